@@ -1,0 +1,135 @@
+"""Trees on disk without pickle: a JSON skeleton beside a safetensors file, put in place atomically."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from .errors import BadInput
+from .method import Tree
+from .point import Point, Vector
+
+FORMAT = 1  # of the files below; raised when an older reader could not understand them
+
+
+def encode(tree: Tree, tensors: dict[str, Tensor], path: str = "t") -> Any:
+    """The skeleton of a tree; its tensors go into `tensors`."""
+    if isinstance(tree, Tensor):
+        tensors[path] = tree.detach().contiguous().clone()
+        return {"tensor": path}
+    if isinstance(tree, np.ndarray):
+        tensors[path] = torch.from_numpy(np.ascontiguousarray(tree)).clone()
+        return {"array": path}
+    if isinstance(tree, Point | Vector):
+        extra = tree.buffers if isinstance(tree, Point) else tree.fresh
+        kind = "point" if isinstance(tree, Point) else "vector"
+        return {kind: [encode(tree.params, tensors, path + ".p"), encode(extra, tensors, path + ".b")]}
+    if isinstance(tree, dict):
+        return {"dict": [[k, encode(v, tensors, f"{path}.{k}")] for k, v in tree.items()]}
+    if isinstance(tree, tuple | list):
+        items = [encode(v, tensors, f"{path}.{k}") for k, v in enumerate(tree)]
+        if hasattr(tree, "_fields"):
+            return {"named": _class_name(type(tree)), "items": items}
+        return {"list" if isinstance(tree, list) else "tuple": items}
+    if tree is None or isinstance(tree, bool | int | float | str):
+        return {"value": tree}
+    raise BadInput(f"a {type(tree).__name__} cannot be saved: states are made of tensors, numbers, text, tuples, lists, dicts")
+
+
+def decode(skeleton: Any, tensors: dict[str, Tensor]) -> Tree:
+    """The tree of a skeleton."""
+    (kind, body), *_ = skeleton.items()
+    if kind == "tensor":
+        return tensors[body]
+    if kind == "array":
+        return tensors[body].numpy()
+    if kind in ("point", "vector"):
+        params, extra = (decode(part, tensors) for part in body)
+        return Point(params, extra) if kind == "point" else Vector(params, extra)
+    if kind == "dict":
+        return {k: decode(v, tensors) for k, v in body}
+    if kind == "value":
+        return body
+    items = [decode(v, tensors) for v in skeleton["items"]] if kind == "named" else [decode(v, tensors) for v in body]
+    if kind == "named":
+        return _class(body)(*items)
+    return items if kind == "list" else tuple(items)
+
+
+def _class_name(kind: type) -> str:
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    if "<locals>" in name:
+        raise BadInput(f"{kind.__qualname__} is defined inside a function and cannot be loaded again: move it to its module")
+    return name
+
+
+def _class(name: str) -> Any:
+    """A named tuple of a module that is already loaded: a file can never cause an import."""
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if not (isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")):
+        raise BadInput(f"the file speaks of {name}, which is not loaded here: import the method that wrote it first")
+    return found
+
+
+def save_tree(tree: Tree, folder: Path, name: str) -> None:
+    """Write `name.json` and `name.safetensors` into a folder."""
+    tensors: dict[str, Tensor] = {}
+    skeleton = encode(tree, tensors)
+    save_file(tensors, folder / f"{name}.safetensors")
+    (folder / f"{name}.json").write_text(json.dumps({"format": FORMAT, "tree": skeleton}))
+
+
+def load_tree(folder: Path, name: str) -> Tree:
+    """Read what `save_tree` wrote; tensors are cloned, so that they lie where fresh ones would."""
+    try:
+        written = json.loads((folder / f"{name}.json").read_text())
+        tensors = {k: t.clone() for k, t in load_file(folder / f"{name}.safetensors").items()}
+    except FileNotFoundError as missing:
+        raise BadInput(f"{missing.filename} is missing: this is not a whole checkpoint") from None
+    except Exception as damage:
+        raise BadInput(f"{folder / name}.* cannot be read ({damage}): the checkpoint is damaged") from None
+    if written.get("format") != FORMAT:
+        raise BadInput(f"{folder / name}.json has format {written.get('format')}, this version reads {FORMAT}")
+    return decode(written["tree"], tensors)
+
+
+def place(temporary: Path, final: Path) -> None:
+    """Put a finished file or folder where it belongs, whole or not at all."""
+    descriptor = os.open(temporary, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+    os.replace(temporary, final)
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """Whole checkpoints of a run, oldest first."""
+    return sorted(p for p in run.glob("checkpoint-*") if p.is_dir() and not p.name.endswith(".part"))
+
+
+def save_checkpoint(run: Path, number: int, tree: Tree, extra: dict[str, Any]) -> None:
+    """A new checkpoint, then the older ones go; `extra` maps file names to functions that write them."""
+    final = run / f"checkpoint-{number:07d}"
+    temporary = run / f"checkpoint-{number:07d}.part"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    save_tree(tree, temporary, "state")
+    for name, write in extra.items():
+        write(temporary / name)
+    if final.exists():
+        shutil.rmtree(final)
+    place(temporary, final)
+    for old in checkpoints(run):
+        if old != final:
+            shutil.rmtree(old)

@@ -1,0 +1,41 @@
+"""FedAvg. McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from
+Decentralized Data. AISTATS 2017, Algorithm 1.
+
+min_w sum_i (n_i / n) f_i(w): clients descend from w, the server averages what they reach.
+"""
+
+from typing import NamedTuple
+
+from ..method import Exchange, Method, Pass, Train, nothing
+from ..model import Model, sgd
+from ..point import Point, blend, mean
+
+
+class Global(NamedTuple):
+    """The server's state: one model for all."""
+
+    w: Point
+
+
+def fedavg(model: Model, train: Train, beta: float = 1.0) -> Method:
+    """One global model; `beta` is the server's step towards the mean (1: the mean itself)."""
+    begin, step = sgd(model, train)
+
+    def receive(server, replies, rng):
+        average = mean(replies.upload, train.weights(replies))
+        return server._replace(w=average if beta == 1 else blend(server.w, average, beta))
+
+    return Method(
+        init=lambda rng, facts: Global(model.init(rng)),
+        join=nothing,
+        round=(
+            Exchange(
+                send=lambda server, i, rng: server.w,
+                start=lambda state, w: begin(w),
+                passes=(Pass(step, train.plan()),),
+                finish=lambda c, state, w: (state, c.w),
+                receive=receive,
+            ),
+        ),
+        personal=lambda state, w: w,
+    )

@@ -1,0 +1,20 @@
+"""FedAvg with local fine-tuning: FedAvg's model, then every client trains a copy on its own data before using it.
+
+The global model's training is untouched; the copy is thrown away and made anew at every evaluation.
+"""
+
+from ..method import Method, Train, unchanged
+from ..model import Model
+from .fedavg import fedavg
+
+
+def finetune(model: Model, train: Train, tune_epochs: int = 5) -> Method:
+    """FedAvg whose clients fine-tune for `tune_epochs` epochs before use."""
+    base = fedavg(model, train)
+    trip = base.round[0]
+    tune = trip._replace(
+        passes=(trip.passes[0]._replace(plan=train.plan(epochs=tune_epochs, steps=0)),),
+        finish=lambda c, state, w: (c.w, ()),
+        receive=unchanged,
+    )
+    return base._replace(personalize=tune, personal=lambda tuned, w: tuned, views={"global": lambda state, w: w})

@@ -1,0 +1,34 @@
+"""Local training: no federation. Every client descends alone from the common start, as many steps as FedAvg gives it."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..method import Exchange, Method, Pass, Train, unchanged
+from ..model import Model, sgd
+
+
+class Start(NamedTuple):
+    """The server's state: the seed of the common start, all that ever travels."""
+
+    seed: Tensor
+
+
+def local(model: Model, train: Train) -> Method:
+    """Each client trains alone."""
+    begin, step = sgd(model, train)
+    return Method(
+        init=lambda rng, facts: Start(torch.tensor(int(rng.integers(2**63)))),
+        join=lambda seed, rng: model.start(int(seed)),
+        round=(
+            Exchange(
+                send=lambda server, i, rng: server.seed,
+                start=lambda w, seed: begin(w),
+                passes=(Pass(step, train.plan()),),
+                finish=lambda c, w, seed: (c.w, ()),
+                receive=unchanged,
+            ),
+        ),
+        personal=lambda w, seed: w,
+    )

@@ -1,0 +1,59 @@
+"""pFedMe. T. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020, Algorithm 1.
+
+min_w sum_i F_i(w),  F_i(w) = min_theta f_i(theta) + lam/2 |theta - w|^2: theta is the client's own model, and the envelope's
+gradient is lam (w - theta).
+"""
+
+from typing import NamedTuple
+
+from ..method import Method, Pass, Train
+from ..model import Model
+from ..point import Point
+from .fedavg import fedavg
+
+
+class Carry(NamedTuple):
+    """The local copy w_i of the global model, and the personal theta."""
+
+    w: Point
+    theta: Point
+
+
+def pfedme(
+    model: Model,
+    train: Train,
+    lam: float = 15.0,
+    inner: int = 5,
+    inner_rate: float = 0.05,
+    beta: float = 1.0,
+    mu: float = 0.0,
+    keep_theta: bool = True,
+) -> Method:
+    """Moreau envelopes: `inner` descent steps on theta for each step on w_i.
+
+    keep_theta: theta goes on from the step before (the authors' code); else it starts at w_i in each step (the paper). Either
+    way it starts at the received w in each round.
+    """
+
+    def step(c: Carry, batch):
+        theta = c.theta if keep_theta else c.w
+        for _ in range(inner):
+            pull = lam * (theta - c.w)
+            if mu:
+                pull = pull + mu * theta.as_vector()
+            theta = theta - inner_rate * (model.grad(theta, batch) + pull)
+        w = c.w - train.rate * lam * (c.w - theta)
+        return Carry(Point(w.params, theta.buffers), theta)
+
+    base = fedavg(model, train, beta)
+    trip = base.round[0]._replace(
+        start=lambda state, w: Carry(w, w),
+        passes=(Pass(step, train.plan()),),
+        finish=lambda c, state, w: (c, c.w),
+    )
+    return base._replace(
+        join=lambda w, rng: Carry(w, w),
+        round=(trip,),
+        personal=lambda state, w: state.theta,
+        views={"global": lambda state, w: w, "w_i": lambda state, w: state.w},
+    )

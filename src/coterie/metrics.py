@@ -1,0 +1,118 @@
+"""One long table, a row per (round, client, view, part, metric); everything else is computed from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .checkpoint import place
+
+EVERYONE = -1  # client of a row that speaks of the whole round
+COLUMNS = pa.schema(
+    [
+        ("stage", pa.dictionary(pa.int32(), pa.string())),
+        ("round", pa.int32()),
+        ("client", pa.int32()),
+        ("view", pa.dictionary(pa.int32(), pa.string())),  # "personal", "global", ...
+        ("part", pa.dictionary(pa.int32(), pa.string())),  # "train", "validation", "test", "" for notes and costs
+        ("metric", pa.dictionary(pa.int32(), pa.string())),
+        ("value", pa.float64()),
+    ]
+)
+
+
+class Table:
+    """Rows gathered in blocks while a run goes on."""
+
+    def __init__(self, blocks: list[pa.Table] | None = None):
+        self.blocks = blocks or []
+
+    def add(self, stage: str, round: int, clients: np.ndarray, view: str, part: str, metric: str, values: np.ndarray) -> None:
+        """One metric of several clients."""
+        n = len(clients)
+
+        def word(text: str) -> pa.Array:
+            return pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, dtype=np.int32)), pa.array([text]))
+
+        columns = [
+            word(stage),
+            pa.array(np.full(n, round, dtype=np.int32)),
+            pa.array(np.asarray(clients, dtype=np.int32)),
+            word(view),
+            word(part),
+            word(metric),
+            pa.array(np.asarray(values, dtype=np.float64)),
+        ]
+        self.blocks.append(pa.Table.from_arrays(columns, schema=COLUMNS))
+
+    def whole(self) -> pa.Table:
+        """All rows."""
+        return pa.concat_tables(self.blocks).unify_dictionaries() if self.blocks else COLUMNS.empty_table()
+
+    def write(self, path: Path) -> None:
+        """Parquet, whole or not at all."""
+        temporary = path.with_suffix(".part")
+        pq.write_table(self.whole(), temporary, compression="zstd")
+        place(temporary, path)
+
+    @classmethod
+    def read(cls, path: Path) -> Table:
+        return cls([pq.read_table(path, schema=COLUMNS)])
+
+
+def values(
+    table: pa.Table, metric: str, part: str = "test", view: str = "personal", round: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(clients, values) of one metric at one round (the last one that has it)."""
+    rounds, clients, numbers = _column(table, metric, part, view)
+    if not len(rounds):
+        return clients, numbers
+    at = rounds == (rounds.max() if round is None else round)
+    order = np.argsort(clients[at], kind="stable")
+    return clients[at][order], numbers[at][order]
+
+
+def curve(table: pa.Table, metric: str, part: str = "test", view: str = "personal") -> tuple[np.ndarray, np.ndarray]:
+    """(rounds, mean over clients)."""
+    rounds, _, numbers = _column(table, metric, part, view)
+    steps = np.unique(rounds)
+    return steps, np.array([np.nanmean(numbers[rounds == r]) for r in steps])
+
+
+def total(table: pa.Table, metric: str) -> float:
+    """Sum over all rounds of a cost, such as bytes_up."""
+    _, _, numbers = _column(table, metric, "", "")
+    return float(numbers.sum())
+
+
+def _column(table: pa.Table, metric: str, part: str, view: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    import pyarrow.compute as pc
+
+    wanted = pc.and_(
+        pc.equal(table["metric"], metric), pc.and_(pc.equal(table["part"], part), pc.equal(table["view"], view))
+    )
+    rows = table.filter(wanted)
+    return tuple(rows[name].to_numpy() for name in ("round", "client", "value"))  # type: ignore[return-value]
+
+
+class Summary(NamedTuple):
+    """A vector of client accuracies in a few numbers."""
+
+    mean: float
+    weighted: float  # by the clients' rows in that part
+    deviation: float  # sample standard deviation over clients
+    worst: float
+
+
+def summarize(accuracy: np.ndarray, rows: np.ndarray) -> Summary:
+    """Mean, size-weighted mean, sample deviation and worst client; clients without the part do not count."""
+    there = ~np.isnan(accuracy)
+    a, n = accuracy[there], rows[there]
+    if not len(a):
+        return Summary(*[float("nan")] * 4)
+    deviation = float(a.std(ddof=1)) if len(a) > 1 else 0.0
+    return Summary(float(a.mean()), float((a * n).sum() / n.sum()), deviation, float(a.min()))

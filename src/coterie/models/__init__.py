@@ -1,0 +1,1 @@
+"""The networks that clients train, as plain torch modules."""

@@ -1,0 +1,22 @@
+"""Named random streams: a draw depends on what it is for, never on the order in which draws are made."""
+
+from hashlib import blake2b
+
+import numpy as np
+import torch
+
+
+def number(seed: int, *what: object) -> int:
+    """A 63-bit number that depends on nothing but its arguments."""
+    text = "\x1f".join([str(int(seed)), *(str(part) for part in what)])
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def stream(seed: int, *what: object) -> np.random.Generator:
+    """The generator for one purpose, as in `stream(seed, "batches", round, client)`."""
+    return np.random.Generator(np.random.PCG64(number(seed, *what)))
+
+
+def torch_stream(rng: np.random.Generator) -> torch.Generator:
+    """A torch generator that goes on where a numpy one stands."""
+    return torch.Generator().manual_seed(int(rng.integers(2**63)))

@@ -1,0 +1,225 @@
+"""The run loop: stages, rounds, exchanges, evaluation. It knows the server; clients are the engine's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from .data.federation import Federation
+from .engines.local import LocalEngine, Moment, Traffic
+from .errors import BadInput
+from .method import Facts, Method, Stage
+from .metrics import EVERYONE, Table
+from .rng import stream
+
+
+class Schedule(NamedTuple):
+    """Who does what when: the `[schedule]` table of an experiment."""
+
+    rounds: int = 50
+    sample: float = 1.0  # clients asked a round: a share up to 1, a count above
+    trains: str = "sampled"  # "all": everybody trains, the sampled are averaged (pFedMe's and PFML's published runs)
+    drop: float = 0.0  # chance that a client asked does not answer
+    evaluate: int = 0  # every so many rounds; 0: twenty times a run
+    parts: tuple[str, ...] = ("train", "validation", "test")
+
+    def asked(self, clients: int) -> int:
+        """Clients sampled a round."""
+        return clients if self.sample == 1 else max(1, int(self.sample * clients) if self.sample < 1 else int(self.sample))
+
+    @property
+    def every(self) -> int:
+        return self.evaluate or max(1, self.rounds // 20)
+
+
+class Position(NamedTuple):
+    """Where a run stands: what a checkpoint holds beside the clients' states and the table."""
+
+    stage: int
+    round: int  # rounds of this stage that are done
+    server: Any
+
+
+class Report(NamedTuple):
+    """What a round tells those who watch."""
+
+    stage: str
+    round: int  # of all stages together
+    rounds: int
+    clients: int  # that took part
+    seconds: float  # of the round, without evaluation
+    accuracy: float | None  # mean over clients on validation where there is any, when it was measured
+    loss: float | None
+
+
+def facts(federation: Federation, models: Sequence[Any], architecture: np.ndarray, schedule: Schedule) -> Facts:
+    """What a server may know."""
+    return Facts(
+        clients=federation.clients,
+        sizes=torch.as_tensor(federation.sizes, dtype=torch.get_default_dtype()),
+        rate=schedule.asked(federation.clients) / federation.clients,
+        groups=torch.as_tensor(np.asarray(federation.groups)),
+        models=tuple(models),
+        architecture=torch.as_tensor(architecture),
+        classes=federation.classes,
+        public=len(federation.public.x) if federation.public else 0,
+    )
+
+
+def check(program: tuple[Stage, ...], federation: Federation, models: Sequence[Any], schedule: Schedule, name: str) -> None:
+    """Refuse, before any work, what this method cannot do with this federation."""
+    for stage in program:
+        needs = stage.method.needs
+        if "validation" in needs and any(len(rows) == 0 for rows in federation.validation):
+            raise BadInput(f"{name} chooses on validation data, and validation = 0 leaves none: raise --validation")
+        if "public" in needs and federation.public is None:
+            raise BadInput(f"{name} needs a public data set: give --public held-out, mnist, emnist or cifar100")
+        if "groups" in needs and len(set(np.asarray(federation.groups).tolist())) < 2:
+            raise BadInput(f"{name} needs true groups: give --rotate or --permute, or a split that has them")
+        if len(models) > 1 and not stage.method.mixed:
+            raise BadInput(f"{name} needs one architecture for all clients, {len(models)} were given")
+        for work in [*stage.method.round, *([stage.method.personalize] if stage.method.personalize else [])]:
+            for p in work.passes:
+                if p.plan and p.plan.part not in ("train", "validation", "public"):
+                    raise BadInput(f"{name} asks for the part '{p.plan.part}', out of a method's reach")
+                if p.plan and federation.public is not None and p.plan.draw > len(federation.public.x):
+                    raise BadInput(
+                        f"{name} draws {p.plan.draw} public rows a round, '{federation.public.name}' has "
+                        f"{len(federation.public.x)}: lower the draw or raise --public-rows"
+                    )
+    if schedule.rounds < 1:
+        raise BadInput(f"rounds = {schedule.rounds}: a run has at least one round")
+    if schedule.sample <= 0 or schedule.sample > federation.clients:
+        raise BadInput(
+            f"sample = {schedule.sample:g}: give a share in (0, 1] or a count up to the {federation.clients} clients"
+        )
+    if not 0 <= schedule.drop < 1:
+        raise BadInput(f"drop = {schedule.drop:g}: give a chance in [0, 1)")
+    if schedule.trains not in ("sampled", "all"):
+        raise BadInput(f"trains = '{schedule.trains}': choose 'sampled' or 'all'")
+
+
+class Loop:
+    """A run under way: `go()` plays it to the end; `position`, `table` and the engine's states are all it is."""
+
+    def __init__(self, engine: LocalEngine, federation: Federation, schedule: Schedule, seed: int, position: Position | None = None):
+        self.engine, self.federation, self.schedule, self.seed = engine, federation, schedule, seed
+        self.program = engine.programs[0]
+        self.facts = facts(federation, engine.models, engine.architecture, schedule)
+        self.everyone = list(range(federation.clients))
+        self.table = Table()
+        first = self.program[0].method
+        self.position = position or Position(0, 0, first.init(stream(seed, "init"), self.facts))
+        self.engine.stage = self.position.stage
+        self.lengths = [schedule.rounds if s.rounds is None else s.rounds for s in self.program]
+        self.engine.rounds = sum(self.lengths)
+
+    @property
+    def done(self) -> int:
+        """Rounds done in all stages."""
+        return sum(self.lengths[: self.position.stage]) + self.position.round
+
+    def go(self, after: Callable[[Loop, Report], None] = lambda loop, report: None, until: int | None = None) -> None:
+        """Play rounds to the end (or until so many are done); `after` sees the run between rounds."""
+        while self.position.stage < len(self.program) and (until is None or self.done < until):
+            stage, number, server = self.position
+            if number == self.lengths[stage]:
+                if stage + 1 == len(self.program):
+                    return
+                self._enter(stage + 1)
+                continue
+            begin = time.perf_counter()
+            server, asked, traffic = self._round(self.program[stage], number, server)
+            seconds = time.perf_counter() - begin
+            self.position = Position(stage, number + 1, server)
+            after(self, self._note(self.program[stage], asked, traffic, seconds))
+
+    def _enter(self, stage: int) -> None:
+        enter = self.program[stage].enter
+        server = self.position.server if enter is None else enter(self.position.server, self.facts)
+        self.engine.enter(stage)
+        self.position = Position(stage, 0, server)
+
+    def _round(self, stage: Stage, number: int, server: Any) -> tuple[Any, list[int], Traffic]:
+        """All exchanges of one round."""
+        asked, averaged, answered = self._who(stage, number)
+        when = Moment(stage.name, number)
+        traffic = Traffic()
+        for k, exchange in enumerate(stage.method.round):
+            send = self._sender(exchange.send, server, stage.name, number, k)
+            storage = frozenset(
+                t.untyped_storage().data_ptr() for t in pytree.tree_leaves(server) if isinstance(t, torch.Tensor)
+            )
+            replies, cost = self.engine.exchange(k, when, asked, send, answered, averaged, storage)
+            traffic = traffic.plus(cost)
+            if not len(replies.ids):
+                break  # nothing reached the server: it has nothing to base the next exchange on
+            with torch.no_grad():
+                server = exchange.receive(server, replies, stream(self.seed, "receive", stage.name, number, k))
+            asked = [i for i in asked if i in answered]  # who was lost in one exchange is not asked in the next
+        return server, sorted(answered), traffic
+
+    def _sender(self, send: Any, server: Any, *when: object) -> Callable[[int], Any]:
+        return lambda i: send(server, i, stream(self.seed, "send", *when, i))
+
+    def _who(self, stage: Stage, number: int) -> tuple[list[int], set[int], set[int]]:
+        """Who is asked to train, who is averaged, who answers."""
+        n = self.federation.clients
+        count = n if stage.everyone else self.schedule.asked(n)
+        picked = stream(self.seed, "sample", stage.name, number).choice(n, count, replace=False) if count < n else range(n)
+        averaged = {int(i) for i in picked}
+        asked = self.everyone if self.schedule.trains == "all" else sorted(averaged)
+        answered = set(asked)
+        if self.schedule.drop:
+            answered = {i for i in asked if stream(self.seed, "drop", stage.name, number, i).random() >= self.schedule.drop}
+        return asked, averaged, answered
+
+    def _note(self, stage: Stage, clients: list[int], traffic: Traffic, seconds: float) -> Report:
+        """Write the round into the table: costs, notes, and the evaluation when it is due."""
+        done, total = self.done, sum(self.lengths)
+        costs = {
+            "bytes_down": traffic.down,
+            "bytes_broadcast": traffic.broadcast,
+            "bytes_up": traffic.up,
+            "steps": traffic.steps,
+            "seconds": seconds,
+        }
+        for metric, value in costs.items():
+            self.table.add(stage.name, done, np.array([EVERYONE]), "", "", metric, np.array([value]))
+        for metric, column in self.engine.client_notes(clients).items():
+            ids = np.array(sorted(column))
+            self.table.add(stage.name, done, ids, "", "", metric, np.array([column[int(i)] for i in ids]))
+        accuracy = loss = None
+        last_of_stage = self.position.round == self.lengths[self.position.stage]
+        if done % self.schedule.every == 0 or done == total or last_of_stage:
+            measured = self.evaluate()
+            for (view, part, metric), column in measured.items():
+                self.table.add(stage.name, done, np.arange(len(column)), view, part, metric, column)
+            part = "validation" if "validation" in self.schedule.parts else self.schedule.parts[-1]
+            if np.isnan(measured["personal", part, "accuracy"]).all():
+                part = self.schedule.parts[0]
+            accuracy = float(np.nanmean(measured["personal", part, "accuracy"]))
+            loss = float(np.nanmean(measured["personal", part, "loss"]))
+        return Report(stage.name, done, total, len(clients), seconds, accuracy, loss)
+
+    def payload(self) -> Callable[[int], Any]:
+        """What the server would send now, for evaluation; not counted as traffic."""
+        stage = self.program[self.position.stage]
+        return self._sender(stage.method.round[0].send, self.position.server, stage.name, "evaluation")
+
+    def when(self) -> Moment:
+        return Moment(self.program[self.position.stage].name, self.position.round)
+
+    def evaluate(self) -> dict[tuple[str, str, str], np.ndarray]:
+        """All clients, active or not, on every part of their data."""
+        return self.engine.evaluate(self.everyone, self.payload(), self.when(), self.schedule.parts)
+
+    def server_notes(self) -> dict[str, Any]:
+        """Matrices and vectors the method writes down (mixing weights, streams, ...)."""
+        method: Method = self.program[self.position.stage].method
+        return method.notes(self.position.server) if method.notes else {}

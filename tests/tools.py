@@ -1,0 +1,126 @@
+"""What tests share: tiny federations, a tiny network, and one way to play a method."""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from coterie.data.federation import Federation, Public
+from coterie.engines.local import LocalEngine, Settings
+from coterie.method import Method, Train, stages
+from coterie.methods import METHODS
+from coterie.model import Model
+from coterie.run import Loop, Schedule
+from coterie.run import check as check_run
+
+TRAIN = Train(batch=4, rate=0.1, epochs=1)
+SEQUENTIAL = Settings("sequential", 1, "no")
+STACKED = Settings("vectorized", 16, "no")
+
+# What a method needs beyond its defaults to run on the tiny federation.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "ktpfl": {"draw": 20, "public_batch": 8},
+    "sim-pfl": {"draw": 20, "public_batch": 8},
+    "topk-pfl": {"draw": 20, "public_batch": 8, "k": 3},
+    "fedmd": {"draw": 20, "public_batch": 8},
+    "persfl": {"distil_epochs": 3},
+    "persfl-gd": {"distil_epochs": 3},
+}
+
+
+def tiny(clients: int = 5, seed: int = 0, public: int = 24, validation: int = 4, groups: int = 2) -> Federation:
+    """Unequal clients with three classes of six features; two groups whose labels are turned round."""
+    rng = np.random.default_rng(seed)
+    sizes = [5 + 3 * i for i in range(clients)]
+    x, y, parts = [], [], {"train": [], "validation": [], "test": []}
+    start = 0
+    centres = rng.normal(size=(3, 6)) * 2
+    for i, n in enumerate(sizes):
+        for part, count in (("train", n), ("validation", validation), ("test", 6)):
+            labels = rng.integers(0, 3, count)
+            x.append(centres[labels] + rng.normal(size=(count, 6)))
+            y.append((labels + i % groups) % 3)
+            parts[part].append(np.arange(start, start + count))
+            start += count
+    common = torch.as_tensor(centres[rng.integers(0, 3, max(public, 1))] + rng.normal(size=(max(public, 1), 6)))
+    dtype = torch.get_default_dtype()
+    return Federation(
+        name="tiny",
+        x=torch.as_tensor(np.concatenate(x), dtype=dtype),
+        y=torch.as_tensor(np.concatenate(y)),
+        classes=3,
+        **parts,
+        groups=np.arange(clients) % groups,
+        names=[str(i) for i in range(clients)],
+        public=Public("tiny", common.to(dtype), None, "0") if public else None,
+    )
+
+
+def tiny_model(hidden: int = 5, norm: bool = False, dropout: float = 0.0) -> Model:
+    """Six features, three classes."""
+
+    def make() -> nn.Module:
+        middle = [nn.BatchNorm1d(hidden)] if norm else []
+        drop = [nn.Dropout(dropout)] if dropout else []
+        return nn.Sequential(nn.Linear(6, hidden), *middle, nn.ReLU(), *drop, nn.Linear(hidden, 3))
+
+    return Model(make, name=f"tiny-{hidden}")
+
+
+def play(
+    build: str | Callable[..., Any] | Method,
+    federation: Federation | None = None,
+    models: list[Model] | None = None,
+    rounds: int = 2,
+    settings: Settings = STACKED,
+    train: Train = TRAIN,
+    seed: int = 0,
+    until: int | None = None,
+    options: dict[str, Any] | None = None,
+    **schedule: Any,
+) -> Loop:
+    """Run a method on a (tiny) federation and return the loop as it stands at the end."""
+    federation = federation or tiny()
+    models = models or [tiny_model()]
+    architecture = np.arange(federation.clients) % len(models)
+    if isinstance(build, str):
+        options = OPTIONS.get(build, {}) | (options or {})
+        build = METHODS[build]
+    programs = [stages(build(model, train, **(options or {})) if callable(build) else build) for model in models]
+    plan = Schedule(rounds=rounds, evaluate=1000)._replace(**schedule)
+    check_run(programs[0], federation, models, plan, "method")
+    engine = LocalEngine(federation, models, programs, architecture, seed, [settings] * len(models))
+    loop = Loop(engine, federation, plan, seed)
+    loop.go(until=until)
+    return loop
+
+
+def personal(loop: Loop) -> dict[int, torch.Tensor]:
+    """Every client's own model as one flat vector (parameters, then buffers)."""
+    out = {}
+    for _, chunk, views in loop.engine.points(loop.everyone, loop.payload(), loop.when()):
+        point = views["personal"]
+        rows = [t.reshape(len(chunk), -1) for t in (*point.params.values(), *point.buffers.values())]
+        for k, i in enumerate(chunk):
+            out[i] = torch.cat([r[k].to(torch.get_default_dtype()) for r in rows])
+    return out
+
+
+def assert_same(a: dict[int, torch.Tensor], b: dict[int, torch.Tensor], tolerance: float = 1e-9) -> None:
+    """Two sets of personal models agree."""
+    assert a.keys() == b.keys()
+    for i in a:
+        torch.testing.assert_close(a[i], b[i], rtol=tolerance, atol=tolerance, msg=lambda m, i=i: f"client {i}: {m}")
+
+
+@contextmanager
+def float64():
+    """Everything in double precision: for laws held to 1e-9."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
