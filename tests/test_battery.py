@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from tools import OPTIONS, SEQUENTIAL, STACKED, TRAIN, assert_same, float64, personal, play, tiny, tiny_model
+from tools import MODELS, OPTIONS, SEQUENTIAL, STACKED, TRAIN, assert_same, float64, personal, play, tiny, tiny_model
 from torch.utils import _pytree as pytree
 
-from coterie.checkpoint import load_tree, save_tree
+from coterie.checkpoint import checkpoints, load_tree, save_tree
 from coterie.engines.local import Settings
+from coterie.experiment import checkpoint, restore
 from coterie.method import stages
 from coterie.methods import METHODS
 
@@ -54,7 +55,8 @@ def test_padding_changes_nothing(name):
 def test_nothing_mutates_its_arguments(name):
     """Every hook is called with tensors whose versions are watched."""
     federation = tiny()
-    program = stages(METHODS[name](tiny_model(), TRAIN, **OPTIONS.get(name, {})))
+    model = MODELS.get(name, tiny_model)()
+    program = stages(METHODS[name](model, TRAIN, **OPTIONS.get(name, {})))
 
     def watched(f):
         def call(*arguments):
@@ -77,7 +79,7 @@ def test_nothing_mutates_its_arguments(name):
     guarded = tuple(
         stage._replace(method=stage.method._replace(round=tuple(guard(e) for e in stage.method.round))) for stage in program
     )
-    loop = play(lambda model, train: guarded, federation, settings=SEQUENTIAL)
+    loop = play(lambda model, train: guarded, federation, [model], settings=SEQUENTIAL)
     assert_same(personal(loop), personal(play(name, federation, settings=SEQUENTIAL)), 1e-6)
 
 
@@ -149,3 +151,22 @@ def test_training_lowers_the_training_loss(name):
     early = np.nanmean(loop.evaluate()["personal", "train", "loss"])
     late = np.nanmean(play(name, rounds=15).evaluate()["personal", "train", "loss"])
     assert late < early
+
+
+@every_method
+def test_resume_is_exact(name, tmp_path):
+    """Stopped after any round, written to disk, read back in a new process's place and played on: the same bits."""
+    whole = play(name, rounds=3, evaluate=2)
+    for stop in range(1, whole.done):
+        checkpoint(play(name, rounds=3, evaluate=2, until=stop), tmp_path)
+        again = play(name, rounds=3, evaluate=2, until=0)
+        restore(again, checkpoints(tmp_path)[-1])
+        assert again.done == stop
+        again.go()
+        assert_same(personal(whole), personal(again), 0)
+        assert _numbers(whole) == _numbers(again)
+
+
+def _numbers(loop):
+    rows = loop.table.whole().to_pylist()
+    return [tuple(str(v) for v in row.values()) for row in rows if row["metric"] != "seconds"]

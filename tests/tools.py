@@ -28,6 +28,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fedmd": {"draw": 20, "public_batch": 8},
     "persfl": {"distil_epochs": 3},
     "persfl-gd": {"distil_epochs": 3},
+    "feddf": {"draw": 20, "public_batch": 8, "distil_steps": 30},
+    "pfeddf": {"draw": 20, "public_batch": 8, "distil_steps": 30, "tune_epochs": 3},
 }
 
 
@@ -70,6 +72,10 @@ def tiny_model(hidden: int = 5, norm: bool = False, dropout: float = 0.0) -> Mod
     return Model(make, name=f"tiny-{hidden}")
 
 
+# The network of a method that needs more than the plain tiny one.
+MODELS: dict[str, Callable[[], Model]] = {"fedbn": lambda: tiny_model(norm=True)}
+
+
 def play(
     build: str | Callable[..., Any] | Method,
     federation: Federation | None = None,
@@ -84,7 +90,7 @@ def play(
 ) -> Loop:
     """Run a method on a (tiny) federation and return the loop as it stands at the end."""
     federation = federation or tiny()
-    models = models or [tiny_model()]
+    models = models or [MODELS.get(build, tiny_model)() if isinstance(build, str) else tiny_model()]
     architecture = np.arange(federation.clients) % len(models)
     if isinstance(build, str):
         options = OPTIONS.get(build, {}) | (options or {})
@@ -96,6 +102,22 @@ def play(
     loop = Loop(engine, federation, plan, seed)
     loop.go(until=until)
     return loop
+
+
+def watched(name: str, **more: Any) -> tuple[Loop, list[tuple[dict[int, Any], Any, Any]]]:
+    """Play one round; the loop, and for each exchange what was sent to each client, the replies and the traffic."""
+    loop = play(name, until=0, **more)
+    trips, original = [], loop.engine.exchange
+
+    def exchange(index, when, clients, send, *rest):
+        sent = {i: send(i) for i in clients}
+        replies, traffic = original(index, when, clients, send, *rest)
+        trips.append((sent, replies, traffic))
+        return replies, traffic
+
+    loop.engine.exchange = exchange
+    loop.go(until=1)
+    return loop, trips
 
 
 def personal(loop: Loop) -> dict[int, torch.Tensor]:

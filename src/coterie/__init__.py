@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-from .api import compare, load, load_model, methods, resume, run
+from .api import compare, load, load_model, methods, register, resume, run
 from .errors import BadInput
 
-__all__ = ["BadInput", "__version__", "compare", "load", "load_model", "methods", "resume", "run"]
+__all__ = ["BadInput", "__version__", "compare", "load", "load_model", "methods", "register", "resume", "run"]

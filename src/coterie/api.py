@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from . import compare as comparisons
+from . import comparison as comparisons
 from . import experiment as experiments
-from .compare import Comparison
-from .config import Experiment, change, from_toml, read_toml
+from .build import Given, Networks, net_name
+from .comparison import Comparison
+from .config import PYTHON, Experiment, change, from_toml, read_experiment_file, read_toml
 from .data.datasets import Dataset
 from .data.federation import Federation
-from .data.federation import build as build_data
 from .data.own import Own
 from .errors import BadInput
 from .experiment import Run
 from .methods import METHODS
 from .model import Model
+from .run import Report
+
+Words = dict[str, Any]
 
 
 def methods() -> list[str]:
@@ -27,75 +31,110 @@ def methods() -> list[str]:
     return list(METHODS)
 
 
-def run(method: str, *, config: str | Path | None = None, out: str | Path | None = None, **words: Any) -> Run:
+def register(builder: Callable[..., Any], name: str | None = None) -> None:
+    """Make a method of your own known by its name: `builder(model, train, option=default, ...)` returns a Method."""
+    METHODS[name or builder.__name__] = builder
+
+
+def run(
+    method: str,
+    *,
+    config: str | Path | None = None,
+    out: str | Path | None = None,
+    watch: Callable[[Report], None] = lambda report: None,
+    **words: Any,
+) -> Run:
     """Train one method: `run("pfedme", data="digits", clients=20, rounds=50, lam=15)`.
 
     `data` may also be a Federation, a Dataset or your own arrays (coterie.data.own.from_arrays), `model` a function that makes
-    an nn.Module.
+    an nn.Module, or a list of them. `watch` is called after every round.
     """
-    base = change(Experiment(), from_toml(read_toml(Path(config)))) if config else Experiment()
-    words, federation, models = _objects(words)
-    experiment = change(base, {"method": method, **words})
-    folder = Path(out) if out else experiments.run_folder(Path("runs"), f"{method}-{_data_name(experiment, federation)}")
-    return experiments.execute(experiment, folder, federation=federation, models=models)
+    words, data, models = _objects(words)
+    experiment = read_experiment_file(Path(config)) if config else Experiment()
+    experiment = _dealt(change(experiment, {"method": method} | from_toml(words)), data)
+    folder = Path(out) if out else experiments.run_folder(Path("runs"), f"{method}-{data_name(experiment)}")
+    return experiments.execute(experiment, folder, watch, data, models)
 
 
 def compare(
-    methods: Sequence[str],
+    methods: Sequence[str] | None = None,
     *,
-    seeds: int | Sequence[int] = 1,
+    seeds: int | Sequence[int] | None = None,
     config: str | Path | None = None,
     out: str | Path | None = None,
-    options: dict[str, dict[str, Any]] | None = None,
-    tune: dict[str, dict[str, list]] | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    tune: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
+    watch: Callable[[str, int, Report], None] = lambda method, seed, report: None,
     **words: Any,
 ) -> Comparison:
-    """Train several methods alike: `compare(["local", "fedavg", "ditto"], seeds=3, options={"ditto": {"lam": 0.5}})`."""
-    base = change(Experiment(), from_toml(read_toml(Path(config)))) if config else Experiment()
-    words, federation, models = _objects(words)
-    planned = comparisons.plan(methods, change(base, words), options or {}, tune or {})
+    """Train several methods alike: `compare(["local", "fedavg", "ditto"], seeds=3, options={"ditto": {"lam": 0.5}})`.
+
+    `data` and `model` are as for `run`; `tune` lists values to try, as in {"ditto": {"lam": [0.1, 1]}}: validation data choose.
+    """
+    words, data, models = _objects(words)
+    numbers = list(range(seeds)) if isinstance(seeds, int) else seeds
+    file = read_toml(Path(config)) if config else {}
+    planned, numbers, grids = comparisons.plan_of(file, methods, numbers, from_toml(words), options, tune)
+    planned = {name: _dealt(experiment, data) for name, experiment in planned.items()}
     folder = Path(out) if out else experiments.run_folder(Path("runs"), "compare")
-    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    return comparisons.compare(planned, numbers, folder, grids=tune or {}, federation=federation, models=models)
+    return comparisons.compare(planned, numbers, folder, watch, grids, data, models)
 
 
-def resume(folder: str | Path) -> Run:
-    """Go on with a run that was stopped."""
-    return experiments.resume(Path(folder))
+def resume(folder: str | Path, data: Any = None, model: Any = None) -> Run | Comparison:
+    """Go on with a run or comparison that was stopped; give `data` and `model` again where they were Python objects."""
+    _, given, models = _objects({k: v for k, v in (("data", data), ("model", model)) if v is not None})
+    if (Path(folder) / comparisons.FILE).exists():
+        return comparisons.resume_comparison(Path(folder), data=given, models=models)
+    return experiments.resume(Path(folder), data=given, models=models)
 
 
-def load(folder: str | Path) -> Run:
-    """A finished run."""
-    return experiments.load(Path(folder))
+def load(folder: str | Path) -> Run | Comparison:
+    """A finished run or comparison."""
+    path = Path(folder)
+    return comparisons.load_comparison(path) if (path / comparisons.FILE).exists() else experiments.load(path)
 
 
-def load_model(folder: str | Path, client: int, build: Callable[[], nn.Module] | None = None) -> nn.Module:
-    """A client's own model as a plain nn.Module."""
+def load_model(folder: str | Path, client: int | str, build: Callable[[], nn.Module] | None = None) -> nn.Module:
+    """A client's own model, by its number or name, as a plain nn.Module; `build` makes one that is not coterie's own."""
     return experiments.load_model(Path(folder), client, build)
 
 
-def _objects(words: dict[str, Any]) -> tuple[dict[str, Any], Federation | None, list[Model] | None]:
-    """Python objects among the words: data at hand, networks of one's own."""
+def data_name(experiment: Experiment) -> str:
+    """The data of an experiment in one word, for the name of a folder."""
+    return Path(str(experiment.data["name"]).removeprefix(PYTHON)).stem or "data"
+
+
+def _objects(words: Words) -> tuple[Words, Given, Networks]:
+    """Python objects among the words, which then hold their names: data at hand, networks of one's own."""
     words = dict(words)
-    federation, models = None, None
     data, model = words.get("data"), words.get("model")
-    if data is not None and not isinstance(data, str | Path):
-        del words["data"]
-        if isinstance(data, Federation):
-            federation = data
-        elif isinstance(data, Dataset | Own):
-            keys = ("split", "clients", "validation", "test", "scale")
-            federation = build_data(data, seed=int(words.get("seed", 0)), **{k: words.pop(k) for k in keys if k in words})
-        else:
-            raise BadInput(f"data is a {type(data).__name__}: give a name, a path, a Federation or coterie.data.own.from_arrays(...)")
-    if callable(model):
-        del words["model"]
-        name = getattr(model, "__name__", "model")
-        models = [Model(model, name="model" if name == "<lambda>" else name)]
-    if isinstance(words.get("data"), Path):
-        words["data"] = str(words["data"])
-    return words, federation, models
+    given: Given = None
+    models: Networks = None
+    if isinstance(data, Federation | Dataset | Own):
+        given = data
+        words["data"] = PYTHON + (data.data.name if isinstance(data, Own) else data.name)
+    elif isinstance(data, Path):
+        words["data"] = str(data)
+    elif data is not None and not isinstance(data, str | Mapping):
+        raise BadInput(
+            f"data is a {type(data).__name__}: give a name, a path, a Federation or coterie.data.own.from_arrays(x, y, clients)"
+        )
+    nets: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
+    if all(isinstance(m, Model) or callable(m) for m in nets):
+        if any(isinstance(m, nn.Module) for m in nets):
+            raise BadInput("model is a module: give the function or class that makes it, as in model=lambda: Net(10)")
+        models = nets
+        words["model"] = PYTHON + ",".join(m.name if isinstance(m, Model) else net_name(m) for m in nets)
+    return words, given, models
 
 
-def _data_name(experiment: Experiment, federation: Federation | None) -> str:
-    return federation.name if federation else Path(str(experiment.data["name"])).stem
+def _dealt(experiment: Experiment, data: Given) -> Experiment:
+    """Refuse words that would deal a federation again; name the split that data of one's own usually have."""
+    if isinstance(data, Federation):
+        said = [k for k in experiment.data if k != "name"] + [f"split.{k}" for k in experiment.split]
+        if said:
+            raise BadInput(f"data is a Federation, dealt already: leave out {', '.join(said)}")
+    elif data is not None and not experiment.split.get("name"):
+        users = data.data.users if isinstance(data, Own) else data.users
+        return replace(experiment, split=experiment.split | {"name": "classes" if users is None else "user"})
+    return experiment

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +21,24 @@ from .method import Tree
 from .point import Point, Vector
 
 FORMAT = 1  # of the files below; raised when an older reader could not understand them
+WHOLE = "files.json"  # {file: checksum}, written last
 
 
-def encode(tree: Tree, tensors: dict[str, Tensor], path: str = "t") -> Any:
-    """The skeleton of a tree; its tensors go into `tensors`."""
-    if isinstance(tree, Tensor):
-        tensors[path] = tree.detach().contiguous().clone()
-        return {"tensor": path}
-    if isinstance(tree, np.ndarray):
-        tensors[path] = torch.from_numpy(np.ascontiguousarray(tree)).clone()
-        return {"array": path}
+def encode(tree: Tree, tensors: dict[str, Tensor]) -> Any:
+    """The skeleton of a tree; its tensors go into `tensors`, numbered."""
+    if isinstance(tree, Tensor | np.ndarray):
+        number = str(len(tensors))
+        values = tree.detach() if isinstance(tree, Tensor) else torch.from_numpy(np.array(tree, order="C"))
+        tensors[number] = values.contiguous().clone()
+        return {"tensor" if isinstance(tree, Tensor) else "array": number}
     if isinstance(tree, Point | Vector):
         extra = tree.buffers if isinstance(tree, Point) else tree.fresh
         kind = "point" if isinstance(tree, Point) else "vector"
-        return {kind: [encode(tree.params, tensors, path + ".p"), encode(extra, tensors, path + ".b")]}
+        return {kind: [encode(tree.params, tensors), encode(extra, tensors)]}
     if isinstance(tree, dict):
-        return {"dict": [[k, encode(v, tensors, f"{path}.{k}")] for k, v in tree.items()]}
+        return {"dict": [[k, encode(v, tensors)] for k, v in tree.items()]}
     if isinstance(tree, tuple | list):
-        items = [encode(v, tensors, f"{path}.{k}") for k, v in enumerate(tree)]
+        items = [encode(v, tensors) for v in tree]
         if hasattr(tree, "_fields"):
             return {"named": _class_name(type(tree)), "items": items}
         return {"list" if isinstance(tree, list) else "tuple": items}
@@ -88,48 +90,80 @@ def save_tree(tree: Tree, folder: Path, name: str) -> None:
     tensors: dict[str, Tensor] = {}
     skeleton = encode(tree, tensors)
     save_file(tensors, folder / f"{name}.safetensors")
-    (folder / f"{name}.json").write_text(json.dumps({"format": FORMAT, "tree": skeleton}))
+    (folder / f"{name}.json").write_text(json.dumps({"format": FORMAT, "tree": skeleton}), encoding="utf-8")
 
 
 def load_tree(folder: Path, name: str) -> Tree:
     """Read what `save_tree` wrote; tensors are cloned, so that they lie where fresh ones would."""
     try:
-        written = json.loads((folder / f"{name}.json").read_text())
+        written = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        if written["format"] != FORMAT:
+            raise BadInput(f"{folder / name}.json has format {written['format']}, this version of coterie reads {FORMAT}")
         tensors = {k: t.clone() for k, t in load_file(folder / f"{name}.safetensors").items()}
+        return decode(written["tree"], tensors)
+    except BadInput:
+        raise
     except FileNotFoundError as missing:
-        raise BadInput(f"{missing.filename} is missing: this is not a whole checkpoint") from None
-    except Exception as damage:
-        raise BadInput(f"{folder / name}.* cannot be read ({damage}): the checkpoint is damaged") from None
-    if written.get("format") != FORMAT:
-        raise BadInput(f"{folder / name}.json has format {written.get('format')}, this version reads {FORMAT}")
-    return decode(written["tree"], tensors)
+        raise BadInput(f"{missing.filename or folder} is missing") from None
+    except Exception as damage:  # whatever a damaged file makes its reader raise
+        raise BadInput(f"{folder / name}.json or .safetensors is damaged ({damage or type(damage).__name__})") from None
 
 
 def place(temporary: Path, final: Path) -> None:
     """Put a finished file or folder where it belongs, whole or not at all."""
-    descriptor = os.open(temporary, os.O_RDONLY)
+    for path in (*sorted(temporary.glob("*")), temporary):  # what a folder holds first
+        _sync(path)
+    os.replace(temporary, final)
+    _sync(final.parent)
+
+
+def _sync(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():  # Windows opens no folders
+        return
+    descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)
-    os.replace(temporary, final)
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """Whole checkpoints of a run, oldest first."""
+    """Checkpoints of a run, oldest first; what an interrupted save left behind (.part) is none."""
     return sorted(p for p in run.glob("checkpoint-*") if p.is_dir() and not p.name.endswith(".part"))
 
 
-def save_checkpoint(run: Path, number: int, tree: Tree, extra: dict[str, Any]) -> None:
+def save_checkpoint(run: Path, number: int, tree: Tree, extra: dict[str, Callable[[Path], None]]) -> None:
     """A new checkpoint, then the older ones go; `extra` maps file names to functions that write them."""
     final = run / f"checkpoint-{number:07d}"
     temporary = run / f"checkpoint-{number:07d}.part"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    save_tree(tree, temporary, "state")
-    for name, write in extra.items():
-        write(temporary / name)
-    if final.exists():
-        shutil.rmtree(final)
-    place(temporary, final)
-    for old in checkpoints(run):
+    if not final.exists():
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        save_tree(tree, temporary, "state")
+        for name, write in extra.items():
+            write(temporary / name)
+        digests = {path.name: digest(path) for path in sorted(temporary.iterdir())}
+        (temporary / WHOLE).write_text(json.dumps(digests, indent=1), encoding="utf-8")
+        place(temporary, final)
+    for old in [*checkpoints(run), *run.glob("checkpoint-*.part")]:
         if old != final:
             shutil.rmtree(old)
+
+
+def load_checkpoint(folder: Path) -> Tree:
+    """The tree of a checkpoint, if every file is just as it was written."""
+    way_out = f"restore it from a copy, or delete {folder} to begin anew"
+    try:
+        for name, written in json.loads((folder / WHOLE).read_text(encoding="utf-8")).items():
+            if digest(folder / name) != written:
+                raise BadInput(f"the checkpoint {folder} is damaged ({name} is not as it was written): {way_out}")
+    except (OSError, ValueError, AttributeError) as problem:
+        if isinstance(problem, BadInput):
+            raise
+        what = f"{Path(problem.filename).name} is missing" if isinstance(problem, FileNotFoundError) else f"{WHOLE} is damaged"
+        raise BadInput(f"the checkpoint {folder} is not whole ({what}): {way_out}") from None
+    return load_tree(folder, "state")
+
+
+def digest(path: Path) -> str:
+    """A checksum of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

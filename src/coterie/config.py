@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import inspect
 import tomllib
-import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 from .data.datasets import DATASETS
 from .data.federation import build as build_federation
+from .data.own import is_path
 from .data.own import read as read_own
 from .data.partition import SPLITS
 from .errors import BadInput, nearest
@@ -23,16 +25,18 @@ from .method import Train
 from .methods import METHODS
 from .models.nets import NETS
 from .run import Schedule
+from .values import coerce, to_toml
 
+__all__ = ["Experiment", "change", "coerce", "fields", "from_toml", "options_of", "read_toml", "to_toml"]
 Words = dict[str, Any]
 
 
 class Engine(NamedTuple):
     """The `[engine]` table: how clients run on this machine; what is left open is chosen by timing and written down."""
 
-    path: str = "auto"  # "vectorized", "sequential"
+    path: Literal["auto", "vectorized", "sequential"] = "auto"
     width: int = 0  # clients a chunk
-    compile: str = "auto"  # "yes", "no"
+    compile: Literal["auto", "yes", "no"] = "auto"
     threads: int = 0
     chosen: str = ""  # what was chosen for each architecture, as path:width:compile
 
@@ -48,195 +52,246 @@ class Keep(NamedTuple):
 class Experiment:
     """One run, fully described."""
 
-    method: str = "fedavg"
+    method: str = "fedavg"  # "": none yet, as in what the methods of a comparison share
     seed: int = 0
     data: Words = field(default_factory=lambda: {"name": "digits"})
     split: Words = field(default_factory=dict)
     model: Words = field(default_factory=dict)
-    train: Train = Train()
-    schedule: Schedule = Schedule()
+    train: Train = field(default_factory=Train)
+    schedule: Schedule = field(default_factory=Schedule)
     options: Words = field(default_factory=dict)  # of the method
-    engine: Engine = Engine()
-    keep: Keep = Keep()
+    engine: Engine = field(default_factory=Engine)
+    keep: Keep = field(default_factory=Keep)
 
     def words(self) -> Words:
         """Section by section, as TOML writes it."""
-        return {
-            "method": self.method,
-            "seed": self.seed,
-            "data": self.data,
-            "split": self.split,
-            "model": self.model,
-            "train": self.train._asdict(),
-            "schedule": self.schedule._asdict(),
-            "options": self.options,
-            "engine": self.engine._asdict(),
-            "keep": self.keep._asdict(),
-        }
+        top = {"method": self.method, "seed": self.seed}
+        return top | {s: dict(v if isinstance(v := getattr(self, s), dict) else v._asdict()) for s in SECTIONS}
 
 
-NAMED = {"data": "name", "split": "name", "model": "name"}  # a section's own word is its name
-SKIPPED = {"data", "split", "seed", "folder", "options", "data_options", "input_shape", "classes", "rng", "labels", "table"}
+SECTIONS = ("data", "split", "model", "train", "schedule", "options", "engine", "keep")
+NAMED = ("data", "split", "model")  # sections with a name, which the section's own word sets
+REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {"data": DATASETS, "split": SPLITS, "model": NETS, "method": METHODS}
+NATURAL = ("uci-har", "mnist-writers", "synthetic", "gaussian", "sent140", "leaf")  # data sets whose clients are given
+USUAL_MODELS = {"digits": ("dnn", {"hidden": 32}), "synthetic": ("mlr", {}), "gaussian": ("mean", {}), "sent140": ("lstm", {})}
+PYTHON = "python:"  # begins the name of data or a network that were given as Python objects
+_BUILT = {"data", "split", "seed", "folder", "options", "data_options"}  # of a federation, but no words of [data]
+_HANDED = {"input_shape", "classes", "table", "folder", "seed"}  # to a builder by the experiment
+Known = dict[str, tuple[Any, Any]]  # {word: (type, default)}
 
 
-def _signature(function: Callable[..., Any], skip: set[str] = frozenset()) -> dict[str, tuple[Any, Any]]:  # type: ignore[assignment]
-    """{option: (annotation, default)} of a builder; parameters without a default are the caller's business."""
+@cache
+def _signature(function: Callable[..., Any]) -> Known:
+    """Options of a builder, without a type of the default's; parameters without a default are the caller's business."""
     hints = get_type_hints(function)
-    return {
-        name: (hints.get(name, str), p.default)
-        for name, p in inspect.signature(function).parameters.items()
-        if p.default is not inspect.Parameter.empty and name not in skip
-    }
+    parameters = inspect.signature(function).parameters.items()
+    return {name: (hints.get(name, type(p.default)), p.default) for name, p in parameters if p.default is not p.empty}
 
 
-def options_of(kind: str, name: str) -> dict[str, tuple[Any, Any]]:
+def _without(known: Known, words: set[str]) -> Known:
+    return {k: v for k, v in known.items() if k not in words}
+
+
+def options_of(kind: str, name: str) -> Known:
     """Options of a method, data set, split or network."""
-    registry: Mapping[str, Callable[..., Any]] = {"method": METHODS, "data": DATASETS, "split": SPLITS, "model": NETS}[kind]
+    registry = REGISTRIES[kind]
     if name not in registry:
-        raise BadInput(f"unknown {kind} '{name}'{nearest(name, registry)}")
-    return _signature(registry[name], {"input_shape", "classes", "table", "folder"} if kind in ("model", "data") else set())
+        raise BadInput(f"unknown {'data set' if kind == 'data' else kind} '{name}'{nearest(name, registry)}")
+    return _without(_signature(registry[name]), set() if kind in ("method", "split") else _HANDED)
 
 
-def fields(experiment: Experiment) -> dict[str, dict[str, tuple[Any, Any]]]:
+def data_options(name: str) -> Known:
+    """Options that a data set, or a file or folder of one's own, has beyond those of every federation."""
+    if name.startswith(PYTHON):
+        return {}
+    return options_of("data", name) if name in DATASETS or not _own_path(name) else _signature(read_own)
+
+
+def _own_path(name: str) -> bool:
+    return is_path(name) or (name != "" and Path(name).exists())
+
+
+def usual_split(data: Words) -> str:
+    """The split where none is named; "" where only the data can tell."""
+    name, client = str(data["name"]), data.get("client")
+    if name in DATASETS:
+        return "user" if name in NATURAL else "classes"
+    if name.startswith(PYTHON) or (client == "" and not Path(name).is_file()):
+        return ""
+    return "classes" if client == "" else "user"
+
+
+def usual_model(data: str) -> tuple[str, Words]:
+    """The network where none is named, and its options."""
+    name, options = USUAL_MODELS.get(data.removeprefix(PYTHON), ("dnn", {}))
+    return name, dict(options)  # type: ignore[call-overload]
+
+
+def fields(experiment: Experiment) -> dict[str, Known]:
     """{section: {word: (type, default)}} for the names this experiment has chosen."""
-    name = str(experiment.data["name"])
-    data = _signature(build_federation, SKIPPED) | {"name": (str, "digits"), "data_dir": (str, "")}
-    data |= options_of("data", name) if name in DATASETS else _signature(read_own) if _is_path(name) else {}
-    data["seed"] = (int | None, None)  # None: the run's seed
-    split = {"name": (str, "")} | (options_of("split", experiment.split["name"]) if experiment.split.get("name") else {})
-    model: dict[str, tuple[Any, Any]] = {"name": (str, "")}
-    for net in str(experiment.model.get("name", "")).split(","):
-        model |= options_of("model", net) if net else {}
+    data = {"name": (str, "digits"), "data_dir": (str, ""), "seed": (int | None, None)}  # seed None: the run's
+    data |= _without(_signature(build_federation), _BUILT) | data_options(str(experiment.data["name"]))
+    split, model = {"name": (str, "")}, {"name": (str, "")}
+    names = chosen_names(experiment)
+    if names["split"]:
+        split |= options_of("split", names["split"])
+    for net in _names(names["model"]):
+        model |= options_of("model", net)
     tables: dict[str, Any] = {"train": Train, "schedule": Schedule, "engine": Engine, "keep": Keep}
-    plain = {
-        section: {k: (get_type_hints(kind)[k], kind._field_defaults[k]) for k in kind._fields} for section, kind in tables.items()
-    }
-    return {"data": data, "split": split, "model": model, **plain, "options": options_of("method", experiment.method)}
+    plain = {s: {k: (get_type_hints(t)[k], t._field_defaults[k]) for k in t._fields} for s, t in tables.items()}
+    options = options_of("method", experiment.method) if experiment.method else {}
+    return {"data": data, "split": split, "model": model, **plain, "options": options}
 
 
-def _is_path(name: str) -> bool:
-    return name not in DATASETS and (Path(name).exists() or "/" in name or Path(name).suffix != "")
+def chosen_names(experiment: Experiment) -> dict[str, str]:
+    """The data, split and network of an experiment, named or usual."""
+    data = str(experiment.data["name"])
+    split = experiment.split.get("name") or usual_split(experiment.data)
+    return {"data": data, "split": split, "model": experiment.model.get("name") or usual_model(data)[0]}
+
+
+def _names(text: str) -> list[str]:
+    """Networks of coterie's own in a list of names."""
+    return [] if text.startswith(PYTHON) else [n.strip() for n in text.split(",") if n.strip()]
 
 
 def change(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
     """The experiment with some fields changed: names first, because they decide which other words there are."""
-    first = {"method", "seed", "data", "split", "model", "data.name", "split.name", "model.name"}
-    for word in sorted(words, key=lambda w: w not in first):
+    first = {"method", "seed", *NAMED, *(f"{s}.name" for s in NAMED)}
+    last = {"chosen", "engine.chosen"}
+    for word in sorted(words, key=lambda w: (w in last) - (w in first)):
         experiment = _set(experiment, word, words[word])
     return experiment
 
 
 def _set(experiment: Experiment, word: str, value: Any) -> Experiment:
-    if word in ("method", "seed"):
-        if word == "method":
-            options_of("method", str(value))
-        return replace(experiment, **{word: coerce(int if word == "seed" else str, value, word)})
-    if word in NAMED:
-        word = f"{word}.{NAMED[word]}"
+    if word == "seed":
+        return replace(experiment, seed=coerce(int, value, word, 0))
+    if word == "method":
+        options_of("method", method := coerce(str, value, word, "fedavg"))
+        fresh = experiment if method == experiment.method else _anew(replace(experiment, options={}))
+        return replace(fresh, method=method)
+    section, name = find(experiment, f"{word}.name" if word in NAMED else word)
+    kind, default = fields(experiment)[section][name]
+    value = coerce(kind, value, word, default)
+    if section in NAMED and name == "name":
+        return _rename(experiment, section, value)
+    now = getattr(experiment, section)
+    if section in ("split", "model") and not now.get("name"):  # an option of the usual one settles which it is
+        now = (
+            (usual_model(experiment.data["name"])[1] if section == "model" else {})
+            | {"name": chosen_names(experiment)[section]}
+            | now
+        )
+    if section == "engine" and name != "chosen":
+        now = now._replace(chosen="")  # what was chosen before no longer holds
+    return _with(experiment, section, {**now, name: value} if isinstance(now, dict) else now._replace(**{name: value}))
+
+
+def _with(experiment: Experiment, section: str, table: Any) -> Experiment:
+    changed: dict[str, Any] = {section: table}
+    return replace(experiment, **changed)
+
+
+def _rename(experiment: Experiment, section: str, name: str) -> Experiment:
+    """Another data set, split or network: the options of the one before go with it."""
+    if section == "data":
+        data_options(name)
+        mine = set(_signature(build_federation)) | {"data_dir", "seed"}
+    else:
+        mine = set()
+        for part in [name] if section == "split" and name else _names(name) if section == "model" else []:
+            options_of(section, part)
+    now = getattr(experiment, section)
+    if now.get("name") == name:
+        return experiment
+    return _anew(_with(experiment, section, {k: v for k, v in now.items() if k in mine} | {"name": name}))
+
+
+def _anew(experiment: Experiment) -> Experiment:
+    return replace(experiment, engine=experiment.engine._replace(chosen=""))
+
+
+def find(experiment: Experiment, word: str) -> tuple[str, str]:
+    """(section, field) of a word, if it means exactly one."""
     known = fields(experiment)
     section, _, name = word.rpartition(".")
     name = name.replace("-", "_")
-    if not section:
-        word = name
-        homes = [s for s, names in known.items() if word in names]
-        if len(homes) > 1 and "name" != word:
-            raise BadInput(f"'{word}' may mean {' or '.join(f'{h}.{word}' for h in homes)}: say which")
-        if not homes:
-            everything = {w for names in known.values() for w in names} | {"method", "seed"}
-            where = f"method '{experiment.method}', data '{experiment.data['name']}'"
-            raise BadInput(f"unknown option '{word}' ({where}){nearest(word, everything)}")
-        section, name = homes[0], word
-    elif section == "method" or section == experiment.method:
+    if section == "method" or (section and section == experiment.method):
         section = "options"
+    if not section:
+        homes = [s for s, names in known.items() if name in names]
+        if len(homes) > 1:
+            ways = [f"{experiment.method if h == 'options' else h}.{name}" for h in homes]
+            raise BadInput(f"'{word}' may mean {' or '.join(ways)}: write one of these")
+        if not homes:
+            every = {w for names in known.values() for w in names} | {"method", "seed", *NAMED}
+            raise BadInput(f"unknown option '{word}'{_way_out(experiment, name, every)}")
+        section = homes[0]
+    if section in METHODS:
+        raise BadInput(f"'{word}' is for method '{section}', but the method is '{experiment.method}'")
     if section not in known:
-        raise BadInput(f"unknown section '{section}'{nearest(section, known)}")
+        raise BadInput(f"unknown section '{section}' in '{word}'{nearest(section, known)}")
     if name not in known[section]:
-        raise BadInput(f"unknown option '{name}' in [{section}]{nearest(name, known[section])}")
-    value = coerce(known[section][name][0], value, word)
-    if name == "name" and section in NAMED:
-        if section == "data" and value not in DATASETS and not _is_path(value):
-            raise BadInput(f"unknown data set '{value}'{nearest(value, DATASETS)}")
-        for part in value.split(",") if section != "data" and value else []:
-            options_of(section, part)
-    now = getattr(experiment, section)
-    new = {**now, name: value} if isinstance(now, dict) else now._replace(**{name: value})
-    return replace(experiment, **{section: new})
+        raise BadInput(f"unknown option '{name}' in [{section}]{_way_out(experiment, name, set(known[section]))}")
+    return section, name
 
 
-def coerce(kind: Any, value: Any, word: str) -> Any:
-    """A value of the wanted type from text or TOML; one clear line where it is none."""
-    origin = get_origin(kind)
-    if origin in (Union, types.UnionType):
-        if value is None or (isinstance(value, str) and value.lower() == "none"):
-            return None
-        inner = [k for k in get_args(kind) if k is not type(None)]
-        problem: BadInput | None = None
-        for option in sorted(inner, key=lambda k: k is str):
-            try:
-                return coerce(option, value, word)
-            except BadInput as bad:
-                problem = bad
-        raise problem  # type: ignore[misc]
-    if origin is tuple:
-        items = value.split(",") if isinstance(value, str) else list(value)
-        return tuple(coerce(get_args(kind)[0], item, word) for item in items)
-    try:
-        if kind is bool:
-            known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-            return value if isinstance(value, bool) else known[str(value).lower()]
-        if kind is int:
-            if isinstance(value, float) and value != int(value):
-                raise ValueError
-            return int(value)
-        if kind is float:
-            return float(value)
-    except (KeyError, ValueError, TypeError):
-        raise BadInput(f"{word} = '{value}' is no {_word_for(kind)}") from None
-    return str(value) if kind is str else value
+def _way_out(experiment: Experiment, word: str, valid: set[str]) -> str:
+    """Who knows the word, else the word that is nearest."""
+    if word in ("methods", "seeds"):
+        return ": it belongs to `coterie compare`"
+    owners = {k: [n for n in registry if word in options_of(k, n)] for k, registry in REGISTRIES.items()}
+    known = ", ".join(f"{kind} {_listed(names)}" for kind, names in owners.items() if names)
+    if known:
+        hint = f": for one method write METHOD.{word}" if owners["method"] and not experiment.method else ""
+        return f" for {_chosen(experiment)}: it belongs to {known}{hint}"
+    close = get_close_matches(word, sorted(valid), n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean '{close[0]}'?"
+    return f"; choose from {', '.join(sorted(valid))}" if 0 < len(valid) < 20 else "; `coterie run --help` lists the words"
 
 
-def _word_for(kind: Any) -> str:
-    return {int: "whole number", float: "number", bool: "yes or no"}.get(kind, getattr(kind, "__name__", str(kind)))
+def _listed(names: list[str]) -> str:
+    return "|".join(names[:3]) + ("|..." if len(names) > 3 else "")
 
 
-def from_toml(words: Words) -> Words:
+def _chosen(experiment: Experiment) -> str:
+    names = {**chosen_names(experiment), "method": experiment.method}
+    return ", ".join(f"{kind} {name}" for kind, name in names.items() if name)
+
+
+def from_toml(words: Mapping[str, Any]) -> Words:
     """Nested tables as dotted words."""
     flat: Words = {}
     for key, value in words.items():
-        if isinstance(value, dict):
-            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
-        else:
+        if not isinstance(value, dict):
             flat[key] = value
+        elif key not in (*SECTIONS, "method", *METHODS):
+            raise BadInput(f"unknown section '{key}'{nearest(key, SECTIONS)}")
+        else:
+            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
     return flat
 
 
 def read_toml(path: Path) -> Words:
     """An experiment file as nested words."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_bytes().decode())
     except FileNotFoundError:
         raise BadInput(f"there is no file {path}") from None
-    except tomllib.TOMLDecodeError as problem:
-        raise BadInput(f"{path} is not TOML: {problem}") from None
+    except OSError as problem:
+        raise BadInput(f"{path} cannot be read: {problem.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise BadInput(f"{path} is no TOML file: {problem}") from None
 
 
-def to_toml(words: Words) -> str:
-    """The words as TOML; what is None is left out."""
-    top = [f"{k} = {_literal(v)}" for k, v in words.items() if not isinstance(v, dict) and v is not None]
-    tables = [
-        "\n".join([f"[{section}]", *(f"{k} = {_literal(v)}" for k, v in table.items() if v is not None)])
-        for section, table in words.items()
-        if isinstance(table, dict)
-    ]
-    return "\n\n".join(["\n".join(top), *tables]) + "\n"
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(_literal(v) for v in value) + "]"
-    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{text}"'
+def read_experiment_file(path: Path) -> Experiment:
+    """The experiment that a TOML file describes."""
+    words = read_toml(path)
+    if "methods" in words:
+        raise BadInput(f"{path} describes a comparison: use `coterie compare --config {path}`")
+    try:
+        return change(Experiment(), from_toml(words))
+    except BadInput as problem:
+        raise BadInput(f"{path}: {problem}") from None

@@ -60,6 +60,7 @@ class Replies(NamedTuple):
     sizes: Tensor  # [m], training rows
     groups: tuple[Replies, ...] = ()  # the same replies, one entry an architecture
     architecture: int = 0  # of an entry of groups
+    model: Any = None  # the Model of an entry of groups
     public: Batch | None = None  # the round's draw of the public set, where a pass used it
 
     @property
@@ -83,6 +84,7 @@ class Exchange(NamedTuple):
     receive: Callable[[Any, Replies, np.random.Generator], Any]
     steps: Callable[[Tree, Tree, Tensor], Tensor] | None = None  # (state, payload, training rows) -> steps
     prepare: Callable[[Tree, Tree, Tensor], Tree] | None = None  # (state, payload, training rows) -> state, before all else
+    copies: int = 1  # models a client trains at once: chunks of clients are narrowed to fit the memory
 
 
 class Facts(NamedTuple):

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from .checkpoint import place
+from .errors import BadInput
 
 EVERYONE = -1  # client of a row that speaks of the whole round
 COLUMNS = pa.schema(
@@ -61,7 +63,10 @@ class Table:
 
     @classmethod
     def read(cls, path: Path) -> Table:
-        return cls([pq.read_table(path, schema=COLUMNS)])
+        try:
+            return cls([pq.read_table(path, schema=COLUMNS)])
+        except (pa.ArrowException, OSError) as problem:
+            raise BadInput(f"{path} cannot be read: {str(problem).splitlines()[0]}") from None
 
 
 def values(
@@ -77,30 +82,31 @@ def values(
 
 
 def curve(table: pa.Table, metric: str, part: str = "test", view: str = "personal") -> tuple[np.ndarray, np.ndarray]:
-    """(rounds, mean over clients)."""
+    """(rounds, mean over the clients that have the part; NaN where none has)."""
     rounds, _, numbers = _column(table, metric, part, view)
     steps = np.unique(rounds)
-    return steps, np.array([np.nanmean(numbers[rounds == r]) for r in steps])
+    return steps, np.array([mean(numbers[rounds == r]) for r in steps])
+
+
+def mean(numbers: np.ndarray) -> float:
+    """Mean of what is no NaN; NaN where nothing is left."""
+    there = numbers[~np.isnan(numbers)]
+    return float(there.mean()) if len(there) else float("nan")
 
 
 def total(table: pa.Table, metric: str) -> float:
-    """Sum over all rounds of a cost, such as bytes_up."""
+    """Sum over all rounds of a cost: bytes_down, bytes_broadcast, bytes_up, steps or seconds."""
     _, _, numbers = _column(table, metric, "", "")
     return float(numbers.sum())
 
 
 def _column(table: pa.Table, metric: str, part: str, view: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    import pyarrow.compute as pc
-
-    wanted = pc.and_(
-        pc.equal(table["metric"], metric), pc.and_(pc.equal(table["part"], part), pc.equal(table["view"], view))
-    )
-    rows = table.filter(wanted)
+    rows = table.filter((pc.field("metric") == metric) & (pc.field("part") == part) & (pc.field("view") == view))
     return tuple(rows[name].to_numpy() for name in ("round", "client", "value"))  # type: ignore[return-value]
 
 
 class Summary(NamedTuple):
-    """A vector of client accuracies in a few numbers."""
+    """A measure of all clients in a few numbers."""
 
     mean: float
     weighted: float  # by the clients' rows in that part
@@ -108,11 +114,12 @@ class Summary(NamedTuple):
     worst: float
 
 
-def summarize(accuracy: np.ndarray, rows: np.ndarray) -> Summary:
+def summarize(measure: np.ndarray, rows: np.ndarray, least_is_worst: bool = True) -> Summary:
     """Mean, size-weighted mean, sample deviation and worst client; clients without the part do not count."""
-    there = ~np.isnan(accuracy)
-    a, n = accuracy[there], rows[there]
+    there = ~np.isnan(measure)
+    a, n = measure[there], np.asarray(rows)[there]
     if not len(a):
         return Summary(*[float("nan")] * 4)
     deviation = float(a.std(ddof=1)) if len(a) > 1 else 0.0
-    return Summary(float(a.mean()), float((a * n).sum() / n.sum()), deviation, float(a.min()))
+    worst = float(a.min() if least_is_worst else a.max())
+    return Summary(float(a.mean()), float((a * n).sum() / n.sum()), deviation, worst)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from .errors import BadInput
-from .layers import Context, prepare
+from .layers import Context, RowBatchNorm, prepare
 from .method import Batch, Train
 from .point import Point, Vector, zeros
 
@@ -167,6 +167,11 @@ class Model:
         owners = list(dict.fromkeys(k.rpartition(".")[0] for k in self.shapes))
         last = set(owners[len(owners) - layers :]) if layers else set()
         return lambda name: name.rpartition(".")[0] in last
+
+    def norms(self) -> Callable[[str], bool]:
+        """Tells whether a parameter or buffer belongs to a BatchNorm layer."""
+        owners = {name for name, layer in self._train.named_modules() if isinstance(layer, RowBatchNorm)}
+        return lambda name: name.rpartition(".")[0] in owners
 
     def check(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
         """Refuse a network whose result for a row depends on padding, or on randomness the engine does not control."""

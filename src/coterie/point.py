@@ -120,8 +120,7 @@ def blend(a: Point, b: Point, t: float | Tensor) -> Point:
     params = {k: x + t * (b.params[k] - x) for k, x in a.params.items()}
     inside = torch.as_tensor(t).clamp(0, 1)
     buffers = {
-        k: (x + inside * (b.buffers[k] - x)).to(x.dtype) if x.is_floating_point() else b.buffers[k]
-        for k, x in a.buffers.items()
+        k: (x + inside * (b.buffers[k] - x)).to(x.dtype) if x.is_floating_point() else b.buffers[k] for k, x in a.buffers.items()
     }
     return Point(params, buffers)
 

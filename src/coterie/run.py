@@ -95,9 +95,7 @@ def check(program: tuple[Stage, ...], federation: Federation, models: Sequence[A
     if schedule.rounds < 1:
         raise BadInput(f"rounds = {schedule.rounds}: a run has at least one round")
     if schedule.sample <= 0 or schedule.sample > federation.clients:
-        raise BadInput(
-            f"sample = {schedule.sample:g}: give a share in (0, 1] or a count up to the {federation.clients} clients"
-        )
+        raise BadInput(f"sample = {schedule.sample:g}: give a share in (0, 1] or a count up to the {federation.clients} clients")
     if not 0 <= schedule.drop < 1:
         raise BadInput(f"drop = {schedule.drop:g}: give a chance in [0, 1)")
     if schedule.trains not in ("sampled", "all"):
@@ -107,7 +105,9 @@ def check(program: tuple[Stage, ...], federation: Federation, models: Sequence[A
 class Loop:
     """A run under way: `go()` plays it to the end; `position`, `table` and the engine's states are all it is."""
 
-    def __init__(self, engine: LocalEngine, federation: Federation, schedule: Schedule, seed: int, position: Position | None = None):
+    def __init__(
+        self, engine: LocalEngine, federation: Federation, schedule: Schedule, seed: int, position: Position | None = None
+    ):
         self.engine, self.federation, self.schedule, self.seed = engine, federation, schedule, seed
         self.program = engine.programs[0]
         self.facts = facts(federation, engine.models, engine.architecture, schedule)
@@ -152,9 +152,7 @@ class Loop:
         traffic = Traffic()
         for k, exchange in enumerate(stage.method.round):
             send = self._sender(exchange.send, server, stage.name, number, k)
-            storage = frozenset(
-                t.untyped_storage().data_ptr() for t in pytree.tree_leaves(server) if isinstance(t, torch.Tensor)
-            )
+            storage = frozenset(t.untyped_storage().data_ptr() for t in pytree.tree_leaves(server) if isinstance(t, torch.Tensor))
             replies, cost = self.engine.exchange(k, when, asked, send, answered, averaged, storage)
             traffic = traffic.plus(cost)
             if not len(replies.ids):

@@ -174,7 +174,8 @@ def _table(path: Path, text: str, separator: str) -> pa.Table:
         raise BadInput(f"{path}: the file is empty; remove it or fill it")
     try:
         if path.suffix == ".csv":
-            return _csv(path, text, separator)
+            convert = csv.ConvertOptions(column_types={text: pa.string()})
+            return csv.read_csv(path, parse_options=csv.ParseOptions(delimiter=separator), convert_options=convert)
         if path.suffix == ".parquet":
             return parquet.read_table(path)
         with pa.OSFile(str(path)) as source:
@@ -185,21 +186,6 @@ def _table(path: Path, text: str, separator: str) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise BadInput(f"{path}: this is no readable {path.suffix} file ({reason}); write it again") from None
-
-
-def _csv(path: Path, text: str, separator: str) -> pa.Table:
-    parse = csv.ParseOptions(delimiter=separator)
-    try:
-        convert = csv.ConvertOptions(column_types={text: pa.string()})
-        return csv.read_csv(path, parse_options=parse, convert_options=convert)
-    except pa.ArrowInvalid as error:
-        if "conversion error" not in str(error):
-            raise
-    # types are guessed from the first block; if a later one disagrees, _parsed reads text and finds the cell
-    with csv.open_csv(path, parse_options=parse) as start:
-        names = start.schema.names
-    convert = csv.ConvertOptions(column_types={name: pa.string() for name in names})
-    return csv.read_csv(path, parse_options=parse, convert_options=convert)
 
 
 def _arrays(path: Path, client: str) -> Piece:

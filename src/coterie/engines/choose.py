@@ -20,6 +20,11 @@ MEMORY = 2**30  # bytes a chunk of models may take, several copies counted
 REPAID = 60.0  # seconds of eager work from which compiling is worth its time
 
 
+def fits(size: int, copies: int = 1) -> int:
+    """Clients a chunk whose models of so many parameters fit the memory."""
+    return max(1, MEMORY // (8 * 4 * size * copies))
+
+
 def choose(
     engine: LocalEngine,
     a: int,
@@ -32,8 +37,8 @@ def choose(
     """Fill what the settings leave open: path and width by eager timing, then compile where the run is long enough."""
     given = engine.settings[a]
     planned = [k for k, p in enumerate(exchange.passes) if p.plan and engine._steps(p.plan, clients[0], counts)]
-    fits = max(1, MEMORY // (8 * 4 * engine.models[a].size))
-    widths = [given.width] if given.width else sorted({min(w, len(clients), fits) for w in WIDTHS})
+    most = fits(engine.models[a].size, exchange.copies)
+    widths = [given.width] if given.width else sorted({min(w, len(clients), most) for w in WIDTHS})
     if not planned:  # nothing to time: an exchange without steps
         path = given.path if given.path != "auto" else "vectorized"
         return given._replace(path=path, width=widths[-1], compile="no" if given.compile == "auto" else given.compile)

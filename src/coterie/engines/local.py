@@ -14,6 +14,7 @@ from .. import rng as streams
 from ..data.federation import Federation
 from ..method import Batch, Exchange, Method, Pass, Plan, Replies, Stage, Tree
 from ..point import Point, pick, stack
+from .choose import choose, fits
 from .plans import batch_rows, count_steps, draw
 from .states import States, tensors
 from .steps import Stepper
@@ -156,10 +157,11 @@ class LocalEngine:
             counts = self._adaptive(a, exchange, when, mine, send) if exchange.steps else None
             mine.sort(key=lambda i: -sum(self._steps(p.plan, i, counts) for p in exchange.passes if p.plan))
             if self.settings[a].open:
-                from .choose import choose
-
                 self.settings[a] = choose(self, a, exchange, when, mine, send, counts)
-            for chunk in balanced(mine, self.settings[a].width):
+            width = self.settings[a].width
+            if exchange.copies > 1:  # the width was chosen for another exchange
+                width = min(width, fits(self.models[a].size, exchange.copies))
+            for chunk in balanced(mine, width):
                 yield a, chunk, [tensors(send(i)) for i in chunk], counts
 
     def _steps(self, plan: Plan, client: int, counts: dict[int, int] | None) -> int:
@@ -361,7 +363,7 @@ class LocalEngine:
 
     def _one(self, a: int, ids: list[int], upload: Tree) -> Replies:
         sizes = torch.as_tensor(self.parts["train"].count[ids], dtype=torch.get_default_dtype())
-        return Replies(torch.tensor(ids), upload, sizes, architecture=a)
+        return Replies(torch.tensor(ids), upload, sizes, architecture=a, model=self.models[a])
 
     def _public_batch(self, index: int, when: Moment) -> Batch | None:
         plans = [p.plan for e in self.method(0).round for p in e.passes if p.plan and p.plan.part == "public"]

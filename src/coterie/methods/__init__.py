@@ -3,20 +3,32 @@
 from collections.abc import Callable
 from typing import Any
 
+from .apfl import apfl
 from .cfl import cfl
 from .ditto import ditto
+from .fedala import fedala
+from .fedamp import fedamp, heurfedamp
 from .fedavg import fedavg
+from .fedbn import fedbn
+from .feddf import feddf, pfeddf
+from .fedfomo import fedfomo
 from .fedmd import fedmd
+from .fedper import fedper
 from .fedprox import fedprox
+from .fedrep import fedrep
 from .finetune import finetune
 from .fml import fml
 from .ifca import ifca
 from .ktpfl import ktpfl, ktpfl_h, sim_pfl, topk_pfl
+from .lgfedavg import lgfedavg
 from .local import local
 from .oracle import oracle
+from .perfedavg import perfedavg
 from .persfl import persfl, persfl_gd
+from .pfedhn import pfedhn
 from .pfedme import pfedme
 from .pfml import pfml
+from .scaffold import scaffold
 from .selffl import selffl
 from .ucfl import ucfl
 
@@ -41,4 +53,18 @@ METHODS: dict[str, Callable[..., Any]] = {
     "cfl": cfl,
     "oracle": oracle,
     "ifca": ifca,
+    "perfedavg": perfedavg,
+    "apfl": apfl,
+    "fedamp": fedamp,
+    "heurfedamp": heurfedamp,
+    "fedfomo": fedfomo,
+    "pfedhn": pfedhn,
+    "feddf": feddf,
+    "pfeddf": pfeddf,
+    "fedala": fedala,
+    "fedper": fedper,
+    "fedrep": fedrep,
+    "lgfedavg": lgfedavg,
+    "fedbn": fedbn,
+    "scaffold": scaffold,
 }

@@ -1,0 +1,63 @@
+"""APFL. Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning. arXiv:2003.13461, 2020, Algorithm 1.
+
+Each client uses vbar = alpha v + (1 - alpha) w, its own v mixed with FedAvg's w. In each step, on one batch,
+    w' <- w' - eta grad f_i(w'),   v <- v - eta alpha grad f_i(vbar),   vbar = alpha v + (1 - alpha) w',
+and alpha <- alpha - eta (<v - w', grad f_i(vbar)> + .02 alpha), kept in [0, 1], in the first step of a round.
+Readings (the authors' code): vbar is taken with the w' that has just stepped; the .02 keeps alpha from growing unchecked.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..method import Method, Pass, Train
+from ..model import Descent, Model, begin, descend
+from ..point import Point, blend
+from .fedavg import fedavg
+from .soft import refuse
+
+PENALTY = 0.02
+
+
+class Client(NamedTuple):
+    """A client's state."""
+
+    v: Point
+    alpha: Tensor  # scalar in [0, 1]
+
+
+class Carry(NamedTuple):
+    w: Descent  # the copy that FedAvg trains
+    v: Descent
+    alpha: Tensor
+    first: Tensor  # whether the next step is the round's first
+
+
+def apfl(model: Model, train: Train, alpha: float = 0.5, adaptive: bool = True) -> Method:
+    """A personal model mixed with FedAvg's by a share `alpha`, learned where `adaptive`."""
+    refuse(not 0 <= alpha <= 1, "alpha", alpha, "give a share from 0 (FedAvg) to 1 (local)")
+
+    def step(c: Carry, batch) -> Carry:
+        w = descend(c.w, model.grad(c.w.w, batch), train)
+        g = model.grad(blend(w.w, c.v.w, c.alpha), batch)
+        v = descend(c.v, c.alpha * g, train)
+        if not adaptive:
+            return c._replace(w=w, v=v)
+        slope = (c.v.w - w.w).dot(g) + PENALTY * c.alpha
+        moved = (c.alpha - train.rate * slope).clamp(0, 1)
+        return Carry(w, v, torch.where(c.first, moved, c.alpha), torch.zeros_like(c.first))
+
+    base = fedavg(model, train)
+    trip = base.round[0]._replace(
+        start=lambda state, w: Carry(begin(w, train), begin(state.v, train), state.alpha, torch.tensor(True)),
+        passes=(Pass(step, train.plan()),),
+        finish=lambda c, state, w: (Client(c.v.w, c.alpha), c.w.w),
+    )
+    return base._replace(
+        join=lambda w, rng: Client(w, torch.tensor(alpha)),  # v starts at the first w it sees
+        round=(trip,),
+        personal=lambda state, w: blend(w, state.v, state.alpha),
+        views={"global": lambda state, w: w},
+        client_notes=lambda state: {"alpha": state.alpha},
+    )

@@ -1,0 +1,103 @@
+"""CFL. Sattler, Müller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization Under Privacy
+Constraints. IEEE Transactions on Neural Networks and Learning Systems 2020, Algorithm 3.
+
+FedAvg until a cluster stands still while its members still pull: |mean_i dW_i| < eps1 and max_i |dW_i| > eps2. Then the cluster
+is cut in two by complete linkage on -cos(dW_i, dW_j), and each half goes on alone: w_c = w + mean_{i in c} dW_i.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from sklearn.cluster import AgglomerativeClustering
+from torch import Tensor
+
+from ..errors import BadInput
+from ..method import Method, Train
+from ..model import Model
+from ..point import Point, flat, pick, stack, tree
+from .fedavg import fedavg
+from .oracle import per_cluster
+
+
+class Server(NamedTuple):
+    """A model for every cluster, and what its members last sent."""
+
+    models: Point  # [k, ...]
+    cluster: Tensor  # [N]
+    updates: Tensor  # [N, d], the last dW_i
+    reported: Tensor  # [N], whether dW_i came since the client's cluster was made
+    round: Tensor  # rounds done
+    speed: Tensor  # the largest |mean dW| of all clients before any split
+
+
+def cut(updates: Tensor) -> Tensor:
+    """Which of two halves [m] each update [m, d] belongs to."""
+    unit = F.normalize(updates.double(), dim=1)
+    distance = (1 - unit @ unit.T).clamp(min=0).fill_diagonal_(0)  # -cos, moved to be a distance
+    found = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit(distance.numpy())
+    return torch.as_tensor(found.labels_, dtype=torch.int64)
+
+
+def cfl(model: Model, train: Train, eps1: float = 0.4, eps2: float = 1.6, after: int = 20, relative: bool = True) -> Method:
+    """FedAvg that splits clusters whose members disagree.
+
+    relative: eps1 and eps2 count in units of the largest |mean dW| before any split, since lengths of updates depend on the
+    network; else they are lengths, as published. after: rounds before a split. Members are averaged with equal weights, and no
+    cluster is split before all its members have reported.
+    """
+    if eps1 <= 0 or eps2 <= 0:
+        raise BadInput(f"eps1 = {eps1:g}, eps2 = {eps2:g}: both bound lengths of updates, give numbers above 0")
+    if after < 0:
+        raise BadInput(f"after = {after}: give a number of rounds, 0 or more")
+
+    def init(rng, facts):
+        return Server(
+            models=stack([model.init(rng)]),
+            cluster=torch.zeros(facts.clients, dtype=torch.int64),
+            updates=torch.zeros(facts.clients, model.size),
+            reported=torch.zeros(facts.clients, dtype=torch.bool),
+            round=torch.tensor(0),
+            speed=torch.tensor(0.0),
+        )
+
+    def note(server: Server, replies) -> Server:
+        """Write down this round's dW_i and how far they move together."""
+        ids = replies.ids
+        updates = server.updates.index_copy(0, ids, flat(replies.upload - pick(server.models, server.cluster[ids])))
+        reported = server.reported.index_fill(0, ids, True)
+        speed = server.speed if server.cluster.any() else torch.maximum(server.speed, updates[reported].mean(0).norm())
+        return server._replace(updates=updates, reported=reported, round=server.round + 1, speed=speed)
+
+    def stuck(server: Server, members: Tensor) -> bool:
+        """Whether a cluster stands still while a member still pulls."""
+        if len(members) <= 2 or server.round <= after or not server.reported[members].all():
+            return False
+        mine, unit = server.updates[members], server.speed if relative else 1.0
+        return bool(mine.mean(0).norm() < eps1 * unit and mine.norm(dim=1).max() > eps2 * unit)
+
+    def split(server: Server, members: Tensor) -> Server:
+        """One half keeps the cluster's number, the other gets a new one and a copy of the model."""
+        moved = members[cut(server.updates[members]) == 1]
+        old, new = int(server.cluster[moved[0]]), int(server.cluster.max()) + 1
+        return server._replace(
+            models=tree(lambda a: torch.cat([a, a[old : old + 1]]), server.models),
+            cluster=server.cluster.index_fill(0, moved, new),
+            reported=server.reported.index_fill(0, members, False),
+        )
+
+    def receive(server: Server, replies, rng):
+        server = note(server, replies)
+        for c in range(int(server.cluster.max()) + 1):
+            members = (server.cluster == c).nonzero().flatten()
+            if stuck(server, members):
+                server = split(server, members)
+        cluster = server.cluster[replies.ids]
+        return server._replace(models=per_cluster(server.models, replies.upload, cluster, replies.equal))
+
+    base = fedavg(model, train)
+    trip = base.round[0]._replace(
+        send=lambda server, i, rng: pick(server.models, int(server.cluster[i])),
+        receive=receive,
+    )
+    return base._replace(init=init, round=(trip,), notes=lambda server: {"cluster": server.cluster})

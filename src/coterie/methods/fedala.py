@@ -1,0 +1,97 @@
+"""FedALA. Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning.
+AAAI 2023, Algorithm 1.
+
+A client does not start its round at the global Theta but at a mixture of it with its own last model Theta_i, element by
+element in the p top layers; the layers below take Theta whole:
+    Theta^_i = Theta_i + (Theta - Theta_i) * W_i on the top,  W_i <- clip(W_i - eta grad_W f_i(Theta^_i), 0, 1),
+W_i learned on a random share s of the training rows, both models held fixed. Then FedAvg's local training from Theta^_i.
+The model used is Theta^_i for the Theta that is current.
+Readings: W_i starts at 1 and is kept from round to round; at a client's first visit both models are the same and there is
+nothing to learn; the learning "until convergence" of the second is `first_epochs` passes, afterwards one a round.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..method import Batch, Method, Pass, Train, unchanged
+from ..model import Descent, Model, begin, sgd
+from ..point import Leaves, Point
+from .fedavg import fedavg
+from .soft import refuse
+
+
+class Client(NamedTuple):
+    """A client's state."""
+
+    own: Point  # Theta_i
+    weights: Leaves  # W_i of the top layers, in [0, 1]
+    visits: Tensor
+
+
+class Carry(NamedTuple):
+    go: Descent
+    own: Point
+    received: Point
+    weights: Leaves
+
+
+def mix(own: Point, received: Point, weights: Leaves) -> Point:
+    """Theta^_i: the received model, on the top layers only as far as the weights say."""
+    top = {k: own.params[k] + (received.params[k] - own.params[k]) * w for k, w in weights.items()}
+    return Point(received.params | top, received.buffers)
+
+
+def fedala(
+    model: Model, train: Train, layers: int = 1, share: float = 0.8, weight_rate: float = 1.0, first_epochs: int = 10
+) -> Method:
+    """FedAvg whose clients take from the global model's top layers what helps them.
+
+    layers: p. share: s. weight_rate: eta.
+    """
+    known = len({k.rpartition(".")[0] for k in model.shapes})
+    refuse(not 1 <= layers <= known, "layers", layers, f"{model.name} has {known} layers with parameters, give 1 to {known}")
+    refuse(not 0 < share <= 1, "share", share, "give a share of the training rows above 0, up to 1")
+    refuse(not weight_rate >= 0, "weight_rate", weight_rate, "give a rate of 0 or more")
+    refuse(first_epochs < 1, "first_epochs", first_epochs, "give 1 epoch or more")
+    inside = model.head(layers)
+    _, local = sgd(model, train)
+
+    def join(w: Point, rng) -> Client:
+        return Client(w, {k: torch.ones_like(a) for k, a in w.params.items() if inside(k)}, torch.tensor(0))
+
+    def learn(c: Carry, batch: Batch) -> Carry:
+        g = model.grad(mix(c.own, c.received, c.weights), batch).params
+        slope = {k: g[k] * (c.received.params[k] - c.own.params[k]) for k in c.weights}  # d Theta^ / d W = Theta - Theta_i
+        return c._replace(weights={k: (w - weight_rate * slope[k]).clamp(0, 1) for k, w in c.weights.items()})
+
+    def settle(c: Carry, _) -> Carry:
+        return c._replace(go=begin(mix(c.own, c.received, c.weights), train))
+
+    def steps(state: Client, w: Point, rows: Tensor) -> int:
+        epoch = -(-max(1, int(int(rows) * share)) // (train.batch or int(rows)))
+        return epoch * (0 if state.visits == 0 else first_epochs if state.visits == 1 else 1)
+
+    base = fedavg(model, train)
+    aggregate = (Pass(learn, train.plan(epochs=1, steps=0, share=share, adaptive=True)), Pass(settle))
+    trip = base.round[0]._replace(
+        start=lambda state, w: Carry(begin(w, train), state.own, w, state.weights),
+        passes=(*aggregate, Pass(lambda c, batch: c._replace(go=local(c.go, batch)), train.plan())),
+        finish=lambda c, state, w: (Client(c.go.w, c.weights, state.visits + 1), c.go.w),
+        steps=steps,
+    )
+    use = trip._replace(
+        passes=aggregate,
+        finish=lambda c, state, w: (state._replace(own=c.go.w), ()),
+        receive=unchanged,
+        steps=None,
+    )
+    return base._replace(
+        join=join,
+        round=(trip,),
+        personalize=use,
+        personal=lambda state, w: state.own,
+        views={"global": lambda state, w: w, "own": lambda state, w: state.own},
+        client_notes=lambda state: {"taken": torch.cat([w.flatten() for w in state.weights.values()]).mean()},
+    )

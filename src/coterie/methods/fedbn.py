@@ -1,0 +1,20 @@
+"""FedBN. Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated Learning on Non-IID Features via Local Batch Normalization. ICLR 2021,
+Algorithm 1.
+
+FedAvg of every layer but the BatchNorm ones, whose parameters and running statistics never leave their client.
+"""
+
+from ..errors import BadInput
+from ..method import Method, Train
+from ..model import Model
+from .fedper import keep_home
+
+
+def fedbn(model: Model, train: Train) -> Method:
+    """FedAvg with BatchNorm layers kept at home."""
+    norm = model.norms()
+    if not any(norm(name) for name in model.shapes):
+        raise BadInput(
+            f"fedbn keeps BatchNorm layers at home, and {model.name} has none: give a model with BatchNorm, or use fedavg"
+        )
+    return keep_home(model, train, norm)

@@ -1,0 +1,190 @@
+"""FedDF. Lin, Kong, Stich, Jaggi: Ensemble Distillation for Robust Model Fusion in Federated Learning. NeurIPS 2020,
+Algorithms 1 and 3. pFedDF: FedDF, then local fine-tuning (a baseline of KT-pFL).
+
+The server keeps a prototype of each architecture. A round averages the clients' models of each architecture, and distils every
+average, on public rows, towards the ensemble of all models x received, whatever their architecture:
+    min_w mean_rows KL(softmax(mean_k logits(x_k)) || softmax(logits(w))),
+by Adam with cosine decay. Held-out rows of the draw say when to stop and which step to keep: the start, if no other is better.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Adam
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+from ..errors import BadInput
+from ..method import Batch, Method, Pass, Plan, Replies, Train, unchanged
+from ..model import Model, kl, sgd
+from ..point import Point, mean, pick, tree
+from .fedavg import fedavg
+from .soft import refuse
+
+LOOK = 10  # steps between looks at the held-out rows
+ROWS = 256  # rows predicted at once
+
+
+class Server(NamedTuple):
+    prototypes: tuple[Point, ...]  # one an architecture
+    architecture: Tensor  # [N]
+    gaps: Tensor  # [architectures, 2], KL from the ensemble on held-out rows before and after the last distillation
+
+
+class Budget(NamedTuple):
+    """How long a distillation may take, and on what."""
+
+    batch: int
+    steps: int  # at most
+    patience: int  # steps without progress on the held-out rows
+    rate: float
+    held: float  # share of the draw
+    clip: float
+
+
+def rows_of(batch: Batch, rows: Tensor) -> Batch:
+    """Some rows of a batch; `place` says where they stood."""
+    return Batch(batch.x[rows], batch.y[rows], batch.mask[rows], rows, batch.key)
+
+
+def predict(model: Model, w: Point, public: Batch) -> Tensor:
+    """Logits [R, K] of one model."""
+    parts = torch.arange(len(public.y)).split(ROWS)
+    return torch.cat([model.logits(w, rows_of(public, rows)) for rows in parts])
+
+
+def ensemble(replies: Replies, public: Batch) -> Tensor:
+    """Softmax of the mean logits of all models received [R, K]."""
+    logits = [predict(g.model, pick(g.upload, k), public) for g in replies.groups for k in range(len(g.ids))]
+    return torch.stack(logits).mean(0).softmax(-1)
+
+
+def shuffled(rows: Tensor, size: int, rng: np.random.Generator) -> Iterator[Tensor]:
+    """Whole batches of rows, reshuffled each time they run out."""
+    while True:
+        order = rows[torch.as_tensor(rng.permutation(len(rows)))]
+        yield from (part for part in order.split(size) if len(part) == size)
+
+
+def distil(
+    model: Model, w: Point, public: Batch, target: Tensor, budget: Budget, rng: np.random.Generator
+) -> tuple[Point, Tensor]:
+    """The model after its distillation, and its KL from the target on held-out rows before and after [2]."""
+    order = torch.as_tensor(rng.permutation(len(public.y)))
+    held = rows_of(public, order[: max(1, int(budget.held * len(order)))])
+    rest = order[len(held.y) :]
+    batches = shuffled(rest, min(budget.batch, len(rest)), rng)
+
+    def gap(w: Point) -> float:
+        return float(kl(target[held.place], predict(model, w, held), held))
+
+    student = Point(tree(torch.clone, w.params), w.buffers)
+    adam = Adam(student.params.values(), lr=budget.rate)
+    cosine = CosineAnnealingLR(adam, max(1, budget.steps))
+    best, least, found = w, gap(w), 0
+    first = least
+    for s in range(1, budget.steps + 1):
+        batch = rows_of(public, next(batches))._replace(key=torch.tensor(int(rng.integers(2**40))))
+        g = model.grad(student, batch, lambda logits, batch: kl(target[batch.place], logits, batch))
+        for name, parameter in student.params.items():
+            parameter.grad = g.params[name]
+        clip_grad_norm_(student.params.values(), budget.clip)
+        adam.step()
+        cosine.step()
+        student = Point(student.params, g.fresh or student.buffers)
+        if s % LOOK == 0 or s == budget.steps:
+            now = gap(student)
+            if now < least:
+                best, least, found = Point({k: a.detach().clone() for k, a in student.params.items()}, student.buffers), now, s
+            elif s - found >= budget.patience:
+                break
+    return best, torch.tensor([first, least])
+
+
+def feddf(
+    model: Model,
+    train: Train,
+    draw: int = 300,
+    public_batch: int = 128,
+    distil_steps: int = 200,
+    patience: int = 50,
+    distil_rate: float = 1e-3,
+    held: float = 0.2,
+    clip: float = 5.0,
+) -> Method:
+    """FedAvg within each architecture, and distillation from all clients' models between them.
+
+    draw: public rows a round, a share `held` of them to stop by. distil_steps: Adam steps a round at most, 0 for none
+    (published: 10,000, patience 1,000). patience: steps without progress. clip: longest gradient.
+    """
+    if model.task != "classes":
+        raise BadInput(f"feddf distils class probabilities, but {model.name} is a '{model.task}' model: use fedavg or local")
+    refuse(draw < 2, "draw", draw, "a round draws at least 2 public rows, one of them to stop by")
+    refuse(public_batch < 1, "public_batch", public_batch, "a batch has at least 1 row")
+    refuse(distil_steps < 0, "distil_steps", distil_steps, "give 0 steps or more")
+    refuse(patience < 1, "patience", patience, "give 1 step or more")
+    refuse(not distil_rate > 0, "distil_rate", distil_rate, "give a rate above 0")
+    refuse(not 0 < held < 1, "held", held, "give a share between 0 and 1")
+    refuse(not clip > 0, "clip", clip, "give a length above 0")
+    budget = Budget(public_batch, distil_steps, patience, distil_rate, held, clip)
+    base = fedavg(model, train)
+
+    def init(rng, facts) -> Server:
+        prototypes = tuple(m.init(rng) for m in facts.models)
+        return Server(prototypes, facts.architecture, torch.zeros(len(prototypes), 2))
+
+    def receive(server: Server, replies: Replies, rng) -> Server:
+        prototypes, gaps = list(server.prototypes), server.gaps.clone()
+        target: Any = ensemble(replies, replies.public) if distil_steps else None
+        for group in replies.groups:  # an architecture without answers keeps its prototype
+            a = group.architecture
+            prototypes[a] = mean(group.upload, train.weights(group))
+            if distil_steps:
+                prototypes[a], gaps[a] = distil(group.model, prototypes[a], replies.public, target, budget, rng)
+        return server._replace(prototypes=tuple(prototypes), gaps=gaps)
+
+    def admit(server: Server) -> Server:
+        turn = len(server.architecture) % len(server.prototypes)
+        return server._replace(architecture=torch.cat([server.architecture, torch.tensor([turn])]))
+
+    trip = base.round[0]._replace(
+        send=lambda server, i, rng: server.prototypes[int(server.architecture[i])],
+        # no client steps on public rows: the second pass only names the draw that the server distils on
+        passes=(*base.round[0].passes, Pass(lambda c, batch: c, Plan(part="public", draw=draw, epochs=0))),
+        receive=receive,
+    )
+    return base._replace(
+        init=init,
+        round=(trip,),
+        admit=admit,
+        notes=lambda server: {"kl": server.gaps},
+        needs=frozenset({"public"}),
+        mixed=True,
+    )
+
+
+def pfeddf(
+    model: Model,
+    train: Train,
+    tune_epochs: int = 20,
+    draw: int = 300,
+    public_batch: int = 128,
+    distil_steps: int = 200,
+    patience: int = 50,
+    distil_rate: float = 1e-3,
+    held: float = 0.2,
+    clip: float = 5.0,
+) -> Method:
+    """FedDF whose clients fine-tune the prototype of their architecture for `tune_epochs` epochs before use."""
+    refuse(tune_epochs < 1, "tune_epochs", tune_epochs, "fine-tune for at least 1 epoch")
+    base = feddf(model, train, draw, public_batch, distil_steps, patience, distil_rate, held, clip)
+    _, step = sgd(model, train)
+    tune = base.round[0]._replace(
+        passes=(Pass(step, train.plan(epochs=tune_epochs, steps=0)),),
+        finish=lambda c, state, w: (c.w, ()),
+        receive=unchanged,
+    )
+    return base._replace(personalize=tune, personal=lambda tuned, w: tuned, views={"global": lambda state, w: w})

@@ -1,0 +1,164 @@
+"""FedFomo. Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order Model Optimization.
+ICLR 2021, Algorithm 1.
+
+A client is offered M models and moves towards those that do better on its validation part than its own theta_i:
+    d_ij = (L_i(theta_i) - L_i(theta_j)) / |theta_j - theta_i|,  w_ij = max(0, d_ij) / sum_j max(0, d_ij),
+    theta_i <- theta_i + sum_j w_ij (theta_j - theta_i), then local SGD; where no d_ij is positive it keeps theta_i.
+The server learns whom to offer: P_ij <- P_ij + d_ij. A client is sent its own last model and those of largest P_ij, each of
+them with probability eps replaced by a random one; eps falls round by round.
+Reading: theta_i is the client's model of the round before (the authors' default).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from ..method import Batch, Exchange, Facts, Method, Pass, Plan, Train
+from ..model import Descent, Model, begin, sgd
+from ..point import Point, mean, pick, tree
+from .fedamp import copies, remember
+from .soft import refuse
+
+
+class Server(NamedTuple):
+    """The last known models of all clients, and who helped whom."""
+
+    models: Point  # [N, ...]; a client never heard of stands at the mean of the others
+    heard: Tensor  # [N]
+    affinity: Tensor  # P [N, N]
+    round: Tensor
+
+
+class Offer(NamedTuple):
+    """What goes down; free slots hold the client's own model again."""
+
+    models: Point  # [M, ...], its own first
+    ids: Tensor  # [M]
+
+
+class Upload(NamedTuple):
+    theta: Point
+    ids: Tensor  # [M], whose models were scored
+    scores: Tensor  # [M], d_ij with its sign
+
+
+class Client(NamedTuple):
+    """A client's state."""
+
+    theta: Point
+    mixed: Point  # the same before the round's local training
+
+
+class Carry(NamedTuple):
+    go: Descent
+    models: Point  # [M, ...]
+    own: Tensor  # sum of the losses of theta_i over the validation rows
+    losses: Tensor  # [M], of the offered models
+    rows: Tensor
+    mixed: Point
+    scores: Tensor  # [M]
+
+
+def score(theta: Point, models: Point, gains: Tensor) -> Tensor:
+    """d_ij [M] from the gains L_i(theta_i) - L_i(theta_j); 0 for theta_i itself."""
+    length = vmap(lambda w: (w - theta).squared())(models).sqrt()
+    return torch.where(length > 0, gains / torch.where(length > 0, length, 1.0), 0.0)
+
+
+def mix(theta: Point, models: Point, scores: Tensor) -> Point:
+    """theta + sum_j w_j (theta_j - theta) with weights w_j in proportion to the positive scores."""
+    good = scores.clamp(min=0)
+    total = good.sum()
+    weights = torch.where(total > 0, good / torch.where(total > 0, total, 1.0), 0.0)
+    stacked = tree(lambda a, b: torch.cat([a.unsqueeze(0), b]), theta, models)
+    return mean(stacked, torch.cat([(1 - weights.sum()).reshape(1), weights]))
+
+
+def offered(server: Server, i: int, count: int, eps: float, rng: np.random.Generator) -> list[int]:
+    """Whose models client i is sent: its own, then the best or, by chance, any; its own again where there are no more."""
+    known = rng.permutation(server.heard.nonzero().flatten().numpy())  # so that ties in P fall at random
+    order = np.argsort(-server.affinity[i].numpy()[known], kind="stable")
+    known = [int(j) for j in known[order] if j != i]
+    ids = [i]
+    while known and len(ids) < count:
+        ids.append(known.pop(int(rng.integers(len(known))) if rng.random() < eps else 0))
+    return ids + [i] * (count - len(ids))
+
+
+def fedfomo(model: Model, train: Train, models: int = 5, eps: float = 0.3, eps_step: float = 0.05) -> Method:
+    """Every client mixes those offered models that help on its validation part.
+
+    models: M, the models sent to a client. eps: chance that an offered model is a random one, less `eps_step` each round.
+    """
+    refuse(models < 2, "models", models, "a client is sent its own model and at least one more")
+    refuse(not 0 <= eps <= 1, "eps", eps, "give a chance from 0 to 1")
+    refuse(not eps_step >= 0, "eps_step", eps_step, "give 0 or more")
+    _, local = sgd(model, train)
+
+    def init(rng, facts: Facts) -> Server:
+        n = facts.clients
+        return Server(copies(model.init(rng), n), torch.zeros(n, dtype=torch.bool), torch.zeros(n, n), torch.tensor(0))
+
+    def send(server: Server, i: int, rng) -> Offer:
+        count = min(models, len(server.heard))
+        ids = torch.tensor(offered(server, i, count, max(0.0, eps - eps_step * int(server.round)), rng))
+        return Offer(pick(server.models, ids), ids)
+
+    def start(state: Client, offer: Offer) -> Carry:
+        none = torch.zeros(len(offer.ids))
+        return Carry(begin(state.theta, train), offer.models, none[0], none, none[0], state.theta, none)
+
+    def examine(c: Carry, batch: Batch) -> Carry:
+        losses = vmap(lambda w: model.measure(w, batch)[0])(c.models)
+        own = model.measure(c.go.w, batch)[0]
+        return c._replace(own=c.own + own, losses=c.losses + losses, rows=c.rows + batch.mask.sum())
+
+    def combine(c: Carry, _) -> Carry:
+        scores = score(c.go.w, c.models, (c.own - c.losses) / c.rows.clamp(min=1))
+        mixed = mix(c.go.w, c.models, scores)
+        return c._replace(go=begin(mixed, train), mixed=mixed, scores=scores)
+
+    def receive(server: Server, replies, rng) -> Server:
+        _, ids, scores = replies.upload
+        affinity = server.affinity.index_put((replies.ids[:, None], ids), scores, accumulate=True)
+        kept, heard = remember(server.models, server.heard, replies._replace(upload=replies.upload.theta))
+        return Server(kept, heard, affinity, server.round + 1)
+
+    def admit(server: Server) -> Server:
+        n = len(server.heard)
+        middle = mean(server.models, torch.full((n,), 1 / n))
+        return server._replace(
+            models=tree(lambda a, m: torch.cat([a, m[None]]), server.models, middle),
+            heard=torch.cat([server.heard, torch.tensor([False])]),
+            affinity=torch.nn.functional.pad(server.affinity, (0, 1, 0, 1)),
+        )
+
+    def join(offer: Offer, rng) -> Client:
+        own = pick(offer.models, 0)
+        return Client(own, own)
+
+    return Method(
+        init=init,
+        join=join,
+        round=(
+            Exchange(
+                send=send,
+                start=start,
+                passes=(
+                    Pass(examine, Plan(part="validation", shuffle=False)),
+                    Pass(combine),
+                    Pass(lambda c, batch: c._replace(go=local(c.go, batch)), train.plan()),
+                ),
+                finish=lambda c, state, offer: (Client(c.go.w, c.mixed), Upload(c.go.w, offer.ids, c.scores)),
+                receive=receive,
+            ),
+        ),
+        personal=lambda state, offer: state.theta,
+        views={"after_mixing": lambda state, offer: state.mixed},
+        admit=admit,
+        notes=lambda server: {"P": server.affinity},
+        needs=frozenset({"validation"}),
+    )

@@ -1,0 +1,70 @@
+"""FedMD. Li, Wang: FedMD: Heterogenous Federated Learning via Model Distillation. NeurIPS 2019 workshop on federated learning
+(arXiv 1910.03581), Algorithm 1.
+
+Clients of any architecture come near to the mean of everyone's outputs on public rows:
+- match "logits" (the original): mean absolute error from the mean logits;
+- match "soft" (the baseline of KT-pFL's Table 1): KL(mean_m s_m || s_n), s_n = softmax(z_n / T): KT-pFL with c = 1/N for ever.
+
+Rounds have KT-pFL's order (private training, prediction, distillation): the original's sequence, whose pre-training on private
+data is the first round's private training, or `pretrain` epochs of it.
+"""
+
+from ..errors import BadInput, nearest
+from ..method import Method, Stage, Train, unchanged
+from ..model import Model, average
+from ..point import mean
+from .soft import Answers, Match, Public, over_predictions, refuse, soft
+
+MATCHES = ("soft", "logits")
+
+
+def fedmd(
+    model: Model,
+    train: Train,
+    match: str = "soft",
+    draw: int = 300,
+    public_batch: int = 256,
+    distil_epochs: int = 1,
+    distil_rate: float = 0.0,
+    temperature: float = 10.0,
+    lam: float = 1.0,
+    T2_scale: bool = False,
+    pretrain: int = 0,
+) -> Method | tuple[Stage, ...]:
+    """Every client is taught by the equal mean of the active clients' outputs on public rows.
+
+    draw: public rows a round. distil_rate: 0 for the private rate. temperature and T2_scale (the loss times T^2) are those of
+    "soft". pretrain: epochs on private data before the first round.
+    """
+    if match not in MATCHES:
+        raise BadInput(f"match = '{match}'{nearest(match, MATCHES)}")
+    refuse(pretrain < 0, "pretrain", pretrain, "give 0 epochs or more")
+    near = soft(temperature, lam, T2_scale)
+    if match == "logits":
+        near = Match(
+            name="mae",
+            say=lambda logits: logits,
+            gap=lambda target, logits, batch: average((logits - target).abs().mean(-1), batch),
+            weight=lam,
+        )
+    answers = Answers(
+        mix=lambda facts: (),
+        hear=lambda server, replies: server._replace(ids=replies.ids, said=mean(replies.upload, replies.equal)),
+        teach=lambda server, i: server.said,
+        learn=unchanged,
+    )
+    public = Public(draw, public_batch, distil_epochs, distil_rate)
+    method = over_predictions(model, train, near, public, answers)
+    return _pretrained(method, train, pretrain) if pretrain else method
+
+
+def _pretrained(method: Method, train: Train, epochs: int) -> tuple[Stage, ...]:
+    """The method after private training of all clients."""
+    trip = method.round[0]
+    private = trip.passes[0]
+    alone = trip._replace(
+        passes=(private._replace(plan=train.plan(epochs=epochs, steps=0)),),
+        finish=lambda c, state, seed: (state._replace(w=c.go.w, before=c.go.w), ()),
+        receive=unchanged,
+    )
+    return Stage("pretrain", method._replace(round=(alone,)), rounds=1, everyone=True), Stage("train", method)

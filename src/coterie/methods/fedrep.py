@@ -1,0 +1,44 @@
+"""FedRep. Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated Learning. ICML
+2021, Algorithm 1.
+
+min_body sum_i (n_i / n) min_{head_i} f_i(body, head_i): FedPer whose clients first descend on their head with the received body
+held, then on the body with the new head held.
+"""
+
+from collections.abc import Callable
+
+from ..errors import BadInput
+from ..method import Method, Pass, Train
+from ..model import Descent, Model, sgd
+from ..point import Point
+from .fedper import keep_home, last_layers
+
+
+def fedrep(model: Model, train: Train, head: int = 1, head_epochs: int = 10) -> Method:
+    """A common body, averaged; the last `head` layers stay home and are fitted for `head_epochs` epochs before each body step.
+
+    The body then takes the steps or epochs of `train`.
+    """
+    if head_epochs < 0:
+        raise BadInput(f"head_epochs = {head_epochs}: give a number of epochs, 0 or more")
+    inside = last_layers(model, head)
+    _, step = sgd(model, train)
+
+    def only(moves: Callable[[str], bool]) -> Callable[..., Descent]:
+        """An SGD step on the layers that `moves` names; momentum is by coordinate, so that of the others rests too."""
+
+        def pick(new: dict, old: dict) -> dict:
+            return {k: new[k] if moves(k) else a for k, a in old.items()}
+
+        def part(c: Descent, batch):
+            new = step(c, batch)
+            w = Point(pick(new.w.params, c.w.params), pick(new.w.buffers, c.w.buffers))
+            return Descent(w, type(c.u)(pick(new.u.params, c.u.params)) if train.momentum else ())
+
+        return part
+
+    fit_head = Pass(only(inside), train.plan(epochs=head_epochs, steps=0))
+    fit_body = Pass(only(lambda name: not inside(name)), train.plan())
+    base = keep_home(model, train, inside)
+    trip = base.round[0]._replace(passes=(fit_head, fit_body) if head_epochs else (fit_body,))
+    return base._replace(round=(trip,))

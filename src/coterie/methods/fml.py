@@ -1,0 +1,127 @@
+"""FML. Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu, Wu: Federated Mutual Learning. arXiv:2006.16765, 2020, Algorithm 1.
+
+A private model p stays on its client and learns beside the shared "meme" model g, each from the labels and from the other:
+    L(p) = alpha f_i(p) + (1 - alpha) KL(p_g || p_p),   L(g) = beta f_i(g) + (1 - beta) KL(p_p || p_g),
+the other's probabilities held constant; g travels and is averaged.
+Reading: p starts at the first g it sees; at random where it is another network.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import grad
+
+from ..errors import BadInput, nearest
+from ..method import Batch, Method, Pass, Train
+from ..model import Descent, Model, begin, descend
+from ..model import kl as divergence
+from ..models.nets import build
+from ..point import Point, Vector
+from .fedavg import fedavg
+
+Slopes = Callable[[Point, Point, Batch], tuple[Vector, Vector]]
+
+
+class Carry(NamedTuple):
+    """The copy of the shared model and the private one, both on their way down."""
+
+    g: Descent
+    p: Descent
+
+
+class Share(NamedTuple):
+    """What a model's loss is made of."""
+
+    labels: float
+    peer: float
+
+
+def fml(model: Model, train: Train, alpha: float = 0.5, beta: float = 0.5, kl: str = "batchmean", auxiliary: str = "") -> Method:
+    """Mutual learning: `alpha` and `beta` are the labels' shares in the private and in the shared model's loss.
+
+    kl: "batchmean" is the mean over rows, "elementwise" over classes too. auxiliary: another network for the private model,
+    such as "mlr" or "dnn:hidden=20".
+    """
+    for word, value in (("alpha", alpha), ("beta", beta)):
+        if not 0 <= value <= 1:
+            raise BadInput(f"{word} = {value:g} for fml: give a share in [0, 1]")
+    private = companion(model, auxiliary)
+    slopes = mutual(model, private, Share(beta, 1 - beta), Share(alpha, 1 - alpha), kl)
+
+    def step(c: Carry, batch):
+        slope_g, slope_p = slopes(c.g.w, c.p.w, batch)
+        return Carry(descend(c.g, slope_g, train), descend(c.p, slope_p, train))
+
+    base = fedavg(model, train)
+    trip = base.round[0]._replace(
+        start=lambda p, g: Carry(begin(g, train), begin(p, train)),
+        passes=(Pass(step, train.plan()),),
+        finish=lambda c, p, g: (c.p.w, c.g.w),
+    )
+    return base._replace(
+        join=lambda g, rng: g if private is model else private.init(rng),
+        round=(trip,),
+        personal=lambda p, g: p,
+        views={"global": lambda p, g: g},
+        model_of={"personal": private},
+    )
+
+
+def mutual(shared: Model, own: Model, of_shared: Share, of_own: Share, kl: str = "batchmean") -> Slopes:
+    """Gradients of `labels f_i + peer KL(p_peer || p)` for two models at once, from one forward pass of each."""
+    if kl not in ("batchmean", "elementwise"):
+        raise BadInput(f"unknown kl '{kl}'{nearest(kl, ('batchmean', 'elementwise'))}")
+    if shared.task == "squared" and (of_shared.peer or of_own.peer):
+        raise BadInput("mutual learning compares class probabilities, and this task has no classes: use a method without it")
+
+    def soft(logits: Tensor) -> Tensor:
+        return F.pad(logits, (1, 0)) if shared.task == "binary" else logits  # one logit z stands for (0, z)
+
+    def loss(model: Model, share: Share, mine: Tensor, other: Tensor, batch: Batch) -> Tensor:
+        value = share.labels * model.data_loss(mine, batch)
+        if not share.peer:
+            return value
+        target = F.softmax(soft(other).detach(), dim=-1)
+        return value + share.peer * divergence(target, soft(mine), batch, elementwise=kl == "elementwise")
+
+    def slopes(w: Point, m: Point, batch: Batch) -> tuple[Vector, Vector]:
+        def total(w_params: dict[str, Tensor], m_params: dict[str, Tensor]) -> tuple[Tensor, Any]:
+            z_w, fresh_w = shared.forward(Point(w_params, w.buffers), batch)
+            z_m, fresh_m = own.forward(Point(m_params, m.buffers), batch)
+            both = loss(shared, of_shared, z_w, z_m, batch) + loss(own, of_own, z_m, z_w, batch)
+            return both, (fresh_w, fresh_m)
+
+        (slope_w, slope_m), fresh = grad(total, argnums=(0, 1), has_aux=True)(w.params, m.params)
+        fresh_w, fresh_m = ({k: b.detach() for k, b in buffers.items()} for buffers in fresh)
+        return Vector(slope_w, fresh_w), Vector(slope_m, fresh_m)
+
+    return slopes
+
+
+def companion(model: Model, words: str) -> Model:
+    """The network that stays on the client: a net and its options, as in "dnn:hidden=20", or the shared one for ""."""
+    if not words:
+        return model
+    shape = model.input_shape
+    if shape is None or model.task != "classes":
+        why = "the shared model does not say its input_shape" if shape is None else f"the task is '{model.task}'"
+        raise BadInput(f"auxiliary = '{words}', but {why}: leave auxiliary empty")
+    name, _, rest = words.partition(":")
+    pairs = [item.partition("=") for item in rest.split(",") if item]
+    options = {key.strip(): _number(value.strip()) for key, _, value in pairs}
+    own = Model(lambda: build(name, shape, model.outputs, **options), model.task, name, shape, options)
+    if own.outputs != model.outputs:
+        raise BadInput(f"auxiliary = '{words}' has {own.outputs} outputs, the shared model {model.outputs}: use dnn or mlr")
+    return own
+
+
+def _number(text: str) -> Any:
+    """A number where the text is one; what is none, the net refuses by name."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,93 @@
+"""IFCA. Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning. NeurIPS 2020, Algorithm 1
+(model averaging).
+
+Every client hears k models, takes the one of least loss on its training data, j_i = argmin_j f_i(w_j), and trains it; the
+server averages w_j over the clients that chose it. Evaluated: the model of least training loss among those of the server.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from ..errors import BadInput
+from ..method import Method, Pass, Plan, Train, unchanged
+from ..model import Descent, Model, sgd
+from ..point import Point, pick, stack, tree
+from .fedavg import fedavg
+from .oracle import per_cluster
+
+
+class Server(NamedTuple):
+    """The k models, and who chose which one last."""
+
+    models: Point  # [k, ...]
+    cluster: Tensor  # [N], -1 where not known
+
+
+class Choosing(NamedTuple):
+    """Losses [k] summed over the rows seen so far."""
+
+    models: Point
+    losses: Tensor
+
+
+class Chosen(NamedTuple):
+    """The number of the chosen model, and that model on its way down."""
+
+    cluster: Tensor
+    descent: Descent
+
+
+class Upload(NamedTuple):
+    """The trained model and its number."""
+
+    w: Point
+    cluster: Tensor
+
+
+def ifca(model: Model, train: Train, clusters: int = 2) -> Method:
+    """FedAvg of `clusters` models, each client in the cluster whose model fits it best."""
+    if clusters < 1:
+        raise BadInput(f"clusters = {clusters}: give 1 or more")
+    begin, descend = sgd(model, train)
+
+    def init(rng, facts):
+        return Server(stack([model.init(rng) for _ in range(clusters)]), torch.full((facts.clients,), -1))
+
+    def weigh(c: Choosing, batch):
+        return c._replace(losses=c.losses + vmap(lambda w: model.measure(w, batch)[0])(c.models))
+
+    def choose(c: Choosing, _):
+        j = c.losses.argmin()
+        return Chosen(j, begin(tree(lambda a: a.index_select(0, j.reshape(1)).squeeze(0), c.models)))
+
+    def step(c: Chosen, batch):
+        return c._replace(descent=descend(c.descent, batch))
+
+    def receive(server: Server, replies, rng):
+        w, cluster = replies.upload
+        return Server(
+            per_cluster(server.models, w, cluster, train.weights(replies)),
+            server.cluster.index_copy(0, replies.ids, cluster),
+        )
+
+    look = (Pass(weigh, Plan(batch=256, shuffle=False)), Pass(choose))
+    base = fedavg(model, train)
+    trip = base.round[0]._replace(
+        send=lambda server, i, rng: server.models,
+        start=lambda cluster, models: Choosing(models, torch.zeros(clusters)),
+        passes=(*look, Pass(step, train.plan())),
+        finish=lambda c, cluster, models: (c.cluster, Upload(c.descent.w, c.cluster)),
+        receive=receive,
+    )
+    return base._replace(
+        init=init,
+        join=lambda models, rng: torch.tensor(-1),
+        round=(trip,),
+        personalize=trip._replace(passes=look, finish=lambda c, cluster, models: (c.descent.w, ()), receive=unchanged),
+        personal=lambda w, models: w,
+        notes=lambda server: {"cluster": server.cluster},
+        client_notes=lambda cluster: {"cluster": cluster},
+    )

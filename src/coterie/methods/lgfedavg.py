@@ -1,0 +1,16 @@
+"""LG-FedAvg. Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act Globally: Federated Learning
+with Local and Global Representations. 2020 (arXiv 2001.01523), Algorithm 1.
+
+min_{body_1..N, head} sum_i (n_i / n) f_i(body_i, head): FedPer turned round. Each client learns a representation of its own, the
+last layers are averaged. Without the paper's auxiliary losses on the representation, as in its supervised experiments.
+"""
+
+from ..method import Method, Train
+from ..model import Model
+from .fedper import keep_home, last_layers
+
+
+def lgfedavg(model: Model, train: Train, head: int = 1) -> Method:
+    """FedAvg of the last `head` layers; the layers before them stay with their client."""
+    shared = last_layers(model, head)
+    return keep_home(model, train, lambda name: not shared(name))

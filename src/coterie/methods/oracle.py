@@ -1,0 +1,54 @@
+"""Oracle: FedAvg within each true group, for federations whose groups are known (the bound clustered methods aim at).
+
+w_g = sum_{i in g} n_i w_i / sum_{i in g} n_i.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..method import Method, Train
+from ..model import Model
+from ..point import Point, mean, pick, tree
+from .fedavg import fedavg
+
+
+class Server(NamedTuple):
+    """A model for every group."""
+
+    models: Point  # [k, ...]
+    cluster: Tensor  # [N]
+
+
+def per_cluster(models: Point, uploads: Point, cluster: Tensor, weights: Tensor) -> Point:
+    """Models [k, ...] replaced by the mean of the uploads [m, ...] of their cluster [m]; one without uploads stays."""
+    heard = cluster.unique()
+    rows = (heard[:, None] == cluster) * weights
+    fresh = mean(uploads, rows / rows.sum(1, keepdim=True))
+    return tree(lambda old, new: old.index_copy(0, heard, new), models, fresh)
+
+
+def oracle(model: Model, train: Train) -> Method:
+    """One FedAvg for each true group."""
+
+    def init(rng, facts):
+        _, cluster = facts.groups.unique(return_inverse=True)
+        copies = int(cluster.max()) + 1
+        return Server(tree(lambda a: a.expand(copies, *a.shape).clone(), model.init(rng)), cluster)
+
+    def receive(server: Server, replies, rng):
+        cluster = server.cluster[replies.ids]
+        return server._replace(models=per_cluster(server.models, replies.upload, cluster, train.weights(replies)))
+
+    base = fedavg(model, train)
+    trip = base.round[0]._replace(
+        send=lambda server, i, rng: pick(server.models, int(server.cluster[i])),
+        receive=receive,
+    )
+    return base._replace(
+        init=init,
+        round=(trip,),
+        notes=lambda server: {"cluster": server.cluster},
+        needs=frozenset({"groups"}),
+    )

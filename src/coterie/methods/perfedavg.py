@@ -1,0 +1,55 @@
+"""Per-FedAvg. Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
+Meta-Learning Approach. NeurIPS 2020, Algorithm 1.
+
+min_w sum_i f_i(w - alpha grad f_i(w)): a start from which one step on a client's own data goes far. With batches D, D', D''
+    g = grad f_i(w; D),  g' = grad f_i(w - alpha g; D'),  w <- w - beta (I - alpha H_i(w; D'')) g',  beta the run's rate:
+FO leaves H_i out; HF takes H_i g' = (grad f_i(w + delta g'; D'') - grad f_i(w - delta g'; D'')) / (2 delta).
+The model used is w - alpha grad f_i(w; one batch of the client's training data).
+"""
+
+from ..errors import BadInput, nearest
+from ..method import Batch, Method, Pass, Plan, Train, unchanged
+from ..model import Descent, Model, descend
+from ..point import Point, Vector
+from .fedavg import fedavg
+from .soft import refuse
+
+VARIANTS = {"fo": 2, "hf": 3}  # batches a step
+
+
+def curvature(model: Model, w: Point, g: Vector, batch: Batch, delta: float) -> Vector:
+    """H(w; batch) g by a central difference."""
+    ahead, behind = (model.grad(w + d * g, batch) for d in (delta, -delta))
+    return (1 / (2 * delta)) * (ahead - behind)
+
+
+def perfedavg(model: Model, train: Train, variant: str = "fo", alpha: float = 0.03, delta: float = 1e-3) -> Method:
+    """A global model made to be adapted by one step of rate `alpha`; variant "fo" or "hf", the run's rate is beta."""
+    if variant not in VARIANTS:
+        raise BadInput(f"variant = '{variant}'{nearest(variant, VARIANTS)}")
+    refuse(not alpha >= 0, "alpha", alpha, "give a rate of 0 or more")
+    refuse(not delta > 0, "delta", delta, "give a step of the difference above 0, such as 0.001")
+
+    def adapt(w: Point, batch: Batch) -> Point:
+        return w - alpha * model.grad(w, batch)
+
+    def step(c: Descent, batch: Batch) -> Descent:
+        g = model.grad(adapt(c.w, batch.one(0)), batch.one(1))
+        if variant == "hf":
+            g = g - alpha * curvature(model, c.w, g, batch.one(2), delta).stale()
+        return descend(c, g, train)
+
+    base = fedavg(model, train)
+    trip = base.round[0]._replace(passes=(Pass(step, train.plan(batches=VARIANTS[variant])),))
+    once = trip._replace(
+        start=lambda state, w: w,
+        passes=(Pass(adapt, Plan(batch=train.batch, steps=1)),),
+        finish=lambda w, state, sent: (w, ()),
+        receive=unchanged,
+    )
+    return base._replace(
+        round=(trip,),
+        personalize=once,
+        personal=lambda adapted, w: adapted,
+        views={"global": lambda state, w: w},
+    )

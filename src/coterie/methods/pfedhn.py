@@ -1,0 +1,138 @@
+"""pFedHN. Shamsian, Navon, Fetaya, Chechik: Personalized Federated Learning using Hypernetworks. ICML 2021, Algorithm 1.
+
+min_{phi, v} sum_i f_i(h(v_i; phi)): the server keeps a hyper-network phi and an embedding v_i of each client, and sends it the
+model theta_i = h(v_i; phi). The client descends to theta~_i and answers Delta_i = theta_i - theta~_i, which stands for the
+gradient: (phi, v_i) take a step along the vector-Jacobian product (d theta_i / d (phi, v_i))^T Delta_i.
+Reading: where several clients answer, one step for all of them at the phi that was sent, phi by the mean of their products,
+each v_i by its own. h is an MLP with a linear head for each tensor of the model; buffers (BatchNorm) are averaged beside it.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vjp
+from torch.nn.functional import linear, relu
+
+from ..method import Exchange, Facts, Method, Pass, Train, nothing
+from ..model import Model, sgd
+from ..point import Leaves, Point, Vector, mean, pick, tree, zeros
+from ..rng import torch_stream
+from .soft import refuse
+
+
+class Server(NamedTuple):
+    phi: Point  # the hyper-network
+    v: Tensor  # [N, e], embeddings
+    phi_speed: Vector  # momentum
+    v_speed: Tensor  # [N, e]
+    buffers: Leaves  # of the clients' models
+
+
+class Upload(NamedTuple):
+    delta: Vector
+    buffers: Leaves
+
+
+def build(shapes: dict[str, tuple[int, ...]], inputs: int, hidden: int, layers: int, rng: np.random.Generator) -> Point:
+    """A random hyper-network: each dense layer uniform within 1 / sqrt(its inputs), PyTorch's way."""
+    generator = torch_stream(rng)
+    sizes = {f"dense{k}": (hidden, inputs if k == 0 else hidden) for k in range(layers + 1)}
+    sizes |= {f"head.{name}": (int(np.prod(shape)), hidden) for name, shape in shapes.items()}
+    params: Leaves = {}
+    for name, (outputs, fan_in) in sizes.items():
+        for part, size in (("weight", (outputs, fan_in)), ("bias", (outputs,))):
+            params[f"{name}.{part}"] = (2 * torch.rand(size, generator=generator) - 1) / fan_in**0.5
+    return Point(params)
+
+
+def generate(phi: Leaves, v: Tensor, shapes: dict[str, tuple[int, ...]]) -> Leaves:
+    """theta = h(v; phi) for embeddings [m, e]: every tensor of the model with m in front."""
+    layers = sum(name.startswith("dense") for name in phi) // 2
+    h = v
+    for k in range(layers):
+        h = linear(relu(h) if k else h, phi[f"dense{k}.weight"], phi[f"dense{k}.bias"])
+    return {
+        name: linear(h, phi[f"head.{name}.weight"], phi[f"head.{name}.bias"]).reshape(-1, *shape)
+        for name, shape in shapes.items()
+    }
+
+
+def pull_back(phi: Point, v: Tensor, delta: Leaves, weights: Tensor, shapes: dict[str, tuple[int, ...]]) -> tuple[Vector, Tensor]:
+    """sum_i weights_i (d theta_i / d phi)^T Delta_i, and (d theta_i / d v_i)^T Delta_i [m, e]."""
+    _, back = vjp(lambda p, e: generate(p, e, shapes), phi.params, v)
+    d_phi, d_v = back(tree(lambda a: a * weights.reshape(-1, *(1,) * (a.dim() - 1)), delta))
+    return Vector(d_phi), d_v / weights[:, None]
+
+
+def pfedhn(
+    model: Model,
+    train: Train,
+    hidden: int = 100,
+    layers: int = 3,
+    embedding: int = 0,
+    server_rate: float = 0.1,
+    server_momentum: float = 0.9,
+    server_decay: float = 1e-3,
+    clip: float = 50.0,
+) -> Method:
+    """A hyper-network on the server makes every client's model.
+
+    hidden, layers: width and hidden layers of its MLP. embedding: length of v_i; 0: 1 + N/4. clip: longest gradient of a step.
+    """
+    refuse(hidden < 1, "hidden", hidden, "give a width of 1 or more")
+    refuse(layers < 0, "layers", layers, "give 0 hidden layers or more")
+    refuse(embedding < 0, "embedding", embedding, "give a length above 0, or 0 for 1 + N/4")
+    refuse(not server_rate > 0, "server_rate", server_rate, "give a rate above 0")
+    refuse(not 0 <= server_momentum < 1, "server_momentum", server_momentum, "give a momentum from 0 to below 1")
+    refuse(not server_decay >= 0, "server_decay", server_decay, "give a decay of 0 or more")
+    refuse(not clip > 0, "clip", clip, "give a length above 0")
+    begin, step = sgd(model, train)
+    shapes = model.shapes
+
+    def init(rng, facts: Facts) -> Server:
+        length = embedding or int(1 + facts.clients / 4)
+        phi = build(shapes, length, hidden, layers, rng)
+        v = torch.randn(facts.clients, length, generator=torch_stream(rng))
+        return Server(phi, v, zeros(phi), torch.zeros_like(v), model.init(rng).buffers)
+
+    def send(server: Server, i: int, rng) -> Point:
+        return Point(pick(generate(server.phi.params, server.v[i : i + 1], shapes), 0), server.buffers)
+
+    def receive(server: Server, replies, rng) -> Server:
+        ids, weights = replies.ids, train.weights(replies)
+        v = server.v[ids]
+        d_phi, d_v = pull_back(server.phi, v, replies.upload.delta.params, weights, shapes)
+        length = (d_phi.squared() + d_v.square().sum()).sqrt()
+        scale = (clip / length.clamp(min=clip)).to(v.dtype)
+        phi_speed = server_momentum * server.phi_speed + (scale * d_phi + server_decay * server.phi.as_vector())
+        v_speed = server_momentum * server.v_speed[ids] + (scale * d_v + server_decay * v)
+        return Server(
+            phi=server.phi - server_rate * phi_speed,
+            v=server.v.index_copy(0, ids, v - server_rate * v_speed),
+            phi_speed=phi_speed,
+            v_speed=server.v_speed.index_copy(0, ids, v_speed),
+            buffers=mean(replies.upload.buffers, weights),
+        )
+
+    def admit(server: Server) -> Server:
+        middle = server.v.mean(0, keepdim=True)  # a newcomer starts amid the others
+        return server._replace(v=torch.cat([server.v, middle]), v_speed=torch.cat([server.v_speed, 0 * middle]))
+
+    return Method(
+        init=init,
+        join=nothing,
+        round=(
+            Exchange(
+                send=send,
+                start=lambda state, theta: begin(theta),
+                passes=(Pass(step, train.plan()),),
+                finish=lambda c, state, theta: (state, Upload(theta - c.w, c.w.buffers)),
+                receive=receive,
+            ),
+        ),
+        personal=lambda state, theta: theta,
+        admit=admit,
+        notes=lambda server: {"v": server.v},
+    )

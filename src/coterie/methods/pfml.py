@@ -1,0 +1,113 @@
+"""PFML. Yang, Tian, Zhang: Regularized Mutual Learning for Personalized Federated Learning. ACML 2021, Algorithm 1.
+
+A client trains its copy w_i of the global model w^t beside an auxiliary model m_i, its own, that never travels:
+    L(w_i) = f_i(w_i) + KL(p_m || p_w),   L(m_i) = f_i(m_i) + KL(p_w || p_m),   the peer's probabilities constant    (4), (5)
+and on each batch takes `inner` steps towards theta and what, and one step of its own:
+    theta = argmin L(m) + lam/2 |m - m_prev|^2,   m_i -= rate (grad L(m_i) + lam (m_i - theta))                          (6)
+    what  = argmin L(w) + lam/2 |w - w^t|^2,      w_i -= rate (grad L(w_i) + lam (w_i - what))                           (9)
+The server takes w^t + beta (mean w_i - w^t).                                                                           (11)
+Readings: m_i stays on the client and m_prev is m_i as the last local round left it (Algorithm 1 sets both to w^t in every
+round, which makes m_i and w_i the same for ever); at first contact both are w^t, or random where m_i is another network. The
+gradient of the proximal term in (6) is lam (m - m_prev): (8) prints the other sign.
+"""
+
+from typing import NamedTuple
+
+from ..errors import BadInput, nearest
+from ..method import Method, Pass, Train
+from ..model import Descent, Model, begin, descend
+from ..point import Point, Vector
+from .fedavg import fedavg
+from .fml import Share, companion, mutual
+
+STARTS = ("persist", "start", "reset")
+
+
+class Carry(NamedTuple):
+    """The local model and the auxiliary one on their way down, and what each is held to."""
+
+    w: Descent
+    m: Descent
+    w_t: Point
+    m_prev: Point
+
+
+def pfml(
+    model: Model,
+    train: Train,
+    lam: float = 20.0,
+    inner: int = 3,
+    inner_rate: float = 0.01,
+    beta: float = 1.0,
+    kl: str = "batchmean",
+    kl_weight: float = 1.0,
+    aux_init: str = "persist",
+    auxiliary: str = "",
+) -> Method:
+    """Regularized mutual learning of a shared and a personal model.
+
+    inner_rate: 0 is the run's rate, as in the paper. beta: the paper has 2. kl: "batchmean" is the mean over rows,
+    "elementwise" over classes too. kl_weight: 0 turns mutual learning off. aux_init: "start" starts m_i at w^t, held to its own
+    past; "reset" is Algorithm 1 to the letter. auxiliary: another network for the personal model, such as "dnn:hidden=20".
+    """
+    inner_rate = inner_rate or train.rate
+    for word, value, least in (("lam", lam, 0), ("inner", inner, 1), ("inner_rate", inner_rate, 0), ("kl_weight", kl_weight, 0)):
+        if not value >= least:
+            raise BadInput(f"{word} = {value:g} for pfml: give at least {least}")
+    if aux_init not in STARTS:
+        raise BadInput(f"unknown aux_init '{aux_init}'{nearest(aux_init, STARTS)}")
+    if auxiliary and aux_init != "persist":
+        raise BadInput(f"aux_init = '{aux_init}', but '{auxiliary}' cannot start at the shared model: use aux_init = persist")
+    _contracts(lam, inner, inner_rate, train.rate)
+    own = companion(model, auxiliary)
+    slopes = mutual(model, own, Share(1.0, kl_weight), Share(1.0, kl_weight), kl)
+
+    def nearer(x: Point, slope: Vector, anchor: Point) -> Point:
+        """One inner step: down L, and towards the anchor."""
+        pull = lam * (x - anchor)
+        if train.decay:
+            pull = pull + train.decay * x.as_vector()
+        return x - inner_rate * (slope + pull)
+
+    def step(c: Carry, batch):
+        what, theta = c.w.w, c.m.w
+        first = slopes(what, theta, batch)  # of the outer step, and of the first inner one: both are at (w_i, m_i)
+        for k in range(inner):
+            slope_w, slope_m = slopes(what, theta, batch) if k else first
+            what, theta = nearer(what, slope_w, c.w_t), nearer(theta, slope_m, c.m_prev)
+        w = descend(c.w, first[0] + lam * (c.w.w - what), train)
+        m = descend(c.m, first[1] + lam * (c.m.w - theta), train)
+        return c._replace(w=w, m=m)
+
+    def start(m: Point, w: Point) -> Carry:
+        return Carry(
+            w=begin(w, train),
+            m=begin(m if aux_init == "persist" else w, train),
+            w_t=w,
+            m_prev=w if aux_init == "reset" else m,
+        )
+
+    base = fedavg(model, train, beta)
+    trip = base.round[0]._replace(
+        start=start,
+        passes=(Pass(step, train.plan()),),
+        finish=lambda c, m, w: (c.m.w, c.w.w),
+    )
+    return base._replace(
+        join=lambda w, rng: w if own is model else own.init(rng),
+        round=(trip,),
+        personal=lambda m, w: m,
+        views={"global": lambda m, w: w},
+        model_of={"personal": own},
+    )
+
+
+def _contracts(lam: float, inner: int, inner_rate: float, rate: float) -> None:
+    """Refuse rates at which the proximal terms alone, without any loss, throw a model ever farther from its anchor."""
+    left = 1 - inner_rate * lam  # of x - anchor after an inner step
+    moved = rate * lam * (1 - left**inner)  # share of it that the outer step takes back
+    if left < -1 or moved > 2:
+        raise BadInput(
+            f"lam = {lam:g} with rate = {rate:g} and inner_rate = {inner_rate:g} makes pfml's proximal steps diverge: "
+            f"lower lam to {1 / max(rate, inner_rate):g}, or a rate"
+        )

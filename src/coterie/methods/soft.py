@@ -1,0 +1,159 @@
+"""Two exchanges a round over soft predictions: what KT-pFL, its variants and FedMD share.
+
+1. A client trains on its private data, predicts the round's public rows and uploads the predictions, never its model: so
+   every client may have an architecture of its own.
+2. The server answers with a target for the same rows, and the client distils: SGD on its distance from the target. Both
+   phases use a fresh optimizer with the momentum and decay of `[train]`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import BadInput
+from ..method import Batch, Exchange, Facts, Method, Pass, Plan, Replies, Train
+from ..model import Descent, Model, kl, sgd
+from ..point import Point
+
+
+class Client(NamedTuple):
+    """A client's state."""
+
+    w: Point  # its own model
+    before: Point  # the same after private training, before the round's distillation
+    gaps: Tensor  # [2], mean distance from the target on the round's public rows: of `before`, of `w`
+
+
+class Server(NamedTuple):
+    """The server's state; the last two live from one exchange to the next."""
+
+    seed: Tensor  # of the common start
+    mix: Any  # what the method weighs clients by
+    ids: Any = ()  # [m], who spoke
+    said: Any = ()  # what they said
+
+
+class Private(NamedTuple):
+    """Carry of the first exchange."""
+
+    go: Descent
+    said: Tensor  # [R + 1, K]; padded rows of a batch write into the last row, which nobody reads
+
+
+class Distil(NamedTuple):
+    """Carry of the second exchange."""
+
+    go: Descent
+    before: Point
+    target: Tensor  # [R, K]
+    gaps: Tensor
+
+
+class Match(NamedTuple):
+    """What clients say of public rows, and how they come near to a target."""
+
+    name: str  # of the distance, in notes
+    say: Callable[[Tensor], Tensor]  # logits -> predictions to upload
+    gap: Callable[[Tensor, Tensor, Batch], Tensor]  # (target, logits, batch) -> distance, mean over rows
+    weight: float  # of the distance in the objective
+
+
+def refuse(wrong: bool, name: str, value: float, want: str) -> None:
+    """Refuse an option's value."""
+    if wrong:
+        raise BadInput(f"{name} = {value:g}: {want}")
+
+
+def soft(temperature: float, lam: float, T2_scale: bool) -> Match:
+    """lam KL(target || softmax(logits / T)), times T^2 where asked."""
+    refuse(temperature <= 0, "temperature", temperature, "give a temperature above 0")
+    refuse(lam < 0, "lam", lam, "give a weight of 0 or more")
+    return Match(
+        name="kl",
+        say=lambda logits: F.softmax(logits / temperature, dim=-1),
+        gap=lambda target, logits, batch: kl(target, logits, batch, temperature),
+        weight=lam * (temperature**2 if T2_scale else 1),
+    )
+
+
+class Public(NamedTuple):
+    """How the public rows are used."""
+
+    draw: int  # rows a round
+    batch: int
+    epochs: int  # of distillation
+    rate: float  # of distillation; 0: that of private training
+
+
+class Answers(NamedTuple):
+    """The server's side, which is all that methods differ in."""
+
+    mix: Callable[[Facts], Any]
+    hear: Callable[[Server, Replies], Server]
+    teach: Callable[[Server, int], Tensor]  # the target [R, K] of client i
+    learn: Callable[[Server], Server]  # after the distillation
+
+
+def over_predictions(model: Model, train: Train, match: Match, public: Public, answers: Answers) -> Method:
+    """The method whose clients match on public rows and whose server answers so."""
+    if model.task != "classes":
+        raise BadInput(f"soft predictions are over classes, but the task of {model.name} is '{model.task}': use local or fedavg")
+    refuse(public.draw < 1, "draw", public.draw, "a round draws at least 1 public row")
+    refuse(public.batch < 1, "public_batch", public.batch, "a batch has at least 1 row")
+    refuse(public.epochs < 1, "distil_epochs", public.epochs, "distil for at least 1 epoch")
+    refuse(public.rate < 0, "distil_rate", public.rate, "give a rate above 0, or 0 for that of private training")
+    begin, private_step = sgd(model, train)
+    gentle = train._replace(rate=public.rate or train.rate)
+    rows = Plan(part="public", batch=public.batch, draw=public.draw)
+
+    def private(c: Private, batch: Batch) -> Private:
+        return c._replace(go=private_step(c.go, batch))
+
+    def predict(c: Private, batch: Batch) -> Private:
+        return c._replace(said=c.said.index_copy(0, batch.place, match.say(model.logits(c.go.w, batch))))
+
+    def wanted(c: Distil, batch: Batch) -> Tensor:
+        return c.target.index_select(0, batch.place.clamp(max=public.draw - 1))  # padded rows: any, they do not count
+
+    def distil(c: Distil, batch: Batch) -> Distil:
+        target = wanted(c, batch)
+        _, step = sgd(model, gentle, lambda logits, batch: match.weight * match.gap(target, logits, batch))
+        return c._replace(go=step(c.go, batch))
+
+    def measure(c: Distil, batch: Batch) -> Distil:
+        target = wanted(c, batch)
+        gaps = torch.stack([match.gap(target, model.logits(w, batch), batch) for w in (c.before, c.go.w)])
+        return c._replace(gaps=c.gaps + gaps * batch.mask.sum() / public.draw)
+
+    def join(seed, rng):
+        w = model.start(int(seed))
+        return Client(w, w, torch.zeros(2))
+
+    return Method(
+        init=lambda rng, facts: Server(torch.tensor(int(rng.integers(2**63))), answers.mix(facts)),
+        join=join,
+        round=(
+            Exchange(
+                send=lambda server, i, rng: server.seed,
+                start=lambda state, seed: Private(begin(state.w), torch.zeros(public.draw + 1, model.outputs)),
+                passes=(Pass(private, train.plan()), Pass(predict, rows._replace(shuffle=False))),
+                finish=lambda c, state, seed: (state._replace(w=c.go.w, before=c.go.w), c.said[:-1]),
+                receive=lambda server, replies, rng: answers.hear(server, replies),
+            ),
+            Exchange(
+                send=lambda server, i, rng: answers.teach(server, i),
+                start=lambda state, target: Distil(begin(state.w), state.w, target, torch.zeros(2)),
+                passes=(Pass(distil, rows._replace(epochs=public.epochs)), Pass(measure, rows._replace(shuffle=False))),
+                finish=lambda c, state, target: (state._replace(w=c.go.w, gaps=c.gaps), ()),
+                receive=lambda server, replies, rng: answers.learn(server)._replace(ids=(), said=()),
+            ),
+        ),
+        personal=lambda state, seed: state.w,
+        views={"before_distillation": lambda state, seed: state.before},
+        client_notes=lambda state: {f"{match.name}_before": state.gaps[0], f"{match.name}_after": state.gaps[1]},
+        needs=frozenset({"public"}),
+        mixed=True,
+    )

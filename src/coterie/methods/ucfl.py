@@ -1,0 +1,170 @@
+"""User-Centric FL. Mestoukirdi, Zecchin, Gesbert, Li, Gresset: User-Centric Federated Learning. IEEE Globecom Workshops 2021.
+
+    theta_i = sum_j w_ij theta_j',  w_ij ~ n_j exp(-|g_i - g_j|^2 / (2 sigma_i sigma_j)),  rows of W sum to 1        (5), (6)
+
+theta_j' is what client j reaches from theta_j. W is found once, in a round before training: g_i is the gradient of client i's
+mean loss at the common random start, sigma_i^2 the mean of |g_i^(k) - g_i|^2 over K batches of n_i / K rows (7). The paper
+does not say K and partitions the rows; as in the authors' later code K may be 2.5, and batches are floor(K) random subsets.
+Gradients are taken of the model as it is used (no dropout, BatchNorm by its running statistics), so that they are sums over
+rows. With fewer streams than clients, k-means groups the rows of W, and a group shares the model of its centroid row.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from sklearn.cluster import KMeans
+from sklearn.metrics import silhouette_score
+from torch import Tensor
+from torch.func import grad
+
+from ..errors import BadInput
+from ..method import Exchange, Facts, Method, Pass, Plan, Stage, Train, nothing
+from ..model import Model
+from ..point import Point, Vector, flat, mean, pick, stack, tree, zeros
+from .fedavg import fedavg
+
+
+class Server(NamedTuple):
+    """The models in the air and how they are mixed; a single one, mixed as FedAvg does, until similarities are known."""
+
+    models: Point  # [k, ...], one a stream
+    stream: Tensor  # [N], which one a client listens to
+    mix: Tensor  # [k, N], a stream's weights on the clients; rows sum to 1
+    weights: Tensor  # [N, N], W
+    sigma: Tensor  # [N], 0 where not known
+    sizes: Tensor  # [N], n_j
+
+
+class Carry(NamedTuple):
+    """Sums on the way to a client's gradient and its spread."""
+
+    theta: Point
+    g: Vector  # the gradient on all rows
+    total: Vector  # the sum over the rows of this pass
+    rows: Tensor
+    spread: Tensor  # sum over batches of |g^(k) - g|^2
+
+
+class Upload(NamedTuple):
+    """A client's answer before training."""
+
+    g: Vector
+    variance: Tensor  # sigma_i^2
+
+
+def collaboration(g: Tensor, variance: Tensor, n: Tensor) -> Tensor:
+    """W of (6) from gradients [m, d], sigma^2 [m] and sizes [m]; a sigma of 0 counts as the smallest other one."""
+    g, sigma = g.double(), variance.double().sqrt()
+    known = sigma[sigma > 0]
+    sigma = torch.where(sigma > 0, sigma, known.min() if len(known) else torch.finfo(sigma.dtype).eps)
+    delta = torch.cdist(g, g, compute_mode="donot_use_mm_for_euclid_dist").square()
+    return torch.softmax(n.double().log() - delta / (2 * torch.outer(sigma, sigma)), dim=1)
+
+
+def group_rows(weights: Tensor, streams: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """The group [N] of every row of W, and the centroids [k, N]; `streams` as in `ucfl`."""
+    if streams == 0:
+        return torch.arange(len(weights)), weights
+    rows = weights.double().numpy().round(12)
+    distinct = len(np.unique(rows, axis=0))
+    seed = int(rng.integers(2**31))
+
+    def labels(k: int) -> np.ndarray:
+        return KMeans(k, n_init=10, random_state=seed).fit(rows).labels_
+
+    if streams > 0:
+        found = labels(min(streams, distinct))
+    else:
+        tried = [labels(k) for k in range(2, min(len(rows) - 1, distinct) + 1)] or [labels(distinct)]
+        found = max(tried, key=lambda l: silhouette_score(rows, l)) if len(tried) > 1 else tried[0]
+    group = torch.as_tensor(found, dtype=torch.int64)
+    member = torch.nn.functional.one_hot(group).T.to(weights.dtype)
+    return group, (member / member.sum(1, keepdim=True)) @ weights
+
+
+def ucfl(model: Model, train: Train, batches: float = 2.5, streams: int = 0) -> tuple[Stage, ...]:
+    """A mixture of all clients' models for each client, weighted by the likeness of their gradients.
+
+    batches: K of (7); identical distributions weigh a peer exp(-1 / (K - 1)) of oneself, so a larger K shares more.
+    streams: how many models are broadcast; 0: one a client, -1: as many as the silhouette score prefers.
+    """
+    if batches <= 1:
+        raise BadInput(f"batches = {batches:g}: sigma is estimated on batches of n / K rows, give a K above 1 (2, 2.5, 5 or 10)")
+    if streams < -1:
+        raise BadInput(f"streams = {streams}: give a number of models, 0 for one a client or -1 to let the silhouette choose")
+
+    def init(rng: np.random.Generator, facts: Facts) -> Server:
+        if streams > facts.clients:
+            raise BadInput(f"streams = {streams}, but there are {facts.clients} clients: lower it, or give 0 for one a client")
+        n = facts.sizes if train.weighting == "size" else torch.ones_like(facts.sizes)
+        row = n / n.sum()
+        everyone = torch.zeros(facts.clients, dtype=torch.int64)
+        return Server(stack([model.init(rng)]), everyone, row[None], row.repeat(facts.clients, 1), torch.zeros_like(n), n)
+
+    def send(server: Server, i, rng):
+        return pick(server.models, int(server.stream[i]))  # a view: members of a stream hear one broadcast
+
+    # Before training: gradients and their spread at the common start
+
+    def start(state, theta):
+        none = torch.zeros(())
+        return Carry(theta, zeros(theta), zeros(theta), none, none)
+
+    def add(c: Carry, batch):
+        slope = grad(lambda w: model.measure(Point(w, c.theta.buffers), batch)[0])(c.theta.params)
+        return c._replace(total=c.total + Vector(slope), rows=c.rows + batch.mask.sum())
+
+    def average(c: Carry) -> Vector:
+        return (1 / c.rows.clamp(min=1)) * c.total
+
+    def close_all(c: Carry, _):
+        return c._replace(g=average(c), total=zeros(c.total), rows=torch.zeros_like(c.rows))
+
+    def close_batch(c: Carry, _):
+        spread = c.spread + (average(c) - c.g).squared()
+        return c._replace(spread=spread, total=zeros(c.total), rows=torch.zeros_like(c.rows))
+
+    every = Plan(batch=256, shuffle=False)
+    count = int(batches)
+
+    def compare(server: Server, replies, rng):
+        ids, n = replies.ids, server.sizes
+        weights = server.weights.clone()  # who did not answer keeps FedAvg's row, and is in nobody else's
+        weights[ids] = 0
+        weights[ids[:, None], ids] = collaboration(flat(replies.upload.g), replies.upload.variance, n[ids]).to(n.dtype)
+        stream, mix = group_rows(weights, streams, rng)
+        models = pick(server.models, torch.zeros(len(mix), dtype=torch.int64))
+        sigma = server.sigma.index_copy(0, ids, replies.upload.variance.sqrt())
+        return Server(models, stream, mix, weights, sigma, n)
+
+    def receive(server: Server, replies, rng):
+        heard = server.stream[replies.ids].unique()  # a stream nobody of whom was active keeps its model
+        rows = server.mix[heard][:, replies.ids]
+        fresh = mean(replies.upload, rows / rows.sum(1, keepdim=True))
+        return server._replace(models=tree(lambda old, new: old.index_copy(0, heard, new), server.models, fresh))
+
+    similarity = Method(
+        init=init,
+        join=nothing,
+        round=(
+            Exchange(
+                send=send,
+                start=start,
+                passes=(
+                    Pass(add, every),
+                    Pass(close_all),
+                    *(Pass(add, every._replace(share=1 / batches)), Pass(close_batch)) * count,
+                ),
+                finish=lambda c, state, theta: (state, Upload(c.g, c.spread / count)),
+                receive=compare,
+            ),
+        ),
+        personal=lambda state, theta: theta,
+        notes=lambda server: {"W": server.weights, "streams": server.stream, "sigma": server.sigma},
+    )
+    trip = fedavg(model, train).round[0]._replace(send=send, receive=receive)
+    return (
+        Stage("similarity", similarity, rounds=1, everyone=True),
+        Stage("train", similarity._replace(round=(trip,))),
+    )

@@ -1,0 +1,171 @@
+"""What the command line prints: tables and the progress line."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.measure import Measurement
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table as Grid
+
+from .comparison import Comparison, Row
+from .config import options_of
+from .data.federation import Federation, table
+from .folder import Run
+from .methods import METHODS
+from .run import Report
+
+MOST = 50  # clients listed by `coterie data`
+
+
+def console(width: int | None = None) -> Console:
+    """Prints what it is given: no markup, no emoji, no colours for numbers."""
+    return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+def say(line: str) -> None:
+    """A line of its own, however long."""
+    click.echo(line)
+
+
+def show(grid: Grid, widest: int = 2000) -> None:
+    """A table, not squeezed when the output is a file or a pipe."""
+    out = console()
+    if not sys.stdout.isatty():
+        out = console(min(widest, Measurement.get(console(widest), console(widest).options, grid).maximum))
+    out.print(grid)
+
+
+def paper_of(name: str) -> str:
+    """The first paragraph of the method's file: its paper."""
+    return " ".join(_about(name)[0].split())
+
+
+def _about(name: str) -> list[str]:
+    """The paragraphs at the head of a method's file."""
+    return (inspect.getdoc(inspect.getmodule(METHODS[name])) or "").split("\n\n")
+
+
+def show_methods() -> None:
+    """Every method: paper, options, defaults."""
+    grid = Grid("method", "paper", "options and defaults", show_lines=True)
+    for name in METHODS:
+        grid.add_row(name, paper_of(name), ", ".join(f"{k}={_plain(d)}" for k, (_, d) in options_of("method", name).items()))
+    show(grid, 160)
+
+
+def show_method(name: str) -> None:
+    """All about one method: the head of its file, what its builder says, its options."""
+    for paragraph in [*_about(name), inspect.getdoc(METHODS[name]) or ""]:
+        say(paragraph + "\n")
+    options = options_of("method", name)
+    if not options:
+        say(f"{name} has no options.")
+        return
+    grid = Grid("option", "default", "type")
+    for option, (kind, default) in options.items():
+        grid.add_row(option, _plain(default), getattr(kind, "__name__", str(kind)))
+    show(grid)
+    word = next(iter(options))
+    say(f"Set one as in `coterie run {name} --{word} {_plain(options[word][1]) or 'VALUE'}`.")
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def show_data(federation: Federation) -> None:
+    """Who holds how much."""
+    title = f"{federation.name}: {federation.clients:,} clients"
+    grid = Grid("client", "name", "train", "validation", "test", "classes", "group", title=title)
+    rows = table(federation)
+    for row in rows[:MOST]:
+        grid.add_row(*(str(cell) for cell in row))
+    show(grid)
+    if len(rows) > MOST:
+        say(f"... and {len(rows) - MOST:,} more clients")
+    sizes = federation.sizes
+    say(f"training rows: {sizes.sum():,} in all, {sizes.min():,} to {sizes.max():,} a client")
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Callable[[str, int | None, Report], None]]:
+    """A live line a run; nothing when the output is not a terminal."""
+    if quiet or not sys.stdout.isatty():
+        yield lambda label, seed, report: None
+        return
+    columns = [
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]} accuracy {task.fields[accuracy]} {task.fields[speed]} clients/s"),
+        TimeRemainingColumn(),
+    ]
+    with Progress(*columns, console=console()) as bars:
+        tasks: dict[tuple[str, int | None], Any] = {}
+
+        def note(label: str, seed: int | None, report: Report) -> None:
+            key = (label, seed)
+            if key not in tasks:
+                for old in tasks.values():
+                    bars.update(old, visible=False)
+                words = label if seed is None else f"{label} seed {seed}"
+                tasks[key] = bars.add_task(words, total=report.rounds, loss="-", accuracy="-", speed="-")
+            shown: dict[str, Any] = {"speed": f"{report.clients / max(report.seconds, 1e-9):,.0f}"}
+            if report.accuracy is not None:
+                shown |= {"accuracy": f"{report.accuracy:.3f}", "loss": f"{report.loss:.3f}"}
+            bars.update(tasks[key], completed=report.round, **shown)
+
+        yield note
+
+
+def show_run(run: Run) -> None:
+    """A run's clients in one line a view."""
+    heads = ("view", f"mean {run.measure}", f"weighted by {run.part} rows", "deviation over clients", "worst client")
+    grid = Grid(*heads)
+    for view in run.views:
+        grid.add_row(view, *(_number(v, run) for v in run.summary(run.part, view)))
+    unit = " in %" if run.measure == "accuracy" else ""
+    say(f"{run.name}: {run.part} {run.measure}{unit} of {len(run.rows):,} clients")
+    show(grid)
+    say(f"run: {run.folder}")
+
+
+def _number(value: float, run: Run) -> str:
+    return f"{100 * value:.2f}" if run.measure == "accuracy" else f"{value:.4g}"
+
+
+def show_comparison(comparison: Comparison) -> None:
+    """The table, best mean first."""
+    first = comparison.first
+    seeds, clients = len(next(iter(comparison.runs.values()))), len(first.rows)
+    grid = Grid(
+        "method", "mean", "weighted", "deviation\nover clients", "worst\nclient", "over seeds", "MB down", "MB up", "s a round"
+    )
+    sign = -1 if first.measure == "accuracy" else 1
+    for row in sorted(comparison.rows(), key=lambda r: sign * r.mean):
+        grid.add_row(*_cells(row, first))
+    unit = " in %" if first.measure == "accuracy" else ""
+    plural = "s" if seeds > 1 else ""
+    say(f"{first.part.capitalize()} {first.measure}{unit} of every client's own model: {clients:,} clients, {seeds} seed{plural}")
+    show(grid)
+    say(f"runs, table.csv and clients.csv: {comparison.folder}")
+
+
+def _cells(row: Row, first: Run) -> list[str]:
+    return [
+        row.method,
+        *(_number(v, first) for v in (row.mean, row.weighted, row.deviation, row.worst)),
+        "" if row.spread != row.spread else f"± {_number(row.spread, first)}",
+        f"{row.bytes_down / 1e6:.2f}",
+        f"{row.bytes_up / 1e6:.2f}",
+        f"{row.seconds:.3f}",
+    ]

@@ -1,0 +1,38 @@
+"""Paired differences: what is resampled, and what the interval says."""
+
+import numpy as np
+import pytest
+
+from coterie.statistics import paired
+
+
+def test_a_constant_gain_has_an_interval_of_no_width():
+    b = np.random.default_rng(0).random((3, 20))
+    difference = paired(b + 0.1, b, fixed_split=True)
+    assert difference[:3] == pytest.approx((0.1, 0.1, 0.1))
+    assert difference.sign == 1 and difference.population == "clients"
+    assert paired(b, b + 0.1, fixed_split=True).sign == -1
+
+
+def test_seeds_are_averaged_for_each_client_when_the_split_is_fixed():
+    """Noise between seeds that cancels for every client leaves no width; with new splits it does."""
+    b = np.zeros((2, 10))
+    a = np.vstack([np.full(10, 0.3), np.full(10, -0.1)])
+    assert paired(a, b, fixed_split=True)[:3] == pytest.approx((0.1, 0.1, 0.1))
+    loose = paired(a, b, fixed_split=False)
+    assert loose.low == pytest.approx(-0.1) and loose.high == pytest.approx(0.3) and loose.population == "seeds"
+    assert loose.sign == 0
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    hits = 0
+    for _ in range(200):
+        d = paired(rng.normal(0.5, 1, (1, 40)), np.zeros((1, 40)), fixed_split=True)
+        hits += d.low <= 0.5 <= d.high
+    assert 0.88 <= hits / 200 <= 0.99
+
+
+def test_a_client_without_a_number_does_not_count():
+    a = np.array([[0.5, np.nan, 0.7]])
+    assert paired(a, np.zeros((1, 3)), fixed_split=True).mean == pytest.approx(0.6)
