@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from tools import MODELS, OPTIONS, SEQUENTIAL, STACKED, TRAIN, assert_same, float64, personal, play, tiny, tiny_model
 from torch.utils import _pytree as pytree
 
 from coterie.checkpoint import checkpoints, load_tree, save_tree
@@ -11,6 +10,7 @@ from coterie.engines.local import Settings
 from coterie.experiment import checkpoint, restore
 from coterie.method import stages
 from coterie.methods import METHODS
+from tools import MODELS, OPTIONS, SEQUENTIAL, STACKED, TRAIN, assert_same, float64, personal, play, tiny, tiny_model
 
 every_method = pytest.mark.parametrize("name", sorted(METHODS))
 

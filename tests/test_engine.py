@@ -153,11 +153,13 @@ def test_dropout_is_the_same_alone_and_stacked_and_drops_the_right_share():
     assert ((kept[0] - 0.7) * (kept[1] - 0.7)).mean().abs().item() < 0.01  # another key, another draw
 
 
-def test_compiled_equals_eager():
-    """The same bits are not promised, the same numbers are; a frozen client stays frozen and nobody's tensors are overwritten."""
+@pytest.mark.parametrize(("name", "path"), [("ditto", "vectorized"), ("ucfl", "sequential")])
+def test_compiled_equals_eager(name, path):
+    """The same bits are not promised, the same numbers are: finished clients stay frozen, nobody's tensors are overwritten,
+    and neither a tensor that is two leaves of a carry nor one of no dimension is lost."""
     with float64():
-        eager = play("ditto", rounds=2)
-        compiled = play("ditto", rounds=2, settings=Settings("vectorized", 16, "yes"))
+        eager = play(name, rounds=2)
+        compiled = play(name, rounds=2, settings=Settings(path, 16, "yes"))
         assert_same(personal(eager), personal(compiled))
 
 

@@ -247,8 +247,8 @@ def test_another_network_is_measured_as_itself():
         ({"aux_init": "persits"}, "did you mean 'persist'"),
         ({"inner": 0}, "inner = 0"),
         ({"lam": -1.0}, "lam = -1"),
-        ({"inner_rate": 0.0}, "lower lam to 10"),
-        ({"lam": 150.0}, "diverge"),
+        ({"lam": 20.0, "inner_rate": 0.5}, "lower lam to 0.4"),
+        ({"lam": 250.0}, "diverge"),
         ({"auxiliary": "dnm"}, "did you mean 'dnn'"),
         ({"auxiliary": "dnn:hiden=3"}, "did you mean 'hidden'"),
         ({"auxiliary": "dnn:hidden=x"}, "hidden = 'x'"),
@@ -258,15 +258,15 @@ def test_another_network_is_measured_as_itself():
 )
 def test_bad_options_are_refused_in_one_line(options, line):
     with pytest.raises(BadInput, match=line) as caught:
-        pfml(shared(), Train(), **options)
+        pfml(shared(), Train(rate=0.01), **options)
     assert "\n" not in str(caught.value)
 
 
 def test_a_model_without_input_shape_or_classes_has_no_other_network():
     with pytest.raises(BadInput, match="input_shape"):
-        pfml(tiny_model(), Train(), auxiliary="dnn")
+        pfml(tiny_model(), Train(rate=0.01), auxiliary="dnn")
     with pytest.raises(BadInput, match="no classes"):
-        pfml(Model(lambda: build("mean", (6,), 1), "squared", "mean"), Train())
+        pfml(Model(lambda: build("mean", (6,), 1), "squared", "mean"), Train(rate=0.01))
 
 
 def test_rates_are_refused_from_where_the_proximal_steps_diverge():

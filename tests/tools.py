@@ -26,6 +26,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sim-pfl": {"draw": 20, "public_batch": 8},
     "topk-pfl": {"draw": 20, "public_batch": 8, "k": 3},
     "fedmd": {"draw": 20, "public_batch": 8},
+    "pfml": {"lam": 2.0},
     "persfl": {"distil_epochs": 3},
     "persfl-gd": {"distil_epochs": 3},
     "feddf": {"draw": 20, "public_batch": 8, "distil_steps": 30},
@@ -58,6 +59,23 @@ def tiny(clients: int = 5, seed: int = 0, public: int = 24, validation: int = 4,
         groups=np.arange(clients) % groups,
         names=[str(i) for i in range(clients)],
         public=Public("tiny", common.to(dtype), None, "0") if public else None,
+    )
+
+
+def given(clients: list[tuple[torch.Tensor, torch.Tensor]], classes: int = 3, groups: list[int] | None = None) -> Federation:
+    """A federation whose clients hold these rows and labels; they are its test rows too."""
+    ends = np.cumsum([len(y) for _, y in clients])
+    rows = [np.arange(end - len(y), end) for end, (_, y) in zip(ends, clients, strict=True)]
+    return Federation(
+        name="given",
+        x=torch.cat([x for x, _ in clients]),
+        y=torch.cat([y for _, y in clients]),
+        classes=classes,
+        train=rows,
+        validation=[np.zeros(0, dtype=np.int64) for _ in clients],
+        test=rows,
+        groups=np.array(groups or [0] * len(clients)),
+        names=[str(i) for i in range(len(clients))],
     )
 
 

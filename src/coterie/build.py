@@ -30,7 +30,7 @@ def check_words(experiment: Experiment) -> None:
     parts = {"train", "validation", "test"}
     seeds = [experiment.seed, experiment.data.get("seed") or 0]
     for word, value, good, way in (
-        ("seed", min(seeds), 0 <= min(seeds) and max(seeds) < 2**32, "give 0 to 4294967295"),
+        ("seed", min(seeds), min(seeds) >= 0 and max(seeds) < 2**32, "give 0 to 4294967295"),
         ("batch", train.batch, train.batch >= 1, "give at least 1 row"),
         ("rate", train.rate, 0 < train.rate < math.inf, "give a step size above 0"),
         ("steps", train.steps, train.steps >= 0, "give a number of steps a round, or 0 to count epochs"),

@@ -114,7 +114,6 @@ def place(temporary: Path, final: Path) -> None:
     for path in (*sorted(temporary.glob("*")), temporary):  # what a folder holds first
         _sync(path)
     os.replace(temporary, final)
-    _sync(final.parent)
 
 
 def _sync(path: Path) -> None:
@@ -143,6 +142,7 @@ def save_checkpoint(run: Path, number: int, tree: Tree, extra: dict[str, Callabl
         digests = {path.name: digest(path) for path in sorted(temporary.iterdir())}
         (temporary / WHOLE).write_text(json.dumps(digests, indent=1), encoding="utf-8")
         place(temporary, final)
+        _sync(run)  # the new one is there for good before the old ones go
     for old in [*checkpoints(run), *run.glob("checkpoint-*.part")]:
         if old != final:
             shutil.rmtree(old)

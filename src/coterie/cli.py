@@ -6,6 +6,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ FREE = {"ignore_unknown_options": True}
 def main() -> None:
     """Entry point: what a user can mend is one line and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without é or ± still shows the rest
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without é or ± still shows the rest
     try:
         cli(standalone_mode=False)
         sys.stdout.flush()
@@ -63,13 +65,13 @@ class _Commands(click.Group):
 def _words_help() -> str:
     """Every word of an experiment, section by section, as the end of a help page."""
     known = fields(Experiment(method=""))
-    lines = ["\b", "Words, by section; the names and what they take by default:"]
+    lines = ["\b", "Words, by section, with the options of the names that are usual:"]
     for section in SECTIONS:
-        names = [f"--{section} {'|'.join(REGISTRIES[section])}"] if section in REGISTRIES else []
-        words = [f"--{w.replace('_', '-')}" for w in known[section] if w not in ("name", "chosen")]
-        text = " ".join(names + words) if section != "options" else "those of the method: see `coterie methods METHOD`"
+        names = f"--{section} NAME ({', '.join(REGISTRIES[section])}) " if section in REGISTRIES else ""
+        words = [f"--{w.replace('_', '-')}" for w in known[section] if w not in ("name", "chosen", "seed")]
+        text = names + " ".join(words) if section != "options" else "those of the method: see `coterie methods METHOD`"
         lines += textwrap.wrap(f"{section:10}{text}", 78, subsequent_indent=" " * 10, break_on_hyphens=False)
-    return "\n".join([*lines, f"{'and':10}--seed"])
+    return "\n".join([*lines, f"{'and':10}--seed; --data.seed where the data shall not change with it"])
 
 
 @click.group(

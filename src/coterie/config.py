@@ -137,10 +137,16 @@ def fields(experiment: Experiment) -> dict[str, Known]:
         split |= options_of("split", names["split"])
     for net in _names(names["model"]):
         model |= options_of("model", net)
-    tables: dict[str, Any] = {"train": Train, "schedule": Schedule, "engine": Engine, "keep": Keep}
-    plain = {s: {k: (get_type_hints(t)[k], t._field_defaults[k]) for k in t._fields} for s, t in tables.items()}
     options = options_of("method", experiment.method) if experiment.method else {}
-    return {"data": data, "split": split, "model": model, **plain, "options": options}
+    return {"data": data, "split": split, "model": model, **_tables(), "options": options}
+
+
+@cache
+def _tables() -> dict[str, Known]:
+    """The sections that are the same for every experiment."""
+    tables: dict[str, Any] = {"train": Train, "schedule": Schedule, "engine": Engine, "keep": Keep}
+    hints = {section: get_type_hints(table) for section, table in tables.items()}
+    return {s: {k: (hints[s][k], t._field_defaults[k]) for k in t._fields} for s, t in tables.items()}
 
 
 def chosen_names(experiment: Experiment) -> dict[str, str]:

@@ -195,7 +195,6 @@ def checkpoint(loop: Loop, folder: Path) -> None:
         "states": states,
         "settings": [tuple(s) for s in loop.engine.settings],
     }
-    loop.table.write(folder / METRICS)
     save_checkpoint(folder, loop.done, tree, {METRICS: loop.table.write})
 
 

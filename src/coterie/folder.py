@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from . import __version__
-from .checkpoint import place
+from .checkpoint import checkpoints, place
 from .config import Experiment, read_experiment_file, to_toml
 from .data.federation import checksum
 from .errors import BadInput
@@ -90,11 +91,12 @@ class Run:
 
 
 def load(folder: Path) -> Run:
-    """A run from its folder."""
+    """A run from its folder; one that was stopped as it stood at its last checkpoint."""
     known = facts(folder)
-    if not (folder / METRICS).exists():
+    found = [p for p in (folder / METRICS, *(c / METRICS for c in reversed(checkpoints(folder)))) if p.exists()]
+    if not found:
         raise BadInput(f"{folder} has no metrics yet: `coterie resume {folder}` goes on with it")
-    return Run(folder, read_experiment(folder), Table.read(folder / METRICS).whole(), known)
+    return Run(folder, read_experiment(folder), Table.read(found[0]).whole(), known)
 
 
 def status(folder: Path) -> str:
@@ -155,6 +157,7 @@ def networks(loop: Loop) -> list[dict[str, Any]]:
     return [{"name": m.name, "parameters": m.size} for m in loop.engine.models]
 
 
+@cache
 def _version(name: str) -> str:
     try:
         return version(name)
@@ -182,15 +185,17 @@ def save_models(loop: Loop, folder: Path) -> None:
         model: Model = loop.engine.model_of(a, "personal")
         about = {
             "model": model.name,
-            "options": json.dumps(_plain(model.options)),
-            "lacks": ", ".join(set(model.options) - set(_plain(model.options))),
-            "shape": json.dumps(model.input_shape or loop.federation.input_shape),
-            "classes": str(loop.federation.classes),
+            "options": _plain(model.options),
+            "lacks": [k for k in model.options if k not in _plain(model.options)],
+            "shape": model.input_shape or loop.federation.input_shape,
+            "classes": loop.federation.classes,
         }
         point = views["personal"]
         for k, i in enumerate(chunk):
             tensors = {n: t[k].contiguous().clone() for n, t in (point.params | point.buffers).items()}
-            save_file(tensors, target / f"client-{i:05d}.safetensors", {"client": loop.federation.names[i], **about})
+            # one entry, because a file with several may have them in any order and be another at every run
+            about["client"] = loop.federation.names[i]
+            save_file(tensors, target / f"client-{i:05d}.safetensors", {"coterie": json.dumps(about)})
 
 
 def load_model(folder: Path, client: int | str, build: Callable[[], nn.Module] | None = None) -> nn.Module:
@@ -209,7 +214,7 @@ def load_model(folder: Path, client: int | str, build: Callable[[], nn.Module] |
         raise BadInput(f"{path} does not exist: the run is not finished, or was told to keep no models")
     try:
         with safe_open(path, "pt") as file:
-            about = file.metadata()
+            about = json.loads(file.metadata()["coterie"])
         module = (build or _builder(about))()
         module.load_state_dict(load_file(path))
     except SafetensorError as damage:
@@ -219,13 +224,12 @@ def load_model(folder: Path, client: int | str, build: Callable[[], nn.Module] |
     return module.eval()
 
 
-def _builder(about: dict[str, str]) -> Callable[[], nn.Module]:
-    name, lacks = about["model"], about["lacks"]
+def _builder(about: dict[str, Any]) -> Callable[[], nn.Module]:
+    name, lacks = about["model"], ", ".join(about["lacks"])
     if name not in nets.NETS or lacks:
         why = f"its {lacks} is not in the file" if lacks else "it is a network of your own"
         raise BadInput(f"'{name}' cannot be built from the file alone, because {why}: pass the function that makes it as build=")
-    shape, options = tuple(json.loads(about["shape"])), json.loads(about["options"])
-    return lambda: nets.build(name, shape, int(about["classes"]) or 1, **options)
+    return lambda: nets.build(name, tuple(about["shape"]), about["classes"] or 1, **about["options"])
 
 
 def run_folder(base: Path, name: str) -> Path:

@@ -92,18 +92,21 @@ class Stepper:
         lifted = vmap(one) if self.vectorized else lambda flag, *t: one(flag[0], *t)
         own = [a.clone() for a in leaves + batch]  # a tensor that is two leaves of the carry would be traced as one
         graph = make_fx(lifted)(active, *own)
-        placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-        outputs = next(node for node in graph.graph.nodes if node.op == "output").args[0]
-        changed = [k for k, node in enumerate(outputs) if node is not placeholders[1 + k]]
-
-        def run(flag: Tensor, *tensors: Tensor) -> None:
-            out = graph(flag, *tensors)
+        inputs = [node for node in graph.graph.nodes if node.op == "placeholder"][1:]
+        output = next(node for node in graph.graph.nodes if node.op == "output")
+        changed = [k for k, node in enumerate(output.args[0]) if node is not inputs[k]]
+        single = [k for k in changed if leaves[k].dim() == 0]  # inductor loses what is written over a tensor of no dimension
+        results = output.args[0]
+        with graph.graph.inserting_before(output):  # in the graph itself: each program is code of its own to the compiler
             for k in changed:
-                tensors[k].copy_(out[k])
-
-        fast = torch.compile(run, dynamic=False)
+                if k not in single:
+                    graph.graph.call_function(torch.ops.aten.copy_.default, (inputs[k], results[k]))
+        output.args = (tuple(results[k] for k in single),)
+        graph.recompile()
+        fast = torch.compile(graph, dynamic=False)
 
         def program(flag: Tensor, carry: list[Tensor], rows: list[Tensor]) -> None:
-            fast(flag, *carry, *rows)
+            for k, value in zip(single, fast(flag, *carry, *rows), strict=True):
+                carry[k] = value
 
         return program, changed

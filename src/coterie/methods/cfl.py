@@ -66,7 +66,8 @@ def cfl(model: Model, train: Train, eps1: float = 0.4, eps2: float = 1.6, after:
         ids = replies.ids
         updates = server.updates.index_copy(0, ids, flat(replies.upload - pick(server.models, server.cluster[ids])))
         reported = server.reported.index_fill(0, ids, True)
-        speed = server.speed if server.cluster.any() else torch.maximum(server.speed, updates[reported].mean(0).norm())
+        whole = reported.all() and not server.cluster.any()
+        speed = torch.maximum(server.speed, updates.mean(0).norm()) if whole else server.speed
         return server._replace(updates=updates, reported=reported, round=server.round + 1, speed=speed)
 
     def stuck(server: Server, members: Tensor) -> bool:

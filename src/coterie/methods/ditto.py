@@ -6,7 +6,7 @@ min_v f_i(v) + lam/2 |v - w|^2 with w FedAvg's model: each client keeps v, held 
 from typing import NamedTuple
 
 from ..method import Method, Pass, Train
-from ..model import Model
+from ..model import Descent, Model, begin, descend
 from ..point import Point
 from .fedavg import fedavg
 
@@ -14,8 +14,8 @@ from .fedavg import fedavg
 class Carry(NamedTuple):
     """The copy of w that FedAvg trains, the personal v, and w as it was received."""
 
-    local: Point
-    v: Point
+    local: Descent
+    v: Descent
     w: Point
 
 
@@ -23,15 +23,15 @@ def ditto(model: Model, train: Train, lam: float = 1.0) -> Method:
     """A personal model held to FedAvg's by a proximal term of weight `lam`."""
 
     def step(c: Carry, batch):
-        local = c.local - train.rate * model.grad(c.local, batch)
-        v = c.v - train.rate * (model.grad(c.v, batch) + lam * (c.v - c.w))
+        local = descend(c.local, model.grad(c.local.w, batch), train)
+        v = descend(c.v, model.grad(c.v.w, batch) + lam * (c.v.w - c.w), train)
         return Carry(local, v, c.w)
 
     base = fedavg(model, train)
     trip = base.round[0]._replace(
-        start=lambda v, w: Carry(w, v, w),
+        start=lambda v, w: Carry(begin(w, train), begin(v, train), w),
         passes=(Pass(step, train.plan()),),
-        finish=lambda c, v, w: (c.v, c.local),
+        finish=lambda c, v, w: (c.v.w, c.local.w),
     )
     return base._replace(
         join=lambda w, rng: w,  # v starts at the first w it sees

@@ -2,16 +2,28 @@
 Algorithms 1 and 2.
 
 min_{base, head_1..N} sum_i (n_i / n) f_i(base, head_i): clients train both together, the base is averaged as in FedAvg, the
-head never leaves its client. Evaluated: the averaged base with the client's own head.
+head never leaves its client. Evaluated: the averaged base with the client's own head. The paper starts heads at random; here
+all start alike, at the common start of every method.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
 
 from ..errors import BadInput
 from ..method import Method, Train
-from ..model import Model
-from ..point import Point, merge, split
-from .fedavg import Global, fedavg
+from ..model import Model, sgd
+from ..point import Point, mean, merge, split
+from .fedavg import fedavg
+
+
+class Shared(NamedTuple):
+    """The server's state, and all that travels down: the common layers, and the seed of the start of the others."""
+
+    base: Point
+    seed: Tensor
 
 
 def last_layers(model: Model, layers: int) -> Callable[[str], bool]:
@@ -23,20 +35,27 @@ def last_layers(model: Model, layers: int) -> Callable[[str], bool]:
 
 
 def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method:
-    """FedAvg of all layers but those whose name is `mine`: they start at random with each client and stay there."""
+    """FedAvg of all layers but those whose name is `mine`; these start from the common seed and stay with their client."""
+    begin, _ = sgd(model, train)
 
-    def whole(state: Point, payload: Point) -> Point:
-        return merge(state, payload, model.shapes)
+    def init(rng, facts):
+        seed = int(rng.integers(2**63))
+        return Shared(split(model.start(seed), mine)[1], torch.tensor(seed))
 
-    def finish(c, state, payload):
-        return split(c.w, mine)
+    def whole(own: Point, shared: Shared) -> Point:
+        return merge(own, shared.base, model.shapes)
 
     base = fedavg(model, train)
-    trip = base.round[0]
+    trip = base.round[0]._replace(
+        send=lambda server, i, rng: server,
+        start=lambda own, shared: begin(whole(own, shared)),
+        finish=lambda c, own, shared: split(c.w, mine),
+        receive=lambda server, replies, rng: server._replace(base=mean(replies.upload, train.weights(replies))),
+    )
     return base._replace(
-        init=lambda rng, facts: Global(split(model.init(rng), mine)[1]),
-        join=lambda payload, rng: split(model.init(rng), mine)[0],
-        round=(trip._replace(start=lambda state, payload: trip.start((), whole(state, payload)), finish=finish),),
+        init=init,
+        join=lambda shared, rng: split(model.start(int(shared.seed)), mine)[0],
+        round=(trip,),
         personal=whole,
     )
 

@@ -7,7 +7,7 @@ Clients minimise f_i(w') + mu/2 |w' - w|^2 from the received w.
 from typing import NamedTuple
 
 from ..method import Method, Pass, Train
-from ..model import Model
+from ..model import Descent, Model, begin, descend
 from ..point import Point
 from .fedavg import fedavg
 
@@ -15,7 +15,7 @@ from .fedavg import fedavg
 class Carry(NamedTuple):
     """The local model and the received one it is held to."""
 
-    local: Point
+    local: Descent
     w: Point
 
 
@@ -23,12 +23,13 @@ def fedprox(model: Model, train: Train, mu: float = 0.1) -> Method:
     """FedAvg with a proximal term of weight `mu`."""
 
     def step(c: Carry, batch):
-        return c._replace(local=c.local - train.rate * (model.grad(c.local, batch) + mu * (c.local - c.w)))
+        slope = model.grad(c.local.w, batch) + mu * (c.local.w - c.w)
+        return c._replace(local=descend(c.local, slope, train))
 
     base = fedavg(model, train)
     trip = base.round[0]._replace(
-        start=lambda state, w: Carry(w, w),
+        start=lambda state, w: Carry(begin(w, train), w),
         passes=(Pass(step, train.plan()),),
-        finish=lambda c, state, w: (state, c.local),
+        finish=lambda c, state, w: (state, c.local.w),
     )
     return base._replace(round=(trip,))

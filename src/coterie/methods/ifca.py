@@ -14,7 +14,7 @@ from torch.func import vmap
 from ..errors import BadInput
 from ..method import Method, Pass, Plan, Train, unchanged
 from ..model import Descent, Model, sgd
-from ..point import Point, pick, stack, tree
+from ..point import Point, stack, tree
 from .fedavg import fedavg
 from .oracle import per_cluster
 

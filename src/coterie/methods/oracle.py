@@ -5,7 +5,6 @@ w_g = sum_{i in g} n_i w_i / sum_{i in g} n_i.
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from ..method import Method, Train

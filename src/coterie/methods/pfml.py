@@ -35,9 +35,9 @@ class Carry(NamedTuple):
 def pfml(
     model: Model,
     train: Train,
-    lam: float = 20.0,
+    lam: float = 2.0,
     inner: int = 3,
-    inner_rate: float = 0.01,
+    inner_rate: float = 0.0,
     beta: float = 1.0,
     kl: str = "batchmean",
     kl_weight: float = 1.0,
@@ -46,9 +46,10 @@ def pfml(
 ) -> Method:
     """Regularized mutual learning of a shared and a personal model.
 
-    inner_rate: 0 is the run's rate, as in the paper. beta: the paper has 2. kl: "batchmean" is the mean over rows,
-    "elementwise" over classes too. kl_weight: 0 turns mutual learning off. aux_init: "start" starts m_i at w^t, held to its own
-    past; "reset" is Algorithm 1 to the letter. auxiliary: another network for the personal model, such as "dnn:hidden=20".
+    lam: its value is for the paper's rate of 0.01; at another rate keep rate * lam. inner_rate: 0 is the run's rate. beta: the
+    paper has 2. kl: "batchmean" is the mean over rows, "elementwise" over classes too. kl_weight: 0 turns mutual learning off.
+    aux_init: "start" starts m_i at w^t, held to its own past; "reset" is Algorithm 1 to the letter. auxiliary: another network
+    for the personal model, such as "dnn:hidden=20".
     """
     inner_rate = inner_rate or train.rate
     for word, value, least in (("lam", lam, 0), ("inner", inner, 1), ("inner_rate", inner_rate, 0), ("kl_weight", kl_weight, 0)):
@@ -109,5 +110,5 @@ def _contracts(lam: float, inner: int, inner_rate: float, rate: float) -> None:
     if left < -1 or moved > 2:
         raise BadInput(
             f"lam = {lam:g} with rate = {rate:g} and inner_rate = {inner_rate:g} makes pfml's proximal steps diverge: "
-            f"lower lam to {1 / max(rate, inner_rate):g}, or a rate"
+            f"rate * lam is 0.15 to 0.3 in the paper, so lower lam to {0.2 / max(rate, inner_rate):.2g} or the rate"
         )

@@ -73,11 +73,11 @@ def group_rows(weights: Tensor, streams: int, rng: np.random.Generator) -> tuple
     def labels(k: int) -> np.ndarray:
         return KMeans(k, n_init=10, random_state=seed).fit(rows).labels_
 
-    if streams > 0:
-        found = labels(min(streams, distinct))
+    if streams > 0 or min(len(rows) - 1, distinct) < 2:  # the silhouette needs 2 to N - 1 groups
+        found = labels(min(streams, distinct) if streams > 0 else distinct)
     else:
-        tried = [labels(k) for k in range(2, min(len(rows) - 1, distinct) + 1)] or [labels(distinct)]
-        found = max(tried, key=lambda l: silhouette_score(rows, l)) if len(tried) > 1 else tried[0]
+        tried = [labels(k) for k in range(2, min(len(rows) - 1, distinct) + 1)]
+        found = max(tried, key=lambda those: silhouette_score(rows, those))
     group = torch.as_tensor(found, dtype=torch.int64)
     member = torch.nn.functional.one_hot(group).T.to(weights.dtype)
     return group, (member / member.sum(1, keepdim=True)) @ weights

@@ -1,0 +1,158 @@
+"""Checkpoints: every tree comes back as it was, nothing is pickled, and a damaged one is refused."""
+
+import json
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from coterie.checkpoint import checkpoints, load_checkpoint, load_tree, place, save_checkpoint, save_tree
+from coterie.errors import BadInput
+from coterie.point import Point, Vector
+
+
+class Pair(NamedTuple):
+    left: object
+    right: object
+
+
+def same(a: object, b: object) -> bool:
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape and bool((a == b).all())
+    if isinstance(a, Point):
+        return isinstance(b, Point) and same(a.params, b.params) and same(a.buffers, b.buffers)
+    if isinstance(a, Vector):
+        return isinstance(b, Vector) and same(a.params, b.params) and same(a.fresh, b.fresh)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, tuple | list):
+        return type(a) is type(b) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return type(a) is type(b) and (a == b or (a != a and b != b))
+
+
+TREES = {
+    "numbers and text": (1, 2.5, -0.0, 1e-300, math.inf, math.nan, True, None, "a \"quoted\"\n line é", 2**80),
+    "nested": {"a": [1, (2, {"b": torch.arange(3)})], "c": ()},
+    "names that join to the same": {"a.b": torch.tensor(1.0), "a": {"b": torch.tensor(2.0)}, 1: torch.tensor(3.0), "1": 4},
+    "dtypes": [torch.tensor([1, 2], dtype=d) for d in (torch.float64, torch.int64, torch.bool, torch.uint8, torch.bfloat16)],
+    "scalars and empty": [torch.tensor(3), torch.zeros(0, 4), np.array(2.5), np.zeros((0, 2)), np.arange(6).reshape(2, 3).T],
+    "views": list(torch.arange(12.0).reshape(3, 4).T),
+    "named tuple": Pair(torch.ones(2), Pair(None, [np.arange(3, dtype=np.int32)])),
+    "points": Pair(Point({"w": torch.rand(2, 2)}, {"n": torch.tensor(3)}), Vector({"w": torch.rand(3)}, {})),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_every_tree_comes_back_as_it_was(name, tmp_path):
+    save_tree(TREES[name], tmp_path, "state")
+    assert same(load_tree(tmp_path, "state"), TREES[name])
+
+
+def test_loaded_tensors_own_their_memory(tmp_path):
+    save_tree([torch.ones(3), torch.ones(3)], tmp_path, "state")
+    a, b = load_tree(tmp_path, "state")
+    a += 1
+    assert b.tolist() == [1, 1, 1]
+    assert a.untyped_storage().nbytes() == a.nbytes
+
+
+def test_what_cannot_be_saved_is_refused():
+    with pytest.raises(BadInput, match="a set cannot be saved"):
+        save_tree({1, 2}, None, "state")
+
+    class Inner(NamedTuple):
+        x: int
+
+    with pytest.raises(BadInput, match="defined inside a function"):
+        save_tree(Inner(1), None, "state")
+
+
+def test_a_file_can_name_only_tuples_of_modules_that_are_loaded(tmp_path):
+    for name in ("os:system", "antigravity:Pair", "builtins:eval", "coterie.point:Point"):
+        save_file({}, tmp_path / "state.safetensors")
+        tree = {"named": name, "items": [{"value": "echo"}]}
+        (tmp_path / "state.json").write_text(json.dumps({"format": 1, "tree": tree}))
+        with pytest.raises(BadInput, match="not loaded here"):
+            load_tree(tmp_path, "state")
+
+
+def write(run, number: int) -> None:
+    save_checkpoint(run, number, {"w": torch.full((50,), float(number))}, {"extra.txt": lambda path: path.write_text("more")})
+
+
+def test_a_new_checkpoint_replaces_the_older_ones_and_unfinished_saves(tmp_path):
+    write(tmp_path, 1)
+    (tmp_path / "checkpoint-0000002.part").mkdir()
+    assert [p.name for p in checkpoints(tmp_path)] == ["checkpoint-0000001"]
+    write(tmp_path, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-0000003"]
+    assert load_checkpoint(checkpoints(tmp_path)[-1])["w"][0] == 3
+
+
+def test_a_save_that_fails_leaves_the_older_checkpoint(tmp_path):
+    write(tmp_path, 1)
+
+    def full(path):
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        save_checkpoint(tmp_path, 2, {}, {"extra.txt": full})
+    assert [p.name for p in checkpoints(tmp_path)] == ["checkpoint-0000001"]
+    assert load_checkpoint(checkpoints(tmp_path)[0])["w"][0] == 1
+
+
+def test_nothing_in_a_checkpoint_is_pickled(tmp_path):
+    write(tmp_path, 1)
+    files = sorted((tmp_path / "checkpoint-0000001").iterdir())
+    assert [f.name for f in files] == ["extra.txt", "files.json", "state.json", "state.safetensors"]
+    assert not any(f.read_bytes().startswith((b"\x80", b"PK")) for f in files)
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("name", ["state.json", "state.safetensors", "files.json", "extra.txt"])
+@pytest.mark.parametrize("harm", [truncate, flip, lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
+def test_a_damaged_or_partial_checkpoint_is_refused_in_one_line(name, harm, tmp_path):
+    write(tmp_path, 1)
+    folder = checkpoints(tmp_path)[0]
+    harm(folder / name)
+    with pytest.raises(BadInput, match=r"(damaged|not whole).*delete .*checkpoint-0000001 to begin anew") as refused:
+        load_checkpoint(folder)
+    assert "\n" not in str(refused.value)
+
+
+def test_another_format_is_refused(tmp_path):
+    save_tree([1], tmp_path, "state")
+    (tmp_path / "state.json").write_text(json.dumps({"format": 99, "tree": {"value": 1}}))
+    with pytest.raises(BadInput, match="format 99"):
+        load_tree(tmp_path, "state")
+
+
+def test_a_missing_or_broken_tree_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="is missing"):
+        load_tree(tmp_path, "state")
+    save_tree([torch.ones(2)], tmp_path, "state")
+    (tmp_path / "state.json").write_text(json.dumps({"format": 1, "tree": {"tensor": "7"}}))
+    with pytest.raises(BadInput, match="damaged"):
+        load_tree(tmp_path, "state")
+
+
+def test_place_puts_files_and_folders(tmp_path):
+    (tmp_path / "a.part").write_text("new")
+    (tmp_path / "a").write_text("old")
+    place(tmp_path / "a.part", tmp_path / "a")
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_text() == "new"

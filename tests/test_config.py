@@ -1,0 +1,287 @@
+"""Words: types, names, ambiguity, TOML and back."""
+
+import math
+import tomllib
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coterie.config import (
+    PYTHON,
+    REGISTRIES,
+    Experiment,
+    change,
+    coerce,
+    fields,
+    from_toml,
+    options_of,
+    read_experiment_file,
+    read_toml,
+    to_toml,
+)
+from coterie.errors import BadInput
+from coterie.methods import METHODS
+
+
+def refused(words: dict, base: Experiment | None = None) -> str:
+    with pytest.raises(BadInput) as caught:
+        change(base or Experiment(), words)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Types
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "wanted"),
+    [
+        (int, "5", 5),
+        (int, 5.0, 5),
+        (int, np.int64(5), 5),
+        (float, "1e-5", 1e-5),
+        (float, "inf", math.inf),
+        (float, 3, 3.0),
+        (float, np.float32(0.5), 0.5),
+        (bool, "yes", True),
+        (bool, "False", False),
+        (bool, True, True),
+        (str, 5, "5"),
+        (str, [0.5, 1], "0.5,1"),
+        (int | None, "none", None),
+        (int | None, None, None),
+        (int | None, "7", 7),
+        (str | None, "none", "none"),  # scale = "none" is a word
+        (str | None, "", None),
+        (float | None, "2", 2.0),
+        (tuple[str, ...], "a, b", ("a", "b")),
+        (tuple[str, ...], ["a"], ("a",)),
+        (Sequence[int] | None, "3,4", (3, 4)),
+        (str | list[str], "a,b", ["a", "b"]),
+        (Literal["yes", "no"], "yes", "yes"),
+        (Literal["yes", "no"], False, "no"),
+    ],
+)
+def test_values_become_the_type_that_is_wanted(kind, value, wanted):
+    found = coerce(kind, value, "word")
+    assert found == wanted
+    assert type(found) is type(wanted)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (int, "many"),
+        (int, "2.5"),
+        (int, 2.5),
+        (int, math.inf),
+        (int, math.nan),
+        (int, True),
+        (int, None),
+        (int, [1]),
+        (float, "fast"),
+        (float, math.nan),
+        (float, "nan"),
+        (float, False),
+        (float, {"a": 1}),
+        (bool, "maybe"),
+        (bool, 2),
+        (str, True),
+        (str, {"a": 1}),
+        (int | None, "x"),
+        (tuple[str, ...], 5),
+        (tuple[int, ...], "1,x"),
+        (Literal["auto", "yes"], "no"),
+    ],
+)
+def test_values_of_another_type_are_refused_with_the_word_and_what_it_takes(kind, value):
+    with pytest.raises(BadInput, match=r"^rounds (= .*|has no value): give "):
+        coerce(kind, value, "rounds")
+
+
+def test_a_refusal_gives_an_example():
+    assert refused({"rounds": "many"}) == "rounds = 'many': give a whole number, such as 50"
+    assert refused({"rounds": True}) == "rounds has no value: give a whole number, such as 50"
+    assert refused({"compile": "maybe"}) == "compile = 'maybe': give auto, yes or no"
+
+
+# Words
+
+
+def test_a_word_is_found_in_its_section_whether_or_not_the_section_is_named():
+    for word in ("rounds", "schedule.rounds"):
+        assert change(Experiment(), {word: "7"}).schedule.rounds == 7
+    assert change(Experiment(), {"classes-each": 2}).split == {"name": "classes", "classes_each": 2}
+    assert change(Experiment(method="ditto"), {"ditto.lam": 2}).options == {"lam": 2.0}
+    assert change(Experiment(method="ditto"), {"lam": 2}) == change(Experiment(method="ditto"), {"options.lam": 2})
+
+
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        ({"method": "fedvag"}, "unknown method 'fedvag'; did you mean 'fedavg'?"),
+        ({"data": "digts"}, "unknown data set 'digts'; did you mean 'digits'?"),
+        ({"split": "dirichle"}, "unknown split 'dirichle'; did you mean 'dirichlet'?"),
+        ({"model": "dnm"}, "unknown model 'dnm'; did you mean 'dnn'?"),
+        ({"model": "dnn,mlx"}, "unknown model 'mlx'; did you mean 'mlr'?"),
+        ({"roundz": 3}, "unknown option 'roundz'; did you mean 'rounds'?"),
+        ({"modle": "dnn"}, "unknown option 'modle'; did you mean 'model'?"),
+        ({"train.rat": 3}, "unknown option 'rat' in [train]; did you mean 'rate'?"),
+        ({"trian.rate": 3}, "unknown section 'trian' in 'trian.rate'; did you mean 'train'?"),
+    ],
+)
+def test_unknown_names_are_refused_and_the_nearest_is_offered(words, nearest):
+    assert refused(words) == nearest
+
+
+def test_a_word_of_something_not_chosen_tells_whose_it_is():
+    line = refused({"alpha": 0.3})
+    assert line.startswith("unknown option 'alpha' for data digits, split classes, model dnn, method fedavg: it belongs to ")
+    assert "data synthetic, split dirichlet" in line
+    assert "method ditto" in refused({"lam": 0.3})
+    assert "`coterie compare`" in refused({"seeds": [1]})
+    assert refused({"ditto.lam": 1}) == "'ditto.lam' is for method 'ditto', but the method is 'fedavg'"
+
+
+def test_a_word_with_two_meanings_is_refused_and_both_are_offered():
+    both = change(Experiment(method="fml"), {"split": "dirichlet"})
+    assert refused({"alpha": 0.3}, both) == "'alpha' may mean split.alpha or fml.alpha: write one of these"
+    assert change(both, {"split.alpha": 0.3}).split["alpha"] == 0.3
+    assert change(both, {"fml.alpha": 0.3}).options == {"alpha": 0.3}
+    assert refused({"name": "x"}) == "'name' may mean data.name or split.name or model.name: write one of these"
+
+
+def test_names_come_first_whatever_the_order_of_the_words():
+    words = {"alpha": 0.3, "lam": 2, "split": "dirichlet", "method": "ditto"}
+    made = change(Experiment(), words)
+    assert made.split == {"name": "dirichlet", "alpha": 0.3}
+    assert (made.method, made.options) == ("ditto", {"lam": 2.0})
+
+
+def test_another_name_leaves_the_options_of_the_one_before():
+    first = change(Experiment(), {"method": "ditto", "lam": 2, "split": "dirichlet", "alpha": 0.3, "model": "dnn", "hidden": 8})
+    other = change(first, {"method": "pfedme", "split": "iid", "model": "mlr"})
+    assert (other.options, other.split, other.model) == ({}, {"name": "iid"}, {"name": "mlr"})
+    assert change(first, {"method": "ditto", "split": "dirichlet", "model": "dnn"}) == first
+    drawn = change(Experiment(), {"data": "synthetic", "data.alpha": 1, "clients": 9, "validation": 0.1})
+    assert change(drawn, {"data": "digits"}).data == {"name": "digits", "clients": 9, "validation": 0.1}
+
+
+def test_a_new_word_of_the_engine_or_another_name_undoes_what_was_chosen():
+    run = change(Experiment(), {"engine.chosen": "vectorized:20:no", "path": "auto", "width": 0})
+    assert run.engine.chosen == "vectorized:20:no"  # in one file the order does not matter
+    for words in ({"path": "sequential"}, {"method": "ditto"}, {"model": "mlr"}, {"data": "synthetic"}):
+        assert change(run, words).engine.chosen == ""
+    assert change(run, {"rounds": 3, "method": "fedavg"}).engine.chosen == "vectorized:20:no"
+
+
+def test_every_option_that_may_be_none_is_none_by_default():
+    """TOML has no None: what is left out must mean it."""
+    for kind, registry in REGISTRIES.items():
+        for name in registry:
+            for word, (hint, default) in options_of(kind, name).items():
+                assert type(None) not in get_args(hint) or default is None, f"{kind} {name} {word}"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_default_is_a_value_of_its_own_type(method):
+    known = fields(Experiment(method=method))
+    for section, words in known.items():
+        for word, (kind, default) in words.items():
+            assert coerce(kind, default, word) == default, f"{section}.{word}"
+
+
+# TOML
+
+
+@given(
+    st.dictionaries(
+        st.text(min_size=1, max_size=5),
+        st.one_of(
+            st.text(),
+            st.booleans(),
+            st.integers(),
+            st.floats(allow_nan=False),
+            st.lists(st.text()),
+            st.lists(st.floats(allow_nan=False)),
+        ),
+    )
+)
+def test_every_value_survives_toml(table):
+    assert tomllib.loads(to_toml({"section": table}))["section"] == table
+
+
+def test_awkward_values_survive_toml():
+    words = {
+        "a": 'quote " backslash \\ newline \n tab \t null \x00 delete \x7f é 😀',
+        "b": 1e-05,
+        "c": math.inf,
+        "d": -math.inf,
+        "e": True,
+        "f": ["x", "y"],
+        "g": 2**70,
+        "train.rate": 0.1,
+        "": "empty key",
+    }
+    assert tomllib.loads(to_toml(words | {"h": None, "t": ("x",)})) == words | {"t": ["x"]}
+
+
+def test_words_survive_toml_for_every_kind_of_experiment(tmp_path):
+    for words in (
+        {},
+        {"method": "persfl", "lambdas": "0,0.5", "rate": 1e-5, "parts": "test", "drop": 0.1, "models": "no", "compile": "yes"},
+        {"data": "synthetic", "clients": 7, "data.alpha": 0.25, "split": "user", "seed": 3, "data.seed": 5},
+        {"data": "gaussian", "sizes": "3,4,5", "s0sq": 0.5},
+        {"data": 'own "data"\\x\n.csv', "client": "", "features": "a,b", "scale": "none", "rows": "none"},
+        {"data": PYTHON + "tiny", "model": PYTHON + "Net"},
+        {"split": "dirichlet", "alpha": 1e300, "rule": "round", "model": "dnn,mlr", "hidden": 5},
+        {"engine.chosen": "vectorized:20:no sequential:1:no", "threads": 2, "evaluate": 3},
+    ):
+        made = change(Experiment(), words)
+        path = tmp_path / "config.toml"
+        path.write_text(to_toml(made.words()), encoding="utf-8")
+        again = read_experiment_file(path)
+        without_none = {k: v for k, v in made.data.items() if v is not None}
+        assert (again.data, again.split, again.model) == (without_none, made.split, made.model)
+        assert to_toml(again.words()) == to_toml(made.words())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rounds = ", "is no TOML file"),
+        ("[schedule\nrounds = 3", "is no TOML file"),
+        ("rounds = 3\nrounds = 4", "is no TOML file"),
+        ("[schedul]\nrounds = 3", "unknown section 'schedul'; did you mean 'schedule'?"),
+        ("[empty]", "unknown section 'empty'"),
+        ("[schedule]\nround = 3", "unknown option 'round' in [schedule]; did you mean 'rounds'?"),
+        ("[schedule]\nrounds = true", "rounds has no value: give a whole number"),
+        ("[schedule.rounds]\nx = 3", "schedule.rounds = {'x': 3}: give a whole number"),
+        ('methods = ["local"]', "describes a comparison: use `coterie compare --config"),
+    ],
+)
+def test_bad_files_are_refused_with_their_name(text, message, tmp_path):
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(BadInput) as caught:
+        read_experiment_file(path)
+    assert str(path) in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path):
+    with pytest.raises(BadInput, match="there is no file"):
+        read_toml(tmp_path / "absent.toml")
+    with pytest.raises(BadInput, match="cannot be read: Is a directory"):
+        read_toml(tmp_path)
+    (tmp_path / "bytes.toml").write_bytes(b"rounds = \xff")
+    with pytest.raises(BadInput, match="is no TOML file"):
+        read_toml(tmp_path / "bytes.toml")
+
+
+def test_nested_tables_are_dotted_words():
+    assert from_toml({"seed": 1, "train": {"rate": 0.1}, "ditto": {"lam": 2}}) == {"seed": 1, "train.rate": 0.1, "ditto.lam": 2}
