@@ -36,7 +36,7 @@ def same(a: object, b: object) -> bool:
 
 
 TREES = {
-    "numbers and text": (1, 2.5, -0.0, 1e-300, math.inf, math.nan, True, None, "a \"quoted\"\n line é", 2**80),
+    "numbers and text": (1, 2.5, -0.0, 1e-300, math.inf, math.nan, True, None, 'a "quoted"\n line é', 2**80),
     "nested": {"a": [1, (2, {"b": torch.arange(3)})], "c": ()},
     "names that join to the same": {"a.b": torch.tensor(1.0), "a": {"b": torch.tensor(2.0)}, 1: torch.tensor(3.0), "1": 4},
     "dtypes": [torch.tensor([1, 2], dtype=d) for d in (torch.float64, torch.int64, torch.bool, torch.uint8, torch.bfloat16)],

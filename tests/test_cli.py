@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from coterie import cli
+from coterie import __version__, cli
+from coterie.api import config_path, recipes
+from coterie.comparison import plan_of
+from coterie.config import read_experiment_file, read_toml
 from coterie.data.files import data_folder
 from coterie.methods import METHODS
 from coterie.show import paper_of
@@ -98,9 +101,10 @@ REFUSED = [
     bad("run", "fedavg", "--parts", "test,tests", says="parts = test,tests: give train, validation, test or some of them"),
     bad("run", "fedavg", "--checkpoint", "-1", says="checkpoint = -1: give a number of rounds, or 0 for never"),
     bad("run", "fedavg", "--seed", "-1", says="seed = -1: give 0 to 4294967295"),
+    bad("run", "fedavg", "--data.seed", "4294967296", says="seed = 4294967296: give 0 to 4294967295"),
     bad("run", "fedavg", "--threads", "-1", says="threads = -1"),
     bad("run", "fedavg", "--data", "absent.csv", says="there is no file or folder "),
-    bad("run", "fedavg", "--data", "/", says="no .csv, .parquet, .npz, .arrow file in this folder"),
+    bad("run", "fedavg", "--data", "taken", says="no .csv, .parquet, .npz, .arrow file in this folder"),
     bad(
         "run",
         "fedavg",
@@ -151,6 +155,8 @@ REFUSED = [
     bad("methods", "persfll", says="unknown method 'persfll'; did you mean 'persfl'?"),
     bad("data", "digts", says="unknown data set 'digts'; did you mean 'digits'?"),
     bad("data", "--picture", "a.jpg", says="a.jpg is no picture: end it in .png or .svg"),
+    bad("data", "--picture", "absent/a.png", says="absent/a.png is in no folder: make absent first"),
+    bad("run", "fedavg", "--validation", "0", "--parts", "validation", says="parts = validation, but no client has such rows"),
     bad("data", "--picture", "picture.png", says="picture.png exists already: give another name"),
 ]
 
@@ -217,7 +223,8 @@ def test_words_may_stand_in_any_order_and_form():
 
 
 def test_a_run_from_a_file_with_words_beside_it_and_again_from_what_it_wrote(coterie, tmp_path):
-    text = 'method = "ditto"\n[data]\nclients = 4\nrows = 160\n[split]\nclasses_each = 4\n[schedule]\nrounds = 9\n[options]\nlam = 2\n'
+    text = 'method = "ditto"\n[data]\nclients = 4\nrows = 160\n[split]\nclasses_each = 4\n'
+    text += "[schedule]\nrounds = 9\n[options]\nlam = 2\n"
     (tmp_path / "mine.toml").write_text(text)
     assert coterie("run", "--config", "mine.toml", "--rounds", "2", "--lam", "0.5", *FAST, "--out", "one")[0] == 0
     written = (tmp_path / "one" / "config.toml").read_text()
@@ -231,16 +238,13 @@ def test_a_run_from_a_file_with_words_beside_it_and_again_from_what_it_wrote(cot
 
 
 def test_every_recipe_can_be_read(coterie, tmp_path):
-    from coterie.comparison import plan_of
-    from coterie.config import read_experiment_file, read_toml
-
-    assert "demo" in cli.recipes()
-    for name in cli.recipes():
-        path = cli.config_path(name)
+    assert "demo" in recipes()
+    for name in recipes():
+        path = config_path(name)
         words = read_toml(path)
         assert plan_of(words)[0] if "methods" in words else read_experiment_file(path)
     (tmp_path / "demo").mkdir()
-    assert cli.config_path("demo").suffix == ".toml"  # a folder of that name is no file
+    assert config_path("demo").suffix == ".toml"  # a folder of that name is no file
 
 
 # What is shown
@@ -261,12 +265,18 @@ def test_resume_of_a_finished_run_prints_the_same_table(coterie):
     assert coterie("resume", "run") == first
 
 
+def table_rows(out: str) -> list[list[str]]:
+    """The cells of the first table that was printed."""
+    first = out[: out.index("└")]
+    return [line.split("│")[1:-1] for line in first.splitlines() if line.startswith("│")]
+
+
 def test_a_comparison_prints_one_table_best_first(coterie, tmp_path):
     arguments = ["compare", "--methods", "fedavg, local", "--seeds", "2", *WORDS, "--fedavg.beta", "0.5", "--out", "c"]
     code, out, errors = coterie(*arguments)
     assert (code, errors) == (0, "")
     assert out.startswith("Test accuracy in % of every client's own model: 4 clients, 2 seeds\n")
-    rows = [line.split("│")[1:-1] for line in out.splitlines() if line.startswith("│")]
+    rows = table_rows(out)
     means = [float(row[1]) for row in rows]
     assert means == sorted(means, reverse=True)
     assert {row[0].strip() for row in rows} == {"fedavg", "local"}
@@ -274,18 +284,25 @@ def test_a_comparison_prints_one_table_best_first(coterie, tmp_path):
     assert coterie("resume", "c")[1] == out
 
 
-def test_all_means_every_method_that_the_data_allow(coterie, monkeypatch):
-    for name in list(METHODS):
-        if name not in ("local", "fedavg", "oracle", "ktpfl"):
-            monkeypatch.delitem(METHODS, name)
+@pytest.fixture
+def few_methods():
+    every = dict(METHODS)
+    METHODS.clear()
+    METHODS.update({name: every[name] for name in ("local", "fedavg", "ktpfl", "oracle")})
+    yield
+    METHODS.clear()
+    METHODS.update(every)
+
+
+def test_all_means_every_method_that_the_data_allow(coterie, few_methods):
     code, out, errors = coterie("compare", "--methods", "all", *WORDS, "--out", "c")
     assert code == 0
-    assert {line.split()[1] for line in out.splitlines() if line.startswith("│")} == {"local", "fedavg"}
+    assert {row[0].strip() for row in table_rows(out)} == {"local", "fedavg"}
     assert [line.split(":")[1] for line in errors.splitlines()] == [" without ktpfl", " without oracle"]
     public = ["--public", "held-out", "--public-rows", "40", "--ktpfl.draw", "20", "--rotate", "4"]
     code, out, errors = coterie("compare", "--methods", "all", *WORDS, *public, "--out", "d")
     assert (code, errors) == (0, "")
-    assert len([line for line in out.splitlines() if line.startswith("│")]) == 4
+    assert len(table_rows(out)) == 4
 
 
 def test_tables_are_not_squeezed_in_a_pipe(coterie, tmp_path, monkeypatch):
@@ -324,7 +341,7 @@ def test_methods_are_listed_and_one_is_told_in_full(coterie):
 
 
 def test_help_names_every_section_and_word(coterie):
-    for arguments in ([], ["--help"]):
+    for arguments in ([], ["--help"], ["-h"]):
         code, out, _ = coterie(*arguments)
         assert code == 0
         assert all(f"  {command} " in out for command in ("compare", "data", "methods", "resume", "run"))
@@ -333,7 +350,7 @@ def test_help_names_every_section_and_word(coterie):
     for word in ("--rounds", "--rate", "--clients", "--alpha", "--data NAME (digits,", "--config", "--out"):
         assert word in out
     assert max(map(len, out.splitlines())) <= 80
-    assert coterie("--version")[1].strip().startswith("coterie")
+    assert coterie("--version")[1] == f"coterie, version {__version__}\n"
 
 
 def test_data_prints_the_split_and_draws_it_without_overwriting(coterie, tmp_path):
@@ -351,6 +368,24 @@ def test_data_prints_the_split_and_draws_it_without_overwriting(coterie, tmp_pat
     assert code == 0
     assert "... and 10 more clients" in out
     assert "picture" not in out  # no classes to draw
+
+
+def test_quiet_is_quiet_in_a_terminal_too(coterie, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    _, out, errors = coterie("run", "ditto", *WORDS, "--quiet", "--out", "run")
+    assert "clients/s" not in out + errors
+
+
+def test_who_stops_a_run_is_told_how_to_go_on(coterie, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("coterie.experiment.save_models", interrupt)
+        code, out, errors = coterie("run", "ditto", *WORDS, "--out", "run")
+    assert (code, out) == (130, "")
+    assert errors.strip() == "coterie: stopped; `coterie resume run` goes on"
+    assert coterie("resume", "run")[0] == 0
 
 
 # Real processes
@@ -379,14 +414,11 @@ def in_terminal(arguments: list[str], folder: Path) -> tuple[int, str]:
     return child.wait(timeout=10), shown.decode()
 
 
-def test_a_terminal_shows_the_progress_line_unless_quiet(tmp_path):
+def test_a_terminal_shows_the_progress_line(tmp_path):
     code, shown = in_terminal(["run", "ditto", *WORDS, "--out", "run"], tmp_path)
     assert code == 0
     assert re.search(r"ditto seed 0.*2/2.*loss \d+\.\d{3} accuracy \d\.\d{3} [\d,]+ clients/s", shown)
     assert "run: run" in shown
-    code, shown = in_terminal(["resume", "run", "--quiet"], tmp_path)
-    assert code == 0
-    assert "clients/s" not in shown
 
 
 def test_a_real_process_refuses_and_stops_cleanly(tmp_path):

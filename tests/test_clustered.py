@@ -7,7 +7,7 @@ import torch
 from coterie.errors import BadInput
 from coterie.method import Replies, Train
 from coterie.methods.cfl import cfl, cut
-from coterie.methods.ifca import ifca
+from coterie.methods.ifca import Upload, ifca
 from coterie.methods.oracle import per_cluster
 from coterie.metrics import values
 from coterie.point import Point, pick, stack, tree
@@ -129,7 +129,7 @@ def test_cut_is_complete_linkage_on_angles():
     """Lengths do not count, and the cut separates the ways even when one side is small."""
     way = torch.tensor([[1.0, 0.1], [5.0, 0.3], [0.2, 0.01], [-3.0, 0.2]])
     assert same_partition(cut(way), [0, 0, 0, 1])
-    angles = torch.tensor([0.0, 40.0, 80.0, 120.0]) * torch.pi / 180  # a chain: complete linkage halves it, single does not
+    angles = torch.tensor([0.0, 40.0, 80.0, 130.0]) * torch.pi / 180  # a chain: complete linkage halves it, single does not
     chain = torch.stack([angles.cos(), angles.sin()], 1)
     assert same_partition(cut(chain), [0, 0, 1, 1])
 
@@ -229,6 +229,20 @@ def test_ifca_sends_all_models_and_hears_one_and_its_number():
 def test_impossible_options_are_refused(build, options, message):
     with pytest.raises(BadInput, match=message):
         build(tiny_model(), TRAIN, **options)
+
+
+@pytest.mark.parametrize(("name", "cluster"), [("cfl", 0), ("oracle", 1), ("ifca", -1)])
+def test_a_newcomer_finds_room(name, cluster):
+    """In the largest cluster, or, with IFCA, wherever it finds the least loss."""
+    federation = turned(2)._replace(groups=np.array([0, 1, 1, 1, 1, 0]))
+    loop = play(name, federation, rounds=1)
+    wider = loop.program[0].method.admit(loop.position.server)
+    assert wider.cluster.tolist() == [*loop.position.server.cluster.tolist(), cluster]
+    payload = loop.program[0].method.round[0].send(wider, 6, np.random.default_rng(0))
+    after = loop.program[0].method.round[0].receive
+    upload = stack([payload]) if name != "ifca" else Upload(stack([pick(payload, 1)]), torch.tensor([1]))
+    server = after(wider, Replies(torch.tensor([6]), upload, torch.ones(1)), np.random.default_rng(0))
+    assert len(server.cluster) == 7
 
 
 def test_clusters_are_written_down():

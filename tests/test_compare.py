@@ -213,6 +213,19 @@ def test_a_comparison_is_not_mixed_with_what_is_there(finished, tmp_path):
         compare(planned, [0], tmp_path / "file")
 
 
+def test_a_method_may_be_compared_with_itself(tmp_path):
+    own = {"ditto@weak": {"lam": 0.01, "rate": 0.05}, "ditto": {"lam": 2}}
+    planned = plan(["ditto", "ditto@weak"], base(rounds=1, models=False), own)
+    found = compare(planned, [0], tmp_path / "c", grids={"ditto@weak": {"lam": [0.02]}})
+    assert [row.method for row in found.rows()] == ["ditto", "ditto@weak"]
+    assert [runs[0].experiment.options["lam"] for runs in found.runs.values()] == [2.0, 0.02]
+    assert read_plan(tmp_path / "c" / "comparison.toml")[0] == planned
+    with pytest.raises(BadInput, match="write letters, digits"):
+        plan(["ditto@a/b"], base())
+    with pytest.raises(BadInput, match="did you mean 'ditto'"):
+        plan(["dito@a"], base())
+
+
 # What is refused
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tools import SEQUENTIAL, STACKED, TRAIN, assert_same, float64, personal, play, tiny, tiny_model
 from torch import nn
 
 from coterie.data.federation import Federation
@@ -17,6 +16,7 @@ from coterie.method import Batch, Train, stages
 from coterie.methods import METHODS
 from coterie.model import Model
 from coterie.run import Loop, Schedule
+from tools import SEQUENTIAL, STACKED, TRAIN, assert_same, float64, personal, play, tiny, tiny_model
 
 
 def quadratic(centres: list[float], sizes: list[int]) -> tuple[Federation, Model]:
@@ -137,7 +137,9 @@ def test_training_equals_plain_pytorch(settings, norm):
         for i, vector in personal(loop).items():
             module = plain_sgd(loop, model, start, i, train, 2)
             state = module.state_dict()
-            wanted = torch.cat([state[k].double().flatten() for k in [*model.shapes, *(k for k in state if k not in model.shapes)]])
+            wanted = torch.cat(
+                [state[k].double().flatten() for k in [*model.shapes, *(k for k in state if k not in model.shapes)]]
+            )
             torch.testing.assert_close(vector, wanted, rtol=1e-9, atol=1e-9)
 
 

@@ -149,6 +149,13 @@ def test_own_data_are_found_again_from_another_folder(tmp_path, monkeypatch):
     assert run.experiment.split["name"] == "user"
 
 
+def test_drawn_data_follow_the_seed_unless_they_have_their_own():
+    words = {"data": "gaussian", "clients": 3}
+    made = [federation_of(change(Experiment(), words | more)).x for more in ({}, {"seed": 1}, {"seed": 1, "data.seed": 0})]
+    assert not torch.equal(made[0][:5], made[1][:5])
+    assert torch.equal(made[0], made[2])
+
+
 # Resume
 
 CASES = {
@@ -157,13 +164,14 @@ CASES = {
     "selffl": {"l_max": 3, "warm": 1},
     "fedavg": {"momentum": 0.5, "validation": 0},
     "pfedme": {"model": "smallcnn", "path": "sequential", "inner": 1},
+    "fedmd": {"model": "mlr,dnn", "public": "held-out", "public_rows": 30, "draw": 20, "public_batch": 8},
 }
 
 
 @pytest.mark.parametrize("method", CASES)
 def test_a_run_stopped_after_any_round_and_resumed_is_bit_identical(method, tmp_path):
     words = IMAGES | CASES[method] | {"method": method}
-    if "model" in words:
+    if words.get("model") == "smallcnn":
         del words["hidden"]
     whole = execute(change(Experiment(), words), tmp_path / "whole")
     rounds = int(whole.table["round"].to_numpy().max())
@@ -258,7 +266,7 @@ def test_resume_from_a_damaged_checkpoint_is_refused(tmp_path):
 
 def test_a_run_killed_by_the_system_and_resumed_is_bit_identical(tmp_path):
     """SIGKILL at no chosen moment, in another process, resumed through the command line."""
-    words = IMAGES | {"rounds": 40, "checkpoint": 4, "evaluate": 20}
+    words = IMAGES | {"rounds": 80, "checkpoint": 8, "evaluate": 40}
     arguments = ["run", "ditto", "--out", str(tmp_path / "killed"), *(f"--{k}={v}" for k, v in words.items())]
     code = "import torch; torch.set_num_threads(1); from coterie.cli import main; main()"
     child = subprocess.Popen([sys.executable, "-c", code, *arguments], env=os.environ | {"OMP_NUM_THREADS": "1"})
@@ -373,9 +381,9 @@ def test_a_run_of_python_objects_is_resumed_with_them_and_not_without(tmp_path):
     coterie.run("ditto", data=arrays(), model=Net, out=tmp_path / "whole", **words)
     with pytest.raises(Stopped):
         coterie.run("ditto", data=arrays(), model=Net, out=tmp_path / "run", watch=stop_at(2), **words)
-    with pytest.raises(BadInput, match="'python:mine' were given as Python objects: give them again, as data="):
+    with pytest.raises(BadInput, match="'python:mine' were given as Python objects: give them again from Python, as data="):
         coterie.resume(tmp_path / "run")
-    with pytest.raises(BadInput, match="'python:Net' was given as a Python object: give it again, as model="):
+    with pytest.raises(BadInput, match="'python:Net' was given as a Python object: give it again from Python, as model="):
         coterie.resume(tmp_path / "run", data=arrays())
     with pytest.raises(BadInput, match=r"was started with .*'parameters': 47.*, not .*'parameters': 14"):
         coterie.resume(tmp_path / "run", data=arrays(), model=lambda: nn.Linear(6, 2))

@@ -84,6 +84,17 @@ def test_learning_the_weights_lowers_the_loss_of_the_start():
         assert min(gains) > 0
 
 
+def test_local_training_starts_at_the_mixture():
+    with float64():
+        model, train = tiny_model(), Train(batch=100, rate=0.2, steps=1)
+        loops = [play("fedala", models=[model], train=train, rounds=3, until=n, options={"share": 1.0}) for n in (2, 3)]
+        before, after = (states(loop) for loop in loops)
+        for i in range(5):
+            start = mix(before[i].own, loops[0].position.server.w, after[i].weights)
+            wanted = start - 0.2 * model.grad(start, rows_of(tiny(), i))
+            torch.testing.assert_close(after[i].own.params, wanted.params)
+
+
 @pytest.mark.parametrize("layers", [1, 2])
 def test_the_layers_below_are_the_global_ones(layers):
     model = tiny_model()

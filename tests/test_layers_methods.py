@@ -184,16 +184,19 @@ def test_the_common_variate_is_the_mean_of_the_clients(weighting):
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_a_clients_variate_is_its_mean_gradient(momentum):
-    """f(w) = (g, w) has the gradient g everywhere: c_i = g after one round, with momentum too."""
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_clients_variate_is_its_mean_gradient(rounds, momentum):
+    """Steps so small that the gradient of every client stays: c_i is that gradient, after one round and after more."""
     with float64():
-        x = torch.tensor([[1.0, 2.0, -1.0]])
+        x = torch.tensor([[[1.0, 2.0, -1.0]], [[0.5, -1.0, 3.0]]])
         model = Model(lambda: nn.Linear(3, 1, bias=False), task="squared")
-        train = Train(batch=1, rate=1e-9, steps=7, momentum=momentum)  # so slow that the gradient stays
-        loop = play("scaffold", given([(x, torch.tensor([50.0]))], classes=0), [model], 1, train=train)
+        train = Train(batch=1, rate=1e-9, steps=7, momentum=momentum)
+        federation = given([(row, torch.tensor([50.0])) for row in x], classes=0)
+        loop = play("scaffold", federation, [model], rounds, train=train)
         w = loop.position.server.x.params["weight"]
-        slope = (x @ w.T - 50.0) * x
-        torch.testing.assert_close(loop.engine.states[0].gather([0]).params["weight"][0], slope, rtol=1e-5, atol=1e-5)
+        found = loop.engine.states[0].gather([0, 1]).params["weight"]
+        for c_i, row in zip(found, x, strict=True):
+            torch.testing.assert_close(c_i, (row @ w.T - 50.0) * row, rtol=1e-5, atol=1e-5)
 
 
 def quadratics(curvature, centre):
@@ -216,6 +219,16 @@ def test_scaffold_reaches_the_optimum_where_fedavg_drifts(sample, momentum):
             found[method] = float(personal(loop)[0])
         assert found["scaffold"] == pytest.approx(optimum, abs=1e-3)
         assert abs(found["fedavg"] - optimum) > 0.1
+
+
+def test_a_newcomer_leaves_the_common_variate_the_mean_of_the_clients():
+    with float64():
+        loop = play("scaffold", train=TRAIN._replace(weighting="equal"))
+        wider = loop.program[0].method.admit(loop.position.server)
+        torch.testing.assert_close(wider.share, torch.full((6,), 1 / 6))
+        states = loop.engine.states[0].everything()[1]
+        for name, c in wider.c.params.items():
+            torch.testing.assert_close(c, states.params[name].sum(0) / 6, rtol=1e-9, atol=1e-12)
 
 
 def test_scaffold_sends_two_models_each_way():

@@ -244,6 +244,22 @@ def test_a_stream_is_broadcast_once(streams, distinct):
     assert [cost("bytes_up", done) for done in (1, 2)] == [6 * (size + 4), 6 * size]
 
 
+def test_a_newcomer_has_the_mean_model_and_changes_nobody_elses():
+    mix = torch.softmax(torch.randn(2, 3, generator=torch.Generator().manual_seed(1)), 1)
+    server = hand_made([0, 0, 1], mix)
+    method = ucfl(tiny_model(), TRAIN)[1].method
+    wider = method.admit(server)
+    rng = np.random.default_rng(0)
+    for name, a in method.round[0].send(wider, 3, rng).params.items():
+        torch.testing.assert_close(a, (2 * server.models.params[name][0] + server.models.params[name][1]) / 3)
+    torch.testing.assert_close(wider.mix.sum(1), torch.ones(3))
+    torch.testing.assert_close(wider.weights.sum(1), torch.ones(4))
+    after, sent = mixed(wider, [0, 1, 2, 3])
+    for name, a in after.models.params.items():
+        torch.testing.assert_close(a[2], sent.params[name].mean(0))
+        torch.testing.assert_close(a[0], sum(mix[0, j] * sent.params[name][j] for j in range(3)))
+
+
 def test_gradients_of_a_network_with_batchnorm_are_sums_over_rows():
     """Running statistics, not those of a batch: the same rows in other batches give the same gradient."""
     with float64():

@@ -17,13 +17,14 @@ from .config import PYTHON, Experiment, change, from_toml, read_experiment_file,
 from .data.datasets import Dataset
 from .data.federation import Federation
 from .data.own import Own
-from .errors import BadInput
+from .errors import BadInput, nearest
 from .experiment import Run
 from .methods import METHODS
 from .model import Model
 from .run import Report
 
 Words = dict[str, Any]
+RECIPES = Path(__file__).parent / "recipes"
 
 
 def methods() -> list[str]:
@@ -46,11 +47,12 @@ def run(
 ) -> Run:
     """Train one method: `run("pfedme", data="digits", clients=20, rounds=50, lam=15)`.
 
-    `data` may also be a Federation, a Dataset or your own arrays (coterie.data.own.from_arrays), `model` a function that makes
-    an nn.Module, or a list of them. `watch` is called after every round.
+    `config` is a TOML file or the name of a recipe, which the words change. `data` may also be a Federation, a Dataset or your
+    own arrays (coterie.data.own.from_arrays), `model` a function that makes an nn.Module, or a list of them. `watch` is called
+    after every round.
     """
     words, data, models = _objects(words)
-    experiment = read_experiment_file(Path(config)) if config else Experiment()
+    experiment = read_experiment_file(config_path(config)) if config else Experiment()
     experiment = _dealt(change(experiment, {"method": method} | from_toml(words)), data)
     folder = Path(out) if out else experiments.run_folder(Path("runs"), f"{method}-{data_name(experiment)}")
     return experiments.execute(experiment, folder, watch, data, models)
@@ -73,7 +75,7 @@ def compare(
     """
     words, data, models = _objects(words)
     numbers = list(range(seeds)) if isinstance(seeds, int) else seeds
-    file = read_toml(Path(config)) if config else {}
+    file = read_toml(config_path(config)) if config else {}
     planned, numbers, grids = comparisons.plan_of(file, methods, numbers, from_toml(words), options, tune)
     planned = {name: _dealt(experiment, data) for name, experiment in planned.items()}
     folder = Path(out) if out else experiments.run_folder(Path("runs"), "compare")
@@ -97,6 +99,21 @@ def load(folder: str | Path) -> Run | Comparison:
 def load_model(folder: str | Path, client: int | str, build: Callable[[], nn.Module] | None = None) -> nn.Module:
     """A client's own model, by its number or name, as a plain nn.Module; `build` makes one that is not coterie's own."""
     return experiments.load_model(Path(folder), client, build)
+
+
+def config_path(name: str | Path) -> Path:
+    """A TOML file, or a recipe by its name."""
+    path, recipe = Path(name), RECIPES / f"{name}.toml"
+    if path.is_file() or not recipe.exists():
+        if not path.exists():
+            raise BadInput(f"there is no file '{name}' and no recipe of that name{nearest(str(name), recipes())}")
+        return path
+    return recipe
+
+
+def recipes() -> list[str]:
+    """Names of the recipes that come with coterie."""
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
 def data_name(experiment: Experiment) -> str:

@@ -28,9 +28,9 @@ def check_words(experiment: Experiment) -> None:
     """Refuse values that mean nothing, before any data are read."""
     train, schedule, engine, keep = experiment.train, experiment.schedule, experiment.engine, experiment.keep
     parts = {"train", "validation", "test"}
-    seeds = [experiment.seed, experiment.data.get("seed") or 0]
+    seed = next((s for s in (experiment.seed, experiment.data.get("seed") or 0) if not 0 <= s < 2**32), 0)
     for word, value, good, way in (
-        ("seed", min(seeds), min(seeds) >= 0 and max(seeds) < 2**32, "give 0 to 4294967295"),
+        ("seed", seed, seed == 0, "give 0 to 4294967295"),
         ("batch", train.batch, train.batch >= 1, "give at least 1 row"),
         ("rate", train.rate, 0 < train.rate < math.inf, "give a step size above 0"),
         ("steps", train.steps, train.steps >= 0, "give a number of steps a round, or 0 to count epochs"),
@@ -75,7 +75,7 @@ def federation_of(experiment: Experiment, given: Given = None) -> Federation:
     name, folder, seed = words.pop("name"), words.pop("data_dir", "") or None, words.pop("seed", None)
     seed = experiment.seed if seed is None else seed
     if given is None and name.startswith(PYTHON):
-        raise BadInput(f"the data '{name}' were given as Python objects: give them again, as data=")
+        raise BadInput(f"the data '{name}' were given as Python objects: give them again from Python, as data=")
     own = data_options(name)
     extra = {k: v for k, v in words.items() if k in own and v is not None}
     if name in ("synthetic", "gaussian"):  # drawn, not read
@@ -123,7 +123,7 @@ def models_of(experiment: Experiment, federation: Federation, given: Networks = 
     words = dict(experiment.model)
     name = words.pop("name", "")
     if name.startswith(PYTHON):
-        raise BadInput(f"the network '{name}' was given as a Python object: give it again, as model=")
+        raise BadInput(f"the network '{name}' was given as a Python object: give it again from Python, as model=")
     if not name:
         name, options = usual_model(federation.name)
         words = options | words

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,20 @@ import click
 from . import __version__
 from . import comparison as comparisons
 from . import experiment as experiments
-from .api import data_name
+from .api import config_path, data_name
 from .build import federation_of
 from .comparison import Comparison
 from .config import REGISTRIES, SECTIONS, Experiment, change, chosen_names, fields, options_of, read_experiment_file, read_toml
 from .errors import BadInput, nearest
 from .methods import METHODS
+from .run import Report
 from .show import progress, say, show_comparison, show_data, show_method, show_methods, show_run
 
-RECIPES = Path(__file__).parent / "recipes"
 FREE = {"ignore_unknown_options": True}
+
+
+class Interrupted(Exception):
+    """Stopped from the keyboard; says how to go on."""
 
 
 def main() -> None:
@@ -42,8 +47,8 @@ def main() -> None:
         _fail(str(problem))
     except click.ClickException as problem:
         _fail(problem.format_message())
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        _fail("stopped; `coterie resume FOLDER` goes on with a run or comparison", 130)
+    except (Interrupted, click.exceptions.Abort, KeyboardInterrupt) as stop:
+        _fail(str(stop) or "stopped", 130)
     except OSError as problem:
         _fail(f"{problem.filename or 'the system'}: {problem.strerror or problem}")
 
@@ -77,14 +82,25 @@ def _words_help() -> str:
 @click.group(
     cls=_Commands,
     invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Personalized federated learning: train and compare methods that give every client its own model.",
     epilog="Begin with `coterie run ditto`, or `coterie compare --config demo`.",
 )
-@click.version_option(__version__)
+@click.version_option(__version__, prog_name="coterie")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
+
+
+@contextmanager
+def _work(folder: Path, quiet: bool) -> Iterator[Callable[[str, int | None, Report], None]]:
+    """Work on a folder, shown as it goes; whoever stops it is told how to go on."""
+    try:
+        with progress(quiet) as show:
+            yield show
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped; `coterie resume {folder}` goes on" if folder.exists() else "stopped") from None
 
 
 def words_of(arguments: Sequence[str], lone: str = "") -> tuple[str | None, dict[str, Any]]:
@@ -104,21 +120,6 @@ def words_of(arguments: Sequence[str], lone: str = "") -> tuple[str | None, dict
     return found, words
 
 
-def config_path(name: str) -> Path:
-    """A TOML file, or a recipe by its name."""
-    path, recipe = Path(name), RECIPES / f"{name}.toml"
-    if path.is_file() or not recipe.exists():
-        if not path.exists():
-            raise BadInput(f"there is no file '{name}' and no recipe of that name{nearest(name, recipes())}")
-        return path
-    return recipe
-
-
-def recipes() -> list[str]:
-    """Names of the recipes that come with coterie."""
-    return sorted(path.stem for path in RECIPES.glob("*.toml"))
-
-
 @cli.command(context_settings=FREE, short_help="Train one method.", epilog=_words_help())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[METHOD] [--WORD VALUE]...")
 @click.option("--config", help="A TOML file, or the name of a recipe.")
@@ -136,7 +137,7 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
     experiment = read_experiment_file(config_path(config)) if config else Experiment()
     experiment = change(experiment, ({"method": method} if method else {}) | words)
     folder = out or experiments.run_folder(Path("runs"), f"{experiment.method}-{data_name(experiment)}")
-    with progress(quiet) as show:
+    with _work(folder, quiet) as show:
         finished = experiments.execute(experiment, folder, lambda r: show(experiment.method, experiment.seed, r))
     show_run(finished)
 
@@ -145,7 +146,9 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
     short_help="Train several methods alike and compare them client by client.", context_settings=FREE, epilog=_words_help()
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[--WORD VALUE]...")
-@click.option("--methods", help="Names separated by commas, or 'all': every method that these data allow.")
+@click.option(
+    "--methods", help="Names separated by commas (ditto@2 is ditto once more), or 'all': every one that these data allow."
+)
 @click.option("--seeds", help="How many seeds (0, 1, ...), or a list such as 3,5,8.")
 @click.option("--config", help="A TOML file, or the name of a recipe.")
 @click.option(
@@ -173,7 +176,7 @@ def compare(
     common: dict[str, Any] = {}
     for word, value in words_of(arguments)[1].items():
         section, _, name = word.partition(".")
-        if name and section in METHODS:
+        if name and section.partition("@")[0] in METHODS:
             own.setdefault(section, {})[name] = value
         else:
             common[word] = value
@@ -188,7 +191,7 @@ def compare(
         names = _possible(comparisons.plan_of(file, list(METHODS), *said)[0])
     planned, numbers, grid = comparisons.plan_of(file, names, *said)
     folder = out or experiments.run_folder(Path("runs"), "compare")
-    with progress(quiet) as show:
+    with _work(folder, quiet) as show:
         comparison = comparisons.compare(planned, numbers, folder, show, grid)
     show_comparison(comparison)
 
@@ -232,7 +235,7 @@ def _grid(entry: str) -> tuple[str, str, list[str]]:
 @click.option("--quiet", is_flag=True, help="No progress display.")
 def resume(folder: Path, quiet: bool) -> None:
     """Go on from the last checkpoint of FOLDER; the result is the same as if it had never stopped."""
-    with progress(quiet) as show:
+    with _work(folder, quiet) as show:
         if (folder / comparisons.FILE).exists():
             result: Any = comparisons.resume_comparison(folder, show)
         else:
@@ -263,9 +266,14 @@ def data(arguments: tuple[str, ...], picture: Path | None) -> None:
 
     name, words = words_of(arguments, "DATA")
     experiment = change(Experiment(method=""), ({"data": name} if name else {}) | words)
-    if picture and (picture.exists() or picture.suffix not in SUFFIXES):
-        way = "exists already: give another name" if picture.exists() else f"is no picture: end it in {' or '.join(SUFFIXES)}"
-        raise BadInput(f"{picture} {way}")
+    if picture:
+        for wrong, what in (
+            (picture.exists(), "exists already: give another name"),
+            (picture.suffix not in SUFFIXES, f"is no picture: end it in {' or '.join(SUFFIXES)}"),
+            (not picture.parent.is_dir(), f"is in no folder: make {picture.parent} first"),
+        ):
+            if wrong:
+                raise BadInput(f"{picture} {what}")
     federation = federation_of(experiment)
     show_data(federation)
     if federation.classes:

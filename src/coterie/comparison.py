@@ -19,10 +19,11 @@ from .config import Experiment
 from .data.federation import Federation
 from .errors import BadInput
 from .experiment import Run, check_unused, execute, load, resume, start, status
-from .folder import CONFIG, write
+from .folder import CONFIG, facts, write
 from .metrics import mean, total
 from .plan import FILE, Grids, own_words, plan, plan_of, read_plan, write_plan
 from .run import Report
+from .statistics import Difference, paired
 
 __all__ = ["FILE", "Comparison", "Row", "compare", "load_comparison", "plan", "plan_of", "read_plan", "resume_comparison"]
 Watch = Callable[[str, int, Report], None]  # (method, seed, report)
@@ -62,6 +63,16 @@ class Comparison:
     def accuracy(self, method: str) -> np.ndarray:
         """[seeds, clients] test accuracy of every client's own model."""
         return np.stack([run.accuracy() for run in self.runs[method]])
+
+    @property
+    def fixed_split(self) -> bool:
+        """Whether every seed dealt the same rows to the same clients."""
+        return len({facts(run.folder)["data"] for run in next(iter(self.runs.values()))}) == 1
+
+    def difference(self, method: str, other: str) -> Difference:
+        """How much better `method` serves a client than `other`, on the measured part, with its interval."""
+        a, b = (np.stack([run.measured(run.part) for run in self.runs[name]]) for name in (method, other))
+        return paired(a, b, self.fixed_split)
 
 
 def _row(name: str, runs: list[Run]) -> Row:
@@ -105,12 +116,12 @@ def compare(
     fetch = _fetcher(experiments, data)
     for seed in seeds:
         federation = fetch(seed)
+        if grids and not any(len(rows) for rows in federation.validation):
+            raise BadInput("tuning chooses on validation data, and there are none: raise --validation")
         for name, experiment in experiments.items():
             start(replace(experiment, seed=seed), federation, models)
             for _, candidate in _candidates(experiment, grids.get(name, {})):
                 start(replace(candidate, seed=seed), federation, models)
-        if grids and not any(len(rows) for rows in federation.validation):
-            raise BadInput("tuning chooses on validation data, and there are none: raise --validation")
     folder.mkdir(parents=True, exist_ok=True)
     write_plan(folder, experiments, seeds, grids)
     return _play(experiments, seeds, grids, folder, watch, fetch, models)
@@ -149,7 +160,7 @@ def _play(
         return execute(experiment, place, show, fetch(seed), models)
 
     tuned = {
-        name: tune(experiment, grids[name], seeds, folder / "tuning" / name, one) if name in grids else experiment
+        name: tune(name, experiment, grids[name], seeds, folder / "tuning" / name, one) if name in grids else experiment
         for name, experiment in experiments.items()
     }
     runs: dict[str, list[Run]] = {name: [] for name in experiments}
@@ -173,6 +184,7 @@ def _candidates(experiment: Experiment, grid: Mapping[str, Sequence[Any]]) -> li
 
 
 def tune(
+    name: str,
     experiment: Experiment,
     grid: Mapping[str, Sequence[Any]],
     seeds: Sequence[int],
@@ -182,7 +194,7 @@ def tune(
     """The experiment with the options of best mean validation accuracy over the seeds; what was tried is written down."""
     tried = []
     for number, (words, candidate) in enumerate(_candidates(experiment, grid), 1):
-        label = f"{experiment.method} {' '.join(f'{k}={v}' for k, v in words.items())}"
+        label = f"{name} {' '.join(f'{k}={v}' for k, v in words.items())}"
         runs = [one(label, seed, replace(candidate, seed=seed), folder / f"try{number}-seed{seed}") for seed in seeds]
         scores = [mean(run.measured("validation")) for run in runs]
         sign = 1 if runs[0].measure == "accuracy" else -1

@@ -65,6 +65,8 @@ def start(experiment: Experiment, data: Given = None, models: Networks = None) -
     federation = federation_of(experiment, data)
     if isinstance(data, Federation) and experiment.data["name"].startswith(PYTHON):
         check_federation(data)
+    if not any(len(rows) for part in experiment.schedule.parts for rows in getattr(federation, part)):
+        raise BadInput(f"parts = {','.join(experiment.schedule.parts)}, but no client has such rows: nothing could be measured")
     nets = models_of(experiment, federation, models)
     programs = [stages(METHODS[experiment.method](model, experiment.train, **experiment.options)) for model in nets]
     check(programs[0], federation, nets, experiment.schedule, experiment.method)

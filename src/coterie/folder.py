@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -41,8 +41,8 @@ class Run:
 
     folder: Path
     experiment: Experiment
-    table: pa.Table
-    facts: dict[str, Any]  # run.json
+    table: pa.Table = field(repr=False)
+    facts: dict[str, Any] = field(repr=False)  # run.json
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ class Run:
         """The models measured at the end: "personal", and what else the method looks at."""
         last = pc.max(self.table["round"])
         rows = self.table.filter((pc.field("round") == last) & (pc.field("part") == self.part))
-        return list(dict.fromkeys(rows["view"].to_pylist()))
+        return [str(view) for view in rows["view"].unique().to_pylist()]
 
     def accuracy(self, part: str = "test", view: str = "personal") -> np.ndarray:
         """[N] accuracy of every client at the last round; NaN without rows in the part."""

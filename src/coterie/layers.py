@@ -37,7 +37,7 @@ def uniform(shape: tuple[int, ...], key: Tensor) -> Tensor:
     count = 1
     for length in shape:
         count *= length
-    h = torch.arange(count, dtype=torch.int64) * 0x2545F491 + key
+    h = torch.arange(count, dtype=torch.int64) + key * 0x2545F491  # products of the index alone overflow once compiled
     for shift, factor in ((32, 0x2C1B3C6D), (29, 0x297A2D39), (31, 0x1B56C4E9)):
         h = (h ^ ((h >> shift) & ((1 << (64 - shift)) - 1))) * factor
     bits = (h >> 20) & 0xFFFFFF

@@ -165,7 +165,7 @@ class Model:
     def head(self, layers: int = 1) -> Callable[[str], bool]:
         """Tells whether a parameter belongs to the last `layers` layers that have parameters."""
         owners = list(dict.fromkeys(k.rpartition(".")[0] for k in self.shapes))
-        last = set(owners[len(owners) - layers :]) if layers else set()
+        last = set(owners[max(0, len(owners) - layers) :]) if layers else set()
         return lambda name: name.rpartition(".")[0] in last
 
     def norms(self) -> Callable[[str], bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,15 +20,16 @@ FILE = "comparison.toml"
 def plan(
     methods: Sequence[str], base: Experiment, own: Mapping[str, Mapping[str, Any]] | None = None, grids: Grids | None = None
 ) -> dict[str, Experiment]:
-    """An experiment a method: the common words, then the method's own; every word is checked before anything runs."""
+    """An experiment a method: the common words, then the method's own; every word is checked before anything runs.
+
+    A method may be there several times with other options: "persfl" and "persfl@last" are two rows of the table.
+    """
     methods, own, grids = list(dict.fromkeys(methods)), own or {}, grids or {}
-    for name in methods:
-        options_of("method", name)
     for name in (*own, *grids):
         if name not in methods:
             raise BadInput(f"options are given for '{name}', which is not among the methods {', '.join(methods)}")
     base = anchored(base)
-    experiments = {name: own_words(replace(base, method=name, options={}), own.get(name, {})) for name in methods}
+    experiments = {name: own_words(replace(base, method=method_of(name), options={}), own.get(name, {})) for name in methods}
     for name, grid in grids.items():
         for word, choices in grid.items():
             if isinstance(choices, str) or not isinstance(choices, Sequence) or not choices:
@@ -35,6 +37,15 @@ def plan(
             for choice in choices:
                 own_words(experiments[name], {word: choice})
     return experiments
+
+
+def method_of(name: str) -> str:
+    """The method that a name of a comparison means: all of it, or what stands before @."""
+    method, at, label = str(name).partition("@")
+    options_of("method", method)
+    if at and not re.fullmatch(r"[A-Za-z0-9._-]+", label):
+        raise BadInput(f"'{name}': write letters, digits, '.', '_' or '-' after @, as in {method}@second")
+    return method
 
 
 def own_words(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
@@ -71,12 +82,12 @@ def plan_of(
         for name, inner in table.items():
             if not isinstance(inner, dict):
                 raise BadInput(f"[{place}] {name} = {inner!r}: a comparison has a table a method, as in [{place}.ditto]")
-            options_of("method", name)
-    if methods is not None:  # what the file says of other methods is not wanted now
-        options, tune = ({k: v for k, v in table.items() if k in methods} for table in (options, tune))
+            method_of(name)
     chosen = listed if methods is None else methods
     if not isinstance(chosen, Sequence) or isinstance(chosen, str) or not chosen:
         raise BadInput("name the methods to compare, as in --methods local,fedavg,ditto or methods = [...] in the file")
+    # what the file says of methods that are not compared now waits for another time
+    options, tune = ({k: v for k, v in table.items() if k in chosen} for table in (options, tune))
     for word in ("seed", "method"):
         if word in (common or {}):
             raise BadInput(f"a comparison has no single {word}: use --{word}s")
@@ -96,10 +107,11 @@ def _seeds(numbers: Any) -> list[int]:
 def write_plan(folder: Path, experiments: Mapping[str, Experiment], seeds: Sequence[int], grids: Grids) -> None:
     """The plan as a file that plan_of reads: what the first method has is common, the others write where they differ."""
     base = next(iter(experiments.values())).words()
-    tables = {f"options.{name}": _differences(base, e.words()) for name, e in experiments.items()}
-    tries = {f"tune.{name}": {k: list(v) for k, v in grid.items()} for name, grid in grids.items()}
+    own: dict[str, Any] = {"options": {name: _differences(base, e.words()) for name, e in experiments.items()}}
+    if grids:
+        own["tune"] = {name: {k: list(v) for k, v in grid.items()} for name, grid in grids.items()}
     common = {k: v for k, v in base.items() if k not in ("method", "seed", "options")}
-    write(folder / FILE, to_toml({"methods": list(experiments), "seeds": list(seeds), **common, **tables, **tries}))
+    write(folder / FILE, to_toml({"methods": list(experiments), "seeds": list(seeds), **common, **own}))
 
 
 def _differences(base: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,7 +78,9 @@ def check(program: tuple[Stage, ...], federation: Federation, models: Sequence[A
         if "validation" in needs and any(len(rows) == 0 for rows in federation.validation):
             raise BadInput(f"{name} chooses on validation data, and validation = 0 leaves none: raise --validation")
         if "public" in needs and federation.public is None:
-            raise BadInput(f"{name} needs a public data set: give --public held-out, mnist, emnist or cifar100")
+            raise BadInput(
+                f"{name} needs a public data set: give --public held-out --public-rows 300, or --public mnist, emnist or cifar100"
+            )
         if "groups" in needs and len(set(np.asarray(federation.groups).tolist())) < 2:
             raise BadInput(f"{name} needs true groups: give --rotate or --permute, or a split that has them")
         if len(models) > 1 and not stage.method.mixed:

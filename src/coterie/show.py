@@ -20,6 +20,7 @@ from .data.federation import Federation, table
 from .folder import Run
 from .methods import METHODS
 from .run import Report
+from .statistics import Difference
 
 MOST = 50  # clients listed by `coterie data`
 
@@ -157,7 +158,31 @@ def show_comparison(comparison: Comparison) -> None:
     plural = "s" if seeds > 1 else ""
     say(f"{first.part.capitalize()} {first.measure}{unit} of every client's own model: {clients:,} clients, {seeds} seed{plural}")
     show(grid)
+    if first.measure == "accuracy":
+        _show_differences(comparison)
     say(f"runs, table.csv and clients.csv: {comparison.folder}")
+
+
+def _show_differences(comparison: Comparison) -> None:
+    """Every method against the two that it must beat, client by client."""
+    others = [name for name in ("fedavg", "local") if name in comparison.runs]
+    methods = [row.method for row in sorted(comparison.rows(), key=lambda r: -r.mean)]
+    if not others or len(methods) < 2:
+        return
+    grid = Grid("method", *(f"against {name}" for name in others), "so it beats")
+    for method in methods:
+        found = {name: comparison.difference(method, name) for name in others if name != method}
+        cells = [_interval(found[name]) if name in found else "" for name in others]
+        beaten = [name for name, difference in found.items() if difference.sign > 0]
+        grid.add_row(method, *cells, " and ".join(beaten) or "-")
+    population = comparison.difference(methods[0], methods[-1]).population
+    averaged = ", seeds averaged" if population == "clients" else ", each seed deals the data anew"
+    say(f"Difference in points, client by client, with a 95 % interval (bootstrap over {population}{averaged})")
+    show(grid)
+
+
+def _interval(difference: Difference) -> str:
+    return f"{100 * difference.mean:+.2f} [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}]"
 
 
 def _cells(row: Row, first: Run) -> list[str]:

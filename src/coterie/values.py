@@ -82,19 +82,19 @@ def _word_for(kind: Any) -> str:
     return {int: "a whole number", float: "a number", bool: "yes or no", str: "a word"}.get(kind, str(kind))
 
 
-def to_toml(words: Mapping[str, Any]) -> str:
-    """The words as TOML; what is None is left out, and read as None again."""
-    top = [_line(k, v) for k, v in words.items() if not isinstance(v, dict) and v is not None]
-    tables = [
-        "\n".join([f"[{section}]", *(_line(k, v) for k, v in table.items() if v is not None)])
-        for section, table in words.items()
-        if isinstance(table, dict)
-    ]
-    return "\n\n".join(["\n".join(top), *tables]) + "\n"
+def to_toml(words: Mapping[str, Any], place: str = "") -> str:
+    """The words as TOML, tables within tables too; what is None is left out, and read as None again."""
+    tables = {k: v for k, v in words.items() if isinstance(v, Mapping)}
+    lines = [f"{_key(k)} = {_literal(v)}" for k, v in words.items() if k not in tables and v is not None]
+    if place and (lines or not tables):
+        lines.insert(0, f"[{place}]")
+    parts = ["".join(f"{line}\n" for line in lines)]
+    parts += [to_toml(table, f"{place}.{_key(k)}" if place else _key(k)) for k, table in tables.items()]
+    return "\n".join(part for part in parts if part)
 
 
-def _line(key: str, value: Any) -> str:
-    return f"{key if re.fullmatch('[A-Za-z0-9_-]+', key) else _literal(key)} = {_literal(value)}"
+def _key(word: str) -> str:
+    return word if re.fullmatch("[A-Za-z0-9_-]+", word) else _literal(word)
 
 
 def _literal(value: Any) -> str:

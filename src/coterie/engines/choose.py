@@ -104,4 +104,3 @@ class _Trial:
                 raise
             return float("inf")  # this network cannot be stacked, or there is no compiler: the other path is taken
         return best / (count * (width if stepper.vectorized else 1))
-

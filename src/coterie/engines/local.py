@@ -220,8 +220,7 @@ class LocalEngine:
         if stepper.vectorized:
             return self._client(stepper, exchange, when, chunk, states, payloads, counts, index)
         alone = [
-            self._client(stepper, exchange, when, [i], pick(states, k), payloads[k], counts, index)
-            for k, i in enumerate(chunk)
+            self._client(stepper, exchange, when, [i], pick(states, k), payloads[k], counts, index) for k, i in enumerate(chunk)
         ]
         return stack([s for s, _, _ in alone]), stack([u for _, u, _ in alone]), sum(n for _, _, n in alone)
 

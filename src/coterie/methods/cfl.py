@@ -17,7 +17,7 @@ from ..method import Method, Train
 from ..model import Model
 from ..point import Point, flat, pick, stack, tree
 from .fedavg import fedavg
-from .oracle import per_cluster
+from .oracle import per_cluster, with_largest
 
 
 class Server(NamedTuple):
@@ -96,9 +96,16 @@ def cfl(model: Model, train: Train, eps1: float = 0.4, eps2: float = 1.6, after:
         cluster = server.cluster[replies.ids]
         return server._replace(models=per_cluster(server.models, replies.upload, cluster, replies.equal))
 
+    def admit(server: Server) -> Server:
+        return server._replace(
+            cluster=with_largest(server.cluster),
+            updates=torch.cat([server.updates, torch.zeros(1, model.size)]),
+            reported=torch.cat([server.reported, torch.tensor([False])]),
+        )
+
     base = fedavg(model, train)
     trip = base.round[0]._replace(
         send=lambda server, i, rng: pick(server.models, int(server.cluster[i])),
         receive=receive,
     )
-    return base._replace(init=init, round=(trip,), notes=lambda server: {"cluster": server.cluster})
+    return base._replace(init=init, round=(trip,), admit=admit, notes=lambda server: {"cluster": server.cluster})

@@ -21,6 +21,8 @@ from ..point import Leaves, Point
 from .fedavg import fedavg
 from .soft import refuse
 
+FULL = 1024  # rows a step where `batch` is 0
+
 
 class Client(NamedTuple):
     """A client's state."""
@@ -69,9 +71,9 @@ def fedala(
     def settle(c: Carry, _) -> Carry:
         return c._replace(go=begin(mix(c.own, c.received, c.weights), train))
 
-    def steps(state: Client, w: Point, rows: Tensor) -> int:
-        epoch = -(-max(1, int(int(rows) * share)) // (train.batch or int(rows)))
-        return epoch * (0 if state.visits == 0 else first_epochs if state.visits == 1 else 1)
+    def steps(state: Client, w: Point, rows: Tensor) -> Tensor:
+        epoch = -(-max(1, int(int(rows) * share)) // (train.batch or FULL))
+        return torch.tensor(epoch * (0 if state.visits == 0 else first_epochs if state.visits == 1 else 1))
 
     base = fedavg(model, train)
     aggregate = (Pass(learn, train.plan(epochs=1, steps=0, share=share, adaptive=True)), Pass(settle))

@@ -138,12 +138,13 @@ def feddf(
 
     def receive(server: Server, replies: Replies, rng) -> Server:
         prototypes, gaps = list(server.prototypes), server.gaps.clone()
-        target: Any = ensemble(replies, replies.public) if distil_steps else None
+        public: Any = replies.public
+        target: Any = ensemble(replies, public) if distil_steps else None
         for group in replies.groups:  # an architecture without answers keeps its prototype
             a = group.architecture
             prototypes[a] = mean(group.upload, train.weights(group))
             if distil_steps:
-                prototypes[a], gaps[a] = distil(group.model, prototypes[a], replies.public, target, budget, rng)
+                prototypes[a], gaps[a] = distil(group.model, prototypes[a], public, target, budget, rng)
         return server._replace(prototypes=tuple(prototypes), gaps=gaps)
 
     def admit(server: Server) -> Server:

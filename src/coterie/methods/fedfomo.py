@@ -79,9 +79,9 @@ def mix(theta: Point, models: Point, scores: Tensor) -> Point:
 
 def offered(server: Server, i: int, count: int, eps: float, rng: np.random.Generator) -> list[int]:
     """Whose models client i is sent: its own, then the best or, by chance, any; its own again where there are no more."""
-    known = rng.permutation(server.heard.nonzero().flatten().numpy())  # so that ties in P fall at random
-    order = np.argsort(-server.affinity[i].numpy()[known], kind="stable")
-    known = [int(j) for j in known[order] if j != i]
+    heard = rng.permutation(server.heard.nonzero().flatten().numpy())  # so that ties in P fall at random
+    order = np.argsort(-server.affinity[i].numpy()[heard], kind="stable")
+    known = [int(j) for j in heard[order] if j != i]
     ids = [i]
     while known and len(ids) < count:
         ids.append(known.pop(int(rng.integers(len(known))) if rng.random() < eps else 0))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import BadInput
 from ..method import Method, Train
-from ..model import Model, sgd
+from ..model import Model, begin
 from ..point import Point, mean, merge, split
 from .fedavg import fedavg
 
@@ -36,7 +36,6 @@ def last_layers(model: Model, layers: int) -> Callable[[str], bool]:
 
 def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method:
     """FedAvg of all layers but those whose name is `mine`; these start from the common seed and stay with their client."""
-    begin, _ = sgd(model, train)
 
     def init(rng, facts):
         seed = int(rng.integers(2**63))
@@ -48,7 +47,7 @@ def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method
     base = fedavg(model, train)
     trip = base.round[0]._replace(
         send=lambda server, i, rng: server,
-        start=lambda own, shared: begin(whole(own, shared)),
+        start=lambda own, shared: begin(whole(own, shared), train),
         finish=lambda c, own, shared: split(c.w, mine),
         receive=lambda server, replies, rng: server._replace(base=mean(replies.upload, train.weights(replies))),
     )

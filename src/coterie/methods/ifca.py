@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from ..errors import BadInput
 from ..method import Method, Pass, Plan, Train, unchanged
 from ..model import Descent, Model, sgd
-from ..point import Point, stack, tree
+from ..point import Point, pick, stack, tree
 from .fedavg import fedavg
 from .oracle import per_cluster
 
@@ -57,7 +56,8 @@ def ifca(model: Model, train: Train, clusters: int = 2) -> Method:
         return Server(stack([model.init(rng) for _ in range(clusters)]), torch.full((facts.clients,), -1))
 
     def weigh(c: Choosing, batch):
-        return c._replace(losses=c.losses + vmap(lambda w: model.measure(w, batch)[0])(c.models))
+        losses = [model.measure(pick(c.models, j), batch)[0] for j in range(clusters)]
+        return c._replace(losses=c.losses + torch.stack(losses))
 
     def choose(c: Choosing, _):
         j = c.losses.argmin()
@@ -88,6 +88,7 @@ def ifca(model: Model, train: Train, clusters: int = 2) -> Method:
         round=(trip,),
         personalize=trip._replace(passes=look, finish=lambda c, cluster, models: (c.descent.w, ()), receive=unchanged),
         personal=lambda w, models: w,
+        admit=lambda server: server._replace(cluster=torch.cat([server.cluster, torch.tensor([-1])])),
         notes=lambda server: {"cluster": server.cluster},
         client_notes=lambda cluster: {"cluster": cluster},
     )

@@ -31,4 +31,5 @@ def local(model: Model, train: Train) -> Method:
             ),
         ),
         personal=lambda w, seed: w,
+        mixed=True,
     )

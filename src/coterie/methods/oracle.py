@@ -5,6 +5,7 @@ w_g = sum_{i in g} n_i w_i / sum_{i in g} n_i.
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..method import Method, Train
@@ -28,6 +29,11 @@ def per_cluster(models: Point, uploads: Point, cluster: Tensor, weights: Tensor)
     return tree(lambda old, new: old.index_copy(0, heard, new), models, fresh)
 
 
+def with_largest(cluster: Tensor) -> Tensor:
+    """Room for a newcomer, in the largest cluster."""
+    return torch.cat([cluster, cluster.bincount().argmax()[None]])
+
+
 def oracle(model: Model, train: Train) -> Method:
     """One FedAvg for each true group."""
 
@@ -48,6 +54,7 @@ def oracle(model: Model, train: Train) -> Method:
     return base._replace(
         init=init,
         round=(trip,),
+        admit=lambda server: server._replace(cluster=with_largest(server.cluster)),
         notes=lambda server: {"cluster": server.cluster},
         needs=frozenset({"groups"}),
     )

@@ -61,7 +61,7 @@ def generate(phi: Leaves, v: Tensor, shapes: dict[str, tuple[int, ...]]) -> Leav
 
 def pull_back(phi: Point, v: Tensor, delta: Leaves, weights: Tensor, shapes: dict[str, tuple[int, ...]]) -> tuple[Vector, Tensor]:
     """sum_i weights_i (d theta_i / d phi)^T Delta_i, and (d theta_i / d v_i)^T Delta_i [m, e]."""
-    _, back = vjp(lambda p, e: generate(p, e, shapes), phi.params, v)
+    back = vjp(lambda p, e: generate(p, e, shapes), phi.params, v)[1]
     d_phi, d_v = back(tree(lambda a: a * weights.reshape(-1, *(1,) * (a.dim() - 1)), delta))
     return Vector(d_phi), d_v / weights[:, None]
 

@@ -7,13 +7,13 @@ c = sum_i p_i c_i over all clients, with p_i = n_i / n (the paper's 1 / N where 
 sum_i p_i grad f_i = 0 whatever the number K of local steps. With momentum, K counts what a gradient moves in all.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..method import Method, Pass, Train
-from ..model import Model
+from ..model import Descent, Model, begin, descend
 from ..point import Point, Vector, blend, mean, zeros
 from .fedavg import fedavg
 
@@ -36,8 +36,7 @@ class Payload(NamedTuple):
 class Carry(NamedTuple):
     """A model on its way down, and what corrects its steps."""
 
-    y: Point
-    u: Any  # the momentum, a Vector; () without one
+    go: Descent
     correction: Vector  # c - c_i
     reach: Tensor  # what a gradient of now has moved, in steps: 1, more with momentum
     steps: Tensor  # K
@@ -60,19 +59,16 @@ def scaffold(model: Model, train: Train, beta: float = 1.0) -> Method:
 
     def start(c_i, payload: Payload):
         nothing = torch.zeros(())
-        return Carry(payload.x, zeros(payload.x) if train.momentum else (), payload.c - c_i, nothing, nothing)
+        return Carry(begin(payload.x, train), payload.c - c_i, nothing, nothing)
 
     def step(c: Carry, batch):
-        g = model.grad(c.y, batch) + c.correction
-        if train.decay:
-            g = g + train.decay * c.y.as_vector()
-        u = train.momentum * c.u + g if train.momentum else g
+        go = descend(c.go, model.grad(c.go.w, batch) + c.correction, train)
         reach = 1 + train.momentum * c.reach
-        return Carry(c.y - train.rate * u, u.stale() if train.momentum else (), c.correction, reach, c.steps + reach)
+        return Carry(go, c.correction, reach, c.steps + reach)
 
     def finish(c: Carry, c_i, payload: Payload):
-        change = (1 / (c.steps.clamp(min=1) * train.rate)) * (payload.x - c.y) - payload.c
-        return c_i + change, Upload(c.y, change)
+        change = (1 / (c.steps.clamp(min=1) * train.rate)) * (payload.x - c.go.w) - payload.c
+        return c_i + change, Upload(c.go.w, change)
 
     def receive(server: Server, replies, rng):
         y, change = replies.upload
@@ -80,6 +76,11 @@ def scaffold(model: Model, train: Train, beta: float = 1.0) -> Method:
             x=blend(server.x, mean(y, train.weights(replies)), beta),
             c=server.c + mean(change, server.share[replies.ids]),
         )
+
+    def admit(server: Server) -> Server:
+        """A newcomer of middle size, whose c_i is 0."""
+        old = len(server.share) / (len(server.share) + 1)
+        return server._replace(c=old * server.c, share=torch.cat([old * server.share, torch.tensor([1 - old])]))
 
     base = fedavg(model, train)
     trip = base.round[0]._replace(
@@ -94,4 +95,5 @@ def scaffold(model: Model, train: Train, beta: float = 1.0) -> Method:
         join=lambda payload, rng: zeros(payload.x),
         round=(trip,),
         personal=lambda c_i, payload: payload.x,
+        admit=admit,
     )

@@ -144,6 +144,26 @@ def ucfl(model: Model, train: Train, batches: float = 2.5, streams: int = 0) -> 
         fresh = mean(replies.upload, rows / rows.sum(1, keepdim=True))
         return server._replace(models=tree(lambda old, new: old.index_copy(0, heard, new), server.models, fresh))
 
+    def admit(server: Server) -> Server:
+        """A newcomer's likeness is not known: a stream of its own that is mixed as FedAvg does, nothing of it in the others."""
+        n, k = server.sizes, len(server.mix)
+        sizes = torch.cat([n, n.mean()[None]])
+        row = (sizes / sizes.sum())[None]
+        listeners = torch.zeros(k).index_add(0, server.stream, n)
+        middle = mean(server.models, (listeners / listeners.sum())[None])
+
+        def wider(rows: Tensor) -> Tensor:
+            return torch.cat([torch.cat([rows, torch.zeros(len(rows), 1)], 1), row])
+
+        return Server(
+            models=tree(lambda a, b: torch.cat([a, b]), server.models, middle),
+            stream=torch.cat([server.stream, torch.tensor([k])]),
+            mix=wider(server.mix),
+            weights=wider(server.weights),
+            sigma=torch.cat([server.sigma, torch.zeros(1)]),
+            sizes=sizes,
+        )
+
     similarity = Method(
         init=init,
         join=nothing,
@@ -161,6 +181,7 @@ def ucfl(model: Model, train: Train, batches: float = 2.5, streams: int = 0) -> 
             ),
         ),
         personal=lambda state, theta: theta,
+        admit=admit,
         notes=lambda server: {"W": server.weights, "streams": server.stream, "sigma": server.sigma},
     )
     trip = fedavg(model, train).round[0]._replace(send=send, receive=receive)
