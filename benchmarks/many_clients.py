@@ -1,4 +1,4 @@
-"""Ten thousand clients of Synthetic(0.5, 0.5) with FedProx's sizes, 1 % active: memory, and time a round against fewer idle clients.
+"""Ten thousand clients of Synthetic(0.5, 0.5) with FedProx's sizes, 1 % active: memory, and time a round.
 
 `python benchmarks/many_clients.py [clients] [rounds]` prints one line; without arguments it runs 1,000 and 10,000 clients with
 100 active in both, each in a process of its own so that memory is measured alone.
@@ -35,8 +35,8 @@ def one(clients: int, rounds: int, active: int = 100) -> str:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     typical = 1000 * sorted(times)[len(times) // 2]
     return (
-        f"{clients:,} clients, {len(data.y):,} rows, {active} active: {typical:.0f} ms a round (median), peak memory {memory:.2f} GiB, "
-        f"data made in {loaded:.1f} s, evaluation of everyone included in memory, not in time"
+        f"{clients:,} clients, {len(data.y):,} rows, {active} active: {typical:.0f} ms a round (median, evaluation not "
+        f"included), peak memory {memory:.2f} GiB (evaluation of everyone included), data made in {loaded:.1f} s"
     )
 
 

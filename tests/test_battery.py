@@ -112,7 +112,7 @@ def test_test_data_never_touch_training(name):
 @every_method
 def test_server_state_and_payload_survive_the_wire_format(name, tmp_path):
     loop = play(name)
-    clients, states = loop.engine.states[0].everything()
+    _, states = loop.engine.states[0].everything()
     for label, tree in (("server", loop.position.server), ("payload", loop.payload()(0)), ("states", states)):
         save_tree(tree, tmp_path, label)
         back = load_tree(tmp_path, label)
@@ -142,7 +142,8 @@ def _state(loop, client):
 def test_never_active_clients_have_a_model_too(name):
     loop = play(name, rounds=1, sample=1.0 / 5)
     models = personal(loop)
-    assert len(models) == 5 and all(torch.isfinite(w).all() for w in models.values())
+    assert len(models) == 5
+    assert all(torch.isfinite(w).all() for w in models.values())
 
 
 @every_method

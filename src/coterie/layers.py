@@ -69,6 +69,9 @@ class RowBatchNorm(nn.Module):
         super().__init__()
         self.eps, self.momentum, self.tracks = source.eps, source.momentum, source.track_running_stats
         self.weight, self.bias = source.weight, source.bias
+        self.running_mean: Tensor
+        self.running_var: Tensor
+        self.num_batches_tracked: Tensor
         for name in ("running_mean", "running_var", "num_batches_tracked"):
             self.register_buffer(name, getattr(source, name))
         self._context = [context]

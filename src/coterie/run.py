@@ -191,9 +191,9 @@ class Loop:
         }
         for metric, value in costs.items():
             self.table.add(stage.name, done, np.array([EVERYONE]), "", "", metric, np.array([value]))
-        for metric, column in self.engine.client_notes(clients).items():
-            ids = np.array(sorted(column))
-            self.table.add(stage.name, done, ids, "", "", metric, np.array([column[int(i)] for i in ids]))
+        for metric, noted in self.engine.client_notes(clients).items():
+            ids = sorted(noted)
+            self.table.add(stage.name, done, np.array(ids), "", "", metric, np.array([noted[i] for i in ids]))
         accuracy = loss = None
         last_of_stage = self.position.round == self.lengths[self.position.stage]
         if done % self.schedule.every == 0 or done == total or last_of_stage:

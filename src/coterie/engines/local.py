@@ -52,14 +52,14 @@ class Part(NamedTuple):
 
     rows: Tensor  # [total]
     first: np.ndarray  # [N]
-    count: np.ndarray  # [N]
+    counts: np.ndarray  # [N]
     largest: int
 
     @classmethod
     def of(cls, lists: Sequence[np.ndarray]) -> Part:
-        count = np.array([len(rows) for rows in lists], dtype=np.int64)
+        counts = np.array([len(rows) for rows in lists], dtype=np.int64)
         rows = np.concatenate(lists) if len(lists) else np.zeros(0, dtype=np.int64)
-        return cls(torch.as_tensor(rows, dtype=torch.int64), np.cumsum(count) - count, count, int(count.max(initial=0)))
+        return cls(torch.as_tensor(rows, dtype=torch.int64), np.cumsum(counts) - counts, counts, int(counts.max(initial=0)))
 
 
 class Moment(NamedTuple):
@@ -169,7 +169,7 @@ class LocalEngine:
             return counts[client]
         if plan.part == "public":
             return count_steps(plan, plan.draw or len(self.public.x) if self.public else 0)
-        return count_steps(plan, int(self.parts[plan.part].count[client]))
+        return count_steps(plan, int(self.parts[plan.part].counts[client]))
 
     def _adaptive(self, a: int, exchange: Exchange, when: Moment, clients: list[int], send: Send) -> dict[int, int]:
         assert exchange.steps is not None
@@ -181,7 +181,7 @@ class LocalEngine:
         return counts
 
     def _rows(self, client: int) -> Tensor:
-        return torch.tensor(int(self.parts["train"].count[client]))
+        return torch.tensor(int(self.parts["train"].counts[client]))
 
     def _state(self, a: int, client: int, payload: Tree, exchange: Exchange | None = None) -> Tree:
         """A client's state as an exchange begins; at first contact what it makes of the payload, not stored yet."""
@@ -309,11 +309,11 @@ class LocalEngine:
             by = y.index_select(0, index.reshape(-1)).reshape(*shape, *y.shape[1:])
             batch = Batch(bx, by, real.to(dtype), torch.where(real, place, outside), keys + s)
             if plan.batches == 1:
-                batch = Batch(*(f.squeeze(1) for f in batch[:4]), batch.key)
+                batch = pick(batch._replace(key=batch.key[:, None]), (slice(None), 0))
             else:
                 batch = batch._replace(key=batch.key[:, None] * plan.batches + torch.arange(plan.batches))
             if not stepper.vectorized:
-                batch = channels_last(Batch(*(f[0] for f in batch)))
+                batch = channels_last(pick(batch, 0))
             active = each_tensor > s
             return batch, None if bool(active.all()) else active
 
@@ -322,7 +322,7 @@ class LocalEngine:
     def _source(self, plan: Plan, when: Moment, chunk: list[int]) -> tuple[Tensor, Tensor, Part, np.ndarray]:
         if plan.part != "public":
             part = self.parts[plan.part]
-            return self.x, self.y, part, part.count[chunk]
+            return self.x, self.y, part, part.counts[chunk]
         assert self.public is not None
         part = self.public_draw(when, plan.draw)
         labels = self.public.y if self.public.y is not None else torch.zeros(len(self.public.x), dtype=torch.int64)
@@ -361,7 +361,7 @@ class LocalEngine:
         return whole._replace(groups=tuple(groups), public=public)
 
     def _one(self, a: int, ids: list[int], upload: Tree) -> Replies:
-        sizes = torch.as_tensor(self.parts["train"].count[ids], dtype=torch.get_default_dtype())
+        sizes = torch.as_tensor(self.parts["train"].counts[ids], dtype=torch.get_default_dtype())
         return Replies(torch.tensor(ids), upload, sizes, architecture=a, model=self.models[a])
 
     def _public_batch(self, index: int, when: Moment) -> Batch | None:
@@ -408,7 +408,7 @@ class LocalEngine:
             for view, points in views.items():
                 for part in parts:
                     loss, right = self._measure(self.model_of(a, view), stepper, points, chunk, part)
-                    n = self.parts[part].count[chunk]
+                    n = self.parts[part].counts[chunk]
                     for metric, total in (("loss", loss), ("accuracy", right)):
                         column = out.setdefault((view, part, metric), np.full(len(clients), np.nan))
                         with np.errstate(invalid="ignore", divide="ignore"):
@@ -439,10 +439,13 @@ class LocalEngine:
         out: dict[str, dict[int, float]] = {}
         for a in range(len(self.models)):
             note = self.method(a).client_notes
-            for i in clients:
-                if note is not None and self.architecture[i] == a and i in self.states[a]:
-                    for name, value in note(pick(self.states[a].gather([i]), 0)).items():
-                        out.setdefault(name, {})[i] = float(value)
+            mine = [i for i in clients if self.architecture[i] == a and i in self.states[a]]
+            if note is None or not mine:
+                continue
+            states = self.states[a].gather(mine)
+            for k, i in enumerate(mine):
+                for name, value in note(pick(states, k)).items():
+                    out.setdefault(name, {})[i] = float(value)
         return out
 
 
