@@ -67,13 +67,13 @@ def test_pfedme_moreau_step():
     """theta = (c_i + lam w_i) / (1 + lam) when the inner problem is solved, and w_i moves by -rate lam (w_i - theta)."""
     with float64():
         federation, model = quadratic([3.0], [2])
-        train = Train(batch=100, rate=0.1, steps=1)
-        options = {"lam": 2.0, "inner": 400, "inner_rate": 0.1}
+        train = Train(batch=100, rate=0.5, steps=1)
+        options = {"lam": 2.0, "inner": 20, "inner_rate": 0.3}
         loop = play("pfedme", federation, [model], rounds=1, train=train, options=options)
         theta = 3.0 / 3.0
         assert personal(loop)[0].item() == pytest.approx(theta, abs=1e-9)
-        assert loop.position.server.w.params["theta"].item() == pytest.approx(0.1 * 2.0 * theta, abs=1e-9)
-        late = play("pfedme", *_two(), rounds=300, train=train, options=options)
+        assert loop.position.server.w.params["theta"].item() == pytest.approx(0.5 * 2.0 * theta, abs=1e-9)
+        late = play("pfedme", *_two(), rounds=60, train=train, options=options)
         assert late.position.server.w.params["theta"].item() == pytest.approx(2.0, abs=1e-6)
         assert personal(late)[0].item() == pytest.approx((1 + 2 * 2.0) / 3, abs=1e-6)
 

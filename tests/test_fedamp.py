@@ -150,7 +150,7 @@ def test_alpha_falls_round_by_round():
         (fedamp, {"alpha_decay": 2.0}, "alpha_decay = 2"),
         (heurfedamp, {"own": 1.0}, "own = 1"),
     ],
-    ids=str,
+    ids=lambda v: getattr(v, "__name__", str(v)),
 )
 def test_bad_options_are_refused_in_one_line(method, options, line):
     with pytest.raises(BadInput, match=line) as caught:

@@ -32,8 +32,10 @@ def paired(a: np.ndarray, b: np.ndarray, fixed_split: bool) -> Difference:
     client k of another, and whole seeds are resampled: with few seeds the interval is wide, as it should be.
     """
     gaps = a - b
-    values = np.nanmean(gaps, axis=0) if fixed_split else np.nanmean(gaps, axis=1)
-    values = values[~np.isnan(values)]
+    there = ~np.isnan(gaps)
+    axis = 0 if fixed_split else 1
+    counts = there.sum(axis)
+    values = np.where(there, gaps, 0.0).sum(axis)[counts > 0] / counts[counts > 0]
     if not len(values):
         return Difference(float("nan"), float("nan"), float("nan"), "clients" if fixed_split else "seeds")
     picks = stream(0, "bootstrap").integers(0, len(values), (RESAMPLES, len(values)))
