@@ -74,7 +74,7 @@ class _Trial:
         self.when, self.clients, self.send, self.counts = when, clients, send, counts
 
     def seconds(self, path: str, width: int, compiled: bool) -> float:
-        """Seconds a client-step, the better of two short runs after a warm-up."""
+        """Seconds a client-step, the best of three short runs after a warm-up."""
         from .local import channels_last, lift, share, tensors
 
         engine, chunk = self.engine, list(self.clients[:width])
@@ -91,11 +91,11 @@ class _Trial:
             carry, _ = engine.run_pass(stepper, work, "trial", self.when, chunk, carry, self.counts, limit=1)
         work = self.exchange.passes[self.number]
         batches, each = engine.batches(stepper, work.plan, "trial", self.when, chunk, self.counts)
-        count = min(max(each), 4)
+        count = min(max(each), 4 if stepper.vectorized else 10)
         try:
             carry = stepper.loop(work.step, carry, batches, count)
             best = float("inf")
-            for _ in range(2):
+            for _ in range(3):
                 begin = time.perf_counter()
                 stepper.loop(work.step, carry, batches, count)
                 best = min(best, time.perf_counter() - begin)

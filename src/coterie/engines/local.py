@@ -292,30 +292,32 @@ class LocalEngine:
         places = np.full((len(chunk), longest, plan.batches, rows), -1, dtype=np.int32)
         for k, d in enumerate(draws):
             places[k, : each[k]] = d.places
-        where = torch.from_numpy(places)
+        where = torch.from_numpy(places).long()
         first = torch.as_tensor(part.first if plan.part == "public" else part.first[chunk])
-        first = first.reshape(-1, 1, 1)
+        first = first.reshape(-1, *(1,) * (1 if plan.batches == 1 else 2))
         keys = torch.tensor([d.key for d in draws])
-        each_tensor = torch.tensor(each)
+        several = keys[:, None] * plan.batches + torch.arange(plan.batches)  # a key for each of several batches a step
+        each_tensor, shortest = torch.tensor(each), min(each, default=0)
         outside = plan.draw or part.largest
         dtype = torch.get_default_dtype()
 
         def at(s: int) -> tuple[Batch, Tensor | None]:
-            place = where[:, s].long()  # [C, batches, B]
+            place, key = (where[:, s, 0], keys + s) if plan.batches == 1 else (where[:, s], several + s * plan.batches)
             real = place >= 0
             index = part.rows[first + place.clamp(min=0)] if len(part.rows) else place.clamp(min=0)
-            shape = index.shape
-            bx = x.index_select(0, index.reshape(-1)).reshape(*shape, *x.shape[1:])
-            by = y.index_select(0, index.reshape(-1)).reshape(*shape, *y.shape[1:])
-            batch = Batch(bx, by, real.to(dtype), torch.where(real, place, outside), keys + s)
-            if plan.batches == 1:
-                batch = pick(batch._replace(key=batch.key[:, None]), (slice(None), 0))
-            else:
-                batch = batch._replace(key=batch.key[:, None] * plan.batches + torch.arange(plan.batches))
             if not stepper.vectorized:
-                batch = channels_last(pick(batch, 0))
-            active = each_tensor > s
-            return batch, None if bool(active.all()) else active
+                index, real, place, key = index[0], real[0], place[0], key[0]
+            flat_index = index.reshape(-1)
+            batch = Batch(
+                x.index_select(0, flat_index).reshape(*index.shape, *x.shape[1:]),
+                y.index_select(0, flat_index).reshape(*index.shape, *y.shape[1:]),
+                real.to(dtype),
+                torch.where(real, place, outside),
+                key,
+            )
+            if s < shortest:
+                return batch if stepper.vectorized else channels_last(batch), None
+            return batch if stepper.vectorized else channels_last(batch), each_tensor > s
 
         return at, each
 

@@ -52,22 +52,17 @@ class Stepper:
 
     def _compiled_loop(self, step: Any, carry: Tree, batches: Any, count: int) -> Tree:
         leaves, spec = pytree.tree_flatten(carry)
-        owned = False
+        everyone = torch.ones(len(leaves[0]) if self.vectorized else 1, dtype=torch.bool)
+        program: Any = None
         for s in range(count):
             batch, active = batches(s)
-            width = len(leaves[0]) if self.vectorized else 1
-            active = torch.ones(width, dtype=torch.bool) if active is None else active
-            batch_leaves, batch_spec = pytree.tree_flatten(batch)
-            program, changed = self._program(step, leaves, spec, batch_leaves, batch_spec, active)
-            if not owned:  # the program writes its result over the carry: never over somebody else's tensors
-                leaves = [
-                    a.clone(memory_format=torch.preserve_format if not self.vectorized else torch.contiguous_format)
-                    if k in changed
-                    else a
-                    for k, a in enumerate(leaves)
-                ]
-                owned = True
-            program(active, leaves, batch_leaves)
+            active = everyone if active is None else active
+            if program is None:  # all batches of a pass have one shape
+                program, changed = self._program(step, leaves, spec, list(batch), pytree.tree_structure(batch), active)
+                keep = torch.contiguous_format if self.vectorized else torch.preserve_format
+                # the program writes its result over the carry: never over somebody else's tensors
+                leaves = [a.clone(memory_format=keep) if k in changed else a for k, a in enumerate(leaves)]
+            program(active, leaves, list(batch))
         return pytree.tree_unflatten(leaves, spec)
 
     def _program(self, step: Any, leaves: list[Tensor], spec: Any, batch: list[Tensor], batch_spec: Any, active: Tensor) -> Any:
