@@ -8,7 +8,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from coterie.methods import METHODS
-from tools import MODELS, OPTIONS, play, tiny, tiny_model
+from tools import MODELS, play, tiny, tiny_model
 
 PAGE = Path(__file__).parent.parent / "docs" / "methods.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
@@ -21,6 +21,8 @@ PARTS = {
     ("lgfedavg", "up"): ("head", HEAD),
     **{("lgfedavg", way): ("head + 2", lambda h: HEAD(h) + 2) for way in ("down", "server")},
     ("lgfedavg", "client"): ("base", BASE),
+    ("fedala", "client"): ("d + head + 2", lambda h: 13 * h + 8),
+    ("fedbn", "client"): ("norm and its statistics", lambda h: 4 * h + 2),
     ("fedbn", "up"): ("d - norm", lambda h: 10 * h + 3),
     **{("fedbn", way): ("d - norm + 2", lambda h: 10 * h + 5) for way in ("down", "server")},
 }
@@ -84,10 +86,10 @@ def newcomer(name: str, down: str, server: str, admits: bool) -> str:
     if name in NEWCOMERS:
         return NEWCOMERS[name]
     if admits:
-        return "`admit`"
+        return "the server makes room (`admit`), then it starts at what it is sent"
     if "N" in server:
         return "none: the server knows its clients from the start"
-    return "starts at what the server sends" if "d" in down else "starts alone at the common start"
+    return "starts alone at the common start" if down in ("2", "62") else "starts at what the server sends"
 
 
 def table() -> str:
@@ -119,4 +121,4 @@ if __name__ == "__main__":
     text = PAGE.read_text()
     before, rest = text.split(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}")
-    print(f"wrote the table of {len(METHODS)} methods, options on the tiny federation: {OPTIONS}")
+    print(f"wrote the table of {len(METHODS)} methods")

@@ -171,3 +171,17 @@ def test_resume_is_exact(name, tmp_path):
 def _numbers(loop):
     rows = loop.table.whole().to_pylist()
     return [tuple(str(v) for v in row.values()) for row in rows if row["metric"] != "seconds"]
+
+
+@every_method
+def test_a_newcomer_after_training_gets_a_model_and_changes_nobody_elses(name):
+    federation = tiny(6)
+    short = federation._replace(
+        **{part: getattr(federation, part)[:5] for part in ("train", "validation", "test", "names")}, groups=federation.groups[:5]
+    )
+    loop = play(name, short)
+    before = personal(loop)
+    loop.admit(federation)
+    after = personal(loop)
+    assert torch.isfinite(after[5]).all()
+    assert_same(before, {i: after[i] for i in before}, 1e-6)

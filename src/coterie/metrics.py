@@ -100,6 +100,12 @@ def total(table: pa.Table, metric: str) -> float:
     return float(numbers.sum())
 
 
+def share(table: pa.Table, note: str) -> float:
+    """Mean of a client note over all rounds and clients; NaN where nobody wrote it."""
+    _, _, numbers = _column(table, note, "", "")
+    return float(numbers.mean()) if len(numbers) else float("nan")
+
+
 def _column(table: pa.Table, metric: str, part: str, view: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rows = table.filter((pc.field("metric") == metric) & (pc.field("part") == part) & (pc.field("view") == view))
     return tuple(rows[name].to_numpy() for name in ("round", "client", "value"))  # type: ignore[return-value]

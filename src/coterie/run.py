@@ -207,6 +207,24 @@ class Loop:
             loss = float(np.nanmean(measured["personal", part, "loss"]))
         return Report(stage.name, done, total, len(clients), seconds, accuracy, loss)
 
+    def admit(self, federation: Federation) -> None:
+        """Newcomers after training: `federation` is this one with more clients at its end.
+
+        The server makes room where it keeps something for each client; then every newcomer joins and does one round's local
+        work by itself. Nobody else's model changes, and nothing is averaged.
+        """
+        old, new = self.federation.clients, federation.clients
+        method, server = self.program[self.position.stage].method, self.position.server
+        for _ in range(new - old):
+            server = method.admit(server) if method.admit else server
+        self.engine.take(federation)
+        more = np.arange(old, new) % len(self.engine.models)
+        self.engine.architecture = np.concatenate([self.engine.architecture, more])
+        self.federation, self.everyone = federation, list(range(new))
+        self.position = self.position._replace(server=server)
+        came = self.everyone[old:]
+        self.engine.exchange(0, self.when(), came, self.payload(), set(came), set())
+
     def payload(self) -> Callable[[int], Any]:
         """What the server would send now, for evaluation; not counted as traffic."""
         stage = self.program[self.position.stage]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
+import numpy as np
 from rich.console import Console
 from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -19,6 +20,7 @@ from .config import options_of
 from .data.federation import Federation, table
 from .folder import Run
 from .methods import METHODS
+from .metrics import share
 from .run import Report
 from .statistics import Difference
 
@@ -160,6 +162,7 @@ def show_comparison(comparison: Comparison) -> None:
     show(grid)
     if first.measure == "accuracy":
         _show_differences(comparison)
+        _show_views(comparison)
     say(f"runs, table.csv and clients.csv: {comparison.folder}")
 
 
@@ -179,6 +182,19 @@ def _show_differences(comparison: Comparison) -> None:
     averaged = ", seeds averaged" if population == "clients" else ", each seed deals the data anew"
     say(f"Difference in points, client by client, with a 95 % interval (bootstrap over {population}{averaged})")
     show(grid)
+
+
+def _show_views(comparison: Comparison) -> None:
+    """What else a method's clients could use: the global model, the model before distillation; and how often steps were capped."""
+    for name, runs in comparison.runs.items():
+        others = [view for view in runs[0].views if view != "personal"]
+        means = {view: 100 * float(np.mean([run.summary(run.part, view).mean for run in runs])) for view in others}
+        words = [f"{view.replace('_', ' ')} {value:.2f}" for view, value in means.items()]
+        capped = [share(run.table, "capped") for run in runs]
+        if not np.isnan(capped).all():
+            words.append(f"at its largest number of steps in {100 * float(np.nanmean(capped)):.0f} % of its clients' rounds")
+        if words:
+            say(f"{name} also: {', '.join(words)}")
 
 
 def _interval(difference: Difference) -> str:

@@ -82,11 +82,7 @@ class LocalEngine:
         seed: int = 0,
         settings: Sequence[Settings] | None = None,
     ):
-        dtype = torch.get_default_dtype()
-        self.x = federation.x.to(dtype) if federation.x.is_floating_point() else federation.x
-        self.y = federation.y.to(dtype) if federation.y.is_floating_point() else federation.y
-        self.parts = {name: Part.of(getattr(federation, name)) for name in ("train", "validation", "test")}
-        self.public = federation.public
+        self.take(federation)
         self.models, self.programs, self.architecture, self.seed = models, programs, architecture, seed
         self.settings = list(settings or [Settings()] * len(models))
         self.states = [States() for _ in models]
@@ -94,6 +90,14 @@ class LocalEngine:
         self.free_threads = False  # whether the number of threads may be chosen
         self.rounds = 1  # rounds the run will take, for the choice of settings
         self._steppers: dict[Any, Stepper] = {}
+
+    def take(self, federation: Federation) -> None:
+        """The clients' data; taken again when clients have come."""
+        dtype = torch.get_default_dtype()
+        self.x = federation.x.to(dtype) if federation.x.is_floating_point() else federation.x
+        self.y = federation.y.to(dtype) if federation.y.is_floating_point() else federation.y
+        self.parts = {name: Part.of(getattr(federation, name)) for name in ("train", "validation", "test")}
+        self.public = federation.public
 
     def method(self, architecture: int) -> Method:
         return self.programs[architecture][self.stage].method

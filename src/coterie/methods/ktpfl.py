@@ -41,6 +41,15 @@ def uniform(facts: Facts) -> Knowledge:
     return Knowledge(torch.full((n, n), 1 / n), facts.sizes / facts.sizes.sum())
 
 
+def admit(server: Server) -> Server:
+    """Room for one more client: everyone takes 1/(N+1) from it, and it the same from all."""
+    c, data = server.mix
+    n = len(c)
+    wider = torch.full((n + 1, n + 1), 1 / (n + 1))
+    wider[:n, :n] = c * n / (n + 1)
+    return server._replace(mix=Knowledge(wider, torch.cat([data, data.mean()[None]])))
+
+
 def shares(rows: Tensor) -> Tensor:
     """Rows of c over the clients that spoke, scaled to sum 1; equal where they have no mass on them."""
     mass = rows.sum(-1, keepdim=True)
@@ -163,7 +172,7 @@ def ktpfl(
     match = soft(temperature, lam, T2_scale)
     public = Public(draw, public_batch, distil_epochs, distil_rate)
     method = over_predictions(model, train, match, public, Answers(uniform, hear, teach, learn))
-    return method._replace(notes=lambda server: {"c": server.mix.c})
+    return method._replace(admit=admit, notes=lambda server: {"c": server.mix.c})
 
 
 def sim_pfl(
@@ -239,6 +248,7 @@ def ktpfl_h(
             ),
         ),
         personal=lambda w, seed: w,
+        admit=admit,
         notes=lambda server: {"c": server.mix.c},
     )
 
