@@ -185,7 +185,7 @@ def _show_differences(comparison: Comparison) -> None:
 
 
 def _show_views(comparison: Comparison) -> None:
-    """What else a method's clients could use: the global model, the model before distillation; and how often steps were capped."""
+    """What else a method's clients could use (the global model, the model before distillation); how often steps were capped."""
     for name, runs in comparison.runs.items():
         others = [view for view in runs[0].views if view != "personal"]
         means = {view: 100 * float(np.mean([run.summary(run.part, view).mean for run in runs])) for view in others}

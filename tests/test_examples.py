@@ -1,0 +1,26 @@
+"""The examples run as they stand."""
+
+import sys
+from pathlib import Path
+
+from coterie.methods import METHODS
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+
+
+def test_own_method(tmp_path, capsys, monkeypatch):
+    import own_method
+
+    monkeypatch.delitem(METHODS, "halfway", raising=False)  # it registers itself; other tests must not see it after
+    own_method.main(rounds=2, out=str(tmp_path / "out"))
+    del METHODS["halfway"]
+    assert "halfway" in capsys.readouterr().out
+
+
+def test_own_data(tmp_path, capsys):
+    import own_data
+
+    own_data.main(tmp_path, rounds=3)
+    printed = capsys.readouterr().out
+    assert "ditto" in printed
+    assert "BatchNorm1d" in printed
