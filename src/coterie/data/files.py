@@ -193,7 +193,8 @@ def fetch(home: Origin, name: str, folder: Path, lacks: Sequence[str] = ()) -> P
 def download(url: str, output: str | Path, _: object = None, *, part: Path) -> None:
     """A pooch downloader that goes on from a partial file, as long as every attempt brings more of it."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(part.stem, total=None, visible=False)
 
         def tell(done: int, total: int | None) -> None:
