@@ -276,7 +276,7 @@ def test_width_scales_and_one_is_the_published_net(name):
 
 def test_options_are_read_from_the_signature():
     assert options("mlr") == {}
-    assert options("dnn") == {"hidden": 100}
+    assert options("dnn") == {"hidden": 100, "norm": False}
     assert options("kt-alexnet") == {"width": 1.0}
     assert options("lstm") == {"hidden": 256, "layers": 2, "table": None}
 
@@ -384,3 +384,10 @@ def test_the_least_image_works_and_one_less_is_refused(name, least):
     assert net(torch.zeros(2, 1, least, least)).shape == (2, 10)
     with pytest.raises(BadInput):
         build(name, (1, least, least - 1), 10, **chosen)
+
+
+def test_a_dense_net_may_have_batchnorm():
+    net = build("dnn", (6,), 3, hidden=5, norm=True)
+    assert sum(isinstance(layer, nn.BatchNorm1d) for layer in net.modules()) == 1
+    with pytest.raises(BadInput, match="give yes or no"):
+        build("dnn", (6,), 3, norm=2)

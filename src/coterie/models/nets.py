@@ -32,7 +32,10 @@ def build(name: str, input_shape: Shape, classes: int, **chosen: object) -> nn.M
             way_out = nearest(option, defaults) if defaults else ", which takes none"
             raise BadInput(f"unknown option '{option}' of net '{name}'{way_out}")
         default = defaults[option]
-        if default is not None and not positive(value, like=default):
+        if isinstance(default, bool):
+            if not isinstance(value, bool):
+                raise BadInput(f"{option} = {value!r} for net '{name}': give yes or no")
+        elif default is not None and not positive(value, like=default):
             kind = "number" if isinstance(default, float) else "whole number"
             raise BadInput(f"{option} = {value!r} for net '{name}': give a positive {kind}, such as {default}")
     return NETS[name](tuple(input_shape), classes, **chosen)
@@ -49,11 +52,12 @@ def mlr(input_shape: Shape, classes: int) -> nn.Module:
     return chain(flat=nn.Flatten(), head=nn.Linear(math.prod(input_shape), classes))
 
 
-def dnn(input_shape: Shape, classes: int, hidden: int = 100) -> nn.Module:
-    """One hidden dense layer."""
+def dnn(input_shape: Shape, classes: int, hidden: int = 100, norm: bool = False) -> nn.Module:
+    """One hidden dense layer, with BatchNorm before its ReLU where `norm` says so."""
+    dense = nn.Linear(math.prod(input_shape), hidden)
     return chain(
         flat=nn.Flatten(),
-        dense1=active(nn.Linear(math.prod(input_shape), hidden)),
+        dense1=active(nn.Sequential(dense, nn.BatchNorm1d(hidden))) if norm else active(dense),
         head=nn.Linear(hidden, classes),
     )
 
