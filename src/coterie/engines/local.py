@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -277,7 +278,7 @@ class LocalEngine:
         if work.plan is None:
             return stepper.once(work.step, carry), 0
         batches, each = self.batches(stepper, work.plan, label, when, chunk, counts)
-        count = max(each, default=0) if limit is None else limit
+        count = min(max(each, default=0), limit if limit is not None else sys.maxsize)
         return stepper.loop(work.step, carry, batches, count), sum(each)
 
     def batches(

@@ -1,0 +1,473 @@
+"""What personalization is worth: gain and fairness over clients, cost in time, and the answer of a comparison.
+
+Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated Learning" (Purdue, 2021), chapter
+5; shares of clients and relative false accepts those of Self-FL; the time of a round that of User-Centric FL. Accuracies are
+shares from 0 to 1, gains percentage points; a client without a number (NaN) does not count.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from math import ceil, inf, log, nan, sqrt
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+from sklearn.metrics import roc_curve
+
+from .errors import BadInput, nearest
+
+LEVEL = 0.05  # of every test and, as 1 - LEVEL, of every interval
+DIGITS = 9  # differences below are rounding of means, not gains
+
+
+def there(values: ArrayLike) -> np.ndarray:
+    """The numbers among the values, flat."""
+    flat = np.asarray(values, dtype=float).ravel()
+    return flat[~np.isnan(flat)]
+
+
+def _mean(values: ArrayLike) -> float:
+    found = there(values)
+    return float(found.mean()) if len(found) else nan
+
+
+# Gain
+
+
+def qoi(personal: ArrayLike, fedavg: ArrayLike, local: ArrayLike) -> np.ndarray:
+    """Quantum of improvement P - max(G, L) of every client, in percentage points (5.2)."""
+    return qoi_global(personal, np.maximum(fedavg, local))
+
+
+def qoi_global(personal: ArrayLike, fedavg: ArrayLike) -> np.ndarray:
+    """P - G in percentage points: what the thesis tabulates, as it has no local accuracies."""
+    for name, value in (("personal", personal), ("fedavg or local", fedavg)):
+        found = there(value)
+        if len(found) and not (found.min() >= 0 and found.max() <= 1):
+            raise BadInput(f"{name} accuracies from {found.min():g} to {found.max():g}: give shares from 0 to 1, not percent")
+    return np.round(100 * (np.asarray(personal, dtype=float) - np.asarray(fedavg, dtype=float)), DIGITS)
+
+
+class Improvement(NamedTuple):
+    """Who gains and who loses, and how much; NaN where nobody does."""
+
+    pui: float  # % of clients with a gain; a client with none is in neither
+    pud: float  # % with a loss
+    mpi: float  # median gain of those that gain
+    api: float  # mean of it
+    mpd: float  # median of the losses, negative
+    apd: float  # mean of it
+
+
+def improvement(qoi: ArrayLike) -> Improvement:
+    """The six figures of (5.3) to (5.6)."""
+    q = there(qoi)
+    up, down = q[q > 0], q[q < 0]
+    pui, pud = (100 * len(part) / len(q) if len(q) else 0.0 for part in (up, down))
+    middle = [float(np.median(part)) if len(part) else nan for part in (up, down)]
+    return Improvement(pui, pud, middle[0], _mean(up), middle[1], _mean(down))
+
+
+# Fairness of a vector F of K non-negative values; NaN of nothing and of zeros alone, as nothing was shared out
+
+
+def _shared(values: ArrayLike) -> np.ndarray | None:
+    f = there(values)
+    if len(f) and f.min() < 0:
+        raise BadInput(f"fairness of {f.min():g}: give values of at least 0, gains and losses apart")
+    return f if len(f) and f.max() > 0 else None
+
+
+def variance_of(values: ArrayLike) -> float:
+    """Average variance (5.8), population; lower is fairer."""
+    f = _shared(values)
+    return nan if f is None else float(f.var())
+
+
+def cosine(values: ArrayLike) -> float:
+    """Cosine of F and the vector of ones (5.10), from 1/sqrt(K) to 1; the square root of Jain's index."""
+    return sqrt(jain(values))
+
+
+def jain(values: ArrayLike) -> float:
+    """Jain's index (sum F)^2 / (K sum F^2) (5.13), from 1/K to 1."""
+    f = _shared(values)
+    if f is None:
+        return nan
+    f = f / f.max()  # no square under- or overflows
+    return min(1.0, float(f.sum() ** 2 / (len(f) * (f**2).sum())))
+
+
+def entropy(values: ArrayLike) -> float:
+    """Entropy of the shares (5.12), from 0 to ln K: compare only sets of one size."""
+    f = _shared(values)
+    return nan if f is None else float(stats.entropy(f / f.max()))
+
+
+def evenness(values: ArrayLike) -> float:
+    """Entropy divided by ln K, from 0 to 1, for sets of any size; 1 for a single value."""
+    found, k = entropy(values), len(there(values))
+    return min(found / log(k), 1.0) if k > 1 and found >= 0 else found + 1
+
+
+class Fairness(NamedTuple):
+    """How evenly something is shared by `n` clients."""
+
+    variance: float
+    cosine: float
+    jain: float
+    entropy: float
+    evenness: float
+    n: int
+
+
+def fairness(values: ArrayLike) -> Fairness:
+    """All measures of one vector."""
+    return Fairness(variance_of(values), cosine(values), jain(values), entropy(values), evenness(values), len(there(values)))
+
+
+def gain_fairness(qoi: ArrayLike) -> tuple[Fairness, Fairness]:
+    """How evenly the gains are shared by those that gain (U+), and the losses by those that lose (U-)."""
+    q = there(qoi)
+    return fairness(q[q > 0]), fairness(-q[q < 0])
+
+
+# Clients at the ends
+
+
+def worst(accuracy: ArrayLike) -> float:
+    """Accuracy of the worst client."""
+    found = there(accuracy)
+    return float(found.min()) if len(found) else nan
+
+
+def _count(share: float, clients: int) -> int:
+    if not 0 < share <= 1:
+        raise BadInput(f"share = {share:g} of the clients: give more than 0 and at most 1")
+    return ceil(round(share * clients, DIGITS))  # 0.1 * 30 is a little more than 3
+
+
+def worst_share(accuracy: ArrayLike, share: float = 0.1) -> float:
+    """Mean accuracy of the ceil(share * M) clients with the lowest one."""
+    found = np.sort(there(accuracy))
+    return _mean(found[: _count(share, len(found))])
+
+
+def top_share_by_size(accuracy: ArrayLike, sizes: ArrayLike, share: float = 0.1) -> float:
+    """Accuracy of the ceil(share * M) clients with the most samples, weighted by samples."""
+    a, n = np.asarray(accuracy, dtype=float), np.asarray(sizes, dtype=float)
+    a, n = a[~np.isnan(a)], n[~np.isnan(a)]
+    top = np.argsort(-n, kind="stable")[: _count(share, len(a))]
+    return float(np.average(a[top], weights=n[top])) if n[top].sum() > 0 else nan
+
+
+def deciles(accuracy: ArrayLike) -> np.ndarray:
+    """[11] accuracies: the lowest, nine deciles, the highest."""
+    found = there(accuracy)
+    return np.percentile(found, np.arange(0, 101, 10)) if len(found) else np.full(11, nan)
+
+
+# Measures of particular tasks
+
+
+class FalseAccepts(NamedTuple):
+    """A detector beside its baseline; a ratio of two zeros is 1."""
+
+    relative_fa: float  # below 1 is better
+    relative_fr: float  # about 1 by choice of the threshold
+    threshold: float  # accept from here on
+
+
+def false_accepts(labels: ArrayLike, scores: ArrayLike, baseline: ArrayLike, threshold: float = 0.5) -> FalseAccepts:
+    """False accepts over those of a baseline, at the threshold whose false rejects are closest to the baseline's.
+
+    The baseline accepts scores of at least `threshold`. Where several thresholds reject alike, both take the one of fewest false
+    accepts, so that a model beside itself has 1; of two equally close, the one with fewer false rejects.
+    """
+    truth = np.asarray(labels).astype(bool)
+    if truth.all() or not truth.any():
+        raise BadInput(f"labels of {len(truth)} rows are all alike: false accepts and rejects need rows of both classes")
+    base, own = np.asarray(baseline, dtype=float), np.asarray(scores, dtype=float)
+    aim = float((base[truth] < threshold).mean())
+    fa0, fr0, _ = _operate(truth, base, aim)
+    fa, fr, chosen = _operate(truth, own, aim)
+    return FalseAccepts(_ratio(fa, fa0), _ratio(fr, fr0), chosen)
+
+
+def _operate(truth: np.ndarray, scores: np.ndarray, aim: float) -> tuple[float, float, float]:
+    """(FA, FR, threshold) with the FR closest to the aim."""
+    fa, accepted, thresholds = roc_curve(truth, scores, drop_intermediate=False)
+    fr = np.round(1 - accepted, DIGITS)
+    best = np.lexsort((fa, fr, np.round(np.abs(fr - aim), DIGITS)))[0]  # the last key is the first to count
+    return float(fa[best]), float(fr[best]), float(thresholds[best])
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b else (inf if a else 1.0)
+
+
+class EstimationErrors(NamedTuple):
+    """Mean distances to the truth over repeats."""
+
+    common: float  # |theta - theta_0|
+    personal: float  # mean over clients of |theta_m - its truth|
+
+
+def estimation_errors(theta: ArrayLike, theta_0: float, personal: ArrayLike, truth: ArrayLike) -> EstimationErrors:
+    """Errors of the two-level Gaussian: theta [repeats], personal and truth [repeats, clients], or without repeats."""
+    return EstimationErrors(
+        float(np.abs(np.asarray(theta) - theta_0).mean()), float(np.abs(np.asarray(personal) - np.asarray(truth)).mean())
+    )
+
+
+# Cost
+
+
+def rounds_to_reach(rounds: ArrayLike, values: ArrayLike, target: float) -> int | None:
+    """The first round whose value is at least the target; None if there is none."""
+    reached = np.asarray(rounds)[np.asarray(values, dtype=float) >= target]
+    return int(reached.min()) if len(reached) else None
+
+
+def harmonic(m: int) -> float:
+    """H_m = 1 + 1/2 + ... + 1/m."""
+    return float((1 / np.arange(1, m + 1)).sum())
+
+
+def round_time(
+    streams: int, clients: int, rho: float, t_min: float, mu: float, uplink: Literal["serial", "parallel"] = "serial"
+) -> float:
+    """Expected time of a round in downlinks of one model: k + T_min + H_m / mu + m rho.
+
+    Clients compute for T_min + Exp(mu) (mu = inf: T_min), the slowest decides; rho is the time of an uplink. The paper prints no
+    sum: uplinks one after another fit its claim that extra streams cost little at rho = 4.
+    """
+    if uplink not in ("serial", "parallel"):
+        raise BadInput(f"uplink = '{uplink}'{nearest(uplink, ('serial', 'parallel'))}")
+    if clients < 1 or mu <= 0:
+        raise BadInput(f"a round of {clients} clients with mu = {mu:g}: give at least 1 client and mu above 0 (inf: no delay)")
+    return streams + t_min + harmonic(clients) / mu + (clients if uplink == "serial" else 1) * rho
+
+
+def elapsed(
+    streams: Sequence[int],
+    clients: Sequence[int],
+    rho: float,
+    t_min: float,
+    mu: float,
+    uplink: Literal["serial", "parallel"] = "serial",
+) -> np.ndarray:
+    """[rounds] simulated time at the end of every round, from the distinct models sent and the clients asked in each."""
+    return np.cumsum([round_time(k, m, rho, t_min, mu, uplink) for k, m in zip(streams, clients, strict=True)])
+
+
+# Several seeds
+
+
+class Interval(NamedTuple):
+    """A mean and its 95 % interval by Student's t; NaN bounds for a single value."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+def mean_interval(values: ArrayLike) -> Interval:
+    """The interval of a mean of independent values: one a seed."""
+    found = there(values)
+    n, mean = len(found), _mean(found)
+    half = float(stats.t.ppf(1 - LEVEL / 2, n - 1) * found.std(ddof=1) / sqrt(n)) if n > 1 else nan
+    return Interval(mean, mean - half, mean + half, n)
+
+
+def units(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> np.ndarray:
+    """[methods, units] independent numbers from [seeds, clients] of each method.
+
+    Clients, averaged over seeds, where every seed deals the same split; else seeds, averaged over clients.
+    """
+    shapes = {name: np.atleast_2d(np.asarray(a)).shape for name, a in accuracies.items()}
+    if len(set(shapes.values())) != 1:
+        raise BadInput(f"accuracies of shapes {shapes}: give [seeds, clients] alike for all methods, at least one")
+    block = np.stack([np.atleast_2d(np.asarray(a, dtype=float)) for a in accuracies.values()])
+    known = ~np.isnan(block).any(axis=0)
+    axis = 0 if fixed_split else 1
+    counts = known.sum(axis)
+    return np.where(known, block, 0.0).sum(axis + 1)[:, counts > 0] / counts[counts > 0]
+
+
+class RankTable(NamedTuple):
+    """Methods from the best mean rank to the worst, and which differences are real."""
+
+    methods: tuple[str, ...]
+    mean: np.ndarray  # [m] accuracy
+    rank: np.ndarray  # [m] mean over the units, 1 is best
+    p: np.ndarray  # [m, m] Wilcoxon signed-rank, two-sided, Holm-corrected over all pairs
+    population: str  # "clients" or "seeds": what the p-values speak of
+    n: int  # of them
+    note: str  # said where they are too few for any difference to show
+
+    def beats(self, a: str, b: str) -> bool:
+        """Whether `a` is significantly better than `b`."""
+        i, j = self.methods.index(a), self.methods.index(b)
+        return bool(self.p[i, j] < LEVEL and self.mean[i] > self.mean[j])
+
+
+def rank_table(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> RankTable:
+    """Rank methods by [seeds, clients] accuracies and test all pairs."""
+    values = units(accuracies, fixed_split)
+    m, n = values.shape
+    population = "clients" if fixed_split else "seeds"
+    if not n:
+        raise BadInput("no client has an accuracy under every method: nothing can be ranked")
+    rank = stats.rankdata(np.round(-values, DIGITS), axis=0).mean(axis=1)
+    order = np.lexsort((-values.mean(axis=1), rank))
+    values = values[order]
+    pairs = list(itertools.combinations(range(m), 2))
+    p = np.ones((m, m))
+    for (i, j), corrected in zip(pairs, holm([_wilcoxon(values[i] - values[j]) for i, j in pairs]), strict=True):
+        p[i, j] = p[j, i] = corrected
+    names = tuple(np.array(list(accuracies))[order].tolist())
+    return RankTable(names, values.mean(axis=1), rank[order], p, population, n, _too_few(len(pairs), n, population))
+
+
+def _wilcoxon(gaps: np.ndarray) -> float:
+    gaps = np.round(gaps, DIGITS)
+    return float(stats.wilcoxon(gaps).pvalue) if gaps.any() else 1.0
+
+
+def holm(p: Sequence[float]) -> np.ndarray:
+    """Holm's step-down correction: the i-th smallest of k times k + 1 - i, never falling, at most 1."""
+    given = np.asarray(p, dtype=float)
+    order = np.argsort(given, kind="stable")
+    out = np.empty_like(given)
+    out[order] = np.minimum(1, np.maximum.accumulate(given[order] * np.arange(len(given), 0, -1)))
+    return out
+
+
+def _too_few(pairs: int, n: int, population: str) -> str:
+    """The smallest p of n signs is 2 / 2^n: three seeds cannot go below .25."""
+    floor = min(1.0, pairs * 2 / 2**n)
+    if floor < LEVEL or not pairs:
+        return ""
+    need = next(k for k in itertools.count(n) if pairs * 2 / 2**k < LEVEL)
+    return f"{n} {population} cannot show a difference: the corrected p is at least {floor:.2g}; it takes {need} {population}"
+
+
+# The answer of a comparison
+
+
+class Answer(NamedTuple):
+    """What a comparison says; None where no method deserves the name."""
+
+    best: str | None  # improves most clients over FedAvg and Local, then by most
+    fairest: str | None  # smallest deviation over clients of those whose mean beats FedAvg's and Local's
+    cheapest: str | None  # fewest bytes of the same
+    recommended: str | None  # chosen on validation data alone
+    reason: str  # of the recommendation
+    significant: bool  # whether `best` is significantly better than every other method
+    unbeaten: tuple[str, ...]  # the methods it is not significantly better than
+    gain: Improvement  # of `best`
+    population: str  # what the significance speaks of: "10 clients"
+    note: str  # said where that is too few
+
+
+def answer(
+    test: Mapping[str, ArrayLike],
+    validation: Mapping[str, ArrayLike],
+    traffic: Mapping[str, float],
+    fixed_split: bool,
+    fedavg: str = "fedavg",
+    local: str = "local",
+) -> Answer:
+    """The answer from [seeds, clients] accuracies and bytes of every method; figures are means over seeds of each seed's."""
+    for name in (fedavg, local):
+        if name not in test:
+            raise BadInput(f"'{name}' is not among the methods {', '.join(test)}: a gain is measured over FedAvg and Local")
+    for name in {**test, **validation}:
+        if name not in traffic:
+            raise BadInput(f"'{name}' has accuracies, but no bytes{nearest(name, traffic)}")
+    table = rank_table(test, fixed_split)
+    runs = {name: np.atleast_2d(np.asarray(a, dtype=float)) for name, a in test.items()}
+    gains = {
+        name: Improvement(*map(_mean, zip(*map(improvement, qoi(a, runs[fedavg], runs[local])), strict=True)))
+        for name, a in runs.items()
+    }
+    better = [name for name in test if gains[name].pui > 0]
+    best = max(better, key=lambda name: (round(gains[name].pui, DIGITS), gains[name].api), default=None)
+    means = {name: _mean([_mean(seed) for seed in a]) for name, a in runs.items()}
+    worthy = [name for name in test if round(means[name] - max(means[fedavg], means[local]), DIGITS) > 0]
+    unbeaten = tuple(name for name in table.methods if best and name != best and not table.beats(best, name))
+    recommended, reason = recommend(validation, traffic, fixed_split)
+    return Answer(
+        best,
+        min(worthy, key=lambda name: _mean([_deviation(seed) for seed in runs[name]]), default=None),
+        min(worthy, key=lambda name: (traffic[name], -means[name]), default=None),
+        recommended,
+        reason,
+        best is not None and not unbeaten,
+        unbeaten,
+        gains[best] if best else improvement([]),
+        f"{table.n} {table.population}",
+        table.note,
+    )
+
+
+def _deviation(accuracy: np.ndarray) -> float:
+    found = there(accuracy)
+    return float(found.std(ddof=1)) if len(found) > 1 else 0.0
+
+
+def recommend(validation: Mapping[str, ArrayLike], traffic: Mapping[str, float], fixed_split: bool) -> tuple[str | None, str]:
+    """(method, reason): the one of least traffic within one standard error of the best mean validation accuracy."""
+    values = units(validation, fixed_split) if validation else np.empty((0, 0))
+    if not values.size:
+        return None, "there are no validation data to choose on"
+    names, means, n = list(validation), values.mean(axis=1), values.shape[1]
+    top = int(means.argmax())
+    gaps = np.round(values[top] - values, DIGITS)
+    error = gaps.std(axis=1, ddof=1) / sqrt(n) if n > 1 else np.zeros(len(names))
+    close = [i for i in range(len(names)) if gaps[i].mean() <= error[i]]
+    chosen = min(close, key=lambda i: (traffic[names[i]], -means[i]))
+    if chosen == top:
+        return names[
+            top
+        ], f"it has the highest mean accuracy on validation data, {means[top]:.1%}, and no cheaper method is close"
+    return names[chosen], (
+        f"its mean accuracy on validation data, {means[chosen]:.1%}, is within one standard error of the highest "
+        f"({names[top]}, {means[top]:.1%}), for {traffic[names[chosen]] / 1e6:,.1f} MB "
+        f"instead of {traffic[names[top]] / 1e6:,.1f}"
+    )
+
+
+def sentences(answer: Answer) -> str:
+    """The answer as one short paragraph."""
+    if answer.best is None:
+        said = ["No method improves any client over both FedAvg and Local."]
+    else:
+        said = [
+            f"{answer.best} performs best: it improves {answer.gain.pui:.0f} % of the clients over both FedAvg and Local, "
+            f"by {answer.gain.api:.1f} points on average."
+        ]
+        test = f"(Wilcoxon signed-rank over {answer.population}, Holm-corrected, 5 %)"
+        if answer.significant:
+            said.append(f"It is significantly better than every other method {test}.")
+        else:
+            said.append(f"It is not significantly better than {_list(answer.unbeaten)} {test}.")
+            said += [answer.note[:1].upper() + answer.note[1:] + "."] if answer.note else []
+    if answer.fairest is None:
+        said.append("No method's mean accuracy beats both FedAvg's and Local's.")
+    else:
+        said.append(
+            f"Of the methods whose mean accuracy beats both, {answer.fairest} is the fairest (smallest deviation over clients) "
+            f"and {answer.cheapest} the cheapest (fewest bytes)."
+        )
+    said.append(f"Recommended: {answer.recommended or 'none'}, as {answer.reason}.")
+    return " ".join(said)
+
+
+def _list(names: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
