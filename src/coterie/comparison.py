@@ -18,6 +18,7 @@ from .build import Given, Networks, federation_of
 from .config import Experiment
 from .data.federation import Federation
 from .errors import BadInput
+from .evaluation import Answer, answer
 from .experiment import Run, check_unused, execute, load, resume, start, status
 from .folder import CONFIG, facts, write
 from .metrics import mean, total
@@ -68,6 +69,19 @@ class Comparison:
     def fixed_split(self) -> bool:
         """Whether every seed dealt the same rows to the same clients."""
         return len({facts(run.folder)["data"] for run in next(iter(self.runs.values()))}) == 1
+
+    def answer(self) -> Answer | None:
+        """Best, fairest, cheapest and recommended; None without FedAvg, Local, accuracies or validation data to choose on."""
+        if not {"fedavg", "local"} <= set(self.runs) or self.first.measure != "accuracy" or self.first.part != "test":
+            return None
+        test, validation = (
+            {name: np.stack([run.accuracy(part) for run in runs]) for name, runs in self.runs.items()}
+            for part in ("test", "validation")
+        )
+        if any(not a.size or np.isnan(a).all() for a in validation.values()):
+            return None
+        traffic = {row.method: row.bytes_down + row.bytes_up for row in self.rows()}
+        return answer(test, validation, traffic, self.fixed_split)
 
     def difference(self, method: str, other: str) -> Difference:
         """How much better `method` serves a client than `other`, on the measured part, with its interval."""

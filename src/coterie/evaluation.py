@@ -20,6 +20,7 @@ from sklearn.metrics import roc_curve
 from .errors import BadInput, nearest
 
 LEVEL = 0.05  # of every test and, as 1 - LEVEL, of every interval
+FEW = 13  # gaps whose signs are all tried
 DIGITS = 9  # differences below are rounding of means, not gains
 
 
@@ -147,7 +148,7 @@ def worst(accuracy: ArrayLike) -> float:
 def _count(share: float, clients: int) -> int:
     if not 0 < share <= 1:
         raise BadInput(f"share = {share:g} of the clients: give more than 0 and at most 1")
-    return ceil(round(share * clients, DIGITS))  # 0.1 * 30 is a little more than 3
+    return ceil(round(share * clients, DIGITS))  # 0.07 * 100 is a little more than 7
 
 
 def worst_share(accuracy: ArrayLike, share: float = 0.1) -> float:
@@ -184,25 +185,18 @@ class FalseAccepts(NamedTuple):
 def false_accepts(labels: ArrayLike, scores: ArrayLike, baseline: ArrayLike, threshold: float = 0.5) -> FalseAccepts:
     """False accepts over those of a baseline, at the threshold whose false rejects are closest to the baseline's.
 
-    The baseline accepts scores of at least `threshold`. Where several thresholds reject alike, both take the one of fewest false
-    accepts, so that a model beside itself has 1; of two equally close, the one with fewer false rejects.
+    The baseline accepts scores of at least `threshold`. Of equally close thresholds the one with fewer false rejects counts,
+    then with fewer false accepts: a model beside itself has at most 1, and just below it where positives are many.
     """
     truth = np.asarray(labels).astype(bool)
     if truth.all() or not truth.any():
         raise BadInput(f"labels of {len(truth)} rows are all alike: false accepts and rejects need rows of both classes")
-    base, own = np.asarray(baseline, dtype=float), np.asarray(scores, dtype=float)
-    aim = float((base[truth] < threshold).mean())
-    fa0, fr0, _ = _operate(truth, base, aim)
-    fa, fr, chosen = _operate(truth, own, aim)
-    return FalseAccepts(_ratio(fa, fa0), _ratio(fr, fr0), chosen)
-
-
-def _operate(truth: np.ndarray, scores: np.ndarray, aim: float) -> tuple[float, float, float]:
-    """(FA, FR, threshold) with the FR closest to the aim."""
-    fa, accepted, thresholds = roc_curve(truth, scores, drop_intermediate=False)
+    base = np.asarray(baseline, dtype=float)
+    fa0, fr0 = float((base[~truth] >= threshold).mean()), float((base[truth] < threshold).mean())
+    fa, accepted, thresholds = roc_curve(truth, np.asarray(scores, dtype=float), drop_intermediate=False)
     fr = np.round(1 - accepted, DIGITS)
-    best = np.lexsort((fa, fr, np.round(np.abs(fr - aim), DIGITS)))[0]  # the last key is the first to count
-    return float(fa[best]), float(fr[best]), float(thresholds[best])
+    best = np.lexsort((fa, fr, np.round(np.abs(fr - fr0), DIGITS)))[0]  # the last key is the first to count
+    return FalseAccepts(_ratio(float(fa[best]), fa0), _ratio(float(1 - accepted[best]), fr0), float(thresholds[best]))
 
 
 def _ratio(a: float, b: float) -> float:
@@ -335,8 +329,15 @@ def rank_table(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> RankTa
 
 
 def _wilcoxon(gaps: np.ndarray) -> float:
+    """Two-sided p; few gaps by all their signs, as scipy's exact way with ties takes seconds and others than exact mislead."""
     gaps = np.round(gaps, DIGITS)
-    return float(stats.wilcoxon(gaps).pvalue) if gaps.any() else 1.0
+    gaps = gaps[gaps != 0]
+    n = len(gaps)
+    if n > FEW:
+        return float(stats.wilcoxon(gaps).pvalue)
+    ranks = stats.rankdata(np.abs(gaps))
+    signs = 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1) - 1
+    return float((np.abs(signs @ ranks) >= abs(np.sign(gaps) @ ranks)).mean())
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
@@ -392,16 +393,13 @@ def answer(
             raise BadInput(f"'{name}' has accuracies, but no bytes{nearest(name, traffic)}")
     table = rank_table(test, fixed_split)
     runs = {name: np.atleast_2d(np.asarray(a, dtype=float)) for name, a in test.items()}
-    gains = {
-        name: Improvement(*map(_mean, zip(*map(improvement, qoi(a, runs[fedavg], runs[local])), strict=True)))
-        for name, a in runs.items()
-    }
+    gains = _gains(test, fedavg, local)
     better = [name for name in test if gains[name].pui > 0]
     best = max(better, key=lambda name: (round(gains[name].pui, DIGITS), gains[name].api), default=None)
     means = {name: _mean([_mean(seed) for seed in a]) for name, a in runs.items()}
     worthy = [name for name in test if round(means[name] - max(means[fedavg], means[local]), DIGITS) > 0]
     unbeaten = tuple(name for name in table.methods if best and name != best and not table.beats(best, name))
-    recommended, reason = recommend(validation, traffic, fixed_split)
+    recommended, reason = recommend(validation, traffic, fixed_split, fedavg, local)
     return Answer(
         best,
         min(worthy, key=lambda name: _mean([_deviation(seed) for seed in runs[name]]), default=None),
@@ -416,30 +414,55 @@ def answer(
     )
 
 
+def _gains(accuracies: Mapping[str, ArrayLike], fedavg: str, local: str) -> dict[str, Improvement]:
+    """Every method's figures of each seed, averaged over seeds."""
+    floor = [np.atleast_2d(np.asarray(accuracies[name], dtype=float)) for name in (fedavg, local)]
+    return {
+        name: Improvement(*map(_mean, zip(*map(improvement, qoi(np.atleast_2d(a), *floor)), strict=True)))
+        for name, a in accuracies.items()
+    }
+
+
 def _deviation(accuracy: np.ndarray) -> float:
     found = there(accuracy)
     return float(found.std(ddof=1)) if len(found) > 1 else 0.0
 
 
-def recommend(validation: Mapping[str, ArrayLike], traffic: Mapping[str, float], fixed_split: bool) -> tuple[str | None, str]:
-    """(method, reason): the one of least traffic within one standard error of the best mean validation accuracy."""
+def recommend(
+    validation: Mapping[str, ArrayLike],
+    traffic: Mapping[str, float],
+    fixed_split: bool,
+    fedavg: str = "fedavg",
+    local: str = "local",
+) -> tuple[str | None, str]:
+    """(method, reason): of those within one standard error of the best mean validation accuracy, the one of least traffic.
+
+    At equal traffic the one that improves more clients, then the higher mean: a mean alone may rest on a few clients.
+    """
     values = units(validation, fixed_split) if validation else np.empty((0, 0))
     if not values.size:
         return None, "there are no validation data to choose on"
     names, means, n = list(validation), values.mean(axis=1), values.shape[1]
+    gains = _gains(validation, fedavg, local) if fedavg in validation and local in validation else {}
+    pui = [round(gains[name].pui, DIGITS) if gains else 0.0 for name in names]
+    cost = [traffic[name] for name in names]
     top = int(means.argmax())
     gaps = np.round(values[top] - values, DIGITS)
     error = gaps.std(axis=1, ddof=1) / sqrt(n) if n > 1 else np.zeros(len(names))
     close = [i for i in range(len(names)) if gaps[i].mean() <= error[i]]
-    chosen = min(close, key=lambda i: (traffic[names[i]], -means[i]))
+    chosen = min(close, key=lambda i: (cost[i], -pui[i], -means[i]))
     if chosen == top:
         return names[
             top
         ], f"it has the highest mean accuracy on validation data, {means[top]:.1%}, and no cheaper method is close"
+    ground = (
+        f"for {cost[chosen] / 1e6:,.1f} MB instead of {cost[top] / 1e6:,.1f}"
+        if cost[chosen] < cost[top]
+        else f"and it improves {pui[chosen]:.0f} % of the clients there instead of {pui[top]:.0f} %"
+    )
     return names[chosen], (
         f"its mean accuracy on validation data, {means[chosen]:.1%}, is within one standard error of the highest "
-        f"({names[top]}, {means[top]:.1%}), for {traffic[names[chosen]] / 1e6:,.1f} MB "
-        f"instead of {traffic[names[top]] / 1e6:,.1f}"
+        f"({names[top]}, {means[top]:.1%}), {ground}"
     )
 
 
@@ -461,10 +484,9 @@ def sentences(answer: Answer) -> str:
     if answer.fairest is None:
         said.append("No method's mean accuracy beats both FedAvg's and Local's.")
     else:
-        said.append(
-            f"Of the methods whose mean accuracy beats both, {answer.fairest} is the fairest (smallest deviation over clients) "
-            f"and {answer.cheapest} the cheapest (fewest bytes)."
-        )
+        fair, cheap = "the fairest (smallest deviation over clients)", "the cheapest (fewest bytes)"
+        other = "" if answer.cheapest == answer.fairest else f"{answer.cheapest} "
+        said.append(f"Of the methods whose mean accuracy beats both, {answer.fairest} is {fair} and {other}{cheap}.")
     said.append(f"Recommended: {answer.recommended or 'none'}, as {answer.reason}.")
     return " ".join(said)
 

@@ -18,6 +18,7 @@ from rich.table import Table as Grid
 from .comparison import Comparison, Row
 from .config import options_of
 from .data.federation import Federation, table
+from .evaluation import sentences
 from .folder import Run
 from .methods import METHODS
 from .metrics import share
@@ -156,6 +157,9 @@ def show_comparison(comparison: Comparison) -> None:
     sign = -1 if first.measure == "accuracy" else 1
     for row in sorted(comparison.rows(), key=lambda r: sign * r.mean):
         grid.add_row(*_cells(row, first))
+    found = comparison.answer()
+    if found:
+        say(sentences(found) + "\n")
     unit = " in %" if first.measure == "accuracy" else ""
     plural = "s" if seeds > 1 else ""
     say(f"{first.part.capitalize()} {first.measure}{unit} of every client's own model: {clients:,} clients, {seeds} seed{plural}")
