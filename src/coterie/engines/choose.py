@@ -49,21 +49,23 @@ def choose(
     if given.path != "vectorized":
         times["sequential", widths[-1]] = trial.seconds("sequential", 1, False)
     path, width = min(times, key=lambda k: times[k])
-    if engine.free_threads and torch.get_num_threads() > 1:  # small networks lose more to waiting than they gain
+    chunk = width if path == "vectorized" else 1
+    steps = sum(engine._steps(p.plan, i, counts) for p in exchange.passes if p.plan for i in clients)
+    long = times[path, width] * steps * engine.rounds > REPAID
+    if engine.free_threads and torch.get_num_threads() > 1:
         many = torch.get_num_threads()
         torch.set_num_threads(1)
-        alone = trial.seconds(path, width if path == "vectorized" else 1, False)
-        if alone > 1.25 * times[path, width]:  # several threads must earn their keep: on a busy machine they cost most
+        alone = trial.seconds(path, chunk, False)
+        # small networks lose more to waiting than they gain, and on a busy machine threads cost most: they must earn their
+        # keep, but for a long run, which is compiled, one thread must be clearly better
+        if alone > (0.8 if long else 1.25) * times[path, width]:
             torch.set_num_threads(many)
         else:
             times[path, width] = alone
     engine.free_threads = False
     compile_ = given.compile
     if compile_ == "auto":
-        steps = sum(engine._steps(p.plan, i, counts) for p in exchange.passes if p.plan for i in clients)
-        compile_ = "no"
-        if times[path, width] * steps * engine.rounds > REPAID:
-            compile_ = "yes" if trial.seconds(path, width if path == "vectorized" else 1, True) < times[path, width] else "no"
+        compile_ = "yes" if long and trial.seconds(path, chunk, True) < times[path, width] else "no"
     return given._replace(path=path, width=width, compile=compile_)
 
 
