@@ -6,11 +6,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 from coterie.checkpoint import checkpoints, load_tree, save_tree
+from coterie.engines import local
 from coterie.engines.local import Settings
+from coterie.engines.plans import batch_rows
 from coterie.experiment import checkpoint, restore
 from coterie.method import stages
 from coterie.methods import METHODS
-from tools import MODELS, OPTIONS, SEQUENTIAL, STACKED, TRAIN, assert_same, float64, personal, play, tiny, tiny_model
+from tools import MODELS, OPTIONS, SEQUENTIAL, TRAIN, assert_same, float64, personal, play, tiny, tiny_model
 
 every_method = pytest.mark.parametrize("name", sorted(METHODS))
 
@@ -41,14 +43,12 @@ def test_sampling_and_dropouts_agree_on_both_paths(name):
 
 
 @every_method
-def test_padding_changes_nothing(name):
-    """More padding (one larger client beside, that nobody asks) leaves everybody's model as it was."""
+def test_padding_changes_nothing(name, monkeypatch):
+    """Three more padded rows in every batch, in every pass, leave every model as it was."""
     with float64():
-        federation = tiny()
-        wide = federation._replace(x=federation.x.clone())
-        alone = play(name, federation, settings=SEQUENTIAL)
-        stacked = play(name, wide, settings=STACKED)
-        assert_same(personal(alone), personal(stacked))
+        plain = personal(play(name))
+        monkeypatch.setattr(local, "batch_rows", lambda plan, largest: batch_rows(plan, largest) + 3)
+        assert_same(plain, personal(play(name)))
 
 
 @every_method
