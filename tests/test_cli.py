@@ -275,8 +275,10 @@ def test_a_comparison_prints_one_table_best_first(coterie, tmp_path):
     arguments = ["compare", "--methods", "fedavg, local", "--seeds", "2", *WORDS, "--fedavg.beta", "0.5", "--out", "c"]
     code, out, errors = coterie(*arguments)
     assert (code, errors) == (0, "")
-    assert out.startswith("Test accuracy in % of every client's own model: 4 clients, 2 seeds\n")
-    rows = table_rows(out)
+    title = "Test accuracy in % of every client's own model: 4 clients, 2 seeds\n"
+    answer, table = out.split(title)
+    assert "Recommended: " in answer  # the answer stands above the table
+    rows = table_rows(table.split("Difference in points")[0])
     means = [float(row[1]) for row in rows]
     assert means == sorted(means, reverse=True)
     assert {row[0].strip() for row in rows} == {"fedavg", "local"}

@@ -86,7 +86,7 @@ def test_defaults_written_are_those_that_ran(tmp_path):
     run = execute(change(Experiment(), FAST | {"rounds": 1, "models": "no"}), tmp_path / "run")
     written = read_experiment_file(run.folder / "config.toml")
     assert written.split == {"name": "classes", "classes_each": 3, "jitter": 0.0}
-    assert written.model == {"name": "dnn", "hidden": 32}
+    assert written.model == {"name": "dnn", "hidden": 32, "norm": False}
     assert written.data["clients"] == len(run.rows) == 20
     assert written.engine.chosen == "vectorized:20:no"
     assert run.facts["models"] == [{"name": "dnn", "parameters": 64 * 32 + 32 + 320 + 10}]

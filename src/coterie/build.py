@@ -130,7 +130,8 @@ def models_of(experiment: Experiment, federation: Federation, given: Networks = 
     shape, classes = federation.input_shape, federation.classes or 1
     models = []
     for net in (n.strip() for n in name.split(",")):
-        options = {k: v for k, v in words.items() if k in options_of("model", net)}
+        known = options_of("model", net)
+        options = {k: d for k, (_, d) in known.items() if d is not None} | {k: v for k, v in words.items() if k in known}
         if net == "lstm" and federation.table is not None:
             options["table"] = federation.table
         task = "squared" if federation.classes == 0 else "binary" if net == "lstm" and federation.classes == 2 else "classes"

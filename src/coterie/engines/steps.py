@@ -11,7 +11,7 @@ from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from ..method import Tree
+from ..method import Batch, Tree
 
 
 def _freeze(active: Tensor, new: Tree, old: Tree) -> Tree:
@@ -56,13 +56,14 @@ class Stepper:
         program: Any = None
         for s in range(count):
             batch, active = batches(s)
+            rows = list(batch) if isinstance(batch, Batch) else pytree.tree_leaves(batch)
             active = everyone if active is None else active
             if program is None:  # all batches of a pass have one shape
-                program, changed = self._program(step, leaves, spec, list(batch), pytree.tree_structure(batch), active)
+                program, changed = self._program(step, leaves, spec, rows, pytree.tree_structure(batch), active)
                 keep = torch.contiguous_format if self.vectorized else torch.preserve_format
                 # the program writes its result over the carry: never over somebody else's tensors
                 leaves = [a.clone(memory_format=keep) if k in changed else a for k, a in enumerate(leaves)]
-            program(active, leaves, list(batch))
+            program(active, leaves, rows)
         return pytree.tree_unflatten(leaves, spec)
 
     def _program(self, step: Any, leaves: list[Tensor], spec: Any, batch: list[Tensor], batch_spec: Any, active: Tensor) -> Any:
