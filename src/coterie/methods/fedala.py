@@ -5,7 +5,7 @@ A client does not start its round at the global Theta but at a mixture of it wit
 element in the p top layers; the layers below take Theta whole:
     Theta^_i = Theta_i + (Theta - Theta_i) * W_i on the top,  W_i <- clip(W_i - eta grad_W f_i(Theta^_i), 0, 1),
 W_i learned on a random share s of the training rows, both models held fixed. Then FedAvg's local training from Theta^_i.
-The model used is Theta^_i for the Theta that is current.
+The model used is Theta^_i for the Theta that is current. Written from the abstract and from memory, not beside the paper's text.
 Readings: W_i starts at 1 and is kept from round to round; at a client's first visit both models are the same and there is
 nothing to learn; the learning "until convergence" of the second is `first_epochs` passes, afterwards one a round.
 """
