@@ -105,7 +105,7 @@ def engine_rate(method: str, name: str, data: Federation, batch: int, shape: tup
     best = 0.0
     for number in range(7):
         begin = time.perf_counter()
-        _, traffic = engine.exchange(0, Moment("train", number), everyone, lambda i: w, set(everyone), set(everyone))
+        _, traffic, _ = engine.exchange(0, Moment("train", number), everyone, lambda i: w, set(everyone), set(everyone))
         if number:
             best = max(best, traffic.steps / (time.perf_counter() - begin))
     return best, engine.settings[0], torch.get_num_threads()

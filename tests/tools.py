@@ -129,9 +129,9 @@ def watched(name: str, **more: Any) -> tuple[Loop, list[tuple[dict[int, Any], An
 
     def exchange(index, when, clients, send, *rest):
         sent = {i: send(i) for i in clients}
-        replies, traffic = original(index, when, clients, send, *rest)
-        trips.append((sent, replies, traffic))
-        return replies, traffic
+        outcome = original(index, when, clients, send, *rest)
+        trips.append((sent, outcome.replies, outcome.traffic))
+        return outcome
 
     loop.engine.exchange = exchange
     loop.go(until=1)

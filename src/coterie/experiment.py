@@ -28,13 +28,16 @@ from .folder import (
     read_experiment,
     run_folder,
     save_models,
+    save_scores,
     status,
     write_config,
     write_facts,
+    write_split,
 )
 from .method import stages
 from .methods import METHODS
 from .metrics import Table
+from .progress import Progress, alone
 from .run import Loop, Position, Report, check
 
 __all__ = [
@@ -100,7 +103,8 @@ def execute(
     with _threads(experiment.engine.threads):
         loop, experiment = start(experiment, data, models)
         folder.mkdir(parents=True, exist_ok=True)
-        return _play(loop, experiment, folder, watch)
+        with alone(folder):
+            return _play(loop, experiment, folder, watch)
 
 
 def check_unused(folder: Path) -> None:
@@ -117,7 +121,7 @@ def resume(folder: Path, watch: Watch = lambda report: None, data: Given = None,
     experiment = read_experiment(folder)
     if status(folder) == "finished":
         return load(folder)
-    with _threads(experiment.engine.threads):
+    with alone(folder), _threads(experiment.engine.threads):
         loop, experiment = start(experiment, data, models)
         if status(folder):  # else it was stopped before a word of it was written
             _check_same(loop, folder)
@@ -151,9 +155,12 @@ def _play(loop: Loop, experiment: Experiment, folder: Path, watch: Watch) -> Run
     """Train to the end, writing down what is needed to go on or to run again."""
     write_config(folder, experiment)
     write_facts(folder, loop, "running")
+    write_split(folder, loop.federation)
+    progress = Progress(folder, loop.done)
     every = experiment.keep.checkpoint
 
     def after(loop: Loop, report: Report) -> None:
+        progress.add(report)
         if not experiment.engine.chosen and loop.done == 1:
             write_config(folder, _with_choice(experiment, loop))
         _write_notes(folder, loop, report.rounds)
@@ -165,6 +172,8 @@ def _play(loop: Loop, experiment: Experiment, folder: Path, watch: Watch) -> Run
     experiment = _with_choice(experiment, loop)
     if experiment.keep.models:
         save_models(loop, folder)
+    save_scores(loop, folder)
+    loop.engine.finish(loop.everyone, loop.payload(), loop.when())
     write_config(folder, experiment)
     loop.table.write(folder / METRICS)
     if every:
@@ -188,13 +197,12 @@ def _write_notes(folder: Path, loop: Loop, rounds: int) -> None:
 
 def checkpoint(loop: Loop, folder: Path) -> None:
     """All that a run is at this moment; `coterie resume` goes on from it."""
-    states = [store.everything() for store in loop.engine.states]
     stage, round, server = loop.position
     tree = {
         "stage": stage,
         "round": round,
         "server": server,
-        "states": states,
+        "states": loop.engine.dump(),
         "settings": [tuple(s) for s in loop.engine.settings],
     }
     save_checkpoint(folder, loop.done, tree, {METRICS: loop.table.write})
@@ -204,9 +212,6 @@ def restore(loop: Loop, folder: Path) -> None:
     """Put a run where a checkpoint says."""
     tree = load_checkpoint(folder)
     loop.position = Position(tree["stage"], tree["round"], tree["server"])
-    loop.engine.stage = tree["stage"]
     loop.engine.settings = [Settings(*s) for s in tree["settings"]]
-    for store, (clients, stacked) in zip(loop.engine.states, tree["states"], strict=True):
-        if clients:
-            store.scatter(clients, stacked)
+    loop.engine.restore(tree["states"], tree["stage"])
     loop.table = Table.read(folder / METRICS)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -24,7 +25,8 @@ from torch import nn
 from . import __version__
 from .checkpoint import checkpoints, place
 from .config import Experiment, read_experiment_file, to_toml
-from .data.federation import checksum
+from .data.counts import label_counts
+from .data.federation import Federation, checksum
 from .errors import BadInput
 from .metrics import Summary, Table, summarize, values
 from .model import Model
@@ -32,6 +34,7 @@ from .models import nets
 from .run import Loop
 
 CONFIG, FACTS, METRICS = "config.toml", "run.json", "metrics.parquet"
+SPLIT, SCORES = "split.parquet", "scores.parquet"
 LIBRARIES = ("torch", "numpy", "scikit-learn", "scipy", "pyarrow", "safetensors")
 
 
@@ -150,6 +153,30 @@ def write_facts(folder: Path, loop: Loop, status: str) -> dict[str, Any]:
     }
     write(folder / FACTS, json.dumps(known, indent=1))
     return known
+
+
+def write_split(folder: Path, federation: Federation) -> None:
+    """How many rows of each class every client holds, where there are classes."""
+    if federation.classes and not (folder / SPLIT).exists():
+        _write_table(label_counts(federation), folder / SPLIT)
+
+
+def save_scores(loop: Loop, folder: Path) -> None:
+    """What every client's own model says to its test rows, where there are two classes: false accepts are counted from it."""
+    if loop.federation.classes != 2 or "test" not in loop.schedule.parts:
+        return
+    found = [
+        {"client": np.full(len(y), i, dtype=np.int32), "label": y.astype(np.int8), "score": p[:, 1].astype(np.float64)}
+        for i, y, p in loop.engine.predictions(loop.everyone, loop.payload(), loop.when(), "test")
+    ]
+    if found:
+        _write_table(pa.table({k: np.concatenate([f[k] for f in found]) for k in found[0]}), folder / SCORES)
+
+
+def _write_table(table: pa.Table, path: Path) -> None:
+    temporary = path.with_suffix(".part")
+    pq.write_table(table, temporary, compression="zstd")
+    place(temporary, path)
 
 
 def networks(loop: Loop) -> list[dict[str, Any]]:

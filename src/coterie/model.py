@@ -130,6 +130,14 @@ class Model:
         """Soft predictions [B, classes]."""
         return F.softmax(self.logits(point, batch) / temperature, dim=-1)
 
+    def chances(self, point: Point, batch: Batch) -> Tensor:
+        """Probabilities [B, classes] of any classification, [B, 2] where the network has one output."""
+        logits = self.logits(point, batch)
+        if self.task == "classes":
+            return F.softmax(logits, dim=-1)
+        yes = torch.sigmoid(logits.squeeze(-1))
+        return torch.stack([1 - yes, yes], dim=-1)
+
     def loss(self, point: Point, batch: Batch) -> Tensor:
         """Mean loss on a batch, as the model is used."""
         return average(_row_losses[self.task](self.logits(point, batch), batch.y), batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +11,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .data.federation import Federation
-from .engines.local import LocalEngine, Moment, Traffic
+from .engines.base import Engine, Measured, Moment, Traffic
 from .errors import BadInput
 from .method import Facts, Method, Stage
-from .metrics import EVERYONE, Table
+from .metrics import EVERYONE, Table, mean
 from .rng import stream
 
 
@@ -108,8 +108,15 @@ class Loop:
     """A run under way: `go()` plays it to the end; `position`, `table` and the engine's states are all it is."""
 
     def __init__(
-        self, engine: LocalEngine, federation: Federation, schedule: Schedule, seed: int, position: Position | None = None
+        self,
+        engine: Engine,
+        federation: Federation,
+        schedule: Schedule,
+        seed: int,
+        position: Position | None = None,
+        answers: Mapping[tuple[str, int, int], set[int]] | None = None,  # (stage, round, exchange): who answered, to play again
     ):
+        self.answers = answers
         self.engine, self.federation, self.schedule, self.seed = engine, federation, schedule, seed
         self.program = engine.programs[0]
         self.facts = facts(federation, engine.models, engine.architecture, schedule)
@@ -150,19 +157,22 @@ class Loop:
     def _round(self, stage: Stage, number: int, server: Any) -> tuple[Any, list[int], Traffic]:
         """All exchanges of one round."""
         asked, averaged, answered = self._who(stage, number)
+        took_part = set(asked)
         when = Moment(stage.name, number)
         traffic = Traffic()
         for k, exchange in enumerate(stage.method.round):
             send = self._sender(exchange.send, server, stage.name, number, k)
             storage = frozenset(t.untyped_storage().data_ptr() for t in pytree.tree_leaves(server) if isinstance(t, torch.Tensor))
-            replies, cost = self.engine.exchange(k, when, asked, send, answered, averaged, storage)
+            if self.answers is not None:
+                answered = self.answers.get((stage.name, number, k), set())
+            replies, cost, took_part = self.engine.exchange(k, when, asked, send, answered, averaged, storage)
             traffic = traffic.plus(cost)
             if not len(replies.ids):
                 break  # nothing reached the server: it has nothing to base the next exchange on
             with torch.no_grad():
                 server = exchange.receive(server, replies, stream(self.seed, "receive", stage.name, number, k))
-            asked = [i for i in asked if i in answered]  # who was lost in one exchange is not asked in the next
-        return server, sorted(answered), traffic
+            asked = [i for i in asked if i in took_part]  # who was lost in one exchange is not asked in the next
+        return server, sorted(took_part), traffic
 
     def _sender(self, send: Any, server: Any, *when: object) -> Callable[[int], Any]:
         return lambda i: send(server, i, stream(self.seed, "send", *when, i))
@@ -187,6 +197,7 @@ class Loop:
             "bytes_broadcast": traffic.broadcast,
             "bytes_up": traffic.up,
             "steps": traffic.steps,
+            "clients": len(clients),
             "seconds": seconds,
         }
         for metric, value in costs.items():
@@ -197,14 +208,13 @@ class Loop:
         accuracy = loss = None
         last_of_stage = self.position.round == self.lengths[self.position.stage]
         if done % self.schedule.every == 0 or done == total or last_of_stage:
-            measured = self.evaluate()
+            measured = self.evaluate(final=done == total)
             for (view, part, metric), column in measured.items():
                 self.table.add(stage.name, done, np.arange(len(column)), view, part, metric, column)
             part = "validation" if "validation" in self.schedule.parts else self.schedule.parts[-1]
             if np.isnan(measured["personal", part, "accuracy"]).all():
                 part = self.schedule.parts[0]
-            accuracy = float(np.nanmean(measured["personal", part, "accuracy"]))
-            loss = float(np.nanmean(measured["personal", part, "loss"]))
+            accuracy, loss = mean(measured["personal", part, "accuracy"]), mean(measured["personal", part, "loss"])
         return Report(stage.name, done, total, len(clients), seconds, accuracy, loss)
 
     def admit(self, federation: Federation) -> None:
@@ -233,9 +243,9 @@ class Loop:
     def when(self) -> Moment:
         return Moment(self.program[self.position.stage].name, self.position.round)
 
-    def evaluate(self) -> dict[tuple[str, str, str], np.ndarray]:
+    def evaluate(self, final: bool = False) -> Measured:
         """All clients, active or not, on every part of their data."""
-        return self.engine.evaluate(self.everyone, self.payload(), self.when(), self.schedule.parts)
+        return self.engine.evaluate(self.everyone, self.payload(), self.when(), self.schedule.parts, final)
 
     def server_notes(self) -> dict[str, Any]:
         """Matrices and vectors the method writes down (mixing weights, streams, ...)."""

@@ -13,40 +13,15 @@ from torch.utils import _pytree as pytree
 
 from .. import rng as streams
 from ..data.federation import Federation
-from ..method import Batch, Exchange, Method, Pass, Plan, Replies, Stage, Tree
+from ..method import Batch, Exchange, Pass, Plan, Tree
 from ..point import Point, pick, stack
+from ..scores import NAMES as SCORES
+from ..scores import scores
+from .base import Engine, Measured, Moment, Outcome, Send, Settings, Traffic, Uploads, bytes_down, bytes_up
 from .choose import choose, fits
-from .plans import batch_rows, count_steps, draw
+from .plans import FULL, batch_rows, count_steps, draw
 from .states import States, tensors
 from .steps import Stepper
-
-Send = Callable[[int], Tree]
-
-
-class Settings(NamedTuple):
-    """How an architecture's clients run; chosen once, written into the run's configuration and reused on resume."""
-
-    path: str = "auto"  # "vectorized", "sequential"
-    width: int = 0  # clients a chunk; 0: chosen
-    compile: str = "auto"  # "yes", "no"
-
-    @property
-    def open(self) -> bool:
-        """Whether anything is left to choose."""
-        return self.path == "auto" or self.width == 0 or self.compile == "auto"
-
-
-class Traffic(NamedTuple):
-    """Bytes that crossed the border in one exchange, and the steps clients took."""
-
-    down: int = 0  # to every client one by one
-    broadcast: int = 0  # distinct payloads only
-    up: int = 0
-    steps: int = 0
-
-    def plus(self, other: Traffic) -> Traffic:
-        return Traffic(*(a + b for a, b in zip(self, other, strict=True)))
-
 
 class Part(NamedTuple):
     """One part (train, validation, test, public) of all clients as one list of rows."""
@@ -63,57 +38,48 @@ class Part(NamedTuple):
         return cls(torch.as_tensor(rows, dtype=torch.int64), np.cumsum(counts) - counts, counts, int(counts.max(initial=0)))
 
 
-class Moment(NamedTuple):
-    """When something happens: names the random streams."""
+class Worked(NamedTuple):
+    """What a chunk of clients made of one exchange; nothing of it is stored yet."""
 
-    stage: str
-    round: int
-    kind: str = "batches"
+    architecture: int
+    clients: list[int]
+    payloads: list[Tree]
+    state: Tree  # [m, ...]
+    upload: Tree  # [m, ...]
+    steps: int  # client-steps
 
 
-class LocalEngine:
-    """Owns the clients' states and data; only payloads and uploads cross its border."""
+class LocalEngine(Engine):
+    """All clients in this process."""
 
-    def __init__(
-        self,
-        federation: Federation,
-        models: Sequence[Any],
-        programs: Sequence[tuple[Stage, ...]],  # the method's stages, built for each model
-        architecture: np.ndarray,  # [N] index into models
-        seed: int = 0,
-        settings: Sequence[Settings] | None = None,
-    ):
-        self.take(federation)
-        self.models, self.programs, self.architecture, self.seed = models, programs, architecture, seed
-        self.settings = list(settings or [Settings()] * len(models))
-        self.states = [States() for _ in models]
-        self.stage = 0
+    def __init__(self, *given: Any, **named: Any):
+        super().__init__(*given, **named)
+        self.states = [States() for _ in self.models]
         self.free_threads = False  # whether the number of threads may be chosen
-        self.rounds = 1  # rounds the run will take, for the choice of settings
         self._steppers: dict[Any, Stepper] = {}
 
     def take(self, federation: Federation) -> None:
-        """The clients' data; taken again when clients have come."""
+        super().take(federation)
         dtype = torch.get_default_dtype()
         self.x = federation.x.to(dtype) if federation.x.is_floating_point() else federation.x
         self.y = federation.y.to(dtype) if federation.y.is_floating_point() else federation.y
         self.parts = {name: Part.of(getattr(federation, name)) for name in ("train", "validation", "test")}
-        self.public = federation.public
-
-    def method(self, architecture: int) -> Method:
-        return self.programs[architecture][self.stage].method
-
-    def model_of(self, architecture: int, view: str) -> Any:
-        """The network whose points a view gives."""
-        return self.method(architecture).model_of.get(view, self.models[architecture])
 
     def enter(self, stage: int) -> None:
-        """Go to the next stage; its method may want client states of another form."""
         self.stage = stage
         for a, program in enumerate(self.programs):
             convert = program[stage].enter_state
             if convert is not None:
                 self.states[a] = self.states[a].changed(convert)
+
+    def dump(self) -> Tree:
+        return [store.everything() for store in self.states]
+
+    def restore(self, dumped: Tree, stage: int) -> None:
+        self.stage = stage
+        for store, (clients, stacked) in zip(self.states, dumped, strict=True):
+            if clients:
+                store.scatter(clients, stacked)
 
     # One trip to the clients and back
 
@@ -127,28 +93,31 @@ class LocalEngine:
         answered: set[int],
         averaged: set[int],
         shared: frozenset[int] = frozenset(),
-    ) -> tuple[Replies, Traffic]:
-        """Clients work; those that answer keep their new state, those also averaged reach the server.
-
-        `shared` holds the addresses of the server's own storage: payloads that lie there count once for a broadcast.
-        """
-        uploads: list[tuple[int, list[int], Tree]] = []
+    ) -> Outcome:
+        uploads: list[Uploads] = []
         traffic = Traffic()
         sent: set[Any] = set()
+        for a, chunk, payloads, state, upload, steps in self.work(index, when, clients, send):
+            kept = [k for k, i in enumerate(chunk) if i in answered]
+            reached = [k for k in kept if chunk[k] in averaged]
+            if kept:
+                self.states[a].scatter([chunk[k] for k in kept], pick(state, kept))
+            if reached:
+                uploads.append(Uploads(a, [chunk[k] for k in reached], pick(upload, reached)))
+            down = bytes_down(payloads, sent, shared)
+            traffic = traffic.plus(down._replace(up=bytes_up(upload, len(reached)), steps=steps))
+        return Outcome(self.replies(uploads, when), traffic, set(clients) & answered)
+
+    @torch.no_grad()
+    def work(self, index: int, when: Moment, clients: Sequence[int], send: Send) -> Iterator[Worked]:
+        """Clients' new states and uploads, chunk by chunk; whoever asked decides what is kept."""
         for a, chunk, payloads, counts in self._chunks(index, when, clients, send):
             exchange = self.method(a).round[index]
             states = self._gather(a, chunk, payloads, exchange)
             state, upload, steps = self._work(self.settings[a], exchange, when, chunk, states, payloads, counts, index)
             if pytree.tree_structure(state) != pytree.tree_structure(states):
                 raise TypeError("a client's state must keep the structure that `join` gave it")
-            kept = [k for k, i in enumerate(chunk) if i in answered]
-            reached = [k for k, i in enumerate(chunk) if i in answered and i in averaged]
-            if kept:
-                self.states[a].scatter([chunk[k] for k in kept], pick(state, kept))
-            if reached:
-                uploads.append((a, [chunk[k] for k in reached], pick(upload, reached)))
-            traffic = traffic.plus(_count(payloads, upload, len(reached), sent, shared)._replace(steps=steps))
-        return self._replies(uploads, index, when), traffic
+            yield Worked(a, chunk, payloads, state, upload, steps)
 
     def _chunks(
         self, index: int, when: Moment, clients: Sequence[int], send: Send
@@ -330,54 +299,10 @@ class LocalEngine:
         if plan.part != "public":
             part = self.parts[plan.part]
             return self.x, self.y, part, part.counts[chunk]
-        assert self.public is not None
-        part = self.public_draw(when, plan.draw)
-        labels = self.public.y if self.public.y is not None else torch.zeros(len(self.public.x), dtype=torch.int64)
-        public = self.public.x.to(self.x.dtype) if self.x.is_floating_point() else self.public.x
-        return public, labels, part, np.full(len(chunk), part.largest)
-
-    def public_draw(self, when: Moment, rows: int) -> Part:
-        """This round's common rows of the public set."""
-        assert self.public is not None
-        total = len(self.public.x)
-        picked = np.arange(total)
-        if rows:
-            rng = streams.stream(self.seed, "public", when.stage, when.round)
-            picked = rng.choice(total, min(rows, total), replace=False)
-        return Part(torch.as_tensor(picked), np.zeros(1, dtype=np.int64), np.array([len(picked)]), len(picked))
-
-    def _replies(self, uploads: list[tuple[int, list[int], Tree]], index: int, when: Moment) -> Replies:
-        """Uploads in the order of client ids, stacked as one where all architectures send the same."""
-        groups = []
-        for a in sorted({a for a, _, _ in uploads}):
-            ids = [i for b, chunk, _ in uploads if b == a for i in chunk]
-            whole = cat([u for b, _, u in uploads if b == a])
-            order = sorted(range(len(ids)), key=lambda k: ids[k])
-            groups.append(self._one(a, [ids[k] for k in order], pick(whole, order)))
-        if not groups:
-            return Replies(torch.zeros(0, dtype=torch.int64), None, torch.zeros(0))
-        public = self._public_batch(index, when)
-        if len(groups) == 1:
-            return groups[0]._replace(groups=(groups[0],), public=public)
-        ids = [int(i) for g in groups for i in g.ids]
-        order = sorted(range(len(ids)), key=lambda k: ids[k])
-        upload = None
-        if len({_shape(g.upload) for g in groups}) == 1:
-            upload = pick(cat([g.upload for g in groups]), order)
-        whole = self._one(0, [ids[k] for k in order], upload)
-        return whole._replace(groups=tuple(groups), public=public)
-
-    def _one(self, a: int, ids: list[int], upload: Tree) -> Replies:
-        sizes = torch.as_tensor(self.parts["train"].counts[ids], dtype=torch.get_default_dtype())
-        return Replies(torch.tensor(ids), upload, sizes, architecture=a, model=self.models[a])
-
-    def _public_batch(self, index: int, when: Moment) -> Batch | None:
-        plans = [p.plan for e in self.method(0).round for p in e.passes if p.plan and p.plan.part == "public"]
-        if not plans or self.public is None:
-            return None
-        x, y, part, _ = self._source(plans[0], when, [0])
-        rows = part.rows
-        return Batch(x[rows], y[rows], torch.ones(len(rows)), torch.arange(len(rows)), torch.tensor(0))
+        picked = self.public_draw(when, plan.draw)
+        part = Part(torch.as_tensor(picked), np.zeros(1, dtype=np.int64), np.array([len(picked)]), len(picked))
+        dtype = self.x.dtype if self.x.is_floating_point() else torch.get_default_dtype()
+        return *self.public_rows(dtype), part, np.full(len(chunk), len(picked))
 
     # Evaluation
 
@@ -387,7 +312,6 @@ class LocalEngine:
 
     @torch.no_grad()
     def points(self, clients: Sequence[int], send: Send, when: Moment) -> Iterator[tuple[int, list[int], dict[str, Point]]]:
-        """The clients' own models, chunk by chunk: after `personalize`, and every other view of the method."""
         for a in range(len(self.models)):
             method, settings = self.method(a), self._closed(a)
             for chunk in balanced([i for i in sorted(clients) if self.architecture[i] == a], settings.width):
@@ -405,22 +329,53 @@ class LocalEngine:
 
     @torch.no_grad()
     def evaluate(
-        self, clients: Sequence[int], send: Send, when: Moment, parts: Sequence[str] = ("train", "validation", "test")
-    ) -> dict[tuple[str, str, str], np.ndarray]:
-        """Loss and accuracy of every view on every part: {(view, part, metric): [N]}, NaN for an empty part."""
+        self,
+        clients: Sequence[int],
+        send: Send,
+        when: Moment,
+        parts: Sequence[str] = ("train", "validation", "test"),
+        final: bool = False,
+    ) -> Measured:
         place = {i: k for k, i in enumerate(clients)}
-        out: dict[tuple[str, str, str], np.ndarray] = {}
+        out: Measured = {}
+
+        def note(key: tuple[str, str, str], chunk: list[int], values: np.ndarray) -> None:
+            column = out.setdefault(key, np.full(len(clients), np.nan))
+            column[[place[i] for i in chunk]] = values
+
         for a, chunk, views in self.points(clients, send, when):
             stepper = self.stepper(self._closed(a))
             for view, points in views.items():
                 for part in parts:
                     loss, right = self._measure(self.model_of(a, view), stepper, points, chunk, part)
                     n = self.parts[part].counts[chunk]
-                    for metric, total in (("loss", loss), ("accuracy", right)):
-                        column = out.setdefault((view, part, metric), np.full(len(clients), np.nan))
-                        with np.errstate(invalid="ignore", divide="ignore"):
-                            column[[place[i] for i in chunk]] = total / n
+                    with np.errstate(invalid="ignore", divide="ignore"):
+                        note((view, part, "loss"), chunk, loss / n)
+                        note((view, part, "accuracy"), chunk, right / n)
+            if final and "test" in parts and self.models[a].task != "squared":
+                found = [scores(*self._predicted(a, views["personal"], k, i, "test")) for k, i in enumerate(chunk)]
+                for name in SCORES:
+                    note(("personal", "test", name), chunk, np.array([f[name] for f in found]))
         return out
+
+    @torch.no_grad()
+    def predictions(
+        self, clients: Sequence[int], send: Send, when: Moment, part: str
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        for a, chunk, views in self.points(clients, send, when):
+            for k, i in enumerate(chunk):
+                yield i, *self._predicted(a, views["personal"], k, i, part)
+
+    def _predicted(self, a: int, points: Point, k: int, client: int, part: str) -> tuple[np.ndarray, np.ndarray]:
+        """Labels and probabilities that the k-th of stacked models gives its client's rows."""
+        rows = self.parts[part]
+        mine = rows.rows[rows.first[client] : rows.first[client] + rows.counts[client]]
+        point, found = pick(points, k), []
+        for block in mine.split(FULL):
+            size = len(block)
+            batch = Batch(self.x[block], self.y[block], torch.ones(size), torch.arange(size), torch.tensor(0))
+            found.append(self.model_of(a, "personal").chances(point, batch))
+        return self.y[mine].numpy(), torch.cat(found).numpy() if found else np.zeros((0, 2))
 
     def _measure(self, model: Any, stepper: Stepper, points: Point, chunk: list[int], part: str) -> tuple[np.ndarray, np.ndarray]:
         plan = Plan(part=part, batch=256, shuffle=False)
@@ -442,7 +397,6 @@ class LocalEngine:
         return np.array([float(s[0]) for s in sums]), np.array([float(s[1]) for s in sums])
 
     def client_notes(self, clients: Sequence[int]) -> dict[str, dict[int, float]]:
-        """What the method writes down of each client's state."""
         out: dict[str, dict[int, float]] = {}
         for a in range(len(self.models)):
             note = self.method(a).client_notes
@@ -487,32 +441,8 @@ def channels_last(tree: Tree) -> Tree:
     )
 
 
-def cat(trees: list[Tree]) -> Tree:
-    """Stacks of trees joined into one stack."""
-    return trees[0] if len(trees) == 1 else pytree.tree_map(lambda *leaves: torch.cat(leaves), *trees)
-
-
 def balanced(clients: list[int], width: int) -> Iterator[list[int]]:
     """Chunks of nearly equal size, none wider than `width`."""
     chunks = -(-len(clients) // max(1, width))
     for k in range(chunks):
         yield clients[k * len(clients) // chunks : (k + 1) * len(clients) // chunks]
-
-
-def _shape(tree: Tree) -> Any:
-    leaves, spec = pytree.tree_flatten(tree)
-    return str(spec), tuple((tuple(a.shape[1:]), a.dtype) for a in leaves)
-
-
-def _count(payloads: list[Tree], upload: Tree, reached: int, sent: set[Any], shared: frozenset[int]) -> Traffic:
-    """Bytes of a chunk; a payload tensor that lies in the server's own storage is broadcast, any other is for one client."""
-    down = broadcast = 0
-    for payload in payloads:
-        for leaf in pytree.tree_leaves(payload):
-            down += leaf.nbytes
-            known = (leaf.data_ptr(), tuple(leaf.shape)) if leaf.untyped_storage().data_ptr() in shared else None
-            if known is None or known not in sent:
-                broadcast += leaf.nbytes
-                sent.add(known)
-    each = sum(leaf[0].nbytes for leaf in pytree.tree_leaves(upload))
-    return Traffic(down, broadcast, each * reached)

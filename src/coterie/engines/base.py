@@ -1,0 +1,234 @@
+"""What every engine is: the border between a server and its clients, and the server's side of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from .. import rng as streams
+from ..data.federation import Federation
+from ..method import Batch, Method, Replies, Stage, Tree
+from ..point import Point, pick
+
+Send = Callable[[int], Tree]
+Measured = dict[tuple[str, str, str], np.ndarray]  # {(view, part, metric): [clients]}
+
+
+class Settings(NamedTuple):
+    """How an architecture's clients run; chosen once, written into the run's configuration and reused on resume."""
+
+    path: str = "auto"  # "vectorized", "sequential"
+    width: int = 0  # clients a chunk; 0: chosen
+    compile: str = "auto"  # "yes", "no"
+
+    @property
+    def open(self) -> bool:
+        """Whether anything is left to choose."""
+        return self.path == "auto" or self.width == 0 or self.compile == "auto"
+
+
+class Moment(NamedTuple):
+    """When something happens: names the random streams."""
+
+    stage: str
+    round: int
+    kind: str = "batches"
+
+
+class Traffic(NamedTuple):
+    """Bytes that crossed the border in one exchange, and the steps clients took."""
+
+    down: int = 0  # to every client one by one
+    broadcast: int = 0  # distinct payloads only
+    up: int = 0
+    steps: int = 0
+
+    def plus(self, other: Traffic) -> Traffic:
+        return Traffic(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Uploads(NamedTuple):
+    """What clients of one architecture sent back."""
+
+    architecture: int
+    clients: list[int]
+    upload: Tree  # [m, ...]
+
+
+class Outcome(NamedTuple):
+    """What came of one exchange."""
+
+    replies: Replies
+    traffic: Traffic
+    answered: set[int]  # clients that keep what they made of it
+
+
+class Engine(ABC):
+    """Owns the clients' states and data; only payloads and uploads cross its border."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        models: Sequence[Any],
+        programs: Sequence[tuple[Stage, ...]],  # the method's stages, built for each model
+        architecture: np.ndarray,  # [N] index into models
+        seed: int = 0,
+        settings: Sequence[Settings] | None = None,
+    ):
+        self.models, self.programs, self.architecture, self.seed = models, programs, architecture, seed
+        self.settings = list(settings or [Settings()] * len(models))
+        self.stage = 0
+        self.rounds = 1  # rounds the run will take, for the choice of settings
+        self.take(federation)
+
+    def take(self, federation: Federation) -> None:
+        """The federation to work on; taken again when clients have come."""
+        self.sizes, self.public = federation.sizes, federation.public
+
+    def method(self, architecture: int) -> Method:
+        return self.programs[architecture][self.stage].method
+
+    def model_of(self, architecture: int, view: str) -> Any:
+        """The network whose points a view gives."""
+        return self.method(architecture).model_of.get(view, self.models[architecture])
+
+    @abstractmethod
+    def exchange(
+        self,
+        index: int,
+        when: Moment,
+        clients: Sequence[int],
+        send: Send,
+        answered: set[int],
+        averaged: set[int],
+        shared: frozenset[int] = frozenset(),
+    ) -> Outcome:
+        """Clients work; those that answer keep their new state, those also averaged reach the server.
+
+        `shared` holds the addresses of the server's own storage: payloads that lie there count once for a broadcast.
+        """
+
+    @abstractmethod
+    def enter(self, stage: int) -> None:
+        """Go to the next stage; its method may want client states of another form."""
+
+    @abstractmethod
+    def evaluate(
+        self,
+        clients: Sequence[int],
+        send: Send,
+        when: Moment,
+        parts: Sequence[str] = ("train", "validation", "test"),
+        final: bool = False,
+    ) -> Measured:
+        """Loss and accuracy of every view on every part, NaN for an empty part; `final` adds the scores of test rows."""
+
+    @abstractmethod
+    def client_notes(self, clients: Sequence[int]) -> dict[str, dict[int, float]]:
+        """What the method writes down of each client's state."""
+
+    @abstractmethod
+    def points(self, clients: Sequence[int], send: Send, when: Moment) -> Iterator[tuple[int, list[int], dict[str, Point]]]:
+        """(architecture, clients, their own models and other views); nothing where models stay with the clients."""
+
+    @abstractmethod
+    def predictions(
+        self, clients: Sequence[int], send: Send, when: Moment, part: str
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """(client, labels [n], probabilities [n, K]) of its own model; nothing where they stay with the clients."""
+
+    @abstractmethod
+    def dump(self) -> Tree:
+        """The clients' side of a checkpoint."""
+
+    @abstractmethod
+    def restore(self, dumped: Tree, stage: int) -> None:
+        """Put the clients where a checkpoint says."""
+
+    def finish(self, clients: Sequence[int], send: Send, when: Moment) -> None:
+        """The run is over: let go of what was held for it."""
+        return
+
+    # The server's side
+
+    def public_draw(self, when: Moment, rows: int) -> np.ndarray:
+        """This round's common rows of the public set."""
+        assert self.public is not None
+        total = len(self.public.x)
+        if not rows:
+            return np.arange(total)
+        return streams.stream(self.seed, "public", when.stage, when.round).choice(total, min(rows, total), replace=False)
+
+    def public_rows(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Inputs and labels (zeros where it has none) of the public set."""
+        assert self.public is not None
+        labels = self.public.y if self.public.y is not None else torch.zeros(len(self.public.x), dtype=torch.int64)
+        return self.public.x.to(dtype) if self.public.x.is_floating_point() else self.public.x, labels
+
+    def replies(self, uploads: list[Uploads], when: Moment) -> Replies:
+        """Uploads in the order of client ids, stacked as one where all architectures send the same."""
+        groups = []
+        for a in sorted({u.architecture for u in uploads}):
+            mine = [u for u in uploads if u.architecture == a]
+            ids = [i for u in mine for i in u.clients]
+            whole = cat([u.upload for u in mine])
+            order = sorted(range(len(ids)), key=lambda k: ids[k])
+            groups.append(self._one(a, [ids[k] for k in order], pick(whole, order)))
+        if not groups:
+            return Replies(torch.zeros(0, dtype=torch.int64), None, torch.zeros(0))
+        public = self._public_batch(when)
+        if len(groups) == 1:
+            return groups[0]._replace(groups=(groups[0],), public=public)
+        ids = [int(i) for g in groups for i in g.ids]
+        order = sorted(range(len(ids)), key=lambda k: ids[k])
+        upload = None
+        if len({_shape(g.upload) for g in groups}) == 1:
+            upload = pick(cat([g.upload for g in groups]), order)
+        whole = self._one(0, [ids[k] for k in order], upload)
+        return whole._replace(groups=tuple(groups), public=public)
+
+    def _one(self, a: int, ids: list[int], upload: Tree) -> Replies:
+        sizes = torch.as_tensor(self.sizes[ids], dtype=torch.get_default_dtype())
+        return Replies(torch.tensor(ids), upload, sizes, architecture=a, model=self.models[a])
+
+    def _public_batch(self, when: Moment) -> Batch | None:
+        plans = [p.plan for e in self.method(0).round for p in e.passes if p.plan and p.plan.part == "public"]
+        if not plans or self.public is None:
+            return None
+        rows = torch.as_tensor(self.public_draw(when, plans[0].draw))
+        x, y = self.public_rows(torch.get_default_dtype())
+        return Batch(x[rows], y[rows], torch.ones(len(rows)), torch.arange(len(rows)), torch.tensor(0))
+
+
+def cat(trees: list[Tree]) -> Tree:
+    """Stacks of trees joined into one stack."""
+    return trees[0] if len(trees) == 1 else pytree.tree_map(lambda *leaves: torch.cat(leaves), *trees)
+
+
+def _shape(tree: Tree) -> Any:
+    leaves, spec = pytree.tree_flatten(tree)
+    return str(spec), tuple((tuple(a.shape[1:]), a.dtype) for a in leaves)
+
+
+def bytes_down(payloads: Sequence[Tree], sent: set[Any], shared: frozenset[int]) -> Traffic:
+    """Bytes of payloads; a tensor that lies in the server's own storage is broadcast, any other is for one client."""
+    down = broadcast = 0
+    for payload in payloads:
+        for leaf in pytree.tree_leaves(payload):
+            down += leaf.nbytes
+            known = (leaf.data_ptr(), tuple(leaf.shape)) if leaf.untyped_storage().data_ptr() in shared else None
+            if known is None or known not in sent:
+                broadcast += leaf.nbytes
+                sent.add(known)
+    return Traffic(down, broadcast)
+
+
+def bytes_up(upload: Tree, clients: int) -> int:
+    """Bytes of so many clients' uploads, given stacked."""
+    return sum(leaf[0].nbytes for leaf in pytree.tree_leaves(upload)) * clients if clients else 0
