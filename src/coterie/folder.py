@@ -157,7 +157,7 @@ def write_facts(folder: Path, loop: Loop, status: str) -> dict[str, Any]:
 
 def write_split(folder: Path, federation: Federation) -> None:
     """How many rows of each class every client holds, where there are classes."""
-    if federation.classes and not (folder / SPLIT).exists():
+    if federation.classes and len(federation.y) and not (folder / SPLIT).exists():  # a server of real sites has no labels
         _write_table(label_counts(federation), folder / SPLIT)
 
 
@@ -207,7 +207,6 @@ def _plain(options: dict[str, Any]) -> dict[str, Any]:
 def save_models(loop: Loop, folder: Path) -> None:
     """Every client's own model as a safetensors file of plain parameter names, with what it takes to build it again."""
     target = folder / "models"
-    target.mkdir(exist_ok=True)
     for a, chunk, views in loop.engine.points(loop.everyone, loop.payload(), loop.when()):
         model: Model = loop.engine.model_of(a, "personal")
         about = {
@@ -218,6 +217,7 @@ def save_models(loop: Loop, folder: Path) -> None:
             "classes": loop.federation.classes,
         }
         point = views["personal"]
+        target.mkdir(exist_ok=True)
         for k, i in enumerate(chunk):
             tensors = {n: t[k].contiguous().clone() for n, t in (point.params | point.buffers).items()}
             # one entry, because a file with several may have them in any order and be another at every run
