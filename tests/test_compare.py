@@ -14,6 +14,8 @@ from coterie.comparison import compare, plan, plan_of, read_plan, resume_compari
 from coterie.config import Experiment, change
 from coterie.errors import BadInput
 from coterie.experiment import load, status
+from coterie.metrics import curve, values
+from coterie.show import show_comparison
 from test_experiment import IMAGES, Stopped, arrays, results
 from tools import tiny
 
@@ -104,6 +106,9 @@ def test_the_table_is_computed_from_the_runs(finished):
     assert rows["ditto"].weighted == pytest.approx(np.mean(weighted))
     assert rows["ditto"].validation == pytest.approx(np.mean([run.accuracy("validation").mean() for run in runs]))
     assert rows["local"].bytes_up == 0
+    half = 12.7062 * np.std(means, ddof=1) / np.sqrt(2)  # t(.975, 1)
+    assert (rows["ditto"].low, rows["ditto"].high) == pytest.approx((np.mean(means) - half, np.mean(means) + half), abs=1e-5)
+    assert rows["fedavg"].bytes_broadcast == rows["fedavg"].bytes_up / 4
     size = 64 * 6 + 6 + 60 + 10
     assert rows["fedavg"].bytes_up == rows["fedavg"].bytes_down == 2 * 4 * 4 * size  # rounds, clients, bytes
     assert finished.accuracy("local").shape == (2, 4)
@@ -132,7 +137,7 @@ def test_models_of_every_run_are_kept(finished):
 def test_a_comparison_is_read_from_its_folder(finished):
     again = coterie.load(finished.folder)
     assert list(again.runs) == ["local", "fedavg", "ditto"]
-    assert [row[:10] for row in again.rows()] == [row[:10] for row in finished.rows()]  # all but the seconds are exact
+    assert [row[:-1] for row in again.rows()] == [row[:-1] for row in finished.rows()]  # all but the seconds are exact
 
 
 def test_a_run_of_a_comparison_equals_the_run_alone(finished, tmp_path):
@@ -160,6 +165,112 @@ def test_a_network_of_one_method_alone_survives_the_plan(tmp_path):
     assert again["fedavg"].model["hidden"] == 6
     assert again["fml"].options == {"alpha": 0.25}
     assert again["fml"].split["alpha"] == 2.0
+
+
+# What was found
+
+
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory):
+    """Six rounds at a rate that overshoots, one split for both seeds, so that the last round is not the best of all."""
+    words = {"rounds": 6, "rate": 1.5, "data.seed": 7, "models": False, "checkpoint": 0}
+    return compare(plan(["local", "fedavg", "ditto"], base(**words)), [0, 1], tmp_path_factory.mktemp("longer") / "c")
+
+
+def test_the_best_round_is_chosen_on_validation_and_read_on_test(longer):
+    early = 0
+    for row in longer.rows():
+        rounds, found = [], []
+        for run in longer.runs[row.method]:
+            means = [values(run.table, "accuracy", "validation", round=r)[1].mean() for r in range(1, 7)]
+            rounds.append(1 + int(np.argmax(means)))
+            found.append(values(run.table, "accuracy", "test", round=rounds[-1])[1])
+        assert row.best_round == np.mean(rounds)
+        assert row.at_best == pytest.approx(np.mean(found))
+        assert longer.measured(row.method, best=True) == pytest.approx(np.stack(found))
+        early += sum(r < 6 for r in rounds)
+    assert early  # else this test says nothing
+
+
+def test_without_validation_data_there_is_no_best_round(tmp_path):
+    found = compare(plan(["local"], base(validation=0, rounds=1, models=False)), [0], tmp_path / "c")
+    assert np.isnan([found.rows()[0].at_best, found.rows()[0].best_round]).all()
+    with pytest.raises(BadInput, match="local has no best round, as there are no validation data: raise --validation"):
+        found.measured("local", best=True)
+
+
+def test_the_global_model_of_a_method_is_compared_too(longer):
+    assert longer.views("ditto") == ["personal", "global"]
+    assert longer.views("local") == ["personal"]
+    common = longer.accuracy("ditto", view="global")
+    assert common.shape == (2, 4)
+    assert np.array_equal(common, longer.accuracy("fedavg"))  # Ditto's global model is FedAvg's
+    assert not np.array_equal(common, longer.accuracy("ditto"))
+    assert np.array_equal(longer.measured("ditto", "global"), common)
+    with pytest.raises(BadInput, match="local has no view 'global': it has personal"):
+        longer.accuracy("local", view="global")
+    with pytest.raises(BadInput, match="did you mean 'ditto'"):
+        longer.accuracy("dito")
+
+
+def test_rounds_to_a_target_are_of_the_mean_over_clients_and_seeds(longer):
+    means = np.mean([curve(run.table, "accuracy", "test")[1] for run in longer.runs["local"]], axis=0)
+    target = float(np.sort(means)[3])
+    assert longer.rounds_to(target)["local"] == 1 + int(np.flatnonzero(means >= target)[0])
+    assert longer.rounds_to(0.0) == {"local": 1, "fedavg": 1, "ditto": 1}
+    assert longer.rounds_to(1.0) == {"local": None, "fedavg": None, "ditto": None}
+    with pytest.raises(BadInput, match="target = 80: give an accuracy from 0 to 1"):
+        longer.rounds_to(80)
+
+
+def test_ranks_are_of_clients_where_the_split_is_fixed(longer, finished):
+    found = longer.ranks()
+    assert (found.population, found.n) == ("clients", 4)
+    assert sorted(found.methods) == ["ditto", "fedavg", "local"]
+    assert finished.ranks().population == "seeds"
+    assert longer.difference("local", "fedavg").n == 4
+    assert longer.difference("local", "fedavg").mean == pytest.approx(-longer.difference("fedavg", "local").mean)
+
+
+def printed(capsys, comparison, target=None) -> str:
+    show_comparison(comparison, target)
+    return capsys.readouterr().out
+
+
+def test_what_is_printed_holds_the_last_and_the_best_round_and_whom_each_method_beats(capsys, longer):
+    out = printed(capsys, longer)
+    row = next(row for row in longer.rows() if row.method == "local")
+    line = next(line for line in out.splitlines() if line.startswith("│ local"))
+    cells = [cell.strip() for cell in line.split("│")[1:-1]]
+    assert cells[1:3] == [f"{100 * row.mean:.2f}", f"± {100 * (row.high - row.mean):.2f}"]
+    assert f"{100 * row.at_best:.2f} ({row.best_round:.0f})" in cells
+    assert "at best round: of the one (in brackets) whose validation accuracy is best" in out
+    assert "bootstrap over 4 clients, seeds averaged" in out
+    assert "significantly better than" in out
+    assert "not reached" not in out
+    assert max(map(len, out.split("\n\n")[1].splitlines())) < 130  # the answer above is one long line
+    assert out.endswith(f"runs, table.csv and clients.csv: {longer.folder}\n")
+
+
+def test_what_reaching_a_target_costs_is_printed_if_asked(capsys, longer):
+    out = printed(capsys, longer, 0.0)
+    lines = out[out.index("First measured round with a mean test accuracy of 0.00 %") :].splitlines()
+    rows = {cells[0]: cells[1:] for cells in ([c.strip() for c in line.split("│")[1:-1]] for line in lines) if cells}
+    assert rows["fedavg"] == ["1", "0.01", "20", "10", "6"]  # 1 + 1 + 25/12 + 16, 1 + 1 + 8 and 1 + 1 + 4 downlinks
+    assert "not reached" in printed(capsys, longer, 1.0)
+
+
+def test_columns_that_say_nothing_are_left_out(capsys, tmp_path):
+    out = printed(capsys, compare(plan(["local"], base(validation=0, rounds=1, models=False)), [0], tmp_path / "c"))
+    assert "at best" not in out
+    assert "over seeds" not in out
+    assert "95 %" not in out
+    assert "mean rank" not in out
+
+
+def test_few_seeds_are_said_to_be_few_even_without_an_answer(capsys, tmp_path):
+    out = printed(capsys, compare(plan(["local", "ditto"], base(rounds=1, models=False)), [0, 1], tmp_path / "c"))
+    assert "2 seeds cannot show a difference between 2 methods (a corrected p of 0.5 at best): it takes 6 seeds." in out
 
 
 # Going on
@@ -361,3 +472,21 @@ def test_losses_are_compared_where_there_are_no_classes(tmp_path):
     assert found.runs["fedavg"][0].experiment.train.rate == 0.3  # the smaller loss wins
     assert found.rows()[0].mean == pytest.approx(found.runs["fedavg"][0].measured().mean())
     assert (tmp_path / "c" / "clients.csv").read_text().startswith("method,seed,client,test_loss")
+
+
+def test_a_smaller_loss_is_better_everywhere(tmp_path, capsys):
+    words = FAST | {"data": "gaussian", "clients": 8, "rounds": 3, "evaluate": 1}
+    found = coterie.compare(["fedavg", "local"], out=tmp_path / "c", **words)
+    losses = {row.method: row.mean for row in found.rows()}
+    better, worse = sorted(losses, key=losses.__getitem__)
+    assert found.difference(better, worse).mean == pytest.approx(losses[worse] - losses[better])
+    ranks = found.ranks()
+    firsts = (found.measured(better) < found.measured(worse)).mean()
+    assert ranks.rank[ranks.methods.index(better)] == pytest.approx(2 - firsts)
+    start = curve(found.runs[worse][0].table, "loss", "test")[1][0]
+    assert found.rounds_to(start)[worse] == 1
+    assert found.rounds_to(losses[better] / 2) == {"fedavg": None, "local": None}
+    out = printed(capsys, found, start)
+    assert out.index(f"│ {better}") < out.index(f"│ {worse}")
+    assert "Difference in loss (above 0 is better)" in out
+    assert " %" not in out.splitlines()[0]

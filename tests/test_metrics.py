@@ -4,10 +4,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from coterie.errors import BadInput
-from coterie.metrics import COLUMNS, EVERYONE, Table, curve, mean, summarize, total, values
+from coterie.metrics import COLUMNS, EVERYONE, Table, best_round, curve, mean, summarize, total, values
 
+calm = settings(deadline=None)  # no test may fail because the machine is busy
 NAN = float("nan")
 
 
@@ -48,6 +51,41 @@ def test_curve_is_the_mean_over_clients_that_have_the_part():
     rounds, means = curve(example().whole(), "accuracy", "validation")
     assert means[0] == pytest.approx(0.6)
     assert np.isnan(means[1])
+
+
+def learned(metric: str, validation: list[list[float]], test: list[list[float]]) -> pa.Table:
+    """A row of clients for each round, on both parts."""
+    table = Table()
+    for part, rounds in (("validation", validation), ("test", test)):
+        for k, row in enumerate(rounds, 1):
+            table.add("train", k, np.arange(len(row)), "personal", part, metric, np.array(row))
+    return table.whole()
+
+
+def test_best_round_has_the_highest_mean_validation_accuracy_and_the_earliest_of_equals():
+    validation = [[0.1, 0.9], [0.6, 0.8], [0.8, 0.6], [NAN, 0.2], [NAN, NAN]]
+    assert best_round(learned("accuracy", validation, validation)) == 2
+    losses = [[3.0, NAN], [0.4, 0.6], [0.5, 0.5], [0.5, 0.6]]
+    assert best_round(learned("loss", losses, losses), "loss") == 2
+
+
+def test_best_round_never_looks_at_test_data():
+    validation = [[0.5, 0.5], [0.9, 0.7], [0.6, 0.6]]
+    for test in ([[0.1, 0.1], [0.2, 0.2], [0.9, 0.9]], [[0.9, 0.9], [0.1, 0.1], [NAN, NAN]]):
+        assert best_round(learned("accuracy", validation, test)) == 2
+
+
+def test_there_is_no_best_round_without_validation_data():
+    assert best_round(learned("accuracy", [], [[0.5], [0.6]])) is None
+    assert best_round(learned("accuracy", [[NAN], [NAN]], [[0.5], [0.6]])) is None
+    assert best_round(Table().whole()) is None
+
+
+@calm
+@given(st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=1, max_size=8))
+def test_no_round_is_better_than_the_best(rounds):
+    best = best_round(learned("accuracy", rounds, rounds))
+    assert np.mean(rounds[best - 1]) >= max(np.mean(row) for row in rounds) - 1e-8
 
 
 def test_total_adds_the_rounds_of_a_cost():

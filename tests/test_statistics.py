@@ -38,3 +38,27 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
 def test_a_client_without_a_number_does_not_count():
     a = np.array([[0.5, np.nan, 0.7]])
     assert paired(a, np.zeros((1, 3)), fixed_split=True).mean == pytest.approx(0.6)
+
+
+def test_one_client_or_one_seed_has_no_interval_and_is_no_win():
+    for found in (paired(np.array([[0.9]]), np.array([[0.5]]), True), paired(np.ones((1, 9)), np.full((1, 9), 0.6), False)):
+        assert found.mean == pytest.approx(0.4)
+        assert np.isnan([found.low, found.high]).all()
+        assert (found.sign, found.n) == (0, 1)
+    nobody = paired(np.array([[np.nan]]), np.array([[0.5]]), True)
+    assert np.isnan(nobody[:3]).all()
+    assert (nobody.sign, nobody.n) == (0, 0)
+
+
+def test_it_is_said_how_many_were_resampled():
+    a = np.random.default_rng(0).random((3, 20))
+    assert paired(a, a / 2, fixed_split=True).n == 20
+    assert paired(a, a / 2, fixed_split=False).n == 3
+
+
+def test_many_clients_are_resampled_in_blocks(monkeypatch):
+    a, b = np.random.default_rng(0).random((2, 1, 50))
+    whole = paired(a, b, fixed_split=True)
+    monkeypatch.setattr("coterie.statistics.BLOCK", 50 * 999)  # eleven blocks, the last smaller
+    parts = paired(a, b, fixed_split=True)
+    assert parts[:3] == pytest.approx(whole[:3], abs=0.01)

@@ -2,113 +2,30 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .build import Given, Networks, federation_of
+from .compared import Comparison, Row, write_csv
 from .config import Experiment
 from .data.federation import Federation
 from .errors import BadInput
-from .evaluation import Answer, answer
 from .experiment import Run, check_unused, execute, load, resume, start, status
-from .folder import CONFIG, facts, write
-from .metrics import mean, total
+from .folder import CONFIG, write
+from .metrics import mean
 from .plan import FILE, Grids, own_words, plan, plan_of, read_plan, write_plan
 from .run import Report
-from .statistics import Difference, paired
 
 __all__ = ["FILE", "Comparison", "Row", "compare", "load_comparison", "plan", "plan_of", "read_plan", "resume_comparison"]
 Watch = Callable[[str, int, Report], None]  # (method, seed, report)
-
-
-class Row(NamedTuple):
-    """One method over all seeds: the mean over seeds of each seed's figure; accuracies are losses where there are no classes."""
-
-    method: str
-    mean: float  # over clients
-    weighted: float  # by test rows
-    deviation: float  # over clients, sample
-    worst: float
-    spread: float  # deviation of `mean` over seeds; NaN with one seed
-    validation: float
-    bytes_down: float  # a run, all clients
-    bytes_up: float
-    steps: float  # client-steps a run
-    seconds: float  # a round, without evaluation
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All runs of a comparison, by method and seed."""
-
-    folder: Path
-    runs: dict[str, list[Run]]
-
-    @property
-    def first(self) -> Run:
-        return next(iter(self.runs.values()))[0]
-
-    def rows(self) -> list[Row]:
-        """One row a method, in the order they were asked for."""
-        return [_row(name, runs) for name, runs in self.runs.items()]
-
-    def accuracy(self, method: str) -> np.ndarray:
-        """[seeds, clients] test accuracy of every client's own model."""
-        return np.stack([run.accuracy() for run in self.runs[method]])
-
-    @property
-    def fixed_split(self) -> bool:
-        """Whether every seed dealt the same rows to the same clients."""
-        return len({facts(run.folder)["data"] for run in next(iter(self.runs.values()))}) == 1
-
-    def answer(self) -> Answer | None:
-        """Best, fairest, cheapest and recommended; None without FedAvg, Local, accuracies or validation data to choose on."""
-        if not {"fedavg", "local"} <= set(self.runs) or self.first.measure != "accuracy" or self.first.part != "test":
-            return None
-        test, validation = (
-            {name: np.stack([run.accuracy(part) for run in runs]) for name, runs in self.runs.items()}
-            for part in ("test", "validation")
-        )
-        if any(not a.size or np.isnan(a).all() for a in validation.values()):
-            return None
-        traffic = {row.method: row.bytes_down + row.bytes_up for row in self.rows()}
-        return answer(test, validation, traffic, self.fixed_split)
-
-    def difference(self, method: str, other: str) -> Difference:
-        """How much better `method` serves a client than `other`, on the measured part, with its interval."""
-        a, b = (np.stack([run.measured(run.part) for run in self.runs[name]]) for name in (method, other))
-        return paired(a, b, self.fixed_split)
-
-
-def _row(name: str, runs: list[Run]) -> Row:
-    tests = [run.summary(run.part) for run in runs]
-    means = np.array([t.mean for t in tests])
-
-    def over(f: Callable[[Run], float]) -> float:
-        return float(np.mean([f(run) for run in runs]))
-
-    return Row(
-        name,
-        float(means.mean()),
-        float(np.mean([t.weighted for t in tests])),
-        float(np.mean([t.deviation for t in tests])),
-        float(np.mean([t.worst for t in tests])),
-        float(means.std(ddof=1)) if len(means) > 1 else float("nan"),
-        over(lambda r: mean(r.measured("validation"))),
-        over(lambda r: total(r.table, "bytes_down")),
-        over(lambda r: total(r.table, "bytes_up")),
-        over(lambda r: total(r.table, "steps")),
-        over(lambda r: total(r.table, "seconds") / r.table["round"].to_numpy().max()),
-    )
 
 
 def compare(
@@ -223,19 +140,3 @@ def load_comparison(folder: Path) -> Comparison:
     """The finished runs of a comparison."""
     experiments, seeds, _ = read_plan(folder / FILE)
     return Comparison(folder, {name: [load(folder / f"{name}-seed{seed}") for seed in seeds] for name in experiments})
-
-
-def write_csv(comparison: Comparison) -> None:
-    """The table, and every client's accuracy, beside the runs."""
-    with (comparison.folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(Row._fields)
-        writer.writerows(comparison.rows())
-    first = comparison.first
-    with (comparison.folder / "clients.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["method", "seed", "client", f"{first.part}_{first.measure}"])
-        for name, runs in comparison.runs.items():
-            for run in runs:
-                for i, value in enumerate(run.measured(run.part)):
-                    writer.writerow([name, run.experiment.seed, i, f"{value:.6f}"])

@@ -1,8 +1,8 @@
-"""What personalization is worth: gain and fairness over clients, cost in time, and the answer of a comparison.
+"""What personalization is worth: gain and fairness over clients, and the answer of a comparison.
 
 Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated Learning" (Purdue, 2021), chapter
-5; shares of clients and relative false accepts those of Self-FL; the time of a round that of User-Centric FL. Accuracies are
-shares from 0 to 1, gains percentage points; a client without a number (NaN) does not count.
+5; shares of clients and relative false accepts those of Self-FL. Accuracies are shares from 0 to 1, gains percentage points; a
+client without a number (NaN) does not count. What a run costs is in costs.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from math import ceil, inf, log, nan, sqrt
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,7 @@ from .errors import BadInput, nearest
 
 LEVEL = 0.05  # of every test and, as 1 - LEVEL, of every interval
 FEW = 13  # gaps whose signs are all tried
+NAMED = 5  # methods that a sentence lists by name
 DIGITS = 9  # differences below are rounding of means, not gains
 
 
@@ -191,9 +192,11 @@ def false_accepts(labels: ArrayLike, scores: ArrayLike, baseline: ArrayLike, thr
     truth = np.asarray(labels).astype(bool)
     if truth.all() or not truth.any():
         raise BadInput(f"labels of {len(truth)} rows are all alike: false accepts and rejects need rows of both classes")
-    base = np.asarray(baseline, dtype=float)
+    base, own = np.asarray(baseline, dtype=float), np.asarray(scores, dtype=float)
+    if np.isnan(base).any() or np.isnan(own).any():
+        raise BadInput("some scores are no numbers, as of a model that diverged: lower its rate and run it again")
     fa0, fr0 = float((base[~truth] >= threshold).mean()), float((base[truth] < threshold).mean())
-    fa, accepted, thresholds = roc_curve(truth, np.asarray(scores, dtype=float), drop_intermediate=False)
+    fa, accepted, thresholds = roc_curve(truth, own, drop_intermediate=False)
     fr = np.round(1 - accepted, DIGITS)
     best = np.lexsort((fa, fr, np.round(np.abs(fr - fr0), DIGITS)))[0]  # the last key is the first to count
     return FalseAccepts(_ratio(float(fa[best]), fa0), _ratio(float(1 - accepted[best]), fr0), float(thresholds[best]))
@@ -215,47 +218,6 @@ def estimation_errors(theta: ArrayLike, theta_0: float, personal: ArrayLike, tru
     return EstimationErrors(
         float(np.abs(np.asarray(theta) - theta_0).mean()), float(np.abs(np.asarray(personal) - np.asarray(truth)).mean())
     )
-
-
-# Cost
-
-
-def rounds_to_reach(rounds: ArrayLike, values: ArrayLike, target: float) -> int | None:
-    """The first round whose value is at least the target; None if there is none."""
-    reached = np.asarray(rounds)[np.asarray(values, dtype=float) >= target]
-    return int(reached.min()) if len(reached) else None
-
-
-def harmonic(m: int) -> float:
-    """H_m = 1 + 1/2 + ... + 1/m."""
-    return float((1 / np.arange(1, m + 1)).sum())
-
-
-def round_time(
-    streams: int, clients: int, rho: float, t_min: float, mu: float, uplink: Literal["serial", "parallel"] = "serial"
-) -> float:
-    """Expected time of a round in downlinks of one model: k + T_min + H_m / mu + m rho.
-
-    Clients compute for T_min + Exp(mu) (mu = inf: T_min), the slowest decides; rho is the time of an uplink. The paper prints no
-    sum: uplinks one after another fit its claim that extra streams cost little at rho = 4.
-    """
-    if uplink not in ("serial", "parallel"):
-        raise BadInput(f"uplink = '{uplink}'{nearest(uplink, ('serial', 'parallel'))}")
-    if clients < 1 or mu <= 0:
-        raise BadInput(f"a round of {clients} clients with mu = {mu:g}: give at least 1 client and mu above 0 (inf: no delay)")
-    return streams + t_min + harmonic(clients) / mu + (clients if uplink == "serial" else 1) * rho
-
-
-def elapsed(
-    streams: Sequence[int],
-    clients: Sequence[int],
-    rho: float,
-    t_min: float,
-    mu: float,
-    uplink: Literal["serial", "parallel"] = "serial",
-) -> np.ndarray:
-    """[rounds] simulated time at the end of every round, from the distinct models sent and the clients asked in each."""
-    return np.cumsum([round_time(k, m, rho, t_min, mu, uplink) for k, m in zip(streams, clients, strict=True)])
 
 
 # Several seeds
@@ -325,7 +287,7 @@ def rank_table(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> RankTa
     for (i, j), corrected in zip(pairs, holm([_wilcoxon(values[i] - values[j]) for i, j in pairs]), strict=True):
         p[i, j] = p[j, i] = corrected
     names = tuple(np.array(list(accuracies))[order].tolist())
-    return RankTable(names, values.mean(axis=1), rank[order], p, population, n, _too_few(len(pairs), n, population))
+    return RankTable(names, values.mean(axis=1), rank[order], p, population, n, _too_few(m, n, population))
 
 
 def _wilcoxon(gaps: np.ndarray) -> float:
@@ -349,13 +311,16 @@ def holm(p: Sequence[float]) -> np.ndarray:
     return out
 
 
-def _too_few(pairs: int, n: int, population: str) -> str:
+def _too_few(methods: int, n: int, population: str) -> str:
     """The smallest p of n signs is 2 / 2^n: three seeds cannot go below .25."""
-    floor = min(1.0, pairs * 2 / 2**n)
+    pairs = methods * (methods - 1) // 2
+    floor = pairs * 2 / 2**n
     if floor < LEVEL or not pairs:
         return ""
     need = next(k for k in itertools.count(n) if pairs * 2 / 2**k < LEVEL)
-    return f"{n} {population} cannot show a difference: the corrected p is at least {floor:.2g}; it takes {need} {population}"
+    smallest = f" (a corrected p of {floor:.2g} at best)" if floor < 1 else ""
+    few = f"{n} {population if n > 1 else population[:-1]}"
+    return f"{few} cannot show a difference between {methods} methods{smallest}: it takes {need} {population}"
 
 
 # The answer of a comparison
@@ -374,6 +339,8 @@ class Answer(NamedTuple):
     gain: Improvement  # of `best`
     population: str  # what the significance speaks of: "10 clients"
     note: str  # said where that is too few
+    beaten: tuple[str, ...]  # the methods that `best` is significantly better than
+    worthy: tuple[str, ...]  # the methods whose mean accuracy beats FedAvg's and Local's
 
 
 def answer(
@@ -398,7 +365,9 @@ def answer(
     best = max(better, key=lambda name: (round(gains[name].pui, DIGITS), gains[name].api), default=None)
     means = {name: _mean([_mean(seed) for seed in a]) for name, a in runs.items()}
     worthy = [name for name in test if round(means[name] - max(means[fedavg], means[local]), DIGITS) > 0]
-    unbeaten = tuple(name for name in table.methods if best and name != best and not table.beats(best, name))
+    others = [name for name in table.methods if best and name != best]
+    beaten = tuple(name for name in others if best and table.beats(best, name))
+    unbeaten = tuple(name for name in others if name not in beaten)
     recommended, reason = recommend(validation, traffic, fixed_split, fedavg, local)
     return Answer(
         best,
@@ -411,6 +380,8 @@ def answer(
         gains[best] if best else improvement([]),
         f"{table.n} {table.population}",
         table.note,
+        beaten,
+        tuple(worthy),
     )
 
 
@@ -452,44 +423,60 @@ def recommend(
     close = [i for i in range(len(names)) if gaps[i].mean() <= error[i]]
     chosen = min(close, key=lambda i: (cost[i], -pui[i], -means[i]))
     if chosen == top:
-        return names[
-            top
-        ], f"it has the highest mean accuracy on validation data, {means[top]:.1%}, and no cheaper method is close"
+        why = f"it has the highest mean accuracy on validation data, {100 * means[top]:.1f} %, and no cheaper method is close"
+        return names[top], why
     ground = (
         f"for {cost[chosen] / 1e6:,.1f} MB instead of {cost[top] / 1e6:,.1f}"
         if cost[chosen] < cost[top]
         else f"and it improves {pui[chosen]:.0f} % of the clients there instead of {pui[top]:.0f} %"
     )
     return names[chosen], (
-        f"its mean accuracy on validation data, {means[chosen]:.1%}, is within one standard error of the highest "
-        f"({names[top]}, {means[top]:.1%}), {ground}"
+        f"its mean accuracy on validation data, {100 * means[chosen]:.1f} %, is within one standard error of the highest "
+        f"({names[top]}, {100 * means[top]:.1f} %), {ground}"
     )
 
 
 def sentences(answer: Answer) -> str:
     """The answer as one short paragraph."""
-    if answer.best is None:
-        said = ["No method improves any client over both FedAvg and Local."]
-    else:
-        said = [
-            f"{answer.best} performs best: it improves {answer.gain.pui:.0f} % of the clients over both FedAvg and Local, "
-            f"by {answer.gain.api:.1f} points on average."
-        ]
-        test = f"(Wilcoxon signed-rank over {answer.population}, Holm-corrected, 5 %)"
-        if answer.significant:
-            said.append(f"It is significantly better than every other method {test}.")
-        else:
-            said.append(f"It is not significantly better than {_list(answer.unbeaten)} {test}.")
-            said += [answer.note[:1].upper() + answer.note[1:] + "."] if answer.note else []
-    if answer.fairest is None:
-        said.append("No method's mean accuracy beats both FedAvg's and Local's.")
-    else:
-        fair, cheap = "the fairest (smallest deviation over clients)", "the cheapest (fewest bytes)"
-        other = "" if answer.cheapest == answer.fairest else f"{answer.cheapest} "
-        said.append(f"Of the methods whose mean accuracy beats both, {answer.fairest} is {fair} and {other}{cheap}.")
+    said = [*_best(answer), _fairest_and_cheapest(answer)]
     said.append(f"Recommended: {answer.recommended or 'none'}, as {answer.reason}.")
     return " ".join(said)
 
 
-def _list(names: Sequence[str]) -> str:
-    return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+def _best(answer: Answer) -> list[str]:
+    if answer.best is None:
+        return ["No method improves any client over both FedAvg and Local."]
+    gain = answer.gain
+    loss = f", and worsens {gain.pud:.0f} % by {-gain.apd:.1f}" if gain.pud else ""
+    figures = f"{gain.pui:.0f} % of the clients over the better of FedAvg and Local, by {gain.api:.1f} points on average{loss}"
+    if answer.best in answer.worthy:
+        said = [f"{answer.best} performs best: it improves {figures}."]
+    else:  # many small gains and a few large losses are no performance
+        but = "; but its mean accuracy does not beat both" if answer.worthy else ""
+        said = [f"{answer.best} improves more clients than any other method: {figures}{but}."]
+    test = f"(Wilcoxon signed-rank over {answer.population}, Holm-corrected, 5 %)"
+    if answer.significant:
+        return [*said, f"It is significantly better than every other method {test}."]
+    note = [answer.note[:1].upper() + answer.note[1:] + "."] if answer.note else []
+    if not answer.beaten:
+        return [*said, f"It is not significantly better than any other method {test}.", *note]
+    some = _list(answer.beaten, "and") if len(answer.beaten) <= NAMED else f"{len(answer.beaten)} other methods"
+    return [*said, f"It is significantly better than {some}, but not than {_list(answer.unbeaten, 'or')} {test}.", *note]
+
+
+def _fairest_and_cheapest(answer: Answer) -> str:
+    if not answer.worthy:
+        return "No method's mean accuracy beats both FedAvg's and Local's."
+    if len(answer.worthy) == 1:
+        return f"{answer.worthy[0]} is the only method whose mean accuracy beats both FedAvg's and Local's."
+    other = "" if answer.cheapest == answer.fairest else f"{answer.cheapest} "
+    return (
+        f"Of the {len(answer.worthy)} methods whose mean accuracy beats both FedAvg's and Local's, {answer.fairest} is the "
+        f"fairest (smallest deviation over clients) and {other}the cheapest (fewest bytes)."
+    )
+
+
+def _list(names: Sequence[str], word: str) -> str:
+    """Names in a sentence, the first few of many."""
+    shown = [*names[:NAMED], *([f"{len(names) - NAMED} more"] if len(names) > NAMED else [])]
+    return f" {word} ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))

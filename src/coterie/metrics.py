@@ -53,7 +53,9 @@ class Table:
 
     def whole(self) -> pa.Table:
         """All rows."""
-        return pa.concat_tables(self.blocks).unify_dictionaries() if self.blocks else COLUMNS.empty_table()
+        if not self.blocks:
+            return COLUMNS.empty_table()
+        return pa.concat_tables(self.blocks).unify_dictionaries().combine_chunks()  # a search through hundreds of blocks is slow
 
     def write(self, path: Path) -> None:
         """Parquet, whole or not at all."""
@@ -88,6 +90,16 @@ def curve(table: pa.Table, metric: str, part: str = "test", view: str = "persona
     return steps, np.array([mean(numbers[rounds == r]) for r in steps])
 
 
+def best_round(table: pa.Table, measure: str = "accuracy", view: str = "personal") -> int | None:
+    """The round of highest mean accuracy (or lowest mean loss) over clients on validation data, the earliest of equals.
+
+    It never looks at test data; None where there are no validation data.
+    """
+    rounds, means = curve(table, measure, "validation", view)
+    worth = np.round(means if measure == "accuracy" else -means, 9)  # digits beyond are rounding of means
+    return None if np.isnan(worth).all() else int(rounds[np.nanargmax(worth)])
+
+
 def mean(numbers: np.ndarray) -> float:
     """Mean of what is no NaN; NaN where nothing is left."""
     there = numbers[~np.isnan(numbers)]
@@ -95,7 +107,7 @@ def mean(numbers: np.ndarray) -> float:
 
 
 def total(table: pa.Table, metric: str) -> float:
-    """Sum over all rounds of a cost: bytes_down, bytes_broadcast, bytes_up, steps or seconds."""
+    """Sum over all rounds of a cost: bytes_down, bytes_broadcast, bytes_up, steps or seconds; a row a round is in costs.py."""
     _, _, numbers = _column(table, metric, "", "")
     return float(numbers.sum())
 

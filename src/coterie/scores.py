@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NAMES = ("accuracy", "f1", "precision", "recall", "balanced_accuracy", "calibration_error")
 BINS = 15
-FILE = "scores.parquet"  # client, label, score: a row for each test row of a binary task, in the order of clients and rows
+FILE = "scores.parquet"  # client, label, score: a row for each test row of a task of two classes
 
 
 def scores(labels: ArrayLike, probabilities: ArrayLike) -> dict[str, float]:
@@ -86,7 +86,7 @@ def _pair(run: Run, baseline: Run) -> tuple[dict[str, np.ndarray], dict[str, np.
 
 
 def read_scores(folder: Path) -> dict[str, np.ndarray]:
-    """client, label and score of every test row of a run."""
+    """client, label and score of every test row of a run, client by client."""
     path = folder / FILE
     try:
         table = pq.read_table(path, columns=["client", "label", "score"])
@@ -94,4 +94,5 @@ def read_scores(folder: Path) -> dict[str, np.ndarray]:
         raise BadInput(f"{folder} has no {FILE}: scores are written at the end of a run on data of two classes") from None
     except (pa.ArrowException, OSError) as problem:
         raise BadInput(f"{path} cannot be read: {str(problem).splitlines()[0]}") from None
-    return {name: table[name].to_numpy() for name in table.column_names}
+    order = np.argsort(table["client"].to_numpy(), kind="stable")
+    return {name: table[name].to_numpy()[order] for name in table.column_names}

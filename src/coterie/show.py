@@ -17,8 +17,9 @@ from rich.table import Table as Grid
 
 from .comparison import Comparison, Row
 from .config import options_of
+from .costs import SYSTEMS, spent_until
 from .data.federation import Federation, table
-from .evaluation import sentences
+from .evaluation import RankTable, sentences
 from .folder import Run
 from .methods import METHODS
 from .metrics import share
@@ -26,6 +27,7 @@ from .run import Report
 from .statistics import Difference
 
 MOST = 50  # clients listed by `coterie data`
+FEW = 4  # methods listed in a cell
 
 
 def console(width: int | None = None) -> Console:
@@ -147,44 +149,111 @@ def _number(value: float, run: Run) -> str:
     return f"{100 * value:.2f}" if run.measure == "accuracy" else f"{value:.4g}"
 
 
-def show_comparison(comparison: Comparison) -> None:
-    """The table, best mean first."""
-    first = comparison.first
+def show_comparison(comparison: Comparison, target: float | None = None) -> None:
+    """The answer, the table with the best mean first, who beats whom, and how soon each method reaches a target."""
+    first, rows = comparison.first, _sorted(comparison)
     seeds, clients = len(next(iter(comparison.runs.values()))), len(first.rows)
-    grid = Grid(
-        "method", "mean", "weighted", "deviation\nover clients", "worst\nclient", "over seeds", "MB down", "MB up", "s a round"
-    )
-    sign = -1 if first.measure == "accuracy" else 1
-    for row in sorted(comparison.rows(), key=lambda r: sign * r.mean):
-        grid.add_row(*_cells(row, first))
     found = comparison.answer()
     if found:
         say(sentences(found) + "\n")
     unit = " in %" if first.measure == "accuracy" else ""
     plural = "s" if seeds > 1 else ""
     say(f"{first.part.capitalize()} {first.measure}{unit} of every client's own model: {clients:,} clients, {seeds} seed{plural}")
-    show(grid)
+    _show_rows(rows, first)
+    _show_differences(comparison, [row.method for row in rows], noted=bool(found))
     if first.measure == "accuracy":
-        _show_differences(comparison)
         _show_views(comparison)
+    if target is not None:
+        _show_reached(comparison, target)
     say(f"runs, table.csv and clients.csv: {comparison.folder}")
 
 
-def _show_differences(comparison: Comparison) -> None:
-    """Every method against the two that it must beat, client by client."""
-    others = [name for name in ("fedavg", "local") if name in comparison.runs]
-    methods = [row.method for row in sorted(comparison.rows(), key=lambda r: -r.mean)]
-    if not others or len(methods) < 2:
+def _sorted(comparison: Comparison) -> list[Row]:
+    return sorted(comparison.rows(), key=lambda r: r.mean, reverse=comparison.first.measure == "accuracy")
+
+
+def _show_rows(rows: list[Row], first: Run) -> None:
+    """One row a method; columns that would be empty are left out."""
+
+    def numbers(field: str) -> list[str]:
+        return [_number(getattr(row, field), first) for row in rows]
+
+    columns = {"method": [row.method for row in rows], "mean": numbers("mean")}
+    if any(row.low == row.low for row in rows):
+        columns["95 % over\nseeds"] = [f"± {_number(row.high - row.mean, first)}" for row in rows]
+    columns |= {
+        "weighted": numbers("weighted"),
+        "deviation\nover clients": numbers("deviation"),
+        "worst\nclient": numbers("worst"),
+    }
+    best = any(row.at_best == row.at_best for row in rows)
+    if best:
+        columns["at best\nround"] = [f"{_number(row.at_best, first)} ({row.best_round:.0f})" for row in rows]
+    columns |= {
+        "MB down": [f"{row.bytes_down / 1e6:.2f}" for row in rows],
+        "MB up": [f"{row.bytes_up / 1e6:.2f}" for row in rows],
+        "s a round": [f"{row.seconds:.3f}" for row in rows],
+    }
+    grid = Grid(*columns)
+    for cells in zip(*columns.values(), strict=True):
+        grid.add_row(*cells)
+    show(grid)
+    if best:
+        say(f"Figures are of the last round; at best round: of the one (in brackets) whose validation {first.measure} is best.")
+
+
+def _show_differences(comparison: Comparison, methods: list[str], noted: bool) -> None:
+    """Every method against the two that it must beat, client by client, and whom it beats beyond chance."""
+    if len(methods) < 2:
         return
-    grid = Grid("method", *(f"against {name}" for name in others), "so it beats")
+    others = [name for name in ("fedavg", "local") if name in comparison.runs]
+    ranks = comparison.ranks()
+    place = dict(zip(ranks.methods, ranks.rank, strict=True))
+    share = comparison.first.measure == "accuracy"
+    grid = Grid("method", *(f"against {name}" for name in others), "mean rank", "significantly better than")
     for method in methods:
         found = {name: comparison.difference(method, name) for name in others if name != method}
-        cells = [_interval(found[name]) if name in found else "" for name in others]
-        beaten = [name for name, difference in found.items() if difference.sign > 0]
-        grid.add_row(method, *cells, " and ".join(beaten) or "-")
-    population = comparison.difference(methods[0], methods[-1]).population
-    averaged = ", seeds averaged" if population == "clients" else ", each seed deals the data anew"
-    say(f"Difference in points, client by client, with a 95 % interval (bootstrap over {population}{averaged})")
+        cells = [_interval(found[name], 100 if share else 1) if name in found else "" for name in others]
+        grid.add_row(method, *cells, f"{place[method]:.2f}", _beaten(ranks, method))
+    over = f"{ranks.n} {ranks.population}"
+    averaged = "seeds averaged" if ranks.population == "clients" else "as each seed deals the data anew"
+    unit = "points" if share else "loss (above 0 is better)"
+    say(f"Difference in {unit}, client by client, with a 95 % interval (bootstrap over {over}, {averaged});")
+    say(f"ranks and significance over {over} (Wilcoxon signed-rank, Holm-corrected over all pairs, 5 %)")
+    show(grid)
+    if ranks.note and not noted:
+        say(ranks.note[:1].upper() + ranks.note[1:] + ".")
+
+
+def _beaten(ranks: RankTable, method: str) -> str:
+    """Whom a method beats beyond chance: by name where they are few, or where few are missing."""
+    others = [name for name in ranks.methods if name != method]
+    beaten = [name for name in others if ranks.beats(method, name)]
+    missing = [name for name in others if name not in beaten]
+    if not beaten:
+        return "-"
+    if not missing and len(others) > 1:
+        return "every other"
+    if len(beaten) > FEW:
+        return f"all but {', '.join(missing)}" if len(missing) <= FEW else f"{len(beaten)} of {len(others)}"
+    return ", ".join(beaten)
+
+
+def _show_reached(comparison: Comparison, target: float) -> None:
+    """How soon every method reaches a target: rounds, bytes, simulated time."""
+    first = comparison.first
+    grid = Grid("method", "round", "MB", *SYSTEMS)
+    for name, round in comparison.rounds_to(target).items():
+        if round is None:
+            grid.add_row(name, "not reached", *[""] * (1 + len(SYSTEMS)))
+            continue
+        runs = comparison.runs[name]
+        traffic = np.mean([spent_until(run, round, "bytes") for run in runs]) / 1e6
+        times = [np.mean([spent_until(run, round, "time", system) for run in runs]) for system in SYSTEMS]
+        grid.add_row(name, str(round), f"{traffic:.2f}", *(f"{time:,.0f}" for time in times))
+    goal = _number(target, first) + (" %" if first.measure == "accuracy" else "")
+    say(f"First measured round with a mean {first.part} {first.measure} of {goal}, and its cost until then:")
+    say("MB down and up, and simulated time in downlinks of one model (uplinks one after another)")
     show(grid)
 
 
@@ -201,16 +270,7 @@ def _show_views(comparison: Comparison) -> None:
             say(f"{name} also: {', '.join(words)}")
 
 
-def _interval(difference: Difference) -> str:
-    return f"{100 * difference.mean:+.2f} [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}]"
-
-
-def _cells(row: Row, first: Run) -> list[str]:
-    return [
-        row.method,
-        *(_number(v, first) for v in (row.mean, row.weighted, row.deviation, row.worst)),
-        "" if row.spread != row.spread else f"± {_number(row.spread, first)}",
-        f"{row.bytes_down / 1e6:.2f}",
-        f"{row.bytes_up / 1e6:.2f}",
-        f"{row.seconds:.3f}",
-    ]
+def _interval(difference: Difference, scale: float) -> str:
+    mean, low, high = (scale * value for value in difference[:3])
+    form = "+.2f" if scale == 100 else "+.3g"
+    return f"{mean:{form}}" if low != low else f"{mean:{form}} [{low:{form}}, {high:{form}}]"
