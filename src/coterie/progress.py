@@ -13,6 +13,7 @@ from .errors import BadInput
 from .run import Report
 
 FILE, LOCK = "progress.jsonl", ".lock"
+TRIES, GLANCE = 5, 0.05  # seconds: whoever looks whether a folder is in use holds its lock for an instant
 
 
 class Progress:
@@ -48,7 +49,7 @@ def alone(folder: Path) -> Iterator[None]:
     """Nobody else works on the folder meanwhile; the lock goes with the process, however it ends."""
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if not _take(descriptor):
+        if not _taken(descriptor):
             raise BadInput(f"{folder} is being worked on by another process: wait for it, or stop it first")
         yield
     finally:
@@ -64,6 +65,14 @@ def busy(folder: Path) -> bool:
         return not _take(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    for _ in range(TRIES):
+        if _take(descriptor):
+            return True
+        time.sleep(GLANCE)
+    return False
 
 
 def _take(descriptor: int) -> bool:

@@ -1,0 +1,201 @@
+"""The pages and the data behind them; a request names runs by their ids in the list, never by a path."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from html import escape
+from importlib.metadata import version
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from .. import __version__
+from ..errors import BadInput
+from ..folder import CONFIG, facts
+from .curves import measured, metrics_file, rows_of_metrics, version_of
+from .guard import NEVER, Guard
+from .lines import News, since
+from .runs import PROGRESS, WATCHED, Entry, Library, Unknown, stray
+
+ASSETS = Path(__file__).parent / "assets"
+KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
+# a report is one file with everything inside, and speaks to nobody
+REPORT = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
+KEPT = 8  # reports
+
+
+def build(root: Path, host: str = "127.0.0.1", token: str = "", cookie: str = "coterie") -> Starlette:
+    """The app over a folder of runs."""
+    library, reports = Library(root), Reports()
+    routes = [  # all plain functions, which starlette calls in threads: a slow report holds up nobody
+        Route("/", page("runs.html")),
+        Route("/run", page("run.html")),
+        Route("/compare", page("compare.html")),
+        Route("/report", lambda request: report(library, reports, request)),
+        Route("/api/runs", lambda request: listing(library, request)),
+        Route("/api/run", lambda request: run(library, request)),
+        Route("/api/measured", lambda request: table(library, request)),
+        Route("/api/chosen", lambda request: chosen(library, request)),
+        *[Route(f"/assets/{path.name}", asset(path)) for path in sorted(ASSETS.iterdir()) if path.suffix in KINDS],
+        Route("/assets/plotly.js", plotly),
+    ]
+    handlers: Any = {404: _no_page, BadInput: _problem}
+    guard = Middleware(Guard, host=host, token=token, cookie=cookie)
+    return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
+
+
+def page(name: str) -> Callable[[Request], Response]:
+    text = (ASSETS / name).read_text(encoding="utf-8").replace("VERSION", __version__).replace("PLOTLY", version("plotly"))
+    return lambda request: HTMLResponse(text)
+
+
+def asset(path: Path) -> Callable[[Request], Response]:
+    content, kind = path.read_bytes(), KINDS[path.suffix]
+    return lambda request: Response(content, media_type=kind)
+
+
+def plotly(request: Request) -> Response:
+    """Plotly from the installed package: no request leaves the machine."""
+    from plotly.offline import get_plotlyjs
+
+    return Response(get_plotlyjs(), media_type="text/javascript", headers=FOREVER)
+
+
+def answer(content: Any, request: Request | None = None) -> Response:
+    """JSON; 304 where the asker has it already."""
+    text = json.dumps(content, allow_nan=False).encode()
+    tag = f'"{hashlib.blake2b(text, digest_size=12).hexdigest()}"'
+    if request is not None and request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"ETag": tag})
+    return Response(text, media_type="application/json", headers={"ETag": tag})
+
+
+def told(entry: Entry) -> dict[str, Any]:
+    """An entry as a page gets it."""
+    said = entry._asdict() | {"name": entry.path.name, "path": str(entry.path)}
+    said["path"] = said["path"].encode("utf-8", "replace").decode()
+    return said | {k: said[k].encode("utf-8", "replace").decode() for k in ("name", "why")}
+
+
+def listing(library: Library, request: Request) -> Response:
+    return answer({"folder": str(library.root), "runs": [told(e) for e in library.entries().values()]}, request)
+
+
+def _one(library: Library, request: Request) -> Entry:
+    return library.find([request.query_params.get("id", "")])[0]
+
+
+def _metrics(entry: Entry) -> Path | None:
+    return metrics_file(entry.path) if entry.kind == "run" and entry.status not in ("damaged", "unread") else None
+
+
+def run(library: Library, request: Request) -> Response:
+    """A run, and its rounds since the byte `after` of its progress."""
+    entry = _one(library, request)
+    try:
+        after = int(request.query_params.get("after", "0"))
+    except ValueError:
+        raise BadInput("after = a whole number of bytes") from None
+    path = _metrics(entry)
+    news = News([], 0, False)
+    if entry.kind == "run" and not (entry.path / PROGRESS).is_symlink():
+        news = since(entry.path / PROGRESS, after)
+        if path and not news.rows and not (entry.path / PROGRESS).exists():
+            news = News(rows_of_metrics(_own(path, library), entry.part), 0, True)
+    return answer({"run": told(entry), "now": time.time(), "measured": version_of(path), **news._asdict()})
+
+
+def table(library: Library, request: Request) -> Response:
+    """The curves of every part and view, and the words of the run."""
+    entry = _one(library, request)
+    path = _metrics(entry)
+    config = _own(entry.path / CONFIG, library)
+    words = config.read_text(encoding="utf-8", errors="replace") if config.exists() else ""
+    if path is None:
+        return answer({"curves": [], "clients": None, "config": words})
+    return answer({**measured(_own(path, library), facts(entry.path)["clients"]), "config": words}, request)
+
+
+def _own(path: Path, library: Library) -> Path:
+    """The path, if it does not lead out of the folder by a link."""
+    if not path.resolve().is_relative_to(library.root):
+        raise BadInput(f"{path.name} is a link out of the folder: coterie ui does not follow it")
+    return path
+
+
+def chosen(library: Library, request: Request) -> Response:
+    """The runs of several ids, comparisons opened."""
+    return answer([told(e) for e in library.runs(request.query_params.getlist("run"))], request)
+
+
+class Reports:
+    """Rendered reports, the last few, until a file of their runs changes."""
+
+    def __init__(self) -> None:
+        self.lock, self.pages = Lock(), OrderedDict[tuple[Any, ...], str]()
+
+    def page(self, folders: list[Path], runs: list[Entry]) -> str:
+        from ..reports import report_html
+
+        files = [p for f in {*folders, *(r.path for r in runs)} for n in WATCHED if n != PROGRESS and (p := f / n).exists()]
+        files += [m for r in runs if (m := metrics_file(r.path))]
+        key = (tuple(folders), *sorted((str(p), version_of(p)) for p in files))
+        with self.lock:  # one at a time: two cores are soon busy
+            if key not in self.pages:
+                self.pages[key] = report_html(folders)
+                while len(self.pages) > KEPT:
+                    self.pages.popitem(last=False)
+            self.pages.move_to_end(key)
+            return self.pages[key]
+
+
+def report(library: Library, reports: Reports, request: Request) -> Response:
+    """The report of a run, a comparison or several of them, made now."""
+    ids = list(dict.fromkeys(request.query_params.getlist("run")))
+    entries = library.find(ids)
+    if not entries:
+        raise BadInput("choose the runs to report on, as in /report?run=NAME")
+    for entry in entries:
+        if entry.status == "damaged":
+            raise BadInput(f"{entry.path.name} is damaged: {entry.why}")
+        if away := stray(entry.path, library.root):
+            raise BadInput(f"{away.relative_to(library.root)} is a link out of the folder: coterie ui does not follow it")
+    try:
+        text = reports.page([e.path for e in entries], library.runs(ids))
+    except BadInput:
+        raise
+    except Exception as damage:  # whatever a damaged or half-written file makes its reader raise
+        raise BadInput(f"no report of {', '.join(e.path.name for e in entries)}: {_short(damage)}") from damage
+    return HTMLResponse(text, headers={"Content-Security-Policy": REPORT + NEVER})
+
+
+def _short(problem: Exception) -> str:
+    return f"{type(problem).__name__}: {' '.join(str(problem).split())[:300]}"
+
+
+def _no_page(request: Request, problem: Exception) -> Response:
+    return _said(request, "there is no such page; the list of runs is at /", 404)
+
+
+def _problem(request: Request, problem: Exception) -> Response:
+    return _said(request, " ".join(str(problem).split()), 404 if isinstance(problem, Unknown) else 422)
+
+
+def _said(request: Request, line: str, status: int) -> Response:
+    """One clear line, as JSON for a script and as a page for a reader."""
+    line = line.encode("utf-8", "replace").decode()
+    if request.url.path.startswith("/api/"):
+        return Response(json.dumps({"problem": line}), status, media_type="application/json")
+    text = (ASSETS / "problem.html").read_text(encoding="utf-8")
+    return HTMLResponse(text.replace("PROBLEM", escape(line)), status)

@@ -1,0 +1,95 @@
+"""What the metrics of a run say so far: a curve a part and view, and every client at the last measured round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..checkpoint import checkpoints
+from ..errors import BadInput
+from ..folder import METRICS
+from ..metrics import EVERYONE, Table, curve, values
+
+SHOWN = ("accuracy", "loss")
+MOST = 2000  # clients drawn
+
+
+def metrics_file(folder: Path) -> Path | None:
+    """The table of a finished run, else that of its last checkpoint."""
+    places = (folder / METRICS, *(c / METRICS for c in reversed(checkpoints(folder))))
+    return next((p for p in places if p.exists()), None)
+
+
+def version_of(path: Path | None) -> str:
+    """Changes when the file does; "" where there is none."""
+    try:
+        found = path.stat() if path else None
+    except FileNotFoundError:  # its checkpoint has just made room for the next
+        found = None
+    return f"{found.st_mtime_ns:x}-{found.st_size:x}" if found else ""
+
+
+def measured(path: Path, names: list[str]) -> dict[str, Any]:
+    """{"curves": mean over clients by round, "clients": each one's last value}."""
+    table = Table.read(path).whole()
+    rows = table.filter((pc.field("client") != EVERYONE) & pc.field("metric").isin(SHOWN) & (pc.field("part") != ""))
+    keys = ("metric", "part", "view")
+    plain = pa.table({k: rows[k].cast(pa.string()) for k in keys}).group_by(list(keys)).aggregate([]).to_pylist()
+    curves = []
+    for key in sorted(plain, key=lambda k: tuple(k.values())):
+        rounds, numbers = curve(rows, key["metric"], key["part"], key["view"])
+        curves.append({**key, "rounds": rounds.tolist(), "values": _plain(numbers)})
+    return {"curves": curves, "clients": _clients(rows, curves, names)}
+
+
+def _clients(rows: pa.Table, curves: list[dict[str, Any]], names: list[str]) -> dict[str, Any] | None:
+    """Every client's own model at the last measured round, on test data where they are measured."""
+    found = [c for c in curves if c["view"] == "personal" and any(v is not None for v in c["values"])]
+    metric = "accuracy" if any(c["metric"] == "accuracy" for c in found) else "loss"
+    parts = [c["part"] for c in found if c["metric"] == metric]
+    if not parts:
+        return None
+    part = next((p for p in ("test", "validation") if p in parts), parts[0])
+    clients, numbers = values(rows, metric, part)
+    called = [names[i] if i < len(names) else str(i) for i in clients[:MOST].tolist()]
+    told = {"metric": metric, "part": part, "round": int(pc.max(rows["round"]).as_py()), "all": len(clients)}
+    return {**told, "names": called, "values": _plain(numbers[:MOST])}
+
+
+def _plain(numbers: Iterable[float]) -> list[float | None]:
+    return [float(v) if math.isfinite(v) else None for v in numbers]
+
+
+def rows_of_metrics(path: Path, part: str) -> list[dict[str, Any]]:
+    """A run's curve as lines of progress, for a run that wrote none."""
+    table = Table.read(path).whole()
+    lines: dict[int, dict[str, Any]] = {}
+    for metric in SHOWN:
+        rounds, numbers = curve(table, metric, part)
+        for r, v in zip(rounds.tolist(), _plain(numbers), strict=True):
+            lines.setdefault(r, {"round": r})[metric] = v
+    return [lines[r] for r in sorted(lines)]
+
+
+def end_of_metrics(path: Path, part: str) -> tuple[int, float | None, float | None]:
+    """(rounds, accuracy, loss) at the end of a run's table."""
+    table = Table.read(path).whole()
+    last = [_plain(curve(table, metric, part)[1][-1:]) or [None] for metric in SHOWN]
+    return int(np.max(table["round"].to_numpy(), initial=0)), last[0][0], last[1][0]
+
+
+def check_metrics(path: Path) -> None:
+    """Refuse a table that is missing or cut off; only its end is read."""
+    try:
+        pq.read_schema(path)
+    except FileNotFoundError:
+        raise BadInput(f"{path.name} is missing, though the run is finished: run again") from None
+    except (pa.ArrowException, OSError):
+        raise BadInput(f"{path.name} is damaged: restore it from a copy, or run again") from None

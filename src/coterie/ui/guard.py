@@ -1,0 +1,111 @@
+"""Who may ask: GET only, under a name this server has, with the token where there is one; and headers for every answer."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+OWN = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self'"
+NEVER = "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+HEADERS = {
+    "Content-Security-Policy": OWN + NEVER,
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",  # an address may hold the token
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host can be reached from this machine alone."""
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class Guard:
+    """Stands before the app; what it refuses never reaches a route."""
+
+    def __init__(self, app: Any, host: str = "127.0.0.1", token: str = "", cookie: str = "coterie"):
+        self.app, self.token, self.cookie = app, token.encode(), cookie
+        literal = f"[{host}]" if ":" in host and not host.startswith("[") else host
+        # a page of another name that resolves to this machine is turned away; elsewhere the token does that
+        self.hosts = {*LOOPBACK, literal.lower()} if is_loopback(host) else None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+
+        async def guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await (self._refuse(scope) or self.app)(scope, receive, guarded)
+
+    def _refuse(self, scope: Any) -> Response | None:
+        """The answer to a request that goes no further."""
+        headers = Headers(scope=scope)
+        if scope["method"] not in ("GET", "HEAD"):
+            return _line("coterie ui only shows: ask with GET", 405, {"Allow": "GET, HEAD"})
+        names = headers.getlist("host")
+        if self.hosts is not None and (len(names) != 1 or _name(names[0]) not in self.hosts):
+            return _line("coterie ui answers to 127.0.0.1 and localhost only; --host and --token open it to others", 421)
+        return self._without_token(scope, headers) if self.token else None
+
+    def _without_token(self, scope: Any, headers: Headers) -> Response | None:
+        asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = [value for name, value in asked if name == "token"]
+        if given:
+            if not self._is_token(given[0]):
+                return _line("this is not the token that coterie ui printed", 401)
+            rest = urlencode([(name, value) for name, value in asked if name != "token"])
+            path = "/" + scope["path"].lstrip("/")  # never //host
+            clean = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
+            clean.set_cookie(self.cookie, self._ticket(), httponly=True, samesite="strict")
+            return clean
+        kind, _, bearer = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and self._is_token(bearer.strip()):
+            return None
+        if secrets.compare_digest(self._shown(headers), self._ticket().encode()):
+            return None
+        return _line("open the address that coterie ui printed, with its ?token=", 401, {"WWW-Authenticate": "Bearer"})
+
+    def _is_token(self, text: str) -> bool:
+        return secrets.compare_digest(text.encode("utf-8", "surrogateescape"), self.token)
+
+    def _ticket(self) -> str:
+        """What the cookie holds: not the token itself."""
+        return hashlib.blake2b(self.token, digest_size=16, person=b"coterie ui").hexdigest()
+
+    def _shown(self, headers: Headers) -> bytes:
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+        except CookieError:
+            found = None
+        return found.value.encode("utf-8", "replace") if found else b""
+
+
+def _name(host: str) -> str:
+    """A Host header without its port."""
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdigit() else host).lower()
+
+
+def _line(text: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    return PlainTextResponse(text + "\n", status, headers)

@@ -1,0 +1,75 @@
+"""`progress.jsonl` as a file that grows: its two ends, and what was added since a place in it."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+FIELDS = ("stage", "round", "rounds", "clients", "seconds", "accuracy", "loss", "time")
+TAIL, CHUNK = 2**13, 2**20  # bytes read from the end for the list, and at once for a page
+
+Line = dict[str, Any]
+
+
+class News(NamedTuple):
+    """What was added to a file since a place in it."""
+
+    rows: list[Line]
+    after: int  # where to ask from next
+    reset: bool  # the file was begun anew: forget what was told before
+
+
+def since(path: Path, after: int) -> News:
+    """The whole lines after byte `after`, a megabyte at most; a file that has become shorter is told from its start."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            reset = after > size
+            start = 0 if reset else max(after, 0)
+            file.seek(start)
+            text = file.read(CHUNK)
+    except FileNotFoundError:
+        return News([], 0, after > 0)
+    whole = text.rfind(b"\n") + 1  # a line still being written waits for its end
+    return News(_lines(text[:whole]), start + whole, reset)
+
+
+def ends(path: Path) -> tuple[Line, Line, float | None]:
+    """(first line, last line with the last accuracy and loss known, median seconds a round); empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(TAIL)
+            size = file.seek(0, 2)
+            file.seek(max(0, size - TAIL))
+            tail = file.read(TAIL)
+    except FileNotFoundError:
+        return {}, {}, None
+    first, last = _lines(head[: head.rfind(b"\n") + 1])[:1], _lines(tail[: tail.rfind(b"\n") + 1])
+    if not first or not last:
+        return {}, {}, None
+    known = {k: next((row[k] for row in reversed(last) if row.get(k) is not None), None) for k in ("accuracy", "loss")}
+    times = [row["time"] for row in last if row.get("time")]
+    gaps = [b - a for a, b in pairwise(times) if b >= a]
+    return first[0], last[-1] | known, median(gaps) if gaps else last[-1].get("seconds")
+
+
+def _lines(text: bytes) -> list[Line]:
+    """The rows of whole lines, known fields only; what is no row is left out."""
+    found = []
+    for line in text.splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("round"), int):
+            found.append({k: str(row[k]) if k == "stage" else _number(row[k]) for k in FIELDS if k in row})
+    return found
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, else None: a page's JSON knows no NaN."""
+    return value if isinstance(value, int | float) and math.isfinite(value) else None

@@ -1,0 +1,276 @@
+"""The runs and comparisons under one folder: what each is and how far it has come, read again only where files have changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import tomllib
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from shlex import quote as quoted
+from threading import Lock
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from ..errors import BadInput
+from ..folder import CONFIG, FACTS, METRICS
+from ..plan import FILE as PLAN
+from ..progress import FILE as PROGRESS
+from ..progress import LOCK, busy
+from .curves import check_metrics, end_of_metrics
+from .lines import ends
+
+WATCHED = (CONFIG, FACTS, METRICS, PROGRESS, PLAN)  # a folder whose watched files have not changed is not read again
+FRESH, REST = 0.5, 4  # seconds a listing serves everyone who asks, and how many times what it took, if that is more
+BUDGET, LEAST = (
+    1.0,
+    200,
+)  # seconds spent on folders not read before, and how many are read in any case; the rest is read next time
+SILENT, LOCKLESS = 5.0, 300.0  # seconds without a word before a run may be called stopped: with a lock to ask, without
+DEPTH = 3  # folders below the given one that may hold runs
+
+Mark = tuple[tuple[str, int, int], ...]  # (file, time of change, size)
+
+
+class Entry(NamedTuple):
+    """A run or comparison as the list shows it."""
+
+    id: str  # path from the given folder, percent-encoded: the only name a request may call it by
+    path: Path
+    kind: str  # "run" or "comparison"
+    status: str  # "running", "finished", "stopped" or "damaged"; "unread" for a moment in a large folder
+    parent: str = ""  # id of the comparison it belongs to
+    why: str = ""  # what is damaged, or how to go on
+    method: str = ""
+    data: str = ""
+    seed: int | None = None
+    part: str = ""  # that the accuracy of a round is measured on
+    done: int = 0  # rounds
+    rounds: int = 0
+    accuracy: float | None = None
+    loss: float | None = None
+    changed: float = 0.0
+    started: float | None = None
+    pace: float | None = None  # seconds a round, evaluation included
+    planned: int = 0  # runs of a comparison
+
+
+class Unknown(BadInput):
+    """A request named what is not in the list."""
+
+
+class Library:
+    """All entries under a folder; many may ask at once."""
+
+    def __init__(self, root: Path):
+        self.root = root.resolve()
+        self._lock, self._cache = Lock(), dict[Path, tuple[Mark, Entry]]()
+        self._due, self._entries = 0.0, dict[str, Entry]()
+
+    def entries(self) -> dict[str, Entry]:
+        """Every entry by its id; a comparison stands before its runs."""
+        with self._lock:
+            begin = time.monotonic()
+            if begin >= self._due:
+                self._entries = self._scan()
+                end = time.monotonic()
+                unread = any(e.status == "unread" for e in self._entries.values())
+                self._due = end + (0 if unread else max(FRESH, REST * (end - begin)))
+            return self._entries
+
+    def find(self, ids: Iterable[str]) -> list[Entry]:
+        """The entries of these ids."""
+        known = self.entries()
+        for name in ids:
+            if name not in known:
+                raise Unknown(f"there is no run '{name}' here: it was moved or deleted, or never was")
+        return [known[name] for name in ids]
+
+    def runs(self, ids: Iterable[str]) -> list[Entry]:
+        """The runs of these ids; a comparison stands for all of its own, without those that tuned it."""
+        chosen = {}
+        for entry in self.find(ids):
+            inner = (e for e in self.entries().values() if e.parent == entry.id and e.path.parent == entry.path)
+            for run in [entry] if entry.kind == "run" else inner:
+                chosen[run.id] = run
+        return list(chosen.values())
+
+    def _scan(self) -> dict[str, Entry]:
+        now, found, kept = time.time(), dict[str, Entry](), dict[Path, tuple[Mark, Entry]]()
+        end, read = time.monotonic() + BUDGET, 0
+        for folder, files, comparison in _walk(self.root, DEPTH):
+            mark = tuple((e.name, s.st_mtime_ns, s.st_size) for e in files if (s := _stat(e)))
+            old = self._cache.get(folder)
+            if old and old[0] == mark:
+                entry = old[1]
+            elif read < LEAST or time.monotonic() < end:
+                entry, read = _read(self.root, folder, files), read + 1
+            else:
+                mark, entry = (), _bare(self.root, folder, files)._replace(status="unread")
+            kept[folder] = (mark, entry)
+            found[entry.id] = _settle(entry, now)._replace(parent=_id(self.root, comparison) if comparison else "")
+        self._cache = kept
+        families: dict[str, list[Entry]] = {}
+        for entry in found.values():
+            families.setdefault(entry.parent, []).append(entry)
+        whole = {k: _together(e, families.get(k, []), now) if e.kind == "comparison" else e for k, e in found.items()}
+        return dict(sorted(whole.items()))
+
+
+def _walk(folder: Path, depth: int, comparison: Path | None = None) -> Iterator[tuple[Path, list[os.DirEntry], Path | None]]:
+    """(folder, watched files, comparison around it) of every run and comparison; no link is followed."""
+    try:
+        with os.scandir(folder) as listing:
+            inside = sorted(listing, key=lambda e: e.name, reverse=True)  # names begin with the time: the newest first
+    except OSError:  # gone meanwhile, or not ours to read
+        return
+    files = [e for e in inside if e.name in WATCHED]
+    names = {e.name for e in files}
+    if PLAN in names:
+        yield folder, files, comparison
+        comparison, depth = folder, max(depth, 3)  # tuning/METHOD/try1-seed0
+    elif FACTS in names or (CONFIG in names and names & {PROGRESS, METRICS}):
+        yield folder, files, comparison
+        return
+    for e in inside if depth else ():
+        if e.is_dir(follow_symlinks=False) and not e.name.startswith("."):
+            yield from _walk(folder / e.name, depth - 1, comparison)
+
+
+def _stat(entry: os.DirEntry) -> os.stat_result | None:
+    try:
+        return entry.stat()
+    except OSError:
+        return None
+
+
+def _id(root: Path, folder: Path) -> str:
+    return quote(os.fsencode(folder.relative_to(root)), safe="/@")
+
+
+def _bare(root: Path, folder: Path, files: list[os.DirEntry]) -> Entry:
+    """What is known of a folder without a look into its files."""
+    kind = "comparison" if any(e.name == PLAN for e in files) else "run"
+    changed = max((s.st_mtime for e in files if (s := _stat(e))), default=0.0)
+    return Entry(_id(root, folder), folder, kind, "damaged", changed=changed)
+
+
+def _read(root: Path, folder: Path, files: list[os.DirEntry]) -> Entry:
+    """What a folder says of itself, whatever state its files are in."""
+    entry = _bare(root, folder, files)
+    for e in files:
+        if e.is_symlink():
+            return entry._replace(why=f"{e.name} is a link: coterie ui reads only what lies in the folder itself")
+    try:
+        return _comparison(entry) if entry.kind == "comparison" else _run(entry)
+    except BadInput as damage:
+        return entry._replace(why=str(damage))
+    except FileNotFoundError as missing:
+        return entry._replace(why=f"{Path(missing.filename).name} is missing")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as damage:
+        return entry._replace(why=f"{folder.name} cannot be read: {' '.join(str(damage).split())[:200]}")
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as damage:
+        raise BadInput(f"{path.name} is damaged: {' '.join(str(damage).split())}") from None
+
+
+def _run(entry: Entry) -> Entry:
+    folder = entry.path
+    config = _toml(folder / CONFIG)
+    schedule = config.get("schedule", {})
+    parts = schedule.get("parts") or ["validation"]
+    first, last, pace = ends(folder / PROGRESS)
+    entry = entry._replace(
+        method=str(config["method"]),
+        data=str(config.get("data", {}).get("name", "")),
+        seed=config.get("seed"),
+        part="validation" if "validation" in parts else str(parts[-1]),
+        rounds=last.get("rounds") or int(schedule.get("rounds", 0)),
+        done=last.get("round") or 0,
+        accuracy=last.get("accuracy"),
+        loss=last.get("loss"),
+        started=first["time"] - (first.get("seconds") or 0) if first.get("time") else None,
+        pace=pace,
+    )
+    try:
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        status = facts["status"]
+    except (ValueError, KeyError, TypeError):
+        raise BadInput(f"{FACTS} is damaged: restore it from a copy, or run again") from None
+    if status != "finished":
+        return entry._replace(status="running")
+    check_metrics(folder / METRICS)
+    if not last:  # no line was ever written, as by an early version
+        done, accuracy, loss = end_of_metrics(folder / METRICS, entry.part)
+        entry = entry._replace(done=done, rounds=done, accuracy=accuracy, loss=loss)
+    return entry._replace(status="finished", changed=datetime.fromisoformat(facts["date"]).timestamp())
+
+
+def _comparison(entry: Entry) -> Entry:
+    plan = _toml(entry.path / PLAN)
+    methods, seeds = plan["methods"], plan["seeds"]
+    return entry._replace(
+        status="running",
+        method=", ".join(map(str, methods)),
+        data=str(plan.get("data", {}).get("name", "")),
+        rounds=int(plan.get("schedule", {}).get("rounds", 0)) * len(methods) * len(seeds),
+        planned=len(methods) * len(seeds),
+    )
+
+
+def _settle(entry: Entry, now: float) -> Entry:
+    """A run that calls itself running is stopped when it has been silent and nobody works on it."""
+    if entry.kind == "comparison" or entry.status != "running":
+        return entry
+    locked = os.name != "nt" and (entry.path / LOCK).exists()
+    silent = now - entry.changed > max(SILENT if locked else LOCKLESS, 5 * (entry.pace or 0))
+    if not silent or _busy(entry.path):
+        return entry
+    return entry._replace(status="stopped", why=f"coterie resume {quoted(str(entry.path))}")
+
+
+def _busy(folder: Path) -> bool:
+    try:
+        return busy(folder)
+    except OSError:  # a folder that is not ours to write
+        return False
+
+
+def _together(entry: Entry, inner: list[Entry], now: float) -> Entry:
+    """A comparison as the sum of its runs."""
+    if entry.status != "running":
+        return entry
+    runs = [e for e in inner if e.path.parent == entry.path]
+    planned, finished = entry.planned, sum(e.status == "finished" for e in runs)
+    hurt = [e for e in runs if e.status == "damaged"]
+    changed = max([entry.changed, *(e.changed for e in inner)])
+    said = f"{finished} of {planned} runs finished"
+    if any(e.status == "running" for e in inner):
+        status = "running"
+    elif finished >= planned:
+        status, said = "finished", f"{planned} runs"
+    elif hurt:
+        status, said = "damaged", f"{hurt[0].path.name}: {hurt[0].why}"
+    elif now - changed < 60:  # the next run's data are being made
+        status = "running"
+    else:
+        status, said = "stopped", f"coterie resume {quoted(str(entry.path))}"
+    known = sum(e.rounds for e in runs)
+    rounds = known + entry.rounds * max(planned - len(runs), 0) // planned if planned else known
+    return entry._replace(status=status, why=said, done=sum(e.done for e in runs), rounds=rounds, changed=changed)
+
+
+def stray(folder: Path, root: Path) -> Path | None:
+    """A link somewhere in a run's folder that leads out of `root`, if there is one."""
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            if path.is_symlink() and not path.resolve().is_relative_to(root):
+                return path
+    return None
