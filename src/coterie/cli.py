@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -58,12 +59,31 @@ def _fail(line: str, code: int = 2) -> None:
     sys.exit(code)
 
 
+ELSEWHERE = {  # commands that are loaded when they are asked for
+    "report": "coterie.reports.command",
+    "ui": "coterie.ui.command",
+    "export": "coterie.export",
+    "federation": "coterie.network.commands",
+    "server": "coterie.network.commands",
+    "site": "coterie.network.commands",
+}
+
+
 class _Commands(click.Group):
     """Offers the nearest command for a mistyped one."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.commands, *ELSEWHERE]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in ELSEWHERE:
+            return getattr(import_module(ELSEWHERE[cmd_name]), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and not args[0].startswith("-") and args[0] not in self.commands:
-            raise BadInput(f"unknown command '{args[0]}'{nearest(args[0], self.commands)}")
+        known = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in known:
+            raise BadInput(f"unknown command '{args[0]}'{nearest(args[0], known)}")
         return super().resolve_command(ctx, args)
 
 
@@ -157,6 +177,8 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
     metavar="METHOD.OPTION=V1,V2",
     help="Values to try (V1;V2 where values have commas); validation accuracy chooses.",
 )
+@click.option("--target", type=float, help="Also tell how soon each method reaches this accuracy, from 0 to 1.")
+@click.option("--report/--no-report", default=True, help="Whether to write the page report.html; it is written by default.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the comparison; default runs/TIME-compare.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
 def compare(
@@ -165,10 +187,12 @@ def compare(
     seeds: str | None,
     config: str | None,
     tune: tuple[str, ...],
+    target: float | None,
+    report: bool,
     out: Path | None,
     quiet: bool,
 ) -> None:
-    """Train METHODS on the same data, splits, budgets and seeds, and print one table.
+    """Train METHODS on the same data, splits, budgets and seeds; print the answer and a table, and write a report.
 
     Takes the words of `coterie run`; METHOD.WORD sets one for a single method, as in --ditto.lam 0.5.
     """
@@ -184,6 +208,8 @@ def compare(
     for entry in tune:
         name, option, choices = _grid(entry)
         grids.setdefault(name, {})[option] = choices
+    if target is not None and not 0 <= target <= 1:
+        raise BadInput(f"target = {target:g}: give an accuracy from 0 to 1")
     file = read_toml(config_path(config)) if config else {}
     names = None if methods is None else [n.strip() for n in methods.split(",") if n.strip()]
     said = (_seeds(seeds) if seeds else None, common, own, grids)
@@ -193,7 +219,16 @@ def compare(
     folder = out or experiments.run_folder(Path("runs"), "compare")
     with _work(folder, quiet) as show:
         comparison = comparisons.compare(planned, numbers, folder, show, grid)
-    show_comparison(comparison)
+    _tell(comparison, target, report)
+
+
+def _tell(comparison: Comparison, target: float | None = None, report: bool = True) -> None:
+    """Print what a comparison found, and write its page."""
+    show_comparison(comparison, target)
+    if report:
+        from .reports import write_report
+
+        say(f"report: {write_report([comparison.folder])}")
 
 
 def _possible(planned: dict[str, Experiment]) -> list[str]:
@@ -240,7 +275,7 @@ def resume(folder: Path, quiet: bool) -> None:
             result: Any = comparisons.resume_comparison(folder, show)
         else:
             result = experiments.resume(folder, lambda r: show(folder.name, None, r))
-    show_comparison(result) if isinstance(result, Comparison) else show_run(result)
+    _tell(result) if isinstance(result, Comparison) else show_run(result)
 
 
 @cli.command(short_help="List the methods, or tell all about one.")

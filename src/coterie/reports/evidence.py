@@ -1,0 +1,193 @@
+"""What a report is made of: runs with their tables taken apart, a seed each and the same seeds for every method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..comparison import Comparison, Row
+from ..folder import Run
+from ..metrics import EVERYONE
+
+SPLIT = "split.parquet"
+Key = tuple[str, str, str]  # view, part, metric
+
+
+class Column(NamedTuple):
+    """All rows of one metric, round by round."""
+
+    rounds: np.ndarray
+    clients: np.ndarray
+    values: np.ndarray
+
+
+def columns(table: pa.Table) -> dict[Key, Column]:
+    """The long table taken apart once, as a report asks for most of its metrics."""
+    whole = table.unify_dictionaries().combine_chunks()
+    words, code = [], np.zeros(len(whole), dtype=np.int64)
+    for name in ("view", "part", "metric"):
+        column = whole[name].combine_chunks()
+        words.append(column.dictionary.to_pylist())
+        code = code * max(1, len(words[-1])) + column.indices.to_numpy(zero_copy_only=False)
+    order = np.argsort(code, kind="stable")
+    code = code[order]
+    rest = [whole[name].to_numpy()[order] for name in ("round", "client", "value")]
+    found = {}
+    for k in np.split(np.arange(len(code)), np.flatnonzero(np.diff(code)) + 1) if len(code) else ():
+        at, cut = int(code[k[0]]), slice(k[0], k[-1] + 1)
+        at, m = divmod(at, len(words[2]))
+        v, p = divmod(at, len(words[1]))
+        found[words[0][v], words[1][p], words[2][m]] = Column(*(column[cut] for column in rest))
+    return found
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run and its columns."""
+
+    run: Run
+    columns: Mapping[Key, Column]
+
+    @cached_property
+    def slim(self) -> Run:
+        """The run with nothing in its table but what own models reach and rounds cost: a hundredth, where clients write notes."""
+        parts = pc.field("part").isin([self.run.part, "validation"])
+        own = parts & (pc.field("view") == "personal") & (pc.field("metric") == self.run.measure)
+        return replace(self.run, table=self.run.table.filter(own | (pc.field("client") == EVERYONE)))
+
+    @property
+    def clients(self) -> int:
+        return len(self.run.facts["clients"])
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.run.facts["status"] == "finished")
+
+    @property
+    def round(self) -> int:
+        """The last round in the table."""
+        return int(max((c.rounds.max() for c in self.columns.values()), default=0))
+
+    def block(self, metric: str, part: str = "", view: str = "") -> tuple[np.ndarray, np.ndarray]:
+        """(rounds [R], values [R, N]) of a metric that clients have; NaN where one has none."""
+        column = self.columns.get((view, part, metric))
+        if column is None:
+            return np.zeros(0, dtype=int), np.full((0, self.clients), np.nan)
+        own = column.clients >= 0
+        rounds, at = np.unique(column.rounds[own], return_inverse=True)
+        out = np.full((len(rounds), self.clients), np.nan)
+        out[at, column.clients[own]] = column.values[own]
+        return rounds, out
+
+    def last(self, metric: str, part: str = "", view: str = "") -> np.ndarray:
+        """[N] every client's latest value; a sampled client may have written its note rounds ago."""
+        _, block = self.block(metric, part, view)
+        out = np.full(self.clients, np.nan)
+        for row in block:
+            out = np.where(np.isnan(row), out, row)
+        return out
+
+    @cached_property
+    def stages(self) -> list[tuple[str, int]]:
+        """(name, first round) of every stage."""
+        firsts = self.run.table.group_by("stage").aggregate([("round", "min")])
+        return sorted(zip(firsts["stage"].to_pylist(), firsts["round_min"].to_pylist(), strict=True), key=lambda pair: pair[1])
+
+    @property
+    def views(self) -> list[str]:
+        """The models that were measured at the last round, the clients' own first."""
+        found = [view for (view, part, metric) in self.columns if metric == self.run.measure and part == self.run.part]
+        return sorted(found, key=lambda view: (view != "personal", view))
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """What clients wrote down, by name."""
+        return [m for (view, part, m), c in self.columns.items() if not view and not part and (c.clients >= 0).any()]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Every method's runs, a seed each and the same seeds for all, and what was wrong with the rest."""
+
+    records: dict[str, list[Record]]
+    seeds: list[int]
+    warnings: list[str]
+
+    @property
+    def methods(self) -> list[str]:
+        return list(self.records)
+
+    @property
+    def first(self) -> Run:
+        return next(iter(self.records.values()))[0].run
+
+    @property
+    def names(self) -> list[str]:
+        return [str(name) for name in self.first.facts["clients"]]
+
+    @property
+    def classed(self) -> bool:
+        """Whether clients are judged by accuracy (higher is better) and not by loss."""
+        return self.first.measure == "accuracy"
+
+    @property
+    def scale(self) -> float:
+        return 100.0 if self.classed else 1.0
+
+    @property
+    def unit(self) -> str:
+        return "%" if self.classed else ""
+
+    @cached_property
+    def fixed_split(self) -> bool:
+        return len({r.run.facts["data"] for records in self.records.values() for r in records}) == 1
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """The runs as a comparison of their own, for all that is computed of one."""
+        return Comparison(Path(), {name: [r.slim for r in records] for name, records in self.records.items()})
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The comparison's row of every method."""
+        return self.comparison.rows()
+
+    def measured(self, name: str, part: str | None = None, view: str = "personal") -> np.ndarray:
+        """[seeds, N] accuracy (share) or loss at the last round; NaN where there is none."""
+        part = part or self.first.part
+        return np.stack([r.last(self.first.measure, part, view) for r in self.records[name]])
+
+    def clientwise(self, name: str, view: str = "personal") -> np.ndarray:
+        """[N] one number a client: the mean over seeds where they share a split, else the first seed's."""
+        block = self.measured(name, view=view)
+        return means(block, 0) if self.fixed_split else block[0]
+
+    def counts(self) -> tuple[list[int], np.ndarray] | None:
+        """(labels [K], rows [N, K]) of all parts together, of the first seed; None where the run did not note it."""
+        path = self.first.folder / SPLIT
+        if not self.classed or not path.exists():
+            return None
+        try:
+            table = pq.read_table(path, columns=["client", "label", "rows"])
+            client, label, rows = (table[c].to_numpy() for c in ("client", "label", "rows"))
+        except (pa.ArrowException, OSError, KeyError):
+            return None
+        labels = np.unique(label)
+        out = np.zeros((len(self.names), len(labels)), dtype=int)
+        np.add.at(out, (client, np.searchsorted(labels, label)), rows)
+        return [int(k) for k in labels], out
+
+
+def means(values: np.ndarray, axis: int) -> np.ndarray:
+    """Mean of what is no NaN along an axis; NaN where nothing is left."""
+    there = ~np.isnan(values)
+    count = there.sum(axis)
+    return np.where(count > 0, np.where(there, values, 0.0).sum(axis) / np.maximum(count, 1), np.nan)

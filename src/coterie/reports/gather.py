@@ -1,0 +1,160 @@
+"""Reads run and comparison folders for a report; what cannot be read is left out, and one line says why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from .. import __version__
+from ..comparison import FILE, read_plan
+from ..errors import BadInput
+from ..folder import CONFIG, FACTS, load
+from .evidence import Evidence, Record, columns
+
+NEEDED = ("status", "data", "clients", "rows", "groups", "classes", "models", "coterie")  # of run.json
+LISTED = 3  # names spelled out in a warning
+
+
+def gather(paths: Sequence[str | Path]) -> Evidence:
+    """The runs in folders of runs and comparisons; bad input only where none can be used."""
+    if not paths:
+        raise BadInput("a report of nothing: name at least one folder of a run or comparison, as in `coterie report runs/...`")
+    warnings: list[str] = []
+    read: list[tuple[str, Record]] = []
+    places: dict[Path, str] = {}
+    for path in map(Path, paths):
+        for name, folder in _candidates(path, warnings):
+            places.setdefault(folder.resolve(), name)
+    for folder, name in places.items():
+        try:
+            record = _read(folder)
+        except BadInput as problem:
+            warnings.append(f"{folder.name} is left out: {str(problem).replace(str(folder), folder.name)}")
+            continue
+        read.append((name or record.run.name, record))
+    if not read:
+        raise BadInput(f"no run can be read: {'; '.join(warnings)}")
+    records = _aligned(_named(_comparable(read, warnings)), warnings)
+    seeds = [r.run.experiment.seed for r in next(iter(records.values()))]
+    for name, runs in records.items():
+        warnings += [_remark(name, record, records) for record in runs]
+    return Evidence(records, seeds, [w for w in warnings if w])
+
+
+def _candidates(path: Path, warnings: list[str]) -> list[tuple[str, Path]]:
+    """(name in the comparison or "", folder) of every run a path stands for."""
+    if not path.is_dir():
+        warnings.append(f"there is no folder {path}")
+    elif (path / FILE).exists():
+        try:
+            experiments, seeds, _ = read_plan(path / FILE)
+        except BadInput as problem:
+            warnings.append(f"{problem}; the runs beside it are read all the same")
+            inside = sorted(p for p in path.glob("*-seed*") if p.is_dir())
+            return [(p.name.rpartition("-seed")[0], p) for p in inside]
+        wanted = [(name, path / f"{name}-seed{seed}") for name in experiments for seed in seeds]
+        missing = [folder.name for _, folder in wanted if not (folder / FACTS).exists()]
+        if missing:
+            warnings.append(f"{path.name}: {len(missing)} of {len(wanted)} runs have not begun: {_some(missing)}")
+        return [(name, folder) for name, folder in wanted if folder.name not in missing]
+    elif (path / FACTS).exists() or (path / CONFIG).exists():
+        return [("", path)]
+    else:
+        runs = sorted(p for p in path.iterdir() if (p / FACTS).exists() or (p / FILE).exists())
+        hint = f"give a folder in it, such as {runs[0]}" if runs else f"it has neither {FACTS} nor {FILE}"
+        warnings.append(f"{path} is no folder of a run or comparison: {hint}")
+    return []
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+
+
+def _read(folder: Path) -> Record:
+    try:
+        run = load(folder)
+        lacks = [word for word in NEEDED if word not in run.facts]
+        if lacks:
+            raise BadInput(f"{folder / FACTS} lacks {', '.join(lacks)}: it is damaged or of another version")
+        record = Record(run, columns(run.table))
+        found = record.last(run.measure, run.part, "personal")
+    except (KeyError, TypeError, AttributeError, IndexError, OSError, pa.ArrowException) as damage:
+        raise BadInput(f"{folder} is damaged ({type(damage).__name__}: {damage}): restore it from a copy, or run again") from None
+    if np.isnan(found).all():
+        raise BadInput(f"{folder} has no {run.part} {run.measure} of any client yet: wait for its first evaluation")
+    return record
+
+
+def _comparable(read: list[tuple[str, Record]], warnings: list[str]) -> list[tuple[str, Record]]:
+    """Those with the data, clients and measured part that most others of their seed have."""
+
+    def kind(record: Record) -> tuple[int, int, str]:
+        return record.clients, record.run.facts["classes"], record.run.part
+
+    def left_out(record: Record, why: str) -> None:
+        warnings.append(f"{record.run.folder.name} is left out: {why}")
+
+    usual = Counter(kind(r) for _, r in read).most_common(1)[0][0]
+    data: dict[int, Counter[str]] = {}
+    for _, r in read:
+        if kind(r) == usual:
+            data.setdefault(r.run.experiment.seed, Counter())[r.run.facts["data"]] += 1
+    kept = []
+    for name, r in read:
+        words = "{} clients, {} classes, measured on the {} part"
+        if kind(r) != usual:
+            left_out(r, f"it has {words.format(*kind(r))}; the rest have {words.format(*usual)}")
+        elif r.run.facts["data"] != data[r.run.experiment.seed].most_common(1)[0][0]:
+            left_out(r, f"its data or split are not those of the other runs with seed {r.run.experiment.seed}; report it alone")
+        else:
+            kept.append((name, r))
+    return kept
+
+
+def _named(read: list[tuple[str, Record]]) -> dict[str, dict[int, Record]]:
+    """Runs of one name that differ in nothing but the seed go together; else the folder's name tells them apart."""
+    found: dict[str, dict[int, Record]] = {}
+    words: dict[str, dict[str, Any]] = {}
+    for name, record in read:
+        own = {k: v for k, v in record.run.experiment.words().items() if k not in ("seed", "engine", "keep")}
+        seed, folder = record.run.experiment.seed, record.run.folder
+        for label in (name, f"{name} ({folder.name})", f"{name} ({folder.parent.name}/{folder.name})", f"{name} ({folder})"):
+            if label not in found or (words[label] == own and seed not in found[label]):
+                found.setdefault(label, {})[seed] = record
+                words.setdefault(label, own)
+                break
+    return found
+
+
+def _aligned(found: dict[str, dict[int, Record]], warnings: list[str]) -> dict[str, list[Record]]:
+    """Every method with the same seeds, so that all figures speak of the same data."""
+    votes = Counter(seed for runs in found.values() for seed in runs)
+    most = max(votes, key=lambda seed: (votes[seed], -seed))
+    for name in [name for name, runs in found.items() if most not in runs]:
+        seeds = ", ".join(map(str, sorted(found.pop(name))))
+        warnings.append(f"{name} is left out: it has seed {seeds}, the others seed {most}; run it with that seed too")
+    common = sorted(set.intersection(*(set(runs) for runs in found.values())))
+    for seed in sorted(set(votes) - set(common)):
+        lacking = [name for name, runs in found.items() if seed not in runs]
+        if any(seed in runs for runs in found.values()):
+            warnings.append(f"seed {seed} is left out: {_some(lacking)} {'has' if len(lacking) == 1 else 'have'} no run with it")
+    return {name: [runs[seed] for seed in common] for name, runs in found.items()}
+
+
+def _remark(name: str, record: Record, records: Mapping[str, list[Record]]) -> str:
+    """What a reader must know of a run that is shown all the same."""
+    facts, schedule, folder = record.run.facts, record.run.experiment.schedule, record.run.folder.name
+    usual = Counter(r.run.experiment.schedule.rounds for runs in records.values() for r in runs).most_common(1)[0][0]
+    said = []
+    if not record.finished:
+        said.append(f"is not finished: shown as it stood at round {record.round:,} of {schedule.rounds:,}")
+    if schedule.rounds != usual:
+        said.append(f"had {schedule.rounds:,} rounds where most had {usual:,}: not the same budget")
+    if facts["coterie"] != __version__:
+        said.append(f"was made by coterie {facts['coterie']}, this report by {__version__}: their numbers may differ")
+    return f"{name}, {folder}, {'; it '.join(said)}" if said else ""

@@ -1,0 +1,83 @@
+"""The report as one HTML file: the data as JSON, the drawing library and the page's own script and style, all inside.
+
+The file opens from disk without a network: its content policy lets nothing be fetched and no script run but the two it holds.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import math
+import re
+from importlib import resources
+from typing import Any
+
+from ..errors import BadInput
+
+SCRIPTS = (
+    "helpers.js",
+    "methods.js",
+    "tables.js",
+    "traces.js",
+    "plots.js",
+    "clients.js",
+    "report.js",
+)  # one script, in this order
+MARK = re.compile(r"\{\{(\w+)\}\}")
+
+
+def render(data: dict[str, Any]) -> str:
+    """The whole page of a report's data."""
+    plotly, script = plotly_bundle(), "(() => {\n" + "\n".join(asset(name) for name in SCRIPTS) + "\n})();"
+    parts = {
+        "title": html.escape(_writable(str(data.get("title") or "Report"))),
+        "hashes": " ".join(fingerprint(text) for text in (plotly, script)),
+        "style": asset("report.css"),
+        "data": embed(data),
+        "plotly": plotly,
+        "script": script,
+    }
+    # one pass: what is put in is not searched for marks again, whatever a client is called
+    return MARK.sub(lambda mark: parts[mark[1]], asset("report.html"))
+
+
+def embed(data: Any) -> str:
+    """JSON that no text in it can end or open anything in the page; NaN and infinities become null."""
+    text = _writable(json.dumps(_finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _writable(text: str) -> str:
+    """Without lone surrogates (an undecodable file name), which are no UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def fingerprint(script: str) -> str:
+    """The script's name in a content policy."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def asset(name: str) -> str:
+    """The text of a file of the page."""
+    return resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def plotly_bundle() -> str:
+    """The drawing library's script, from the installed plotly package."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise BadInput("a report needs the package plotly, which is not installed: pip install 'coterie[report]'") from None
+    return get_plotlyjs().replace("\r\n", "\n")
