@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint format bench docs clean
+.PHONY: setup browser demo test lint format bench docs screenshots federation-demo federation-torture clean
 
 setup: $(READY)
 
@@ -19,7 +19,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/coterie compare --config demo
 
-test: $(READY)
+browser:
+	@scripts/browser.sh || echo "the tests in a browser will be skipped"
+
+test: $(READY) browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 lint: $(READY)
@@ -37,6 +40,17 @@ bench: $(READY)
 
 docs: $(READY)
 	$(BIN)/python tests/catalogue.py
+
+screenshots: $(READY) browser
+	rm -rf runs/screenshots
+	$(BIN)/coterie compare --config screenshots --out runs/screenshots
+	$(BIN)/python scripts/screenshots.py runs/screenshots/report.html docs/pictures
+
+federation-demo: $(READY)
+	$(BIN)/python examples/federation_demo.py
+
+federation-torture: $(READY)
+	$(BIN)/python scripts/federation_torture.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -79,5 +79,5 @@ def plotly_bundle() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
-        raise BadInput("a report needs the package plotly, which is not installed: pip install 'coterie[report]'") from None
+        raise BadInput("a report needs the package plotly, which is not installed: pip install plotly") from None
     return get_plotlyjs().replace("\r\n", "\n")
