@@ -43,8 +43,10 @@ docs: $(READY)
 
 screenshots: $(READY) browser
 	rm -rf runs/screenshots
-	$(BIN)/coterie compare --config screenshots --out runs/screenshots
-	$(BIN)/python scripts/screenshots.py runs/screenshots/report.html docs/pictures
+	$(BIN)/coterie compare --config demo --out runs/screenshots
+	$(BIN)/python scripts/screenshots.py runs/screenshots/report.html runs/screenshots/pictures
+	mkdir -p docs/pictures
+	cp runs/screenshots/pictures/report.png runs/screenshots/pictures/client.png docs/pictures
 
 federation-demo: $(READY)
 	$(BIN)/python examples/federation_demo.py

@@ -1,4 +1,4 @@
-"""Pictures of a report: python scripts/screenshots.py FILE.html FOLDER writes light, dark, narrow and a client's page as PNG."""
+"""Pictures of a report: python scripts/screenshots.py FILE.html FOLDER writes its top, a client's page and whole pages as PNG."""
 
 import os
 import shutil
@@ -9,24 +9,26 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SHOTS = {  # name: width, colour scheme, place in the report
-    "light": (1366, "light", ""),
-    "dark": (1366, "dark", ""),
-    "narrow": (400, "light", ""),
-    "client": (1366, "light", "#client-0"),
-    "client-narrow": (400, "dark", "#client-0"),
+TALL = 1000
+SHOTS = {  # name: width, height (0: the whole page), colour scheme, place in the report
+    "report": (1366, TALL, "light", ""),
+    "client": (1366, TALL, "dark", "#client-0"),
+    "whole-light": (1366, 0, "light", ""),
+    "whole-dark": (1366, 0, "dark", ""),
+    "whole-narrow": (400, 0, "light", ""),
+    "client-narrow": (400, 0, "dark", "#client-0"),
 }
 
 
 def shoot(browser: Any, report: Path, folder: Path, name: str) -> Path:
-    """One picture of the whole page, every figure drawn."""
-    width, scheme, place = SHOTS[name]
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    """One picture, every figure drawn."""
+    width, height, scheme, place = SHOTS[name]
+    page = browser.new_page(viewport={"width": width, "height": height or TALL}, color_scheme=scheme)
     page.goto(report.resolve().as_uri() + place)
     page.wait_for_selector("body[data-ready=yes]")
     page.evaluate("window.coterie.drawAll()")  # a promise: waits until all is drawn
     file = folder / f"{name}.png"
-    page.screenshot(path=file, full_page=True)
+    page.screenshot(path=file, full_page=not height)
     page.close()
     return file
 

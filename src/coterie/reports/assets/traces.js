@@ -187,12 +187,21 @@ function layoutOf(figure, view, mode, [width, height]) {
     const line = { type: "line", yref: "paper", y0: 0, y1: 1, layer: "below", line: { color: look.grid, width: 1 } };
     layout.shapes = view.names.slice(1).map((_, place) => ({ ...line, x0: place + 0.5, x1: place + 0.5 }));
   }
+  if (figure.kind === "points") layout.shapes = diagonal(view, look);
   if (view.lying) {
     first = { ...first, range: [view.names.length - 0.4, -0.6] };
     [first, second] = [second, first];
   }
   if (!view.series.length) layout.annotations = [{ text: "No method is chosen", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5, font: { color: look.muted } }];
   return { ...layout, xaxis: first, yaxis: second };
+}
+
+/* Where both axes have the same value, as far as there are points. */
+function diagonal(view, look) {
+  const numbers = view.series.flatMap((one) => [...one.x, ...one.y]).filter((value) => typeof value === "number");
+  if (!numbers.length) return [];
+  const [bottom, top] = [numbers.reduce((a, b) => Math.min(a, b)), numbers.reduce((a, b) => Math.max(a, b))];
+  return [{ type: "line", layer: "below", x0: bottom, y0: bottom, x1: top, y1: top, line: { color: look.zero, width: 1, dash: "dot" } }];
 }
 
 /* A title in lines of at most so many letters. */
