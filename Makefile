@@ -23,7 +23,7 @@ browser:
 	@scripts/browser.sh || echo "the tests in a browser will be skipped"
 
 test: $(READY) browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -152,7 +152,7 @@ def test_a_word_with_two_meanings_is_refused_and_both_are_offered():
     assert refused({"alpha": 0.3}, both) == "'alpha' may mean split.alpha or fml.alpha: write one of these"
     assert change(both, {"split.alpha": 0.3}).split["alpha"] == 0.3
     assert change(both, {"fml.alpha": 0.3}).options == {"alpha": 0.3}
-    assert refused({"name": "x"}) == "'name' may mean data.name or split.name or model.name: write one of these"
+    assert refused({"name": "x"}) == "'name' may mean data.name or split.name or model.name or engine.name: write one of these"
 
 
 def test_names_come_first_whatever_the_order_of_the_words():
@@ -174,9 +174,26 @@ def test_another_name_leaves_the_options_of_the_one_before():
 def test_a_new_word_of_the_engine_or_another_name_undoes_what_was_chosen():
     run = change(Experiment(), {"engine.chosen": "vectorized:20:no", "path": "auto", "width": 0})
     assert run.engine.chosen == "vectorized:20:no"  # in one file the order does not matter
-    for words in ({"path": "sequential"}, {"method": "ditto"}, {"model": "mlr"}, {"data": "synthetic"}):
+    for words in (
+        {"path": "sequential"},
+        {"engine": "ray"},
+        {"engine": "ray", "actors": 2},
+        {"method": "ditto"},
+        {"model": "mlr"},
+        {"data": "synthetic"},
+    ):
         assert change(run, words).engine.chosen == ""
     assert change(run, {"rounds": 3, "method": "fedavg"}).engine.chosen == "vectorized:20:no"
+
+
+def test_the_engine_is_named_by_its_own_word_and_survives_toml():
+    for words in ({"engine": "ray"}, {"engine.name": "ray"}, from_toml({"engine": {"name": "ray"}})):
+        assert change(Experiment(), words).engine.name == "ray"
+    made = change(Experiment(), {"engine": "ray", "actors": "3", "ray-address": "head:6379", "width": 4})
+    assert (made.engine.actors, made.engine.ray_address, made.engine.width) == (3, "head:6379", 4)
+    assert change(Experiment(), from_toml(tomllib.loads(to_toml(made.words())))) == made
+    assert refused({"engine": "rya"}) == "engine = 'rya': give local or ray"
+    assert refused({"engin": "ray"}) == "unknown option 'engin'; did you mean 'engine'?"
 
 
 def test_every_option_that_may_be_none_is_none_by_default():

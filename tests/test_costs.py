@@ -104,7 +104,9 @@ def test_costs_of_a_run_are_those_of_its_table(runs):
     assert found.clients.tolist() == [6, 6, 6, 6]
     assert found.down.tolist() == found.up.tolist() == [6 * 4 * MODEL] * 4
     assert found.broadcast.tolist() == [4 * MODEL] * 4
-    for name, column in zip(("bytes_down", "bytes_broadcast", "bytes_up", "steps", "seconds"), found[2:], strict=True):
+    for name, column in zip(
+        ("bytes_down", "bytes_broadcast", "bytes_up", "steps", "gradients", "seconds"), found[2:], strict=True
+    ):
         assert column.sum() == pytest.approx(total(runs["fedavg"].table, name))
     last = found.summed()
     assert last.up.tolist() == [6 * 4 * MODEL * k for k in (1, 2, 3, 4)]

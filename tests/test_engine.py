@@ -301,3 +301,32 @@ def test_engine_copies_nothing_of_the_data():
     assert engine.x.data_ptr() == federation.x.data_ptr()
     assert copy.copy(engine.parts["train"].largest) == 17
     assert Loop(engine, federation, Schedule(rounds=1), 0).done == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "each"),
+    [
+        ("fedavg", {}, 1),
+        ("ditto", {}, 2),
+        ("pfedme", {"inner": 3}, 3),
+    ],
+)
+def test_gradients_are_counted_on_every_path(name, options, each):
+    found = []
+    compiled = [STACKED._replace(compile="yes")] if name == "fedavg" else []  # one will do, as compiling takes its time
+    for settings in (STACKED, SEQUENTIAL, *compiled):
+        loop = play(name, rounds=2, settings=settings, options=options)
+        rows = loop.table.whole().to_pylist()
+        found.append([(row["metric"], row["value"]) for row in rows if row["metric"] in ("steps", "gradients")])
+    assert all(other == found[0] for other in found)
+    steps, gradients = ([v for metric, v in found[0] if metric == which] for which in ("steps", "gradients"))
+    assert gradients == [each * s for s in steps]
+
+
+def test_every_student_of_persfls_grid_counts():
+    rows = play("persfl", rounds=1).table.whole().to_pylist()
+    taken = {(row["stage"], row["metric"]): row["value"] for row in rows if row["metric"] in ("steps", "gradients")}
+    train = sum(-(-(5 + 3 * i) // 4) for i in range(5))
+    assert taken["train", "gradients"] == train
+    assert taken["distil", "gradients"] % (3 * train) == 0  # three epochs, as many students as the grid has points
+    assert taken["distil", "gradients"] > taken["distil", "steps"]

@@ -78,7 +78,9 @@ def test_sampled_and_dropped_clients_equal_the_local_engine(name, tmp_path):
         finish(loop)
         local = play(name, here.federation, here.models, rounds=3, **schedule)
         assert_same(at_home(here), personal(local))
-        assert_same_numbers(loop, local, ("seconds", "steps", "bytes_down", "bytes_broadcast"))  # who is dropped is not asked
+        assert_same_numbers(
+            loop, local, ("seconds", "steps", "gradients", "bytes_down", "bytes_broadcast")
+        )  # who is dropped is not asked
 
 
 @pytest.mark.parametrize("name", ["ktpfl", "feddf", "fedmd"])
@@ -112,7 +114,7 @@ def test_a_lost_reply_leaves_the_old_state_on_both_sides(name, tmp_path):
         assert here.lines.has("train, round 2", "1 did not answer")
         local = same_answers(name, here, 3)
         assert_same(at_home(here), personal(local))
-        assert_same_numbers(loop, local, ("seconds", "steps", "bytes_down"))
+        assert_same_numbers(loop, local, ("seconds", "steps", "gradients", "bytes_down"))
 
 
 def test_a_state_counts_only_when_the_next_message_names_it(tmp_path):

@@ -48,6 +48,9 @@ def check_words(experiment: Experiment) -> None:
         ),
         ("width", engine.width, engine.width >= 0, "give clients a chunk, or 0 to have it chosen"),
         ("threads", engine.threads, 0 <= engine.threads <= 1024, "give 1 to 1024, or 0 to have it chosen"),
+        ("actors", engine.actors, 0 <= engine.actors <= 1024, "give 1 to 1024, or 0 for one a core"),
+        ("actors", engine.actors, engine.name == "ray" or not engine.actors, "these are Ray's, add --engine ray"),
+        ("ray_address", engine.ray_address, engine.name == "ray" or not engine.ray_address, "this is Ray's, add --engine ray"),
         ("checkpoint", keep.checkpoint, keep.checkpoint >= 0, "give a number of rounds, or 0 for never"),
     ):
         if not good:

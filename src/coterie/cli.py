@@ -92,7 +92,8 @@ def _words_help() -> str:
     known = fields(Experiment(method=""))
     lines = ["\b", "Words, by section, with the options of the names that are usual:"]
     for section in SECTIONS:
-        names = f"--{section} NAME ({', '.join(REGISTRIES[section])}) " if section in REGISTRIES else ""
+        choices = ("local", "ray") if section == "engine" else REGISTRIES.get(section, ())
+        names = f"--{section} NAME ({', '.join(choices)}) " if choices else ""
         words = [f"--{w.replace('_', '-')}" for w in known[section] if w not in ("name", "chosen", "seed")]
         text = names + " ".join(words) if section != "options" else "those of the method: see `coterie methods METHOD`"
         lines += textwrap.wrap(f"{section:10}{text}", 78, subsequent_indent=" " * 10, break_on_hyphens=False)

@@ -37,6 +37,7 @@ class Row(NamedTuple):
     bytes_broadcast: float  # the same with what is alike for several clients sent once
     bytes_up: float
     steps: float  # client-steps a run
+    gradients: float  # evaluations in them
     seconds: float  # a round, without evaluation
 
 
@@ -162,6 +163,7 @@ def _row(name: str, runs: list[Run]) -> Row:
         over(lambda r: total(r.table, "bytes_broadcast")),
         over(lambda r: total(r.table, "bytes_up")),
         over(lambda r: total(r.table, "steps")),
+        over(lambda r: total(r.table, "gradients")),
         over(lambda r: total(r.table, "seconds") / r.table["round"].to_numpy().max()),
     )
 

@@ -32,12 +32,15 @@ Words = dict[str, Any]
 
 
 class Engine(NamedTuple):
-    """The `[engine]` table: how clients run on this machine; what is left open is chosen by timing and written down."""
+    """The `[engine]` table: where and how clients run; what is left open is chosen by timing and written down."""
 
+    name: Literal["local", "ray"] = "local"  # this process, or actors of a Ray cluster
     path: Literal["auto", "vectorized", "sequential"] = "auto"
     width: int = 0  # clients a chunk
     compile: Literal["auto", "yes", "no"] = "auto"
-    threads: int = 0
+    threads: int = 0  # of this process, or of each actor
+    ray_address: str = ""  # HOST:PORT of a cluster; "": one is started on this machine for the run
+    actors: int = 0  # of Ray; 0: one a core
     chosen: str = ""  # what was chosen for each architecture, as path:width:compile
 
 
@@ -70,7 +73,8 @@ class Experiment:
 
 
 SECTIONS = ("data", "split", "model", "train", "schedule", "options", "engine", "keep")
-NAMED = ("data", "split", "model")  # sections with a name, which the section's own word sets
+NAMED = ("data", "split", "model")  # sections whose name decides which other words they have
+OWN_WORD = (*NAMED, "engine")  # sections with a name, which the section's own word sets
 REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {"data": DATASETS, "split": SPLITS, "model": NETS, "method": METHODS}
 NATURAL = ("uci-har", "mnist-writers", "synthetic", "gaussian", "sent140", "leaf")  # data sets whose clients are given
 USUAL_MODELS = {"digits": ("dnn", {"hidden": 32}), "synthetic": ("mlr", {}), "gaussian": ("mean", {}), "sent140": ("lstm", {})}
@@ -177,7 +181,7 @@ def _set(experiment: Experiment, word: str, value: Any) -> Experiment:
         options_of("method", method := coerce(str, value, word, "fedavg"))
         fresh = experiment if method == experiment.method else _anew(replace(experiment, options={}))
         return replace(fresh, method=method)
-    section, name = find(experiment, f"{word}.name" if word in NAMED else word)
+    section, name = find(experiment, f"{word}.name" if word in OWN_WORD else word)
     kind, default = fields(experiment)[section][name]
     value = coerce(kind, value, word, default)
     if section in NAMED and name == "name":
@@ -231,7 +235,7 @@ def find(experiment: Experiment, word: str) -> tuple[str, str]:
             ways = [f"{experiment.method if h == 'options' else h}.{name}" for h in homes]
             raise BadInput(f"'{word}' may mean {' or '.join(ways)}: write one of these")
         if not homes:
-            every = {w for names in known.values() for w in names} | {"method", "seed", *NAMED}
+            every = {w for names in known.values() for w in names} | {"method", "seed", *OWN_WORD}
             raise BadInput(f"unknown option '{word}'{_way_out(experiment, name, every)}")
         section = homes[0]
     if section in METHODS:

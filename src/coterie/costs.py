@@ -20,8 +20,8 @@ from .folder import Run
 from .metrics import EVERYONE, curve
 
 Uplink = Literal["serial", "parallel"]
-Axis = Literal["round", "bytes", "broadcast", "steps", "time"]
-AXES = ("round", "bytes", "broadcast", "steps", "time")
+Axis = Literal["round", "bytes", "broadcast", "steps", "gradients", "time"]
+AXES = ("round", "bytes", "broadcast", "steps", "gradients", "time")
 FLOAT = 4  # bytes
 
 
@@ -89,7 +89,8 @@ class Costs(NamedTuple):
     down: np.ndarray  # bytes, to every client by itself
     broadcast: np.ndarray  # bytes, what is alike for several clients sent once
     up: np.ndarray  # bytes
-    steps: np.ndarray  # client-steps: mini-batches, see `costs`
+    steps: np.ndarray  # client-steps: one client on one mini-batch
+    gradients: np.ndarray  # evaluations in them
     seconds: np.ndarray  # measured here, without evaluation
 
     def summed(self) -> Costs:
@@ -101,13 +102,13 @@ def costs(run: Run) -> Costs:
     """Every round's costs from a run's table.
 
     A client-step is one step of one client on its mini-batch, in all passes of a round, those that only score included; padding
-    is not counted. It is one gradient evaluation in most methods; where a step takes several (pFedMe's K, Per-FedAvg's two, one
-    for each of Ditto's models) the figure is of steps, not of gradients.
+    is not counted. A gradient is one evaluation of a network's gradient on a mini-batch: pFedMe takes K a step, Ditto two, PersFL
+    one for each student of its grid, a step that only scores none.
     """
     rows = run.table.filter((pc.field("client") == EVERYONE) & (pc.field("view") == ""))
     rounds = np.unique(rows["round"].to_numpy())
     usual = run.experiment.schedule.asked(len(run.facts["clients"]))  # a table of an older run does not say who answered
-    names = ("bytes_down", "bytes_broadcast", "bytes_up", "steps", "seconds")
+    names = ("bytes_down", "bytes_broadcast", "bytes_up", "steps", "gradients", "seconds")
     return Costs(rounds, _column(rows, "clients", rounds, usual).astype(int), *(_column(rows, name, rounds) for name in names))
 
 
@@ -146,7 +147,7 @@ def spent(run: Run, axis: Axis, system: str | System = "slow uplink", uplink: Up
     """(rounds, what was spent up to and with each).
 
     axis: "round", "bytes" (down to every client by itself, and up), "broadcast" (the same with shared payloads sent once),
-    "steps" of all clients, or simulated "time".
+    "steps" or "gradients" of all clients, or simulated "time".
     """
     if axis not in AXES:
         raise BadInput(f"accuracy against '{axis}'{nearest(axis, AXES)}")
@@ -158,6 +159,7 @@ def spent(run: Run, axis: Axis, system: str | System = "slow uplink", uplink: Up
         "bytes": found.down + found.up,
         "broadcast": found.broadcast + found.up,
         "steps": found.steps,
+        "gradients": found.gradients,
     }
     return found.round, columns[axis]
 

@@ -17,6 +17,7 @@ from .checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from .config import PYTHON, Experiment
 from .data.federation import Federation, checksum
 from .engines.local import LocalEngine, Settings
+from .engines.ray import RayEngine
 from .errors import BadInput
 from .folder import (
     METRICS,
@@ -74,8 +75,14 @@ def start(experiment: Experiment, data: Given = None, models: Networks = None) -
     programs = [stages(METHODS[experiment.method](model, experiment.train, **experiment.options)) for model in nets]
     check(programs[0], federation, nets, experiment.schedule, experiment.method)
     architecture = np.arange(federation.clients) % len(nets)
-    engine = LocalEngine(federation, nets, programs, architecture, experiment.seed, _settings(experiment, len(nets)))
-    engine.free_threads = not experiment.engine.threads
+    given = (federation, nets, programs, architecture, experiment.seed, _settings(experiment, len(nets)))
+    wanted = experiment.engine
+    if wanted.name == "ray":
+        torch.set_num_threads(wanted.threads or 1)  # the server's sums are the same when the run is resumed
+        engine: LocalEngine = RayEngine(*given, address=wanted.ray_address, actors=wanted.actors, threads=wanted.threads)
+    else:
+        engine = LocalEngine(*given)
+        engine.free_threads = not wanted.threads
     return Loop(engine, federation, experiment.schedule, experiment.seed), resolved(experiment, federation, nets)
 
 
@@ -102,9 +109,10 @@ def execute(
     check_unused(folder)
     with _threads(experiment.engine.threads):
         loop, experiment = start(experiment, data, models)
+        loop.engine.begin()
         folder.mkdir(parents=True, exist_ok=True)
         with alone(folder):
-            return _play(loop, experiment, folder, watch)
+            return play_rounds(loop, experiment, folder, watch)
 
 
 def check_unused(folder: Path) -> None:
@@ -124,14 +132,15 @@ def resume(folder: Path, watch: Watch = lambda report: None, data: Given = None,
     with alone(folder), _threads(experiment.engine.threads):
         loop, experiment = start(experiment, data, models)
         if status(folder):  # else it was stopped before a word of it was written
-            _check_same(loop, folder)
+            check_same(loop, folder)
         found = checkpoints(folder)
         if found:
             restore(loop, found[-1])
-        return _play(loop, experiment, folder, watch)
+        loop.engine.begin()
+        return play_rounds(loop, experiment, folder, watch)
 
 
-def _check_same(loop: Loop, folder: Path) -> None:
+def check_same(loop: Loop, folder: Path) -> None:
     known = facts(folder)
     if known["data"] != checksum(loop.federation):
         raise BadInput(f"the data have changed since {folder} was started (another checksum): restore them, or start a new run")
@@ -151,7 +160,7 @@ def _threads(wanted: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _play(loop: Loop, experiment: Experiment, folder: Path, watch: Watch) -> Run:
+def play_rounds(loop: Loop, experiment: Experiment, folder: Path, watch: Watch) -> Run:
     """Train to the end, writing down what is needed to go on or to run again."""
     write_config(folder, experiment)
     write_facts(folder, loop, "running")
@@ -183,7 +192,8 @@ def _play(loop: Loop, experiment: Experiment, folder: Path, watch: Watch) -> Run
 
 def _with_choice(experiment: Experiment, loop: Loop) -> Experiment:
     chosen = " ".join(f"{s.path}:{s.width}:{s.compile}" for s in loop.engine.settings)
-    return replace(experiment, engine=experiment.engine._replace(chosen=chosen, threads=torch.get_num_threads()))
+    threads = loop.engine.threads if isinstance(loop.engine, RayEngine) else torch.get_num_threads()
+    return replace(experiment, engine=experiment.engine._replace(chosen=chosen, threads=threads))
 
 
 def _write_notes(folder: Path, loop: Loop, rounds: int) -> None:

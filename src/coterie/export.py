@@ -20,7 +20,7 @@ from .plan import FILE as PLAN
 from .values import to_toml
 
 MEASURES = ("accuracy", "loss")
-COSTS = ("bytes_down", "bytes_broadcast", "bytes_up", "steps", "seconds", "clients")
+COSTS = ("bytes_down", "bytes_broadcast", "bytes_up", "steps", "gradients", "seconds", "clients")
 BATCH, LONGEST = 1000, 6000  # metrics a request and characters a parameter that MLflow takes
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value
+from torch.func import functional_call, grad, grad_and_value
 
 from .errors import BadInput
 from .layers import Context, RowBatchNorm, prepare
@@ -18,6 +18,16 @@ from .method import Batch, Train
 from .point import Point, Vector, zeros
 
 Loss = Callable[[Tensor, Batch], Tensor]  # (logits, batch) -> scalar
+
+
+class Count:
+    """How often a network was differentiated since the program began; engines take differences of it."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+GRADIENTS = Count()
 
 
 def average(rows: Tensor, batch: Batch) -> Tensor:
@@ -122,6 +132,7 @@ class Model:
     def forward(self, point: Point, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Outputs as the model is trained, and the buffers this pass made."""
         tensors = point.params | point.buffers
+        GRADIENTS.value += 1  # a network runs in training mode to be differentiated
         with self.context.over(batch.mask, batch.key):
             out = functional_call(self._train, tensors, (batch.x,))
         return out, {k: tensors[k] for k in point.buffers}
@@ -160,6 +171,11 @@ class Model:
 
         slope, (loss_value, fresh) = grad_and_value(value, has_aux=True)(point.params)
         return Vector(slope, {k: b.detach() for k, b in fresh.items()}), loss_value
+
+    def slope(self, point: Point, batch: Batch) -> Vector:
+        """Gradient of the sum of the real rows' losses, as the model is used."""
+        GRADIENTS.value += 1
+        return Vector(grad(lambda params: self.measure(Point(params, point.buffers), batch)[0])(point.params))
 
     def measure(self, point: Point, batch: Batch) -> tuple[Tensor, Tensor]:
         """Sums over the real rows: loss, and rows predicted right."""

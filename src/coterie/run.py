@@ -197,6 +197,7 @@ class Loop:
             "bytes_broadcast": traffic.broadcast,
             "bytes_up": traffic.up,
             "steps": traffic.steps,
+            "gradients": traffic.gradients,
             "clients": len(clients),
             "seconds": seconds,
         }

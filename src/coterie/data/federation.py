@@ -127,7 +127,7 @@ def build(
 
     cut = cut or {"uci-har": "runs", "synthetic": "order"}.get(base.name if split == "user" else "", "shuffle")
     test = 0.0 if shared_test else test
-    pieces = [_cut(part, base.y, cut, validation, test, stream(seed, "parts", i)) for i, part in enumerate(parts)]
+    pieces = [cut_rows(part, base.y, cut, validation, test, stream(seed, "parts", i)) for i, part in enumerate(parts)]
     if shared_test:
         pieces = [(train, held, shared) for train, held, _ in pieces]
     _check_parts(pieces, names, validation)
@@ -181,7 +181,7 @@ def checksum(federation: Federation) -> str:
     parts = (federation.train, federation.validation, federation.test)
     rows = [np.concatenate(part) for part in parts] + [np.array([len(r) for r in part]) for part in parts]
     text = "\x1f".join([*federation.names, str(federation.classes), federation.public.checksum if federation.public else ""])
-    return _digest(
+    return digest_of(
         federation.x.numpy(),
         federation.y.numpy(),
         federation.groups,
@@ -261,17 +261,17 @@ def _deal(
     return [rows[part] for part in dealt]
 
 
-def _cut(rows: np.ndarray, y: np.ndarray, how: str, validation: float, test: float, rng: np.random.Generator) -> Piece:
+def cut_rows(rows: np.ndarray, y: np.ndarray, how: str, validation: float, test: float, rng: np.random.Generator) -> Piece:
     """Train, validation and test rows of one client."""
     if how != "runs":
         rows = rng.permutation(rows) if how == "shuffle" else rows
-        first, second = _ends(len(rows), validation, test)
+        first, second = cut_points(len(rows), validation, test)
         return rows[:first], rows[first:second], rows[second:]
     # neighbouring windows of a recording overlap, so the one at each cut is dropped
     starts = np.flatnonzero(np.diff(y[rows])) + 1
     parts: tuple[list[np.ndarray], ...] = ([], [], [])
     for run in np.split(rows, starts):
-        first, second = _ends(len(run), validation, test)
+        first, second = cut_points(len(run), validation, test)
         parts[0].append(run[:first])
         parts[1].append(run[first + 1 : second])
         parts[2].append(run[second + 1 :])
@@ -279,7 +279,7 @@ def _cut(rows: np.ndarray, y: np.ndarray, how: str, validation: float, test: flo
     return train, held, tested
 
 
-def _ends(n: int, validation: float, test: float) -> tuple[int, int]:
+def cut_points(n: int, validation: float, test: float) -> tuple[int, int]:
     """Where train and where validation end; the small number absorbs rounding of the shares."""
     return int(n * (1 - validation - test) + 1e-9), int(n * (1 - test) + 1e-9)
 
@@ -405,7 +405,7 @@ def _public(
         x = np.empty(pixels.shape, np.float32)
         for at in _blocks(len(x)):
             x[at] = Look(affine, None)(pixels[at])
-    return Public(name, _tensor(x), _tensor(y) if labelled else None, _digest(x, *([y] if labelled else [])))
+    return Public(name, _tensor(x), _tensor(y) if labelled else None, digest_of(x, *([y] if labelled else [])))
 
 
 def _fit(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -436,7 +436,7 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array)
 
 
-def _digest(*arrays: np.ndarray) -> str:
+def digest_of(*arrays: np.ndarray) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
         digest.update(f"{array.dtype}{array.shape}".encode())

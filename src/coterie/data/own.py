@@ -59,13 +59,13 @@ def read(
     if path.is_file():
         if path.suffix not in SUFFIXES:
             raise BadInput(f"{path}: files of kind '{path.suffix}' are not read; give {', '.join(SUFFIXES)}")
-        return _join(path.name, [_piece(path, client, label, wanted, separator)])
+        return _join(path.name, [read_piece(path, client, label, wanted, separator)])
     saved = _saved(path)
     if saved:
         pieces: list[Piece] = []
         for file, train in saved:
             like = pieces[0] if pieces else None
-            pieces.append(_piece(file, client, label, wanted, separator, like=like)._replace(train=train))
+            pieces.append(read_piece(file, client, label, wanted, separator, like=like)._replace(train=train))
         return _join(path.name + "/", pieces)
     return _join(path.name + "/", _one_file_a_client(path, client, label, wanted, separator))
 
@@ -81,7 +81,7 @@ def _one_file_a_client(path: Path, client: str, label: str, features: list[str],
     pieces: list[Piece] = []
     for file in files:
         like = pieces[0] if pieces else None
-        piece = _piece(file, "", label, features, separator, ignore=client, like=like)
+        piece = read_piece(file, "", label, features, separator, ignore=client, like=like)
         pieces.append(piece._replace(clients=np.full(len(piece.y), file.stem)))
     return pieces
 
@@ -116,7 +116,7 @@ def _json(path: Path) -> Any:
         raise BadInput(f"{path}: this is no JSON ({error}); save the data set again") from None
 
 
-def _piece(
+def read_piece(
     path: Path,
     client: str,
     label: str,

@@ -41,13 +41,24 @@ class Moment(NamedTuple):
     kind: str = "batches"
 
 
+class Effort(NamedTuple):
+    """What clients did in one exchange."""
+
+    steps: int = 0  # client-steps: one client on one mini-batch, padding not counted
+    gradients: int = 0  # evaluations in them: pFedMe takes K a step, Ditto two, a step that only scores none
+
+    def plus(self, other: Effort) -> Effort:
+        return Effort(self.steps + other.steps, self.gradients + other.gradients)
+
+
 class Traffic(NamedTuple):
-    """Bytes that crossed the border in one exchange, and the steps clients took."""
+    """Bytes that crossed the border in one exchange, and what clients did meanwhile."""
 
     down: int = 0  # to every client one by one
     broadcast: int = 0  # distinct payloads only
     up: int = 0
-    steps: int = 0
+    steps: int = 0  # as in Effort
+    gradients: int = 0
 
     def plus(self, other: Traffic) -> Traffic:
         return Traffic(*(a + b for a, b in zip(self, other, strict=True)))
@@ -150,6 +161,10 @@ class Engine(ABC):
     @abstractmethod
     def restore(self, dumped: Tree, stage: int) -> None:
         """Put the clients where a checkpoint says."""
+
+    def begin(self) -> None:
+        """Get ready now what takes its time, so that nobody finds out after a folder was made, and no round is timed with it."""
+        return
 
     def finish(self, clients: Sequence[int], send: Send, when: Moment) -> None:
         """The run is over: let go of what was held for it."""

@@ -11,6 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from ..network.replies import Work, accepted, measures, whole
 from ..network.roll import Answer, Roll
 from ..network.wire import LOST, Content
 from ..point import Point, stack
-from .base import Engine, Measured, Moment, Outcome, Send, Settings, Traffic, Uploads, bytes_down
+from .base import Effort, Engine, Measured, Moment, Outcome, Send, Settings, Traffic, Uploads, bytes_down
 from .states import tensors
 
 RULES = Rules()
@@ -124,8 +125,8 @@ class FlowerEngine(Engine):
             training=max((w.seconds for w in works.values()), default=0.0),
             time=time.time(),
         )
-        steps = sum(w.steps for w in works.values())
-        return Outcome(self.replies(uploads, when), Traffic(traffic.down, traffic.broadcast, up, steps), set(works))
+        effort = reduce(Effort.plus, (w.effort for w in works.values()), Effort())
+        return Outcome(self.replies(uploads, when), Traffic(traffic.down, traffic.broadcast, up, *effort), set(works))
 
     def _until_enough(
         self,

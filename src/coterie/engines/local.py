@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,11 +18,12 @@ from ..method import Batch, Exchange, Pass, Plan, Tree
 from ..point import Point, pick, stack
 from ..scores import NAMES as SCORES
 from ..scores import scores
-from .base import Engine, Measured, Moment, Outcome, Send, Settings, Traffic, Uploads, bytes_down, bytes_up
+from .base import Effort, Engine, Measured, Moment, Outcome, Send, Settings, Traffic, Uploads, bytes_down, bytes_up
 from .choose import choose, fits
 from .plans import FULL, batch_rows, count_steps, draw
 from .states import States, tensors
 from .steps import Stepper
+
 
 class Part(NamedTuple):
     """One part (train, validation, test, public) of all clients as one list of rows."""
@@ -46,7 +48,7 @@ class Worked(NamedTuple):
     payloads: list[Tree]
     state: Tree  # [m, ...]
     upload: Tree  # [m, ...]
-    steps: int  # client-steps
+    effort: Effort
 
 
 class LocalEngine(Engine):
@@ -97,7 +99,7 @@ class LocalEngine(Engine):
         uploads: list[Uploads] = []
         traffic = Traffic()
         sent: set[Any] = set()
-        for a, chunk, payloads, state, upload, steps in self.work(index, when, clients, send):
+        for a, chunk, payloads, state, upload, effort in self.work(index, when, clients, send):
             kept = [k for k, i in enumerate(chunk) if i in answered]
             reached = [k for k in kept if chunk[k] in averaged]
             if kept:
@@ -105,7 +107,7 @@ class LocalEngine(Engine):
             if reached:
                 uploads.append(Uploads(a, [chunk[k] for k in reached], pick(upload, reached)))
             down = bytes_down(payloads, sent, shared)
-            traffic = traffic.plus(down._replace(up=bytes_up(upload, len(reached)), steps=steps))
+            traffic = traffic.plus(down._replace(up=bytes_up(upload, len(reached)), **effort._asdict()))
         return Outcome(self.replies(uploads, when), traffic, set(clients) & answered)
 
     @torch.no_grad()
@@ -114,10 +116,10 @@ class LocalEngine(Engine):
         for a, chunk, payloads, counts in self._chunks(index, when, clients, send):
             exchange = self.method(a).round[index]
             states = self._gather(a, chunk, payloads, exchange)
-            state, upload, steps = self._work(self.settings[a], exchange, when, chunk, states, payloads, counts, index)
+            state, upload, effort = self._work(self.settings[a], exchange, when, chunk, states, payloads, counts, index)
             if pytree.tree_structure(state) != pytree.tree_structure(states):
                 raise TypeError("a client's state must keep the structure that `join` gave it")
-            yield Worked(a, chunk, payloads, state, upload, steps)
+            yield Worked(a, chunk, payloads, state, upload, effort)
 
     def _chunks(
         self, index: int, when: Moment, clients: Sequence[int], send: Send
@@ -188,15 +190,16 @@ class LocalEngine(Engine):
         payloads: list[Tree],
         counts: dict[int, int] | None,
         index: int,
-    ) -> tuple[Tree, Tree, int]:
-        """New states and uploads of a chunk, stacked, and the client-steps taken."""
+    ) -> tuple[Tree, Tree, Effort]:
+        """New states and uploads of a chunk, stacked, and what it took."""
         stepper = self.stepper(settings)
         if stepper.vectorized:
             return self._client(stepper, exchange, when, chunk, states, payloads, counts, index)
         alone = [
             self._client(stepper, exchange, when, [i], pick(states, k), payloads[k], counts, index) for k, i in enumerate(chunk)
         ]
-        return stack([s for s, _, _ in alone]), stack([u for _, u, _ in alone]), sum(n for _, _, n in alone)
+        effort = reduce(Effort.plus, (e for _, _, e in alone))
+        return stack([s for s, _, _ in alone]), stack([u for _, u, _ in alone]), effort
 
     def _client(
         self,
@@ -208,7 +211,7 @@ class LocalEngine(Engine):
         payload: Any,
         counts: dict[int, int] | None,
         index: int,
-    ) -> tuple[Tree, Tree, int]:
+    ) -> tuple[Tree, Tree, Effort]:
         """Start, passes and finish for stacked clients, or for one alone."""
         start, finish = exchange.start, exchange.finish
         if stepper.vectorized:
@@ -217,12 +220,12 @@ class LocalEngine(Engine):
         else:
             state, payload = channels_last(state), channels_last(payload)
         carry = start(state, payload)
-        steps = 0
+        effort = Effort()
         for number, work in enumerate(exchange.passes):
             carry, taken = self.run_pass(stepper, work, self._ordinal(exchange, index, number), when, chunk, carry, counts)
-            steps += taken
+            effort = effort.plus(Effort(taken, taken * stepper.gradients.get(work.step, 0) * exchange.copies))
         state, upload = finish(carry, state, payload)
-        return tensors(state), tensors(upload), steps
+        return tensors(state), tensors(upload), effort
 
     def _ordinal(self, exchange: Exchange, index: int, number: int) -> str:
         """Names a pass by its part and place among the round's passes on that part: methods share streams where they can."""

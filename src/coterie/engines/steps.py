@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from ..method import Batch, Tree
+from ..model import GRADIENTS
 
 
 def _freeze(active: Tensor, new: Tree, old: Tree) -> Tree:
@@ -29,7 +30,19 @@ class Stepper:
     def __init__(self, vectorized: bool, compiled: bool):
         self.vectorized = vectorized
         self.compiled = compiled
+        self.gradients: dict[Any, int] = {}  # evaluations in one step of each function
         self._programs: dict[Any, tuple[Callable[..., None], list[int]]] = {}
+
+    def _counted(self, step: Callable[[Tree, Any], Tree]) -> Callable[[Tree, Any], Tree]:
+        """The same step, which notes how many gradients it takes."""
+
+        def run(carry: Tree, batch: Any) -> Tree:
+            before = GRADIENTS.value
+            new = step(carry, batch)
+            self.gradients[step] = GRADIENTS.value - before
+            return new
+
+        return run
 
     def lift(self, f: Callable[..., Any], *in_dims: Any) -> Callable[..., Any]:
         """`f` over stacked clients, or `f` itself on the sequential path."""
@@ -43,7 +56,7 @@ class Stepper:
         """All steps of a pass; `batches(s)` gives the batch of step s and who is active in it (None: everyone)."""
         if self.compiled and count:
             return self._compiled_loop(step, carry, batches, count)
-        lifted = self.lift(step)
+        lifted = self.lift(self._counted(step))
         for s in range(count):
             batch, active = batches(s)
             new = lifted(carry, batch)
@@ -79,7 +92,7 @@ class Stepper:
 
         def one(flag: Tensor, *tensors: Tensor) -> list[Tensor]:
             carry = pytree.tree_unflatten(list(tensors[:n]), spec)
-            new = step(carry, pytree.tree_unflatten(list(tensors[n:]), batch_spec))
+            new = self._counted(step)(carry, pytree.tree_unflatten(list(tensors[n:]), batch_spec))
             after, new_spec = pytree.tree_flatten(new)
             if new_spec != spec:
                 raise TypeError(f"a step changed the structure of its carry from {spec} to {new_spec}")

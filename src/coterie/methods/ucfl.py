@@ -16,7 +16,6 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_score
 from torch import Tensor
-from torch.func import grad
 
 from ..errors import BadInput
 from ..method import Exchange, Facts, Method, Pass, Plan, Stage, Train, nothing
@@ -112,8 +111,7 @@ def ucfl(model: Model, train: Train, batches: float = 2.5, streams: int = 0) -> 
         return Carry(theta, zeros(theta), zeros(theta), none, none)
 
     def add(c: Carry, batch):
-        slope = grad(lambda w: model.measure(Point(w, c.theta.buffers), batch)[0])(c.theta.params)
-        return c._replace(total=c.total + Vector(slope), rows=c.rows + batch.mask.sum())
+        return c._replace(total=c.total + model.slope(c.theta, batch), rows=c.rows + batch.mask.sum())
 
     def average(c: Carry) -> Vector:
         return (1 / c.rows.clamp(min=1)) * c.total

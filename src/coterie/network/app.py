@@ -23,7 +23,7 @@ from ..config import PYTHON, Experiment, Keep, read_experiment_file
 from ..data.federation import Federation, Public
 from ..engines.flower import FlowerEngine
 from ..errors import BadInput
-from ..experiment import _check_same, _play, restore
+from ..experiment import check_same, play_rounds, restore
 from ..folder import Run, facts, load, status
 from ..method import stages
 from ..methods import METHODS
@@ -114,7 +114,7 @@ def play(grid: Grid, folder: Path, say: Say = print) -> Run:
     with alone(run):
         loop = _loop(plan, roll, {part: numbers[:first] for part, numbers in rows.items()}, run, say)
         if old and first == len(facts(run)["clients"]):
-            _check_same(loop, run)
+            check_same(loop, run)
         if found:
             restore(loop, found[-1])
             say(f"going on after round {loop.done} of {sum(loop.lengths)}")
@@ -123,7 +123,7 @@ def play(grid: Grid, folder: Path, say: Say = print) -> Run:
         if old == "finished":
             loop.engine.finish(loop.everyone, loop.payload(), loop.when())
             return load(run)
-        done = _play(loop, plan.experiment, run, lambda report: say(_line(report)))
+        done = play_rounds(loop, plan.experiment, run, lambda report: say(_line(report)))
     say(f"finished: the run is in {run}")
     return done
 

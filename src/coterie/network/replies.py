@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..engines.base import Effort
 from ..errors import BadInput
 from ..method import Tree
 from ..scores import NAMES as SCORES
@@ -21,7 +22,7 @@ class Work(NamedTuple):
     token: str
     upload: Tree
     notes: dict[str, float]
-    steps: int
+    effort: Effort
     seconds: float
 
 
@@ -38,18 +39,18 @@ def accepted(answer: Answer, token: str, like: Tree) -> Work:
     """A site's work, if it is what was asked for."""
     content = whole(answer)
     head: Head = content.head
-    notes, steps, seconds = head.get("notes"), head.get("steps"), head.get("seconds")
+    notes, effort, seconds = head.get("notes"), head.get("effort"), head.get("seconds")
     if head.get("token") != token:
         raise BadInput(f"answered another question ({str(head.get('token'))[:40]} instead of {token}): left out")
-    if not (
-        isinstance(notes, dict) and all(_is_number(v) for v in notes.values()) and isinstance(steps, int) and _is_number(seconds)
-    ):
+    if not isinstance(effort, list) or len(effort) != len(Effort._fields) or not all(isinstance(n, int) for n in effort):
+        raise BadInput("does not say what its work took: left out")
+    if not (isinstance(notes, dict) and all(_is_number(v) for v in notes.values()) and _is_number(seconds)):
         raise BadInput("sent notes that are no numbers: left out")
     try:
         upload = wire.fitting(content, like)
     except BadInput as problem:
         raise BadInput(f"is left out: {problem}") from None
-    return Work(token, upload, {str(k): float(v) for k, v in notes.items()}, steps, float(seconds or 0))
+    return Work(token, upload, {str(k): float(v) for k, v in notes.items()}, Effort(*effort), float(seconds or 0))
 
 
 def measures(content: Content, views: Sequence[str], parts: Sequence[str]) -> list[tuple[str, str, str, float]]:

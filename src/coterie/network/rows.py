@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..data.federation import Federation, Public, _cut, _digest, _ends
-from ..data.own import SUFFIXES, _piece
+from ..data.federation import Federation, Public, cut_points, cut_rows, digest_of
+from ..data.own import SUFFIXES, read_piece
 from ..errors import BadInput
 from ..rng import stream
 from .files import Shape
@@ -34,7 +34,7 @@ def read_rows(path: Path, label: str, features: str = "") -> Rows:
     """The rows of a file; pixels are brought to [0, 1]."""
     if not path.is_file() or path.suffix not in SUFFIXES:
         raise BadInput(f"{path}: there is no such file of kind {', '.join(SUFFIXES)}: give the site's data with --data")
-    piece = _piece(path, "", label, [name.strip() for name in features.split(",") if name.strip()], ",", ignore=CLIENT)
+    piece = read_piece(path, "", label, [name.strip() for name in features.split(",") if name.strip()], ",", ignore=CLIENT)
     x = piece.x.astype(np.float32) / 255 if piece.x.dtype == np.uint8 else piece.x
     columns = hashlib.blake2b("\x1f".join(piece.columns or []).encode(), digest_size=8).hexdigest()
     return Rows(str(path), torch.from_numpy(np.ascontiguousarray(x)), piece.y, columns)
@@ -43,12 +43,12 @@ def read_rows(path: Path, label: str, features: str = "") -> Rows:
 def read_public(path: Path, label: str) -> Public:
     """Rows that everyone may see; their labels are not used."""
     x = read_rows(path, label).x
-    return Public(path.stem, x, None, _digest(x.numpy()))
+    return Public(path.stem, x, None, digest_of(x.numpy()))
 
 
 def counts(rows: int, shape: Shape) -> dict[str, int]:
     """How many of a site's rows go to which part."""
-    first, second = _ends(rows, shape.validation, shape.test)
+    first, second = cut_points(rows, shape.validation, shape.test)
     return {"train": first, "validation": second - first, "test": rows - second}
 
 
@@ -83,7 +83,9 @@ def at_home(rows: Rows, shape: Shape, name: str, number: int, clients: int, publ
     """
     check_rows(rows, shape)
     none = np.zeros(0, np.int64)
-    pieces = _cut(np.arange(len(rows.y)), rows.y, "shuffle", shape.validation, shape.test, stream(shape.seed, "parts", number))
+    pieces = cut_rows(
+        np.arange(len(rows.y)), rows.y, "shuffle", shape.validation, shape.test, stream(shape.seed, "parts", number)
+    )
     train, validation, test = ([part if i == number else none for i in range(clients)] for part in pieces)
     names = [name if i == number else "" for i in range(clients)]
     return Federation(

@@ -158,7 +158,7 @@ class Site:
         upload = pytree.tree_map(lambda t: t[0], worked.upload)
         upload = protect(upload, payload, guard.clip, guard.noise, entropy())
         notes = {name: values[number] for name, values in engine.client_notes([number]).items()}
-        return {"token": token, "steps": worked.steps, "notes": notes}, upload
+        return {"token": token, "effort": list(worked.effort), "notes": notes}, upload
 
     def _evaluate(self, engine: LocalEngine, head: Head, number: int, when: Moment, payload: Tree) -> Head:
         parts = [part for part in head.get("parts", []) if part in ("train", "validation", "test")]
@@ -219,8 +219,8 @@ def open_site(folder: Path, say: Say = aloud) -> Site:
 
 def shape_of(words: Words) -> Shape:
     """What the rows must look like, as the server says."""
-    shape: Shape = files._table(Shape, words.get("data", {}), "data")
-    files._check_shape(shape)
+    shape: Shape = files.read_table(Shape, words.get("data", {}), "data")
+    files.check_shape(shape)
     return shape
 
 

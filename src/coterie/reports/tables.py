@@ -228,17 +228,20 @@ def cost(evidence: Evidence) -> Table:
     rows = []
     for name, records in evidence.records.items():
         spent = [costs(r.slim).summed() for r in records]
-        totals = [_mean([float(getattr(s, field)[-1]) for s in spent]) for field in ("down", "broadcast", "up", "steps")]
+        totals = [
+            _mean([float(getattr(s, field)[-1]) for s in spent]) for field in ("down", "broadcast", "up", "steps", "gradients")
+        ]
         seconds = _mean([float(s.seconds[-1]) / len(s.round) for s in spent])
         times = [_mean([float(simulated_time(r.slim, system)[-1]) for r in records]) for system in SYSTEMS]
-        rows.append([name, *(v / 1e6 for v in totals[:3]), totals[3], seconds, *times])
+        rows.append([name, *(v / 1e6 for v in totals[:3]), *totals[3:], seconds, *times])
     columns = [Column("method")]
     columns += [Column(word, "MB", "low", ".4g") for word in ("down", "down, shared payloads once", "up")]
-    columns += [Column("client-steps", "", "low", ",.0f"), Column("a round here", "s", "low", ".3f")]
+    columns += [Column(word, "", "low", ",.0f") for word in ("client-steps", "gradients")]
+    columns += [Column("a round here", "s", "low", ".3f")]
     columns += [Column(f"simulated: {system}", "downloads", "low", ",.0f") for system in SYSTEMS]
     note = (
-        "A whole run, all clients. A client-step is one step of one client on a mini-batch. Simulated time is in downloads "
-        "of one model, with uploads one after another."
+        "A whole run, all clients. A client-step is one step of one client on a mini-batch, gradients are the evaluations in "
+        "all steps. Simulated time is in downloads of one model, with uploads one after another."
     )
     return Table("cost", "Cost", note, columns, rows)
 
