@@ -1,0 +1,392 @@
+"""Keys, certificates, the files of a federation and the gate: what they let through and what they refuse."""
+
+import socket
+import ssl
+import stat
+import subprocess
+import threading
+import time
+import warnings
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from click.testing import CliRunner
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from coterie.errors import BadInput
+from coterie.network import certificates as keys
+from coterie.network.commands import federation
+from coterie.network.files import (
+    Address,
+    Home,
+    Privacy,
+    Rules,
+    Server,
+    Shape,
+    Site,
+    Sites,
+    host_and_port,
+    is_loopback,
+    read_server,
+    read_site,
+    strictest,
+    write_server,
+    write_site,
+)
+from coterie.network.joining import refusal, serve_site
+from coterie.network.processes import free_port
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of click, by what Flower imports
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+
+    from coterie.network.gate import Gate
+    from coterie.network.hosting import serve_federation
+
+SERVER = Server(Address("fl.example.org:8443"), Sites(("north", "south")), Rules(), Shape(10, 64), Privacy())
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """An authority, a server certificate and a site's key."""
+    folder = tmp_path_factory.mktemp("federation")
+    keys.make_authority(folder / "authority")
+    keys.make_server_certificate(folder / "authority", folder / "server", ["fl.example.org", "10.1.2.3"])
+    keys.make_site_key(folder / "north", "north")
+    return folder
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_certificate_is_signed_by_the_authority_and_names_the_server(made):
+    authority = keys.load(made / "authority" / keys.CA)
+    certificate = keys.load(made / "server" / keys.CERTIFICATE)
+    certificate.verify_directly_issued_by(authority)
+    assert keys.hosts_of(certificate) == ["fl.example.org", "localhost", "10.1.2.3", "127.0.0.1"]
+    basic = authority.extensions.get_extension_for_class(x509.BasicConstraints)
+    assert basic.critical
+    assert basic.value.ca
+    usage = authority.extensions.get_extension_for_class(x509.KeyUsage).value
+    assert usage.key_cert_sign
+    assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert not certificate.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
+    assert keys.days_left(made / "server" / keys.CERTIFICATE) == pytest.approx(365, abs=0.1)
+    assert keys.days_left(made / "authority" / keys.CA) == pytest.approx(3650, abs=0.1)
+
+
+def test_private_keys_are_for_their_owner_only(made):
+    for path in (made / "authority" / keys.CA_KEY, made / "server" / keys.KEY, made / "north" / keys.SITE_KEY):
+        assert mode(path) == 0o600
+        assert mode(path.parent) == 0o700
+        keys.check_private(path)
+
+
+def test_a_key_that_others_can_read_is_refused(tmp_path):
+    keys.make_site_key(tmp_path / "north", "north")
+    path = tmp_path / "north" / keys.SITE_KEY
+    path.chmod(0o640)
+    with pytest.raises(BadInput, match="chmod 600"):
+        keys.check_private(path)
+
+
+def test_a_site_key_is_what_ssh_keygen_would_make(made):
+    key = serialization.load_ssh_private_key((made / "north" / keys.SITE_KEY).read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    assert isinstance(key.curve, ec.SECP384R1)
+    public = serialization.load_ssh_public_key((made / "north" / keys.SITE_PUBLIC).read_bytes())
+    assert public == key.public_key()
+
+
+def test_nothing_is_overwritten(made):
+    before = (made / "authority" / keys.CA_KEY).read_bytes()
+    for make in (
+        lambda: keys.make_authority(made / "authority"),
+        lambda: keys.make_server_certificate(made / "authority", made / "server", ["x"]),
+        lambda: keys.make_site_key(made / "north", "north"),
+    ):
+        with pytest.raises(BadInput, match="exists already"):
+            make()
+    assert (made / "authority" / keys.CA_KEY).read_bytes() == before
+
+
+def test_renewal_keeps_key_and_names_and_moves_the_end(tmp_path):
+    keys.make_authority(tmp_path / "authority")
+    keys.make_server_certificate(tmp_path / "authority", tmp_path, ["fl.example.org"], days=5)
+    path = tmp_path / keys.CERTIFICATE
+    old = keys.load(path)
+    assert "expires in 5 days" in keys.check_days(path, "renew it")
+    keys.renew_server_certificate(tmp_path / "authority", tmp_path, days=200)
+    new = keys.load(path)
+    assert new.public_key() == old.public_key()
+    assert keys.hosts_of(new) == keys.hosts_of(old)
+    assert new.serial_number != old.serial_number
+    assert keys.check_days(path, "renew it") == ""
+    assert keys.renew_server_certificate(tmp_path / "authority", tmp_path, ["other.example"])[0] == "other.example"
+
+
+def test_an_expired_certificate_is_refused(made, monkeypatch):
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(UTC) + timedelta(days=400)
+
+    monkeypatch.setattr(keys, "datetime", Later)
+    with pytest.raises(BadInput, match="expired 35 days ago: renew it"):
+        keys.check_days(made / "server" / keys.CERTIFICATE, "renew it")
+
+
+def test_files_are_read_as_written(tmp_path):
+    server = SERVER._replace(data=Shape(3, 0, (1, 28, 28), ("a", "b", "ü"), "public.csv"), rules=Rules(0.75, 30, 3))
+    write_server(tmp_path, server)
+    assert read_server(tmp_path) == server
+    site = Site(Home("north", "[::1]:8443", "my rows.csv"), Privacy(1.5, 0.2))
+    write_site(tmp_path, site)
+    assert read_site(tmp_path) == site
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ('[server]\nadress = "x:1"', "did you mean 'address'"),
+        ('[server]\naddress = "fl.example.org"', "give host:port"),
+        ("[sever]", "did you mean 'server'"),
+        ('[sites]\nnames = ["a", "A"]', "'a' twice"),
+        ('[sites]\nnames = ["../x"]', "use letters, digits"),
+        ("[rules]\nneeded = 1.5", "rules.needed = 1.5: give a number from 0 to 1"),
+        ("[rules]\ntries = 0", "rules.tries = 0"),
+        ("[data]\nfeatures = 3\nshape = [3]", "give one"),
+        ('[data]\nfeatures = 3\nclasses = 2\nlabels = ["a"]', "labels"),
+        ("[data]\nfeatures = 3\nvalidation = 0.5\ntest = 0.5", "leave a share"),
+        ("[data]\nfeatures = 3\n[privacy]\nnoise = 1", "noise = 1 without privacy.clip"),
+        ("[data]\nfeatures = 3\nclasses = 'many'", "data.classes = 'many': give a whole number"),
+        ("this is no TOML", "is no TOML file"),
+    ],
+)
+def test_a_bad_server_file_is_one_clear_line(tmp_path, wrong, told):
+    (tmp_path / "server.toml").write_text(wrong if "[sites]" in wrong else f'{wrong}\n[sites]\nnames = ["a"]\n')
+    with pytest.raises(BadInput) as problem:
+        read_server(tmp_path)
+    assert told in str(problem.value)
+    assert "\n" not in str(problem.value)
+    assert "server.toml" in str(problem.value)
+
+
+def test_a_site_is_at_least_as_strict_as_it_insists():
+    assert strictest(Privacy(), Privacy()) == Privacy(0, 0)
+    assert strictest(Privacy(1.0, 0.5), Privacy()) == Privacy(1.0, 0.5)
+    assert strictest(Privacy(1.0, 0.5), Privacy(0.3, 0.1)) == Privacy(0.3, 0.5)
+    assert strictest(Privacy(), Privacy(2.0, 1.0)) == Privacy(2.0, 1.0)
+
+
+def test_addresses_are_hosts_and_ports():
+    assert host_and_port("fl.example.org:8443") == ("fl.example.org", 8443)
+    assert host_and_port("[::1]:1") == ("::1", 1)
+    assert is_loopback("127.0.0.3")
+    assert is_loopback("::1")
+    assert not is_loopback("10.0.0.1")
+    for wrong in ("x", "x:0", "x:70000", ":1", "http://x:1", "a b:1", "x:1²"):
+        with pytest.raises(BadInput, match="give host:port"):
+            host_and_port(wrong)
+
+
+def call(*arguments):
+    return CliRunner().invoke(federation, [str(a) for a in arguments], catch_exceptions=False)
+
+
+def test_init_add_and_remove_keep_numbers_and_keys(tmp_path):
+    folder = tmp_path / "f"
+    call(
+        "init", folder, "--sites", "north,south", "--address", "127.0.0.1:8443", "--classes", 10, "--features", 64, "--rounds", 3
+    )
+    assert (folder / "sites" / "north" / keys.SITE_PUBLIC).read_bytes() == (folder / "server" / "keys" / "north.pub").read_bytes()
+    assert read_site(folder / "sites" / "south").site.server == "127.0.0.1:8443"
+    assert not list((folder / "server").rglob(keys.CA_KEY))
+    call("add", folder, "east")
+    call("remove", folder, "north")
+    server = read_server(folder / "server")
+    assert server.names == ("north", "south", "east")
+    assert server.sites.removed == ("north",)
+    assert not (folder / "server" / "keys" / "north.pub").exists()
+    call("add", folder, "north")
+    assert read_server(folder / "server").sites == Sites(("north", "south", "east"), ())
+    with pytest.raises(BadInput, match="not empty"):
+        call("init", folder, "--sites", "a", "--address", "x:1", "--classes", 2, "--features", 2)
+
+
+def test_plaintext_is_refused_beyond_this_machine(tmp_path):
+    folder = tmp_path / "f"
+    call("init", folder, "--sites", "north", "--address", "10.0.0.1:8443", "--classes", 10, "--features", 64)
+    rows = tmp_path / "rows.csv"
+    rows.write_text("label,a\n0,1\n")
+    with pytest.raises(BadInput, match="plaintext is for this machine only"):
+        serve_federation(folder / "server", True, print)
+    with pytest.raises(BadInput, match="plaintext is for this machine only"):
+        serve_site(folder / "sites" / "north", rows, True, print)
+
+
+def test_an_address_outside_the_certificate_is_refused_before_anything_starts(tmp_path):
+    folder = tmp_path / "f"
+    call("init", folder, "--sites", "north", "--address", "localhost:8443", "--classes", 10, "--features", 64)
+    server = read_server(folder / "server")
+    write_server(folder / "server", server._replace(server=Address("fl.example.org:8443")))
+    with pytest.raises(BadInput, match=r"not for fl\.example\.org"):
+        serve_federation(folder / "server", False, print)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate (_ssl.c:1006)", "ca.crt"),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "does not speak TLS"),
+        ("Exit Code: 305\n[code: 2004] not registered", "does not know this site's key"),
+        ("Connection attempt failed, retrying in 3 seconds", ""),
+        ("SuperNode terminated gracefully.", ""),
+    ],
+)
+def test_a_refusal_is_told_from_a_server_that_is_away(words, told):
+    assert told in refusal(words)
+    assert bool(refusal(words)) == bool(told)
+
+
+class Upstream:
+    """A stand-in for SuperLink that notes what reaches it, and has a message from its third look on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.seen: list[tuple[str, bytes, str]] = []
+        self.port = free_port()
+        files = {"ssl_certfile": folder / keys.CERTIFICATE, "ssl_keyfile": folder / keys.KEY}
+        self.server = uvicorn.Server(
+            uvicorn.Config(self, "127.0.0.1", self.port, log_config=None, lifespan="off", ws="none", **files)
+        )
+        self.thread = threading.Thread(target=self.server.run, daemon=True)
+        self.thread.start()
+        while self.thread.is_alive() and not self.server.started:
+            time.sleep(0.01)
+
+    async def __call__(self, scope, receive, send):
+        request = Request(scope, receive)
+        self.seen.append((request.url.path, await request.body(), request.headers.get("flwr-test", "")))
+        looks = [path for path, *_ in self.seen if path.endswith("pull-messages")]
+        content = b"" if request.url.path.endswith("pull-messages") and len(looks) < 3 else b"message"
+        arriving, left = request.url.path.endswith("/activate-node"), [p for p, *_ in self.seen if p.endswith("deactivate-node")]
+        code = 400 if arriving and not left else 200
+        await Response(content, code, {"flwr-answer": "yes"})(scope, receive, send)
+
+    def close(self):
+        self.server.should_exit = self.server.force_exit = True
+        self.thread.join(5)
+
+
+@pytest.fixture(scope="module")
+def door(made):
+    """A gate before a stand-in for SuperLink: (address, what reached SuperLink, what was refused)."""
+    upstream, lines, port = Upstream(made / "server"), [], free_port()
+    members = {keys.as_header((made / "north" / keys.SITE_PUBLIC).read_text()): ("north", 7)}
+    gate = Gate("127.0.0.1", port, f"127.0.0.1:{upstream.port}", made / "server", False, lines.append, members)
+    yield f"127.0.0.1:{port}", upstream, lines
+    gate.close()
+    upstream.close()
+
+
+def trusting(made):
+    return httpx.Client(verify=ssl.create_default_context(cafile=str(made / "authority" / keys.CA)), timeout=30, trust_env=False)
+
+
+def test_the_gate_passes_on_what_sites_say(made, door):
+    address, upstream, _ = door
+    with trusting(made) as client:
+        answer = client.post(f"https://{address}/v1/fleet/push-messages", content=b"\x00upload", headers={"flwr-test": "signed"})
+    assert (answer.content, answer.headers["flwr-answer"]) == (b"message", "yes")
+    assert upstream.seen[-1] == ("/v1/fleet/push-messages", b"\x00upload", "signed")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/control/start-run",
+        "/v1/runtime/acquire-task",
+        "/docs",
+        "/v1/fleet/../control/start-run",
+        "/v1/fleet/%2e%2e/control/x",
+    ],
+)
+def test_the_gate_is_shut_for_everything_else(made, door, path):
+    address, upstream, lines = door
+    before = len(upstream.seen)
+    for method in ("GET", "POST"):
+        # a raw path, because a client would tidy it up
+        request = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        assert b" 404 " in raw(made, address, request)
+    assert len(upstream.seen) == before
+    assert any("which is not for sites" in line for line in lines)
+
+
+def raw(made, address, request):
+    host, port = host_and_port(address)
+    context = ssl.create_default_context(cafile=str(made / "authority" / keys.CA))
+    with socket.create_connection((host, port)) as plain, context.wrap_socket(plain, server_hostname=host) as secured:
+        secured.sendall(request.encode())
+        return secured.recv(4096)
+
+
+def test_the_gate_holds_a_question_until_there_is_a_message(made, door):
+    address, upstream, _ = door
+    with trusting(made) as client:
+        answer = client.post(f"https://{address}/v1/fleet/pull-messages", content=b"who am I")
+    assert answer.content == b"message"
+    assert [body for path, body, _ in upstream.seen if path.endswith("pull-messages")] == [b"who am I"] * 3
+
+
+def test_a_look_whether_the_gate_is_there_is_no_refusal(door):
+    address, _, lines = door
+    before = list(lines)
+    socket.create_connection(host_and_port(address)).close()
+    time.sleep(0.2)
+    assert lines == before
+
+
+def test_who_is_refused_at_the_gate_is_told_on_the_servers_side(made, door):
+    address, _, lines = door
+    with pytest.raises(httpx.ConnectError), httpx.Client(trust_env=False) as client:  # knows other authorities only
+        client.post(f"https://{address}/v1/fleet/pull-messages")
+    with pytest.raises(httpx.HTTPError), httpx.Client(trust_env=False) as client:
+        client.post(f"http://{address}/v1/fleet/pull-messages").raise_for_status()
+    with trusting(made) as client:
+        assert client.post(f"https://{address}/v1/fleet/activate-node").status_code == 400
+    until = time.monotonic() + 10
+    wanted = ("does not trust this server's certificate", "spoke plaintext", "has a key that no site")
+    while time.monotonic() < until and not all(any(w in line for line in lines) for w in wanted):
+        time.sleep(0.05)
+    for word in wanted:
+        assert any(word in line for line in lines), (word, lines)
+
+
+def test_a_site_that_has_started_again_takes_the_place_of_its_old_self(made, door):
+    address, upstream, lines = door
+    header = {FLEET_HTTP_PUBLIC_KEY_HEADER: keys.as_header((made / "north" / keys.SITE_PUBLIC).read_text())}
+    with trusting(made) as client:
+        assert client.post(f"https://{address}/v1/fleet/activate-node", content=b"me", headers=header).status_code == 200
+    assert [path.rpartition("/")[2] for path, *_ in upstream.seen[-3:]] == ["activate-node", "deactivate-node", "activate-node"]
+    assert upstream.seen[-2][1] == b"\x08\x07"  # node_id = 7
+    assert any("north has started again" in line for line in lines)
+
+
+def test_a_taken_port_is_one_clear_line(made, door):
+    address, upstream, _ = door
+    with pytest.raises(BadInput, match="cannot be listened on"):
+        Gate("127.0.0.1", host_and_port(address)[1], f"127.0.0.1:{upstream.port}", made / "server", False, print, {})
+
+
+def test_openssl_accepts_the_chain(made):
+    files = [str(made / "authority" / keys.CA), str(made / "server" / keys.CERTIFICATE)]
+    done = subprocess.run(["openssl", "verify", "-x509_strict", "-CAfile", *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
