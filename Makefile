@@ -34,9 +34,11 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)
+bench: $(READY) browser
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/many_clients.py
+	$(BIN)/python benchmarks/ray_engine.py
+	$(BIN)/python benchmarks/large_report.py
 
 docs: $(READY)
 	$(BIN)/python tests/catalogue.py

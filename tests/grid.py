@@ -59,6 +59,7 @@ class BytesGrid(Grid):
         self.nodes: dict[int, Path] = {}  # node id -> the site's socket
         self.registered: dict[int, str] = {}  # what a node's key was registered for
         self.offline: set[int] = set()
+        self.activated: dict[int, str] = {}  # when a node came online
         self.spoil: Callable[[int, Message, Message], Message | None] = lambda node, question, reply: reply
         self.seen: list[bytes] = []
         self._replies: dict[str, Message] = {}
@@ -77,7 +78,10 @@ class BytesGrid(Grid):
         return [n for n in self.nodes if n not in self.offline]
 
     def get_nodes(self) -> list[NodeInfo]:
-        return [NodeInfo(node_id=n, name=self.registered.get(n, "")) for n in self.get_node_ids()]
+        return [
+            NodeInfo(node_id=n, name=self.registered.get(n, ""), last_activated_at=self.activated.get(n, ""))
+            for n in self.get_node_ids()
+        ]
 
     def push_messages(self, messages: Any) -> list[str]:
         pushed = []

@@ -238,7 +238,7 @@ def with_text(frame):
         (with_nan, ("1 is left out", "NaN in 0.weight")),
         (with_shape, ("1 is left out", "float64 [6, 5] in 0.weight", "float64 [5, 6] was expected")),
         (with_structure, ("1 is left out", "another structure")),
-        (with_text, ("1 sent notes that are no numbers",)),
+        (with_text, ("1 sent", "notes that are no numbers")),
         (lambda frame: frame._replace(schema=2), ("1 sent what cannot be read", "schema 2", "reads schema 1")),
         (lambda frame: frame._replace(body=frame.body[:-1]), ("1 sent what cannot be read", "damaged")),
         (lambda frame: frame._replace(body=b"\0" * len(frame.body)), ("1 sent what cannot be read", "not as they were sent")),
@@ -251,10 +251,32 @@ def test_a_bad_upload_drops_its_site_and_no_other(change, words, tmp_path):
         loop = here.loop(Schedule(rounds=2, evaluate=1000))
         loop.go()
         assert here.lines.has("train, round 1", *words), here.lines
+        assert here.lines.has("the server could not use the last reply", "round 1", words[-1]), here.lines  # the site says it too
         assert [sorted(who) for who in answered(here).values()] == [[0, 2], [0, 2]]
         here.grid.spoil = lambda node, question, reply: reply
         finish(loop)
         assert_same(at_home(here), personal(same_answers("fedavg", here, 2)))
+
+
+def test_a_site_started_again_in_mid_exchange_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("coterie.network.roll.LOOK", 0.1)
+    with float64(), town(tmp_path, "ditto", tiny(3)) as here:
+
+        def killed(node, question, reply):
+            if node != NODE + 1 or question.metadata.message_type != "train":
+                return reply
+            here.grid.activated[node] = "later"
+            return None
+
+        here.grid.spoil = killed
+        loop = here.loop(Schedule(rounds=2, evaluate=1000), rules=RULES._replace(deadline=3600.0))
+        loop.go(until=1)
+        here.grid.spoil = lambda node, question, reply: reply
+        loop.go()
+        assert here.lines.has("1 was started again while it worked")
+        assert [sorted(who) for who in answered(here).values()] == [[0, 2], [0, 1, 2]]
+        finish(loop)
+        assert_same(at_home(here), personal(same_answers("ditto", here, 2)))
 
 
 def test_a_site_refuses_another_schema_with_a_clear_line_on_both_sides(tmp_path):

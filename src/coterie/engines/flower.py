@@ -57,6 +57,7 @@ class FlowerEngine(Engine):
         self.removed = frozenset(removed)
         self.tokens: dict[int, str] = {}  # the state of each site that counts
         self._saved: dict[int, str] = {}  # the same at the last checkpoint
+        self._refused: dict[int, str] = {}  # why a site's last reply was left out, for the site to say too
         self._had: set[int] = set()  # sites that had a state once and have lost it
         self._notes: dict[int, dict[str, float]] = {}
         self._typical: dict[int, Tree] = {}  # a state of each architecture, for its structure
@@ -148,6 +149,8 @@ class FlowerEngine(Engine):
                     works[i] = accepted(answer, token, likes[int(self.architecture[i])])
                 except BadInput as problem:
                     self._missed(i, answer, f"{self._at(when)}: {self.roll.names[i]} {problem}")
+                    if not (isinstance(answer, Content) and answer.head.get("error")):  # else the site said so itself
+                        self._refused[i] = f"{self._at(when)}: this site {problem}"
             if len(works) >= needed or not asked:
                 return attempt
             if attempt < self.rules.tries:
@@ -181,6 +184,7 @@ class FlowerEngine(Engine):
                 "stage": self.stage,
                 "round": when.round,
                 "base": self.tokens.get(i),
+                "refused": self._refused.pop(i, ""),
                 "keep": [known[i] for known in (self.tokens, self._saved) if i in known],
                 **more,
             }

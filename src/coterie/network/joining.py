@@ -183,5 +183,5 @@ def refusal(words: str) -> str:
     """Why a SuperNode was refused for good, from what it said; "" where it may try again."""
     for pattern, meaning in REFUSALS:
         if found := re.search(pattern, words):
-            return meaning.format(*(group or "" for group in found.groups()))
+            return meaning.format(*((group or "").strip() for group in found.groups()))
     return ""

@@ -17,6 +17,8 @@ from . import wire
 from .wire import Content, Head
 
 PAUSE = 0.25  # seconds between two looks for replies
+SPARE = 5.0  # seconds
+LOOK = 2.0  # seconds between two looks whether those who are to reply have been started again
 AGAIN = 30.0  # seconds before a node that was refused, or did not answer, is greeted again
 GREETING = 60.0  # seconds for a hello, at most
 TYPES = {"hello": "query", "train": "train", "evaluate": "evaluate", "finish": "train"}
@@ -78,19 +80,31 @@ class Roll:
     def _send(self, frames: Mapping[int, Frame], kind: str, seconds: float) -> dict[int, Answer]:
         """The same by node."""
         waiting: dict[str, int] = {}
+        begun = self._begun() if frames else {}
         for node, frame in frames.items():
-            message = Message(packed(frame), node, TYPES[kind], ttl=seconds)
+            # a little longer than we wait, so that who is late is told of in our words
+            message = Message(packed(frame), node, TYPES[kind], ttl=seconds + SPARE)
             waiting |= {number: node for number in self.grid.push_messages([message]) if number}
         answers: dict[int, Answer] = dict.fromkeys(frames, f"did not answer in {seconds:g} s")
         until = time.monotonic() + seconds
+        looked = time.monotonic()
         while waiting:
             for reply in self.grid.pull_messages(list(waiting)):
                 if reply.metadata.reply_to_message_id in waiting:
                     answers[waiting.pop(reply.metadata.reply_to_message_id)] = _read(reply)
+            if time.monotonic() - looked >= LOOK:
+                looked, now = time.monotonic(), self._begun()
+                for number, node in list(waiting.items()):
+                    if now.get(node, begun.get(node)) != begun.get(node):  # the message died with its old process
+                        answers[waiting.pop(number)] = "was started again while it worked"
             if not waiting or time.monotonic() >= until:
                 break
             time.sleep(PAUSE)
         return answers
+
+    def _begun(self) -> dict[int, str]:
+        """When each node that is online came online."""
+        return {int(node.node_id): str(node.last_activated_at) for node in self.grid.get_nodes()}
 
 
 def _read(reply: Any) -> Answer:

@@ -107,6 +107,8 @@ class Site:
         number = _whole(head, "site")
         if head.get("name") != self.name:
             raise BadInput(f"the message is for site '{head.get('name')}', this is '{self.name}': start the server again")
+        if head.get("refused"):
+            self._say(f"the server could not use the last reply. {' '.join(str(head['refused']).split())[:500]}")
         engine, federation = self.engine(words, number)
         have = {part: len(getattr(federation, part)[number]) for part in ("train", "validation", "test")}
         if head.get("rows") != have:
