@@ -54,7 +54,11 @@ def play(rehearsal: Rehearsal, method: str, during: Callable[[Rehearsal], None])
     training = sum(line["training"] for line in lines)
     print(f"{method}: {wall:.0f} s from start to end; {len(lines)} exchanges, {training:.1f} s the slowest site's own work")
     beyond = [line["seconds"] - line["training"] for line in lines]
-    print(f"{method}: an exchange takes {median(beyond):.1f} s beyond that work (median; {min(beyond):.1f} to {max(beyond):.1f})")
+    rounds: dict[tuple[str, int], float] = {}
+    for line, more in zip(lines, beyond, strict=True):
+        rounds[line["stage"], line["round"]] = rounds.get((line["stage"], line["round"]), 0.0) + more
+    for what, found in (("an exchange", beyond), ("a round", list(rounds.values()))):
+        print(f"{method}: {what} takes {median(found):.1f} s beyond that work (median; {min(found):.1f} to {max(found):.1f})")
     print(f"{method}: played again by the local engine, parameters differ by at most {rehearsal.difference(kept):.1e}")
     return kept
 
