@@ -440,3 +440,17 @@ def test_threads_are_given_back(coterie):
     before = torch.get_num_threads()
     assert coterie("run", "local", *WORDS, "--threads", "2", "--out", "run")[0] == 0
     assert torch.get_num_threads() == before
+
+
+def test_methods_of_other_packages_are_known_and_a_broken_one_is_no_harm(tmp_path):
+    (tmp_path / "theirs.py").write_text("from coterie.methods.fedavg import fedavg as quiet\n")
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[coterie.methods]\nquiet = theirs:quiet\nbroken = theirs:absent\n")
+    code = "import coterie; print('quiet' in coterie.methods(), 'broken' in coterie.methods())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.stdout == "True False\n", done.stderr
+    assert "the method 'broken' (theirs:absent) cannot be loaded" in done.stderr

@@ -1,6 +1,8 @@
 """One file a method; this registry is all that the rest of the package knows of them."""
 
+import warnings
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from typing import Any
 
 from .apfl import apfl
@@ -68,3 +70,12 @@ METHODS: dict[str, Callable[..., Any]] = {
     "fedbn": fedbn,
     "scaffold": scaffold,
 }
+
+
+def load_installed() -> None:
+    """Methods of other packages, by their entry points in the group "coterie.methods": known wherever coterie is imported."""
+    for point in entry_points(group="coterie.methods"):
+        try:
+            METHODS.setdefault(point.name, point.load())
+        except Exception as problem:  # whatever somebody else's module raises must not take coterie down with it
+            warnings.warn(f"the method '{point.name}' ({point.value}) cannot be loaded: {problem}", stacklevel=2)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
+from ..config import PYTHON
 from ..errors import BadInput
 from ..evaluation import sentences
 from ..folder import CONFIG, write
@@ -118,7 +119,7 @@ def _title(evidence: Evidence) -> str:
     words = evidence.first.experiment
     count, seeds = len(evidence.methods), len(evidence.seeds)
     what = evidence.methods[0] if count == 1 else f"{count} methods"
-    data = Path(str(words.data.get("name", "data"))).name
+    data = Path(str(words.data.get("name", "data")).removeprefix(PYTHON)).name
     return f"{what} on {data}: {len(evidence.names):,} clients, {seeds} seed{'s' if seeds > 1 else ''}"
 
 

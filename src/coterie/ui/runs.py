@@ -14,6 +14,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from ..config import PYTHON
 from ..errors import BadInput
 from ..folder import CONFIG, FACTS, METRICS
 from ..plan import FILE as PLAN
@@ -188,7 +189,7 @@ def _run(entry: Entry) -> Entry:
     first, last, pace = ends(folder / PROGRESS)
     entry = entry._replace(
         method=str(config["method"]),
-        data=str(config.get("data", {}).get("name", "")),
+        data=_data(config),
         seed=config.get("seed"),
         part="validation" if "validation" in parts else str(parts[-1]),
         rounds=last.get("rounds") or int(schedule.get("rounds", 0)),
@@ -218,7 +219,7 @@ def _comparison(entry: Entry) -> Entry:
     return entry._replace(
         status="running",
         method=", ".join(map(str, methods)),
-        data=str(plan.get("data", {}).get("name", "")),
+        data=_data(plan),
         rounds=int(plan.get("schedule", {}).get("rounds", 0)) * len(methods) * len(seeds),
         planned=len(methods) * len(seeds),
     )
@@ -274,3 +275,8 @@ def stray(folder: Path, root: Path) -> Path | None:
             if path.is_symlink() and not path.resolve().is_relative_to(root):
                 return path
     return None
+
+
+def _data(words: dict[str, Any]) -> str:
+    """What the data are called; those given as Python objects by their own name."""
+    return str(words.get("data", {}).get("name", "")).removeprefix(PYTHON)
