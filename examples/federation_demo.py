@@ -20,7 +20,7 @@ from coterie.folder import load, run_folder
 from coterie.network.files import RUN, Rules, read_server, write_server
 from coterie.network.processes import free_port
 from coterie.network.rehearsal import Rehearsal, write_digits
-from coterie.network.replay import journal
+from coterie.network.replay import journal, overhead
 from coterie.reports import write_report
 from coterie.show import show_run
 
@@ -53,11 +53,7 @@ def play(rehearsal: Rehearsal, method: str, during: Callable[[Rehearsal], None])
     lines = journal(kept)
     training = sum(line["training"] for line in lines)
     print(f"{method}: {wall:.0f} s from start to end; {len(lines)} exchanges, {training:.1f} s the slowest site's own work")
-    beyond = [line["seconds"] - line["training"] for line in lines]
-    rounds: dict[tuple[str, int], float] = {}
-    for line, more in zip(lines, beyond, strict=True):
-        rounds[line["stage"], line["round"]] = rounds.get((line["stage"], line["round"]), 0.0) + more
-    for what, found in (("an exchange", beyond), ("a round", list(rounds.values()))):
+    for what, found in zip(("an exchange", "a round"), overhead(kept), strict=True):
         print(f"{method}: {what} takes {median(found):.1f} s beyond that work (median; {min(found):.1f} to {max(found):.1f})")
     print(f"{method}: played again by the local engine, parameters differ by at most {rehearsal.difference(kept):.1e}")
     return kept

@@ -459,8 +459,10 @@ def started(*words: str) -> Iterator[subprocess.Popen]:
 @pytest.fixture
 def browser():
     playwright = pytest.importorskip("playwright.sync_api")
-    if not BROWSER:
-        pytest.skip("there is no chromium")
+    if not BROWSER and os.environ.get("CI"):
+        pytest.fail("no Chromium: run scripts/browser.sh")
+    elif not BROWSER:
+        pytest.skip("no Chromium: run scripts/browser.sh")
     with playwright.sync_playwright() as tools:
         window = tools.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
         yield window

@@ -32,9 +32,10 @@ from .metrics import Summary, Table, summarize, values
 from .model import Model
 from .models import nets
 from .run import Loop
+from .scores import FILE as SCORES
 
 CONFIG, FACTS, METRICS = "config.toml", "run.json", "metrics.parquet"
-SPLIT, SCORES = "split.parquet", "scores.parquet"
+SPLIT = "split.parquet"
 LIBRARIES = ("torch", "numpy", "scikit-learn", "scipy", "pyarrow", "safetensors")
 
 

@@ -357,7 +357,7 @@ class LocalEngine(Engine):
                         note((view, part, "accuracy"), chunk, right / n)
             if final and "test" in parts and self.models[a].task != "squared":
                 found = [scores(*self._predicted(a, views["personal"], k, i, "test")) for k, i in enumerate(chunk)]
-                for name in SCORES:
+                for name in SCORES[1:]:  # accuracy is there already, with that of every part
                     note(("personal", "test", name), chunk, np.array([f[name] for f in found]))
         return out
 

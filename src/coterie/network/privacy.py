@@ -42,9 +42,7 @@ def protect(upload: Tree, payload: Tree, clip: float, noise: float, rng: np.rand
     leaves, spec = pytree.tree_flatten(upload)
     origins = pytree.tree_leaves(_origin(upload, payload))
     changes = [a - b if a.is_floating_point() else a for a, b in zip(leaves, origins, strict=True)]
-    length = float(
-        torch.stack([c.double().square().sum() for c in changes if c.is_floating_point()] or [torch.zeros(())]).sum().sqrt()
-    )
+    length = change_norm(upload, payload)
     factor = 1.0 if length <= clip else clip / length
 
     def covered(change: Tensor, origin: Tensor) -> Tensor:

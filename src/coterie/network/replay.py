@@ -44,10 +44,14 @@ def journal(folder: Path) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def overhead(folder: Path) -> float:
-    """Seconds of an exchange beyond the longest site's own work, in the mean over exchanges."""
+def overhead(folder: Path) -> tuple[list[float], list[float]]:
+    """Seconds of every exchange, and of every round, beyond the slowest site's own work."""
     lines = [line for line in journal(folder) if "came" not in line]
-    return float(np.mean([line["seconds"] - line["training"] for line in lines])) if lines else float("nan")
+    exchanges = [line["seconds"] - line["training"] for line in lines]
+    rounds: dict[tuple[str, int], float] = {}
+    for line, more in zip(lines, exchanges, strict=True):
+        rounds[line["stage"], line["round"]] = rounds.get((line["stage"], line["round"]), 0.0) + more
+    return exchanges, list(rounds.values())
 
 
 class _Again(LocalEngine):

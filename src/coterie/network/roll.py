@@ -17,7 +17,7 @@ from . import wire
 from .wire import Content, Head
 
 PAUSE = 0.25  # seconds between two looks for replies
-SPARE = 5.0  # seconds
+SPARE = 5.0  # seconds that a message lives longer than it is waited for, so that who is late is told of in our words
 LOOK = 2.0  # seconds between two looks whether those who are to reply have been started again
 AGAIN = 30.0  # seconds before a node that was refused, or did not answer, is greeted again
 GREETING = 60.0  # seconds for a hello, at most
@@ -82,7 +82,6 @@ class Roll:
         waiting: dict[str, int] = {}
         begun = self._begun() if frames else {}
         for node, frame in frames.items():
-            # a little longer than we wait, so that who is late is told of in our words
             message = Message(packed(frame), node, TYPES[kind], ttl=seconds + SPARE)
             waiting |= {number: node for number in self.grid.push_messages([message]) if number}
         answers: dict[int, Answer] = dict.fromkeys(frames, f"did not answer in {seconds:g} s")

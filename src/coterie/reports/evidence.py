@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..comparison import Comparison, Row
-from ..folder import Run
+from ..folder import SPLIT, Run
 from ..metrics import EVERYONE
 
-SPLIT = "split.parquet"
 Key = tuple[str, str, str]  # view, part, metric
 
 
