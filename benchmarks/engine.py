@@ -16,13 +16,14 @@ from rich.table import Table
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from coterie.core.method import Train, stages
+from coterie.core.model import Model
+from coterie.core.rng import stream
 from coterie.data.federation import Federation
-from coterie.engines.local import LocalEngine, Moment, Settings
-from coterie.method import Train, stages
-from coterie.methods import METHODS
-from coterie.model import Model
-from coterie.models import nets
-from coterie.rng import stream
+from coterie.engines.base import Moment, Settings
+from coterie.engines.local.engine import LocalEngine
+from coterie.methods.registry import METHODS
+from coterie.networks import nets
 
 LAM, INNER = 15.0, 5
 WORKLOADS = [  # name, network, input, clients, batch, rows a client

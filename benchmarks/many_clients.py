@@ -15,13 +15,15 @@ import torch
 def one(clients: int, rounds: int, active: int = 100) -> str:
     import numpy as np
 
-    from coterie.data.federation import build
-    from coterie.engines.local import LocalEngine, Settings
-    from coterie.method import Train, stages
-    from coterie.methods import METHODS
-    from coterie.model import Model
-    from coterie.models import nets
-    from coterie.run import Loop, Schedule
+    from coterie.core.method import Train, stages
+    from coterie.core.model import Model
+    from coterie.data.dealing import build
+    from coterie.engines.base import Settings
+    from coterie.engines.local.engine import LocalEngine
+    from coterie.experiment.schedule import Schedule
+    from coterie.methods.registry import METHODS
+    from coterie.networks import nets
+    from coterie.running.loop import Loop
 
     begin = time.perf_counter()
     data = build("synthetic", clients=clients, data_options={"clients": clients, "sizes": "fedprox", "draws": "streams"})

@@ -13,16 +13,18 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from coterie.core.method import Train, Tree, stages
+from coterie.core.model import Model
+from coterie.core.rng import stream
 from coterie.data.federation import Federation
-from coterie.engines.actors import Pool
-from coterie.engines.local import LocalEngine, Moment, Settings
-from coterie.engines.ray import RayEngine
-from coterie.method import Train, Tree, stages
-from coterie.methods import METHODS
-from coterie.model import Model
-from coterie.models import nets
-from coterie.rng import stream
-from coterie.run import Schedule, facts
+from coterie.engines.base import Moment, Settings
+from coterie.engines.local.engine import LocalEngine
+from coterie.engines.ray.actors import Pool
+from coterie.engines.ray.engine import RayEngine
+from coterie.experiment.schedule import Schedule
+from coterie.methods.registry import METHODS
+from coterie.networks import nets
+from coterie.running.loop import facts
 
 ROUNDS = 25
 WORKLOADS = [  # name, method, network, input, clients, batch, rows a client, path

@@ -15,14 +15,15 @@ from statistics import median
 
 import click
 
-from coterie.cli import cli
-from coterie.folder import load, run_folder
-from coterie.network.files import RUN, Rules, read_server, write_server
-from coterie.network.processes import free_port
-from coterie.network.rehearsal import Rehearsal, write_digits
-from coterie.network.replay import journal, overhead
+from coterie.cli.main import cli
+from coterie.cli.show import show_run
+from coterie.deploy.files import RUN, Rules, read_server, write_server
+from coterie.deploy.processes import free_port
+from coterie.deploy.rehearsal import Rehearsal, write_digits
+from coterie.deploy.replay import journal, overhead
 from coterie.reports import write_report
-from coterie.show import show_run
+from coterie.results.folder import run_folder
+from coterie.results.run import load
 
 NAMES = ("east", "north", "south", "west")
 VICTIM = "south"
@@ -100,8 +101,8 @@ def demo(folder: Path) -> None:
 
 def write_experiment(place: Path, method: str) -> None:
     """Another experiment for the same server; its sites need nothing new."""
-    from coterie.cli import words_of
-    from coterie.network.commands import experiment_file
+    from coterie.cli.deployment import experiment_file
+    from coterie.cli.words import words_of
 
     (place / "server" / "experiment.toml").write_text(experiment_file(None, method, words_of(METHODS[method])[1]))
     print(f"--- {place / 'server' / 'experiment.toml'} now says {method}", flush=True)

@@ -4,10 +4,10 @@ Run it: python examples/own_method.py
 """
 
 import coterie
-from coterie.method import Method, Train
+from coterie.core.method import Method, Train
+from coterie.core.model import Model
+from coterie.core.point import blend
 from coterie.methods.fedavg import fedavg
-from coterie.model import Model
-from coterie.point import blend
 
 
 def halfway(model: Model, train: Train, share: float = 0.5) -> Method:

@@ -17,14 +17,17 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from coterie import uncertainty as law
-from coterie.data.federation import Federation, build
-from coterie.engines.local import LocalEngine, Settings
-from coterie.method import Train, stages
-from coterie.methods import METHODS
-from coterie.model import Model
-from coterie.models.nets import build as net
-from coterie.run import Loop, Schedule
+from coterie.core.method import Train, stages
+from coterie.core.model import Model
+from coterie.data.dealing import build
+from coterie.data.federation import Federation
+from coterie.engines.base import Settings
+from coterie.engines.local.engine import LocalEngine
+from coterie.experiment.schedule import Schedule
+from coterie.methods import uncertainty as law
+from coterie.methods.registry import METHODS
+from coterie.networks.nets import build as net
+from coterie.running.loop import Loop
 
 THETA0, NOISE, CLIENTS, RATE, LOCAL_STEPS = 1.6, 0.1, 20, 1e-4, 50
 CASES = {1: (0.001, 20), 2: (1.0, 200)}  # s0^2, largest N_m

@@ -17,12 +17,12 @@ from pathlib import Path
 import torch
 from torch.utils import _pytree as pytree
 
-from coterie.cli import cli, main
-from coterie.network import certificates as keys
-from coterie.network.files import RUN, Rules, read_server, write_server
-from coterie.network.processes import free_port
-from coterie.network.rehearsal import Rehearsal, write_digits
-from coterie.network.replay import journal
+from coterie.cli.main import cli, main
+from coterie.deploy import certificates as keys
+from coterie.deploy.files import RUN, Rules, read_server, write_server
+from coterie.deploy.processes import free_port
+from coterie.deploy.rehearsal import Rehearsal, write_digits
+from coterie.deploy.replay import journal
 
 NAMES = ("east", "north", "south", "west")
 DEADLINE = 25.0
@@ -31,7 +31,7 @@ ROUNDS = 30
 
 def rogue(fault: str) -> None:
     """Run `coterie` with one fault in it: uploads of NaN or of a wrong shape, or messages of another schema."""
-    from coterie.network import site, wire
+    from coterie.deploy import site, wire
 
     honest = site.protect
     spoilt = {"nan": lambda t: t * float("nan"), "shape": lambda t: torch.cat([t, t])}

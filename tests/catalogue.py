@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from coterie.methods import METHODS
+from coterie.methods.registry import METHODS
 from tools import MODELS, play, tiny, tiny_model
 
 PAGE = Path(__file__).parent.parent / "docs" / "methods.md"

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from safetensors.torch import load_file
 
-from coterie.engines.local import LocalEngine
-from coterie.method import stages
-from coterie.methods import METHODS
-from coterie.network.files import Privacy, Rules
-from coterie.run import Loop, Schedule
+from coterie.core.method import stages
+from coterie.deploy.files import Privacy, Rules
+from coterie.engines.local.engine import LocalEngine
+from coterie.experiment.schedule import Schedule
+from coterie.methods.registry import METHODS
+from coterie.running.loop import Loop
 from tools import MODELS, OPTIONS, TRAIN, tiny, tiny_model
 
 with warnings.catch_warnings():
@@ -29,10 +30,10 @@ with warnings.catch_warnings():
     from flwr.supercore.task_identity import TaskIdentity
 
     import coterie_relay
-    from coterie.engines.flower import FlowerEngine
-    from coterie.network.roll import Roll
-    from coterie.network.site import ALONE, Site, attend
-    from coterie.network.wire import digest, pack
+    from coterie.deploy.flower_engine import FlowerEngine
+    from coterie.deploy.roll import Roll
+    from coterie.deploy.site import ALONE, Site, attend
+    from coterie.deploy.wire import digest, pack
     from coterie_relay import packed, unpacked
 
 __all__ = ["RULES", "BytesGrid", "Error", "Lines", "Message", "Town", "digest", "finish", "packed", "town", "unpacked"]

@@ -5,14 +5,26 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from coterie.checkpoint import checkpoints, load_tree, save_tree
-from coterie.engines import local
-from coterie.engines.local import Settings
-from coterie.engines.plans import batch_rows
-from coterie.experiment import checkpoint, restore
-from coterie.method import stages
-from coterie.methods import METHODS
-from tools import MODELS, OPTIONS, SEQUENTIAL, TRAIN, assert_same, float64, personal, play, tiny, tiny_model
+from coterie.core.checkpoint import checkpoints
+from coterie.core.method import stages
+from coterie.core.tree import load_tree, save_tree
+from coterie.engines.base import Settings
+from coterie.engines.local import engine as local
+from coterie.engines.local.batches import batch_rows
+from coterie.methods.registry import METHODS
+from coterie.running.execute import checkpoint, restore
+from tools import (
+    MODELS,
+    OPTIONS,
+    SEQUENTIAL,
+    TRAIN,
+    assert_same,
+    float64,
+    personal,
+    play,
+    tiny,
+    tiny_model,
+)
 
 every_method = pytest.mark.parametrize("name", sorted(METHODS))
 

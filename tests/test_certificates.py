@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from coterie.errors import BadInput
-from coterie.network import certificates as keys
-from coterie.network.commands import federation
-from coterie.network.files import (
+from coterie.cli.deployment import federation
+from coterie.core.errors import BadInput
+from coterie.deploy import certificates as keys
+from coterie.deploy.files import (
     Address,
     Home,
     Privacy,
@@ -40,15 +40,15 @@ from coterie.network.files import (
     write_server,
     write_site,
 )
-from coterie.network.joining import refusal, serve_site
-from coterie.network.processes import free_port
+from coterie.deploy.joining import refusal, serve_site
+from coterie.deploy.processes import free_port
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of click, by what Flower imports
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 
-    from coterie.network.gate import Gate
-    from coterie.network.hosting import serve_federation
+    from coterie.deploy.gate import Gate
+    from coterie.deploy.hosting import serve_federation
 
 SERVER = Server(Address("fl.example.org:8443"), Sites(("north", "south")), Rules(), Shape(10, 64), Privacy())
 

@@ -9,9 +9,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from coterie.checkpoint import checkpoints, load_checkpoint, load_tree, place, save_checkpoint, save_tree
-from coterie.errors import BadInput
-from coterie.point import Point, Vector
+from coterie.core.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from coterie.core.errors import BadInput
+from coterie.core.files import place
+from coterie.core.point import Point, Vector
+from coterie.core.tree import load_tree, save_tree
 
 
 class Pair(NamedTuple):
@@ -73,7 +75,7 @@ def test_what_cannot_be_saved_is_refused():
 
 
 def test_a_file_can_name_only_tuples_of_modules_that_are_loaded(tmp_path):
-    for name in ("os:system", "antigravity:Pair", "builtins:eval", "coterie.point:Point"):
+    for name in ("os:system", "antigravity:Pair", "builtins:eval", "coterie.core.point:Point"):
         save_file({}, tmp_path / "state.safetensors")
         tree = {"named": name, "items": [{"value": "echo"}]}
         (tmp_path / "state.json").write_text(json.dumps({"format": 1, "tree": tree}))

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from coterie import __version__, cli
-from coterie.api import config_path, recipes
-from coterie.comparison import plan_of
-from coterie.config import read_experiment_file, read_toml
-from coterie.data.files import data_folder
-from coterie.methods import METHODS
-from coterie.show import paper_of
+from coterie import __version__
+from coterie.cli import main as cli
+from coterie.cli.show import paper_of
+from coterie.comparison.plan import plan_of
+from coterie.data.archives import data_folder
+from coterie.experiment.config import read_experiment_file, read_toml
+from coterie.experiment.recipes import config_path, recipes
+from coterie.methods.registry import METHODS
 from test_experiment import IMAGES, results, write_csv
 
 WORDS = [f"--{k}={v}" for k, v in (IMAGES | {"rounds": 2}).items()]
@@ -383,7 +384,7 @@ def test_who_stops_a_run_is_told_how_to_go_on(coterie, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("coterie.experiment.save_models", interrupt)
+        patch.setattr("coterie.running.execute.save_models", interrupt)
         code, out, errors = coterie("run", "ditto", *WORDS, "--out", "run")
     assert (code, out) == (130, "")
     assert errors.strip() == "coterie: stopped; `coterie resume run` goes on"
@@ -392,7 +393,7 @@ def test_who_stops_a_run_is_told_how_to_go_on(coterie, monkeypatch):
 
 # Real processes
 
-CODE = "from coterie.cli import main; main()"
+CODE = "from coterie.cli.main import main; main()"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "100", "TERM": "xterm"}
 
 

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.errors import BadInput
-from coterie.method import Replies, Train
+from coterie.core.errors import BadInput
+from coterie.core.method import Replies, Train
+from coterie.core.point import Point, pick, stack, tree
+from coterie.experiment.schedule import Schedule
 from coterie.methods.cfl import cfl, cut
 from coterie.methods.ifca import Upload, ifca
 from coterie.methods.oracle import per_cluster
-from coterie.metrics import values
-from coterie.point import Point, pick, stack, tree
-from coterie.run import Schedule, facts
+from coterie.results.table import values
+from coterie.running.loop import facts
 from tools import STACKED, TRAIN, assert_same, float64, given, personal, play, tiny, tiny_model
 
 WHOLE = Train(batch=1000, rate=0.3, epochs=5)  # the order of rows does not matter

@@ -10,12 +10,14 @@ import pytest
 from torch import nn
 
 import coterie
-from coterie.comparison import compare, plan, plan_of, read_plan, resume_comparison
-from coterie.config import Experiment, change
-from coterie.errors import BadInput
-from coterie.experiment import load, status
-from coterie.metrics import curve, values
-from coterie.show import show_comparison
+from coterie.cli.show import show_comparison
+from coterie.comparison.execute import compare, resume_comparison
+from coterie.comparison.plan import plan, plan_of, read_plan
+from coterie.core.errors import BadInput
+from coterie.experiment.config import Experiment, change
+from coterie.results.folder import status
+from coterie.results.run import load
+from coterie.results.table import curve, values
 from test_experiment import IMAGES, Stopped, arrays, results
 from tools import tiny
 
@@ -43,18 +45,18 @@ def finished(tmp_path_factory):
 def test_all_methods_of_a_seed_have_the_same_data_and_budget(finished):
     for k, seed in enumerate((3, 5)):
         runs = [runs[k] for runs in finished.runs.values()]
-        assert len({run.facts["data"] for run in runs}) == 1
-        assert len({str(run.facts["rows"]) for run in runs}) == 1
+        assert len({run.about["data"] for run in runs}) == 1
+        assert len({str(run.about["rows"]) for run in runs}) == 1
         assert {run.experiment.seed for run in runs} == {seed}
         assert len({run.experiment.schedule for run in runs}) == 1
-    assert finished.runs["local"][0].facts["data"] != finished.runs["local"][1].facts["data"]
+    assert finished.runs["local"][0].about["data"] != finished.runs["local"][1].about["data"]
 
 
 def test_data_of_one_seed_are_the_same_for_all_seeds_if_they_have_a_seed_of_their_own(tmp_path):
     planned = plan(["local"], base(**{"data.seed": 7, "rounds": 1, "models": False}))
     found = compare(planned, [0, 1], tmp_path / "c")
     first, second = found.runs["local"]
-    assert first.facts["data"] == second.facts["data"]
+    assert first.about["data"] == second.about["data"]
     assert not np.array_equal(first.accuracy("train"), second.accuracy("train"))
 
 
@@ -306,7 +308,7 @@ def test_a_stopped_comparison_goes_on_and_skips_what_is_finished(finished, tmp_p
 
 
 def test_a_finished_comparison_is_resumed_without_work(finished, monkeypatch):
-    monkeypatch.setattr("coterie.comparison.federation_of", lambda *_: pytest.fail("no data are needed"))
+    monkeypatch.setattr("coterie.comparison.execute.federation_of", lambda *_: pytest.fail("no data are needed"))
     again = resume_comparison(finished.folder, lambda *_: pytest.fail("nothing is to be run"))
     assert [row.mean for row in again.rows()] == [row.mean for row in finished.rows()]
 
@@ -446,7 +448,7 @@ def test_own_arrays_and_networks_are_compared_through_python(tmp_path):
     )  # fmt: skip
     assert found.accuracy("ditto").shape == (2, 3)
     assert found.runs["ditto"][0].experiment.options == {"lam": 0.5}
-    data = [run.facts["data"] for runs in found.runs.values() for run in runs]
+    data = [run.about["data"] for runs in found.runs.values() for run in runs]
     assert data[0] == data[2] != data[1] == data[3]  # by seed, not by method
     shutil.rmtree(tmp_path / "c" / "ditto-seed1")
     again = coterie.resume(tmp_path / "c", data=arrays(False), model=net)

@@ -10,21 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.config import (
+from coterie.core.errors import BadInput
+from coterie.experiment.config import (
     PYTHON,
     REGISTRIES,
     Experiment,
     change,
-    coerce,
     fields,
     from_toml,
     options_of,
     read_experiment_file,
     read_toml,
-    to_toml,
 )
-from coterie.errors import BadInput
-from coterie.methods import METHODS
+from coterie.experiment.values import coerce, to_toml
+from coterie.methods.registry import METHODS
 
 
 def refused(words: dict, base: Experiment | None = None) -> str:

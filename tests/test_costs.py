@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import coterie
-from coterie import costs as c
-from coterie.errors import BadInput
-from coterie.metrics import curve, total
+from coterie.core.errors import BadInput
+from coterie.results import costs as c
+from coterie.results.table import curve, total
 from test_experiment import IMAGES
 
 calm = settings(deadline=None)  # no test may fail because the machine is busy
@@ -152,8 +152,8 @@ def test_a_table_that_does_not_say_who_answered_counts_the_clients_asked(runs):
 
 
 def test_models_of_several_sizes_count_by_their_clients(runs):
-    facts = runs["local"].facts | {"models": [{"parameters": 100}, {"parameters": 400}], "architecture": [0, 1, 0, 0, 1, 0]}
-    assert c.model_bytes(replace(runs["local"], facts=facts)) == 4 * 200
+    facts = runs["local"].about | {"models": [{"parameters": 100}, {"parameters": 400}], "architecture": [0, 1, 0, 0, 1, 0]}
+    assert c.model_bytes(replace(runs["local"], about=facts)) == 4 * 200
     assert c.model_bytes(runs["local"]) == 4 * MODEL
 
 

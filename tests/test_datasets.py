@@ -19,9 +19,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.data import datasets, files, text
+from coterie.core.errors import BadInput
+from coterie.data import archives as files
+from coterie.data import datasets, text
 from coterie.data.datasets import DATASETS, load
-from coterie.errors import BadInput
 
 WRAPS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
 

@@ -12,11 +12,11 @@ NAMES = ("east", "north", "south")
 
 
 def test_a_deployment_of_three_sites_ends_equal_to_the_local_engine(tmp_path):
-    from coterie.folder import load
-    from coterie.network.commands import federation
-    from coterie.network.processes import free_port
-    from coterie.network.rehearsal import Rehearsal, write_digits
-    from coterie.network.replay import journal
+    from coterie.cli.deployment import federation
+    from coterie.deploy.processes import free_port
+    from coterie.deploy.rehearsal import Rehearsal, write_digits
+    from coterie.deploy.replay import journal
+    from coterie.results.run import load
 
     write_digits(tmp_path / "rows", NAMES, rows=60)
     words = ["--method", "ditto", "--rounds", "2", "--evaluate", "2", "--model", "mlr"]
@@ -29,8 +29,8 @@ def test_a_deployment_of_three_sites_ends_equal_to_the_local_engine(tmp_path):
         assert server.wait() == 0, rehearsal.lines
     folder = tmp_path / "f" / "server" / "run"
     run = load(folder)
-    assert run.facts["status"] == "finished"
-    assert run.facts["clients"] == list(NAMES)
+    assert run.about["status"] == "finished"
+    assert run.about["clients"] == list(NAMES)
     assert [line["answered"] for line in journal(folder)] == [[0, 1, 2], [0, 1, 2]]
     assert rehearsal.difference(folder) < 1e-6
     assert np.isfinite(run.accuracy()).all()

@@ -8,14 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from coterie.core.errors import BadInput
+from coterie.core.method import Batch, Train, stages
+from coterie.core.model import Model
 from coterie.data.federation import Federation
-from coterie.engines.local import LocalEngine, Moment, Settings, balanced
-from coterie.engines.steps import Stepper
-from coterie.errors import BadInput
-from coterie.method import Batch, Train, stages
-from coterie.methods import METHODS
-from coterie.model import Model
-from coterie.run import Loop, Schedule
+from coterie.engines.base import Moment, Settings
+from coterie.engines.local.engine import LocalEngine, balanced
+from coterie.engines.local.steps import Stepper
+from coterie.experiment.schedule import Schedule
+from coterie.methods.registry import METHODS
+from coterie.running.loop import Loop
 from tools import SEQUENTIAL, STACKED, TRAIN, assert_same, float64, personal, play, tiny, tiny_model
 
 

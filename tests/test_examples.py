@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from coterie.methods import METHODS
+from coterie.methods.registry import METHODS
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 

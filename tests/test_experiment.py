@@ -16,15 +16,18 @@ import torch
 from torch import nn
 
 import coterie
-from coterie import cli
-from coterie.build import federation_of
-from coterie.checkpoint import checkpoints
-from coterie.config import Experiment, change, fields, read_experiment_file
+from coterie.cli import main as cli
+from coterie.core.checkpoint import checkpoints
+from coterie.core.errors import BadInput
 from coterie.data.datasets import Dataset
 from coterie.data.own import from_arrays
-from coterie.errors import BadInput
-from coterie.experiment import execute, load, resume, start, status
-from coterie.methods import METHODS
+from coterie.experiment.build import federation_of
+from coterie.experiment.config import Experiment, change, fields, read_experiment_file
+from coterie.methods.registry import METHODS
+from coterie.results.folder import status
+from coterie.results.run import load
+from coterie.running.assemble import start
+from coterie.running.execute import execute, resume
 from tools import tiny
 
 SMALL = {"clients": 4, "rows": 160, "classes-each": 4, "hidden": 6, "batch": 8, "rounds": 4, "evaluate": 2, "checkpoint": 1}
@@ -89,7 +92,7 @@ def test_defaults_written_are_those_that_ran(tmp_path):
     assert written.model == {"name": "dnn", "hidden": 32, "norm": False}
     assert written.data["clients"] == len(run.rows) == 20
     assert written.engine.chosen == "vectorized:20:no"
-    assert run.facts["models"] == [{"name": "dnn", "parameters": 64 * 32 + 32 + 320 + 10}]
+    assert run.about["models"] == [{"name": "dnn", "parameters": 64 * 32 + 32 + 320 + 10}]
 
 
 @pytest.mark.parametrize("method", ["pfedme", "persfl"])
@@ -145,7 +148,7 @@ def test_own_data_are_found_again_from_another_folder(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     run = resume(tmp_path / "run")
-    assert run.facts["clients"] == ["site0", "site1", "site2"]
+    assert run.about["clients"] == ["site0", "site1", "site2"]
     assert run.experiment.split["name"] == "user"
 
 
@@ -250,7 +253,7 @@ def test_resume_is_refused_when_the_data_have_changed(tmp_path):
     with pytest.raises(BadInput, match=r"the data have changed since .* was started"):
         resume(tmp_path / "run")
     path.write_text(text)
-    assert resume(tmp_path / "run").facts["status"] == "finished"
+    assert resume(tmp_path / "run").about["status"] == "finished"
 
 
 def test_resume_from_a_damaged_checkpoint_is_refused(tmp_path):
@@ -268,7 +271,7 @@ def test_a_run_killed_by_the_system_and_resumed_is_bit_identical(tmp_path):
     """SIGKILL at no chosen moment, in another process, resumed through the command line."""
     words = IMAGES | {"rounds": 80, "checkpoint": 8, "evaluate": 40}
     arguments = ["run", "ditto", "--out", str(tmp_path / "killed"), *(f"--{k}={v}" for k, v in words.items())]
-    code = "import torch; torch.set_num_threads(1); from coterie.cli import main; main()"
+    code = "import torch; torch.set_num_threads(1); from coterie.cli.main import main; main()"
     child = subprocess.Popen([sys.executable, "-c", code, *arguments], env=os.environ | {"OMP_NUM_THREADS": "1"})
     deadline = time.monotonic() + 60
     while len(checkpoints(tmp_path / "killed")) == 0 or checkpoints(tmp_path / "killed")[-1].name < "checkpoint-0000008":
@@ -299,8 +302,8 @@ def test_nothing_a_run_leaves_is_pickled_or_half_written(tmp_path):
     assert [p.name for p in files if not p.suffix] == [".lock"]
     assert not any(p.read_bytes().startswith((b"\x80", b"PK")) for p in files)
     source = Path(coterie.__file__).parent
-    for name in ("checkpoint", "experiment", "folder", "comparison", "metrics", "api"):
-        text = (source / f"{name}.py").read_text()
+    for path in (p for room in ("core", "results", "running", "comparison") for p in (source / room).glob("*.py")):
+        text = path.read_text()
         assert not any(word in text for word in ("import pickle", "torch.save(", "torch.load(", "allow_pickle"))
 
 
@@ -397,13 +400,13 @@ def test_own_arrays_are_dealt_as_the_words_say(tmp_path):
     run = coterie.run("local", data=arrays(False), out=tmp_path / "run", rounds=1, **words, **FAST)
     assert len(run.rows) == 3
     assert run.experiment.split["alpha"] == 5.0
-    assert run.facts["rows"]["validation"] == [0, 0, 0]
+    assert run.about["rows"]["validation"] == [0, 0, 0]
 
 
 def test_a_federation_is_taken_as_it_is(tmp_path):
     federation = tiny()
     run = coterie.run("fedavg", data=federation, model=Net3, out=tmp_path / "run", rounds=1, **FAST)
-    assert run.facts["rows"]["train"] == [len(r) for r in federation.train]
+    assert run.about["rows"]["train"] == [len(r) for r in federation.train]
     with pytest.raises(BadInput, match="data is a Federation, dealt already: leave out clients"):
         coterie.run("fedavg", data=federation, clients=3, out=tmp_path / "no")
 

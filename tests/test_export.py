@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from coterie.comparison import compare
-from coterie.config import Experiment, change
-from coterie.errors import BadInput
-from coterie.experiment import load
-from coterie.export import export, scalars, tags_of, to_mlflow, to_tensorboard, words_of
-from coterie.metrics import total
-from coterie.plan import plan
+from coterie.cli.export import export
+from coterie.comparison.execute import compare
+from coterie.comparison.plan import plan
+from coterie.core.errors import BadInput
+from coterie.experiment.config import Experiment, change
+from coterie.reports.export import scalars, tags_of, to_mlflow, to_tensorboard, words_of
+from coterie.results.run import load
+from coterie.results.table import total
 
 WORDS = {"clients": 4, "rows": 160, "classes-each": 4, "hidden": 6, "batch": 8, "rounds": 3, "evaluate": 1}
 FAST = {"path": "vectorized", "width": 20, "compile": "no", "threads": 1}
@@ -60,7 +61,7 @@ def test_tensorboard_reads_what_the_run_says(run, tmp_path):
     assert clients.histogram_value.sum == pytest.approx(run.accuracy().sum())
     text = {tag: read.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in read.Tags()["tensors"]}
     assert "rounds = 3" in text["config/text_summary"]
-    assert run.facts["data"] in text["tags/text_summary"]
+    assert run.about["data"] in text["tags/text_summary"]
     assert "_hparams_/session_start_info" in read.summary_metadata
 
 
@@ -90,7 +91,7 @@ def test_mlflow_reads_what_the_run_says(run, comparison, tmp_path):
     assert read.data.params["train.batch"] == "8"
     assert read.data.params == {k: str(v) for k, v in words_of(run).items()}
     assert tags_of(run).items() <= read.data.tags.items()
-    assert read.data.tags["coterie.data"] == run.facts["data"]
+    assert read.data.tags["coterie.data"] == run.about["data"]
     assert read.info.status == "FINISHED"
     assert read.data.metrics["accuracy/test/personal/mean"] == run.summary().mean
     history = client.get_metric_history(key, "cost/bytes_up")

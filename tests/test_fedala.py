@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from coterie.errors import BadInput
-from coterie.method import Batch, Train
+from coterie.core.errors import BadInput
+from coterie.core.method import Batch, Train
+from coterie.core.model import begin
+from coterie.core.point import Point, pick
 from coterie.methods.fedala import Carry, fedala, mix
-from coterie.model import begin
-from coterie.point import Point, pick
 from tools import assert_same, float64, personal, play, tiny, tiny_model, watched
 
 WHOLE = Train(batch=100, epochs=3, rate=0.2)

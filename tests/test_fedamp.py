@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from coterie.errors import BadInput
-from coterie.method import Train
+from coterie.core.errors import BadInput
+from coterie.core.method import Train
+from coterie.core.model import Model
+from coterie.core.point import flat, mean, pick
 from coterie.methods.fedamp import attentive, fedamp, heurfedamp, heuristic
-from coterie.model import Model
-from coterie.models.nets import build
-from coterie.point import flat, mean, pick
+from coterie.networks.nets import build
 from tools import assert_same, float64, personal, play, tiny, tiny_model
 
 both = pytest.mark.parametrize("name", ["fedamp", "heurfedamp"])

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.checkpoint import load_tree, save_tree
-from coterie.errors import BadInput
-from coterie.method import Train
+from coterie.core.errors import BadInput
+from coterie.core.method import Train
+from coterie.core.model import Model, kl
+from coterie.core.point import flat, mean, pick, stack
+from coterie.core.tree import load_tree, save_tree
 from coterie.methods.feddf import Budget, distil, ensemble, feddf, pfeddf
-from coterie.model import Model, kl
-from coterie.models.nets import build
-from coterie.point import flat, mean, pick, stack
+from coterie.networks.nets import build
 from tools import SEQUENTIAL, assert_same, float64, personal, play, tiny, tiny_model, watched
 
 OFF = {"distil_steps": 0}

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from PIL import Image
 from pyarrow import csv, ipc, parquet
 
-from coterie.data import federation as fed
+from coterie.core.errors import BadInput
+from coterie.data import dealing as fed
+from coterie.data import public
 from coterie.data import own
 from coterie.data.datasets import Dataset
-from coterie.data.federation import build, checksum, class_counts, table
+from coterie.data.dealing import build
+from coterie.data.federation import checksum, class_counts, table
 from coterie.data.picture import split_picture
-from coterie.errors import BadInput
 
 DATA = Path(os.environ.get("COTERIE_DATA", "nowhere"))
 PARTS = ("train", "validation", "test")
@@ -305,10 +307,10 @@ def test_other_images_take_the_private_shape(side, channels):
 
 def test_images_are_padded_and_cut_evenly():
     x = np.arange(1, 17, dtype=np.uint8).reshape(1, 1, 4, 4)
-    assert np.array_equal(fed._fit(x, (1, 6, 6))[0, 0, 1:5, 1:5], x[0, 0])
-    assert fed._fit(x, (1, 6, 6)).sum() == x.sum()
-    assert np.array_equal(fed._fit(x, (1, 4, 3))[0, 0], x[0, 0, :, :3])
-    assert np.array_equal(fed._fit(x, (1, 2, 2))[0, 0], [[4, 6], [12, 14]])  # means of 2 x 2 blocks, rounded to even
+    assert np.array_equal(public._fit(x, (1, 6, 6))[0, 0, 1:5, 1:5], x[0, 0])
+    assert public._fit(x, (1, 6, 6)).sum() == x.sum()
+    assert np.array_equal(public._fit(x, (1, 4, 3))[0, 0], x[0, 0, :, :3])
+    assert np.array_equal(public._fit(x, (1, 2, 2))[0, 0], [[4, 6], [12, 14]])  # means of 2 x 2 blocks, rounded to even
 
 
 # --- what is refused ---

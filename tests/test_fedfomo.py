@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.errors import BadInput
-from coterie.method import Batch, Train
+from coterie.core.errors import BadInput
+from coterie.core.method import Batch, Train
+from coterie.core.point import Point, flat, pick, stack
 from coterie.methods.fedfomo import Server, fedfomo, mix, offered, score
-from coterie.point import Point, flat, pick, stack
 from tools import assert_same, float64, personal, play, tiny, tiny_model, watched
 
 

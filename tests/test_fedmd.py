@@ -5,12 +5,23 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.errors import BadInput
-from coterie.method import Stage
-from coterie.methods import METHODS
+from coterie.core.errors import BadInput
+from coterie.core.method import Stage
+from coterie.core.point import pick
 from coterie.methods.local import local
-from coterie.point import pick
-from tools import OPTIONS, SEQUENTIAL, TRAIN, assert_same, float64, personal, play, tiny, tiny_model, watched
+from coterie.methods.registry import METHODS
+from tools import (
+    OPTIONS,
+    SEQUENTIAL,
+    TRAIN,
+    assert_same,
+    float64,
+    personal,
+    play,
+    tiny,
+    tiny_model,
+    watched,
+)
 
 DRAW = OPTIONS["fedmd"]["draw"]
 

@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 
-from coterie.checkpoint import checkpoints
-from coterie.errors import BadInput
-from coterie.experiment import checkpoint, restore
-from coterie.methods import METHODS
-from coterie.network.files import Rules
-from coterie.network.replay import journal
-from coterie.run import Schedule
+from coterie.core.checkpoint import checkpoints
+from coterie.core.errors import BadInput
+from coterie.deploy.files import Rules
+from coterie.deploy.replay import journal
+from coterie.experiment.schedule import Schedule
+from coterie.methods.registry import METHODS
+from coterie.running.execute import checkpoint, restore
 from grid import RULES, Error, Message, digest, finish, packed, town, unpacked
 from tools import SEQUENTIAL, assert_same, float64, personal, play, tiny, tiny_model
 
@@ -259,7 +259,7 @@ def test_a_bad_upload_drops_its_site_and_no_other(change, words, tmp_path):
 
 
 def test_a_site_started_again_in_mid_exchange_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("coterie.network.roll.LOOK", 0.1)
+    monkeypatch.setattr("coterie.deploy.roll.LOOK", 0.1)
     with float64(), town(tmp_path, "ditto", tiny(3)) as here:
 
         def killed(node, question, reply):

@@ -6,13 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from coterie.errors import BadInput
-from coterie.method import Batch, Train
+from coterie.core.errors import BadInput
+from coterie.core.method import Batch, Train
+from coterie.core.model import Model
+from coterie.core.point import Point
+from coterie.core.rng import stream
 from coterie.methods.fml import Share, fml, mutual
-from coterie.model import Model
-from coterie.models.nets import build
-from coterie.point import Point
-from coterie.rng import stream
+from coterie.networks.nets import build
 from tools import assert_same, float64, personal, play, tiny, tiny_model
 
 

@@ -9,16 +9,37 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import rel_entr
 from torch import nn
 
+from coterie.core.errors import BadInput
+from coterie.core.model import Model
+from coterie.core.point import pick
 from coterie.data.federation import Federation, Public
-from coterie.engines.steps import Stepper
-from coterie.errors import BadInput
-from coterie.methods import METHODS
-from coterie.methods.ktpfl import Knowledge, descend, model_slope, prediction_slope, project, shares, similar, topk
+from coterie.engines.local.steps import Stepper
+from coterie.methods.ktpfl import (
+    Knowledge,
+    descend,
+    model_slope,
+    prediction_slope,
+    project,
+    shares,
+    similar,
+    topk,
+)
+from coterie.methods.registry import METHODS
 from coterie.methods.soft import Server
-from coterie.model import Model
-from coterie.models.nets import build
-from coterie.point import pick
-from tools import OPTIONS, SEQUENTIAL, STACKED, TRAIN, assert_same, float64, personal, play, tiny, tiny_model, watched
+from coterie.networks.nets import build
+from tools import (
+    OPTIONS,
+    SEQUENTIAL,
+    STACKED,
+    TRAIN,
+    assert_same,
+    float64,
+    personal,
+    play,
+    tiny,
+    tiny_model,
+    watched,
+)
 
 DRAW = OPTIONS["ktpfl"]["draw"]
 WARM = {"T2_scale": True, "rate_c": 0.3, "rho": 0.1, "temperature": 2.0}

@@ -6,12 +6,23 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from coterie.errors import BadInput
-from coterie.method import Train
-from coterie.methods import METHODS
-from coterie.metrics import values
-from coterie.model import Model
-from tools import SEQUENTIAL, STACKED, TRAIN, assert_same, float64, given, personal, play, tiny, tiny_model
+from coterie.core.errors import BadInput
+from coterie.core.method import Train
+from coterie.core.model import Model
+from coterie.methods.registry import METHODS
+from coterie.results.table import values
+from tools import (
+    SEQUENTIAL,
+    STACKED,
+    TRAIN,
+    assert_same,
+    float64,
+    given,
+    personal,
+    play,
+    tiny,
+    tiny_model,
+)
 
 MOMENTUM = TRAIN._replace(momentum=0.9, decay=0.01)
 

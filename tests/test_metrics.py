@@ -7,8 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.errors import BadInput
-from coterie.metrics import COLUMNS, EVERYONE, Table, best_round, curve, mean, summarize, total, values
+from coterie.core.errors import BadInput
+from coterie.results.table import (
+    COLUMNS,
+    EVERYONE,
+    Table,
+    best_round,
+    curve,
+    mean,
+    summarize,
+    total,
+    values,
+)
 
 calm = settings(deadline=None)  # no test may fail because the machine is busy
 NAN = float("nan")

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from coterie.errors import BadInput
-from coterie.models.nets import NETS, build, options
+from coterie.core.errors import BadInput
+from coterie.networks.nets import NETS, build, options
 
 torch.set_num_threads(1)
 

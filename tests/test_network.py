@@ -15,22 +15,33 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from coterie.config import to_toml
-from coterie.data.federation import build
-from coterie.errors import BadInput
-from coterie.network.files import Address, Home, Privacy, Rules, Server, Shape, Site, Sites, write_server, write_site
-from coterie.network.privacy import change_norm, entropy, protect
-from coterie.network.replay import journal, largest_difference, overhead, replay
-from coterie.network.rows import read_rows
-from coterie.network.store import Kept, Store
-from coterie.point import Point, Vector
+from coterie.core.errors import BadInput
+from coterie.core.point import Point, Vector
+from coterie.data.dealing import build
+from coterie.deploy.files import (
+    Address,
+    Home,
+    Privacy,
+    Rules,
+    Server,
+    Shape,
+    Site,
+    Sites,
+    write_server,
+    write_site,
+)
+from coterie.deploy.privacy import change_norm, entropy, protect
+from coterie.deploy.replay import journal, largest_difference, overhead, replay
+from coterie.deploy.rows import read_rows
+from coterie.deploy.store import Kept, Store
+from coterie.experiment.values import to_toml
 from grid import BytesGrid, Lines, town
 from tools import float64, play, tiny
 
 # isort: split
-from coterie.network import app, wire
-from coterie.network.site import open_site, serve
-from coterie.run import Schedule
+from coterie.deploy import app, wire
+from coterie.deploy.site import open_site, serve
+from coterie.experiment.schedule import Schedule
 from coterie_relay import frames, packed, unpacked
 from coterie_relay.frames import BadFrame, Frame
 
@@ -293,8 +304,8 @@ def test_a_run_of_real_sites_leaves_what_any_run_leaves_and_equals_a_simulation(
     with open_sites(tmp_path) as (grid, said):
         app.app(grid, Context(1, 1, {}, RecordDict(), {"folder": str(place)}))
     run = app.load(place / "run")
-    assert run.facts["clients"] == list(NAMES)
-    assert run.facts["status"] == "finished"
+    assert run.about["clients"] == list(NAMES)
+    assert run.about["status"] == "finished"
     assert np.isfinite(run.accuracy()).all()
     assert not (place / "run" / "split.parquet").exists()
     loop = replay(place / "run", simulated(tmp_path))
@@ -398,7 +409,7 @@ def test_a_site_refuses_words_that_are_not_its_own(tmp_path):
 def test_labels_are_numbered_as_the_server_says(tmp_path):
     (tmp_path / "a.csv").write_text("x,label\n" + "1,cat\n2,dog\n" * 5)
     rows = read_rows(tmp_path / "a.csv", "label")
-    from coterie.network.rows import numbers
+    from coterie.deploy.rows import numbers
 
     assert numbers(rows, Shape(3, 1, labels=("dog", "bird", "cat")))[:2].tolist() == [2, 0]
 
@@ -454,7 +465,7 @@ def test_a_site_that_is_added_to_a_run_under_way_takes_part(method, tmp_path):
         grid.offline = set()
         run = app.play(grid, place, lines := Lines())
     assert lines.has("new in this run: south")
-    assert run.facts["clients"] == list(NAMES)
+    assert run.about["clients"] == list(NAMES)
     assert [line["answered"] for line in journal(place / "run") if "came" not in line] == [[0, 1], [0, 1], [0, 1, 2]]
     assert np.isfinite(run.accuracy()).all()
     assert all(path.exists() for path in model_files(tmp_path).values())
@@ -466,7 +477,7 @@ def test_a_site_that_is_removed_is_neither_waited_for_nor_asked(tmp_path):
     place = make_federation(tmp_path, "fedfomo", server={"sites": Sites(NAMES, ("north",))})
     with open_sites(tmp_path, ("east", "south")) as (grid, _):
         run = app.play(grid, place, lines := Lines())
-    assert run.facts["rows"]["train"][1] == 0
+    assert run.about["rows"]["train"][1] == 0
     assert np.isnan(run.accuracy()).tolist() == [False, True, False]
     assert all(line["asked"] == [0, 2] for line in journal(place / "run"))
     assert not lines.has("north")

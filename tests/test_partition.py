@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.core.errors import BadInput
 from coterie.data.partition import SPLITS, deal, groups_of, options_of
-from coterie.errors import BadInput
 
 MNIST = [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]  # rows of each digit, train and test
 LETTERS = [2706, 1501, 2171, 2462, 4943, 1840, 1036, 2000, 2475, 943]  # EMNIST byclass test part, a to j

@@ -5,11 +5,11 @@ import torch
 from torch import nn
 from torch.func import grad
 
-from coterie.errors import BadInput
-from coterie.method import Batch, Train
+from coterie.core.errors import BadInput
+from coterie.core.method import Batch, Train
+from coterie.core.model import Model
+from coterie.core.point import Point
 from coterie.methods.perfedavg import curvature, perfedavg
-from coterie.model import Model
-from coterie.point import Point
 from tools import assert_same, float64, personal, play, tiny, tiny_model
 
 WHOLE = Train(batch=100, rate=0.2, steps=1)  # one step a round, on all rows: every batch of it is the same

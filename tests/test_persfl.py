@@ -8,15 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch.func import vmap
 
-from coterie.engines import choose
-from coterie.engines.local import Moment
-from coterie.engines.steps import Stepper
-from coterie.errors import BadInput
-from coterie.method import Plan, Train
+from coterie.core.errors import BadInput
+from coterie.core.method import Plan, Train
+from coterie.core.model import Model
+from coterie.core.point import Point, pick
+from coterie.engines.base import Moment
+from coterie.engines.local import choose
+from coterie.engines.local.steps import Stepper
 from coterie.methods.persfl import SOFT, Best, Models, Tally, Teacher, adopt, better, winner
-from coterie.metrics import values
-from coterie.model import Model
-from coterie.point import Point, pick
+from coterie.results.table import values
 from tools import TRAIN, assert_same, float64, personal, play, tiny, tiny_model
 
 FAST = {"distil_epochs": 1, "lambdas": "0.5", "temperatures": "5"}

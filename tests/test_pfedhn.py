@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.errors import BadInput
-from coterie.method import Batch, Train
+from coterie.core.errors import BadInput
+from coterie.core.method import Batch, Train
+from coterie.core.point import Point, flat, pick
 from coterie.methods.pfedhn import build, generate, pfedhn, pull_back
-from coterie.point import Point, flat, pick
 from tools import float64, personal, play, tiny, tiny_model, watched
 
 SHAPES = {"a.weight": (4, 3), "a.bias": (4,)}

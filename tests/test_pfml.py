@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.errors import BadInput
-from coterie.method import Train
+from coterie.core.errors import BadInput
+from coterie.core.method import Train
+from coterie.core.model import Model
+from coterie.core.point import pick
+from coterie.core.rng import stream
 from coterie.methods.fml import companion
 from coterie.methods.pfml import pfml
-from coterie.model import Model
-from coterie.models.nets import build
-from coterie.point import pick
-from coterie.rng import stream
+from coterie.networks.nets import build
 from tools import assert_same, float64, personal, play, tiny, tiny_model
 
 WHOLE = Train(batch=100, rate=0.05, steps=4)  # every step sees all rows of a client

@@ -10,12 +10,12 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import f1_score
 
 import coterie
-from coterie.config import Experiment, change
+from coterie.core.errors import BadInput
 from coterie.data.own import from_arrays
-from coterie.errors import BadInput
-from coterie.experiment import execute, resume
-from coterie.metrics import values
-from coterie.progress import alone, busy, lines
+from coterie.experiment.config import Experiment, change
+from coterie.results.table import values
+from coterie.running.execute import execute, resume
+from coterie.running.progress import alone, busy, lines
 from tools import assert_same, float64, personal, play
 
 FAST = {"clients": 4, "rounds": 4, "path": "vectorized", "width": 4, "compile": "no", "threads": 1}
@@ -48,7 +48,7 @@ def test_a_line_cut_off_is_left_out(tmp_path):
 
 
 def test_a_folder_in_use_is_refused_and_free_when_its_process_is_killed(tmp_path):
-    code = "import sys, time\nfrom pathlib import Path\nfrom coterie.progress import alone\n"
+    code = "import sys, time\nfrom pathlib import Path\nfrom coterie.running.progress import alone\n"
     code += "with alone(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
@@ -65,7 +65,7 @@ def test_the_split_is_written_as_it_was_dealt(tmp_path):
     run = execute(experiment(), tmp_path / "run")
     counts = pd.read_parquet(run.folder / "split.parquet")
     by_client = counts[counts.part == "train"].groupby("client").rows.sum()
-    assert by_client.tolist() == run.facts["rows"]["train"]
+    assert by_client.tolist() == run.about["rows"]["train"]
     assert (counts.groupby("client").label.nunique() == 3).all()  # three classes a client
 
 
@@ -76,7 +76,7 @@ def test_scores_of_the_last_round_are_those_of_the_models_on_disk(tmp_path):
     words = {k: v for k, v in FAST.items() if k != "clients"} | {"rounds": 2}
     run = coterie.run("fedavg", data=data, out=tmp_path / "run", **words)
     kept = pd.read_parquet(run.folder / "scores.parquet")
-    assert kept.groupby("client").size().tolist() == run.facts["rows"]["test"]
+    assert kept.groupby("client").size().tolist() == run.about["rows"]["test"]
     for client, rows in kept.groupby("client"):
         expected = f1_score(rows.label, rows.score > 0.5, average="macro")
         assert values(run.table, "f1")[1][client] == pytest.approx(expected)

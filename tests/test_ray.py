@@ -13,18 +13,19 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from coterie.build import check_words
-from coterie.checkpoint import checkpoints
-from coterie.config import Experiment, change
-from coterie.engines import actors
-from coterie.engines.actors import Pool, pack, shard_of, unpack
-from coterie.engines.local import Settings
-from coterie.engines.ray import RayEngine, deal
-from coterie.errors import BadInput
-from coterie.experiment import checkpoint, execute, restore, start
-from coterie.method import stages
-from coterie.methods import METHODS
-from coterie.run import Loop
+from coterie.core.checkpoint import checkpoints
+from coterie.core.errors import BadInput
+from coterie.core.method import stages
+from coterie.engines.base import Settings
+from coterie.engines.ray import actors
+from coterie.engines.ray.actors import Pool, pack, shard_of, unpack
+from coterie.engines.ray.engine import RayEngine, deal
+from coterie.experiment.build import check_words
+from coterie.experiment.config import Experiment, change
+from coterie.methods.registry import METHODS
+from coterie.running.assemble import start
+from coterie.running.execute import checkpoint, execute, restore
+from coterie.running.loop import Loop
 from tools import SEQUENTIAL, assert_same, float64, personal, play, tiny, tiny_model
 
 pytestmark = [
@@ -344,7 +345,7 @@ def test_words_that_mean_nothing_are_refused(words):
 
 SCRIPT = """
 import sys
-from coterie.cli import cli
+from coterie.cli.main import cli
 cli(sys.argv[1:], standalone_mode=False)
 import ray
 assert not ray.is_initialized(), "Ray is still there"

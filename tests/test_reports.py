@@ -16,15 +16,13 @@ from click.testing import CliRunner
 from safetensors.numpy import save_file
 
 from coterie import __version__
-from coterie.comparison import compare, plan
-from coterie.config import Experiment, change
-from coterie.errors import BadInput
-from coterie.evaluation import improvement, qoi
-from coterie.experiment import execute, load
-from coterie.folder import write_config
-from coterie.metrics import Table
+from coterie.analysis.gains import improvement, qoi
+from coterie.cli.report import report
+from coterie.comparison.execute import compare
+from coterie.comparison.plan import plan
+from coterie.core.errors import BadInput
+from coterie.experiment.config import Experiment, change
 from coterie.reports import report_data, report_html, write_report
-from coterie.reports.command import report
 from coterie.reports.draw import draw
 from coterie.reports.evidence import Evidence
 from coterie.reports.figures import Figure, Series, density, spread
@@ -33,7 +31,11 @@ from coterie.reports.gather import gather
 from coterie.reports.matrices import FRAMES, GROUPS, PEERS, Mixing, between, heat, mixing, peers
 from coterie.reports.tables import Column, tables
 from coterie.reports.tables import Table as ReportTable
-from coterie.scores import relative_false_accepts
+from coterie.results.false_accepts import relative_false_accepts
+from coterie.results.folder import write_config
+from coterie.results.run import load
+from coterie.results.table import Table
+from coterie.running.execute import execute
 
 METHODS = ["local", "fedavg", "persfl", "ktpfl", "ucfl", "selffl", "apfl", "cfl"]
 WORDS = {"data": "digits", "clients": 4, "rounds": 3, "evaluate": 1, "public": "held-out", "public_rows": 40, "batch": 64}
@@ -127,8 +129,8 @@ def test_gains_are_over_the_better_of_fedavg_and_local(data, folder):
 def test_clients_are_those_of_the_first_seed_where_splits_differ(data, folder):
     run = load(folder / "apfl-seed0")
     assert data["clients"]["accuracy"]["apfl"] == pytest.approx(run.accuracy(), rel=1e-4)
-    assert data["clients"]["rows"] == run.facts["rows"]
-    assert np.sum(data["clients"]["counts"]) == sum(map(sum, run.facts["rows"].values()))
+    assert data["clients"]["rows"] == run.about["rows"]
+    assert np.sum(data["clients"]["counts"]) == sum(map(sum, run.about["rows"].values()))
     assert "Seed 0 alone" in figure(data, "clients")["note"]
     assert len(data["clients"]["notes"]["persfl"]["teacher_round"]) == 4
 

@@ -15,12 +15,18 @@ from sklearn.metrics import balanced_accuracy_score, f1_score
 from torch import nn
 
 import coterie
+from coterie.analysis.detection import false_accepts
+from coterie.analysis.scores import NAMES, calibration_error, scores
+from coterie.core.errors import BadInput
 from coterie.data.counts import COLUMNS, label_counts
-from coterie.data.federation import build
+from coterie.data.dealing import build
 from coterie.data.own import from_arrays
-from coterie.errors import BadInput
-from coterie.evaluation import false_accepts
-from coterie.scores import FILE, NAMES, calibration_error, false_accepts_by_group, read_scores, relative_false_accepts, scores
+from coterie.results.false_accepts import (
+    SCORES,
+    false_accepts_by_group,
+    read_scores,
+    relative_false_accepts,
+)
 from tools import tiny
 
 calm = settings(deadline=None)  # no test may fail because the machine is busy
@@ -190,7 +196,7 @@ def test_the_scores_of_a_run_give_the_accuracy_of_its_table(runs):
 def copied(run, folder, **columns):
     """The run with other scores."""
     folder.mkdir()
-    pq.write_table(pa.table(read_scores(run.folder) | columns), folder / FILE)
+    pq.write_table(pa.table(read_scores(run.folder) | columns), folder / SCORES)
     return replace(run, folder=folder)
 
 
@@ -218,7 +224,7 @@ def test_runs_on_other_rows_are_refused(runs, tmp_path):
 def test_a_folder_without_scores_or_with_damaged_ones_is_refused(tmp_path):
     with pytest.raises(BadInput, match=r"has no scores\.parquet: scores are written at the end of a run on data of two classes"):
         read_scores(tmp_path)
-    (tmp_path / FILE).write_bytes(b"PAR1 none")
+    (tmp_path / SCORES).write_bytes(b"PAR1 none")
     with pytest.raises(BadInput, match=r"scores\.parquet cannot be read"):
         read_scores(tmp_path)
 

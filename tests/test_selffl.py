@@ -7,15 +7,27 @@ import numpy as np
 import pytest
 import torch
 
-from coterie import uncertainty as law
-from coterie.errors import BadInput
-from coterie.method import Facts, Replies, Stage, Train
+from coterie.core.errors import BadInput
+from coterie.core.method import Facts, Replies, Stage, Train
+from coterie.core.model import Model
+from coterie.core.point import Point, flat, stack
+from coterie.methods import uncertainty as law
 from coterie.methods.fedavg import fedavg
-from coterie.methods.selffl import CAP, CURVED, FLOOR, HISTORY, NONE, SETTLED, Payload, State, Upload, fresh, selffl
-from coterie.metrics import EVERYONE
-from coterie.model import Model
-from coterie.models.nets import build as net
-from coterie.point import Point, flat, stack
+from coterie.methods.selffl import (
+    CAP,
+    CURVED,
+    FLOOR,
+    HISTORY,
+    NONE,
+    SETTLED,
+    Payload,
+    State,
+    Upload,
+    fresh,
+    selffl,
+)
+from coterie.networks.nets import build as net
+from coterie.results.table import EVERYONE
 from tools import SEQUENTIAL, TRAIN, float64, personal, play, tiny, tiny_model
 
 OFF = {"start_rule": False, "adapt_steps": False, "weigh": False}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.statistics import paired
+from coterie.analysis.significance import paired
 
 
 def test_a_constant_gain_has_an_interval_of_no_width():
@@ -59,6 +59,6 @@ def test_it_is_said_how_many_were_resampled():
 def test_many_clients_are_resampled_in_blocks(monkeypatch):
     a, b = np.random.default_rng(0).random((2, 1, 50))
     whole = paired(a, b, fixed_split=True)
-    monkeypatch.setattr("coterie.statistics.BLOCK", 50 * 999)  # eleven blocks, the last smaller
+    monkeypatch.setattr("coterie.analysis.significance.BLOCK", 50 * 999)  # eleven blocks, the last smaller
     parts = paired(a, b, fixed_split=True)
     assert parts[:3] == pytest.approx(whole[:3], abs=0.01)

@@ -7,13 +7,24 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.errors import BadInput
-from coterie.method import Replies, Train
+from coterie.core.errors import BadInput
+from coterie.core.method import Replies, Train
+from coterie.core.model import Model
+from coterie.core.point import Vector, stack, tree
 from coterie.methods.ucfl import Server, Upload, collaboration, group_rows, ucfl
-from coterie.metrics import values
-from coterie.model import Model
-from coterie.point import Vector, stack, tree
-from tools import SEQUENTIAL, STACKED, TRAIN, assert_same, float64, given, personal, play, tiny, tiny_model
+from coterie.results.table import values
+from tools import (
+    SEQUENTIAL,
+    STACKED,
+    TRAIN,
+    assert_same,
+    float64,
+    given,
+    personal,
+    play,
+    tiny,
+    tiny_model,
+)
 
 
 def rows(n, seed=0, turn=0, features=6):

@@ -20,16 +20,16 @@ import pytest
 import uvicorn
 from click.testing import CliRunner
 
-from coterie.checkpoint import checkpoints
-from coterie.comparison import compare
-from coterie.config import Experiment, change
-from coterie.errors import BadInput
-from coterie.experiment import execute
-from coterie.plan import plan
-from coterie.progress import alone
+from coterie.cli.ui import ui
+from coterie.comparison.execute import compare
+from coterie.comparison.plan import plan
+from coterie.core.checkpoint import checkpoints
+from coterie.core.errors import BadInput
+from coterie.experiment.config import Experiment, change
+from coterie.running.execute import execute
+from coterie.running.progress import alone
 from coterie.ui import runs as listing
 from coterie.ui.app import build
-from coterie.ui.command import ui
 from coterie.ui.guard import is_loopback
 from coterie.ui.lines import since
 from coterie.ui.runs import Library
@@ -446,7 +446,7 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 @contextmanager
 def started(*words: str) -> Iterator[subprocess.Popen]:
     """`coterie WORDS` in a process of its own, stopped at the end."""
-    command = [sys.executable, "-c", "from coterie.cli import main; main()", *words]
+    command = [sys.executable, "-c", "from coterie.cli.main import main; main()", *words]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     try:

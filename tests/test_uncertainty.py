@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from coterie import uncertainty as law
-from coterie.point import Vector
+from coterie.core.point import Vector
+from coterie.methods import uncertainty as law
 
 RNG = np.random.default_rng(0)
 M, ETA = 7, 1e-3

@@ -8,13 +8,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from coterie.core.method import Method, Train, stages
+from coterie.core.model import Model
 from coterie.data.federation import Federation, Public
-from coterie.engines.local import LocalEngine, Settings
-from coterie.method import Method, Train, stages
-from coterie.methods import METHODS
-from coterie.model import Model
-from coterie.run import Loop, Schedule
-from coterie.run import check as check_run
+from coterie.engines.base import Settings
+from coterie.engines.local.engine import LocalEngine
+from coterie.experiment.schedule import Schedule
+from coterie.methods.registry import METHODS
+from coterie.running.assemble import check_method as check_run
+from coterie.running.loop import Loop
 
 TRAIN = Train(batch=4, rate=0.1, epochs=1)
 SEQUENTIAL = Settings("sequential", 1, "no")

@@ -1,10 +1,9 @@
 """Personalized federated learning: every client ends with a model of its own."""
 
-__version__ = "0.1.0"
-
-from .api import compare, load, load_model, methods, register, resume, run
-from .errors import BadInput
-from .methods import load_installed
+from coterie.api import compare, load, load_model, methods, register, resume, run
+from coterie.core.errors import BadInput
+from coterie.core.version import __version__
+from coterie.methods.registry import load_installed
 
 __all__ = ["BadInput", "__version__", "compare", "load", "load_model", "methods", "register", "resume", "run"]
 

@@ -9,22 +9,26 @@ from typing import Any
 
 from torch import nn
 
-from . import comparison as comparisons
-from . import experiment as experiments
-from .build import Given, Networks, net_name
-from .comparison import Comparison
-from .config import PYTHON, Experiment, change, from_toml, read_experiment_file, read_toml
-from .data.datasets import Dataset
-from .data.federation import Federation
-from .data.own import Own
-from .errors import BadInput, nearest
-from .experiment import Run
-from .methods import METHODS
-from .model import Model
-from .run import Report
+from coterie.comparison import execute as comparisons
+from coterie.comparison.plan import FILE, plan_of
+from coterie.core.errors import BadInput
+from coterie.core.model import Model
+from coterie.data.datasets import Dataset
+from coterie.data.federation import Federation
+from coterie.data.own import Own
+from coterie.experiment.build import Given, Networks, net_name
+from coterie.experiment.config import PYTHON, Experiment, change, from_toml, read_experiment_file, read_toml
+from coterie.experiment.recipes import config_path, data_name
+from coterie.methods.registry import METHODS
+from coterie.results.comparison import Comparison
+from coterie.results.folder import run_folder
+from coterie.results.models import load_model as load_client_model
+from coterie.results.run import Run
+from coterie.results.run import load as load_run
+from coterie.running import execute as experiments
+from coterie.running.loop import RoundReport
 
 Words = dict[str, Any]
-RECIPES = Path(__file__).parent / "recipes"
 
 
 def methods() -> list[str]:
@@ -42,7 +46,7 @@ def run(
     *,
     config: str | Path | None = None,
     out: str | Path | None = None,
-    watch: Callable[[Report], None] = lambda report: None,
+    watch: Callable[[RoundReport], None] = lambda report: None,
     **words: Any,
 ) -> Run:
     """Train one method: `run("pfedme", data="digits", clients=20, rounds=50, lam=15)`.
@@ -54,7 +58,7 @@ def run(
     words, data, models = _objects(words)
     experiment = read_experiment_file(config_path(config)) if config else Experiment()
     experiment = _dealt(change(experiment, {"method": method} | from_toml(words)), data)
-    folder = Path(out) if out else experiments.run_folder(Path("runs"), f"{method}-{data_name(experiment)}")
+    folder = Path(out) if out else run_folder(Path("runs"), f"{method}-{data_name(experiment)}")
     return experiments.execute(experiment, folder, watch, data, models)
 
 
@@ -66,7 +70,7 @@ def compare(
     out: str | Path | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     tune: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
-    watch: Callable[[str, int, Report], None] = lambda method, seed, report: None,
+    watch: Callable[[str, int, RoundReport], None] = lambda method, seed, report: None,
     **words: Any,
 ) -> Comparison:
     """Train several methods alike: `compare(["local", "fedavg", "ditto"], seeds=3, options={"ditto": {"lam": 0.5}})`.
@@ -76,16 +80,16 @@ def compare(
     words, data, models = _objects(words)
     numbers = list(range(seeds)) if isinstance(seeds, int) else seeds
     file = read_toml(config_path(config)) if config else {}
-    planned, numbers, grids = comparisons.plan_of(file, methods, numbers, from_toml(words), options, tune)
+    planned, numbers, grids = plan_of(file, methods, numbers, from_toml(words), options, tune)
     planned = {name: _dealt(experiment, data) for name, experiment in planned.items()}
-    folder = Path(out) if out else experiments.run_folder(Path("runs"), "compare")
+    folder = Path(out) if out else run_folder(Path("runs"), "compare")
     return comparisons.compare(planned, numbers, folder, watch, grids, data, models)
 
 
 def resume(folder: str | Path, data: Any = None, model: Any = None) -> Run | Comparison:
     """Go on with a run or comparison that was stopped; give `data` and `model` again where they were Python objects."""
     _, given, models = _objects({k: v for k, v in (("data", data), ("model", model)) if v is not None})
-    if (Path(folder) / comparisons.FILE).exists():
+    if (Path(folder) / FILE).exists():
         return comparisons.resume_comparison(Path(folder), data=given, models=models)
     return experiments.resume(Path(folder), data=given, models=models)
 
@@ -93,32 +97,12 @@ def resume(folder: str | Path, data: Any = None, model: Any = None) -> Run | Com
 def load(folder: str | Path) -> Run | Comparison:
     """A finished run or comparison."""
     path = Path(folder)
-    return comparisons.load_comparison(path) if (path / comparisons.FILE).exists() else experiments.load(path)
+    return comparisons.load_comparison(path) if (path / FILE).exists() else load_run(path)
 
 
 def load_model(folder: str | Path, client: int | str, build: Callable[[], nn.Module] | None = None) -> nn.Module:
     """A client's own model, by its number or name, as a plain nn.Module; `build` makes one that is not coterie's own."""
-    return experiments.load_model(Path(folder), client, build)
-
-
-def config_path(name: str | Path) -> Path:
-    """A TOML file, or a recipe by its name."""
-    path, recipe = Path(name), RECIPES / f"{name}.toml"
-    if path.is_file() or not recipe.exists():
-        if not path.exists():
-            raise BadInput(f"there is no file '{name}' and no recipe of that name{nearest(str(name), recipes())}")
-        return path
-    return recipe
-
-
-def recipes() -> list[str]:
-    """Names of the recipes that come with coterie."""
-    return sorted(path.stem for path in RECIPES.glob("*.toml"))
-
-
-def data_name(experiment: Experiment) -> str:
-    """The data of an experiment in one word, for the name of a folder."""
-    return Path(str(experiment.data["name"]).removeprefix(PYTHON)).stem or "data"
+    return load_client_model(Path(folder), client, build)
 
 
 def _objects(words: Words) -> tuple[Words, Given, Networks]:

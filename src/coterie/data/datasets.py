@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.data import files, synthetic, text
-from coterie.data.files import Origin, Part
-from coterie.errors import BadInput, nearest
+from coterie.core.errors import BadInput, nearest
+from coterie.data import archives as files
+from coterie.data import synthetic, text
+from coterie.data.archives import Origin, Part
 
 
 class Dataset(NamedTuple):

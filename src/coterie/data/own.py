@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, ipc, parquet
 
+from coterie.core.errors import BadInput, nearest
 from coterie.data.datasets import Dataset
-from coterie.errors import BadInput, nearest
 
 SUFFIXES = (".csv", ".parquet", ".npz", ".arrow")
 

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from coterie.errors import BadInput, nearest
+from coterie.core.errors import BadInput, nearest
 
 Rng = np.random.Generator
 Parts = list[np.ndarray]

@@ -7,8 +7,8 @@ from matplotlib import colormaps, rc_context
 from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 
+from coterie.core.errors import BadInput
 from coterie.data.federation import Federation, class_counts
-from coterie.errors import BadInput
 
 SUFFIXES = (".png", ".svg")
 SMALL = 600  # cells up to which the counts are written into them

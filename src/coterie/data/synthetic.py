@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.errors import BadInput, nearest
-from coterie.rng import stream
+from coterie.core.errors import BadInput, nearest
+from coterie.core.rng import stream
 
 FEATURES, CLASSES = 60, 10
 SCALE = np.arange(1, FEATURES + 1) ** -0.6  # standard deviations: the variances are j^-1.2

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.data import files
-from coterie.errors import BadInput
+from coterie.core.errors import BadInput
+from coterie.data import archives as files
 
 TOKEN = re.compile(r"[\w']+|[.,!?;]")  # words with their apostrophes, and five marks
 GLOVE = files.Origin(

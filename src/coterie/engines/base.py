@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from .. import rng as streams
-from ..data.federation import Federation
-from ..method import Batch, Method, Replies, Stage, Tree
-from ..point import Point, pick
+from coterie.core import rng as streams
+from coterie.core.method import Batch, Method, Replies, Stage, Tree
+from coterie.core.point import Point, pick
+from coterie.data.federation import Federation
 
 Send = Callable[[int], Tree]
 Measured = dict[tuple[str, str, str], np.ndarray]  # {(view, part, metric): [clients]}

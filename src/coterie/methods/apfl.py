@@ -11,11 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..method import Method, Pass, Train
-from ..model import Descent, Model, begin, descend
-from ..point import Point, blend
-from .fedavg import fedavg
-from .soft import refuse
+from coterie.core.method import Method, Pass, Train
+from coterie.core.model import Descent, Model, begin, descend
+from coterie.core.point import Point, blend
+from coterie.methods.fedavg import fedavg
+from coterie.methods.soft import refuse
 
 PENALTY = 0.02
 

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor
 
-from ..errors import BadInput
-from ..method import Method, Train
-from ..model import Model
-from ..point import Point, flat, pick, stack, tree
-from .fedavg import fedavg
-from .oracle import per_cluster, with_largest
+from coterie.core.errors import BadInput
+from coterie.core.method import Method, Train
+from coterie.core.model import Model
+from coterie.core.point import Point, flat, pick, stack, tree
+from coterie.methods.fedavg import fedavg
+from coterie.methods.oracle import per_cluster, with_largest
 
 
 class Server(NamedTuple):

@@ -5,10 +5,10 @@ min_v f_i(v) + lam/2 |v - w|^2 with w FedAvg's model: each client keeps v, held 
 
 from typing import NamedTuple
 
-from ..method import Method, Pass, Train
-from ..model import Descent, Model, begin, descend
-from ..point import Point
-from .fedavg import fedavg
+from coterie.core.method import Method, Pass, Train
+from coterie.core.model import Descent, Model, begin, descend
+from coterie.core.point import Point
+from coterie.methods.fedavg import fedavg
 
 
 class Carry(NamedTuple):

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..method import Batch, Method, Pass, Train, unchanged
-from ..model import Descent, Model, begin, sgd
-from ..point import Leaves, Point
-from .fedavg import fedavg
-from .soft import refuse
+from coterie.core.method import Batch, Method, Pass, Train, unchanged
+from coterie.core.model import Descent, Model, begin, sgd
+from coterie.core.point import Leaves, Point
+from coterie.methods.fedavg import fedavg
+from coterie.methods.soft import refuse
 
 FULL = 1024  # rows a step where `batch` is 0
 

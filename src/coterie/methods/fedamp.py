@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ..method import Exchange, Facts, Method, Pass, Replies, Train
-from ..model import Descent, Model, begin, descend
-from ..point import Point, flat, mean, pick, tree
-from .soft import refuse
+from coterie.core.method import Exchange, Facts, Method, Pass, Replies, Train
+from coterie.core.model import Descent, Model, begin, descend
+from coterie.core.point import Point, flat, mean, pick, tree
+from coterie.methods.soft import refuse
 
 Attend = Callable[[Tensor, Tensor, float], tuple[Tensor, float]]  # (models [N, d], heard [N], alpha) -> xi, alpha_k
 

@@ -6,9 +6,9 @@ min_w sum_i (n_i / n) f_i(w): clients descend from w, the server averages what t
 
 from typing import NamedTuple
 
-from ..method import Exchange, Method, Pass, Train, nothing
-from ..model import Model, sgd
-from ..point import Point, blend, mean
+from coterie.core.method import Exchange, Method, Pass, Train, nothing
+from coterie.core.model import Model, sgd
+from coterie.core.point import Point, blend, mean
 
 
 class Global(NamedTuple):

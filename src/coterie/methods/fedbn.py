@@ -4,10 +4,10 @@ Algorithm 1.
 FedAvg of every layer but the BatchNorm ones, whose parameters and running statistics never leave their client.
 """
 
-from ..errors import BadInput
-from ..method import Method, Train
-from ..model import Model
-from .fedper import keep_home
+from coterie.core.errors import BadInput
+from coterie.core.method import Method, Train
+from coterie.core.model import Model
+from coterie.methods.fedper import keep_home
 
 
 def fedbn(model: Model, train: Train) -> Method:

@@ -17,12 +17,12 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from ..errors import BadInput
-from ..method import Batch, Method, Pass, Plan, Replies, Train, unchanged
-from ..model import Model, kl, sgd
-from ..point import Point, mean, pick, tree
-from .fedavg import fedavg
-from .soft import refuse
+from coterie.core.errors import BadInput
+from coterie.core.method import Batch, Method, Pass, Plan, Replies, Train, unchanged
+from coterie.core.model import Model, kl, sgd
+from coterie.core.point import Point, mean, pick, tree
+from coterie.methods.fedavg import fedavg
+from coterie.methods.soft import refuse
 
 LOOK = 10  # steps between looks at the held-out rows
 ROWS = 256  # rows predicted at once

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from ..method import Batch, Exchange, Facts, Method, Pass, Plan, Train
-from ..model import Descent, Model, begin, sgd
-from ..point import Point, mean, pick, tree
-from .fedamp import copies, remember
-from .soft import refuse
+from coterie.core.method import Batch, Exchange, Facts, Method, Pass, Plan, Train
+from coterie.core.model import Descent, Model, begin, sgd
+from coterie.core.point import Point, mean, pick, tree
+from coterie.methods.fedamp import copies, remember
+from coterie.methods.soft import refuse
 
 
 class Server(NamedTuple):

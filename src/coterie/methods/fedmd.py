@@ -9,11 +9,11 @@ Rounds have KT-pFL's order (private training, prediction, distillation): the ori
 data is the first round's private training, or `pretrain` epochs of it.
 """
 
-from ..errors import BadInput, nearest
-from ..method import Method, Stage, Train, unchanged
-from ..model import Model, average
-from ..point import mean
-from .soft import Answers, Match, Public, over_predictions, refuse, soft
+from coterie.core.errors import BadInput, nearest
+from coterie.core.method import Method, Stage, Train, unchanged
+from coterie.core.model import Model, average
+from coterie.core.point import mean
+from coterie.methods.soft import Answers, Match, Public, over_predictions, refuse, soft
 
 MATCHES = ("soft", "logits")
 

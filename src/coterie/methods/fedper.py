@@ -12,11 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import BadInput
-from ..method import Method, Train
-from ..model import Model, begin
-from ..point import Point, mean, merge, split
-from .fedavg import fedavg
+from coterie.core.errors import BadInput
+from coterie.core.method import Method, Train
+from coterie.core.model import Model, begin
+from coterie.core.point import Point, mean, merge, split
+from coterie.methods.fedavg import fedavg
 
 
 class Shared(NamedTuple):

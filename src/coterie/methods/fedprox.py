@@ -6,10 +6,10 @@ Clients minimise f_i(w') + mu/2 |w' - w|^2 from the received w.
 
 from typing import NamedTuple
 
-from ..method import Method, Pass, Train
-from ..model import Descent, Model, begin, descend
-from ..point import Point
-from .fedavg import fedavg
+from coterie.core.method import Method, Pass, Train
+from coterie.core.model import Descent, Model, begin, descend
+from coterie.core.point import Point
+from coterie.methods.fedavg import fedavg
 
 
 class Carry(NamedTuple):

@@ -7,11 +7,11 @@ held, then on the body with the new head held.
 
 from collections.abc import Callable
 
-from ..errors import BadInput
-from ..method import Method, Pass, Train
-from ..model import Descent, Model, sgd
-from ..point import Point
-from .fedper import keep_home, last_layers
+from coterie.core.errors import BadInput
+from coterie.core.method import Method, Pass, Train
+from coterie.core.model import Descent, Model, sgd
+from coterie.core.point import Point
+from coterie.methods.fedper import keep_home, last_layers
 
 
 def fedrep(model: Model, train: Train, head: int = 1, head_epochs: int = 10) -> Method:

@@ -3,9 +3,9 @@
 The global model's training is untouched; the copy is thrown away and made anew at every evaluation.
 """
 
-from ..method import Method, Train, unchanged
-from ..model import Model
-from .fedavg import fedavg
+from coterie.core.method import Method, Train, unchanged
+from coterie.core.model import Model
+from coterie.methods.fedavg import fedavg
 
 
 def finetune(model: Model, train: Train, tune_epochs: int = 5) -> Method:

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from ..errors import BadInput, nearest
-from ..method import Batch, Method, Pass, Train
-from ..model import Descent, Model, begin, descend
-from ..model import kl as divergence
-from ..models.nets import build
-from ..point import Point, Vector
-from .fedavg import fedavg
+from coterie.core.errors import BadInput, nearest
+from coterie.core.method import Batch, Method, Pass, Train
+from coterie.core.model import Descent, Model, begin, descend
+from coterie.core.model import kl as divergence
+from coterie.core.point import Point, Vector
+from coterie.methods.fedavg import fedavg
+from coterie.networks.nets import build
 
 Slopes = Callable[[Point, Point, Batch], tuple[Vector, Vector]]
 

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import BadInput
-from ..method import Method, Pass, Plan, Train, unchanged
-from ..model import Descent, Model, sgd
-from ..point import Point, pick, stack, tree
-from .fedavg import fedavg
-from .oracle import per_cluster
+from coterie.core.errors import BadInput
+from coterie.core.method import Method, Pass, Plan, Train, unchanged
+from coterie.core.model import Descent, Model, sgd
+from coterie.core.point import Point, pick, stack, tree
+from coterie.methods.fedavg import fedavg
+from coterie.methods.oracle import per_cluster
 
 
 class Server(NamedTuple):

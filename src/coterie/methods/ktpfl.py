@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, softmax
 
-from ..errors import BadInput, nearest
-from ..method import Exchange, Facts, Method, Pass, Train
-from ..model import Model, sgd
-from ..point import blend, flat, mean
-from .soft import Answers, Public, Server, over_predictions, refuse, soft
+from coterie.core.errors import BadInput, nearest
+from coterie.core.method import Exchange, Facts, Method, Pass, Train
+from coterie.core.model import Model, sgd
+from coterie.core.point import blend, flat, mean
+from coterie.methods.soft import Answers, Public, Server, over_predictions, refuse, soft
 
 NORMS = ("project", "softmax5")
 MIXES = ("learned", "similar", "topk")

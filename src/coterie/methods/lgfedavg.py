@@ -5,9 +5,9 @@ min_{body_1..N, head} sum_i (n_i / n) f_i(body_i, head): FedPer turned round. Ea
 last layers are averaged. Without the paper's auxiliary losses on the representation, as in its supervised experiments.
 """
 
-from ..method import Method, Train
-from ..model import Model
-from .fedper import keep_home, last_layers
+from coterie.core.method import Method, Train
+from coterie.core.model import Model
+from coterie.methods.fedper import keep_home, last_layers
 
 
 def lgfedavg(model: Model, train: Train, head: int = 1) -> Method:

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..method import Exchange, Method, Pass, Train, unchanged
-from ..model import Model, sgd
+from coterie.core.method import Exchange, Method, Pass, Train, unchanged
+from coterie.core.model import Model, sgd
 
 
 class Start(NamedTuple):

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..method import Method, Train
-from ..model import Model
-from ..point import Point, mean, pick, tree
-from .fedavg import fedavg
+from coterie.core.method import Method, Train
+from coterie.core.model import Model
+from coterie.core.point import Point, mean, pick, tree
+from coterie.methods.fedavg import fedavg
 
 
 class Server(NamedTuple):

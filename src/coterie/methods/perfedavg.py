@@ -7,12 +7,12 @@ FO leaves H_i out; HF takes H_i g' = (grad f_i(w + delta g'; D'') - grad f_i(w -
 The model used is w - alpha grad f_i(w; one batch of the client's training data).
 """
 
-from ..errors import BadInput, nearest
-from ..method import Batch, Method, Pass, Plan, Train, unchanged
-from ..model import Descent, Model, descend
-from ..point import Point, Vector
-from .fedavg import fedavg
-from .soft import refuse
+from coterie.core.errors import BadInput, nearest
+from coterie.core.method import Batch, Method, Pass, Plan, Train, unchanged
+from coterie.core.model import Descent, Model, descend
+from coterie.core.point import Point, Vector
+from coterie.methods.fedavg import fedavg
+from coterie.methods.soft import refuse
 
 VARIANTS = {"fo": 2, "hf": 3}  # batches a step
 

@@ -22,10 +22,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from ..errors import BadInput, nearest
-from ..method import Batch, Exchange, Method, Pass, Plan, Stage, Train, Tree, unchanged
-from ..model import Descent, Model, average, sgd
-from ..point import Point, mean, pick, tree
+from coterie.core.errors import BadInput, nearest
+from coterie.core.method import Batch, Exchange, Method, Pass, Plan, Stage, Train, Tree, unchanged
+from coterie.core.model import Descent, Model, average, sgd
+from coterie.core.point import Point, mean, pick, tree
 
 VALIDATION = Plan(part="validation", shuffle=False)
 SOFT = {  # a value a row, of the log-probabilities t of the teacher and s of the student

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.func import vjp
 from torch.nn.functional import linear, relu
 
-from ..method import Exchange, Facts, Method, Pass, Train, nothing
-from ..model import Model, sgd
-from ..point import Leaves, Point, Vector, mean, pick, tree, zeros
-from ..rng import torch_stream
-from .soft import refuse
+from coterie.core.method import Exchange, Facts, Method, Pass, Train, nothing
+from coterie.core.model import Model, sgd
+from coterie.core.point import Leaves, Point, Vector, mean, pick, tree, zeros
+from coterie.core.rng import torch_stream
+from coterie.methods.soft import refuse
 
 
 class Server(NamedTuple):

@@ -6,10 +6,10 @@ gradient is lam (w - theta).
 
 from typing import NamedTuple
 
-from ..method import Method, Pass, Train
-from ..model import Model
-from ..point import Point
-from .fedavg import fedavg
+from coterie.core.method import Method, Pass, Train
+from coterie.core.model import Model
+from coterie.core.point import Point
+from coterie.methods.fedavg import fedavg
 
 
 class Carry(NamedTuple):

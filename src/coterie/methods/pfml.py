@@ -13,12 +13,12 @@ gradient of the proximal term in (6) is lam (m - m_prev): (8) prints the other s
 
 from typing import NamedTuple
 
-from ..errors import BadInput, nearest
-from ..method import Method, Pass, Train
-from ..model import Descent, Model, begin, descend
-from ..point import Point, Vector
-from .fedavg import fedavg
-from .fml import Share, companion, mutual
+from coterie.core.errors import BadInput, nearest
+from coterie.core.method import Method, Pass, Train
+from coterie.core.model import Descent, Model, begin, descend
+from coterie.core.point import Point, Vector
+from coterie.methods.fedavg import fedavg
+from coterie.methods.fml import Share, companion, mutual
 
 STARTS = ("persist", "start", "reset")
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..method import Method, Pass, Train
-from ..model import Descent, Model, begin, descend
-from ..point import Point, Vector, blend, mean, zeros
-from .fedavg import fedavg
+from coterie.core.method import Method, Pass, Train
+from coterie.core.model import Descent, Model, begin, descend
+from coterie.core.point import Point, Vector, blend, mean, zeros
+from coterie.methods.fedavg import fedavg
 
 
 class Server(NamedTuple):

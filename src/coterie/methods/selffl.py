@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .. import uncertainty as law
-from ..errors import BadInput, nearest
-from ..method import Exchange, Method, Pass, Stage, Train
-from ..model import Descent, Model, sgd
-from ..point import Point, Vector, blend, flat, mean, pick, tree, zeros
-from .fedavg import Global, fedavg
+from coterie.core.errors import BadInput, nearest
+from coterie.core.method import Exchange, Method, Pass, Stage, Train
+from coterie.core.model import Descent, Model, sgd
+from coterie.core.point import Point, Vector, blend, flat, mean, pick, tree, zeros
+from coterie.methods import uncertainty as law
+from coterie.methods.fedavg import Global, fedavg
 
 EPS = 1e-12  # a variance is never smaller
 NONE, HISTORY, CURVED, SETTLED, FLOOR, CAP = range(6)  # the guard that chose l

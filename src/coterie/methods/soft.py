@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import BadInput
-from ..method import Batch, Exchange, Facts, Method, Pass, Plan, Replies, Train
-from ..model import Descent, Model, kl, sgd
-from ..point import Point
+from coterie.core.errors import BadInput
+from coterie.core.method import Batch, Exchange, Facts, Method, Pass, Plan, Replies, Train
+from coterie.core.model import Descent, Model, kl, sgd
+from coterie.core.point import Point
 
 
 class Client(NamedTuple):

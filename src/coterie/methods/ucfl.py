@@ -17,11 +17,11 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_score
 from torch import Tensor
 
-from ..errors import BadInput
-from ..method import Exchange, Facts, Method, Pass, Plan, Stage, Train, nothing
-from ..model import Model
-from ..point import Point, Vector, flat, mean, pick, stack, tree, zeros
-from .fedavg import fedavg
+from coterie.core.errors import BadInput
+from coterie.core.method import Exchange, Facts, Method, Pass, Plan, Stage, Train, nothing
+from coterie.core.model import Model
+from coterie.core.point import Point, Vector, flat, mean, pick, stack, tree, zeros
+from coterie.methods.fedavg import fedavg
 
 
 class Server(NamedTuple):

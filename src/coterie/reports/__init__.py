@@ -11,18 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__
-from ..config import PYTHON
-from ..errors import BadInput
-from ..evaluation import sentences
-from ..folder import CONFIG, write
-from .evidence import Evidence
-from .fairness import fairness_figures
-from .figures import Figure, accuracy_figures
-from .gather import gather
-from .inside import collaboration, cost_figures, data_figures, notes, persfl, selffl
-from .matrices import Mixing, mixing, peers
-from .tables import Table, tables
+from coterie.analysis.answer import sentences
+from coterie.core.errors import BadInput
+from coterie.core.files import write
+from coterie.core.version import __version__
+from coterie.experiment.config import PYTHON
+from coterie.reports.evidence import Evidence
+from coterie.reports.fairness import fairness_figures
+from coterie.reports.figures import Figure, accuracy_figures
+from coterie.reports.gather import gather
+from coterie.reports.inside import collaboration, cost_figures, data_figures, notes, persfl, selffl
+from coterie.reports.matrices import Mixing, mixing, peers
+from coterie.reports.tables import Table, tables
+from coterie.results.folder import CONFIG
 
 __all__ = ["report_data", "report_html", "write_report"]
 DIGITS, TABLE_DIGITS = 5, 6  # significant ones
@@ -39,7 +40,7 @@ def report_data(paths: Sequence[str | Path]) -> dict[str, Any]:
 
 def report_html(paths: Sequence[str | Path]) -> str:
     """The report of these folders as one HTML page."""
-    from .page import render
+    from coterie.reports.page import render
 
     return render(report_data(paths))
 
@@ -53,7 +54,7 @@ def write_and_warn(
     paths: Sequence[str | Path], out: str | Path | None = None, files: str | Path | None = None
 ) -> tuple[Path, list[str]]:
     """(the page, a line for each run that is left out or not whole): see `write_report`."""
-    from .page import render
+    from coterie.reports.page import render
 
     target = Path(out) if out else default_page(paths)
     check_page(target)
@@ -62,7 +63,7 @@ def write_and_warn(
     evidence, mixings = _gathered(paths)
     write(target, render(_data(evidence, mixings, paths)))
     if files:
-        from .files import write_files  # matplotlib takes a second to load
+        from coterie.reports.files import write_files  # matplotlib takes a second to load
 
         write_files(all_figures(evidence, mixings), tables(evidence), evidence.methods, Path(files))
     return target, evidence.warnings
@@ -168,7 +169,7 @@ def _table(table: Table) -> dict[str, Any]:
 
 
 def _clients(evidence: Evidence, mixings: dict[str, Mixing]) -> dict[str, Any]:
-    facts, counted = evidence.first.facts, evidence.counts()
+    facts, counted = evidence.first.about, evidence.counts()
     groups = facts["groups"] if len(set(facts["groups"])) > 1 else None
     noted = {
         name: {note: records[0].last(note).tolist() for note in records[0].notes if not note.startswith(GRID)}
@@ -195,8 +196,8 @@ def _runs(evidence: Evidence) -> list[dict[str, Any]]:
             "seed": record.run.experiment.seed,
             "method": name,
             "config": (record.run.folder / CONFIG).read_text(encoding="utf-8"),
-            "versions": {"coterie": record.run.facts["coterie"], **record.run.facts.get("versions", {})},
-            "date": record.run.facts.get("date", ""),
+            "versions": {"coterie": record.run.about["coterie"], **record.run.about.get("versions", {})},
+            "date": record.run.about.get("date", ""),
             "status": "finished" if record.finished else f"stopped or running, round {record.round:,}",
         }
         for name, records in evidence.records.items()

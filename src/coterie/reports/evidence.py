@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..comparison import Comparison, Row
-from ..folder import SPLIT, Run
-from ..metrics import EVERYONE
+from coterie.results.comparison import Comparison, Row
+from coterie.results.folder import SPLIT
+from coterie.results.run import Run
+from coterie.results.table import EVERYONE
 
 Key = tuple[str, str, str]  # view, part, metric
 
@@ -64,11 +65,11 @@ class Record:
 
     @property
     def clients(self) -> int:
-        return len(self.run.facts["clients"])
+        return len(self.run.about["clients"])
 
     @property
     def finished(self) -> bool:
-        return bool(self.run.facts["status"] == "finished")
+        return bool(self.run.about["status"] == "finished")
 
     @property
     def round(self) -> int:
@@ -130,7 +131,7 @@ class Evidence:
 
     @property
     def names(self) -> list[str]:
-        return [str(name) for name in self.first.facts["clients"]]
+        return [str(name) for name in self.first.about["clients"]]
 
     @property
     def classed(self) -> bool:
@@ -147,7 +148,7 @@ class Evidence:
 
     @cached_property
     def fixed_split(self) -> bool:
-        return len({r.run.facts["data"] for records in self.records.values() for r in records}) == 1
+        return len({r.run.about["data"] for records in self.records.values() for r in records}) == 1
 
     @cached_property
     def comparison(self) -> Comparison:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ..evaluation import deciles, gain_fairness, there, worst, worst_share
-from .evidence import Evidence, means
-from .figures import Figure, Series, axis, gains, spread, spread_words, words
+from coterie.analysis.fairness import deciles, gain_fairness, worst, worst_share
+from coterie.analysis.numbers import there
+from coterie.reports.evidence import Evidence, means
+from coterie.reports.figures import Figure, Series, axis, gains, spread, spread_words, words
 
 SHARE = 0.1  # of the clients that are "the worst"
 Measure = Callable[[np.ndarray], float]

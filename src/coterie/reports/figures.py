@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import gaussian_kde, norm
 
-from ..evaluation import improvement, mean_interval, qoi, qoi_global, there
-from .evidence import Evidence, Record, means
+from coterie.analysis.gains import improvement, qoi, qoi_global
+from coterie.analysis.numbers import there
+from coterie.analysis.significance import mean_interval
+from coterie.reports.evidence import Evidence, Record, means
 
 NAMED = 64  # clients up to which an axis shows their names
 POINTS = 200  # of a density

@@ -9,10 +9,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from ..folder import write
-from .draw import save
-from .figures import Figure
-from .tables import Column, Table
+from coterie.core.files import write
+from coterie.reports.draw import save
+from coterie.reports.figures import Figure
+from coterie.reports.tables import Column, Table
 
 ESCAPES = {
     "\\": r"\textbackslash{}",

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .. import __version__
-from ..comparison import FILE, read_plan
-from ..errors import BadInput
-from ..folder import CONFIG, FACTS, load
-from .evidence import Evidence, Record, columns
+from coterie.comparison.plan import FILE, read_plan
+from coterie.core.errors import BadInput
+from coterie.core.version import __version__
+from coterie.reports.evidence import Evidence, Record, columns
+from coterie.results.folder import ABOUT, CONFIG
+from coterie.results.run import load
 
 NEEDED = ("status", "data", "clients", "rows", "groups", "classes", "models", "coterie")  # of run.json
 LISTED = 3  # names spelled out in a warning
@@ -58,15 +59,15 @@ def _candidates(path: Path, warnings: list[str]) -> list[tuple[str, Path]]:
             inside = sorted(p for p in path.glob("*-seed*") if p.is_dir())
             return [(p.name.rpartition("-seed")[0], p) for p in inside]
         wanted = [(name, path / f"{name}-seed{seed}") for name in experiments for seed in seeds]
-        missing = [folder.name for _, folder in wanted if not (folder / FACTS).exists()]
+        missing = [folder.name for _, folder in wanted if not (folder / ABOUT).exists()]
         if missing:
             warnings.append(f"{path.name}: {len(missing)} of {len(wanted)} runs have not begun: {_some(missing)}")
         return [(name, folder) for name, folder in wanted if folder.name not in missing]
-    elif (path / FACTS).exists() or (path / CONFIG).exists():
+    elif (path / ABOUT).exists() or (path / CONFIG).exists():
         return [("", path)]
     else:
-        runs = sorted(p for p in path.iterdir() if (p / FACTS).exists() or (p / FILE).exists())
-        hint = f"give a folder in it, such as {runs[0]}" if runs else f"it has neither {FACTS} nor {FILE}"
+        runs = sorted(p for p in path.iterdir() if (p / ABOUT).exists() or (p / FILE).exists())
+        hint = f"give a folder in it, such as {runs[0]}" if runs else f"it has neither {ABOUT} nor {FILE}"
         warnings.append(f"{path} is no folder of a run or comparison: {hint}")
     return []
 
@@ -78,9 +79,9 @@ def _some(names: Sequence[str]) -> str:
 def _read(folder: Path) -> Record:
     try:
         run = load(folder)
-        lacks = [word for word in NEEDED if word not in run.facts]
+        lacks = [word for word in NEEDED if word not in run.about]
         if lacks:
-            raise BadInput(f"{folder / FACTS} lacks {', '.join(lacks)}: it is damaged or of another version")
+            raise BadInput(f"{folder / ABOUT} lacks {', '.join(lacks)}: it is damaged or of another version")
         record = Record(run, columns(run.table))
         found = record.last(run.measure, run.part, "personal")
     except (KeyError, TypeError, AttributeError, IndexError, OSError, pa.ArrowException) as damage:
@@ -94,7 +95,7 @@ def _comparable(read: list[tuple[str, Record]], warnings: list[str]) -> list[tup
     """Those with the data, clients and measured part that most others of their seed have."""
 
     def kind(record: Record) -> tuple[int, int, str]:
-        return record.clients, record.run.facts["classes"], record.run.part
+        return record.clients, record.run.about["classes"], record.run.part
 
     def left_out(record: Record, why: str) -> None:
         warnings.append(f"{record.run.folder.name} is left out: {why}")
@@ -103,13 +104,13 @@ def _comparable(read: list[tuple[str, Record]], warnings: list[str]) -> list[tup
     data: dict[int, Counter[str]] = {}
     for _, r in read:
         if kind(r) == usual:
-            data.setdefault(r.run.experiment.seed, Counter())[r.run.facts["data"]] += 1
+            data.setdefault(r.run.experiment.seed, Counter())[r.run.about["data"]] += 1
     kept = []
     for name, r in read:
         words = "{} clients, {} classes, measured on the {} part"
         if kind(r) != usual:
             left_out(r, f"it has {words.format(*kind(r))}; the rest have {words.format(*usual)}")
-        elif r.run.facts["data"] != data[r.run.experiment.seed].most_common(1)[0][0]:
+        elif r.run.about["data"] != data[r.run.experiment.seed].most_common(1)[0][0]:
             left_out(r, f"its data or split are not those of the other runs with seed {r.run.experiment.seed}; report it alone")
         else:
             kept.append((name, r))
@@ -148,7 +149,7 @@ def _aligned(found: dict[str, dict[int, Record]], warnings: list[str]) -> dict[s
 
 def _remark(name: str, record: Record, records: Mapping[str, list[Record]]) -> str:
     """What a reader must know of a run that is shown all the same."""
-    facts, schedule, folder = record.run.facts, record.run.experiment.schedule, record.run.folder.name
+    facts, schedule, folder = record.run.about, record.run.experiment.schedule, record.run.folder.name
     usual = Counter(r.run.experiment.schedule.rounds for runs in records.values() for r in runs).most_common(1)[0][0]
     said = []
     if not record.finished:

@@ -7,11 +7,24 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..costs import SYSTEMS, Axis, accuracy_against
-from ..evaluation import there
-from .evidence import Evidence, Record, means
-from .figures import NAMED, QUARTILES, Figure, Heat, Series, axis, client_dots, over_rounds, spread, spread_words, whose, words
-from .matrices import CLUSTER, GROUPS, Mixing, heat
+from coterie.analysis.numbers import there
+from coterie.reports.evidence import Evidence, Record, means
+from coterie.reports.figures import (
+    NAMED,
+    QUARTILES,
+    Figure,
+    Heat,
+    Series,
+    axis,
+    client_dots,
+    over_rounds,
+    spread,
+    spread_words,
+    whose,
+    words,
+)
+from coterie.reports.matrices import CLUSTER, GROUPS, Mixing, heat
+from coterie.results.costs import SYSTEMS, Axis, accuracy_against
 
 GRID = re.compile(r"grid_accuracy\[lambda=(.+),T=(.+)\]")
 SELF_FL = ("sigma2", "steps_taken")  # notes that only Self-FL writes
@@ -73,7 +86,7 @@ def cost_figures(evidence: Evidence) -> list[Figure]:
 def collaboration(evidence: Evidence, found: Mapping[str, Mixing]) -> list[Figure]:
     """A heat map for every method whose server notes who learns from whom, with a frame a round."""
     made = []
-    groups = np.asarray(evidence.first.facts["groups"])
+    groups = np.asarray(evidence.first.about["groups"])
     for name, mix in found.items():
         drawn, how = heat(mix, evidence.names, groups)
         own = float(np.diag(mix.frames[-1]).mean())
@@ -203,7 +216,7 @@ def _logs(series: Series) -> Series:
 
 def data_figures(evidence: Evidence) -> list[Figure]:
     """Which client holds how many rows, and of which classes."""
-    rows = {part: np.asarray(rows, dtype=float) for part, rows in evidence.first.facts["rows"].items()}
+    rows = {part: np.asarray(rows, dtype=float) for part, rows in evidence.first.about["rows"].items()}
     rows = {part: held for part, held in rows.items() if held.any()}
     series, title = client_dots(evidence, rows, largest_first=True)
     seed = "" if evidence.fixed_split else f" Seed {evidence.seeds[0]}."

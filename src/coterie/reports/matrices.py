@@ -10,7 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from sklearn.cluster import AgglomerativeClustering
 
-from .figures import Heat
+from coterie.reports.figures import Heat
 
 GROUPS = 64  # rows and columns of a matrix at most
 FRAMES = 20  # rounds at most

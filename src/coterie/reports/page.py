@@ -14,7 +14,7 @@ import re
 from importlib import resources
 from typing import Any
 
-from ..errors import BadInput
+from coterie.core.errors import BadInput
 
 SCRIPTS = (
     "helpers.js",

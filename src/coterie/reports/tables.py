@@ -7,14 +7,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..costs import SYSTEMS, costs, simulated_time
-from ..errors import BadInput
-from ..evaluation import LEVEL, Improvement, gain_fairness, improvement, qoi_global, top_share_by_size, worst_share
-from ..metrics import best_round
-from ..scores import relative_false_accepts
-from .evidence import Evidence, means
-from .fairness import SHARE
-from .figures import gains
+from coterie.analysis.fairness import gain_fairness, top_share_by_size, worst_share
+from coterie.analysis.gains import Improvement, improvement, qoi_global
+from coterie.analysis.numbers import LEVEL
+from coterie.core.errors import BadInput
+from coterie.reports.evidence import Evidence, means
+from coterie.reports.fairness import SHARE
+from coterie.reports.figures import gains
+from coterie.results.costs import SYSTEMS, costs, simulated_time
+from coterie.results.false_accepts import relative_false_accepts
+from coterie.results.table import best_round
 
 SHORT = 3  # letters of a view named by a formula, as u_i
 SCORES = ("f1", "precision", "recall", "balanced_accuracy", "calibration_error")
@@ -68,7 +70,7 @@ def methods(evidence: Evidence) -> Table:
         _of_measure(evidence, "largest 10 %"),
         _of_measure(evidence, "validation", better=False),
     ]
-    sign, sizes = (1 if evidence.classed else -1), np.asarray(evidence.first.facts["rows"]["train"])
+    sign, sizes = (1 if evidence.classed else -1), np.asarray(evidence.first.about["rows"]["train"])
     rows = []
     for row in sorted(evidence.rows, key=lambda row: -sign * row.mean):
         block = evidence.measured(row.method)

@@ -19,13 +19,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from .. import __version__
-from ..errors import BadInput
-from ..folder import CONFIG, facts
-from .curves import measured, metrics_file, rows_of_metrics, version_of
-from .guard import NEVER, Guard
-from .lines import News, since
-from .runs import PROGRESS, WATCHED, Entry, Library, Unknown, stray
+from coterie.core.errors import BadInput
+from coterie.core.version import __version__
+from coterie.results.folder import CONFIG, read_about
+from coterie.running.progress import FILE
+from coterie.ui.curves import measured, metrics_file, rows_of_metrics, version_of
+from coterie.ui.guard import NEVER, Guard
+from coterie.ui.lines import News, since
+from coterie.ui.runs import WATCHED, Entry, Library, Unknown, stray
 
 ASSETS = Path(__file__).parent / "assets"
 KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -109,9 +110,9 @@ def run(library: Library, request: Request) -> Response:
         raise BadInput("after = a whole number of bytes") from None
     path = _metrics(entry)
     news = News([], 0, False)
-    if entry.kind == "run" and not (entry.path / PROGRESS).is_symlink():
-        news = since(entry.path / PROGRESS, after)
-        if path and not news.rows and not (entry.path / PROGRESS).exists():
+    if entry.kind == "run" and not (entry.path / FILE).is_symlink():
+        news = since(entry.path / FILE, after)
+        if path and not news.rows and not (entry.path / FILE).exists():
             news = News(rows_of_metrics(_own(path, library), entry.part), 0, True)
     return answer({"run": told(entry), "now": time.time(), "measured": version_of(path), **news._asdict()})
 
@@ -124,7 +125,7 @@ def table(library: Library, request: Request) -> Response:
     words = config.read_text(encoding="utf-8", errors="replace") if config.exists() else ""
     if path is None:
         return answer({"curves": [], "clients": None, "config": words})
-    return answer({**measured(_own(path, library), facts(entry.path)["clients"]), "config": words}, request)
+    return answer({**measured(_own(path, library), read_about(entry.path)["clients"]), "config": words}, request)
 
 
 def _own(path: Path, library: Library) -> Path:
@@ -146,9 +147,9 @@ class Reports:
         self.lock, self.pages = Lock(), OrderedDict[tuple[Any, ...], str]()
 
     def page(self, folders: list[Path], runs: list[Entry]) -> str:
-        from ..reports import report_html
+        from coterie.reports import report_html
 
-        files = [p for f in {*folders, *(r.path for r in runs)} for n in WATCHED if n != PROGRESS and (p := f / n).exists()]
+        files = [p for f in {*folders, *(r.path for r in runs)} for n in WATCHED if n != FILE and (p := f / n).exists()]
         files += [m for r in runs if (m := metrics_file(r.path))]
         key = (tuple(folders), *sorted((str(p), version_of(p)) for p in files))
         with self.lock:  # one at a time: two cores are soon busy

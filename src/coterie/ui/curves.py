@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..checkpoint import checkpoints
-from ..errors import BadInput
-from ..folder import METRICS
-from ..metrics import EVERYONE, Table, curve, values
+from coterie.core.checkpoint import checkpoints
+from coterie.core.errors import BadInput
+from coterie.results.folder import METRICS
+from coterie.results.table import EVERYONE, Table, curve, values
 
 SHOWN = ("accuracy", "loss")
 MOST = 2000  # clients drawn

@@ -14,16 +14,16 @@ from threading import Lock
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from ..config import PYTHON
-from ..errors import BadInput
-from ..folder import CONFIG, FACTS, METRICS
-from ..plan import FILE as PLAN
-from ..progress import FILE as PROGRESS
-from ..progress import LOCK, busy
-from .curves import check_metrics, end_of_metrics
-from .lines import ends
+from coterie.comparison.plan import FILE as PLAN
+from coterie.core.errors import BadInput
+from coterie.experiment.config import PYTHON
+from coterie.results.folder import ABOUT, CONFIG, METRICS
+from coterie.running.progress import FILE as PROGRESS
+from coterie.running.progress import LOCK, busy
+from coterie.ui.curves import check_metrics, end_of_metrics
+from coterie.ui.lines import ends
 
-WATCHED = (CONFIG, FACTS, METRICS, PROGRESS, PLAN)  # a folder whose watched files have not changed is not read again
+WATCHED = (CONFIG, ABOUT, METRICS, PROGRESS, PLAN)  # a folder whose watched files have not changed is not read again
 FRESH, REST = 0.5, 4  # seconds a listing serves everyone who asks, and how many times what it took, if that is more
 BUDGET, LEAST = (
     1.0,
@@ -132,7 +132,7 @@ def _walk(folder: Path, depth: int, comparison: Path | None = None) -> Iterator[
     if PLAN in names:
         yield folder, files, comparison
         comparison, depth = folder, max(depth, 3)  # tuning/METHOD/try1-seed0
-    elif FACTS in names or (CONFIG in names and names & {PROGRESS, METRICS}):
+    elif ABOUT in names or (CONFIG in names and names & {PROGRESS, METRICS}):
         yield folder, files, comparison
         return
     for e in inside if depth else ():
@@ -200,10 +200,10 @@ def _run(entry: Entry) -> Entry:
         pace=pace,
     )
     try:
-        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        facts = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         status = facts["status"]
     except (ValueError, KeyError, TypeError):
-        raise BadInput(f"{FACTS} is damaged: restore it from a copy, or run again") from None
+        raise BadInput(f"{ABOUT} is damaged: restore it from a copy, or run again") from None
     if status != "finished":
         return entry._replace(status="running")
     check_metrics(folder / METRICS)

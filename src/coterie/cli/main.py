@@ -1,0 +1,316 @@
+"""The command line: thin commands over the same words as Python."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import click
+
+from coterie.cli.show import progress, say, show_comparison, show_data, show_method, show_methods, show_run
+from coterie.cli.words import FREE, Interrupted, words_of
+from coterie.comparison import execute as comparisons
+from coterie.comparison.plan import FILE, plan_of
+from coterie.core.errors import BadInput, nearest
+from coterie.core.version import __version__
+from coterie.experiment.build import federation_of
+from coterie.experiment.config import (
+    REGISTRIES,
+    SECTIONS,
+    Experiment,
+    change,
+    chosen_names,
+    fields,
+    options_of,
+    read_experiment_file,
+    read_toml,
+)
+from coterie.experiment.recipes import config_path, data_name
+from coterie.methods.registry import METHODS
+from coterie.results.comparison import Comparison
+from coterie.results.folder import run_folder
+from coterie.running import execute as experiments
+from coterie.running.assemble import start
+from coterie.running.loop import RoundReport
+
+
+def main() -> None:
+    """Entry point: what a user can mend is one line and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without é or ± still shows the rest
+    try:
+        cli(standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:  # as in `coterie methods | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except BadInput as problem:
+        _fail(str(problem))
+    except click.ClickException as problem:
+        _fail(problem.format_message())
+    except (Interrupted, click.exceptions.Abort, KeyboardInterrupt) as stop:
+        _fail(str(stop) or "stopped", 130)
+    except OSError as problem:
+        _fail(f"{problem.filename or 'the system'}: {problem.strerror or problem}")
+
+
+def _fail(line: str, code: int = 2) -> None:
+    print(f"coterie: {' '.join(line.split())}", file=sys.stderr)
+    sys.exit(code)
+
+
+ELSEWHERE = {  # commands that are loaded when they are asked for
+    "report": "coterie.cli.report",
+    "ui": "coterie.cli.ui",
+    "export": "coterie.cli.export",
+    "federation": "coterie.cli.deployment",
+    "server": "coterie.cli.deployment",
+    "site": "coterie.cli.deployment",
+}
+
+
+class _Commands(click.Group):
+    """Offers the nearest command for a mistyped one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.commands, *ELSEWHERE]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in ELSEWHERE:
+            return getattr(import_module(ELSEWHERE[cmd_name]), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        known = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in known:
+            raise BadInput(f"unknown command '{args[0]}'{nearest(args[0], known)}")
+        return super().resolve_command(ctx, args)
+
+
+def _words_help() -> str:
+    """Every word of an experiment, section by section, as the end of a help page."""
+    known = fields(Experiment(method=""))
+    lines = ["\b", "Words, by section, with the options of the names that are usual:"]
+    for section in SECTIONS:
+        choices = ("local", "ray") if section == "engine" else REGISTRIES.get(section, ())
+        names = f"--{section} NAME ({', '.join(choices)}) " if choices else ""
+        words = [f"--{w.replace('_', '-')}" for w in known[section] if w not in ("name", "chosen", "seed")]
+        text = names + " ".join(words) if section != "options" else "those of the method: see `coterie methods METHOD`"
+        lines += textwrap.wrap(f"{section:10}{text}", 78, subsequent_indent=" " * 10, break_on_hyphens=False)
+    return "\n".join([*lines, f"{'and':10}--seed; --data.seed where the data shall not change with it"])
+
+
+@click.group(
+    cls=_Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Personalized federated learning: train and compare methods that give every client its own model.",
+    epilog="Begin with `coterie run ditto`, or `coterie compare --config demo`.",
+)
+@click.version_option(__version__, prog_name="coterie")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@contextmanager
+def _work(folder: Path, quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], None]]:
+    """Work on a folder, shown as it goes; whoever stops it is told how to go on."""
+    try:
+        with progress(quiet) as show:
+            yield show
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped; `coterie resume {folder}` goes on" if folder.exists() else "stopped") from None
+
+
+@cli.command(context_settings=FREE, short_help="Train one method.", epilog=_words_help())
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[METHOD] [--WORD VALUE]...")
+@click.option("--config", help="A TOML file, or the name of a recipe.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run; default runs/TIME-METHOD-DATA.")
+@click.option("--quiet", is_flag=True, help="No progress display.")
+def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet: bool) -> None:
+    """Train METHOD and write a run folder.
+
+    Any word of an experiment is an option, as in --data mnist --split dirichlet --alpha 0.3 --rounds 100; write --SECTION.WORD
+    where a word has two meanings. Words of the command line change those of --config.
+    """
+    method, words = words_of(arguments, "METHOD")
+    if not (method or config or "method" in words):
+        raise BadInput(f"name a method, as in `coterie run ditto`: {', '.join(METHODS)}")
+    experiment = read_experiment_file(config_path(config)) if config else Experiment()
+    experiment = change(experiment, ({"method": method} if method else {}) | words)
+    folder = out or run_folder(Path("runs"), f"{experiment.method}-{data_name(experiment)}")
+    with _work(folder, quiet) as show:
+        finished = experiments.execute(experiment, folder, lambda r: show(experiment.method, experiment.seed, r))
+    show_run(finished)
+
+
+@cli.command(
+    short_help="Train several methods alike and compare them client by client.", context_settings=FREE, epilog=_words_help()
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[--WORD VALUE]...")
+@click.option(
+    "--methods", help="Names separated by commas (ditto@2 is ditto once more), or 'all': every one that these data allow."
+)
+@click.option("--seeds", help="How many seeds (0, 1, ...), or a list such as 3,5,8.")
+@click.option("--config", help="A TOML file, or the name of a recipe.")
+@click.option(
+    "--tune",
+    multiple=True,
+    metavar="METHOD.OPTION=V1,V2",
+    help="Values to try (V1;V2 where values have commas); validation accuracy chooses.",
+)
+@click.option("--target", type=float, help="Also tell how soon each method reaches this accuracy, from 0 to 1.")
+@click.option("--report/--no-report", default=True, help="Whether to write the page report.html; it is written by default.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the comparison; default runs/TIME-compare.")
+@click.option("--quiet", is_flag=True, help="No progress display.")
+def compare(
+    arguments: tuple[str, ...],
+    methods: str | None,
+    seeds: str | None,
+    config: str | None,
+    tune: tuple[str, ...],
+    target: float | None,
+    report: bool,
+    out: Path | None,
+    quiet: bool,
+) -> None:
+    """Train METHODS on the same data, splits, budgets and seeds; print the answer and a table, and write a report.
+
+    Takes the words of `coterie run`; METHOD.WORD sets one for a single method, as in --ditto.lam 0.5.
+    """
+    own: dict[str, dict[str, Any]] = {}
+    common: dict[str, Any] = {}
+    for word, value in words_of(arguments)[1].items():
+        section, _, name = word.partition(".")
+        if name and section.partition("@")[0] in METHODS:
+            own.setdefault(section, {})[name] = value
+        else:
+            common[word] = value
+    grids: dict[str, dict[str, list[str]]] = {}
+    for entry in tune:
+        name, option, choices = _grid(entry)
+        grids.setdefault(name, {})[option] = choices
+    if target is not None and not 0 <= target <= 1:
+        raise BadInput(f"target = {target:g}: give an accuracy from 0 to 1")
+    file = read_toml(config_path(config)) if config else {}
+    names = None if methods is None else [n.strip() for n in methods.split(",") if n.strip()]
+    said = (_seeds(seeds) if seeds else None, common, own, grids)
+    if names == ["all"]:
+        names = _possible(plan_of(file, list(METHODS), *said)[0])
+    planned, numbers, grid = plan_of(file, names, *said)
+    folder = out or run_folder(Path("runs"), "compare")
+    with _work(folder, quiet) as show:
+        comparison = comparisons.compare(planned, numbers, folder, show, grid)
+    _tell(comparison, target, report)
+
+
+def _tell(comparison: Comparison, target: float | None = None, report: bool = True) -> None:
+    """Print what a comparison found, and write its page."""
+    show_comparison(comparison, target)
+    if report:
+        from coterie.reports import write_report
+
+        say(f"report: {write_report([comparison.folder])}")
+
+
+def _possible(planned: dict[str, Experiment]) -> list[str]:
+    """The methods that these data and networks allow; why the others are left out is said."""
+    federation = federation_of(next(iter(planned.values())))
+    refused: dict[str, BadInput] = {}
+    for name, experiment in planned.items():
+        try:
+            start(experiment, federation)
+        except BadInput as problem:
+            refused[name] = problem
+    if len(refused) == len(planned):
+        raise next(iter(refused.values()))
+    for name, why in refused.items():
+        click.echo(f"coterie: without {name}: {why}", err=True)
+    return [name for name in planned if name not in refused]
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        numbers = [int(n) for n in text.split(",")]
+    except ValueError:
+        raise BadInput(f"seeds = '{text}': give how many, or a list such as 3,5,8") from None
+    if len(numbers) == 1 and numbers[0] < 1:
+        raise BadInput(f"seeds = {numbers[0]}: give at least 1")
+    return numbers if len(numbers) > 1 else list(range(numbers[0]))
+
+
+def _grid(entry: str) -> tuple[str, str, list[str]]:
+    place, equals, choices = entry.partition("=")
+    name, dot, option = place.partition(".")
+    if not (equals and dot and choices):
+        raise BadInput(f"--tune {entry}: write METHOD.OPTION=V1,V2, as in --tune ucfl.batches=2,5,10")
+    return name, option, choices.split(";" if ";" in choices else ",")
+
+
+@cli.command(short_help="Go on with a run or comparison that was stopped.")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--quiet", is_flag=True, help="No progress display.")
+def resume(folder: Path, quiet: bool) -> None:
+    """Go on from the last checkpoint of FOLDER; the result is the same as if it had never stopped."""
+    with _work(folder, quiet) as show:
+        if (folder / FILE).exists():
+            result: Any = comparisons.resume_comparison(folder, show)
+        else:
+            result = experiments.resume(folder, lambda r: show(folder.name, None, r))
+    _tell(result) if isinstance(result, Comparison) else show_run(result)
+
+
+@cli.command(short_help="List the methods, or tell all about one.")
+@click.argument("name", required=False)
+def methods(name: str | None) -> None:
+    """Every method with its paper, options and defaults; with a NAME, all about that one."""
+    if name:
+        options_of("method", name)
+    show_method(name) if name else show_methods()
+
+
+@cli.command(context_settings=FREE, short_help="Show how a data set is dealt to clients.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[DATA] [--WORD VALUE]...")
+@click.option(
+    "--picture", type=click.Path(path_type=Path), help="PNG or SVG to write; default DATA-SPLIT.png, numbered if taken."
+)
+def data(arguments: tuple[str, ...], picture: Path | None) -> None:
+    """Print the split of DATA (digits) as a table and draw it (clients x classes).
+
+    Takes --split, --clients, --validation, --test, the split's own options (--alpha, --classes-each, ...), --data-dir, --seed.
+    """
+    from coterie.data.picture import SUFFIXES, split_picture
+
+    name, words = words_of(arguments, "DATA")
+    experiment = change(Experiment(method=""), ({"data": name} if name else {}) | words)
+    if picture:
+        for wrong, what in (
+            (picture.exists(), "exists already: give another name"),
+            (picture.suffix not in SUFFIXES, f"is no picture: end it in {' or '.join(SUFFIXES)}"),
+            (not picture.parent.is_dir(), f"is in no folder: make {picture.parent} first"),
+        ):
+            if wrong:
+                raise BadInput(f"{picture} {what}")
+    federation = federation_of(experiment)
+    show_data(federation)
+    if federation.classes:
+        target = picture or _unused(Path(f"{data_name(experiment)}-{chosen_names(experiment)['split'] or 'split'}.png"))
+        split_picture(federation, target)
+        say(f"picture: {target}")
+
+
+def _unused(path: Path) -> Path:
+    target, k = path, 2
+    while target.exists():
+        target, k = path.with_stem(f"{path.stem}-{k}"), k + 1
+    return target

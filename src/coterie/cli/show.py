@@ -1,0 +1,276 @@
+"""What the command line prints: tables and the progress line."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.measure import Measurement
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table as Grid
+
+from coterie.analysis.answer import sentences
+from coterie.analysis.significance import Difference, RankTable
+from coterie.data.federation import Federation, table
+from coterie.experiment.config import options_of
+from coterie.methods.registry import METHODS
+from coterie.results.comparison import Comparison, Row
+from coterie.results.costs import SYSTEMS, spent_until
+from coterie.results.run import Run
+from coterie.results.table import share
+from coterie.running.loop import RoundReport
+
+MOST = 50  # clients listed by `coterie data`
+FEW = 4  # methods listed in a cell
+
+
+def console(width: int | None = None) -> Console:
+    """Prints what it is given: no markup, no emoji, no colours for numbers."""
+    return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+def say(line: str) -> None:
+    """A line of its own, however long."""
+    click.echo(line)
+
+
+def show(grid: Grid, widest: int = 2000) -> None:
+    """A table, not squeezed when the output is a file or a pipe."""
+    out = console()
+    if not sys.stdout.isatty():
+        out = console(min(widest, Measurement.get(console(widest), console(widest).options, grid).maximum))
+    out.print(grid)
+
+
+def paper_of(name: str) -> str:
+    """The first paragraph of the method's file: its paper."""
+    return " ".join(_about(name)[0].split())
+
+
+def _about(name: str) -> list[str]:
+    """The paragraphs at the head of a method's file."""
+    return (inspect.getdoc(inspect.getmodule(METHODS[name])) or "").split("\n\n")
+
+
+def show_methods() -> None:
+    """Every method: paper, options, defaults."""
+    grid = Grid("method", "paper", "options and defaults", show_lines=True)
+    for name in METHODS:
+        grid.add_row(name, paper_of(name), ", ".join(f"{k}={_plain(d)}" for k, (_, d) in options_of("method", name).items()))
+    show(grid, 160)
+
+
+def show_method(name: str) -> None:
+    """All about one method: the head of its file, what its builder says, its options."""
+    for paragraph in [*_about(name), inspect.getdoc(METHODS[name]) or ""]:
+        say(paragraph + "\n")
+    options = options_of("method", name)
+    if not options:
+        say(f"{name} has no options.")
+        return
+    grid = Grid("option", "default", "type")
+    for option, (kind, default) in options.items():
+        grid.add_row(option, _plain(default), getattr(kind, "__name__", str(kind)))
+    show(grid)
+    word = next(iter(options))
+    say(f"Set one as in `coterie run {name} --{word} {_plain(options[word][1]) or 'VALUE'}`.")
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def show_data(federation: Federation) -> None:
+    """Who holds how much."""
+    title = f"{federation.name}: {federation.clients:,} clients"
+    grid = Grid("client", "name", "train", "validation", "test", "classes", "group", title=title)
+    rows = table(federation)
+    for row in rows[:MOST]:
+        grid.add_row(*(str(cell) for cell in row))
+    show(grid)
+    if len(rows) > MOST:
+        say(f"... and {len(rows) - MOST:,} more clients")
+    sizes = federation.sizes
+    say(f"training rows: {sizes.sum():,} in all, {sizes.min():,} to {sizes.max():,} a client")
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], None]]:
+    """A live line a run; nothing when the output is not a terminal."""
+    if quiet or not sys.stdout.isatty():
+        yield lambda label, seed, report: None
+        return
+    columns = [
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]} accuracy {task.fields[accuracy]} {task.fields[speed]} clients/s"),
+        TimeRemainingColumn(),
+    ]
+    with Progress(*columns, console=console()) as bars:
+        tasks: dict[tuple[str, int | None], Any] = {}
+
+        def note(label: str, seed: int | None, report: RoundReport) -> None:
+            key = (label, seed)
+            if key not in tasks:
+                for old in tasks.values():
+                    bars.update(old, visible=False)
+                words = label if seed is None else f"{label} seed {seed}"
+                tasks[key] = bars.add_task(words, total=report.rounds, loss="-", accuracy="-", speed="-")
+            shown: dict[str, Any] = {"speed": f"{report.clients / max(report.seconds, 1e-9):,.0f}"}
+            if report.accuracy is not None:
+                shown |= {"accuracy": f"{report.accuracy:.3f}", "loss": f"{report.loss:.3f}"}
+            bars.update(tasks[key], completed=report.round, **shown)
+
+        yield note
+
+
+def show_run(run: Run) -> None:
+    """A run's clients in one line a view."""
+    heads = ("view", f"mean {run.measure}", f"weighted by {run.part} rows", "deviation over clients", "worst client")
+    grid = Grid(*heads)
+    for view in run.views:
+        grid.add_row(view, *(_number(v, run) for v in run.summary(run.part, view)))
+    unit = " in %" if run.measure == "accuracy" else ""
+    say(f"{run.name}: {run.part} {run.measure}{unit} of {len(run.rows):,} clients")
+    show(grid)
+    say(f"run: {run.folder}")
+
+
+def _number(value: float, run: Run) -> str:
+    return f"{100 * value:.2f}" if run.measure == "accuracy" else f"{value:.4g}"
+
+
+def show_comparison(comparison: Comparison, target: float | None = None) -> None:
+    """The answer, the table with the best mean first, who beats whom, and how soon each method reaches a target."""
+    first, rows = comparison.first, _sorted(comparison)
+    seeds, clients = len(next(iter(comparison.runs.values()))), len(first.rows)
+    found = comparison.answer()
+    if found:
+        say(sentences(found) + "\n")
+    unit = " in %" if first.measure == "accuracy" else ""
+    plural = "s" if seeds > 1 else ""
+    say(f"{first.part.capitalize()} {first.measure}{unit} of every client's own model: {clients:,} clients, {seeds} seed{plural}")
+    _show_rows(rows, first)
+    _show_differences(comparison, [row.method for row in rows], noted=bool(found))
+    if first.measure == "accuracy":
+        _show_views(comparison)
+    if target is not None:
+        _show_reached(comparison, target)
+    say(f"runs, table.csv and clients.csv: {comparison.folder}")
+
+
+def _sorted(comparison: Comparison) -> list[Row]:
+    return sorted(comparison.rows(), key=lambda r: r.mean, reverse=comparison.first.measure == "accuracy")
+
+
+def _show_rows(rows: list[Row], first: Run) -> None:
+    """One row a method; columns that would be empty are left out."""
+
+    def numbers(field: str) -> list[str]:
+        return [_number(getattr(row, field), first) for row in rows]
+
+    columns = {"method": [row.method for row in rows], "mean": numbers("mean")}
+    if any(row.low == row.low for row in rows):
+        columns["95 % over\nseeds"] = [f"± {_number(row.high - row.mean, first)}" for row in rows]
+    columns |= {
+        "weighted": numbers("weighted"),
+        "deviation\nover clients": numbers("deviation"),
+        "worst\nclient": numbers("worst"),
+    }
+    best = any(row.at_best == row.at_best for row in rows)
+    if best:
+        columns["at best\nround"] = [f"{_number(row.at_best, first)} ({row.best_round:.0f})" for row in rows]
+    columns |= {
+        "MB down": [f"{row.bytes_down / 1e6:.2f}" for row in rows],
+        "MB up": [f"{row.bytes_up / 1e6:.2f}" for row in rows],
+        "s a round": [f"{row.seconds:.3f}" for row in rows],
+    }
+    grid = Grid(*columns)
+    for cells in zip(*columns.values(), strict=True):
+        grid.add_row(*cells)
+    show(grid)
+    if best:
+        say(f"Figures are of the last round; at best round: of the one (in brackets) whose validation {first.measure} is best.")
+
+
+def _show_differences(comparison: Comparison, methods: list[str], noted: bool) -> None:
+    """Every method against the two that it must beat, client by client, and whom it beats beyond chance."""
+    if len(methods) < 2:
+        return
+    others = [name for name in ("fedavg", "local") if name in comparison.runs]
+    ranks = comparison.ranks()
+    place = dict(zip(ranks.methods, ranks.rank, strict=True))
+    share = comparison.first.measure == "accuracy"
+    grid = Grid("method", *(f"against {name}" for name in others), "mean rank", "significantly better than")
+    for method in methods:
+        found = {name: comparison.difference(method, name) for name in others if name != method}
+        cells = [_interval(found[name], 100 if share else 1) if name in found else "" for name in others]
+        grid.add_row(method, *cells, f"{place[method]:.2f}", _beaten(ranks, method))
+    over = f"{ranks.n} {ranks.population}"
+    averaged = "seeds averaged" if ranks.population == "clients" else "as each seed deals the data anew"
+    unit = "points" if share else "loss (above 0 is better)"
+    say(f"Difference in {unit}, client by client, with a 95 % interval (bootstrap over {over}, {averaged});")
+    say(f"ranks and significance over {over} (Wilcoxon signed-rank, Holm-corrected over all pairs, 5 %)")
+    show(grid)
+    if ranks.note and not noted:
+        say(ranks.note[:1].upper() + ranks.note[1:] + ".")
+
+
+def _beaten(ranks: RankTable, method: str) -> str:
+    """Whom a method beats beyond chance: by name where they are few, or where few are missing."""
+    others = [name for name in ranks.methods if name != method]
+    beaten = [name for name in others if ranks.beats(method, name)]
+    missing = [name for name in others if name not in beaten]
+    if not beaten:
+        return "-"
+    if not missing and len(others) > 1:
+        return "every other"
+    if len(beaten) > FEW:
+        return f"all but {', '.join(missing)}" if len(missing) <= FEW else f"{len(beaten)} of {len(others)}"
+    return ", ".join(beaten)
+
+
+def _show_reached(comparison: Comparison, target: float) -> None:
+    """How soon every method reaches a target: rounds, bytes, simulated time."""
+    first = comparison.first
+    grid = Grid("method", "round", "MB", *SYSTEMS)
+    for name, round in comparison.rounds_to(target).items():
+        if round is None:
+            grid.add_row(name, "not reached", *[""] * (1 + len(SYSTEMS)))
+            continue
+        runs = comparison.runs[name]
+        traffic = np.mean([spent_until(run, round, "bytes") for run in runs]) / 1e6
+        times = [np.mean([spent_until(run, round, "time", system) for run in runs]) for system in SYSTEMS]
+        grid.add_row(name, str(round), f"{traffic:.2f}", *(f"{time:,.0f}" for time in times))
+    goal = _number(target, first) + (" %" if first.measure == "accuracy" else "")
+    say(f"First measured round with a mean {first.part} {first.measure} of {goal}, and its cost until then:")
+    say("MB down and up, and simulated time in downlinks of one model (uplinks one after another)")
+    show(grid)
+
+
+def _show_views(comparison: Comparison) -> None:
+    """What else a method's clients could use (the global model, the model before distillation); how often steps were capped."""
+    for name, runs in comparison.runs.items():
+        others = [view for view in runs[0].views if view != "personal"]
+        means = {view: 100 * float(np.mean([run.summary(run.part, view).mean for run in runs])) for view in others}
+        words = [f"{view.replace('_', ' ')} {value:.2f}" for view, value in means.items()]
+        capped = [share(run.table, "capped") for run in runs]
+        if not np.isnan(capped).all():
+            words.append(f"at its largest number of steps in {100 * float(np.nanmean(capped)):.0f} % of its clients' rounds")
+        if words:
+            say(f"{name} also: {', '.join(words)}")
+
+
+def _interval(difference: Difference, scale: float) -> str:
+    mean, low, high = (scale * value for value in difference[:3])
+    form = "+.2f" if scale == 100 else "+.3g"
+    return f"{mean:{form}}" if low != low else f"{mean:{form}} [{low:{form}}, {high:{form}}]"

@@ -1,0 +1,31 @@
+"""The command line: thin commands over the same words as Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from coterie.core.errors import BadInput
+
+FREE = {"ignore_unknown_options": True}
+
+
+class Interrupted(Exception):
+    """Stopped from the keyboard; says how to go on."""
+
+
+def words_of(arguments: Sequence[str], lone: str = "") -> tuple[str | None, dict[str, Any]]:
+    """`--word value`, `--word=value` and `--word` alone (yes) as words, and the one argument that may stand alone."""
+    words: dict[str, Any] = {}
+    found: str | None = None
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-") and lone and found is None:
+            found = word
+            continue
+        if not word.startswith("--") or len(word) < 3:
+            raise BadInput(f"'{word}' stands alone: write {lone + ' once, and ' if lone else ''}options as --name value")
+        name, equals, value = word[2:].partition("=")
+        words[name] = value if equals else rest.pop(0) if rest and not rest[0].startswith("--") else True
+    return found, words

@@ -1,0 +1,257 @@
+"""A network as pure functions of a point: logits, loss, gradient."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, grad_and_value
+
+from coterie.core.errors import BadInput
+from coterie.core.layers import Context, RowBatchNorm, prepare
+from coterie.core.method import Batch, Train
+from coterie.core.point import Point, Vector, zeros
+
+Loss = Callable[[Tensor, Batch], Tensor]  # (logits, batch) -> scalar
+
+
+class Count:
+    """How often a network was differentiated since the program began; engines take differences of it."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+GRADIENTS = Count()
+
+
+def average(rows: Tensor, batch: Batch) -> Tensor:
+    """Mean of a value a row over the real rows of a batch."""
+    return (rows * batch.mask).sum() / batch.mask.sum().clamp(min=1)
+
+
+def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    """Mean cross-entropy with the labels."""
+    return average(_row_losses["classes"](logits, batch.y), batch)
+
+
+def kl(target: Tensor, logits: Tensor, batch: Batch, temperature: float = 1.0, elementwise: bool = False) -> Tensor:
+    """Mean over rows of KL(target || softmax(logits / T)); `elementwise` divides by the classes too."""
+    log_p = F.log_softmax(logits / temperature, dim=-1)
+    rows = (torch.xlogy(target, target) - target * log_p).sum(-1)
+    return average(rows, batch) / (logits.shape[-1] if elementwise else 1)
+
+
+def _class_rows(logits: Tensor, y: Tensor) -> Tensor:
+    return torch.logsumexp(logits, -1) - logits.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+
+def _binary_rows(logits: Tensor, y: Tensor) -> Tensor:
+    z = logits.squeeze(-1)
+    return F.softplus(z) - z * y
+
+
+def _squared_rows(output: Tensor, y: Tensor) -> Tensor:
+    return 0.5 * (output - y.reshape(output.shape)).square().sum(-1)
+
+
+_row_losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "classes": _class_rows,
+    "binary": _binary_rows,  # one logit
+    "squared": _squared_rows,  # half the squared error
+}
+
+
+class Model:
+    """What a method needs to know of a network; built from any `nn.Module` maker."""
+
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        task: str = "classes",  # or "binary" (one logit), "squared" (half the squared error)
+        name: str = "model",
+        input_shape: tuple[int, ...] | None = None,
+        options: dict[str, Any] | None = None,  # what `build` was made of, to build it again from a file
+    ):
+        self.build, self.task, self.name = build, task, name
+        self.input_shape, self.options = input_shape, options or {}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            plain = build()
+        self.context = Context()
+        self._train = prepare(copy.deepcopy(plain), self.context).train()
+        self._eval = prepare(plain, self.context).eval()
+        self.shapes = {k: tuple(p.shape) for k, p in self._train.named_parameters() if p.requires_grad}
+        frozen = [k for k, p in self._train.named_parameters() if not p.requires_grad]
+        if frozen:
+            raise BadInput(
+                f"parameter '{frozen[0]}' of {name} has requires_grad=False: make it a buffer-free constant of the module, "
+                "or let it train"
+            )
+        self.size = sum(p.numel() for p in self._train.parameters())
+        self.outputs = list(self.shapes.values())[-1][0]  # classes: rows of the last layer
+
+    def init(self, rng: np.random.Generator) -> Point:
+        """A fresh random model."""
+        return self.start(int(rng.integers(2**63)))
+
+    def start(self, seed: int) -> Point:
+        """The random model of a seed, the same wherever it is made."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.point(self.build())
+
+    def point(self, module: nn.Module) -> Point:
+        """The point a module stands at."""
+        dtype = torch.get_default_dtype()
+        own = {k: p.detach().clone().to(dtype) for k, p in module.named_parameters()}
+        buffers = {k: b.detach().clone() for k, b in module.named_buffers()}
+        if set(own) != set(self.shapes):
+            raise BadInput(f"the module's parameters {sorted(own)} are not those of {self.name}, {sorted(self.shapes)}")
+        return Point({k: own[k] for k in self.shapes}, buffers)
+
+    def module(self, point: Point) -> nn.Module:
+        """A plain `nn.Module` with the point's parameters and buffers."""
+        with torch.random.fork_rng(devices=[]):
+            module = self.build()
+        missing, unexpected = module.load_state_dict({**point.params, **point.buffers}, strict=False)
+        lost = set(missing) & (set(point.params) | set(point.buffers)) | set(unexpected)
+        if lost:
+            raise BadInput(f"these tensors do not belong to {self.name}: {', '.join(sorted(lost))}")
+        return module.eval()
+
+    def logits(self, point: Point, batch: Batch) -> Tensor:
+        """Outputs as the model is used: dropout off, BatchNorm with its running statistics."""
+        return functional_call(self._eval, point.params | point.buffers, (batch.x,))
+
+    def forward(self, point: Point, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Outputs as the model is trained, and the buffers this pass made."""
+        tensors = point.params | point.buffers
+        GRADIENTS.value += 1  # a network runs in training mode to be differentiated
+        with self.context.over(batch.mask, batch.key):
+            out = functional_call(self._train, tensors, (batch.x,))
+        return out, {k: tensors[k] for k in point.buffers}
+
+    def probabilities(self, point: Point, batch: Batch, temperature: float = 1.0) -> Tensor:
+        """Soft predictions [B, classes]."""
+        return F.softmax(self.logits(point, batch) / temperature, dim=-1)
+
+    def chances(self, point: Point, batch: Batch) -> Tensor:
+        """Probabilities [B, classes] of any classification, [B, 2] where the network has one output."""
+        logits = self.logits(point, batch)
+        if self.task == "classes":
+            return F.softmax(logits, dim=-1)
+        yes = torch.sigmoid(logits.squeeze(-1))
+        return torch.stack([1 - yes, yes], dim=-1)
+
+    def loss(self, point: Point, batch: Batch) -> Tensor:
+        """Mean loss on a batch, as the model is used."""
+        return average(_row_losses[self.task](self.logits(point, batch), batch.y), batch)
+
+    def data_loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Mean loss of given outputs against the batch's labels."""
+        return average(_row_losses[self.task](logits, batch.y), batch)
+
+    def grad(self, point: Point, batch: Batch, loss: Loss | None = None) -> Vector:
+        """Gradient of the mean loss, or of `loss(logits, batch)`, in training mode."""
+        return self.grad_and_loss(point, batch, loss)[0]
+
+    def grad_and_loss(self, point: Point, batch: Batch, loss: Loss | None = None) -> tuple[Vector, Tensor]:
+        """Gradient and value of the loss, in training mode."""
+        objective = loss or self.data_loss
+
+        def value(params: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+            logits, fresh = self.forward(Point(params, point.buffers), batch)
+            return objective(logits, batch), fresh
+
+        slope, (loss_value, fresh) = grad_and_value(value, has_aux=True)(point.params)
+        return Vector(slope, {k: b.detach() for k, b in fresh.items()}), loss_value
+
+    def slope(self, point: Point, batch: Batch) -> Vector:
+        """Gradient of the sum of the real rows' losses, as the model is used."""
+        GRADIENTS.value += 1
+        return Vector(grad(lambda params: self.measure(Point(params, point.buffers), batch)[0])(point.params))
+
+    def measure(self, point: Point, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Sums over the real rows: loss, and rows predicted right."""
+        logits = self.logits(point, batch)
+        losses = (_row_losses[self.task](logits, batch.y) * batch.mask).sum()
+        if self.task == "squared":
+            return losses, torch.zeros_like(losses)
+        predicted = logits.argmax(-1) if self.task == "classes" else (logits.squeeze(-1) > 0).to(batch.y.dtype)
+        return losses, ((predicted == batch.y) * batch.mask).sum()
+
+    def head(self, layers: int = 1) -> Callable[[str], bool]:
+        """Tells whether a parameter belongs to the last `layers` layers that have parameters."""
+        owners = list(dict.fromkeys(k.rpartition(".")[0] for k in self.shapes))
+        last = set(owners[max(0, len(owners) - layers) :]) if layers else set()
+        return lambda name: name.rpartition(".")[0] in last
+
+    def norms(self) -> Callable[[str], bool]:
+        """Tells whether a parameter or buffer belongs to a BatchNorm layer."""
+        owners = {name for name, layer in self._train.named_modules() if isinstance(layer, RowBatchNorm)}
+        return lambda name: name.rpartition(".")[0] in owners
+
+    def check(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
+        """Refuse a network whose result for a row depends on padding, or on randomness the engine does not control."""
+        rng = np.random.default_rng(0)
+        rows = torch.as_tensor(rng.random((4, *input_shape)), dtype=torch.float32)
+        rows = rows if dtype.is_floating_point else (rows * 2).to(dtype)
+        point = self.init(rng)
+        key = torch.tensor(1)
+
+        def outputs(x: Tensor, real: int, seed: int) -> list[Tensor]:
+            mask = (torch.arange(len(x)) < real).to(rows.dtype if rows.is_floating_point() else torch.float32)
+            batch = Batch(x, torch.zeros(len(x), dtype=torch.long), mask, torch.arange(len(x)), key)
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                torch.manual_seed(seed)
+                out, fresh = self.forward(point, batch)
+            return [out[:real], *fresh.values()]
+
+        def same(a: list[Tensor], b: list[Tensor]) -> bool:
+            return all(torch.allclose(p, q, atol=1e-4, equal_nan=True) for p, q in zip(a, b, strict=True))
+
+        twice = outputs(rows, 4, 0)
+        if not same(twice, outputs(rows, 4, 1)):
+            raise BadInput(
+                f"{self.name} draws random numbers of its own in training: use nn.Dropout modules, whose draws are reproducible"
+            )
+        padded = rows.clone()
+        padded[3] = 7 if dtype.is_floating_point else 0
+        if not same(outputs(rows[:3], 3, 0), outputs(padded, 3, 0)):
+            raise BadInput(
+                f"{self.name} mixes the rows of a batch in a way padding would change: use nn.BatchNorm or nn.GroupNorm layers, "
+                "or a batch size that divides every client's rows with --path sequential"
+            )
+
+
+class Descent(NamedTuple):
+    """A model on its way down."""
+
+    w: Point
+    u: Any  # the momentum, a Vector; () without one
+
+
+def begin(w: Point, train: Train) -> Descent:
+    """A model about to descend; its momentum starts at zero."""
+    return Descent(w, zeros(w) if train.momentum else ())
+
+
+def descend(c: Descent, g: Vector, train: Train) -> Descent:
+    """One step along a gradient, with the run's decay and momentum."""
+    if train.decay:
+        g = g + train.decay * c.w.as_vector()
+    if not train.momentum:
+        return Descent(c.w - train.rate * g, ())
+    u = train.momentum * c.u + g
+    return Descent(c.w - train.rate * u, u.stale())
+
+
+def sgd(model: Model, train: Train, loss: Loss | None = None) -> tuple[Callable[[Point], Descent], Callable[..., Descent]]:
+    """SGD as `(begin, step)`; the optimizer is fresh every time."""
+    return lambda w: begin(w, train), lambda c, batch: descend(c, model.grad(c.w, batch, loss), train)

@@ -1,0 +1,286 @@
+"""The engine of a real federation: payloads and uploads travel as Flower messages, states stay on the sites' own disks.
+
+The server remembers, for every site, the token of the last state it accepted. A message names it as the base to build on; a
+reply makes a new state count only when it was accepted here. So a lost reply, a site that was killed and a server that went back
+to its checkpoint all leave both sides with the same state.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from coterie.core import rng as streams
+from coterie.core.errors import BadInput
+from coterie.core.method import Tree
+from coterie.core.point import Point, stack
+from coterie.deploy import wire
+from coterie.deploy.files import Rules
+from coterie.deploy.replies import Work, accepted, measures, whole
+from coterie.deploy.roll import Answer, Roll
+from coterie.deploy.wire import LOST, Content
+from coterie.engines.base import Effort, Engine, Measured, Moment, Outcome, Send, Settings, Traffic, Uploads, bytes_down
+from coterie.engines.local.states import tensors
+
+RULES = Rules()
+PATIENCE = 15.0  # seconds before a site is asked again for what it did not do
+Say = Callable[[str], None]
+
+
+class FlowerEngine(Engine):
+    """Clients are sites; only payloads, uploads and numbers cross the network."""
+
+    def __init__(
+        self,
+        *given: Any,
+        roll: Roll,
+        run: str,  # names the run on the sites' disks
+        words: Mapping[str, Any],  # of the experiment, for the sites
+        rules: Rules = RULES,
+        removed: Sequence[int] = (),  # sites that are never asked again
+        journal: Path | None = None,  # a line for each exchange: who was asked, who answered
+        say: Say = print,
+        **named: Any,
+    ):
+        super().__init__(*given, **named)
+        self.settings = [Settings("sequential", 1, "no")] * len(self.models)  # how sites run
+        self.roll, self.run, self.words, self.rules, self.journal, self._say = roll, run, words, rules, journal, say
+        self.removed = frozenset(removed)
+        self.tokens: dict[int, str] = {}  # the state of each site that counts
+        self._saved: dict[int, str] = {}  # the same at the last checkpoint
+        self._refused: dict[int, str] = {}  # why a site's last reply was left out, for the site to say too
+        self._had: set[int] = set()  # sites that had a state once and have lost it
+        self._notes: dict[int, dict[str, float]] = {}
+        self._typical: dict[int, Tree] = {}  # a state of each architecture, for its structure
+
+    def take(self, federation: Any) -> None:
+        super().take(federation)
+        self.rows = [
+            {part: len(getattr(federation, part)[i]) for part in ("train", "validation", "test")}
+            for i in range(federation.clients)
+        ]
+
+    def enter(self, stage: int) -> None:
+        self.stage = stage  # sites change their states when the next message comes
+        self._typical = {}
+
+    def dump(self) -> Tree:
+        self._saved = dict(self.tokens)
+        return {"run": self.run, "tokens": dict(self.tokens), "sites": list(self.roll.names[: len(self.sizes)])}
+
+    def restore(self, dumped: Tree, stage: int) -> None:
+        self.stage, self.run = stage, dumped["run"]
+        self.tokens, self._saved = dict(dumped["tokens"]), dict(dumped["tokens"])
+
+    # One trip to the sites and back
+
+    @torch.no_grad()
+    def exchange(
+        self,
+        index: int,
+        when: Moment,
+        clients: Sequence[int],
+        send: Send,
+        answered: set[int],
+        averaged: set[int],
+        shared: frozenset[int] = frozenset(),
+    ) -> Outcome:
+        begin = time.perf_counter()
+        asked = [i for i in sorted(clients) if i in answered and i not in self.removed]
+        if index:  # who lost its state in the middle of a round has nothing to go on from
+            asked = [i for i in asked if i in self.tokens]
+        payloads = {i: tensors(send(i)) for i in asked}
+        likes = {a: self._like(index, a, payloads) for a in sorted({int(self.architecture[i]) for i in asked})}
+        token = f"{self.stage}-{when.round}-{index}"
+        works: dict[int, Work] = {}
+        tries = self._until_enough(index, when, asked, payloads, likes, works, token)
+        for i, work in works.items():
+            self.tokens[i], self._notes[i] = work.token, work.notes
+        anew = sorted(self._had & set(works))
+        self._had -= set(works)
+        uploads = []
+        for a in likes:
+            ids = [i for i in works if i in averaged and self.architecture[i] == a]
+            if ids:
+                uploads.append(Uploads(a, ids, stack([works[i].upload for i in ids])))
+        traffic = bytes_down(list(payloads.values()), set(), shared)
+        up = sum(_bytes(works[i].upload) for i in works if i in averaged)
+        self.note(
+            stage=when.stage,
+            round=when.round,
+            exchange=index,
+            asked=asked,
+            answered=sorted(works),
+            anew=anew,
+            tries=tries,
+            seconds=time.perf_counter() - begin,
+            training=max((w.seconds for w in works.values()), default=0.0),
+            time=time.time(),
+        )
+        effort = reduce(Effort.plus, (w.effort for w in works.values()), Effort())
+        return Outcome(self.replies(uploads, when), Traffic(traffic.down, traffic.broadcast, up, *effort), set(works))
+
+    def _until_enough(
+        self,
+        index: int,
+        when: Moment,
+        asked: list[int],
+        payloads: dict[int, Tree],
+        likes: dict[int, Tree],
+        works: dict[int, Work],
+        token: str,
+    ) -> int:
+        """Ask until enough sites have answered; those who have are not asked again. The number of times it took."""
+        needed = max(1, math.ceil(self.rules.needed * len(asked) - 1e-9))
+        for attempt in range(1, self.rules.tries + 1):
+            missing = {i: payloads[i] for i in asked if i not in works and (index == 0 or i in self.tokens)}
+            answers = self._ask("train", when, missing, exchange=index)
+            for i, answer in answers.items():
+                try:
+                    works[i] = accepted(answer, token, likes[int(self.architecture[i])])
+                except BadInput as problem:
+                    self._missed(i, answer, f"{self._at(when)}: {self.roll.names[i]} {problem}")
+                    if not (isinstance(answer, Content) and answer.head.get("error")):  # else the site said so itself
+                        self._refused[i] = f"{self._at(when)}: this site {problem}"
+            if len(works) >= needed or not asked:
+                return attempt
+            if attempt < self.rules.tries:
+                self._say(
+                    f"{self._at(when)}: {len(works)} of {len(asked)} sites answered and {needed} are needed: "
+                    f"asking the others again ({attempt} of {self.rules.tries} tries)"
+                )
+                self._wait([i for i in asked if i not in works])
+        raise BadInput(
+            f"{self._at(when)}: {len(works)} of {len(asked)} sites answered in {self.rules.tries} tries and {needed} are needed: "
+            "the run stops and its state is kept; start the server again when they are back, or lower rules.needed"
+        )
+
+    def _wait(self, missing: Sequence[int]) -> None:
+        """A pause, longer while none of the missing sites is there."""
+        begin, deadline = time.monotonic(), self.rules.deadline
+        time.sleep(min(PATIENCE, deadline / 4))
+        while not set(missing) & set(self.roll.look()) and time.monotonic() < begin + deadline:
+            time.sleep(min(1.0, deadline / 4))
+
+    def _ask(self, kind: str, when: Moment, payloads: Mapping[int, Tree], **more: Any) -> dict[int, Answer]:
+        questions = {}
+        for i, payload in payloads.items():
+            head = {
+                "kind": kind,
+                "words": self.words,
+                "run": self.run,
+                "site": i,
+                "name": self.roll.names[i],
+                "rows": self.rows[i],
+                "stage": self.stage,
+                "round": when.round,
+                "base": self.tokens.get(i),
+                "refused": self._refused.pop(i, ""),
+                "keep": [known[i] for known in (self.tokens, self._saved) if i in known],
+                **more,
+            }
+            questions[i] = wire.pack(head, payload)
+        return self.roll.ask(questions, kind, self.rules.deadline)
+
+    def _missed(self, i: int, answer: Answer, line: str) -> None:
+        """Say who does not count, and forget a state that its site has lost."""
+        self._say(line)
+        if isinstance(answer, Content) and answer.head.get("code") == LOST and i in self.tokens:
+            self.tokens.pop(i)
+            self._saved.pop(i, None)
+            self._had.add(i)
+            self._say(f"{self.roll.names[i]} begins anew, like a newcomer, when it is asked next")
+
+    def _like(self, index: int, a: int, payloads: Mapping[int, Tree]) -> Tree:
+        """What an upload of this architecture looks like: that of a client without any rows."""
+        payload = next(p for i, p in payloads.items() if self.architecture[i] == a)
+        method, none = self.method(a), torch.tensor(1)
+        exchange = method.round[index]
+        state = self._typical.get(a)
+        if state is None or index == 0:
+            state = tensors(method.join(payload, streams.stream(self.seed, "join", "structure")))
+        if exchange.prepare:
+            state = tensors(exchange.prepare(state, payload, none))
+        carry = exchange.start(state, payload)
+        for work in exchange.passes:
+            carry = work.step(carry, None) if work.plan is None else carry
+        state, upload = exchange.finish(carry, state, payload)
+        self._typical[a] = tensors(state)
+        return tensors(upload)
+
+    def _at(self, when: Moment) -> str:
+        return f"{when.stage}, round {when.round + 1}"
+
+    def note(self, **line: Any) -> None:
+        """A line of the journal."""
+        if self.journal is not None:
+            with self.journal.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+    # Numbers
+
+    @torch.no_grad()
+    def evaluate(
+        self,
+        clients: Sequence[int],
+        send: Send,
+        when: Moment,
+        parts: Sequence[str] = ("train", "validation", "test"),
+        final: bool = False,
+    ) -> Measured:
+        out: Measured = {("personal", p, m): np.full(len(clients), np.nan) for p in parts for m in ("loss", "accuracy")}
+        asked = {i: tensors(send(i)) for i in clients if i not in self.removed}
+        place = {i: k for k, i in enumerate(clients)}
+        for i, answer in self._ask("evaluate", when, asked, parts=list(parts), final=final).items():
+            try:
+                views = ("personal", *self.method(int(self.architecture[i])).views)
+                values = measures(whole(answer), views, parts)
+            except BadInput as problem:
+                self._missed(i, answer, f"evaluation after {when.stage}, round {when.round}: {self.roll.names[i]} {problem}")
+                continue
+            for view, part, metric, value in values:
+                out.setdefault((view, part, metric), np.full(len(clients), np.nan))[place[i]] = value
+        return out
+
+    def client_notes(self, clients: Sequence[int]) -> dict[str, dict[int, float]]:
+        out: dict[str, dict[int, float]] = {}
+        for i in clients:
+            for name, value in self._notes.get(i, {}).items():
+                out.setdefault(name, {})[i] = value
+        return out
+
+    def points(self, clients: Sequence[int], send: Send, when: Moment) -> Iterator[tuple[int, list[int], dict[str, Point]]]:
+        return iter(())  # models stay with the sites
+
+    def predictions(
+        self, clients: Sequence[int], send: Send, when: Moment, part: str
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        return iter(())
+
+    @torch.no_grad()
+    def finish(self, clients: Sequence[int], send: Send, when: Moment) -> None:
+        """Let every site write its own model; who is away gets another chance while the others do."""
+        left = {i: tensors(send(i)) for i in clients if i not in self.removed}
+        for attempt in range(min(2, self.rules.tries)):
+            for i, answer in self._ask("finish", when, left).items():
+                try:
+                    whole(answer)
+                    del left[i]
+                except BadInput as problem:
+                    last = "; it will when the server is started again" if attempt else ""
+                    self._missed(i, answer, f"at the end {self.roll.names[i]} {problem}: it has not written its model{last}")
+            if not left:
+                return
+
+
+def _bytes(upload: Tree) -> int:
+    return sum(t.nbytes for t in pytree.tree_leaves(upload))

@@ -1,0 +1,187 @@
+"""A site of a federation: the service that holds its rows and models, and a SuperNode kept running beside it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from coterie.core.errors import BadInput
+from coterie.deploy import certificates as keys
+from coterie.deploy.files import SITE, Site, host_and_port, inside, is_loopback, read_site, write_site
+from coterie.deploy.processes import HERE, HOME, LONGEST_SOCKET, Child, Stopped, free_port, program, stoppable
+from coterie.running.progress import alone
+
+LONGEST_PAUSE = 30.0  # seconds before a SuperNode that ended is started again
+REFUSALS = (  # what SuperNode says when trying again is of no use, and what it means
+    (r"certificate verify failed: ([^(\n]*)", "the server's certificate is not accepted ({0}): compare ca.crt and the address"),
+    (
+        r"SSL/TLS handshake error|SSL: ",
+        "the server does not speak TLS as it must: it was started with --insecure, or is another program",
+    ),
+    (
+        r"\[code: (2\d\d\d)\]|Invalid SuperNode authentication|401",
+        "the server does not know this site's key: ask it to add the site",
+    ),
+    (r"Exit Code: (302|303|304|60\d)", "SuperNode cannot use its key or certificate (exit code {0})"),
+)
+Say = Callable[[str], None]
+
+
+def serve_site(folder: Path, data: Path | None, insecure: bool, say: Say) -> None:
+    """Take part with the rows of this folder until stopped; refused by the server, say why."""
+    folder = folder.absolute()
+    site = read_site(folder)
+    if data:
+        site = site._replace(site=site.site._replace(data=str(data.absolute())))
+        write_site(folder, site)
+    if not site.site.data:
+        raise BadInput(f"{folder / SITE} names no data: give --data my.csv")
+    if not inside(folder, site.site.data).exists():
+        raise BadInput(f"there is no file or folder {inside(folder, site.site.data)}: give --data my.csv")
+    host = host_and_port(site.site.server)[0]
+    if insecure and not is_loopback(host):
+        raise BadInput(f"--insecure with {host}: plaintext is for this machine only; use localhost, or leave --insecure out")
+    if not insecure:
+        keys.check_private(folder / keys.SITE_KEY)
+        if warning := keys.check_days(folder / keys.CA, "ask the server for a new one"):
+            say(f"warning: {warning}")
+    program("flower-supernode")
+    from coterie.deploy.site import serve  # needs Flower, which is an extra
+
+    home = folder / HOME
+    keys.private_folder(home)
+    keys.private_folder(inside(folder, site.site.state))
+    with alone(folder), stoppable(), _Socket(home) as meeting:
+        node = _Node(folder, site, meeting, insecure, say)
+        try:
+            node.start()
+            serve(folder, meeting, say)
+        except Stopped:
+            if node.refusal:
+                raise BadInput(f"{site.site.name} was refused by {site.site.server}: {node.refusal}") from None
+            say("stopped")
+        finally:
+            node.stop()
+
+
+class _Socket:
+    """Where a site's parts meet: a path short enough for a Unix socket, in a folder that only its owner may enter."""
+
+    def __init__(self, home: Path) -> None:
+        plain = re.fullmatch(r"[\w./ -]+", str(home)) and len(os.fsencode(home)) < LONGEST_SOCKET - len("/site.sock")
+        self.folder, self.borrowed = (home, False) if plain else (Path(tempfile.mkdtemp(prefix="coterie-")), True)
+
+    def __enter__(self) -> Path:
+        path = self.folder / "site.sock"
+        path.unlink(missing_ok=True)
+        return path
+
+    def __exit__(self, *problem: object) -> None:
+        if self.borrowed:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        else:
+            (self.folder / "site.sock").unlink(missing_ok=True)
+
+
+class _Node(threading.Thread):
+    """Keeps a SuperNode running; where the server refuses it for good, says why and stops the site."""
+
+    def __init__(self, folder: Path, site: Site, meeting: Path, insecure: bool, say: Say) -> None:
+        super().__init__(name="supernode", daemon=True)
+        self.folder, self.site, self.meeting, self.insecure, self.say = folder, site, meeting, insecure, say
+        self.refusal = self.told = ""
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        pause = 1.0
+        while not self.meeting.exists() and not self.over.is_set():  # the service is there first
+            time.sleep(0.05)
+        self._wait_for_server()
+        while not self.over.is_set():
+            heard: list[str] = []
+            started = time.monotonic()
+            child = self._launch(heard)
+            while child.ended() is None and not self.over.is_set():
+                time.sleep(0.1)
+            child.stop()
+            if self.over.is_set():
+                return
+            if why := refusal("\n".join(heard)):
+                self._refuse(why)
+                return
+            pause = 1.0 if time.monotonic() - started > 60 else min(2 * pause, LONGEST_PAUSE)
+            self.say(f"the server went away; trying again in {pause:g} s")
+            self.over.wait(pause)
+
+    def _refuse(self, why: str) -> None:
+        """Stop the site for good."""
+        self.refusal = why
+        self.over.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _wait_for_server(self) -> None:
+        """Come back when the server is there, sooner than SuperNode would find out; plaintext to a TLS server is refused."""
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        while not self.over.is_set():
+            try:
+                with socket.create_connection(host_and_port(self.site.site.server), 5) as plain:
+                    if self.insecure:  # SuperNode would go on speaking plaintext for ever
+                        context.wrap_socket(plain).close()
+                        self._refuse("it speaks TLS: leave --insecure out")
+                    return
+            except ssl.SSLError:
+                return
+            except OSError:
+                self._tell(f"{self.site.site.server} does not answer; trying again until it does")
+                self.over.wait(1.0)
+
+    def _launch(self, heard: list[str]) -> Child:
+        home = self.folder / HOME
+        files = [
+            "--root-certificates",
+            str(self.folder / keys.CA),
+            "--auth-supernode-private-key",
+            str(self.folder / keys.SITE_KEY),
+        ]
+        command = [program("flower-supernode"), "--superlink", self.site.site.server, "--host", HERE, "--port", str(free_port())]
+        command += ["--node-config", f'socket="{self.meeting}"', *(["--insecure"] if self.insecure else files)]
+
+        def hear(line: str) -> None:
+            heard.append(line)
+            del heard[:-50]
+            if "SuperNode ID:" in line or "Connection successful" in line:
+                self._tell(f"connected to {self.site.site.server}")
+            elif "Connection attempt failed" in line:
+                self._tell(f"{self.site.site.server} does not answer; trying again until it does")
+
+        return Child(command, home, home / "supernode.log", hear)
+
+    def _tell(self, line: str) -> None:
+        """Say a line, but not twice in a row."""
+        if line != self.told and not self.over.is_set():
+            self.told = line
+            self.say(line)
+
+    def stop(self) -> None:
+        """End the SuperNode."""
+        self.over.set()
+        if self.is_alive():
+            self.join(15)
+
+
+def refusal(words: str) -> str:
+    """Why a SuperNode was refused for good, from what it said; "" where it may try again."""
+    for pattern, meaning in REFUSALS:
+        if found := re.search(pattern, words):
+            return meaning.format(*((group or "").strip() for group in found.groups()))
+    return ""

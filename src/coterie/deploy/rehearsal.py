@@ -1,0 +1,140 @@
+"""A federation on one machine: its server and sites as processes, to try a set-up before it leaves the house."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from coterie.core.errors import BadInput
+from coterie.data.dealing import build
+from coterie.data.federation import Federation
+from coterie.deploy.files import inside, read_server
+from coterie.deploy.processes import Child, program
+from coterie.deploy.replay import largest_difference, replay
+from coterie.deploy.rows import read_public
+from coterie.deploy.site import MODEL
+
+Hear = Callable[[str, str], None]  # who, what
+
+
+class Rehearsal:
+    """The processes of a folder that `coterie federation init` made; `files` holds NAME.csv of every site."""
+
+    def __init__(self, folder: Path, files: Path, hear: Hear = lambda who, line: None) -> None:
+        self.folder, self.files, self.hear = folder, files, hear
+        self.running: dict[str, Child] = {}
+        self.lines: dict[str, list[str]] = {}  # what each has said since it was started
+
+    def __enter__(self) -> Rehearsal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop(*self.running)
+
+    def server(self) -> Child:
+        """Start the server."""
+        return self._start("server", "server", str(self.folder / "server"))
+
+    def site(self, name: str, *options: str, command: Sequence[str] = ()) -> Child:
+        """Start a site; by another command than `coterie`, where one is given."""
+        place, rows = self.folder / "sites" / name, self.files / f"{name}.csv"
+        return self._start(name, "site", str(place), "--data", str(rows), *options, command=command)
+
+    def _start(self, who: str, *arguments: str, command: Sequence[str] = ()) -> Child:
+        said = self.lines[who] = list[str]()
+
+        def hear(line: str) -> None:
+            said.append(line)
+            self.hear(who, line)
+
+        whole = [*(command or [program("coterie")]), *arguments]
+        self.running[who] = Child(whole, self.folder, self.folder / f"{who}.log", hear)
+        return self.running[who]
+
+    def stop(self, *who: str) -> None:
+        """Ask processes to end, all at once, and wait for it."""
+        children = [self.running.pop(name) for name in who]
+        for child in children:
+            child.ask_to_stop()
+        for child in children:
+            child.stop(30)
+
+    def kill(self, who: str) -> None:
+        """SIGKILL a process and all under it, as when its machine goes dark."""
+        child = self.running.pop(who)
+        for pid in [child.pid, *_under(child.pid)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        child.wait()
+
+    def until(self, who: str, words: str, seconds: float = 180.0, after: int = 0) -> str:
+        """The first line of a process, from its line number `after` on, that has these words; waits for it."""
+        end = time.monotonic() + seconds
+        while True:
+            for line in self.lines.get(who, [])[after:]:
+                if words in line:
+                    return line
+            if time.monotonic() > end:
+                raise BadInput(f"{who} did not say '{words}' in {seconds:g} s: see {self.folder / f'{who}.log'}")
+            time.sleep(0.05)
+
+    def models(self) -> dict[int, Path]:
+        """The model file of every site, by its number."""
+        names = read_server(self.folder / "server").names
+        return {i: self.folder / "sites" / name / MODEL for i, name in enumerate(names)}
+
+    def simulated(self) -> Federation:
+        """The same rows as a federation on this machine."""
+        server = read_server(self.folder / "server")
+        data = server.data
+        federation = build(self.files, seed=data.seed, validation=data.validation, test=data.test)
+        public = read_public(inside(self.folder / "server", data.public), "label") if data.public else None
+        return federation._replace(public=public)
+
+    def difference(self, run: Path) -> float:
+        """The run played again by the local engine: the largest difference of any parameter of any site's model."""
+        return largest_difference(replay(run, self.simulated()), self.models())
+
+
+def _under(pid: int) -> list[int]:
+    """All processes below one, as Linux lists them."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = path.read_text()
+        except OSError:  # it has just ended
+            continue
+        parents.setdefault(int(text.rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
+    found, left = list[int](), [pid]
+    while left:
+        below = parents.get(left.pop(), [])
+        found += below
+        left += below
+    return found
+
+
+def write_digits(folder: Path, names: Sequence[str], rows: int = 240, public: Path | None = None, public_rows: int = 150) -> None:
+    """scikit-learn's handwritten digits as a file a site, each with mostly a few classes of its own, and public rows."""
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    shown, left = order[:public_rows], order[public_rows:]
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, name in enumerate(names):
+        near = (y[left] * len(names) // 10 - i) % len(names) == 0
+        ours = np.concatenate([left[near][: 3 * rows // 4], left[~near][i :: len(names)][: rows - 3 * rows // 4]])
+        _write(folder / f"{name}.csv", x[ours] / 16, y[ours])
+    if public:
+        _write(public, x[shown] / 16, y[shown])
+
+
+def _write(path: Path, x: np.ndarray, y: np.ndarray) -> None:
+    head = ",".join(["label", *(f"pixel{k}" for k in range(x.shape[1]))])
+    np.savetxt(path, np.column_stack([y, x]), fmt="%.6g", delimiter=",", header=head, comments="")

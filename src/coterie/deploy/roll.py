@@ -1,0 +1,123 @@
+"""Who is there: Flower's nodes and the sites behind them, and how to ask them all at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from coterie.core.errors import BadInput
+from coterie.deploy import wire
+from coterie.deploy.wire import Content, Head
+from coterie_relay import packed, unpacked
+from coterie_relay.frames import BadFrame, Frame
+
+PAUSE = 0.25  # seconds between two looks for replies
+SPARE = 5.0  # seconds that a message lives longer than it is waited for, so that who is late is told of in our words
+LOOK = 2.0  # seconds between two looks whether those who are to reply have been started again
+AGAIN = 30.0  # seconds before a node that was refused, or did not answer, is greeted again
+GREETING = 60.0  # seconds for a hello, at most
+TYPES = {"hello": "query", "train": "train", "evaluate": "evaluate", "finish": "train"}
+Say = Callable[[str], None]
+Answer = Content | str  # a reply, or why there is none
+
+
+class Roll:
+    """Sites by number; a node tells its site's name when greeted, and is greeted again when Flower gives it another id."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        names: Sequence[str],
+        hello: Callable[[], Frame],
+        admit: Callable[[int, Head], None] = lambda number, facts: None,  # raises BadInput where a site does not fit
+        say: Say = print,
+        greeting: float = GREETING,
+    ):
+        self.grid, self.names, self._hello, self._admit, self._say = grid, list(names), hello, admit, say
+        self._greeting = greeting
+        self.nodes: dict[int, int] = {}  # site -> node
+        self._greeted: dict[int, float] = {}  # node -> when, in vain
+
+    def look(self) -> list[int]:
+        """The sites that are online, after greeting those who are new."""
+        online = {int(node.node_id): node for node in self.grid.get_nodes()}
+        known, now = set(self.nodes.values()), time.monotonic()
+        new = [n for n in online if n not in known and now - self._greeted.get(n, -AGAIN) >= AGAIN]
+        for node, answer in self._send({n: self._hello() for n in new}, "hello", self._greeting).items():
+            self._greeted[node] = now
+            try:
+                self._meet(node, answer, str(online[node].name))
+            except BadInput as problem:
+                self._say(f"a site was refused: {problem}")
+        return sorted(i for i, node in self.nodes.items() if node in online)
+
+    def _meet(self, node: int, answer: Answer, registered: str) -> None:
+        facts = _good(answer).head
+        name = facts.get("name")
+        if name not in self.names:
+            raise BadInput(f"'{str(name)[:80]}' is no site of this federation: add it with `coterie federation add`")
+        if registered and registered != name:  # what its key was registered for
+            raise BadInput(f"a node says that it is '{name}', but has the key of '{registered}': give every site its own folder")
+        number = self.names.index(name)
+        self._admit(number, facts)
+        self._say(f"{name} is there" if number not in self.nodes else f"{name} is back")
+        self.nodes[number] = node  # the newest counts: after a restart without keys the old one is listed for a while
+
+    def ask(self, questions: Mapping[int, Frame], kind: str, seconds: float) -> dict[int, Answer]:
+        """Every site's reply, or why there is none; comes back when all have answered or the time is over."""
+        online = self.look() if questions else []
+        answers: dict[int, Answer] = dict.fromkeys(questions, "is not there")
+        sites = {self.nodes[i]: i for i in questions if i in online}
+        for node, answer in self._send({n: questions[i] for n, i in sites.items()}, kind, seconds).items():
+            answers[sites[node]] = answer
+        return answers
+
+    def _send(self, frames: Mapping[int, Frame], kind: str, seconds: float) -> dict[int, Answer]:
+        """The same by node."""
+        waiting: dict[str, int] = {}
+        begun = self._begun() if frames else {}
+        for node, frame in frames.items():
+            message = Message(packed(frame), node, TYPES[kind], ttl=seconds + SPARE)
+            waiting |= {number: node for number in self.grid.push_messages([message]) if number}
+        answers: dict[int, Answer] = dict.fromkeys(frames, f"did not answer in {seconds:g} s")
+        until = time.monotonic() + seconds
+        looked = time.monotonic()
+        while waiting:
+            for reply in self.grid.pull_messages(list(waiting)):
+                if reply.metadata.reply_to_message_id in waiting:
+                    answers[waiting.pop(reply.metadata.reply_to_message_id)] = _read(reply)
+            if time.monotonic() - looked >= LOOK:
+                looked, now = time.monotonic(), self._begun()
+                for number, node in list(waiting.items()):
+                    if now.get(node, begun.get(node)) != begun.get(node):  # the message died with its old process
+                        answers[waiting.pop(number)] = "was started again while it worked"
+            if not waiting or time.monotonic() >= until:
+                break
+            time.sleep(PAUSE)
+        return answers
+
+    def _begun(self) -> dict[int, str]:
+        """When each node that is online came online."""
+        return {int(node.node_id): str(node.last_activated_at) for node in self.grid.get_nodes()}
+
+
+def _read(reply: Any) -> Answer:
+    if reply.has_error():
+        return " ".join(f"cannot answer: {reply.error.reason or f'error {reply.error.code}'}".split())[:300]
+    try:
+        return wire.unpack(unpacked(reply.content))
+    except (BadInput, BadFrame, KeyError) as problem:
+        return f"sent what cannot be read: {problem}"
+
+
+def _good(answer: Answer) -> Content:
+    """The reply to a hello, if it is one."""
+    if isinstance(answer, str):
+        raise BadInput(f"a node {answer}")
+    if answer.head.get("error"):
+        raise BadInput(f"'{answer.head.get('name')}' says: {answer.head['error']}")
+    return answer

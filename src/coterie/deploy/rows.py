@@ -1,0 +1,111 @@
+"""The rows of a site as its client in the federation, and what the server knows of them instead: how many there are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from coterie.core.errors import BadInput
+from coterie.core.rng import stream
+from coterie.data.dealing import cut_points, cut_rows
+from coterie.data.federation import Federation, Public, digest_of
+from coterie.data.own import SUFFIXES, read_piece
+from coterie.deploy.files import Shape
+
+PARTS = ("train", "validation", "test")
+CLIENT = "client"  # a column that is no feature, as in a folder of one file a client
+Counts = Mapping[str, Sequence[int]]  # {part: rows of each client}
+
+
+class Rows(NamedTuple):
+    """All rows of one site, labels as the file writes them."""
+
+    place: str
+    x: torch.Tensor  # [n, ...] float32
+    y: np.ndarray  # [n] whole numbers or text
+    columns: str  # a digest of the feature columns and their order
+
+
+def read_rows(path: Path, label: str, features: str = "") -> Rows:
+    """The rows of a file; pixels are brought to [0, 1]."""
+    if not path.is_file() or path.suffix not in SUFFIXES:
+        raise BadInput(f"{path}: there is no such file of kind {', '.join(SUFFIXES)}: give the site's data with --data")
+    piece = read_piece(path, "", label, [name.strip() for name in features.split(",") if name.strip()], ",", ignore=CLIENT)
+    x = piece.x.astype(np.float32) / 255 if piece.x.dtype == np.uint8 else piece.x
+    columns = hashlib.blake2b("\x1f".join(piece.columns or []).encode(), digest_size=8).hexdigest()
+    return Rows(str(path), torch.from_numpy(np.ascontiguousarray(x)), piece.y, columns)
+
+
+def read_public(path: Path, label: str) -> Public:
+    """Rows that everyone may see; their labels are not used."""
+    x = read_rows(path, label).x
+    return Public(path.stem, x, None, digest_of(x.numpy()))
+
+
+def counts(rows: int, shape: Shape) -> dict[str, int]:
+    """How many of a site's rows go to which part."""
+    first, second = cut_points(rows, shape.validation, shape.test)
+    return {"train": first, "validation": second - first, "test": rows - second}
+
+
+def check_rows(rows: Rows, shape: Shape) -> None:
+    """Refuse rows that are not what the federation works on."""
+    have, want = list(rows.x.shape[1:]), list(shape.input_shape)
+    if have != want:
+        raise BadInput(
+            f"{rows.place} has rows of shape {have}, but this federation works on {want}: choose the columns with features"
+        )
+    for part, share in (("train", 1.0), ("validation", shape.validation), ("test", shape.test)):
+        if share > 0 and counts(len(rows.y), shape)[part] == 0:
+            raise BadInput(f"{rows.place} has {len(rows.y)} rows, none of them in its {part} part: give more rows")
+    numbers(rows, shape)
+
+
+def numbers(rows: Rows, shape: Shape) -> torch.Tensor:
+    """The class of every row, numbered as the federation does."""
+    known = list(shape.labels) or [str(k) for k in range(shape.classes)]
+    values, inverse = np.unique(rows.y.astype(str), return_inverse=True)
+    strange = [v for v in values if v not in known]
+    if strange:
+        shown = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
+        raise BadInput(f"{rows.place} has the label '{strange[0]}', which this federation does not know: its classes are {shown}")
+    return torch.tensor([known.index(v) for v in values])[torch.from_numpy(inverse.reshape(-1))]
+
+
+def at_home(rows: Rows, shape: Shape, name: str, number: int, clients: int, public: Public | None) -> Federation:
+    """The federation as one site sees it: everybody has a number, only this one has rows.
+
+    The rows are cut as in a simulation over a folder with a file for each client, so both hold the same parts.
+    """
+    check_rows(rows, shape)
+    none = np.zeros(0, np.int64)
+    pieces = cut_rows(
+        np.arange(len(rows.y)), rows.y, "shuffle", shape.validation, shape.test, stream(shape.seed, "parts", number)
+    )
+    train, validation, test = ([part if i == number else none for i in range(clients)] for part in pieces)
+    names = [name if i == number else "" for i in range(clients)]
+    return Federation(
+        "federation",
+        rows.x,
+        numbers(rows, shape),
+        shape.classes,
+        train,
+        validation,
+        test,
+        np.zeros(clients, np.int64),
+        names,
+        public,
+    )
+
+
+def hollow(names: Sequence[str], rows: Counts, shape: Shape, public: Public | None) -> Federation:
+    """The federation as the server sees it: how many rows every site has, and none of them."""
+    train, validation, test = ([np.arange(n) for n in rows[part]] for part in PARTS)
+    groups = np.zeros(len(names), np.int64)
+    x, y = torch.zeros((0, *shape.input_shape)), torch.zeros(0, dtype=torch.int64)
+    return Federation("federation", x, y, shape.classes, train, validation, test, groups, list(names), public)

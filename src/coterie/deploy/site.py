@@ -1,0 +1,275 @@
+"""A site at work: holds its rows and its client's state, and answers the server's messages one at a time.
+
+Every message carries the experiment's words, so a site that was killed and started again knows at once what to do; the words
+choose from this installation's own methods and networks, never code from the network. The state that a message makes is kept
+beside the one it was made from, and counts when a later message names it (see store).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils import _pytree as pytree
+
+from coterie.core.errors import BadInput
+from coterie.core.method import Tree, stages
+from coterie.core.version import __version__
+from coterie.data.federation import Federation, Public
+from coterie.deploy import files, wire
+from coterie.deploy.files import Privacy, Shape, inside, read_site, strictest
+from coterie.deploy.privacy import entropy, protect
+from coterie.deploy.rows import at_home, check_rows, counts, read_public, read_rows
+from coterie.deploy.store import Kept, Store
+from coterie.deploy.wire import LOST, Content, Head
+from coterie.engines.base import Moment, Settings
+from coterie.engines.local.engine import LocalEngine
+from coterie.engines.local.states import States, tensors
+from coterie.experiment.build import models_of
+from coterie.experiment.config import PYTHON, Experiment, change, from_toml
+from coterie.methods.registry import METHODS
+from coterie.results.models import save_models
+from coterie_relay import frames
+from coterie_relay.frames import BadFrame, Frame
+
+NO_PRIVACY = Privacy()
+ALONE = Settings("sequential", 1, "no")
+MODEL = "model.safetensors"
+PATIENCE = 60.0  # seconds for a message to come or go through the socket
+KINDS = ("hello", "train", "evaluate", "finish")
+Words = dict[str, Any]
+Say = Callable[[str], None]
+aloud = partial(print, flush=True)
+Build = Callable[[Words, int], tuple[LocalEngine, Federation]]
+
+
+class Lost(Exception):
+    """The state that a message builds on is not on this site's disk."""
+
+
+class Site:
+    """One client: `answer` takes a message and gives the reply; it raises nothing that a message could cause."""
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        facts: Callable[[Words], Head],  # what a hello is answered with
+        build: Build,  # the words of an experiment and the client's number -> its engine
+        privacy: Privacy = NO_PRIVACY,
+        say: Say = aloud,
+        state: str = "state",
+    ):
+        self.name, self.folder, self._facts, self._build, self._privacy, self._say = name, folder, facts, build, privacy, say
+        self.store = Store(inside(folder, state), say)
+        self._built: tuple[str, LocalEngine, Federation] | None = None
+
+    def answer(self, frame: Frame) -> Frame:
+        """The reply to a message; an error is told on both sides."""
+        begin = time.perf_counter()
+        try:
+            content = wire.unpack(frame)
+            head, tree = self._handle(content)
+            return wire.pack({"error": "", **head, "seconds": time.perf_counter() - begin}, tree)
+        except Lost as lost:
+            return self._refusal(str(lost), LOST)
+        except BadInput as problem:
+            return self._refusal(str(problem))
+        except Exception as problem:  # a bug, or a message that fits nothing here: the server hears of it, the site goes on
+            traceback.print_exc()
+            return self._refusal(f"{type(problem).__name__}: {problem}")
+
+    def _refusal(self, why: str, code: str = "") -> Frame:
+        line = " ".join(why.split())[:500]
+        self._say(f"refused a message: {line}")
+        return wire.pack({"error": line, "code": code, "name": self.name})
+
+    def _handle(self, content: Content) -> tuple[Head, Tree]:
+        head = content.head
+        kind, words = head.get("kind"), head.get("words")
+        if kind not in KINDS or not isinstance(words, dict):
+            raise BadInput(
+                f"the message is of kind '{kind}': install the same version of coterie at the server and at every site"
+            )
+        if kind == "hello":
+            self.engine(words, 0)  # refuses what could not run here
+            return {"name": self.name, "version": __version__, **self._facts(words)}, ()
+        number = _whole(head, "site")
+        if head.get("name") != self.name:
+            raise BadInput(f"the message is for site '{head.get('name')}', this is '{self.name}': start the server again")
+        if head.get("refused"):
+            self._say(f"the server could not use the last reply. {' '.join(str(head['refused']).split())[:500]}")
+        engine, federation = self.engine(words, number)
+        have = {part: len(getattr(federation, part)[number]) for part in ("train", "validation", "test")}
+        if head.get("rows") != have:
+            raise BadInput(f"the data of '{self.name}' have changed since the run began (rows {head.get('rows')}, now {have})")
+        when = self._enter(engine, head, number)
+        payload = tensors(content.tree())
+        if kind == "train":
+            return self._train(engine, head, number, when, payload)
+        if kind == "evaluate":
+            return self._evaluate(engine, head, number, when, payload), ()
+        return self._finish(engine, federation, number, when, payload), ()
+
+    def engine(self, words: Words, number: int) -> tuple[LocalEngine, Federation]:
+        """The engine of these words, built once."""
+        key = json.dumps([words, number], sort_keys=True)
+        if self._built is None or self._built[0] != key:
+            self._built = (key, *self._build(words, number))
+        return self._built[1:]
+
+    def _enter(self, engine: LocalEngine, head: Head, number: int) -> Moment:
+        """Put the engine where the message says: its stage, and the client's state that it builds on."""
+        stage, base, run = _whole(head, "stage"), head.get("base"), str(head.get("run"))
+        a = int(engine.architecture[number])
+        if stage >= len(engine.programs[a]):
+            raise BadInput(f"the message is of stage {stage}, the method has {len(engine.programs[a])}")
+        engine.states = [States() for _ in engine.models]
+        engine.stage = stage
+        if base is not None:
+            kept = self.store.load(run, str(base))
+            if kept is None:
+                raise Lost(f"site '{self.name}' lost its state {base}")
+            engine.states[a].scatter([number], kept.state)
+            for later in range(kept.stage + 1, stage + 1):
+                convert = engine.programs[a][later].enter_state
+                engine.states[a] = engine.states[a].changed(convert) if convert else engine.states[a]
+        return Moment(engine.programs[a][stage].name, _whole(head, "round"))
+
+    def _train(self, engine: LocalEngine, head: Head, number: int, when: Moment, payload: Tree) -> tuple[Head, Tree]:
+        index, run, words = _whole(head, "exchange"), str(head["run"]), head["words"]
+        a = int(engine.architecture[number])
+        if index >= len(engine.method(a).round):
+            raise BadInput(f"the message is of exchange {index}, the method has {len(engine.method(a).round)}")
+        (worked,) = engine.work(index, when, [number], lambda _: payload)
+        engine.states[a].scatter([number], worked.state)
+        token = f"{engine.stage}-{when.round}-{index}"
+        self.store.save(run, token, Kept(engine.stage, worked.state))
+        self.store.keep(run, {token, *(str(t) for t in head.get("keep", []))})
+        guard = strictest(Privacy(*words.get("privacy", ())), self._privacy)
+        upload = pytree.tree_map(lambda t: t[0], worked.upload)
+        upload = protect(upload, payload, guard.clip, guard.noise, entropy())
+        notes = {name: values[number] for name, values in engine.client_notes([number]).items()}
+        return {"token": token, "effort": list(worked.effort), "notes": notes}, upload
+
+    def _evaluate(self, engine: LocalEngine, head: Head, number: int, when: Moment, payload: Tree) -> Head:
+        parts = [part for part in head.get("parts", []) if part in ("train", "validation", "test")]
+        found = engine.evaluate([number], lambda _: payload, when, parts, bool(head.get("final")))
+        return {"values": [[*key, float(column[0])] for key, column in found.items()]}
+
+    def _finish(self, engine: LocalEngine, federation: Federation, number: int, when: Moment, payload: Tree) -> Head:
+        """Write the client's own model beside its state, in the form that every run writes."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as place:
+            save_models(engine, federation, [number], lambda _: payload, when, Path(place))
+            (made,) = (Path(place) / "models").iterdir()
+            os.replace(made, self.folder / MODEL)
+        self._say(f"the run is over: the model of '{self.name}' is {self.folder / MODEL}")
+        return {"name": self.name}
+
+
+def _whole(head: Head, word: str) -> int:
+    value = head.get(word)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
+        raise BadInput(f"the message's {word} is {str(value)[:80]}: it must be a whole number of 0 or more")
+    return value
+
+
+# From a folder
+
+
+def open_site(folder: Path, say: Say = aloud) -> Site:
+    """The site of a folder with a site.toml; its data are read now, so that a mistake is seen at once."""
+    settings = read_site(folder)
+    home = settings.site
+    rows = read_rows(inside(folder, home.data), home.label, home.features)
+    public = read_public(inside(folder, home.public), home.label) if home.public else None
+
+    def facts(words: Words) -> Head:
+        shape = shape_of(words)
+        check_rows(rows, shape)
+        return {
+            "rows": counts(len(rows.y), shape),
+            "columns": rows.columns,
+            "public": public.checksum if public else "",
+        }
+
+    def build(words: Words, number: int) -> tuple[LocalEngine, Federation]:
+        clients = len(words["architecture"])
+        federation = at_home(rows, shape_of(words), home.name, number, clients, _agreed(public, words, home.public))
+        return engine_of(words, federation, number), federation
+
+    return Site(home.name, folder, facts, build, settings.privacy, say, home.state)
+
+
+def shape_of(words: Words) -> Shape:
+    """What the rows must look like, as the server says."""
+    shape: Shape = files.read_table(Shape, words.get("data", {}), "data")
+    files.check_shape(shape)
+    return shape
+
+
+def _agreed(public: Public | None, words: Words, place: str) -> Public | None:
+    """The public rows, if they are the server's."""
+    wanted = words.get("public", "")
+    if not wanted:
+        return None
+    if public is None:
+        raise BadInput("this federation has public rows: name the file with `public` in site.toml")
+    if public.checksum != wanted:
+        raise BadInput(f"{place} is not the public file of this federation (another checksum): copy the server's")
+    return public
+
+
+def engine_of(words: Words, federation: Federation, number: int) -> LocalEngine:
+    """The engine of an experiment's words, from the methods and networks that are installed here."""
+    sections: Words = {name: words[name] for name in ("method", "seed", "model", "train", "options") if name in words}
+    experiment = change(Experiment(), from_toml({"data": {"name": f"{PYTHON}{federation.name}"}, **sections}))
+    models = models_of(experiment, federation)
+    programs = [stages(METHODS[experiment.method](model, experiment.train, **experiment.options)) for model in models]
+    needs = {need for stage in programs[0] for need in stage.method.needs}
+    if "validation" in needs and not len(federation.validation[number]):
+        raise BadInput(f"{experiment.method} chooses on validation data, and this site has none: raise validation in server.toml")
+    architecture = np.array(words["architecture"], dtype=np.int64)
+    if not len(architecture) or architecture.min() < 0 or architecture.max() >= len(models):
+        raise BadInput("the message deals networks that it does not name")
+    return LocalEngine(federation, models, programs, architecture, experiment.seed, [ALONE] * len(models))
+
+
+def serve(folder: Path, path: Path, say: Say = aloud, stop: Callable[[], bool] = lambda: False) -> None:
+    """Answer what comes over a Unix socket, one message at a time, until `stop` says so."""
+    attend(open_site(folder, say), path, say, stop)
+
+
+def attend(site: Site, path: Path, say: Say = aloud, stop: Callable[[], bool] = lambda: False) -> None:
+    """A site on its socket; only the owner of the file may connect."""
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        listener.listen()
+        listener.settimeout(0.2)
+        say(f"site '{site.name}' is ready")
+        while not stop():
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                continue
+            with connection:
+                connection.settimeout(PATIENCE)
+                try:
+                    frames.send(connection, site.answer(frames.receive(connection)))
+                except (OSError, BadFrame) as problem:
+                    say(f"a message was lost on the way through this machine: {problem}")
+    path.unlink(missing_ok=True)

@@ -1,0 +1,69 @@
+"""The states of clients, stacked leaf by leaf: a client costs one row of each leaf, and only once it has joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from coterie.core.method import Tree
+
+
+def tensors(tree: Tree) -> Tree:
+    """The same tree with plain numbers as tensors."""
+    return pytree.tree_map(lambda a: a if isinstance(a, Tensor) else torch.as_tensor(a), tree)
+
+
+class States:
+    """Client states of one architecture, in arrays that grow as clients join."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, int] = {}
+        self.leaves: list[Tensor] = []
+        self.spec: Any = None
+
+    def __contains__(self, client: int) -> bool:
+        return client in self.slots
+
+    def gather(self, clients: Sequence[int]) -> Tree:
+        """States of clients that have joined, stacked."""
+        where = torch.tensor([self.slots[i] for i in clients])
+        return pytree.tree_unflatten([leaf[where] for leaf in self.leaves], self.spec)
+
+    def scatter(self, clients: Sequence[int], stacked: Tree) -> None:
+        """Store the states of clients, new ones too."""
+        leaves, spec = pytree.tree_flatten(stacked)
+        if self.spec is None:
+            self.spec = spec
+            self.leaves = [leaf.new_empty((0, *leaf.shape[1:])) for leaf in leaves]
+        elif spec != self.spec:
+            raise TypeError(f"a client's state changed its structure from {self.spec} to {spec}")
+        for i in clients:
+            self.slots.setdefault(i, len(self.slots))
+        where = torch.tensor([self.slots[i] for i in clients])
+        for k, leaf in enumerate(leaves):
+            self._grow(k, len(self.slots))
+            self.leaves[k][where] = leaf
+
+    def _grow(self, k: int, needed: int) -> None:
+        old = self.leaves[k]
+        if len(old) < needed:
+            new = old.new_empty((max(needed, min(2 * len(old), len(old) + 4096)), *old.shape[1:]))
+            new[: len(old)] = old
+            self.leaves[k] = new
+
+    def everything(self) -> tuple[list[int], Tree]:
+        """All clients that have joined, ascending, and their states stacked (None where nobody has)."""
+        clients = sorted(self.slots)
+        return clients, self.gather(clients) if clients else None
+
+    def changed(self, convert: Any) -> States:
+        """The same clients with every state converted."""
+        new = States()
+        for i in sorted(self.slots):
+            state = pytree.tree_map(lambda a: a[0], self.gather([i]))
+            new.scatter([i], pytree.tree_map(lambda a: a.unsqueeze(0), tensors(convert(state))))
+        return new

@@ -1,0 +1,81 @@
+"""One file a method; this registry is all that the rest of the package knows of them."""
+
+import warnings
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any
+
+from coterie.methods.apfl import apfl
+from coterie.methods.cfl import cfl
+from coterie.methods.ditto import ditto
+from coterie.methods.fedala import fedala
+from coterie.methods.fedamp import fedamp, heurfedamp
+from coterie.methods.fedavg import fedavg
+from coterie.methods.fedbn import fedbn
+from coterie.methods.feddf import feddf, pfeddf
+from coterie.methods.fedfomo import fedfomo
+from coterie.methods.fedmd import fedmd
+from coterie.methods.fedper import fedper
+from coterie.methods.fedprox import fedprox
+from coterie.methods.fedrep import fedrep
+from coterie.methods.finetune import finetune
+from coterie.methods.fml import fml
+from coterie.methods.ifca import ifca
+from coterie.methods.ktpfl import ktpfl, ktpfl_h, sim_pfl, topk_pfl
+from coterie.methods.lgfedavg import lgfedavg
+from coterie.methods.local import local
+from coterie.methods.oracle import oracle
+from coterie.methods.perfedavg import perfedavg
+from coterie.methods.persfl import persfl, persfl_gd
+from coterie.methods.pfedhn import pfedhn
+from coterie.methods.pfedme import pfedme
+from coterie.methods.pfml import pfml
+from coterie.methods.scaffold import scaffold
+from coterie.methods.selffl import selffl
+from coterie.methods.ucfl import ucfl
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "local": local,
+    "fedavg": fedavg,
+    "finetune": finetune,
+    "fedprox": fedprox,
+    "ditto": ditto,
+    "pfedme": pfedme,
+    "persfl": persfl,
+    "persfl-gd": persfl_gd,
+    "ktpfl": ktpfl,
+    "ktpfl-h": ktpfl_h,
+    "sim-pfl": sim_pfl,
+    "topk-pfl": topk_pfl,
+    "fedmd": fedmd,
+    "selffl": selffl,
+    "pfml": pfml,
+    "fml": fml,
+    "ucfl": ucfl,
+    "cfl": cfl,
+    "oracle": oracle,
+    "ifca": ifca,
+    "perfedavg": perfedavg,
+    "apfl": apfl,
+    "fedamp": fedamp,
+    "heurfedamp": heurfedamp,
+    "fedfomo": fedfomo,
+    "pfedhn": pfedhn,
+    "feddf": feddf,
+    "pfeddf": pfeddf,
+    "fedala": fedala,
+    "fedper": fedper,
+    "fedrep": fedrep,
+    "lgfedavg": lgfedavg,
+    "fedbn": fedbn,
+    "scaffold": scaffold,
+}
+
+
+def load_installed() -> None:
+    """Methods of other packages, by their entry points in the group "coterie.methods": known wherever coterie is imported."""
+    for point in entry_points(group="coterie.methods"):
+        try:
+            METHODS.setdefault(point.name, point.load())
+        except Exception as problem:  # whatever somebody else's module raises must not take coterie down with it
+            warnings.warn(f"the method '{point.name}' ({point.value}) cannot be loaded: {problem}", stacklevel=2)

@@ -1,0 +1,185 @@
+"""What a comparison found: one row a method, client by client underneath."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie.analysis.answer import Answer, answer
+from coterie.analysis.significance import Difference, RankTable, mean_interval, paired, rank_table
+from coterie.core.errors import BadInput, nearest
+from coterie.results.costs import rounds_to_reach
+from coterie.results.folder import read_about
+from coterie.results.run import Run
+from coterie.results.table import best_round, curve, mean, total, values
+
+
+class Row(NamedTuple):
+    """One method over all seeds: the mean over seeds of each seed's figure; accuracies are losses where there are no classes."""
+
+    method: str
+    mean: float  # over clients
+    low: float  # 95 % interval of `mean` over seeds, by Student's t; NaN with one seed
+    high: float
+    spread: float  # deviation of `mean` over seeds; NaN with one seed
+    weighted: float  # by test rows
+    deviation: float  # over clients, sample
+    worst: float
+    validation: float
+    at_best: float  # `mean` at the round that is best on validation data; NaN where there are none
+    best_round: float
+    bytes_down: float  # a run, all clients
+    bytes_broadcast: float  # the same with what is alike for several clients sent once
+    bytes_up: float
+    steps: float  # client-steps a run
+    gradients: float  # evaluations in them
+    seconds: float  # a round, without evaluation
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All runs of a comparison, by method and seed."""
+
+    folder: Path
+    runs: dict[str, list[Run]]
+
+    @property
+    def first(self) -> Run:
+        return next(iter(self.runs.values()))[0]
+
+    def rows(self) -> list[Row]:
+        """One row a method, in the order they were asked for."""
+        return [_row(name, runs) for name, runs in self.runs.items()]
+
+    def accuracy(self, method: str, part: str = "test", view: str = "personal") -> np.ndarray:
+        """[seeds, clients] accuracy of every client's own model, or of another view such as "global" (see `views`)."""
+        self._check(method, view)
+        return np.stack([run.accuracy(part, view) for run in self.runs[method]])
+
+    def measured(self, method: str, view: str = "personal", best: bool = False) -> np.ndarray:
+        """[seeds, clients] of what the comparison is judged by, at the last round or at each seed's best on validation data."""
+        self._check(method, view)
+        runs = self.runs[method]
+        rounds = [best_round(run.table, run.measure) for run in runs] if best else [None] * len(runs)
+        if best and None in rounds:
+            raise BadInput(f"{method} has no best round, as there are no validation data: raise --validation")
+        return np.stack([_measured(run, round, view) for run, round in zip(runs, rounds, strict=True)])
+
+    def views(self, method: str) -> list[str]:
+        """The models of a method that were measured: "personal", and "global" and others where it has them."""
+        self._check(method, "personal")
+        return self.runs[method][0].views
+
+    def _check(self, method: str, view: str) -> None:
+        if method not in self.runs:
+            raise BadInput(f"method '{method}' was not compared{nearest(method, self.runs)}")
+        known = self.runs[method][0].views
+        if view not in known:
+            raise BadInput(f"{method} has no view '{view}': it has {', '.join(known)}")
+
+    @property
+    def fixed_split(self) -> bool:
+        """Whether every seed dealt the same rows to the same clients."""
+        return len({read_about(run.folder)["data"] for run in next(iter(self.runs.values()))}) == 1
+
+    def answer(self) -> Answer | None:
+        """Best, fairest, cheapest and recommended; None without FedAvg, Local, accuracies or validation data to choose on."""
+        if not {"fedavg", "local"} <= set(self.runs) or self.first.measure != "accuracy" or self.first.part != "test":
+            return None
+        test, validation = (
+            {name: np.stack([run.accuracy(part) for run in runs]) for name, runs in self.runs.items()}
+            for part in ("test", "validation")
+        )
+        if any(not a.size or np.isnan(a).all() for a in validation.values()):
+            return None
+        traffic = {row.method: row.bytes_down + row.bytes_up for row in self.rows()}
+        return answer(test, validation, traffic, self.fixed_split)
+
+    def ranks(self) -> RankTable:
+        """Methods by mean rank, and which are significantly better than which; where there are no classes, of minus the loss."""
+        return rank_table({name: self._sign * self.measured(name) for name in self.runs}, self.fixed_split)
+
+    def rounds_to(self, target: float) -> dict[str, int | None]:
+        """The first measured round whose mean over clients and seeds reaches the target; None where none does.
+
+        The target is a share of the shown part (test), a loss to come down to where there are no classes. It is a measure of
+        speed, and chooses nothing.
+        """
+        if self.first.measure == "accuracy" and not 0 <= target <= 1:
+            raise BadInput(f"target = {target:g}: give an accuracy from 0 to 1")
+        sign, found = self._sign, {}
+        for name, runs in self.runs.items():
+            curves = [curve(run.table, run.measure, run.part) for run in runs]
+            found[name] = rounds_to_reach(curves[0][0], sign * np.mean([means for _, means in curves], axis=0), sign * target)
+        return found
+
+    def difference(self, method: str, other: str) -> Difference:
+        """How much better `method` serves a client than `other`, on the measured part, with its interval; above 0 is better."""
+        return paired(self._sign * self.measured(method), self._sign * self.measured(other), self.fixed_split)
+
+    @property
+    def _sign(self) -> int:
+        """What makes more of the measure better."""
+        return 1 if self.first.measure == "accuracy" else -1
+
+
+def _measured(run: Run, round: int | None = None, view: str = "personal") -> np.ndarray:
+    """[N] what a run is judged by, at a round (the last one)."""
+    return values(run.table, run.measure, run.part, view, round)[1]
+
+
+def _at_best(run: Run) -> tuple[float, float]:
+    """(mean, round) at the round that is best on validation data."""
+    found = best_round(run.table, run.measure)
+    return (nan, nan) if found is None else (mean(_measured(run, found)), found)
+
+
+def _row(name: str, runs: list[Run]) -> Row:
+    tests = [run.summary(run.part) for run in runs]
+    means = np.array([t.mean for t in tests])
+    interval = mean_interval(means)
+
+    def over(f: Callable[[Run], float]) -> float:
+        return float(np.mean([f(run) for run in runs]))
+
+    return Row(
+        name,
+        float(means.mean()),
+        interval.low,
+        interval.high,
+        float(means.std(ddof=1)) if len(means) > 1 else nan,
+        float(np.mean([t.weighted for t in tests])),
+        float(np.mean([t.deviation for t in tests])),
+        float(np.mean([t.worst for t in tests])),
+        over(lambda r: mean(r.measured("validation"))),
+        over(lambda r: _at_best(r)[0]),
+        over(lambda r: _at_best(r)[1]),
+        over(lambda r: total(r.table, "bytes_down")),
+        over(lambda r: total(r.table, "bytes_broadcast")),
+        over(lambda r: total(r.table, "bytes_up")),
+        over(lambda r: total(r.table, "steps")),
+        over(lambda r: total(r.table, "gradients")),
+        over(lambda r: total(r.table, "seconds") / r.table["round"].to_numpy().max()),
+    )
+
+
+def write_csv(comparison: Comparison) -> None:
+    """The table, and every client's accuracy, beside the runs."""
+    with (comparison.folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(Row._fields)
+        writer.writerows(comparison.rows())
+    first = comparison.first
+    with (comparison.folder / "clients.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["method", "seed", "client", f"{first.part}_{first.measure}"])
+        for name, runs in comparison.runs.items():
+            for run in runs:
+                for i, value in enumerate(run.measured(run.part)):
+                    writer.writerow([name, run.experiment.seed, i, f"{value:.6f}"])

@@ -1,0 +1,118 @@
+"""The folder of a run: words (config.toml), what the run was (run.json), rows of each class (split.parquet)."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from coterie.core.errors import BadInput
+from coterie.core.files import place, write
+from coterie.core.model import Model
+from coterie.core.version import __version__
+from coterie.data.counts import label_counts
+from coterie.data.federation import Federation, checksum
+from coterie.experiment.config import Experiment, read_experiment_file
+from coterie.experiment.values import to_toml
+
+CONFIG, ABOUT, METRICS, SPLIT = "config.toml", "run.json", "metrics.parquet", "split.parquet"
+LIBRARIES = ("torch", "numpy", "scikit-learn", "scipy", "pyarrow", "safetensors")
+
+
+def status(folder: Path) -> str:
+    """How far a run has come: "", "running" (or stopped) or "finished"."""
+    return str(read_about(folder).get("status")) if (folder / ABOUT).exists() else ""
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What a run was: see write_about."""
+    try:
+        known = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadInput(f"{folder} is not the folder of a run: it has no {ABOUT}") from None
+    except ValueError:
+        raise BadInput(f"{folder / ABOUT} is damaged: restore it from a copy, or run again") from None
+    return dict(known)
+
+
+def read_experiment(folder: Path) -> Experiment:
+    """The words a run was started with, every default filled in."""
+    if not folder.is_dir():
+        raise BadInput(f"there is no folder {folder}")
+    if not (folder / CONFIG).exists():
+        raise BadInput(f"{folder} is not the folder of a run: it has no {CONFIG}")
+    return read_experiment_file(folder / CONFIG)
+
+
+def write_config(folder: Path, experiment: Experiment) -> None:
+    """The words of a run, so that `coterie run --config` does it again."""
+    write(folder / CONFIG, to_toml(experiment.words()))
+
+
+def write_about(
+    folder: Path, federation: Federation, models: Sequence[Model], architecture: np.ndarray, status: str
+) -> dict[str, Any]:
+    """What a run was, for whoever finds the folder: versions, machine, data, and whether it is finished."""
+    known = {
+        "status": status,
+        "coterie": __version__,
+        "versions": {name: _version(name) for name in LIBRARIES},
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "data": checksum(federation),
+        "clients": federation.names,
+        "rows": {part: [len(rows) for rows in getattr(federation, part)] for part in ("train", "validation", "test")},
+        "groups": np.asarray(federation.groups).tolist(),
+        "classes": federation.classes,
+        "models": networks(models),
+        "architecture": architecture.tolist(),
+        "input_shape": list(federation.input_shape),
+    }
+    write(folder / ABOUT, json.dumps(known, indent=1))
+    return known
+
+
+def write_split(folder: Path, federation: Federation) -> None:
+    """How many rows of each class every client holds, where there are classes."""
+    if federation.classes and len(federation.y) and not (folder / SPLIT).exists():  # a server of real sites has no labels
+        write_table(label_counts(federation), folder / SPLIT)
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    temporary = path.with_suffix(".part")
+    pq.write_table(table, temporary, compression="zstd")
+    place(temporary, path)
+
+
+def networks(models: Sequence[Model]) -> list[dict[str, Any]]:
+    """The architectures of a run."""
+    return [{"name": m.name, "parameters": m.size} for m in models]
+
+
+@cache
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"
+
+
+def run_folder(base: Path, name: str) -> Path:
+    """An unused folder name that says what and when."""
+    first = base / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    folder, k = first, 2
+    while folder.exists():
+        folder, k = first.with_name(f"{first.name}-{k}"), k + 1
+    return folder

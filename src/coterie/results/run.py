@@ -1,0 +1,84 @@
+"""A run as it lies on disk: its words, its table, its models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from torch import nn
+
+from coterie.core.checkpoint import checkpoints
+from coterie.core.errors import BadInput
+from coterie.experiment.config import Experiment
+from coterie.results.folder import METRICS, read_about, read_experiment
+from coterie.results.models import load_model
+from coterie.results.table import Summary, Table, summarize, values
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished (or stopped) run: its words, its table, its models."""
+
+    folder: Path
+    experiment: Experiment
+    table: pa.Table = field(repr=False)
+    about: dict[str, Any] = field(repr=False)  # run.json
+
+    @property
+    def name(self) -> str:
+        return self.experiment.method
+
+    @property
+    def rows(self) -> np.ndarray:
+        """[N] test rows of each client."""
+        return np.array(self.about["rows"]["test"])
+
+    @property
+    def measure(self) -> str:
+        """What clients are judged by: "accuracy", or "loss" where the data have no classes."""
+        return "accuracy" if self.about["classes"] else "loss"
+
+    @property
+    def part(self) -> str:
+        """The part that results are shown on: "test", unless the run did not measure it."""
+        parts = self.experiment.schedule.parts
+        return "test" if "test" in parts else parts[-1]
+
+    @property
+    def views(self) -> list[str]:
+        """The models measured at the end: "personal", and what else the method looks at."""
+        last = pc.max(self.table["round"])
+        rows = self.table.filter((pc.field("round") == last) & (pc.field("part") == self.part))
+        return [str(view) for view in rows["view"].unique().to_pylist()]
+
+    def accuracy(self, part: str = "test", view: str = "personal") -> np.ndarray:
+        """[N] accuracy of every client at the last round; NaN without rows in the part."""
+        return values(self.table, "accuracy", part, view)[1]
+
+    def measured(self, part: str = "test", view: str = "personal") -> np.ndarray:
+        """[N] accuracy, or loss where the data have no classes, at the last round."""
+        return values(self.table, self.measure, part, view)[1]
+
+    def summary(self, part: str = "test", view: str = "personal") -> Summary:
+        """Mean, size-weighted mean, sample deviation and worst client."""
+        rows = np.array(self.about["rows"][part])
+        found = self.measured(part, view)
+        return summarize(found, rows if len(found) else found, least_is_worst=self.measure == "accuracy")
+
+    def model(self, client: int | str, build: Callable[[], nn.Module] | None = None) -> nn.Module:
+        """A client's own model, by its number or name, as a plain module ready to use."""
+        return load_model(self.folder, client, build)
+
+
+def load(folder: Path) -> Run:
+    """A run from its folder; one that was stopped as it stood at its last checkpoint."""
+    known = read_about(folder)
+    found = [p for p in (folder / METRICS, *(c / METRICS for c in reversed(checkpoints(folder)))) if p.exists()]
+    if not found:
+        raise BadInput(f"{folder} has no metrics yet: `coterie resume {folder}` goes on with it")
+    return Run(folder, read_experiment(folder), Table.read(found[0]).whole(), known)

@@ -1,0 +1,206 @@
+"""The run loop: stages, rounds, exchanges, evaluation. It knows the server; clients are the engine's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from coterie.core.method import Facts, Method, Stage
+from coterie.core.rng import stream
+from coterie.data.federation import Federation
+from coterie.engines.base import Engine, Measured, Moment, Traffic
+from coterie.experiment.schedule import Schedule
+from coterie.results.table import EVERYONE, Table, mean
+
+
+class Position(NamedTuple):
+    """Where a run stands: what a checkpoint holds beside the clients' states and the table."""
+
+    stage: int
+    round: int  # rounds of this stage that are done
+    server: Any
+
+
+class RoundReport(NamedTuple):
+    """What a round tells those who watch."""
+
+    stage: str
+    round: int  # of all stages together
+    rounds: int
+    clients: int  # that took part
+    seconds: float  # of the round, without evaluation
+    accuracy: float | None  # mean over clients on validation where there is any, when it was measured
+    loss: float | None
+
+
+def facts(federation: Federation, models: Sequence[Any], architecture: np.ndarray, schedule: Schedule) -> Facts:
+    """What a server may know."""
+    return Facts(
+        clients=federation.clients,
+        sizes=torch.as_tensor(federation.sizes, dtype=torch.get_default_dtype()),
+        rate=schedule.asked(federation.clients) / federation.clients,
+        groups=torch.as_tensor(np.asarray(federation.groups)),
+        models=tuple(models),
+        architecture=torch.as_tensor(architecture),
+        classes=federation.classes,
+        public=len(federation.public.x) if federation.public else 0,
+    )
+
+
+class Loop:
+    """A run under way: `go()` plays it to the end; `position`, `table` and the engine's states are all it is."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        federation: Federation,
+        schedule: Schedule,
+        seed: int,
+        position: Position | None = None,
+        answers: Mapping[tuple[str, int, int], set[int]] | None = None,  # (stage, round, exchange): who answered, to play again
+    ):
+        self.answers = answers
+        self.engine, self.federation, self.schedule, self.seed = engine, federation, schedule, seed
+        self.program = engine.programs[0]
+        self.facts = facts(federation, engine.models, engine.architecture, schedule)
+        self.everyone = list(range(federation.clients))
+        self.table = Table()
+        first = self.program[0].method
+        self.position = position or Position(0, 0, first.init(stream(seed, "init"), self.facts))
+        self.engine.stage = self.position.stage
+        self.lengths = [schedule.rounds if s.rounds is None else s.rounds for s in self.program]
+        self.engine.rounds = sum(self.lengths)
+
+    @property
+    def done(self) -> int:
+        """Rounds done in all stages."""
+        return sum(self.lengths[: self.position.stage]) + self.position.round
+
+    def go(self, after: Callable[[Loop, RoundReport], None] = lambda loop, report: None, until: int | None = None) -> None:
+        """Play rounds to the end (or until so many are done); `after` sees the run between rounds."""
+        while self.position.stage < len(self.program) and (until is None or self.done < until):
+            stage, number, server = self.position
+            if number == self.lengths[stage]:
+                if stage + 1 == len(self.program):
+                    return
+                self._enter(stage + 1)
+                continue
+            begin = time.perf_counter()
+            server, asked, traffic = self._round(self.program[stage], number, server)
+            seconds = time.perf_counter() - begin
+            self.position = Position(stage, number + 1, server)
+            after(self, self._note(self.program[stage], asked, traffic, seconds))
+
+    def _enter(self, stage: int) -> None:
+        enter = self.program[stage].enter
+        server = self.position.server if enter is None else enter(self.position.server, self.facts)
+        self.engine.enter(stage)
+        self.position = Position(stage, 0, server)
+
+    def _round(self, stage: Stage, number: int, server: Any) -> tuple[Any, list[int], Traffic]:
+        """All exchanges of one round."""
+        asked, averaged, answered = self._who(stage, number)
+        took_part = set(asked)
+        when = Moment(stage.name, number)
+        traffic = Traffic()
+        for k, exchange in enumerate(stage.method.round):
+            send = self._sender(exchange.send, server, stage.name, number, k)
+            storage = frozenset(t.untyped_storage().data_ptr() for t in pytree.tree_leaves(server) if isinstance(t, torch.Tensor))
+            if self.answers is not None:
+                answered = self.answers.get((stage.name, number, k), set())
+            replies, cost, took_part = self.engine.exchange(k, when, asked, send, answered, averaged, storage)
+            traffic = traffic.plus(cost)
+            if not len(replies.ids):
+                break  # nothing reached the server: it has nothing to base the next exchange on
+            with torch.no_grad():
+                server = exchange.receive(server, replies, stream(self.seed, "receive", stage.name, number, k))
+            asked = [i for i in asked if i in took_part]  # who was lost in one exchange is not asked in the next
+        return server, sorted(took_part), traffic
+
+    def _sender(self, send: Any, server: Any, *when: object) -> Callable[[int], Any]:
+        return lambda i: send(server, i, stream(self.seed, "send", *when, i))
+
+    def _who(self, stage: Stage, number: int) -> tuple[list[int], set[int], set[int]]:
+        """Who is asked to train, who is averaged, who answers."""
+        n = self.federation.clients
+        count = n if stage.everyone else self.schedule.asked(n)
+        picked = stream(self.seed, "sample", stage.name, number).choice(n, count, replace=False) if count < n else range(n)
+        averaged = {int(i) for i in picked}
+        asked = self.everyone if self.schedule.trains == "all" else sorted(averaged)
+        answered = set(asked)
+        if self.schedule.drop:
+            answered = {i for i in asked if stream(self.seed, "drop", stage.name, number, i).random() >= self.schedule.drop}
+        return asked, averaged, answered
+
+    def _note(self, stage: Stage, clients: list[int], traffic: Traffic, seconds: float) -> RoundReport:
+        """Write the round into the table: costs, notes, and the evaluation when it is due."""
+        done, total = self.done, sum(self.lengths)
+        costs = {
+            "bytes_down": traffic.down,
+            "bytes_broadcast": traffic.broadcast,
+            "bytes_up": traffic.up,
+            "steps": traffic.steps,
+            "gradients": traffic.gradients,
+            "clients": len(clients),
+            "seconds": seconds,
+        }
+        for metric, value in costs.items():
+            self.table.add(stage.name, done, np.array([EVERYONE]), "", "", metric, np.array([value]))
+        for metric, noted in self.engine.client_notes(clients).items():
+            ids = sorted(noted)
+            self.table.add(stage.name, done, np.array(ids), "", "", metric, np.array([noted[i] for i in ids]))
+        accuracy = loss = None
+        last_of_stage = self.position.round == self.lengths[self.position.stage]
+        if done % self.schedule.every == 0 or done == total or last_of_stage:
+            measured = self.evaluate(final=done == total)
+            for (view, part, metric), column in measured.items():
+                self.table.add(stage.name, done, np.arange(len(column)), view, part, metric, column)
+            part = "validation" if "validation" in self.schedule.parts else self.schedule.parts[-1]
+            if np.isnan(measured["personal", part, "accuracy"]).all():
+                part = self.schedule.parts[0]
+            accuracy, loss = mean(measured["personal", part, "accuracy"]), mean(measured["personal", part, "loss"])
+        return RoundReport(stage.name, done, total, len(clients), seconds, accuracy, loss)
+
+    def admit(self, federation: Federation) -> None:
+        """Newcomers after training: `federation` is this one with more clients at its end.
+
+        The server makes room where it keeps something for each client; then every newcomer joins and does one round's local
+        work by itself. Nobody else's model changes, and nothing is averaged.
+        """
+        old, new = self.federation.clients, federation.clients
+        method, server = self.program[self.position.stage].method, self.position.server
+        for _ in range(new - old):
+            server = method.admit(server) if method.admit else server
+        self.engine.take(federation)
+        more = np.arange(old, new) % len(self.engine.models)
+        self.engine.architecture = np.concatenate([self.engine.architecture, more])
+        self.federation, self.everyone = federation, list(range(new))
+        self.position = self.position._replace(server=server)
+        came = self.everyone[old:]
+        self.engine.exchange(0, self.when(), came, self.payload(), set(came), set())
+
+    def payload(self) -> Callable[[int], Any]:
+        """What the server would send now, for evaluation; not counted as traffic."""
+        stage = self.program[self.position.stage]
+        return self._sender(stage.method.round[0].send, self.position.server, stage.name, "evaluation")
+
+    def ask(self) -> tuple[list[int], Callable[[int], Any], Moment]:
+        """Who there is, what each would be sent now, and when: the arguments of an engine's questions."""
+        return self.everyone, self.payload(), self.when()
+
+    def when(self) -> Moment:
+        return Moment(self.program[self.position.stage].name, self.position.round)
+
+    def evaluate(self, final: bool = False) -> Measured:
+        """All clients, active or not, on every part of their data."""
+        return self.engine.evaluate(self.everyone, self.payload(), self.when(), self.schedule.parts, final)
+
+    def server_notes(self) -> dict[str, Any]:
+        """Matrices and vectors the method writes down (mixing weights, streams, ...)."""
+        method: Method = self.program[self.position.stage].method
+        return method.notes(self.position.server) if method.notes else {}

@@ -1,0 +1,87 @@
+"""A run as it goes: a line a round that others may read, and a lock that keeps a second process out."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coterie.core.errors import BadInput
+from coterie.running.loop import RoundReport
+
+FILE, LOCK = "progress.jsonl", ".lock"
+TRIES, GLANCE = 5, 0.05  # seconds: whoever looks whether a folder is in use holds its lock for an instant
+
+
+class Progress:
+    """`progress.jsonl`: what each round said, appended at once; on resume the rounds that are played again go."""
+
+    def __init__(self, folder: Path, done: int):
+        self.path = folder / FILE
+        kept = [line for line in lines(folder) if line["round"] <= done]
+        self.path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+
+    def add(self, report: RoundReport) -> None:
+        said = {k: None if v != v else v for k, v in report._asdict().items()}  # NaN is no JSON
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**said, "time": time.time()}) + "\n")
+
+
+def lines(folder: Path) -> list[dict]:
+    """The rounds a run has told of; a line that was cut off is left out."""
+    found = []
+    path = folder / FILE
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and isinstance(line.get("round"), int):
+            found.append(line)
+    return found
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Nobody else works on the folder meanwhile; the lock goes with the process, however it ends."""
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if not _taken(descriptor):
+            raise BadInput(f"{folder} is being worked on by another process: wait for it, or stop it first")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def busy(folder: Path) -> bool:
+    """Whether a process works on the folder now."""
+    if not (folder / LOCK).exists():
+        return False
+    descriptor = os.open(folder / LOCK, os.O_RDWR)
+    try:
+        return not _take(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    for _ in range(TRIES):
+        if _take(descriptor):
+            return True
+        time.sleep(GLANCE)
+    return False
+
+
+def _take(descriptor: int) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows: no lock, as before
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
