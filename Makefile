@@ -41,7 +41,7 @@ bench: $(READY) browser
 	$(BIN)/python benchmarks/large_report.py
 
 docs: $(READY)
-	$(BIN)/python tests/catalogue.py
+	PYTHONPATH=tests $(BIN)/python -m helpers.catalogue
 
 screenshots: $(READY) browser
 	rm -rf runs/screenshots

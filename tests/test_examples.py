@@ -1,11 +1,6 @@
 """The examples run as they stand."""
 
-import sys
-from pathlib import Path
-
 from coterie.methods.registry import METHODS
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 
 
 def test_own_method(tmp_path, capsys, monkeypatch):

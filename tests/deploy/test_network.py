@@ -1,0 +1,483 @@
+"""Messages, states at home, privacy, and a server and sites that are made from their files."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from coterie.core.errors import BadInput
+from coterie.core.point import Point, Vector
+from coterie.data.dealing import build
+from coterie.deploy.files import (
+    Address,
+    Home,
+    Privacy,
+    Rules,
+    Server,
+    Shape,
+    Site,
+    Sites,
+    write_server,
+    write_site,
+)
+from coterie.deploy.privacy import change_norm, entropy, protect
+from coterie.deploy.replay import journal, largest_difference, overhead, replay
+from coterie.deploy.rows import read_rows
+from coterie.deploy.store import Kept, Store
+from coterie.experiment.values import to_toml
+from helpers.federations import float64, play, tiny
+from helpers.town import BytesGrid, Lines, town
+
+# isort: split
+from coterie.deploy import app, wire
+from coterie.deploy.site import open_site, serve
+from coterie.experiment.schedule import Schedule
+from coterie_relay import frames, packed, unpacked
+from coterie_relay.frames import BadFrame, Frame
+
+NAMES = ("east", "north", "south")
+
+
+# Messages
+
+
+def trees():
+    point = Point({"a.weight": torch.randn(2, 3), "a.bias": torch.randn(2)}, {"n": torch.tensor(3)})
+    yield point
+    yield (point, [Vector({"a": torch.randn(1)}), {"mask": torch.tensor([True, False]), "k": torch.tensor(2**40)}], ())
+    yield {
+        "half": torch.randn(3).half(),
+        "double": torch.randn(2).double(),
+        "empty": torch.zeros(0, 4),
+        "byte": torch.tensor([1]).byte(),
+    }
+    yield ()
+
+
+@pytest.mark.parametrize("tree", list(trees()))
+def test_a_message_gives_back_what_was_sent(tree):
+    frame = wire.pack({"kind": "x", "number": 0.1}, tree)
+    content = wire.unpack(unpacked(packed(frame)))
+    assert content.head["number"] == 0.1
+    a, spec = torch.utils._pytree.tree_flatten(tree)
+    b, back = torch.utils._pytree.tree_flatten(content.tree())
+    assert spec == back
+    assert all(p.dtype == q.dtype and torch.equal(p, q) for p, q in zip(a, b, strict=True))
+    assert torch.utils._pytree.tree_structure(wire.fitting(content, tree)) == spec
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"table": [["object", [2]]]}, "damaged"),
+        ({"table": [["float32", [-2]]]}, "make no sense"),
+        ({"table": [["float32", [2] * 40]]}, "make no sense"),
+        ({"table": [["float32", [2**40]]]}, "need 4,398,046,511,104 bytes"),
+        ({"table": "no"}, "damaged"),
+        ({"tree": 3}, "make no sense"),
+        ({"digest": "0"}, "not as they were sent"),
+    ],
+)
+def test_a_message_that_makes_no_sense_is_refused(change, match):
+    frame = wire.pack({}, torch.zeros(2))
+    head = json.dumps(json.loads(frame.head) | change)
+    with pytest.raises(BadInput, match=match):
+        wire.unpack(frame._replace(head=head))
+
+
+@pytest.mark.parametrize("name", ["subprocess:Popen", "antigravity:Fly", "os:system", "collections:namedtuple"])
+def test_nothing_that_a_message_names_is_run_or_imported(name):
+    frame = wire.pack({}, ())
+    head = json.dumps(json.loads(frame.head) | {"tree": {"named": name, "items": [{"value": "x"}]}})
+    with pytest.raises(BadInput, match="not loaded here"):
+        wire.unpack(frame._replace(head=head)).tree()
+    assert "antigravity" not in sys.modules
+
+
+def test_the_relay_imports_neither_torch_nor_coterie():
+    code = "import sys, coterie_relay; print([m for m in sys.modules if m.split('.')[0] in ('torch', 'coterie', 'pyarrow')])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_a_relay_without_its_site_says_so(tmp_path):
+    grid = BytesGrid()
+    grid.nodes = {1: tmp_path / "nobody"}
+    roll = app.Roll(grid, ["north"], lambda: wire.pack({"kind": "hello", "words": {}}), say=(lines := Lines()))
+    assert roll.look() == []
+    assert lines.has("a site was refused", "the site's process does not answer", "`coterie site`")
+
+
+def test_a_frame_that_is_cut_off_or_too_large_is_refused(tmp_path):
+    import socket
+
+    for data, match in ((b"GET / HTTP/1.1\r\n" + b"\0" * 30, "no message of coterie"), (b"coterie\n", "ended in the middle")):
+        one, other = socket.socketpair()
+        with one, other:
+            one.sendall(data)
+            one.close()
+            with pytest.raises(BadFrame, match=match):
+                frames.receive(other)
+    one, other = socket.socketpair()
+    with one, other:
+        one.sendall(frames.SIZES.pack(frames.MAGIC, 1, 10, 2**40))
+        with pytest.raises(BadFrame, match="too large"):
+            frames.receive(other)
+
+
+# States at home
+
+
+def test_a_state_is_there_whole_or_not_at_all(tmp_path):
+    store = Store(tmp_path / "state", lines := Lines())
+    store.save("abcdef01", "0-0-0", Kept(0, {"w": torch.arange(3.0)[None]}))
+    assert torch.equal(store.load("abcdef01", "0-0-0").state["w"], torch.arange(3.0)[None])
+    assert store.load("abcdef01", "0-1-0") is None
+    path = tmp_path / "state" / "abcdef01" / "0-0-0" / "state.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert store.load("abcdef01", "0-0-0") is None
+    assert lines.has("cannot be read", "damaged")
+
+
+def test_states_that_nobody_names_go_and_two_runs_stay(tmp_path):
+    store = Store(tmp_path, Lines())
+    for number, run in enumerate(("aaaaaaaa", "bbbbbbbb", "cccccccc")):
+        for token in ("0-0-0", "0-1-0", "0-2-0"):
+            store.save(run, token, Kept(0, ()))
+        os.utime(tmp_path / run, (number, number))
+    store.keep("cccccccc", {"0-1-0", "0-2-0"})
+    assert store.tokens("cccccccc") == {"0-1-0", "0-2-0"}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bbbbbbbb", "cccccccc"]
+
+
+@pytest.mark.parametrize(
+    ("run", "token"), [("../../etc", "0-0-0"), ("abcdef01", "../0-0-0"), ("abcdef01", "/tmp/x"), ("", "0-0-0")]
+)
+def test_a_message_cannot_name_a_place_outside_the_store(run, token, tmp_path):
+    store = Store(tmp_path / "state", Lines())
+    for act in (lambda: store.load(run, token), lambda: store.save(run, token, Kept(0, ()))):
+        with pytest.raises(BadInput, match="is no name of"):
+            act()
+    assert not (tmp_path / "state").exists()
+
+
+# Privacy
+
+
+def model(value):
+    buffers = {"count": torch.tensor(7), "mean": torch.zeros(2)}
+    return Point({"w": torch.full((4, 2), value), "b": torch.full((2,), value)}, buffers)
+
+
+def test_a_change_is_clipped_to_exactly_the_norm_and_keeps_its_direction():
+    sent, upload = model(1.0), model(3.0)
+    out = protect(upload, sent, 0.5, 0.0, np.random.default_rng(0))
+    assert change_norm(out, sent) == pytest.approx(0.5, rel=1e-6)
+    assert torch.allclose((out - sent).params["w"] / 2, ((upload - sent) * (0.5 / change_norm(upload, sent))).params["w"] / 2)
+    assert out.buffers["count"] == 7
+    assert protect(upload, sent, 1e6, 0.0, np.random.default_rng(0)).params["w"].allclose(upload.params["w"])
+    assert protect(upload, sent, 0.0, 0.0, np.random.default_rng(0)) is upload
+
+
+def test_noise_has_the_deviation_it_says_and_leaves_whole_numbers_alone():
+    sent = Point({"w": torch.zeros(400, 500)})
+    upload = (Point({"w": torch.full((400, 500), 0.01)}), torch.arange(5))
+    out, ids = protect(upload, (sent, torch.arange(2)), 2.0, 1.5, np.random.default_rng(0))
+    noise = out.params["w"] - upload[0].params["w"] * 2.0 / change_norm(upload, (sent,))
+    assert float(noise.std()) == pytest.approx(3.0, rel=0.01)
+    assert abs(float(noise.mean())) < 0.02
+    assert torch.equal(ids, torch.arange(5))
+
+
+def test_what_an_upload_is_measured_from():
+    """The model that was sent, the first of a stack, or nothing."""
+    sent, upload = model(1.0), model(1.5)
+    stacked = torch.utils._pytree.tree_map(lambda t: torch.stack([t, t + 100]), sent)
+    for payload in (sent, (torch.tensor(3), {"deep": sent}), (stacked, torch.tensor(1))):
+        assert change_norm((upload, torch.arange(3)), payload) == pytest.approx(change_norm(upload, sent))
+    assert change_norm(upload, torch.tensor(3)) == pytest.approx(1.5 * 10**0.5)
+    assert change_norm((upload, torch.tensor([3.0, 4.0])), sent) == pytest.approx((change_norm(upload, sent) ** 2 + 25) ** 0.5)
+
+
+def test_noise_of_a_site_cannot_be_drawn_again():
+    assert not np.array_equal(entropy().random(4), entropy().random(4))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "persfl", "fedfomo", "scaffold"])
+def test_a_site_clips_what_it_sends_and_not_what_it_keeps(name, tmp_path):
+    with float64(), town(tmp_path, name, tiny(2), privacy=(1e-3, 0.0)) as here:
+        loop = here.loop(Schedule(rounds=1, evaluate=1000))
+        sent, got = [], []
+        exchange, original = loop.program[0].method.round[0], loop.engine.replies
+        loop.engine.replies = lambda uploads, when: got.extend(uploads) or original(uploads, when)
+        sent = [exchange.send(loop.position.server, i, np.random.default_rng(0)) for i in range(2)]
+        loop.go(until=1)
+        for upload in got:
+            for k, i in enumerate(upload.clients):
+                one = torch.utils._pytree.tree_map(lambda t: t[k], upload.upload)
+                assert change_norm(one, sent[i]) <= 1e-3 * (1 + 1e-9)
+        local = play(name, here.federation, here.models, until=1)
+        kept = here.site(0).store.load(loop.engine.run, "0-0-0")
+        theirs = local.engine.states[0].gather([0])
+        for a, b in zip(*(torch.utils._pytree.tree_leaves(t) for t in (kept.state, theirs)), strict=True):
+            torch.testing.assert_close(a, b)
+
+
+# A server and its sites, from files
+
+
+def make_federation(folder, method="fedavg", rounds=2, public=0, model=None, server=None, options=None):
+    """The folders that `coterie federation init` makes, with a CSV of digits at every site."""
+    x, y = load_digits(return_X_y=True)
+    x = x[:, 20:36].round(1)
+    (folder / "files").mkdir(parents=True)
+    head = ",".join(f"p{k}" for k in range(16)) + ",label"
+    for i, name in enumerate(NAMES):
+        rows = slice(40 * i, 40 * i + 30 + 5 * i)
+        np.savetxt(folder / "files" / f"{name}.csv", np.c_[x[rows], y[rows]], "%g", ",", header=head, comments="")
+        site = folder / "sites" / name
+        site.mkdir(parents=True)
+        home = Home(name, "localhost:8443", str(folder / "files" / f"{name}.csv"), public="public.csv" if public else "")
+        write_site(site, Site(home, Privacy()))
+    place = folder / "server"
+    place.mkdir()
+    shape = Shape(10, 16, public="public.csv" if public else "", validation=0.25, test=0.25, seed=3)
+    words = {"server": Address(), "sites": Sites(NAMES), "rules": Rules(0.5, 5.0, 2), "data": shape, "privacy": Privacy()}
+    write_server(place, Server(**(words | (server or {}))))
+    if public:
+        for where in (place, *(folder / "sites" / name for name in NAMES)):
+            np.savetxt(where / "public.csv", np.c_[x[-public:], y[-public:]], "%g", ",", header=head, comments="")
+    experiment = {"method": method, "seed": 5, "train": {"batch": 8}, "schedule": {"rounds": rounds}, "options": options or {}}
+    (place / "experiment.toml").write_text(to_toml({**experiment, "model": model or {"name": "mlr"}}))
+    return place
+
+
+@contextmanager
+def open_sites(folder, names=NAMES):
+    """The sites of a folder at their sockets, as threads; a grid that reaches them, and what they said."""
+    grid, lines, stops = BytesGrid(), Lines(), []
+    for number, name in enumerate(names):
+        path, stop, ready = folder / f"{name}.sock", threading.Event(), threading.Event()
+
+        def say(line, ready=ready):
+            lines(line)
+            ready.set()
+
+        thread = threading.Thread(target=serve, args=(folder / "sites" / name, path, say, stop.is_set), daemon=True)
+        thread.start()
+        assert ready.wait(20)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        stops.append((stop, thread))
+        grid.nodes[number + 1] = path
+    try:
+        yield grid, lines
+    finally:
+        for stop, _ in stops:
+            stop.set()
+        for _, thread in stops:
+            thread.join()
+
+
+def simulated(folder):
+    """The same rows in a simulation over a folder with one file a client."""
+    return build(folder / "files", seed=3, validation=0.25, test=0.25)
+
+
+def model_files(folder):
+    return {i: folder / "sites" / name / "model.safetensors" for i, name in enumerate(NAMES)}
+
+
+def test_a_run_of_real_sites_leaves_what_any_run_leaves_and_equals_a_simulation(tmp_path):
+    """The ServerApp's main from the run's configuration; the journal replayed by the local engine gives the sites' models."""
+    from flwr.app import Context, RecordDict
+
+    place = make_federation(tmp_path)
+    with open_sites(tmp_path) as (grid, said):
+        app.app(grid, Context(1, 1, {}, RecordDict(), {"folder": str(place)}))
+    run = app.load(place / "run")
+    assert run.about["clients"] == list(NAMES)
+    assert run.about["status"] == "finished"
+    assert np.isfinite(run.accuracy()).all()
+    assert not (place / "run" / "split.parquet").exists()
+    loop = replay(place / "run", simulated(tmp_path))
+    assert largest_difference(loop, model_files(tmp_path)) < 1e-5
+    np.testing.assert_allclose(run.accuracy(), loop.evaluate()["personal", "test", "accuracy"], atol=1e-6)
+    assert "finished" in (place / "federation.log").read_text()
+    assert said.has("the run is over", "model.safetensors")
+    exchanges, rounds = overhead(place / "run")
+    assert len(exchanges) == len(journal(place / "run")) >= len(rounds)
+    assert min(exchanges) >= 0
+    assert sum(rounds) == pytest.approx(sum(exchanges))
+
+
+def test_two_architectures_public_rows_and_a_site_that_comes_late(tmp_path):
+    place = make_federation(tmp_path, "ktpfl", 2, 40, {"name": "mlr,dnn", "hidden": 4}, options={"draw": 20, "public_batch": 8})
+    with open_sites(tmp_path) as (grid, _):
+        grid.offline = {3}
+        waiting = Lines()
+        thread = threading.Thread(target=app.play, args=(grid, place, waiting), daemon=True)
+        thread.start()
+        while not waiting.has("waiting for"):
+            time.sleep(0.01)
+        assert waiting.has("waiting for south")
+        grid.offline = set()
+        thread.join(60)
+    assert waiting.has("finished")
+    federation = simulated(tmp_path)._replace(public=app.read_plan(place).public)
+    assert largest_difference(replay(place / "run", federation), model_files(tmp_path)) < 1e-5
+
+
+def test_a_run_goes_on_from_its_checkpoint_and_a_finished_one_gives_its_models_again(tmp_path):
+    place = make_federation(tmp_path, "ditto", 3)
+    with open_sites(tmp_path) as (grid, _):
+        count = []
+
+        def spoil(node, question, reply):
+            count.append(question.metadata.message_type)
+            if count.count("train") > 7:  # in the third round
+                raise KeyboardInterrupt
+            return reply
+
+        grid.spoil = spoil
+        with pytest.raises(KeyboardInterrupt):
+            app.play(grid, place, Lines())
+        grid.spoil = lambda node, question, reply: reply
+        grid.offline = {2}  # nobody waits for it: how many rows it has is known
+        app.play(grid, place, lines := Lines())
+        assert lines.has("going on after round 2 of 3")
+        assert lines.has("at the end north is not there", "it will when the server is started again")
+        assert not model_files(tmp_path)[1].exists()
+        grid.offline = set()
+        app.play(grid, place, Lines())
+    assert [sorted(line["answered"]) for line in journal(place / "run")] == [[0, 1, 2], [0, 1, 2], [0, 2]]
+    assert largest_difference(replay(place / "run", simulated(tmp_path)), model_files(tmp_path)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda rows: "label,p0\n" + "1,2\n" * 30, r"rows of shape \[1\], but this federation works on \[16\]"),
+        (lambda rows: rows.replace(",9\n", ",11\n"), "label '11', which this federation does not know"),
+        (lambda rows: "\n".join(rows.splitlines()[:3]), "none of them in its"),
+        (lambda rows: rows.replace("p0,p1", "p1,p0"), "feature columns of 'south' are not those of 'east'"),
+    ],
+)
+def test_a_site_whose_rows_do_not_fit_is_refused_with_a_clear_line(change, match, tmp_path):
+    place = make_federation(tmp_path)
+    path = tmp_path / "files" / "south.csv"
+    path.write_text(change(path.read_text()))
+    with open_sites(tmp_path) as (grid, _):
+        plan, told, lines = app.read_plan(place), {}, Lines()
+        hello = wire.pack({"kind": "hello", "words": plan.words})
+        roll = app.Roll(grid, NAMES, lambda: hello, lambda i, head: app._admit(plan, told, i, head), lines)
+        assert roll.look() == [0, 1]
+    import re
+
+    assert re.search(match, "\n".join(lines)), lines
+
+
+def test_a_site_refuses_words_that_are_not_its_own(tmp_path):
+    place = make_federation(tmp_path, public=10)
+    site = open_site(tmp_path / "sites" / "east", Lines())
+    words = app.read_plan(place).words
+
+    def error(**changes):
+        return wire.unpack(site.answer(wire.pack({"kind": "hello", "words": words | changes}))).head["error"]
+
+    assert error() == ""
+    assert "unknown method 'os.system'" in error(method="os.system")
+    assert "python:" in error(model={"name": "python:evil"})
+    assert "is not the public file of this federation" in error(public="0" * 32)
+    assert "deals networks that it does not name" in error(architecture=[5])
+    assert "batch" in error(train={"batch": "many"})
+    head = {"kind": "train", "words": words, "run": "abcdef01", "site": 0, "name": "west", "rows": {}, "stage": 0, "round": 0}
+    assert "for site 'west', this is 'east'" in wire.unpack(site.answer(wire.pack(head))).head["error"]
+    assert "have changed since the run began" in wire.unpack(site.answer(wire.pack(head | {"name": "east"}))).head["error"]
+    assert "schema 7" in wire.unpack(site.answer(Frame(7, "{}", b""))).head["error"]
+    assert "damaged" in wire.unpack(site.answer(Frame(1, "", b""))).head["error"]
+
+
+def test_labels_are_numbered_as_the_server_says(tmp_path):
+    (tmp_path / "a.csv").write_text("x,label\n" + "1,cat\n2,dog\n" * 5)
+    rows = read_rows(tmp_path / "a.csv", "label")
+    from coterie.deploy.rows import numbers
+
+    assert numbers(rows, Shape(3, 1, labels=("dog", "bird", "cat")))[:2].tolist() == [2, 0]
+
+
+def test_a_journal_that_is_none_and_other_rows_are_refused(tmp_path):
+    with pytest.raises(BadInput, match=r"no answers\.jsonl"):
+        journal(tmp_path)
+    place = make_federation(tmp_path)
+    with open_sites(tmp_path) as (grid, _):
+        app.play(grid, place, Lines())
+    with pytest.raises(BadInput, match="other rows or another order"):
+        replay(place / "run", build(tmp_path / "files", seed=3, validation=0.2, test=0.25))
+
+
+def test_a_lost_state_is_replayed_too(tmp_path):
+    place = make_federation(tmp_path, "ditto", 3)
+    with open_sites(tmp_path) as (grid, _):
+
+        def spoil(node, question, reply):
+            head = json.loads(unpacked(question.content).head)
+            if node == 1 and head["kind"] == "train" and head["round"] == 0:
+                spoil.site = Path(tmp_path / "sites" / "east" / "state" / head["run"])
+            if node == 3 and head["kind"] == "train" and head["round"] == 0:
+                Store(spoil.site.parent, Lines()).keep(spoil.site.name, set())
+            return reply
+
+        grid.spoil = spoil
+        app.play(grid, place, lines := Lines())
+    assert lines.has("east", "lost its state")
+    assert [line["anew"] for line in journal(place / "run")] == [[], [], [0]] or [
+        line["anew"] for line in journal(place / "run")
+    ] == [[], [0], []]
+    assert largest_difference(replay(place / "run", simulated(tmp_path)), model_files(tmp_path)) < 1e-5
+
+
+@pytest.mark.parametrize("method", ["apfl", "fedamp"])
+def test_a_site_that_is_added_to_a_run_under_way_takes_part(method, tmp_path):
+    place = make_federation(tmp_path, method, 3)
+    server = app.read_server(place)
+    write_server(place, server._replace(sites=Sites(NAMES[:2])))
+    with open_sites(tmp_path) as (grid, _):
+        grid.offline = {3}
+        stop = Lines()
+
+        def say(line):
+            stop(line)
+            if "round 2 of 3" in line:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            app.play(grid, place, say)
+        write_server(place, server)
+        grid.offline = set()
+        run = app.play(grid, place, lines := Lines())
+    assert lines.has("new in this run: south")
+    assert run.about["clients"] == list(NAMES)
+    assert [line["answered"] for line in journal(place / "run") if "came" not in line] == [[0, 1], [0, 1], [0, 1, 2]]
+    assert np.isfinite(run.accuracy()).all()
+    assert all(path.exists() for path in model_files(tmp_path).values())
+    with pytest.raises(BadInput, match="south came to"):
+        replay(place / "run", simulated(tmp_path))
+
+
+def test_a_site_that_is_removed_is_neither_waited_for_nor_asked(tmp_path):
+    place = make_federation(tmp_path, "fedfomo", server={"sites": Sites(NAMES, ("north",))})
+    with open_sites(tmp_path, ("east", "south")) as (grid, _):
+        run = app.play(grid, place, lines := Lines())
+    assert run.about["rows"]["train"][1] == 0
+    assert np.isnan(run.accuracy()).tolist() == [False, True, False]
+    assert all(line["asked"] == [0, 2] for line in journal(place / "run"))
+    assert not lines.has("north")

@@ -1,0 +1,124 @@
+"""The table of docs/methods.md, measured from the code: `python tests/catalogue.py` writes it."""
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from coterie.methods.registry import METHODS
+from helpers.federations import MODELS, play, tiny, tiny_model
+
+PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
+BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+# Parts of the tiny network 6-h-3: what layer-wise methods send and keep. Two floats are the 8-byte seed of the common start.
+BASE, HEAD = lambda h: 7 * h, lambda h: 3 * h + 3
+PARTS = {
+    **{(name, "up"): ("base", BASE) for name in ("fedper", "fedrep")},
+    **{(name, way): ("base + 2", lambda h: BASE(h) + 2) for name in ("fedper", "fedrep") for way in ("down", "server")},
+    **{(name, "client"): ("head", HEAD) for name in ("fedper", "fedrep")},
+    ("lgfedavg", "up"): ("head", HEAD),
+    **{("lgfedavg", way): ("head + 2", lambda h: HEAD(h) + 2) for way in ("down", "server")},
+    ("lgfedavg", "client"): ("base", BASE),
+    ("fedala", "client"): ("d + head + 2", lambda h: 13 * h + 8),
+    ("fedbn", "client"): ("norm and its statistics", lambda h: 4 * h + 2),
+    ("fedbn", "up"): ("d - norm", lambda h: 10 * h + 3),
+    **{("fedbn", way): ("d - norm + 2", lambda h: 10 * h + 5) for way in ("down", "server")},
+}
+NEWCOMERS = {
+    "persfl": "distils from its best kept global model, or from the last",
+    "persfl-gd": "distils from its best kept global model, or from the last",
+    "selffl": "`admit`: starts at theta, plain steps until it has a history",
+}
+
+
+def floats(tree) -> float:
+    """Numbers of four bytes in a tree."""
+    return sum(t.nbytes / 4 for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor))
+
+
+def measured(name: str, hidden: int, clients: int) -> dict[str, float]:
+    """Floats down and up a client and round in the main stage, and floats of state kept."""
+    norm = name in MODELS
+    loop = play(name, tiny(clients), [tiny_model(hidden, norm=norm)], rounds=3)
+    rows = loop.table.whole().to_pylist()
+    last = max(r["round"] for r in rows if r["stage"] == "train")
+    cost = {r["metric"]: r["value"] for r in rows if r["round"] == last and r["client"] == -1}
+    stack = loop.engine.states[0].everything()[1]
+    return {
+        "down": cost["bytes_down"] / 4 / clients,
+        "up": cost["bytes_up"] / 4 / clients,
+        "client": floats(stack) / clients,
+        "server": float(floats(loop.position.server)),
+    }
+
+
+def size(name: str, hidden: int) -> int:
+    return tiny_model(hidden, norm=name in MODELS).size
+
+
+def formula(name: str, key: str, figures: dict[tuple[int, int], float]) -> str:
+    """A named part of the model where a method sends one, else a d + c N d + b + e N + f N^2 fitted to all measurements."""
+    if (name, key) in PARTS:
+        words, part = PARTS[name, key]
+        assert all(round(value) == part(h) for (h, _), value in figures.items()), (name, key, figures)
+        return words
+    if (name, key) == ("pfedhn", "server"):
+        return "the hyper-network and its momentum: some 200 d"
+    matrix = np.array([[size(name, h), n * size(name, h), 1.0, n, n * n] for h, n in figures])
+    fit, *_ = np.linalg.lstsq(matrix, np.array(list(figures.values())), rcond=None)
+    shown = [_term(value, unit) for value, unit in zip(fit, ("d", "N d", "", "N", "N^2"), strict=True) if abs(value) > 0.02]
+    return " + ".join(shown).replace("+ -", "- ") or "0"
+
+
+def _term(value: float, unit: str) -> str:
+    number = f"{value:.2f}".rstrip("0").rstrip(".")
+    return f"{number} {unit}".strip() if not unit or number not in ("1",) else unit
+
+
+def paper(name: str) -> str:
+    text = inspect.getdoc(inspect.getmodule(METHODS[name])) or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def newcomer(name: str, down: str, server: str, admits: bool) -> str:
+    if name in NEWCOMERS:
+        return NEWCOMERS[name]
+    if admits:
+        return "the server makes room (`admit`), then it starts at what it is sent"
+    if "N" in server:
+        return "none: the server knows its clients from the start"
+    return "starts alone at the common start" if down in ("2", "62") else "starts at what the server sends"
+
+
+def table() -> str:
+    """One row a method."""
+    places = [(hidden, clients) for hidden in (4, 9) for clients in (6, 8, 11)]
+    lines = [
+        "| method | paper | down | up | kept by a client | kept by the server | mixed networks | sampling | newcomer |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name in METHODS:
+        figures = {place: measured(name, *place) for place in places}
+        columns = {key: formula(name, key, {p: f[key] for p, f in figures.items()}) for key in ("down", "up", "client", "server")}
+        program = play(name, until=0).program
+        mixed = "yes" if all(s.method.mixed for s in program) else "no"
+        admits = any(s.method.admit for s in program)
+        lines.append(
+            f"| {name} | {paper(name)} | {columns['down']} | {columns['up']} | {columns['client']} | {columns['server']} "
+            f"| {mixed} | yes | {newcomer(name, columns['down'], columns['server'], admits)} |"
+        )
+    return "\n".join(lines)
+
+
+def written() -> str:
+    """The table as the page has it."""
+    return PAGE.read_text().split(BEGIN)[1].split(END)[0].strip()
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text()
+    before, rest = text.split(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}")
+    print(f"wrote the table of {len(METHODS)} methods")

@@ -1,0 +1,56 @@
+"""What tests of whole runs share: few words, a run that stops, what must not change, a small table."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+
+from coterie.data.own import from_arrays
+from coterie.experiment.config import Experiment, change
+from coterie.results.run import load
+
+SMALL = {"clients": 4, "rows": 160, "classes-each": 4, "hidden": 6, "batch": 8, "rounds": 4, "evaluate": 2, "checkpoint": 1}
+FAST = {"path": "vectorized", "width": 20, "compile": "no", "threads": 1}
+IMAGES = SMALL | FAST  # a few digits for a few clients, in one fixed way
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_at(round: int):
+    def watch(report):
+        if report.round == round:
+            raise Stopped
+
+    return watch
+
+
+def experiment(**words) -> Experiment:
+    return change(Experiment(), IMAGES | words)
+
+
+def results(folder: Path) -> tuple[dict[str, bytes], list]:
+    """All that must not change: the models, byte by byte, and the metrics but the seconds."""
+    table = load(folder).table
+    rows = table.filter(pc.field("metric") != "seconds").to_pylist()
+    for row in rows:
+        row["value"] = np.float64(row["value"]).tobytes()  # bits, and NaN equal to itself
+    return {p.name: p.read_bytes() for p in sorted((folder / "models").iterdir())}, rows
+
+
+def write_csv(path: Path, rows: int = 60, clients: int = 3, cell: str = "") -> Path:
+    rng = np.random.default_rng(0)
+    lines = ["client,a,b,label"]
+    for r in range(rows):
+        a, b = rng.normal(size=2)
+        lines.append(f"site{r % clients},{cell if cell and r == 7 else f'{a:.4f}'},{b:.4f},{'yes' if a > b else 'no'}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def arrays(clients: bool = True):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(120, 6)).astype(np.float32)
+    y = np.where(x[:, 0] > 0, "up", "down")
+    return from_arrays(x, y, np.arange(120) % 4 if clients else None, name="mine")

@@ -1,0 +1,215 @@
+"""A federation in one process: the real ClientApp and site sockets, and a Grid that turns every message into bytes and back."""
+
+import socket
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.torch import load_file
+
+from coterie.core.method import stages
+from coterie.deploy.files import Privacy, Rules
+from coterie.engines.local.engine import LocalEngine
+from coterie.experiment.schedule import Schedule
+from coterie.methods.registry import METHODS
+from coterie.running.loop import Loop
+from helpers.federations import MODELS, OPTIONS, TRAIN, tiny, tiny_model
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of click, by what Flower imports
+    from flwr.app import Context, Message, RecordDict
+    from flwr.app.error import Error
+    from flwr.common.serde import message_from_proto, message_to_proto
+    from flwr.proto.message_pb2 import Message as ProtoMessage
+    from flwr.proto.node_pb2 import NodeInfo
+    from flwr.serverapp import Grid
+    from flwr.supercore.task_identity import TaskIdentity
+
+    import coterie_relay
+    from coterie.deploy.flower_engine import FlowerEngine
+    from coterie.deploy.roll import Roll
+    from coterie.deploy.site import ALONE, Site, attend
+    from coterie.deploy.wire import digest, pack
+    from coterie_relay import packed, unpacked
+
+__all__ = ["RULES", "BytesGrid", "Error", "Lines", "Message", "Town", "digest", "finish", "packed", "town", "unpacked"]
+
+RULES = Rules(needed=0.5, deadline=1.0, tries=2)
+PARTS = ("train", "validation", "test")
+
+
+class Lines(list):
+    """What was said, in order."""
+
+    def __call__(self, line: str) -> None:
+        self.append(line)
+
+    def has(self, *words: str) -> bool:
+        return any(all(word in line for word in words) for line in self)
+
+
+class BytesGrid(Grid):
+    """Nodes of this process; `spoil` may change a reply, or lose it by giving None."""
+
+    def __init__(self) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        self.nodes: dict[int, Path] = {}  # node id -> the site's socket
+        self.registered: dict[int, str] = {}  # what a node's key was registered for
+        self.offline: set[int] = set()
+        self.activated: dict[int, str] = {}  # when a node came online
+        self.spoil: Callable[[int, Message, Message], Message | None] = lambda node, question, reply: reply
+        self.seen: list[bytes] = []
+        self._replies: dict[str, Message] = {}
+        self._count = 0
+
+    def set_run(self, run: Any) -> None: ...
+
+    @property
+    def run(self) -> Any:
+        return None
+
+    def create_message(self, *given: Any, **named: Any) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> list[int]:
+        return [n for n in self.nodes if n not in self.offline]
+
+    def get_nodes(self) -> list[NodeInfo]:
+        return [
+            NodeInfo(node_id=n, name=self.registered.get(n, ""), last_activated_at=self.activated.get(n, ""))
+            for n in self.get_node_ids()
+        ]
+
+    def push_messages(self, messages: Any) -> list[str]:
+        pushed = []
+        for message in messages:
+            self._count += 1
+            message.metadata.__dict__["_message_id"] = str(self._count)
+            question, node = self._carried(message), message.metadata.dst_node_id
+            context = Context(1, node, {"socket": str(self.nodes[node])}, RecordDict(), {})
+            try:
+                reply = coterie_relay.app(question, context)
+            except Exception as problem:  # as a SuperNode tells it
+                reply = Message(Error(2, repr(problem)), reply_to=question)
+            spoilt = self.spoil(node, question, self._carried(reply))
+            if spoilt is not None:
+                self._replies[str(self._count)] = spoilt
+            pushed.append(str(self._count))
+        return pushed
+
+    def pull_messages(self, message_ids: Any) -> list[Message]:
+        return [self._replies.pop(number) for number in message_ids if number in self._replies]
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+        raise NotImplementedError
+
+    def _carried(self, message: Message) -> Message:
+        """The message after a trip over the wire."""
+        data = message_to_proto(message).SerializeToString()
+        self.seen.append(data)
+        proto = ProtoMessage()
+        proto.ParseFromString(data)
+        return message_from_proto(proto)
+
+
+class Town:
+    """Sites of a federation behind sockets, and the server's side of them."""
+
+    def __init__(self, folder: Path, federation: Any, models: list[Any], programs: list[Any], seed: int, privacy: Privacy):
+        self.folder, self.federation, self.models, self.programs, self.seed = folder, federation, models, programs, seed
+        self.architecture = np.arange(federation.clients) % len(models)
+        self.grid, self.lines, self._stops = BytesGrid(), Lines(), {}
+        self.privacy = privacy
+        for i in range(federation.clients):
+            self.open(i)
+
+    def site(self, i: int) -> Site:
+        """Client i as a site: it has its own rows only."""
+        none = np.zeros(0, np.int64)
+        own = {part: [rows if k == i else none for k, rows in enumerate(getattr(self.federation, part))] for part in PARTS}
+        federation = self.federation._replace(**own)
+        engine = LocalEngine(federation, self.models, self.programs, self.architecture, self.seed, [ALONE] * len(self.models))
+        rows = {part: len(own[part][i]) for part in PARTS}
+        home = self.folder / f"site-{i}"
+        home.mkdir(exist_ok=True)
+        return Site(
+            federation.names[i],
+            home,
+            lambda words: {"rows": rows},
+            lambda words, n: (engine, federation),
+            self.privacy,
+            self.lines,
+        )
+
+    def open(self, i: int, node: int | None = None, site: Site | None = None) -> None:
+        """Start a site's process, as a thread; under a new node id where one is given."""
+        path, stop = self.folder / f"s{i}", threading.Event()
+        site = site or self.site(i)
+        ready = threading.Event()
+        thread = threading.Thread(target=attend, args=(site, path, lambda line: ready.set(), stop.is_set), daemon=True)
+        thread.start()
+        ready.wait(5)
+        self._stops[i] = (stop, thread, path)
+        if node is not None:
+            self.grid.nodes = {n: p for n, p in self.grid.nodes.items() if p != path}
+        self.grid.nodes[node or 100 + i] = path
+
+    def close(self, i: int) -> None:
+        """Stop a site's process; its folder stays."""
+        stop, thread, path = self._stops.pop(i)
+        stop.set()
+        with socket.socket(socket.AF_UNIX) as wake, suppress(OSError):  # it may be gone by itself
+            wake.connect(str(path))
+        thread.join()
+
+    def close_all(self) -> None:
+        for i in list(self._stops):
+            self.close(i)
+
+    def loop(self, schedule: Schedule, rules: Rules = RULES, run: str = "abcdef01", journal: Path | None = None) -> Loop:
+        """A server as it starts."""
+        roll = Roll(self.grid, self.federation.names, lambda: pack({"kind": "hello", "words": {}}), say=self.lines)
+        hollow = self.federation._replace(x=self.federation.x[:0], y=self.federation.y[:0])
+        engine = FlowerEngine(
+            hollow,
+            self.models,
+            self.programs,
+            self.architecture,
+            self.seed,
+            roll=roll,
+            run=run,
+            words={"privacy": []},
+            rules=rules,
+            journal=journal or self.folder / "answers.jsonl",
+            say=self.lines,
+        )
+        return Loop(engine, hollow, schedule, self.seed)
+
+    def models_at_home(self) -> dict[int, Any]:
+        """What every site has on its disk at the end."""
+        files = {i: self.folder / f"site-{i}" / "model.safetensors" for i in range(self.federation.clients)}
+        return {i: load_file(path) for i, path in files.items() if path.exists()}
+
+
+@contextmanager
+def town(
+    folder: Path, name: str, federation: Any = None, models: Any = None, seed: int = 0, privacy: Any = (), **options: Any
+) -> Iterator[Town]:
+    """A federation whose sites run one method."""
+    federation = federation or tiny(4)
+    models = models or [MODELS.get(name, tiny_model)()]
+    programs = [stages(METHODS[name](model, TRAIN, **(OPTIONS.get(name, {}) | options))) for model in models]
+    made = Town(folder, federation, models, programs, seed, Privacy(*privacy))
+    try:
+        yield made
+    finally:
+        made.close_all()
+
+
+def finish(loop: Loop) -> None:
+    """The end of a run, as an experiment ends it."""
+    loop.engine.finish(loop.everyone, loop.payload(), loop.when())

@@ -1,0 +1,199 @@
+"""Laws that every registered method obeys: registering a method is being tested."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from coterie.core.checkpoint import checkpoints
+from coterie.core.method import stages
+from coterie.core.tree import load_tree, save_tree
+from coterie.engines.base import Settings
+from coterie.engines.local import engine as local
+from coterie.engines.local.batches import batch_rows
+from coterie.methods.registry import METHODS
+from coterie.running.execute import checkpoint, restore
+from helpers.federations import (
+    MODELS,
+    OPTIONS,
+    SEQUENTIAL,
+    TRAIN,
+    assert_same,
+    float64,
+    personal,
+    play,
+    tiny,
+    tiny_model,
+)
+
+every_method = pytest.mark.parametrize("name", sorted(METHODS))
+
+
+@every_method
+def test_vectorized_equals_sequential(name):
+    with float64():
+        assert_same(personal(play(name)), personal(play(name, settings=SEQUENTIAL)))
+
+
+@every_method
+def test_one_round_in_float32_agrees_too(name):
+    assert_same(personal(play(name, rounds=1)), personal(play(name, rounds=1, settings=SEQUENTIAL)), 2e-4)
+
+
+@every_method
+def test_chunk_width_changes_nothing(name):
+    with float64():
+        assert_same(personal(play(name)), personal(play(name, settings=Settings("vectorized", 2, "no"))))
+
+
+@every_method
+def test_sampling_and_dropouts_agree_on_both_paths(name):
+    with float64():
+        wanted = personal(play(name, rounds=3, sample=0.6, drop=0.3))
+        assert_same(wanted, personal(play(name, rounds=3, sample=0.6, drop=0.3, settings=SEQUENTIAL)))
+        assert all(torch.isfinite(w).all() for w in wanted.values())
+
+
+@every_method
+def test_padding_changes_nothing(name, monkeypatch):
+    """Three more padded rows in every batch, in every pass, leave every model as it was."""
+    with float64():
+        plain = personal(play(name))
+        monkeypatch.setattr(local, "batch_rows", lambda plan, largest: batch_rows(plan, largest) + 3)
+        assert_same(plain, personal(play(name)))
+
+
+@every_method
+def test_nothing_mutates_its_arguments(name):
+    """Every hook is called with tensors whose versions are watched."""
+    federation = tiny()
+    model = MODELS.get(name, tiny_model)()
+    program = stages(METHODS[name](model, TRAIN, **OPTIONS.get(name, {})))
+
+    def watched(f):
+        def call(*arguments):
+            leaves = [t for t in pytree.tree_leaves(arguments) if isinstance(t, torch.Tensor)]
+            copies = [t.clone() for t in leaves]
+            out = f(*arguments)
+            assert all(torch.equal(t, c) or t.isnan().any() for t, c in zip(leaves, copies, strict=True)), f
+            return out
+
+        return call
+
+    def guard(exchange):
+        return exchange._replace(
+            start=watched(exchange.start),
+            passes=tuple(p._replace(step=watched(p.step)) for p in exchange.passes),
+            finish=watched(exchange.finish),
+            receive=watched(exchange.receive),
+        )
+
+    guarded = tuple(
+        stage._replace(method=stage.method._replace(round=tuple(guard(e) for e in stage.method.round))) for stage in program
+    )
+    loop = play(lambda model, train: guarded, federation, [model], settings=SEQUENTIAL)
+    assert_same(personal(loop), personal(play(name, federation, settings=SEQUENTIAL)), 1e-6)
+
+
+@every_method
+def test_order_of_clients_changes_nothing(name):
+    """Asking clients in another order gives the same models: streams are keyed by client, not by position."""
+    with float64():
+        loop = play(name, until=0)
+        original = loop.engine.exchange
+
+        def reversed_order(index, when, clients, *rest):
+            return original(index, when, list(reversed(clients)), *rest)
+
+        loop.engine.exchange = reversed_order
+        loop.go()
+        assert_same(personal(loop), personal(play(name)))
+
+
+@every_method
+def test_test_data_never_touch_training(name):
+    """Garbage in every test part leaves every model as it was."""
+    federation = tiny()
+    x, y = federation.x.clone(), federation.y.clone()
+    for rows in federation.test:
+        x[rows] = 1e6
+        y[rows] = 0
+    assert_same(personal(play(name, federation)), personal(play(name, federation._replace(x=x, y=y))), 0)
+
+
+@every_method
+def test_server_state_and_payload_survive_the_wire_format(name, tmp_path):
+    loop = play(name)
+    _, states = loop.engine.states[0].everything()
+    for label, tree in (("server", loop.position.server), ("payload", loop.payload()(0)), ("states", states)):
+        save_tree(tree, tmp_path, label)
+        back = load_tree(tmp_path, label)
+        a, spec = pytree.tree_flatten(tree)
+        b, back_spec = pytree.tree_flatten(back)
+        assert spec == back_spec
+        assert all(torch.equal(torch.as_tensor(p), torch.as_tensor(q)) for p, q in zip(a, b, strict=True) if p is not None)
+
+
+@every_method
+def test_a_client_that_does_not_answer_keeps_its_state(name):
+    loop = play(name, until=1)
+    before = {i: _state(loop, i) for i in loop.everyone}
+    loop.schedule = loop.schedule._replace(drop=0.999999)
+    loop.go(until=2)
+    for i in loop.everyone:
+        for p, q in zip(before[i], _state(loop, i), strict=True):
+            assert torch.equal(p, q)
+
+
+def _state(loop, client):
+    store = loop.engine.states[0]
+    return [leaf.clone() for leaf in pytree.tree_leaves(store.gather([client]))] if client in store else []
+
+
+@every_method
+def test_never_active_clients_have_a_model_too(name):
+    loop = play(name, rounds=1, sample=1.0 / 5)
+    models = personal(loop)
+    assert len(models) == 5
+    assert all(torch.isfinite(w).all() for w in models.values())
+
+
+@every_method
+def test_training_lowers_the_training_loss(name):
+    loop = play(name, rounds=1)
+    early = np.nanmean(loop.evaluate()["personal", "train", "loss"])
+    late = np.nanmean(play(name, rounds=15).evaluate()["personal", "train", "loss"])
+    assert late < early
+
+
+@every_method
+def test_resume_is_exact(name, tmp_path):
+    """Stopped after any round, written to disk, read back in a new process's place and played on: the same bits."""
+    whole = play(name, rounds=3, evaluate=2)
+    for stop in range(1, whole.done):
+        checkpoint(play(name, rounds=3, evaluate=2, until=stop), tmp_path)
+        again = play(name, rounds=3, evaluate=2, until=0)
+        restore(again, checkpoints(tmp_path)[-1])
+        assert again.done == stop
+        again.go()
+        assert_same(personal(whole), personal(again), 0)
+        assert _numbers(whole) == _numbers(again)
+
+
+def _numbers(loop):
+    rows = loop.table.whole().to_pylist()
+    return [tuple(str(v) for v in row.values()) for row in rows if row["metric"] != "seconds"]
+
+
+@every_method
+def test_a_newcomer_after_training_gets_a_model_and_changes_nobody_elses(name):
+    federation = tiny(6)
+    short = federation._replace(
+        **{part: getattr(federation, part)[:5] for part in ("train", "validation", "test", "names")}, groups=federation.groups[:5]
+    )
+    loop = play(name, short)
+    before = personal(loop)
+    loop.admit(federation)
+    after = personal(loop)
+    assert torch.isfinite(after[5]).all()
+    assert_same(before, {i: after[i] for i in before}, 1e-6)
