@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup browser demo test lint format bench docs screenshots federation-demo federation-torture clean
+.PHONY: setup browser demo test wheel lint format bench docs screenshots federation-demo federation-torture clean
 
 setup: $(READY)
 
@@ -25,10 +25,14 @@ browser:
 test: $(READY) browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
 
+wheel: $(READY)
+	PYTHON=$(BIN)/python scripts/check_wheel.sh
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

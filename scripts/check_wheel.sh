@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Build the wheel, install it into an environment of its own, and compare methods with it outside the checkout.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-.venv/bin/python}
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+"$python" -m build --quiet --outdir "$place/dist"
+"$python" -m venv "$place/venv"
+"$place/venv/bin/pip" install --quiet -c constraints.txt torch  # first, so that nothing else chooses another build
+"$place/venv/bin/pip" install --quiet -c constraints.txt "$place"/dist/*.whl
+cd "$place"
+"$place/venv/bin/coterie" compare --config demo --rounds 3 --quiet --out compared
+test -s compared/report.html
+echo "the wheel $(basename "$place"/dist/*.whl) works on its own"
