@@ -21,8 +21,11 @@ import pytest
 
 from coterie.core.errors import BadInput
 from coterie.data import archives as files
-from coterie.data import datasets, text
 from coterie.data.datasets import DATASETS, load
+from coterie.data.sources.mnist import MNIST_FILES, idx_homes, mnist_like
+from coterie.data.sources.origins import mirrors, present
+from coterie.data.sources.sent140 import tokens
+from coterie.data.sources.uci_har import UCI_ZIP
 
 WRAPS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
 
@@ -338,7 +341,7 @@ def test_har_comes_from_ucis_zip_in_a_zip_in_time_order(tmp_path):
     train, x = har_files("train", [1, 3])
     test, z = har_files("test", [2])
     inner = zip_bytes(train | test)
-    write(tmp_path / "uci-har" / datasets.HAR.file, zip_bytes({"UCI HAR Dataset.zip": inner, "names": b"-"}))
+    write(tmp_path / "uci-har" / UCI_ZIP.file, zip_bytes({"UCI HAR Dataset.zip": inner, "names": b"-"}))
     got = load("uci-har", tmp_path, whole=False)
     np.testing.assert_allclose(got.x, np.concatenate([x, z]), atol=1e-6)
     assert got.users.tolist() == [1] * 6 + [3] * 6 + [2] * 6
@@ -423,7 +426,7 @@ def test_glove_is_read_from_its_zip_and_a_damaged_line_is_named(tmp_path):
 
 
 def test_tokens_are_words_with_apostrophes_and_five_marks():
-    assert text.tokens("I'm SO-happy @you; (really)?!") == [
+    assert tokens("I'm SO-happy @you; (really)?!") == [
         "i'm",
         "so",
         "happy",
@@ -687,10 +690,10 @@ def test_absent_files_of_a_data_set_are_downloaded_once(tmp_path, server):
     packed = {f"{stem}.gz": gzip.compress(data) for stem, data in mnist_files().items()}
     server.content |= packed
     checks = {file.removesuffix(".gz"): hashlib.md5(data).hexdigest() for file, data in packed.items()}
-    homes = datasets.idx_homes(checks, server.url)
+    homes = idx_homes(checks, server.url)
     write(tmp_path / "train-labels-idx1-ubyte.gz", packed["train-labels-idx1-ubyte.gz"])
     for _ in range(2):
-        got = datasets.mnist_like("mnist", tmp_path, homes, whole=False, balanced=False)
+        got = mnist_like("mnist", tmp_path, homes, whole=False, balanced=False)
         assert len(got.x) == 42
         assert len(server.asked) == 3
     both = emnist_files("train", 62) | emnist_files("test", 62)
@@ -698,7 +701,7 @@ def test_absent_files_of_a_data_set_are_downloaded_once(tmp_path, server):
     digest = hashlib.md5(server.content["gzip.zip"]).hexdigest()
     parts = {"all": list(both)}
     for _ in range(2):
-        assert len(datasets.present(tmp_path, "emnist", parts, datasets.mirrors("gzip.zip", digest, server.url))["all"]) == 4
+        assert len(present(tmp_path, "emnist", parts, mirrors("gzip.zip", digest, server.url))["all"]) == 4
     assert len(server.asked) == 4
 
 
@@ -708,7 +711,7 @@ def test_without_a_network_the_line_says_what_where_and_how(tmp_path, monkeypatc
     with pytest.raises(BadInput) as error:
         load("mnist", tmp_path)
     line = str(error.value)
-    home = datasets.MNIST["train-images-idx3-ubyte"]
+    home = MNIST_FILES["train-images-idx3-ubyte"]
     needed = (
         "train-images-idx3-ubyte.gz",
         home.check[4:],

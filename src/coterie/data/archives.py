@@ -64,13 +64,17 @@ def whole_file(place: object, expected: str) -> Iterator[None]:
     except BadInput:
         raise
     except DAMAGE as error:
-        raise BadInput(f"{place} is damaged or cannot be read ({error}); expected {expected}") from error
+        raise BadInput(
+            f"{place} is damaged or cannot be read ({error}); expected {expected}"
+        ) from error
 
 
 def find(folder: Path, name: str, stem: str) -> Path | None:
     """The file `stem`, plain or compressed: anywhere below `folder/name`, or directly in `folder`."""
     for place in (folder / name, folder):
-        glob = place.rglob if place.name == name else place.glob  # `folder` may be the data set's own
+        glob = (
+            place.rglob if place.name == name else place.glob
+        )  # `folder` may be the data set's own
         for wrap in ("", *WRAPS):
             hits = sorted(path for path in glob(stem + wrap) if path.is_file())
             if hits:
@@ -91,7 +95,9 @@ def members(archive: Path, wanted: Iterable[str]) -> dict[str, Part]:
 
     def keep(member: str, data: bytes) -> None:
         base = member.rsplit("/", 1)[-1]
-        parts[by_name[base]] = Part(WRAPS.get(Path(base).suffix, bytes)(data), f"{archive}:{member}")
+        parts[by_name[base]] = Part(
+            WRAPS.get(Path(base).suffix, bytes)(data), f"{archive}:{member}"
+        )
 
     def unzip(file: IO[bytes]) -> None:
         with zipfile.ZipFile(file) as box:
@@ -108,7 +114,9 @@ def members(archive: Path, wanted: Iterable[str]) -> dict[str, Part]:
         else:
             with tarfile.open(archive) as box:
                 for info in box:
-                    stream = box.extractfile(info) if info.name.rsplit("/", 1)[-1] in by_name else None
+                    stream = (
+                        box.extractfile(info) if info.name.rsplit("/", 1)[-1] in by_name else None
+                    )
                     if stream is not None:
                         keep(info.name, stream.read())
     return parts
@@ -125,15 +133,21 @@ def lines(path: Path, member: str | None = None) -> Iterator[bytes]:
             with zipfile.ZipFile(path) as box:
                 inside = [name for name in box.namelist() if name.rsplit("/", 1)[-1] == member]
                 if not inside:
-                    raise BadInput(f"{path} holds no {member}; it holds {', '.join(box.namelist())}")
+                    raise BadInput(
+                        f"{path} holds no {member}; it holds {', '.join(box.namelist())}"
+                    )
                 with box.open(inside[0]) as text:
                     yield from text
 
 
-def look(folder: Path, name: str, stems: Sequence[str], archives: Iterable[str] = ()) -> dict[str, Part]:
+def look(
+    folder: Path, name: str, stems: Sequence[str], archives: Iterable[str] = ()
+) -> dict[str, Part]:
     """Those of the wanted files that are there, loose or in one of the archives; nothing is downloaded."""
     paths = {stem: path for stem in stems if (path := find(folder, name, stem))}
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:  # the decompressors release the lock
+    with ThreadPoolExecutor(
+        min(4, os.cpu_count() or 1)
+    ) as pool:  # the decompressors release the lock
         parts = dict(zip(paths, pool.map(read, paths.values()), strict=True))
     for archive in archives:
         missing = [stem for stem in stems if stem not in parts]
@@ -154,7 +168,9 @@ def collect(folder: Path, name: str, homes: Mapping[str, Origin]) -> dict[str, P
         parts |= look(folder, name, absent, boxes)
     for stem in absent:
         if stem not in parts:
-            raise BadInput(f"{folder / name / homes[stem].file} holds no {stem}; {way_out(homes[stem], name, folder)}")
+            raise BadInput(
+                f"{folder / name / homes[stem].file} holds no {stem}; {way_out(homes[stem], name, folder)}"
+            )
     return parts
 
 
@@ -171,7 +187,9 @@ def fetch(home: Origin, name: str, folder: Path, lacks: Sequence[str] = ()) -> P
     for url in home.urls:
         loader = partial(download, part=place / f"{home.file}.part")
         try:
-            return Path(pooch.retrieve(url, home.check, fname=home.file, path=place, downloader=loader))
+            return Path(
+                pooch.retrieve(url, home.check, fname=home.file, path=place, downloader=loader)
+            )
         except requests.ConnectionError:
             problems.append(f"no connection to {urlsplit(url).netloc}")
         except requests.RequestException as error:
@@ -192,9 +210,16 @@ def fetch(home: Origin, name: str, folder: Path, lacks: Sequence[str] = ()) -> P
 
 def download(url: str, output: str | Path, _: object = None, *, part: Path) -> None:
     """A pooch downloader that goes on from a partial file, as long as every attempt brings more of it."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
     console = Console(stderr=True)
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(part.stem, total=None, visible=False)
 
         def tell(done: int, total: int | None) -> None:
@@ -218,7 +243,9 @@ def transfer(url: str, part: Path, have: int, tell: Callable[[int, int | None], 
         span = reply.headers.get("Content-Range", "")
         beyond = reply.status_code == 416
         done = beyond and span.endswith(f"/{have}")  # all of it is here already
-        stale = have and not done and (beyond or (reply.ok and not span.startswith(f"bytes {have}-")))
+        stale = (
+            have and not done and (beyond or (reply.ok and not span.startswith(f"bytes {have}-")))
+        )
         if not done and not stale:
             reply.raise_for_status()
             length = reply.headers.get("Content-Length")
@@ -238,11 +265,15 @@ def idx(part: Part, dims: int, code: int = 8) -> np.ndarray:
     magic, head = (code << 8) + dims, 4 + 4 * dims
     got = int.from_bytes(part.data[:4], "big")
     if got != magic or len(part.data) < head:
-        raise BadInput(f"{part.place}: magic number {got}, but an idx file of this kind starts with {magic}")
+        raise BadInput(
+            f"{part.place}: magic number {got}, but an idx file of this kind starts with {magic}"
+        )
     shape = tuple(int(n) for n in np.frombuffer(part.data, ">u4", dims, offset=4))
     size = head + int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     if len(part.data) != size:
-        raise BadInput(f"{part.place}: {len(part.data):,} bytes, but its header announces {shape}: expected {size:,}")
+        raise BadInput(
+            f"{part.place}: {len(part.data):,} bytes, but its header announces {shape}: expected {size:,}"
+        )
     return np.frombuffer(part.data, kind, offset=head).reshape(shape)
 
 
@@ -263,6 +294,9 @@ def unpickle(part: Part) -> dict[str, Any]:
     """The dict in a pickle of plain values and arrays, its keys as text (Python 2 wrote them as bytes)."""
     try:
         value = ArraysOnly(io.BytesIO(part.data), encoding="bytes").load()
-        return {key.decode() if isinstance(key, bytes) else str(key): item for key, item in value.items()}
+        return {
+            key.decode() if isinstance(key, bytes) else str(key): item
+            for key, item in value.items()
+        }
     except Exception as error:  # a damaged pickle can raise anything
         raise BadInput(f"{part.place}: not a pickle of plain arrays ({error})") from error
