@@ -53,5 +53,6 @@ def check_parts(pieces: list[Cut], names: list[str], validation: float) -> None:
                 way = "validation = 0, " if word == "validation" else ""
                 raise BadInput(
                     f"client {client} ('{names[client]}') has {total} rows, "
-                    f"none of them in its {word} part; use {way}fewer clients, other shares or a split option such as smallest = 10"
+                    f"none of them in its {word} part; use {way}fewer clients, "
+                    "other shares or a split option such as smallest = 10"
                 )

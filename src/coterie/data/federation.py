@@ -116,7 +116,7 @@ def table(federation: Federation) -> list[ClientRow]:
 
 
 def checksum(federation: Federation) -> str:
-    """A digest of everything a run can depend on: rows, labels, who has them, names and public data."""
+    """A digest of all that a run can depend on: rows, labels, owners, names and public data."""
     parts = (federation.train, federation.validation, federation.test)
     rows = [np.concatenate(part) for part in parts]
     sizes = [np.array([len(r) for r in part]) for part in parts]

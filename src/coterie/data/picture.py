@@ -15,7 +15,7 @@ SMALL = 600  # cells up to which the counts are written into them
 
 
 def split_picture(federation: Federation, path: str | Path) -> Path:
-    """Draw clients x classes as a heat map under bars of the clients' rows, as PNG or SVG by the suffix."""
+    """Draw clients x classes as a heat map under bars of the clients' rows, as PNG or SVG."""
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise BadInput(
@@ -88,7 +88,8 @@ def _draw_bars(axes, federation: Federation) -> None:  # type: ignore[no-untyped
         borderaxespad=0,
     )
     axes.set_title(
-        f"{federation.name}: {federation.clients:,} clients, {base.min():,.0f} to {base.max():,.0f} rows",
+        f"{federation.name}: {federation.clients:,} clients, "
+        f"{base.min():,.0f} to {base.max():,.0f} rows",
         loc="left",
         fontsize=10,
         parse_math=False,  # a name may hold a dollar sign
@@ -103,7 +104,8 @@ def _draw_map(  # type: ignore[no-untyped-def]
     held: np.ndarray,
     written: bool,
 ) -> None:
-    # white is none at all, one row is already blue; a logarithm keeps small counts apart beside large ones
+    """One cell per client and class: white is none at all, one row is already blue."""
+    # a logarithm keeps small counts apart beside large ones
     least, most = counts[counts > 0].min(), counts.max()
     norm = LogNorm(least, most) if most > 50 * least else Normalize(0, most)
     blues = ListedColormap(colormaps["Blues"](np.linspace(0.15, 1, 256)))

@@ -77,7 +77,7 @@ def whole(values: np.ndarray, place: str, what: str) -> np.ndarray:
 
 
 def join(name: str, pieces: list[Piece]) -> Own:
-    """One data set of all files, labels and clients numbered in the natural order of their names."""
+    """One data set of all files; labels and clients get numbers in natural order of names."""
     first = pieces[0]
     for piece in pieces:
         if piece.x.shape[1:] != first.x.shape[1:]:

@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.core.errors import BadInput
-from coterie.data import archives as files
-from coterie.data.archives import Origin, Part
+from coterie.data.archives import Part, look
 from coterie.data.dataset import Channels, Dataset, Source
+from coterie.data.downloads import Origin, collect
+from coterie.data.formats import unpickle
 from coterie.data.sources.origins import expect_labels, expect_rows, mirrors
 
 PIXELS = 3072
@@ -63,12 +64,12 @@ def cifar(name: str, folder: Path, form: Form, whole: bool) -> Dataset:
 def find_batches(name: str, folder: Path, form: Form) -> dict[str, Part]:
     """The binary batches, else the pickled ones, else the binary ones as downloaded."""
     wanted = {f"{stem}.bin": form.home for stem in form.rows}
-    got = files.look(folder, name, list(wanted), [form.home.file])
+    got = look(folder, name, list(wanted), [form.home.file])
     if len(got) == len(wanted):
         return got
     archive = form.home.file.replace("binary", "python")
-    got = files.look(folder, name, list(form.rows), [archive])
-    return got if len(got) == len(form.rows) else files.collect(folder, name, wanted)
+    got = look(folder, name, list(form.rows), [archive])
+    return got if len(got) == len(form.rows) else collect(folder, name, wanted)
 
 
 def binary(part: Part, form: Form, expected: int) -> tuple[np.ndarray, np.ndarray]:
@@ -83,7 +84,7 @@ def binary(part: Part, form: Form, expected: int) -> tuple[np.ndarray, np.ndarra
 
 def pickled(part: Part, form: Form, expected: int) -> tuple[np.ndarray, np.ndarray]:
     """Pixels and labels of a batch that Python pickled."""
-    content = files.unpickle(part)
+    content = unpickle(part)
     pixels = np.asarray(content.get("data"))
     y = np.asarray(content.get(form.key), np.int64)
     if pixels.dtype != np.uint8 or pixels.shape != (y.size, PIXELS):

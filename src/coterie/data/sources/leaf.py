@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.core.errors import BadInput
-from coterie.data import archives as files
+from coterie.data import archives
 from coterie.data.archives import Part
 from coterie.data.dataset import Dataset, Source
 from coterie.data.sources.origins import expect_labels
@@ -61,7 +61,7 @@ def leaf_users(folder: Path, name: str) -> Iterator[Owned]:
     """The users of LEAF's JSON files, file by file."""
     for path, train in leaf_files(folder, name).items():
         try:
-            content = json.loads(files.read(path).data)
+            content = json.loads(archives.read(path).data)
             users = [(user, content["user_data"][user]) for user in content["users"]]
             owned = [Owned(user, train, data["x"], data["y"], path) for user, data in users]
         except (ValueError, KeyError, TypeError) as error:
@@ -84,7 +84,9 @@ def leaf_files(folder: Path, name: str) -> dict[Path, bool]:
     """{file: is it training data}, from train/ and test/, else from all_data/, else loose."""
 
     def found(place: Path) -> list[Path]:
-        return sorted(path for wrap in ("", *files.WRAPS) for path in place.glob(f"*.json{wrap}"))
+        return sorted(
+            path for wrap in ("", *archives.WRAPS) for path in place.glob(f"*.json{wrap}")
+        )
 
     for place in (folder / name, folder / name / "data", folder):
         train, test = found(place / "train"), found(place / "test")

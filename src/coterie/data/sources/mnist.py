@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 
 from coterie.core.errors import BadInput
-from coterie.data import archives as files
-from coterie.data.archives import Origin, Part
+from coterie.data.archives import Part
 from coterie.data.dataset import Channels, Dataset, Source
+from coterie.data.downloads import Origin, collect
+from coterie.data.formats import idx
 from coterie.data.sources.origins import expect_labels, expect_rows, mirrors
 
 
@@ -59,8 +60,8 @@ def fashion_mnist(folder: Path, whole: bool = True) -> Dataset:
 def mnist_writers(folder: Path, whole: bool = True) -> Dataset:
     """MNIST's training images by writer, as QMNIST (Yadav, Bottou) traced them: 539 clients."""
     every = mnist(folder, whole)
-    part = files.collect(folder, "mnist", WRITERS_FILES)["qmnist-train-labels-idx2-int"]
-    columns = files.idx(part, 2, 12)  # class, NIST series, writer, ...
+    part = collect(folder, "mnist", WRITERS_FILES)["qmnist-train-labels-idx2-int"]
+    columns = idx(part, 2, 12)  # class, NIST series, writer, ...
     x, y = every.x[every.train], every.y[every.train]
     if columns.shape[1:] != (8,) or not np.array_equal(columns[:, 0], y):
         raise BadInput(
@@ -81,7 +82,7 @@ def mnist_like(
     name: str, folder: Path, homes: dict[str, Origin], whole: bool, balanced: bool
 ) -> Dataset:
     """The four files of MNIST or of a data set in its form; `balanced` tells these apart."""
-    got = files.collect(folder, name, homes)
+    got = collect(folder, name, homes)
     train, test = (
         labelled_images(
             got[f"{part}-images-idx3-ubyte"], got[f"{part}-labels-idx1-ubyte"], rows, 10, whole
@@ -109,7 +110,7 @@ def labelled_images(
     images: Part, labels: Part, rows: int, classes: int, whole: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """An idx file of 28 x 28 images and the idx file of their labels."""
-    x, y = files.idx(images, 3), files.idx(labels, 1)
+    x, y = idx(images, 3), idx(labels, 1)
     expect_rows(images, len(x), rows, whole)
     if x.shape[1:] != (28, 28):
         size = f"{x.shape[1]} x {x.shape[2]}"

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from coterie.core.errors import BadInput
-from coterie.data import archives as files
-from coterie.data.archives import Origin, Part
+from coterie.data.archives import Part, look
+from coterie.data.downloads import Origin, collect, way_out
 
 
 def mirrors(file: str, check: str, *bases: str) -> Origin:
@@ -35,13 +35,13 @@ def present(
 ) -> dict[str, list[Part]]:
     """The files of the parts (train, test) that are there; where none is, all are downloaded."""
     stems = [stem for wanted in parts.values() for stem in wanted]
-    got = files.look(folder, name, stems, [home.file, *archives])
-    got = got or files.collect(folder, name, dict.fromkeys(stems, home))
+    got = look(folder, name, stems, [home.file, *archives])
+    got = got or collect(folder, name, dict.fromkeys(stems, home))
     chosen = {part: wanted for part, wanted in parts.items() if any(stem in got for stem in wanted)}
     for part, wanted in chosen.items():
         for stem in wanted:
             if stem not in got:
                 raise BadInput(
-                    f"{name}: the {part} part lacks {stem}; {files.way_out(home, name, folder)}"
+                    f"{name}: the {part} part lacks {stem}; {way_out(home, name, folder)}"
                 )
     return {part: [got[stem] for stem in wanted] for part, wanted in chosen.items()}

@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from coterie.core.errors import BadInput
-from coterie.data import archives as files
+from coterie.data import archives
 from coterie.data.dataset import Dataset, Source
+from coterie.data.downloads import Origin, fetch
 from coterie.data.sources.leaf import leaf_users
 
 TOKEN = re.compile(r"[\w']+|[.,!?;]")  # words with their apostrophes, and five marks
 
 
-GLOVE = files.Origin(
+GLOVE = Origin(
     "glove.6B.zip",
     (
         "https://nlp.stanford.edu/data/glove.6B.zip",
@@ -105,12 +106,14 @@ def glove_lines(folder: Path, dimension: int) -> tuple[str, Iterable[bytes]]:
     """The place and the lines of GloVe 6B's file, loose in `sent140` or `glove`, or zipped."""
     stem = f"glove.6B.{dimension}d.txt"
     for name in ("sent140", "glove"):
-        path = files.find(folder, name, stem)
+        path = archives.find(folder, name, stem)
         if path:
-            return str(path), files.lines(path)
-    path = files.find(folder, "sent140", GLOVE.file) or files.find(folder, "glove", GLOVE.file)
-    path = path or files.fetch(GLOVE, "sent140", folder)
-    return f"{path}:{stem}", files.lines(path, stem)
+            return str(path), archives.lines(path)
+    path = archives.find(folder, "sent140", GLOVE.file) or archives.find(
+        folder, "glove", GLOVE.file
+    )
+    path = path or fetch(GLOVE, "sent140", folder)
+    return f"{path}:{stem}", archives.lines(path, stem)
 
 
 def indices(texts: list[list[str]], index: dict[str, int], length: int) -> np.ndarray:

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from coterie.core.errors import BadInput
-from coterie.data.archives import Origin, Part
+from coterie.data.archives import Part
 from coterie.data.dataset import Dataset, Source
+from coterie.data.downloads import Origin
 from coterie.data.sources.origins import expect_labels, expect_rows, present
 
 OTHER_ZIPS = ("UCI HAR Dataset.zip", "human_activity_recognition_using_smartphones.zip")
