@@ -16,7 +16,8 @@ from sklearn.datasets import make_classification
 from torch import nn
 
 import coterie
-from coterie.data.own import Own, from_arrays
+from coterie.data.own import from_arrays
+from coterie.data.pieces import Own
 from coterie.reports import write_report
 
 CLIENTS, ROUNDS, TIMES = 1000, 30, 5

@@ -13,9 +13,9 @@ from coterie.comparison import execute as comparisons
 from coterie.comparison.plan import FILE, plan_of
 from coterie.core.errors import BadInput
 from coterie.core.model import Model
-from coterie.data.datasets import Dataset
+from coterie.data.dataset import Dataset
 from coterie.data.federation import Federation
-from coterie.data.own import Own
+from coterie.data.pieces import Own
 from coterie.experiment.build import Given, Networks, net_name
 from coterie.experiment.config import PYTHON, Experiment, change, from_toml, read_experiment_file, read_toml
 from coterie.experiment.recipes import config_path, data_name

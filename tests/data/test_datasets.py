@@ -20,9 +20,14 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import BadInput
-from coterie.data import archives as files
-from coterie.data import datasets, text
+from coterie.data.archives import Part, data_folder
 from coterie.data.datasets import DATASETS, load
+from coterie.data.downloads import Origin, fetch
+from coterie.data.formats import unpickle
+from coterie.data.sources.mnist import MNIST_FILES, idx_homes, mnist_like
+from coterie.data.sources.origins import mirrors, present
+from coterie.data.sources.sent140 import tokens
+from coterie.data.sources.uci_har import UCI_ZIP
 
 WRAPS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
 
@@ -140,7 +145,7 @@ def test_the_environment_names_the_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
     assert len(load("mnist", whole=False).x) == 42
     monkeypatch.delenv("COTERIE_DATA")
-    assert files.data_folder().name == "coterie"
+    assert data_folder().name == "coterie"
 
 
 def test_a_cut_down_copy_is_refused_unless_asked_for(tmp_path):
@@ -278,7 +283,7 @@ def test_cifar_is_read_back_from_both_versions(tmp_path, name, classes, form):
 def test_pickles_of_todays_python_are_read_too():
     x, y = cifar_rows(4, 0, 10)
     for protocol in (2, 4):
-        got = files.unpickle(files.Part(pickle.dumps({"data": x, "labels": y.tolist()}, protocol), "p"))
+        got = unpickle(Part(pickle.dumps({"data": x, "labels": y.tolist()}, protocol), "p"))
         np.testing.assert_array_equal(got["data"], x)
 
 
@@ -338,7 +343,7 @@ def test_har_comes_from_ucis_zip_in_a_zip_in_time_order(tmp_path):
     train, x = har_files("train", [1, 3])
     test, z = har_files("test", [2])
     inner = zip_bytes(train | test)
-    write(tmp_path / "uci-har" / datasets.HAR.file, zip_bytes({"UCI HAR Dataset.zip": inner, "names": b"-"}))
+    write(tmp_path / "uci-har" / UCI_ZIP.file, zip_bytes({"UCI HAR Dataset.zip": inner, "names": b"-"}))
     got = load("uci-har", tmp_path, whole=False)
     np.testing.assert_allclose(got.x, np.concatenate([x, z]), atol=1e-6)
     assert got.users.tolist() == [1] * 6 + [3] * 6 + [2] * 6
@@ -358,7 +363,7 @@ def test_har_takes_the_part_that_is_there_and_refuses_damage(tmp_path):
     path = tmp_path / "uci-har" / "UCI HAR Dataset" / "train" / "X_train.txt"
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2 + 99])
-    with pytest.raises(BadInput, match=r"X_train.txt: expected 561 numbers a line"):
+    with pytest.raises(BadInput, match=r"X_train.txt: expected 561 numbers per line"):
         load("uci-har", tmp_path, whole=False)
     path.write_bytes(b"\r\n".join(whole.splitlines()[:-1]))
     with pytest.raises(BadInput, match=r"y_train.txt: 12 lines for the 11 windows of .*X_train.txt"):
@@ -423,7 +428,7 @@ def test_glove_is_read_from_its_zip_and_a_damaged_line_is_named(tmp_path):
 
 
 def test_tokens_are_words_with_apostrophes_and_five_marks():
-    assert text.tokens("I'm SO-happy @you; (really)?!") == [
+    assert tokens("I'm SO-happy @you; (really)?!") == [
         "i'm",
         "so",
         "happy",
@@ -623,11 +628,11 @@ def server(monkeypatch):
 
 def home(server, check=None):
     digest = check or hashlib.sha256(server.content["big.bin"]).hexdigest()
-    return files.Origin("big.bin", (server.url + "big.bin",), f"sha256:{digest}")
+    return Origin("big.bin", (server.url + "big.bin",), f"sha256:{digest}")
 
 
 def test_a_download_arrives_whole(tmp_path, server):
-    path = files.fetch(home(server), "big", tmp_path)
+    path = fetch(home(server), "big", tmp_path)
     assert path == tmp_path / "big" / "big.bin"
     assert path.read_bytes() == server.content["big.bin"]
     assert os.listdir(path.parent) == ["big.bin"]
@@ -635,14 +640,14 @@ def test_a_download_arrives_whole(tmp_path, server):
 
 def test_a_broken_transfer_goes_on_where_it_stopped(tmp_path, server):
     server.breaks = 2
-    path = files.fetch(home(server), "big", tmp_path)
+    path = fetch(home(server), "big", tmp_path)
     assert path.read_bytes() == server.content["big.bin"]
     assert server.asked == [("big.bin", None), ("big.bin", "bytes=150000-"), ("big.bin", "bytes=225000-")]
 
 
 def test_a_partial_file_of_an_earlier_run_is_completed(tmp_path, server):
     write(tmp_path / "big" / "big.bin.part", server.content["big.bin"][:299_990])
-    path = files.fetch(home(server), "big", tmp_path)
+    path = fetch(home(server), "big", tmp_path)
     assert path.read_bytes() == server.content["big.bin"]
     assert os.listdir(path.parent) == ["big.bin"]
     assert server.asked == [("big.bin", "bytes=299990-")]
@@ -652,12 +657,12 @@ def test_a_partial_file_of_an_earlier_run_is_completed(tmp_path, server):
 def test_a_partial_file_that_cannot_be_completed_starts_anew(tmp_path, server, size, ranged):
     server.ranged = ranged
     write(tmp_path / "big" / "big.bin.part", (server.content["big.bin"] + b"x")[:size])
-    assert files.fetch(home(server), "big", tmp_path).read_bytes() == server.content["big.bin"]
+    assert fetch(home(server), "big", tmp_path).read_bytes() == server.content["big.bin"]
 
 
 def test_a_wrong_checksum_is_refused_and_nothing_is_left(tmp_path, server):
     with pytest.raises(BadInput, match=r"big.bin \(sha256 0000.*sent another file") as error:
-        files.fetch(home(server, "0" * 64), "big", tmp_path)
+        fetch(home(server, "0" * 64), "big", tmp_path)
     assert "\n" not in str(error.value)
     assert os.listdir(tmp_path / "big") == []
 
@@ -665,32 +670,32 @@ def test_a_wrong_checksum_is_refused_and_nothing_is_left(tmp_path, server):
 def test_a_transfer_that_brings_nothing_more_ends_and_keeps_its_part(tmp_path, server):
     server.breaks, server.ranged = 10, False
     with pytest.raises(BadInput, match=r"broke off: run again to go on from big.bin.part"):
-        files.fetch(home(server), "big", tmp_path)
+        fetch(home(server), "big", tmp_path)
     assert os.listdir(tmp_path / "big") == ["big.bin.part"]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, server):
     write(tmp_path / "big", b"a file, not a folder")
     with pytest.raises(BadInput, match=f"{tmp_path / 'big'} cannot be written: .*"):
-        files.fetch(home(server), "big", tmp_path)
+        fetch(home(server), "big", tmp_path)
 
 
 def test_the_next_mirror_is_tried(tmp_path, server):
     one = home(server)
     two = one._replace(urls=(server.url + "absent.bin", *one.urls))
-    assert files.fetch(two, "big", tmp_path).exists()
+    assert fetch(two, "big", tmp_path).exists()
     with pytest.raises(BadInput, match="404"):
-        files.fetch(one._replace(urls=(server.url + "absent.bin",)), "other", tmp_path)
+        fetch(one._replace(urls=(server.url + "absent.bin",)), "other", tmp_path)
 
 
 def test_absent_files_of_a_data_set_are_downloaded_once(tmp_path, server):
     packed = {f"{stem}.gz": gzip.compress(data) for stem, data in mnist_files().items()}
     server.content |= packed
     checks = {file.removesuffix(".gz"): hashlib.md5(data).hexdigest() for file, data in packed.items()}
-    homes = datasets.idx_homes(checks, server.url)
+    homes = idx_homes(checks, server.url)
     write(tmp_path / "train-labels-idx1-ubyte.gz", packed["train-labels-idx1-ubyte.gz"])
     for _ in range(2):
-        got = datasets.mnist_like("mnist", tmp_path, homes, whole=False, balanced=False)
+        got = mnist_like("mnist", tmp_path, homes, whole=False, balanced=False)
         assert len(got.x) == 42
         assert len(server.asked) == 3
     both = emnist_files("train", 62) | emnist_files("test", 62)
@@ -698,7 +703,7 @@ def test_absent_files_of_a_data_set_are_downloaded_once(tmp_path, server):
     digest = hashlib.md5(server.content["gzip.zip"]).hexdigest()
     parts = {"all": list(both)}
     for _ in range(2):
-        assert len(datasets.present(tmp_path, "emnist", parts, datasets.mirrors("gzip.zip", digest, server.url))["all"]) == 4
+        assert len(present(tmp_path, "emnist", parts, mirrors("gzip.zip", digest, server.url))["all"]) == 4
     assert len(server.asked) == 4
 
 
@@ -708,7 +713,7 @@ def test_without_a_network_the_line_says_what_where_and_how(tmp_path, monkeypatc
     with pytest.raises(BadInput) as error:
         load("mnist", tmp_path)
     line = str(error.value)
-    home = datasets.MNIST["train-images-idx3-ubyte"]
+    home = MNIST_FILES["train-images-idx3-ubyte"]
     needed = (
         "train-images-idx3-ubyte.gz",
         home.check[4:],

@@ -15,10 +15,10 @@ from PIL import Image
 from pyarrow import csv, ipc, parquet
 
 from coterie.core.errors import BadInput
-from coterie.data import dealing as fed
 from coterie.data import own, public
-from coterie.data.datasets import Dataset
-from coterie.data.dealing import build
+from coterie.data.changes import changes_of
+from coterie.data.dataset import Dataset
+from coterie.data.dealing import build, read
 from coterie.data.federation import checksum, class_counts, table
 from coterie.data.picture import split_picture
 
@@ -87,7 +87,7 @@ def test_digits_by_default_are_20_clients_of_3_classes_cut_60_20_20():
 )
 def test_parts_are_disjoint_and_cover_the_clients_rows(clients, validation, test, seed):
     base = coded()
-    got = build(base, "iid", clients, seed, validation, test, scale="none")
+    got = build(base, "iid", clients, seed, validation=validation, test=test, scale="none")
     everything = all_rows(got)
     assert sorted(number(got.x.numpy())[everything]) == list(range(400))
     assert np.array_equal(got.y.numpy(), base.y[number(got.x.numpy())])
@@ -125,7 +125,7 @@ def test_ten_thousand_clients_share_the_loaders_own_memory():
 
 def test_natural_clients_keep_their_names_and_truth():
     got = build("gaussian", clients=5)
-    whole = fed.read("gaussian", None, {}).data
+    whole = read("gaussian", None, {}).data
     for i, name in enumerate(got.names):
         assert (whole.users[rows_of(got, i)] == int(name)).all()
         assert got.truth[i].item() == whole.truth[int(name), 0]
@@ -206,21 +206,21 @@ def test_permutation_groups_have_one_permutation_each():
 def test_rotation_and_permutation_cross():
     got = build(coded(), "iid", 8, rotate=2, permute=2)
     assert np.bincount(got.groups).tolist() == [2, 2, 2, 2]
-    changes = fed._changes(coded(), 0, 2, 2)
+    changes = changes_of(coded(), 0, 2, 2)
     assert [c.turns for c in changes] == [2, 2, 0, 0]
     assert np.array_equal(changes[0].relabel, changes[2].relabel)
 
 
 def test_permuting_two_classes_gives_both_orders():
     for seed in range(8):
-        assert {tuple(c.relabel) for c in fed._changes(coded(classes=2), seed, 1, 2)} == {(0, 1), (1, 0)}
+        assert {tuple(c.relabel) for c in changes_of(coded(classes=2), seed, 1, 2)} == {(0, 1), (1, 0)}
 
 
 def test_shared_test_is_there_once_a_group_under_its_permutation():
     base = coded(n=500, test=100)
     got = build(base, "iid", 8, validation=0, shared_test=30, permute=4, scale="none")
     assert len(got.x) == 500 - 30 + 4 * 30
-    relabel = [change.relabel for change in fed._changes(base, 0, 1, 4)]
+    relabel = [change.relabel for change in changes_of(base, 0, 1, 4)]
     for i in range(8):
         shared = number(got.x.numpy()[got.test[i]])
         assert np.array_equal(shared, np.arange(400, 430))
@@ -306,10 +306,10 @@ def test_other_images_take_the_private_shape(side, channels):
 
 def test_images_are_padded_and_cut_evenly():
     x = np.arange(1, 17, dtype=np.uint8).reshape(1, 1, 4, 4)
-    assert np.array_equal(public._fit(x, (1, 6, 6))[0, 0, 1:5, 1:5], x[0, 0])
-    assert public._fit(x, (1, 6, 6)).sum() == x.sum()
-    assert np.array_equal(public._fit(x, (1, 4, 3))[0, 0], x[0, 0, :, :3])
-    assert np.array_equal(public._fit(x, (1, 2, 2))[0, 0], [[4, 6], [12, 14]])  # means of 2 x 2 blocks, rounded to even
+    assert np.array_equal(public.fit(x, (1, 6, 6))[0, 0, 1:5, 1:5], x[0, 0])
+    assert public.fit(x, (1, 6, 6)).sum() == x.sum()
+    assert np.array_equal(public.fit(x, (1, 4, 3))[0, 0], x[0, 0, :, :3])
+    assert np.array_equal(public.fit(x, (1, 2, 2))[0, 0], [[4, 6], [12, 14]])  # means of 2 x 2 blocks, rounded to even
 
 
 # --- what is refused ---

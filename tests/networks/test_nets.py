@@ -351,7 +351,7 @@ def test_options_are_read_from_the_signature():
             "lstm",
             (25,),
             {"table": "glove.txt"},
-            "table = 'glove.txt' for net 'lstm': give a tensor [words, features], one row a word",
+            "table = 'glove.txt' for net 'lstm': give a tensor [words, features], one row per word",
         ),
         (
             "mlr",

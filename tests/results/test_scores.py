@@ -18,8 +18,8 @@ import coterie
 from coterie.analysis.detection import false_accepts
 from coterie.analysis.scores import NAMES, calibration_error, scores
 from coterie.core.errors import BadInput
-from coterie.data.counts import COLUMNS, label_counts
 from coterie.data.dealing import build
+from coterie.data.federation import COUNTS, label_counts
 from coterie.data.own import from_arrays
 from coterie.results.false_accepts import (
     SCORES,
@@ -235,7 +235,7 @@ def test_a_folder_without_scores_or_with_damaged_ones_is_refused(tmp_path):
 def test_label_counts_are_the_rows_of_every_class_a_client_holds():
     federation = tiny(clients=3)
     found = label_counts(federation)
-    assert found.schema == COLUMNS
+    assert found.schema == COUNTS
     expected = {}
     for part in ("train", "validation", "test"):
         for client, rows in enumerate(getattr(federation, part)):

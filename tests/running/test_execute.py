@@ -18,7 +18,7 @@ import coterie
 from coterie.cli import main as cli
 from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
-from coterie.data.datasets import Dataset
+from coterie.data.dataset import Dataset
 from coterie.experiment.build import federation_of
 from coterie.experiment.config import Experiment, change, fields, read_experiment_file
 from coterie.methods.registry import METHODS

@@ -127,7 +127,7 @@ def prepare(module: nn.Module, context: Context) -> nn.Module:
 def _replacement(layer: nn.Module, path: str, context: Context, places: Iterator[int]) -> nn.Module | None:
     if isinstance(layer, REFUSED) or (isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats):
         way = (
-            "coterie.networks.nets has an LSTM written from its cell"
+            "coterie.networks.recurrent has an LSTM written from its cell"
             if isinstance(layer, nn.RNNBase)
             else "use nn.GroupNorm, nn.BatchNorm or nn.Dropout"
         )

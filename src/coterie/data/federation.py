@@ -1,6 +1,4 @@
-"""A federation: one store of all rows, and the rows of each client's train, validation and test part."""
-
-from __future__ import annotations
+"""A federation: one store of all rows, and which of them each client trains and is tested on."""
 
 import hashlib
 import warnings
@@ -8,9 +6,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 BLOCK = 4096  # rows worked on at once, so that no second copy of a large store is made
+PARTS = ("train", "validation", "test")
+COUNTS = pa.schema(
+    [("client", pa.int32()), ("part", pa.string()), ("label", pa.int32()), ("rows", pa.int64())]
+)  # the columns of label_counts
 
 
 class Public(NamedTuple):
@@ -23,6 +26,8 @@ class Public(NamedTuple):
 
 
 class Federation(NamedTuple):
+    """The data of all clients, dealt."""
+
     name: str
     x: torch.Tensor  # [n, ...] float32, or int64 rows of `table`; all rows of all clients
     y: torch.Tensor  # [n] int64 labels; float32 targets when classes == 0
@@ -30,28 +35,32 @@ class Federation(NamedTuple):
     train: list[np.ndarray]  # rows of each client, int64
     validation: list[np.ndarray]  # empty arrays when validation = 0
     test: list[np.ndarray]
-    groups: np.ndarray  # [clients] int64, the true group: rotation, permutation or classes; zeros where there is none
+    groups: np.ndarray  # [clients] int64: rotation, permutation or classes; zeros for no groups
     names: list[str]  # what each client is called
     public: Public | None = None
-    truth: torch.Tensor | None = None  # [clients, 1], the means behind the Gaussian's observations
+    truth: torch.Tensor | None = None  # [clients, 1], the means that were drawn for the clients
     table: torch.Tensor | None = None  # [words + 1, dimension] word vectors
     labels: list[str] | None = None  # [classes] names of the classes, where they have any
 
     @property
     def clients(self) -> int:
+        """How many there are."""
         return len(self.train)
 
     @property
     def sizes(self) -> np.ndarray:
-        """[clients] training rows."""
+        """[clients] how many training rows each has."""
         return np.array([len(rows) for rows in self.train])
 
     @property
     def input_shape(self) -> tuple[int, ...]:
+        """The shape of one row."""
         return tuple(self.x.shape[1:])
 
 
 class ClientRow(NamedTuple):
+    """What one client holds, for printing."""
+
     client: int
     name: str
     train: int
@@ -67,34 +76,64 @@ def class_counts(federation: Federation) -> np.ndarray:
     held = zip(federation.train, federation.validation, federation.test, strict=True)
     if federation.classes == 0:
         return np.zeros((federation.clients, 0), np.int64)
-    return np.stack([np.bincount(y[np.concatenate(rows)], minlength=federation.classes) for rows in held])
+    kinds = federation.classes
+    return np.stack([np.bincount(y[np.concatenate(rows)], minlength=kinds) for rows in held])
+
+
+def label_counts(federation: Federation) -> pa.Table:
+    """One row per class that a client holds in a part, in the order of parts and clients.
+
+    There are no rows where there are no classes.
+    """
+    found = [COUNTS.empty_table()]
+    y, kinds = federation.y.numpy(), federation.classes
+    for part in PARTS if kinds else ():
+        lists = getattr(federation, part)
+        owner = np.repeat(np.arange(len(lists)), [len(rows) for rows in lists])
+        held, counts = np.unique(owner * kinds + y[np.concatenate(lists)], return_counts=True)
+        client, label = np.divmod(held, kinds)
+        columns = [client, [part] * len(held), label, counts]
+        found.append(pa.table(columns, names=COUNTS.names).cast(COUNTS))
+    return pa.concat_tables(found)
 
 
 def table(federation: Federation) -> list[ClientRow]:
-    """One row a client, for printing."""
+    """One row per client."""
     classes = (class_counts(federation) > 0).sum(1)
     parts = zip(federation.train, federation.validation, federation.test, strict=True)
     return [
-        ClientRow(i, federation.names[i], len(a), len(b), len(c), int(classes[i]), int(federation.groups[i]))
-        for i, (a, b, c) in enumerate(parts)
+        ClientRow(
+            client=i,
+            name=federation.names[i],
+            train=len(train),
+            validation=len(validation),
+            test=len(test),
+            classes=int(classes[i]),
+            group=int(federation.groups[i]),
+        )
+        for i, (train, validation, test) in enumerate(parts)
     ]
 
 
 def checksum(federation: Federation) -> str:
-    """A digest of everything a run can depend on: rows, labels, who has them, names and public data."""
+    """A digest of all that a run can depend on: rows, labels, owners, names and public data."""
     parts = (federation.train, federation.validation, federation.test)
-    rows = [np.concatenate(part) for part in parts] + [np.array([len(r) for r in part]) for part in parts]
-    text = "\x1f".join([*federation.names, str(federation.classes), federation.public.checksum if federation.public else ""])
+    rows = [np.concatenate(part) for part in parts]
+    sizes = [np.array([len(r) for r in part]) for part in parts]
+    public = federation.public.checksum if federation.public else ""
+    text = "\x1f".join([*federation.names, str(federation.classes), public])
     return digest_of(
         federation.x.numpy(),
         federation.y.numpy(),
         federation.groups,
         *rows,
+        *sizes,
         np.frombuffer(text.encode(), np.uint8),
     )
 
 
 def blocks(n: int) -> Iterator[slice]:
+    """The rows 0 to n, a block at a time."""
     return (slice(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
 
 
@@ -106,6 +145,7 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def digest_of(*arrays: np.ndarray) -> str:
+    """A digest of the values, types and shapes of arrays."""
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
         digest.update(f"{array.dtype}{array.shape}".encode())

@@ -15,14 +15,18 @@ SMALL = 600  # cells up to which the counts are written into them
 
 
 def split_picture(federation: Federation, path: str | Path) -> Path:
-    """Draw clients x classes as a heat map under bars of the clients' rows, as PNG or SVG by the suffix."""
+    """Draw clients x classes as a heat map under bars of the clients' rows, as PNG or SVG."""
     path = Path(path)
     if path.suffix not in SUFFIXES:
-        raise BadInput(f"{path}: a picture is written as {' or '.join(SUFFIXES)}; change the suffix")
+        raise BadInput(
+            f"{path}: a picture is written as {' or '.join(SUFFIXES)}; change the suffix"
+        )
     if not path.parent.is_dir():
         raise BadInput(f"{path}: there is no folder {path.parent}; make it first")
     counts = class_counts(federation)
-    held = np.flatnonzero(counts.sum(0))  # classes nobody holds (EMNIST's letters a-j of 62) are left out
+    held = np.flatnonzero(
+        counts.sum(0)
+    )  # classes nobody holds (EMNIST's letters a-j of 62) are left out
     figure = _figure(federation, counts[:, held], held)
     with rc_context({"svg.hashsalt": "coterie"}):  # the same federation gives the same file
         figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
@@ -55,18 +59,37 @@ def _figure(federation: Federation, counts: np.ndarray, held: np.ndarray) -> Fig
 def _draw_bars(axes, federation: Federation) -> None:  # type: ignore[no-untyped-def]
     """Stacked train, validation and test rows of each client."""
     at, base = np.arange(federation.clients), np.zeros(federation.clients)
-    parts = {"train": federation.train, "validation": federation.validation, "test": federation.test}
+    parts = {
+        "train": federation.train,
+        "validation": federation.validation,
+        "test": federation.test,
+    }
     for (word, rows), colour in zip(parts.items(), ("#08519c", "#6baed6", "#fd8d3c"), strict=True):
         sizes = np.array([len(r) for r in rows])
         if sizes.any():
-            axes.bar(at, sizes, bottom=base, width=0.8 if len(at) <= 60 else 1.0, color=colour, label=word)
+            axes.bar(
+                at,
+                sizes,
+                bottom=base,
+                width=0.8 if len(at) <= 60 else 1.0,
+                color=colour,
+                label=word,
+            )
         base = base + sizes
     axes.set_ylabel("rows")
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="x", labelbottom=federation.classes == 0)
-    axes.legend(ncols=3, fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+    axes.legend(
+        ncols=3,
+        fontsize=8,
+        frameon=False,
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+        borderaxespad=0,
+    )
     axes.set_title(
-        f"{federation.name}: {federation.clients:,} clients, {base.min():,.0f} to {base.max():,.0f} rows",
+        f"{federation.name}: {federation.clients:,} clients, "
+        f"{base.min():,.0f} to {base.max():,.0f} rows",
         loc="left",
         fontsize=10,
         parse_math=False,  # a name may hold a dollar sign
@@ -74,9 +97,15 @@ def _draw_bars(axes, federation: Federation) -> None:  # type: ignore[no-untyped
 
 
 def _draw_map(  # type: ignore[no-untyped-def]
-    figure: Figure, axes, federation: Federation, counts: np.ndarray, held: np.ndarray, written: bool
+    figure: Figure,
+    axes,
+    federation: Federation,
+    counts: np.ndarray,
+    held: np.ndarray,
+    written: bool,
 ) -> None:
-    # white is none at all, one row is already blue; a logarithm keeps small counts apart beside large ones
+    """One cell per client and class: white is none at all, one row is already blue."""
+    # a logarithm keeps small counts apart beside large ones
     least, most = counts[counts > 0].min(), counts.max()
     norm = LogNorm(least, most) if most > 50 * least else Normalize(0, most)
     blues = ListedColormap(colormaps["Blues"](np.linspace(0.15, 1, 256)))
@@ -84,7 +113,9 @@ def _draw_map(  # type: ignore[no-untyped-def]
     shown = axes.imshow(cells, aspect="auto", interpolation="nearest", cmap=blues, norm=norm)
     figure.colorbar(shown, ax=axes, label="rows", pad=0.01, aspect=12, format="{x:,.0f}")
     step = max(1, len(held) // 31)
-    axes.set_yticks(range(0, len(held), step), [_label(federation, c) for c in held[::step]], parse_math=False)
+    axes.set_yticks(
+        range(0, len(held), step), [_label(federation, c) for c in held[::step]], parse_math=False
+    )
     axes.tick_params(labelsize=8)
     axes.set_ylabel("class")
     if written:
@@ -93,7 +124,9 @@ def _draw_map(  # type: ignore[no-untyped-def]
             count = int(counts[client, label])
             colour = "white" if norm(count) > 0.55 else "black"
             size = 8 if digits < 4 else 6.5
-            axes.text(client, label, str(count), ha="center", va="center", fontsize=size, color=colour)
+            axes.text(
+                client, label, str(count), ha="center", va="center", fontsize=size, color=colour
+            )
 
 
 def _label(federation: Federation, label: int) -> str:

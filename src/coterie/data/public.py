@@ -1,6 +1,4 @@
-"""A federation: one store of all rows, and the rows of each client's train, validation and test part."""
-
-from __future__ import annotations
+"""Public rows beside the private ones: images of another data set, or rows that were held out."""
 
 from pathlib import Path
 
@@ -9,56 +7,59 @@ import numpy as np
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
 from coterie.data import datasets
-from coterie.data.datasets import Dataset
+from coterie.data.dataset import PLAIN
 from coterie.data.federation import Public, as_tensor, blocks, digest_of
 from coterie.data.scaling import Look, affine_of
 
-
-def public_rows_of(
-    name: str | None,
-    held_out: np.ndarray,
-    base: Dataset,
-    look: Look,
-    kind: str,
-    shape: tuple[int, ...],
-    seed: int,
-    rows: int | None,
-    labelled: bool,
-    folder: str | Path | None,
-) -> Public | None:
-    """Public rows in the private input shape: other images in the same kind of scale, or held-out rows."""
-    if name is None:
-        return None
-    if name == "held-out":
-        x, y = look(base.x[held_out]), base.y[held_out]
-    else:
-        if name == base.name:
-            raise BadInput(f"public = '{name}' is the private data set itself; use public = 'held-out' with public_rows")
-        other = datasets.load(name, None if folder is None else Path(folder))
-        if len(shape) != 3 or other.x.dtype != np.uint8:
-            raise BadInput(f"public = '{name}' cannot stand beside inputs of shape {list(shape)}; use 'held-out'")
-        most = min(len(other.x), 70_000)  # of full EMNIST's 814,255 images a laptop holds no second copy in float32
-        if rows is not None and not 0 < rows <= len(other.x):
-            raise BadInput(f"public_rows = {rows:,}, but '{name}' has {len(other.x):,} rows; give 1 to that many")
-        chosen = np.sort(stream(seed, "public").choice(len(other.x), rows or most, replace=False))
-        pixels, y = _fit(other.x[chosen], shape), other.y[chosen]
-        affine = affine_of(pixels, np.arange(len(pixels)), "unit" if kind == "none" else kind, "")
-        x = np.empty(pixels.shape, np.float32)
-        for at in blocks(len(x)):
-            x[at] = Look(affine, None)(pixels[at])
-    return Public(name, as_tensor(x), as_tensor(y) if labelled else None, digest_of(x, *([y] if labelled else [])))
+HELD_OUT = "held-out"  # instead of the name of a data set
+MOST = 70_000  # of full EMNIST's 814,255 images a laptop holds no second copy in float32
 
 
-def _fit(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Images [n, c, h, w] with other channels (averaged, repeated) and sizes (shrunk, then padded or cut)."""
+def public_of(name: str, x: np.ndarray, y: np.ndarray, labelled: bool) -> Public:
+    """Rows as public data, with their labels only where these were asked for."""
+    told = [y] if labelled else []
+    return Public(name, as_tensor(x), as_tensor(y) if labelled else None, digest_of(x, *told))
+
+
+def other_images(
+    name: str, rows: int | None, shape: tuple[int, ...], kind: str, seed: int, folder: Path | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Images of another data set in the private input shape and in the same kind of scale."""
+    other = datasets.load(name, folder)
+    if len(shape) != 3 or other.x.dtype != np.uint8:
+        raise BadInput(
+            f"public = '{name}' cannot stand beside inputs of shape {list(shape)}; use '{HELD_OUT}'"
+        )
+    if rows is not None and not 0 < rows <= len(other.x):
+        raise BadInput(
+            f"public_rows = {rows:,}, but '{name}' has {len(other.x):,} rows; give 1 to that many"
+        )
+    wanted = rows or min(len(other.x), MOST)
+    chosen = np.sort(stream(seed, "public").choice(len(other.x), wanted, replace=False))
+    pixels = fit(other.x[chosen], shape)
+    every = np.arange(len(pixels))
+    look = Look(affine_of(pixels, every, "unit" if kind == "none" else kind, PLAIN), None)
+    x = np.empty(pixels.shape, np.float32)
+    for at in blocks(len(x)):
+        x[at] = look(pixels[at])
+    return x, other.y[chosen]
+
+
+def fit(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Images [n, c, h, w] in another shape.
+
+    Channels are averaged and repeated; sides are shrunk, then padded or cut.
+    """
     channels, *wanted = shape
     if x.shape[1] != channels:
-        x = np.repeat(x.mean(1, keepdims=True).round().astype(np.uint8), channels, axis=1)
+        grey = x.mean(1, keepdims=True).round().astype(np.uint8)
+        x = np.repeat(grey, channels, axis=1)
     factor = min(x.shape[2] // wanted[0], x.shape[3] // wanted[1])
     if factor > 1:
         n, c, h, w = x.shape
         x = x[:, :, : h // factor * factor, : w // factor * factor]
-        x = x.reshape(n, c, h // factor, factor, w // factor, factor).mean((3, 5)).round().astype(np.uint8)
+        x = x.reshape(n, c, h // factor, factor, w // factor, factor)
+        x = x.mean((3, 5)).round().astype(np.uint8)
     for axis, size in zip((2, 3), wanted, strict=True):
         more = size - x.shape[axis]
         if more >= 0:

@@ -76,7 +76,7 @@ def _without(store: States, lost: set[int]) -> States:
 def replay(folder: Path, federation: Federation, models: Networks = None) -> Loop:
     """The run of a folder on the local engine, with the same sites answering in every exchange; it stands at the end.
 
-    `federation` has the sites' own rows, cut as the sites cut them: `coterie.data.federation.build` of a folder with one file a
+    `federation` has the sites' own rows, cut as the sites cut them: `coterie.data.dealing.build` of a folder with one file a
     site does so. Uploads that were clipped or noised at the sites are not so here.
     """
     experiment, known = read_experiment(folder), read_about(folder)

@@ -12,9 +12,10 @@ import torch
 
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
-from coterie.data.dealing import cut_points, cut_rows
+from coterie.data.cutting import cut_points, cut_rows
 from coterie.data.federation import Federation, Public, digest_of
-from coterie.data.own import SUFFIXES, read_piece
+from coterie.data.own import SUFFIXES, listed, read_piece
+from coterie.data.tables import Columns
 from coterie.deploy.files import Shape
 
 PARTS = ("train", "validation", "test")
@@ -35,7 +36,7 @@ def read_rows(path: Path, label: str, features: str = "") -> Rows:
     """The rows of a file; pixels are brought to [0, 1]."""
     if not path.is_file() or path.suffix not in SUFFIXES:
         raise BadInput(f"{path}: there is no such file of kind {', '.join(SUFFIXES)}: give the site's data with --data")
-    piece = read_piece(path, "", label, [name.strip() for name in features.split(",") if name.strip()], ",", ignore=CLIENT)
+    piece = read_piece(path, Columns(client="", label=label, features=listed(features), ignore=CLIENT))
     x = piece.x.astype(np.float32) / 255 if piece.x.dtype == np.uint8 else piece.x
     columns = hashlib.blake2b("\x1f".join(piece.columns or []).encode(), digest_size=8).hexdigest()
     return Rows(str(path), torch.from_numpy(np.ascontiguousarray(x)), piece.y, columns)

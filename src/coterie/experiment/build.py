@@ -13,11 +13,12 @@ import torch
 
 from coterie.core.errors import BadInput
 from coterie.core.model import Model
-from coterie.data.datasets import DATASETS, Dataset
+from coterie.data.dataset import Dataset
+from coterie.data.datasets import DATASETS, source_of
 from coterie.data.dealing import build as build_data
 from coterie.data.federation import Federation
-from coterie.data.own import Own
-from coterie.experiment.config import PYTHON, Experiment, data_options, fields, options_of, usual_model, usual_split
+from coterie.data.pieces import Own
+from coterie.experiment.config import HANDED, PYTHON, Experiment, data_options, fields, options_of, usual_model, usual_split
 from coterie.networks import nets
 
 Given = Federation | Own | Dataset | None  # data at hand; None: the words say which
@@ -81,12 +82,12 @@ def federation_of(experiment: Experiment, given: Given = None) -> Federation:
         raise BadInput(f"the data '{name}' were given as Python objects: give them again from Python, as data=")
     own = data_options(name)
     extra = {k: v for k, v in words.items() if k in own and v is not None}
-    if name in ("synthetic", "gaussian"):  # drawn, not read
+    if source_of(name).drawn:
         extra["seed"] = seed
     common = {k: v for k, v in words.items() if k == "clients" or k not in own}
     kind = split.pop("name", "") or None
-    source = name if given is None else given
-    return build_data(source, split=kind, seed=seed, folder=folder, options=split, data_options=extra, **common)
+    data = name if given is None else given
+    return build_data(data, split=kind, seed=seed, folder=folder, options=split, data_options=extra, **common)
 
 
 def check_federation(federation: Federation) -> None:
@@ -135,9 +136,11 @@ def models_of(experiment: Experiment, federation: Federation, given: Networks = 
     for net in (n.strip() for n in name.split(",")):
         known = options_of("model", net)
         options = {k: d for k, (_, d) in known.items() if d is not None} | {k: v for k, v in words.items() if k in known}
-        if net == "lstm" and federation.table is not None:
+        entry = nets.NETS[net]
+        if entry.wants_table and federation.table is not None:
             options["table"] = federation.table
-        task = "squared" if federation.classes == 0 else "binary" if net == "lstm" and federation.classes == 2 else "classes"
+        binary = entry.one_logit and federation.classes == 2
+        task = "squared" if federation.classes == 0 else "binary" if binary else "classes"
         model = Model(lambda n=net, o=options: nets.build(n, shape, classes, **o), task, net, shape, options)  # type: ignore[misc]
         model.check(shape, federation.x.dtype)
         models.append(model)
@@ -181,7 +184,7 @@ def resolved(experiment: Experiment, federation: Federation, models: list[Model]
     if not model.get("name"):
         model = (
             {"name": ",".join(m.name for m in models)}
-            | {k: v for m in models for k, v in m.options.items() if k != "table"}
+            | {k: v for m in models for k, v in m.options.items() if k not in HANDED}
             | model
         )
     experiment = replace(experiment, split=split, model=model)

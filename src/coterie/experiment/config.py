@@ -17,15 +17,17 @@ from typing import Any, Literal, NamedTuple, get_type_hints
 
 from coterie.core.errors import BadInput, nearest
 from coterie.core.method import Train
-from coterie.data.datasets import DATASETS
-from coterie.data.dealing import build as build_federation
+from coterie.data.choices import Choices
+from coterie.data.dataset import Source
+from coterie.data.datasets import DATASETS, source_of
 from coterie.data.own import is_path
 from coterie.data.own import read as read_own
-from coterie.data.partition import SPLITS
+from coterie.data.partition import SPLITS, Split
+from coterie.data.partition import usual_split as split_for
 from coterie.experiment.schedule import Schedule
 from coterie.experiment.values import coerce, to_toml
 from coterie.methods.registry import METHODS
-from coterie.networks.nets import NETS
+from coterie.networks.nets import NETS, Net
 
 __all__ = ["Experiment", "change", "coerce", "fields", "from_toml", "options_of", "read_toml", "to_toml"]
 Words = dict[str, Any]
@@ -75,12 +77,9 @@ class Experiment:
 SECTIONS = ("data", "split", "model", "train", "schedule", "options", "engine", "keep")
 NAMED = ("data", "split", "model")  # sections whose name decides which other words they have
 OWN_WORD = (*NAMED, "engine")  # sections with a name, which the section's own word sets
-REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {"data": DATASETS, "split": SPLITS, "model": NETS, "method": METHODS}
-NATURAL = ("uci-har", "mnist-writers", "synthetic", "gaussian", "sent140", "leaf")  # data sets whose clients are given
-USUAL_MODELS = {"digits": ("dnn", {"hidden": 32}), "synthetic": ("mlr", {}), "gaussian": ("mean", {}), "sent140": ("lstm", {})}
+REGISTRIES: dict[str, Mapping[str, Any]] = {"data": DATASETS, "split": SPLITS, "model": NETS, "method": METHODS}
 PYTHON = "python:"  # begins the name of data or a network that were given as Python objects
-_BUILT = {"data", "split", "seed", "folder", "options", "data_options"}  # of a federation, but no words of [data]
-_HANDED = {"input_shape", "classes", "table", "folder", "seed"}  # to a builder by the experiment
+HANDED = {"input_shape", "classes", "table", "folder", "seed"}  # to a builder by the experiment
 Known = dict[str, tuple[Any, Any]]  # {word: (type, default)}
 
 
@@ -101,7 +100,20 @@ def options_of(kind: str, name: str) -> Known:
     registry = REGISTRIES[kind]
     if name not in registry:
         raise BadInput(f"unknown {'data set' if kind == 'data' else kind} '{name}'{nearest(name, registry)}")
-    return _without(_signature(registry[name]), set() if kind in ("method", "split") else _HANDED)
+    return _without(_signature(_builder(registry[name])), set() if kind in ("method", "split") else HANDED)
+
+
+def _builder(entry: Any) -> Callable[..., Any]:
+    """The function of a registered entry whose signature holds the options."""
+    match entry:
+        case Source():
+            return entry.load
+        case Split():
+            return entry.deal
+        case Net():
+            return entry.build
+    function: Callable[..., Any] = entry  # a method is its builder
+    return function
 
 
 def data_options(name: str) -> Known:
@@ -119,22 +131,22 @@ def usual_split(data: Words) -> str:
     """The split where none is named; "" where only the data can tell."""
     name, client = str(data["name"]), data.get("client")
     if name in DATASETS:
-        return "user" if name in NATURAL else "classes"
+        return split_for(DATASETS[name].natural)
     if name.startswith(PYTHON) or (client == "" and not Path(name).is_file()):
         return ""
-    return "classes" if client == "" else "user"
+    return split_for(client != "")
 
 
 def usual_model(data: str) -> tuple[str, Words]:
     """The network where none is named, and its options."""
-    name, options = USUAL_MODELS.get(data.removeprefix(PYTHON), ("dnn", {}))
-    return name, dict(options)  # type: ignore[call-overload]
+    source = source_of(data.removeprefix(PYTHON))
+    return source.network, dict(source.network_options)
 
 
 def fields(experiment: Experiment) -> dict[str, Known]:
     """{section: {word: (type, default)}} for the names this experiment has chosen."""
     data = {"name": (str, "digits"), "data_dir": (str, ""), "seed": (int | None, None)}  # seed None: the run's
-    data |= _without(_signature(build_federation), _BUILT) | data_options(str(experiment.data["name"]))
+    data |= _dealt_words() | data_options(str(experiment.data["name"]))
     split, model = {"name": (str, "")}, {"name": (str, "")}
     names = chosen_names(experiment)
     if names["split"]:
@@ -143,6 +155,13 @@ def fields(experiment: Experiment) -> dict[str, Known]:
         model |= options_of("model", net)
     options = options_of("method", experiment.method) if experiment.method else {}
     return {"data": data, "split": split, "model": model, **_tables(), "options": options}
+
+
+@cache
+def _dealt_words() -> Known:
+    """The words of `[data]` that every data set has."""
+    hints = get_type_hints(Choices)
+    return {"clients": (int | None, None)} | {k: (hints[k], default) for k, default in Choices._field_defaults.items()}
 
 
 @cache
@@ -207,7 +226,7 @@ def _rename(experiment: Experiment, section: str, name: str) -> Experiment:
     """Another data set, split or network: the options of the one before go with it."""
     if section == "data":
         data_options(name)
-        mine = set(_signature(build_federation)) | {"data_dir", "seed"}
+        mine = {*_dealt_words(), "data_dir", "seed"}
     else:
         mine = set()
         for part in [name] if section == "split" and name else _names(name) if section == "model" else []:

@@ -21,8 +21,7 @@ from coterie.core.errors import BadInput
 from coterie.core.files import place, write
 from coterie.core.model import Model
 from coterie.core.version import __version__
-from coterie.data.counts import label_counts
-from coterie.data.federation import Federation, checksum
+from coterie.data.federation import Federation, checksum, label_counts
 from coterie.experiment.config import Experiment, read_experiment_file
 from coterie.experiment.values import to_toml
 

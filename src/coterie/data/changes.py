@@ -1,0 +1,70 @@
+"""Groups of clients whose images are turned or whose labels are permuted, and the rows they see."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie.core.rng import stream
+from coterie.data.cutting import Cut
+from coterie.data.dataset import Dataset
+from coterie.data.federation import blocks
+from coterie.data.scaling import Look
+
+
+class Change(NamedTuple):
+    """What makes a group of clients differ from the others."""
+
+    turns: int  # by 90 degrees
+    relabel: np.ndarray | None  # [classes] the new label of each class
+
+
+def changes_of(base: Dataset, seed: int, rotate: int, permute: int) -> list[Change]:
+    """One change per group; rotate = 4 turns by 90, 180, 270 and 0 degrees.
+
+    All permutations are different.
+    """
+    relabels: list[np.ndarray | None] = [] if permute > 1 else [None]
+    seen: set[tuple[int, ...]] = set()
+    while len(relabels) < permute:
+        rng = stream(seed, "permute", len(relabels))
+        order = rng.permutation(base.classes)
+        while tuple(order) in seen:
+            order = rng.permutation(base.classes)
+        seen.add(tuple(order))
+        relabels.append(order)
+    return [
+        Change(4 // rotate * (r + 1) % 4, relabel) for r in range(rotate) for relabel in relabels
+    ]
+
+
+def store_rows(
+    base: Dataset, pieces: list[Cut], groups: np.ndarray, changes: list[Change], look: Look
+) -> tuple[np.ndarray, np.ndarray, list[Cut]]:
+    """The rows in use as model inputs, group after group, and where each client finds its own.
+
+    A row that several groups share (the official test images) is there once per group. Features
+    that need no change are not copied: the loader's own array is the store.
+    """
+    as_is = look == Look(None, None) and base.x.dtype in (np.float32, np.int64)
+    if len(changes) == 1 and as_is:
+        return base.x, base.y, pieces
+    held = [
+        [r for i in np.flatnonzero(groups == g) for r in pieces[i]] for g in range(len(changes))
+    ]
+    stored = [np.unique(np.concatenate(rows)) for rows in held]
+    starts = np.cumsum([0, *(len(block) for block in stored)])
+    sample = look(base.x[:1])
+    x = np.empty((starts[-1], *sample.shape[1:]), sample.dtype)
+    y = np.empty(starts[-1], base.y.dtype)
+    for start, block, change in zip(starts, stored, changes, strict=False):
+        for at in blocks(len(block)):
+            image = look(base.x[block[at]])
+            turned = np.rot90(image, change.turns, (-2, -1)) if change.turns else image
+            x[start + at.start : start + at.stop] = turned
+        labels = base.y[block]
+        y[start : start + len(block)] = labels if change.relabel is None else change.relabel[labels]
+    moved = []
+    for g, piece in zip(groups, pieces, strict=True):
+        train, held, tested = (starts[g] + np.searchsorted(stored[g], rows) for rows in piece)
+        moved.append((train, held, tested))
+    return x, y, moved

@@ -1,0 +1,137 @@
+"""The choices of how a data set becomes a federation, and the refusal of those that cannot work."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie.core.errors import BadInput, nearest
+from coterie.data.cutting import CUTS
+from coterie.data.dataset import Dataset
+from coterie.data.federation import blocks
+from coterie.data.scaling import SCALES, usual_scale
+
+POOLS = ("all", "train")
+
+
+class Choices(NamedTuple):
+    """How the rows of a data set are chosen, cut, scaled and changed, whatever the split."""
+
+    validation: float = 0.2  # share of each client's rows
+    test: float = 0.2  # share of each client's rows
+    scale: str | None = None  # one of SCALES; None: the usual one of the data
+    rotate: int = 1  # groups of clients whose images are turned by 90, 180, 270 and 0 degrees
+    permute: int = 1  # groups of clients whose labels are permuted
+    rows: int | None = None  # a random subset of so many rows of the pool; None: all
+    pool: str = "all"  # all rows, or those of the official "train" part
+    shared_test: int = 0  # the first so many official test rows are everyone's test part
+    cut: str | None = None  # one of CUTS; None: the usual one of the data
+    channels: int | None = None  # a grey image is repeated so often
+    public: str | None = None  # another image data set, or "held-out" for rows out of the pool
+    public_rows: int | None = None
+    labelled: bool = False  # whether the public rows keep their labels
+
+
+def check_choices(base: Dataset, choices: Choices) -> None:
+    """Refuse what cannot work before any row is dealt."""
+    for word, value, valid in (
+        ("scale", choices.scale or SCALES[0], SCALES),
+        ("pool", choices.pool, POOLS),
+        ("cut", choices.cut or CUTS[0], CUTS),
+    ):
+        if value not in valid:
+            raise BadInput(f"{word} = '{value}' is not known" + nearest(value, valid))
+    _check_shares(choices)
+    _check_scale(base, choices.scale or usual_scale(base))
+    _check_changes(base, choices)
+    _check_pool(base, choices)
+
+
+def _check_shares(choices: Choices) -> None:
+    validation, test, shared = choices.validation, choices.test, choices.shared_test
+    if not 0 <= validation < 1 or not (0 < test < 1 or shared):
+        raise BadInput(
+            f"validation = {validation}, test = {test}: "
+            "give shares of a client's rows, 0 or more and above 0"
+        )
+    if validation + (0 if shared else test) > 1 - 1e-9:
+        raise BadInput(
+            f"validation = {validation} and test = {test} leave no train part; "
+            "give less than 1 together"
+        )
+
+
+def _check_scale(base: Dataset, kind: str) -> None:
+    shape, images = list(base.x.shape[1:]), base.x.dtype == np.uint8
+    of_pixels = kind in ("unit", "half") or (kind == "channel" and len(shape) != 3)
+    if of_pixels and not images:
+        raise BadInput(
+            f"scale = '{kind}' is for images, but '{base.name}' has rows of shape {shape}; "
+            "use pixel or none"
+        )
+    if (kind == "channel" and len(shape) != 3) or (kind == "pixel" and base.x.dtype == np.int64):
+        raise BadInput(
+            f"scale = '{kind}' does not fit rows of shape {shape} of '{base.name}'; use none"
+        )
+
+
+def _check_changes(base: Dataset, choices: Choices) -> None:
+    shape, rotate, permute = list(base.x.shape[1:]), choices.rotate, choices.permute
+    if rotate not in (1, 2, 4):
+        raise BadInput(
+            f"rotate = {rotate}: give 1 (none), 2 (180 and 0 degrees) or 4 (90, 180, 270 and 0)"
+        )
+    if rotate > 1 and (len(shape) != 3 or (rotate == 4 and shape[1] != shape[2])):
+        raise BadInput(
+            f"rotate = {rotate} needs square images, but '{base.name}' has rows of shape {shape}"
+        )
+    orders = math.factorial(min(base.classes, 12))
+    if not 1 <= permute <= orders or (permute > 1 and base.classes == 0):
+        raise BadInput(
+            f"permute = {permute}: '{base.name}' has {base.classes} classes, "
+            f"so give 1 to {orders:,}"
+        )
+
+
+def _check_pool(base: Dataset, choices: Choices) -> None:
+    shape, channels = list(base.x.shape[1:]), choices.channels
+    official = int((~base.train).sum())
+    if choices.shared_test < 0 or choices.shared_test > official:
+        raise BadInput(
+            f"shared_test = {choices.shared_test:,}, but '{base.name}' has {official:,} "
+            "official test rows; lower it or give a share with test"
+        )
+    if choices.public == base.name:
+        raise BadInput(
+            f"public = '{base.name}' is the private data set itself; "
+            "use public = 'held-out' with public_rows"
+        )
+    if choices.pool == "train" and not base.train.any():
+        raise BadInput(
+            f"pool = 'train', but '{base.name}' has no training rows here; use pool = 'all'"
+        )
+    if channels is not None and (len(shape) != 3 or shape[0] not in (1, channels) or channels < 1):
+        raise BadInput(
+            f"channels = {channels} repeats a grey image, "
+            f"but '{base.name}' has rows of shape {shape}"
+        )
+
+
+def check_values(base: Dataset) -> None:
+    """Refuse data without rows, inputs that are no numbers, and labels that are no classes."""
+    if len(base.y) == 0:
+        raise BadInput(f"'{base.name}' has no rows")
+    if base.x.dtype.kind == "f":
+        for at in blocks(len(base.x)):
+            good = np.isfinite(base.x[at].reshape(at.stop - at.start, -1)).all(1)
+            if not good.all():
+                row = at.start + int(np.flatnonzero(~good)[0])
+                raise BadInput(
+                    f"'{base.name}' has NaN or infinity in row {row:,} (counted from 0); "
+                    "fill or remove it"
+                )
+    if base.classes and (base.y.min() < 0 or base.y.max() >= base.classes):
+        raise BadInput(
+            f"'{base.name}' has labels {base.y.min()} to {base.y.max()}, "
+            f"but {base.classes} classes: labels must be 0 to {base.classes - 1}"
+        )

@@ -1,0 +1,126 @@
+"""Pieces of a user's own data: what each file holds, checked, and all of them joined."""
+
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from coterie.core.errors import BadInput
+from coterie.data.dataset import Dataset
+
+
+class Own(NamedTuple):
+    """A user's own data, with the names that stand behind their numbers."""
+
+    data: Dataset
+    clients: list[str]  # the name of each number in data.users; empty without natural clients
+    labels: list[str]  # the name of each class
+
+
+class Piece(NamedTuple):
+    """What one file holds; labels and clients are still as written there."""
+
+    place: str
+    x: np.ndarray  # [n, ...]
+    y: np.ndarray  # [n] whole numbers or text
+    clients: np.ndarray | None
+    train: bool = True
+    labels: list[str] | None = None  # names of the classes, where the file states them
+    columns: list[str] | None = None  # the feature columns of a table
+
+
+def checked(place: str, x: np.ndarray, y: np.ndarray, clients: np.ndarray | None) -> Piece:
+    """Arrays as a piece, if they fit together and hold numbers."""
+    if x.ndim < 2 or len(x) == 0:
+        raise BadInput(
+            f"{place}: x has shape {list(x.shape)}; give at least one row and one feature, [n, ...]"
+        )
+    for key, array in (("y", y), ("clients", clients)):
+        if array is not None and array.shape != (len(x),):
+            raise BadInput(
+                f"{place}: {key} has shape {list(array.shape)}, but x has {len(x):,} rows; "
+                "give one each"
+            )
+    if x.dtype.kind not in "biuf":
+        raise BadInput(f"{place}: x holds {x.dtype}, not numbers; convert it first")
+    if x.dtype == np.uint8 and x.ndim in (
+        3,
+        4,
+    ):  # images, with their channels last, first or left out
+        last = x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] > 3
+        x = x[:, None] if x.ndim == 3 else np.moveaxis(x, 3, 1) if last else x
+    else:
+        x = x.astype(np.float32, copy=False)
+        bad = np.argwhere(~np.isfinite(x))
+        if len(bad):
+            where = ", ".join(str(i) for i in bad[0][1:])
+            value, row = x[tuple(bad[0])], bad[0][0] + 1
+            raise BadInput(f"{place}: x is {value} in row {row:,}, column {where}; remove it")
+    owners = None if clients is None else whole(clients, place, "clients").astype(str)
+    return Piece(place, x, whole(y, place, "y"), owners)
+
+
+def whole(values: np.ndarray, place: str, what: str) -> np.ndarray:
+    """Labels as int64 or as text; numbers with a fraction are no classes."""
+    if values.dtype.kind == "f":
+        bad = np.flatnonzero(values != np.floor(values))  # NaN is not equal to itself either
+        bad = bad if len(bad) else np.flatnonzero(~np.isfinite(values))
+        if len(bad):
+            value, row = values[bad[0]], bad[0] + 1
+            raise BadInput(f"{place}: {what} is {value} in row {row:,}; a class is whole or text")
+    if values.dtype.kind in "biuf":
+        return values.astype(np.int64)
+    for row, value in enumerate(values if values.dtype.kind == "O" else ()):
+        if value is None or value != value:
+            raise BadInput(f"{place}: {what} is {value} in row {row + 1:,}; fill or remove the row")
+    return values.astype(str)
+
+
+def join(name: str, pieces: list[Piece]) -> Own:
+    """One data set of all files; labels and clients get numbers in natural order of names."""
+    first = pieces[0]
+    for piece in pieces:
+        if piece.x.shape[1:] != first.x.shape[1:]:
+            raise BadInput(
+                f"{piece.place}: a row has shape {list(piece.x.shape[1:])}, but in {first.place} "
+                f"{list(first.x.shape[1:])}; give every file the same columns"
+            )
+    sizes = [len(piece.y) for piece in pieces]
+    y, labels = _numbered([piece.y for piece in pieces], first.labels, first.place)
+    users, clients = None, list[str]()
+    if first.clients is not None:
+        users, clients = _numbered(
+            [p.clients for p in pieces if p.clients is not None], None, first.place
+        )
+    x = first.x if len(pieces) == 1 else np.concatenate([piece.x for piece in pieces])
+    train = np.repeat([piece.train for piece in pieces], sizes)
+    data = Dataset(name=name, x=x, y=y, classes=len(labels), train=train, users=users)
+    return Own(data, clients, labels)
+
+
+def _numbered(
+    pieces: list[np.ndarray], names: list[str] | None, place: str
+) -> tuple[np.ndarray, list[str]]:
+    """Numbers 0..K-1 for the values of all pieces, and the name of each number."""
+    if names is not None and all(piece.dtype.kind == "i" for piece in pieces):
+        numbers = np.concatenate(pieces)
+        if numbers.min() < 0 or numbers.max() >= len(names):
+            raise BadInput(
+                f"{place}: labels {numbers.min()} to {numbers.max()}, "
+                f"but {len(names)} classes are named; remove unlabelled rows"
+            )
+        return numbers, names
+    if any(piece.dtype.kind != "i" for piece in pieces):
+        pieces = [piece.astype(str) for piece in pieces]
+    values, numbers = np.unique(np.concatenate(pieces), return_inverse=True)
+    if values.dtype.kind == "i":
+        return numbers.astype(np.int64), [str(v) for v in values]
+    order = sorted(range(len(values)), key=lambda i: natural(str(values[i])))
+    rank = np.empty(len(values), np.int64)
+    rank[order] = np.arange(len(values))
+    return rank[numbers], [str(values[i]) for i in order]
+
+
+def natural(text: str) -> list[Any]:
+    """A key that sorts 'site2' before 'site10'."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text)]

@@ -1,0 +1,1 @@
+"""The data sets that come with a loader, one family per module."""

@@ -1,0 +1,1 @@
+"""The splits: functions that say which client gets which rows."""

@@ -1,0 +1,89 @@
+"""Networks of a few convolutions and dense layers, for images."""
+
+import math
+from collections.abc import Callable
+
+from torch import nn
+
+from coterie.networks.layers import Shape, active, chain, image, scaled
+
+
+def cifarnet(input_shape: Shape, classes: int) -> nn.Module:
+    """The CNN of PyTorch's tutorial (PersFL, Self-FL)."""
+    return lenet("cifarnet", input_shape, classes, nn.MaxPool2d)
+
+
+def cnncifar(input_shape: Shape, classes: int) -> nn.Module:
+    """CifarNet with 100 units in its second dense layer (pFedMe, PFML)."""
+    return lenet("cnncifar", input_shape, classes, nn.MaxPool2d, second=100)
+
+
+def kt_lenet(input_shape: Shape, classes: int) -> nn.Module:
+    """KT-pFL's LeNet: the layers of CifarNet, at 28x28."""
+    return lenet("kt-lenet", input_shape, classes, nn.MaxPool2d)
+
+
+def lenet5(input_shape: Shape, classes: int) -> nn.Module:
+    """UCFL's LeNet-5: average pools; weights of convolutions (no biases) are He-uniform."""
+    net = lenet("lenet5", input_shape, classes, nn.AvgPool2d)
+    for layer in net.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")  # within +-sqrt(6 / fan_in)
+    return net
+
+
+def mcmahan(input_shape: Shape, classes: int) -> nn.Module:
+    """The CNN of McMahan et al. (KT-pFL's homogeneous runs), with padded convolutions."""
+    channels, *sides = image("mcmahan", input_shape, least=4)
+    return chain(
+        conv1=active(nn.Conv2d(channels, 32, 5, padding=2), nn.MaxPool2d(2)),
+        conv2=active(nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(2)),
+        flat=nn.Flatten(),
+        dense1=active(nn.Linear(64 * math.prod(side // 4 for side in sides), 512)),
+        head=nn.Linear(512, classes),
+    )
+
+
+def smallcnn(input_shape: Shape, classes: int) -> nn.Module:
+    """A small CNN that also takes 8x8 digits."""
+    channels, *sides = image("smallcnn", input_shape, least=4)
+    return chain(
+        conv1=active(nn.Conv2d(channels, 16, 3, padding=1), nn.MaxPool2d(2)),
+        conv2=active(nn.Conv2d(16, 32, 3, padding=1), nn.MaxPool2d(2)),
+        flat=nn.Flatten(),
+        head=nn.Linear(32 * math.prod(side // 4 for side in sides), classes),
+    )
+
+
+def kt_alexnet(input_shape: Shape, classes: int, width: float = 1.0) -> nn.Module:
+    """KT-pFL's AlexNet, with dropout before both wide dense layers; `width` scales every layer."""
+    channels, *sides = image("kt-alexnet", input_shape, least=15)
+    a, b, c, d, dense = (scaled(size, width) for size in (64, 192, 384, 256, 4096))
+    return chain(
+        conv1=active(nn.Conv2d(channels, a, 3, stride=2, padding=1), nn.MaxPool2d(2)),
+        conv2=active(nn.Conv2d(a, b, 3, padding=1), nn.MaxPool2d(2)),
+        conv3=active(nn.Conv2d(b, c, 3, padding=1)),
+        conv4=active(nn.Conv2d(c, d, 3, padding=1)),
+        conv5=active(nn.Conv2d(d, d, 3, padding=1), nn.MaxPool2d(2)),
+        flat=nn.Flatten(),
+        drop1=nn.Dropout(0.5),
+        dense1=active(nn.Linear(d * math.prod((side + 1) // 2 // 8 for side in sides), dense)),
+        drop2=nn.Dropout(0.5),
+        dense2=active(nn.Linear(dense, dense)),
+        head=nn.Linear(dense, classes),
+    )
+
+
+def lenet(
+    name: str, input_shape: Shape, classes: int, pool: Callable[[int], nn.Module], second: int = 84
+) -> nn.Sequential:
+    """Two 5x5 convolutions, each pooled, and three dense layers: what four networks share."""
+    channels, *sides = image(name, input_shape, least=16)
+    return chain(
+        conv1=active(nn.Conv2d(channels, 6, 5), pool(2)),
+        conv2=active(nn.Conv2d(6, 16, 5), pool(2)),
+        flat=nn.Flatten(),
+        dense1=active(nn.Linear(16 * math.prod(((side - 4) // 2 - 4) // 2 for side in sides), 120)),
+        dense2=active(nn.Linear(120, second)),
+        head=nn.Linear(second, classes),
+    )

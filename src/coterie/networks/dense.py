@@ -1,0 +1,39 @@
+"""Networks of dense layers, and the single vector of the two-level Gaussian."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from coterie.networks.layers import Shape, active, chain
+
+
+def mlr(input_shape: Shape, classes: int) -> nn.Module:
+    """Multinomial logistic regression: one dense layer."""
+    return chain(flat=nn.Flatten(), head=nn.Linear(math.prod(input_shape), classes))
+
+
+def dnn(input_shape: Shape, classes: int, hidden: int = 100, norm: bool = False) -> nn.Module:
+    """One hidden dense layer, with BatchNorm before its ReLU where `norm` says so."""
+    dense = nn.Linear(math.prod(input_shape), hidden)
+    return chain(
+        flat=nn.Flatten(),
+        dense1=active(nn.Sequential(dense, nn.BatchNorm1d(hidden))) if norm else active(dense),
+        head=nn.Linear(hidden, classes),
+    )
+
+
+def mean(input_shape: Shape, classes: int) -> nn.Module:
+    """The model of the two-level Gaussian: one vector theta, which is the output for every row."""
+    return Mean(math.prod(input_shape))
+
+
+class Mean(nn.Module):
+    """The vector theta, which starts at 0."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.zeros(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.theta.expand(x.shape[0], -1)
