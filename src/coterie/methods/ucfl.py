@@ -20,6 +20,7 @@ from torch import Tensor
 from coterie.core.errors import BadInput
 from coterie.core.method import Exchange, Facts, Method, Pass, Plan, Stage, Train, nothing
 from coterie.core.model import Model
+from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, Vector, flat, mean, pick, stack, tree, zeros
 from coterie.methods.fedavg import fedavg
 
@@ -181,6 +182,11 @@ def ucfl(model: Model, train: Train, batches: float = 2.5, streams: int = 0) -> 
         personal=lambda state, theta: theta,
         admit=admit,
         notes=lambda server: {"W": server.weights, "streams": server.stream, "sigma": server.sigma},
+        describes={
+            "W": Note("similarity weights W", Kind.MATRIX),
+            "streams": Note("streams", Kind.GROUPS),
+            "sigma": Note("spread of the gradients, sigma", Kind.FINAL, "", "Of a client's batches around its mean gradient."),
+        },
     )
     trip = fedavg(model, train).round[0]._replace(send=send, receive=receive)
     return (
