@@ -17,7 +17,7 @@ from torch import nn
 
 import coterie
 from coterie.data.own import Own, from_arrays
-from coterie.reports import write_report
+from coterie.reports.report import write_report
 
 CLIENTS, ROUNDS, TIMES = 1000, 30, 5
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

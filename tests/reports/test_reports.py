@@ -16,21 +16,26 @@ from click.testing import CliRunner
 from safetensors.numpy import save_file
 
 from coterie import __version__
+from coterie.analysis.density import density
 from coterie.analysis.gains import improvement, qoi
+from coterie.analysis.significance import spread
 from coterie.cli.report import report
 from coterie.comparison.execute import compare
 from coterie.comparison.plan import plan
 from coterie.core.errors import BadInput
+from coterie.core.notes import Kind, Note, to_words
 from coterie.experiment.config import Experiment, change
-from coterie.reports import report_data, report_html, write_report
+from coterie.reports.report import report_data, report_html, write_report
 from coterie.reports.draw import draw
 from coterie.reports.evidence import Evidence
-from coterie.reports.figures import Figure, Series, density, spread
+from coterie.reports.figures import Figure, Series
 from coterie.reports.files import latex, to_csv, to_latex
 from coterie.reports.gather import gather
-from coterie.reports.matrices import FRAMES, GROUPS, PEERS, Mixing, between, heat, mixing, peers
-from coterie.reports.tables import Column, tables
-from coterie.reports.tables import Table as ReportTable
+from coterie.reports.matrices import GROUPS, PEERS, between, heat, peers
+from coterie.reports.noted import FRAMES, server_frames, together
+from coterie.reports.table import Column
+from coterie.reports.table import Table as ReportTable
+from coterie.reports.tables import tables
 from coterie.results.false_accepts import relative_false_accepts
 from coterie.results.folder import write_config
 from coterie.results.run import load
@@ -42,7 +47,7 @@ WORDS = {"data": "digits", "clients": 4, "rounds": 3, "evaluate": 1, "public": "
 FAST = {"path": "vectorized", "width": 8, "compile": "no", "threads": 1}
 OWN = {"persfl": {"distil_epochs": 1}, "ktpfl": {"draw": 20}}
 KINDS = {"lines", "dots", "bars", "density", "points", "heat"}
-SECTIONS = {"accuracy", "fairness", "cost", "collaboration", "persfl", "selffl", "data"}
+SECTIONS = {"accuracy", "fairness", "cost", "collaboration", "inside", "data"}
 
 
 def base(**words) -> Experiment:
@@ -132,7 +137,7 @@ def test_clients_are_those_of_the_first_seed_where_splits_differ(data, folder):
     assert data["clients"]["rows"] == run.about["rows"]
     assert np.sum(data["clients"]["counts"]) == sum(map(sum, run.about["rows"].values()))
     assert "Seed 0 alone" in figure(data, "clients")["note"]
-    assert len(data["clients"]["notes"]["persfl"]["teacher_round"]) == 4
+    assert len(dict(data["clients"]["notes"]["persfl"])["round of the teacher"]) == 4
 
 
 def test_clients_are_means_over_seeds_where_the_split_is_one(tmp_path):
@@ -156,7 +161,7 @@ def test_the_last_curve_point_is_the_method_tables_mean(data):
 
 def test_mixing_is_noted_for_methods_that_mix(data):
     assert set(data["clients"]["learned_from"]) == {"ktpfl", "ucfl", "cfl"}
-    grid = figure(data, "persfl-grid-persfl")["heat"]
+    grid = figure(data, "grid_accuracy-persfl")["heat"]
     assert grid["rows"] == sorted(grid["rows"], key=float)
 
 
@@ -307,10 +312,10 @@ def test_a_large_matrix_is_shown_in_groups():
     n = 150
     blocks = np.repeat(np.arange(3), 50)
     matrix = (blocks[:, None] == blocks[None]) / 50
-    drawn, how = heat(Mixing("W", [1], [matrix]), [str(i) for i in range(n)], np.zeros(n, dtype=int))
+    drawn, how = heat([(1, matrix)], [str(i) for i in range(n)], np.zeros(n, dtype=int))
     assert len(drawn.rows) == GROUPS
     assert "alike rows" in how
-    drawn, how = heat(Mixing("W", [1], [matrix]), [str(i) for i in range(n)], blocks)
+    drawn, how = heat([(1, matrix)], [str(i) for i in range(n)], blocks)
     assert drawn.rows[0] == "true group 1 (50 clients)"
     assert np.allclose(drawn.frames[0][1], np.eye(3) / 50)
 
@@ -320,19 +325,17 @@ def test_frames_are_few_and_the_last_is_among_them(tmp_path):
     for r in range(1, 51):
         notes = {"v": np.zeros((4, 4), np.float32), "xi": np.full((4, 4), r, np.float32)}
         save_file(notes, tmp_path / "notes" / f"round-{r:05d}.safetensors")
-    found = mixing(tmp_path, 4)
-    assert found.name == "xi"
-    assert len(found.rounds) == FRAMES
-    assert found.rounds[-1] == 50
-    assert (found.frames[-1] == 50).all()
+    found = server_frames(tmp_path, "xi")
+    assert len(found) == FRAMES
+    assert found[-1][0] == 50
+    assert (found[-1][1] == 50).all()
     (tmp_path / "notes" / "round-00050.safetensors").write_bytes(b"torn")
-    assert mixing(tmp_path, 4).rounds[-1] < 50
+    assert server_frames(tmp_path, "xi")[-1][0] < 50
 
 
-def test_members_of_a_cluster_share_alike(tmp_path):
-    (tmp_path / "notes").mkdir()
-    save_file({"cluster": np.array([0, 1, 0], np.int64)}, tmp_path / "notes" / "round-00001.safetensors")
-    assert np.allclose(mixing(tmp_path, 3).frames[0], [[0.5, 0, 0.5], [0, 1, 0], [0.5, 0, 0.5]])
+def test_members_of_a_group_share_alike_and_who_is_in_none_shares_nothing():
+    assert np.allclose(together(np.array([0, 1, 0])), [[0.5, 0, 0.5], [0, 1, 0], [0.5, 0, 0.5]])
+    assert np.allclose(together(np.array([-1, -1])), 0)
 
 
 # Figures
@@ -434,7 +437,9 @@ def pretend(place: Path, name: str, n: int, rounds: int) -> None:
     }
     sizes = {part: rng.integers(5, 200, n).tolist() for part in ("train", "validation", "test")}
     network = {"models": [{"name": "dnn", "parameters": 2410}], "architecture": [0] * n}
-    (place / "run.json").write_text(json.dumps({**known, **network, "rows": sizes, "groups": [0] * n}))
+    notes = to_words({"alpha": Note("alpha", Kind.COURSE), "W": Note("weights W", Kind.MATRIX)})
+    facts = {**known, **network, "rows": sizes, "groups": [0] * n, "notes": notes}
+    (place / "run.json").write_text(json.dumps(facts))
     found, everyone = Table(), np.arange(n)
     for r in range(1, rounds + 1):
         for metric in ("bytes_down", "bytes_broadcast", "bytes_up", "steps", "seconds", "clients"):

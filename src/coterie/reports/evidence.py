@@ -13,6 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from coterie.analysis.numbers import means
+from coterie.analysis.scores import MORE
+from coterie.core.notes import Note, from_words
 from coterie.results.comparison import Comparison, Row
 from coterie.results.folder import SPLIT
 from coterie.results.run import Run
@@ -58,10 +61,16 @@ class Record:
 
     @cached_property
     def slim(self) -> Run:
-        """The run with nothing in its table but what own models reach and rounds cost: a hundredth, where clients write notes."""
+        """The run with nothing in its table but what own models reach and what rounds cost.
+
+        That is a hundredth of it where clients write notes.
+        """
         parts = pc.field("part").isin([self.run.part, "validation"])
-        own = parts & (pc.field("view") == "personal") & (pc.field("metric") == self.run.measure)
-        return replace(self.run, table=self.run.table.filter(own | (pc.field("client") == EVERYONE)))
+        wanted = pc.field("metric").isin([self.run.measure, *(score.name for score in MORE)])
+        own = parts & (pc.field("view") == "personal") & wanted
+        return replace(
+            self.run, table=self.run.table.filter(own | (pc.field("client") == EVERYONE))
+        )
 
     @property
     def clients(self) -> int:
@@ -99,18 +108,34 @@ class Record:
     def stages(self) -> list[tuple[str, int]]:
         """(name, first round) of every stage."""
         firsts = self.run.table.group_by("stage").aggregate([("round", "min")])
-        return sorted(zip(firsts["stage"].to_pylist(), firsts["round_min"].to_pylist(), strict=True), key=lambda pair: pair[1])
+        return sorted(
+            zip(firsts["stage"].to_pylist(), firsts["round_min"].to_pylist(), strict=True),
+            key=lambda pair: pair[1],
+        )
 
     @property
     def views(self) -> list[str]:
         """The models that were measured at the last round, the clients' own first."""
-        found = [view for (view, part, metric) in self.columns if metric == self.run.measure and part == self.run.part]
+        found = [
+            view
+            for (view, part, metric) in self.columns
+            if metric == self.run.measure and part == self.run.part
+        ]
         return sorted(found, key=lambda view: (view != "personal", view))
+
+    @cached_property
+    def describes(self) -> dict[str, Note]:
+        """What the method's notes and views mean, as the run wrote it down."""
+        return from_words(self.run.about.get("notes", {}))
 
     @cached_property
     def notes(self) -> list[str]:
         """What clients wrote down, by name."""
-        return [m for (view, part, m), c in self.columns.items() if not view and not part and (c.clients >= 0).any()]
+        return [
+            m
+            for (view, part, m), c in self.columns.items()
+            if not view and not part and (c.clients >= 0).any()
+        ]
 
 
 @dataclass(frozen=True)
@@ -153,7 +178,9 @@ class Evidence:
     @cached_property
     def comparison(self) -> Comparison:
         """The runs as a comparison of their own, for all that is computed of one."""
-        return Comparison(Path(), {name: [r.slim for r in records] for name, records in self.records.items()})
+        return Comparison(
+            Path(), {name: [r.slim for r in records] for name, records in self.records.items()}
+        )
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -184,10 +211,3 @@ class Evidence:
         out = np.zeros((len(self.names), len(labels)), dtype=int)
         np.add.at(out, (client, np.searchsorted(labels, label)), rows)
         return [int(k) for k in labels], out
-
-
-def means(values: np.ndarray, axis: int) -> np.ndarray:
-    """Mean of what is no NaN along an axis; NaN where nothing is left."""
-    there = ~np.isnan(values)
-    count = there.sum(axis)
-    return np.where(count > 0, np.where(there, values, 0.0).sum(axis) / np.maximum(count, 1), np.nan)

@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from coterie.analysis.numbers import mean_of
 from coterie.core.method import Facts, Method, Stage
 from coterie.core.notes import check_client_notes, check_server_notes, merge
 from coterie.core.rng import stream
 from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Measured, Moment, Traffic
 from coterie.experiment.schedule import Schedule
-from coterie.results.table import EVERYONE, Table, mean
+from coterie.results.table import EVERYONE, Table
 
 
 class Position(NamedTuple):
@@ -168,7 +169,7 @@ class Loop:
             part = "validation" if "validation" in self.schedule.parts else self.schedule.parts[-1]
             if np.isnan(measured["personal", part, "accuracy"]).all():
                 part = self.schedule.parts[0]
-            accuracy, loss = mean(measured["personal", part, "accuracy"]), mean(measured["personal", part, "loss"])
+            accuracy, loss = mean_of(measured["personal", part, "accuracy"]), mean_of(measured["personal", part, "loss"])
         return RoundReport(stage.name, done, total, len(clients), seconds, accuracy, loss)
 
     def admit(self, federation: Federation) -> None:
