@@ -47,7 +47,9 @@ def test_a_name_that_ends_like_a_pair_may_be_declared_whole():
 def test_a_servers_notes_have_the_shape_of_their_kind():
     check_server_notes(FITTING, ALL, 3)
     for name in FITTING:
-        with pytest.raises(BadInput, match=rf"'{name}' has the shape \[4, 4, 4\], which is no '{name.split('_')[0]}' of 3 clients"):
+        with pytest.raises(
+            BadInput, match=rf"'{name}' has the shape \[4, 4, 4\], which is no '{name.split('_')[0]}' of 3 clients"
+        ):
             check_server_notes({name: torch.ones(4, 4, 4)}, ALL, 3)
     with pytest.raises(BadInput, match="is no 'grid'"):
         check_server_notes({"grid[a=1,b=2]": torch.ones(3)}, ALL, 3)

@@ -25,7 +25,6 @@ from coterie.comparison.plan import plan
 from coterie.core.errors import BadInput
 from coterie.core.notes import Kind, Note, to_words
 from coterie.experiment.config import Experiment, change
-from coterie.reports.report import report_data, report_html, write_report
 from coterie.reports.draw import draw
 from coterie.reports.evidence import Evidence
 from coterie.reports.figures import Figure, Series
@@ -33,6 +32,7 @@ from coterie.reports.files import latex, to_csv, to_latex
 from coterie.reports.gather import gather
 from coterie.reports.matrices import GROUPS, PEERS, between, heat, peers
 from coterie.reports.noted import FRAMES, server_frames, together
+from coterie.reports.report import report_data, report_html, write_report
 from coterie.reports.table import Column
 from coterie.reports.table import Table as ReportTable
 from coterie.reports.tables import tables

@@ -14,7 +14,6 @@ from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
 from coterie.methods.fedavg import fedavg
 
-
 CLUSTERS = {"cluster": Note("clusters", Kind.GROUPS)}
 
 

@@ -1,1 +1,1 @@
-"""Reports: what runs and comparisons say, as one page that opens offline, and as figures and tables for a paper."""
+"""Reports: what runs say, as one page that opens offline and as figures and tables for a paper."""

@@ -113,7 +113,10 @@ def global_and_personal(evidence: Evidence) -> Figure | None:
     if not series:
         return None
     side = "above" if evidence.classed else "below"
-    note = f"A dot is a client; {side} the diagonal its own model serves it better than the method's global model. {whose(evidence)}"
+    note = (
+        f"A dot is a client; {side} the diagonal its own model serves it better than the "
+        f"method's global model. {whose(evidence)}"
+    )
     x, y = (
         f"{axis(evidence)} of {what}" for what in ("the global model", "the client's own model")
     )

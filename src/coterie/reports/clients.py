@@ -13,7 +13,7 @@ from coterie.reports.noted import Frame, declarations, latest, square_frames, wr
 
 
 def clients_data(evidence: Evidence) -> dict[str, Any]:
-    """Rows, classes and accuracies of every client, whom it learned from, and what was noted of it."""
+    """Rows, classes and accuracies of every client, its peers, and what was noted of it."""
     facts, counted = evidence.first.about, evidence.counts()
     groups = facts["groups"] if len(set(facts["groups"])) > 1 else None
     return {

@@ -83,12 +83,14 @@ def answer(evidence: Evidence) -> list[str]:
             for row in (rows[0], rows[-1])
         ]
         said.append(
-            f"Best mean {evidence.first.part} {evidence.first.measure} over the clients: {ends[0]}; worst: {ends[1]}. Whether "
+            f"Best mean {evidence.first.part} {evidence.first.measure} over the clients: "
+            f"{ends[0]}; worst: {ends[1]}. Whether "
             "the differences are more than chance stands in the table of ranks."
         )
     if not evidence.classed:
         said.append(
-            "These data have no classes: clients are judged by their loss, lower is better, and gains in accuracy are left out."
+            "These data have no classes: clients are judged by their loss, lower is better, "
+            "and gains in accuracy are left out."
         )
     elif lacking:
         what = (
@@ -99,7 +101,8 @@ def answer(evidence: Evidence) -> list[str]:
         words = " and ".join({"fedavg": "FedAvg", "local": "Local"}[name] for name in lacking)
         verb = "is" if len(lacking) == 1 else "are"
         said.append(
-            f"{words} {verb} not among these runs, so {what}: run {' and '.join(lacking)} on the same data and seeds too."
+            f"{words} {verb} not among these runs, so {what}: run {' and '.join(lacking)} on "
+            "the same data and seeds too."
         )
     elif not found and len(evidence.methods) > 1:
         said.append("There are no validation rows to choose on, so no method is recommended.")

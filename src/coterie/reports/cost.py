@@ -43,7 +43,10 @@ def cost_figures(evidence: Evidence) -> list[Figure]:
         for s in spent
     ]
     better = "up" if evidence.classed else "down"
-    note = f"Bytes that travelled up to a round, to and from every client by itself; {better} and to the left is better.{seeds}"
+    note = (
+        f"Bytes that travelled up to a round, to and from every client by itself; {better} "
+        f"and to the left is better.{seeds}"
+    )
     if silent and most:
         note += f" {', '.join(silent)}: next to nothing is sent; the level line is the last round."
     made = [
@@ -64,7 +67,10 @@ def cost_figures(evidence: Evidence) -> list[Figure]:
             else "clients compute at different speeds and the slowest decides"
         )
         upload = f"{rho:g} times as long as a download" if rho != 1 else "as long as a download"
-        note = f"Simulated: an upload of a model takes {upload}, uploads come one after another, and {speed}.{seeds}"
+        note = (
+            f"Simulated: an upload of a model takes {upload}, uploads come one after another, "
+            f"and {speed}.{seeds}"
+        )
         series = tuple(_against(evidence, name, "time", 1, system) for name in evidence.methods)
         title = f"{words(evidence)} against time: {system}"
         key = f"time-{system.replace(' ', '-')}"

@@ -28,7 +28,10 @@ def data_figures(evidence: Evidence) -> list[Figure]:
             parts = np.array_split(order, GROUPS)
             names = [f"{len(part)} clients from {names[part[0]]}" for part in parts]
             cells = np.stack([counts[part].mean(0) for part in parts])
-            note = f"Mean rows a client; clients by their most frequent class, neighbours put together in {GROUPS} groups."
+            note = (
+                "Mean rows per client; clients by their most frequent class, neighbours put "
+                f"together in {GROUPS} groups."
+            )
         drawn = Heat(names, [str(k) for k in labels], [("rows", cells.tolist())])
         made.append(
             Figure(

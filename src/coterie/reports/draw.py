@@ -85,9 +85,12 @@ def draw(figure: Figure, methods: Sequence[str]) -> Canvas:
         axes.set_axisbelow(True)
         if len(figure.series) > 1 or figure.series[0].name in methods:
             canvas.legend(
-                *axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8, frameon=False,
+                *axes.get_legend_handles_labels(),
+                loc="outside right upper",
+                fontsize=8,
+                frameon=False,
                 ncols=1 + (len(figure.series) - 1) // 22,
-            )  # fmt: skip
+            )
     canvas.suptitle(figure.title, fontsize=12, x=0.01, ha="left", parse_math=False)
     width = int(13.5 * canvas.get_figwidth())
     note = "\n".join(textwrap.wrap(figure.note, width))
@@ -112,7 +115,7 @@ def _positions(figure: Figure) -> tuple[dict[Any, int], bool]:
 
 
 def _name_axis(axes: Axes, names: Sequence[str], room: float = ROOM) -> None:
-    """Names side by side where they fit in so many letters, else slanted, and some where they are many."""
+    """Names side by side where they fit into so many letters, else slanted, else only some."""
     step = -(-len(names) // int(room / 3))
     words = [
         textwrap.shorten(n, 2 * LONG, placeholder="…") if " " in n else n[: 2 * LONG]
@@ -203,7 +206,7 @@ def _bars(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
     width = 0.8 / len(figure.series)
     for k, s in enumerate(figure.series):
         x = np.array([place[v] for v in s.x]) + (k + 0.5) * width - 0.4
-        own = len(figure.series) == 1 and all(name in looks for name in s.x)  # a bar a method
+        own = len(figure.series) == 1 and all(name in looks for name in s.x)  # a bar per method
         colours = [looks[name].colour for name in s.x] if own else looks[s.name].colour
         y = _floats(s.y)
         axes.bar(x, y, 0.92 * width, color=colours, label=_label(s))

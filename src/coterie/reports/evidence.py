@@ -1,4 +1,4 @@
-"""What a report is made of: runs with their tables taken apart, a seed each and the same seeds for every method."""
+"""What a report is made of: one run per method and seed, with the same seeds for every method."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Record:
         return rounds, out
 
     def last(self, metric: str, part: str = "", view: str = "") -> np.ndarray:
-        """[N] every client's latest value; a sampled client may have written its note rounds ago."""
+        """[N] every client's latest value; a sampled client may have written it rounds ago."""
         _, block = self.block(metric, part, view)
         out = np.full(self.clients, np.nan)
         for row in block:
@@ -140,7 +140,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Every method's runs, a seed each and the same seeds for all, and what was wrong with the rest."""
+    """Every method's runs, one per seed and the same seeds for all; what is wrong with others."""
 
     records: dict[str, list[Record]]
     seeds: list[int]
@@ -193,12 +193,12 @@ class Evidence:
         return np.stack([r.last(self.first.measure, part, view) for r in self.records[name]])
 
     def clientwise(self, name: str, view: str = "personal") -> np.ndarray:
-        """[N] one number a client: the mean over seeds where they share a split, else the first seed's."""
+        """[N] the mean over seeds where they share a split, else the first seed's values."""
         block = self.measured(name, view=view)
         return means(block, 0) if self.fixed_split else block[0]
 
     def counts(self) -> tuple[list[int], np.ndarray] | None:
-        """(labels [K], rows [N, K]) of all parts together, of the first seed; None where the run did not note it."""
+        """(labels [K], rows [N, K]) of the first seed, all parts together; None where unknown."""
         path = self.first.folder / SPLIT
         if not self.classed or not path.exists():
             return None

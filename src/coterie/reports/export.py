@@ -1,4 +1,4 @@
-"""Runs for other tools: TensorBoard event files and MLflow runs, from the same table that everything else reads."""
+"""Runs for other tools: TensorBoard event files and MLflow runs, from the table of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEASURES = ("accuracy", "loss")
 COSTS = ("bytes_down", "bytes_broadcast", "bytes_up", "steps", "gradients", "seconds", "clients")
 
 
-BATCH, LONGEST = 1000, 6000  # metrics a request and characters a parameter that MLflow takes
+BATCH, LONGEST = 1000, 6000  # metrics per request, characters per parameter
 
 
 class Scalar(NamedTuple):
@@ -37,7 +37,7 @@ class Scalar(NamedTuple):
 
 
 def scalars(run: Run) -> Iterator[Scalar]:
-    """Mean, size-weighted mean and worst client of every measure, part and view by round, then the costs by round."""
+    """Mean, weighted mean and worst client of every measure, part and view; then the costs."""
     columns = {name: run.table[name].to_numpy() for name in ("round", "client", "value")}
     words = {
         name: np.asarray(run.table[name].cast("string").to_numpy(zero_copy_only=False))
@@ -68,7 +68,7 @@ def scalars(run: Run) -> Iterator[Scalar]:
 
 
 def _times(run: Run) -> dict[int, float]:
-    """{round: when it was over}, as if the rounds had followed each other without pause up to the date of the run."""
+    """{round: when it was over}, as if the rounds had gone without pause up to the run's date."""
     rows = run.table.filter((pc.field("metric") == "seconds") & (pc.field("client") < 0))
     rounds, seconds = rows["round"].to_numpy(), rows["value"].to_numpy()
     end = datetime.fromisoformat(run.about["date"]).timestamp()
@@ -121,7 +121,8 @@ def to_tensorboard(run: Run, folder: str | Path) -> Path:
     target = Path(folder)
     if any(target.glob("events.out.tfevents.*")):
         raise BadInput(
-            f"{target} holds an export already, and a second would draw every curve twice: delete it, or give another place"
+            f"{target} holds an export already, and a second would draw every curve twice: "
+            "delete it, or give another place"
         )
     last: dict[str, float] = {}
     with SummaryWriter(str(target)) as writer:
@@ -156,7 +157,10 @@ def _indented(text: str) -> str:
 
 
 def to_mlflow(run: Run, tracking_uri: str | None = None, experiment: str = "coterie") -> str:
-    """Log a run to MLflow and return its id there; without `tracking_uri` where MLflow itself would (MLFLOW_TRACKING_URI)."""
+    """Log a run to MLflow and return its id there.
+
+    Without `tracking_uri` it goes where MLflow itself would log (MLFLOW_TRACKING_URI).
+    """
     try:
         from mlflow.entities import Metric, Param, RunTag
         from mlflow.exceptions import MlflowException
@@ -187,7 +191,8 @@ def to_mlflow(run: Run, tracking_uri: str | None = None, experiment: str = "cote
         ) from None
     except ImportError as missing:  # a data base file needs more than the small package
         raise BadInput(
-            f"MLflow at {tracking_uri}: {missing}: pip install {missing.name}, or give a server's address"
+            f"MLflow at {tracking_uri}: {missing}: pip install {missing.name}, or give a "
+            "server's address"
         ) from None
 
 

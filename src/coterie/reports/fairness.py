@@ -1,4 +1,4 @@
-"""Figures on how evenly clients are served: gains and losses shared out, the worst-served clients, deviation, deciles."""
+"""Figures on how evenly clients are served: gains and losses, worst clients, deviation, deciles."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fairness_figures(evidence: Evidence) -> list[Figure]:
 def _bars(
     evidence: Evidence, measures: Mapping[str, Measure], of: Mapping[str, np.ndarray]
 ) -> tuple[Series, ...]:
-    """A series a method: each measure of every seed's clients, with what `spread` says."""
+    """A series per method: each measure of every seed's clients, with what `spread` says."""
     series = []
     for name, block in of.items():
         middle, low, high = zip(
@@ -72,11 +72,17 @@ def gain_evenness(evidence: Evidence) -> list[Figure]:
         for what, field in INDICES.items()
     }
     apart = {f"variance of {side}": measure(k, "variance") for k, side in enumerate(SIDES)}
-    of = f"Gains are those over {over}, of the clients that gain; losses those of the clients that lose.{_mark(evidence)}"
+    of = (
+        f"Gains are those over {over}, of the clients that gain; losses those of the clients "
+        f"that lose.{_mark(evidence)}"
+    )
     note = (
         f"1: all clients of the group gain (or lose) the same; lower: a few have most of it. {of}"
     )
-    wide = f"Population variance; lower is fairer, but a method that gives nobody anything has none either. {of}"
+    wide = (
+        "Population variance; lower is fairer, but a method that gives nobody anything has "
+        f"none either. {of}"
+    )
     title, unit = "How evenly gains and losses are shared", "variance (points²)"
     return [
         Figure("evenness", title, note, "bars", "", "index (0 to 1)", _bars(evidence, even, found)),
@@ -104,13 +110,16 @@ def worst_served(evidence: Evidence) -> Figure:
         "worst 10 % of clients": lambda a: sign * worst_share(sign * a, SHARE),
         "mean": lambda a: float(means(a, 0)),
     }
-    note = f"Own models at the last round; a fair method serves its worst clients well too.{_mark(evidence)}"
+    note = (
+        "Own models at the last round; a fair method serves its worst clients well "
+        f"too.{_mark(evidence)}"
+    )
     series = _bars(evidence, measures, _blocks(evidence))
     return Figure("ends", "The worst-served clients", note, "bars", "", axis(evidence), series)
 
 
 def deviation(evidence: Evidence) -> Figure:
-    """One bar a method."""
+    """One bar per method."""
     bars = _bars(evidence, {"": deviation_of}, _blocks(evidence))
     columns: list[Sequence[float]] = [
         [v for s in bars for v in getattr(s, field)] for field in ("y", "low", "high")
@@ -126,7 +135,7 @@ def deviation(evidence: Evidence) -> Figure:
 
 
 def tenths(evidence: Evidence) -> Figure:
-    """From the lowest client to the highest, a line a method."""
+    """From the lowest client to the highest, a line per method."""
     series = tuple(
         Series(
             name,

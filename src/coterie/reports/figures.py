@@ -1,4 +1,4 @@
-"""What a figure is, as plain data: drawn once by matplotlib (draw.py) and once in the page; and what most figures share."""
+"""What a figure is, as plain data for the page and for draw.py, and what most figures share."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def heading(column: Column) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """All digits, a line a row."""
+    """All digits, a line per row."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([heading(column) for column in table.columns])
@@ -76,4 +76,5 @@ def to_latex(table: Table) -> str:
     ]
     body = "\n".join([f"{lines[0]} \\\\ \\hline", *(f"{line} \\\\" for line in lines[1:])])
     letters = "".join("r" if n else "l" for n in numeric)
-    return f"% {table.title}\n\\begin{{tabular}}{{{letters}}}\n\\hline\n{body}\n\\hline\n\\end{{tabular}}\n"
+    head = f"% {table.title}\n\\begin{{tabular}}{{{letters}}}\n\\hline\n"
+    return f"{head}{body}\n\\hline\n\\end{{tabular}}\n"

@@ -49,8 +49,10 @@ def gain_tables(evidence: Evidence) -> list[Table]:
             ]
         )
     note = (
-        f"How evenly the gains over {over} are shared by the clients that gain, and the losses by those that lose. Entropy "
-        "grows with the number of clients and is divided by its largest value in evenness; Jain's index is the cosine squared."
+        f"How evenly the gains over {over} are shared by the clients that gain, and the "
+        "losses by those that lose. Entropy "
+        "grows with the number of clients and is divided by its largest value in evenness; "
+        "Jain's index is the cosine squared."
     )
     return [*made, Table("fairness", "Fairness of gains and losses", note, columns, rows)]
 
@@ -76,7 +78,9 @@ def _gains(key: str, over: str, found: dict[str, list[Improvement]]) -> Table:
         for name, seeds in found.items()
     ]
     note = (
-        f"Gain of a client: its own model's accuracy less that of {over}. PUI, PUD: share of clients that gain and lose. "
-        "MPI, API: median and mean gain of those that gain; MPD, APD: median and mean loss of those that lose. Means over seeds."
+        f"Gain of a client: its own model's accuracy less that of {over}. PUI, PUD: share of "
+        "clients that gain and lose. "
+        "MPI, API: median and mean gain of those that gain; MPD, APD: median and mean loss "
+        "of those that lose. Means over seeds."
     )
     return Table(key, f"Gains over {over}", note, columns, rows)

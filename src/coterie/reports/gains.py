@@ -14,7 +14,7 @@ POINTS = 200  # of a density
 
 
 def gains(evidence: Evidence) -> tuple[dict[str, np.ndarray], str]:
-    """({method: gain [seeds, N] in points}, over what); empty where there is nothing to measure a gain over."""
+    """({method: gain [seeds, N] in points}, over what); empty without FedAvg or classes."""
     if not evidence.classed or "fedavg" not in evidence.records:
         return {}, ""
     base = evidence.measured("fedavg")
@@ -42,7 +42,10 @@ def gain_density(evidence: Evidence) -> Figure | None:
         text = f"{name}: {figures.pui:.0f} % gain, {figures.pud:.0f} % lose"
         series.append(Series(name, grid.tolist(), density(q, grid).tolist(), text=[text] * POINTS))
     seeds = "" if len(evidence.seeds) == 1 else " All seeds together."
-    note = f"How the clients' gains over {over} are spread: right of 0 are clients the method serves better.{seeds}"
+    note = (
+        f"How the clients' gains over {over} are spread: right of 0 are clients the method "
+        f"serves better.{seeds}"
+    )
     if over == "FedAvg":
         note += " Local is not among the runs, so a client may still be better off alone."
     title = "Gain of the clients" if over != "FedAvg" else "Gain of the clients over FedAvg"

@@ -1,4 +1,4 @@
-"""Reads run and comparison folders for a report; what cannot be read is left out, and one line says why."""
+"""Reads folders for a report; what cannot be read is left out, and one line says why."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def gather(paths: Sequence[str | Path]) -> Evidence:
     """The runs in folders of runs and comparisons; bad input only where none can be used."""
     if not paths:
         raise BadInput(
-            "a report of nothing: name at least one folder of a run or comparison, as in `coterie report runs/...`"
+            "a report of nothing: name at least one folder of a run or comparison, as in "
+            "`coterie report runs/...`"
         )
     warnings: list[str] = []
     read: list[tuple[str, Record]] = []
@@ -75,7 +76,8 @@ def _candidates(path: Path, warnings: list[str]) -> list[tuple[str, Path]]:
         missing = [folder.name for _, folder in wanted if not (folder / ABOUT).exists()]
         if missing:
             warnings.append(
-                f"{path.name}: {len(missing)} of {len(wanted)} runs have not begun: {_some(missing)}"
+                f"{path.name}: {len(missing)} of {len(wanted)} runs have not begun: "
+                f"{_some(missing)}"
             )
         return [(name, folder) for name, folder in wanted if folder.name not in missing]
     elif (path / ABOUT).exists() or (path / CONFIG).exists():
@@ -110,11 +112,13 @@ def _read(folder: Path) -> Record:
         found = record.last(run.measure, run.part, "personal")
     except (KeyError, TypeError, AttributeError, IndexError, OSError, pa.ArrowException) as damage:
         raise BadInput(
-            f"{folder} is damaged ({type(damage).__name__}: {damage}): restore it from a copy, or run again"
+            f"{folder} is damaged ({type(damage).__name__}: {damage}): restore it from a "
+            "copy, or run again"
         ) from None
     if np.isnan(found).all():
         raise BadInput(
-            f"{folder} has no {run.part} {run.measure} of any client yet: wait for its first evaluation"
+            f"{folder} has no {run.part} {run.measure} of any client yet: wait for its first "
+            "evaluation"
         )
     return record
 
@@ -141,7 +145,8 @@ def _comparable(read: list[tuple[str, Record]], warnings: list[str]) -> list[tup
         elif r.run.about["data"] != data[r.run.experiment.seed].most_common(1)[0][0]:
             left_out(
                 r,
-                f"its data or split are not those of the other runs with seed {r.run.experiment.seed}; report it alone",
+                "its data or split are not those of the other runs with seed "
+                f"{r.run.experiment.seed}; report it alone",
             )
         else:
             kept.append((name, r))
@@ -149,7 +154,7 @@ def _comparable(read: list[tuple[str, Record]], warnings: list[str]) -> list[tup
 
 
 def _named(read: list[tuple[str, Record]]) -> dict[str, dict[int, Record]]:
-    """Runs of one name that differ in nothing but the seed go together; else the folder's name tells them apart."""
+    """Runs that differ in nothing but the seed go together; others are told apart by folder."""
     found: dict[str, dict[int, Record]] = {}
     words: dict[str, dict[str, Any]] = {}
     for name, record in read:
@@ -179,14 +184,16 @@ def _aligned(found: dict[str, dict[int, Record]], warnings: list[str]) -> dict[s
     for name in [name for name, runs in found.items() if most not in runs]:
         seeds = ", ".join(map(str, sorted(found.pop(name))))
         warnings.append(
-            f"{name} is left out: it has seed {seeds}, the others seed {most}; run it with that seed too"
+            f"{name} is left out: it has seed {seeds}, the others seed {most}; run it with "
+            "that seed too"
         )
     common = sorted(set.intersection(*(set(runs) for runs in found.values())))
     for seed in sorted(set(votes) - set(common)):
         lacking = [name for name, runs in found.items() if seed not in runs]
         if any(seed in runs for runs in found.values()):
             warnings.append(
-                f"seed {seed} is left out: {_some(lacking)} {'has' if len(lacking) == 1 else 'have'} no run with it"
+                f"seed {seed} is left out: {_some(lacking)} "
+                f"{'has' if len(lacking) == 1 else 'have'} no run with it"
             )
     return {name: [runs[seed] for seed in common] for name, runs in found.items()}
 
@@ -210,6 +217,7 @@ def _remark(name: str, record: Record, records: Mapping[str, list[Record]]) -> s
         said.append(f"had {schedule.rounds:,} rounds where most had {usual:,}: not the same budget")
     if facts["coterie"] != __version__:
         said.append(
-            f"was made by coterie {facts['coterie']}, this report by {__version__}: their numbers may differ"
+            f"was made by coterie {facts['coterie']}, this report by {__version__}: their "
+            "numbers may differ"
         )
     return f"{name}, {folder}, {'; it '.join(said)}" if said else ""

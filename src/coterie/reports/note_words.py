@@ -8,7 +8,7 @@ from coterie.core.notes import Kind, Note
 from coterie.reports.evidence import Record
 from coterie.reports.figures import slug
 
-Runs = Mapping[str, Sequence[Record]]  # by method, a seed each
+Runs = Mapping[str, Sequence[Record]]  # by method, one run per seed
 
 
 def label(name: str, note: Note) -> str:

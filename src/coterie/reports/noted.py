@@ -90,7 +90,7 @@ def latest(record: Record, name: str) -> np.ndarray:
 
 
 def square_frames(record: Record, name: str, note: Note) -> list[Frame]:
-    """[N, N] who learns from whom, of a matrix or of groups; rounds without a change are left out."""
+    """[N, N] who learns from whom, of a matrix or of groups; only rounds with a change."""
     n = record.clients
     if note.kind is Kind.MATRIX:
         found = [f for f in server_frames(record.run.folder, name) if f[1].shape == (n, n)]

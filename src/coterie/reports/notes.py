@@ -1,4 +1,4 @@
-"""Figures of what methods noted, by the kind and the words that they declare: no method is known here."""
+"""Figures of notes, by the kind and the words that methods declare: no method is known here."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _pair(evidence: Evidence, name: str, note: Note, runs: Runs) -> list[Figure]
     band = spread_words(len(evidence.seeds), "the middle half of the values (quartiles)")
     for method, records in runs.items():
         several = by_round(records[0], f"{name}_before")[1].shape[1] > 1
-        series = []
+        series: list[Series] = []
         for when in ("before", "after"):
             part = _lines(note, f"{name}_{when}", {when: records}, scale_of(note), bands=several)
             series += part

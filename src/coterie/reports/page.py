@@ -1,6 +1,7 @@
-"""The report as one HTML file: the data as JSON, the drawing library and the page's own script and style, all inside.
+"""The report as one HTML file with everything inside: data, drawing library, script and style.
 
-The file opens from disk without a network: its content policy lets nothing be fetched and no script run but the two it holds.
+The file opens from disk without a network: its content policy lets nothing be fetched, and no
+script run but the two it holds.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def render(data: dict[str, Any]) -> str:
 
 
 def embed(data: Any) -> str:
-    """JSON that no text in it can end or open anything in the page; NaN and infinities become null."""
+    """JSON in which no text can end or open anything in the page; NaN and infinities are null."""
     text = _writable(
         json.dumps(_finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     )

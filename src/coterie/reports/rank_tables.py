@@ -13,7 +13,10 @@ def rank_tables(evidence: Evidence) -> list[Table]:
         return []
     found = evidence.comparison.ranks()
     sign = 1 if evidence.classed else -1
-    test = f"Wilcoxon signed-rank over {found.n} {found.population}, two-sided, Holm-corrected over all pairs, {100 * LEVEL:g} %."
+    test = (
+        f"Wilcoxon signed-rank over {found.n} {found.population}, two-sided, Holm-corrected "
+        f"over all pairs, {100 * LEVEL:g} %."
+    )
     said = f" {found.note[:1].upper()}{found.note[1:]}." if found.note else ""
     columns = [
         Column("method"),
@@ -78,5 +81,8 @@ def _differences(evidence: Evidence) -> list[Table]:
         if population == "clients"
         else "each seed deals the data anew"
     )
-    note = f"How much better a client is served, client by client; low and high: 95 % interval, bootstrap over {population} ({how})."
+    note = (
+        "How much better a client is served, client by client; low and high: 95 % interval, "
+        f"bootstrap over {population} ({how})."
+    )
     return [Table("differences", "Against FedAvg and Local", note, columns, rows)]

@@ -31,7 +31,10 @@ def report_html(paths: Sequence[str | Path]) -> str:
 def write_report(
     paths: Sequence[str | Path], out: str | Path | None = None, files: str | Path | None = None
 ) -> Path:
-    """Write the page to `out` (default: report.html in a single folder, else here), and figures and tables into `files`."""
+    """Write the page to `out`, and figures and tables into `files`.
+
+    Without `out` it is report.html in a single folder, else in the working folder.
+    """
     return write_and_warn(paths, out, files)[0]
 
 

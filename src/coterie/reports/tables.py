@@ -68,8 +68,10 @@ def methods(evidence: Evidence) -> Table:
         else ""
     )
     note = (
-        f"{part.capitalize()} {evidence.first.measure} of the clients' own models at the last round, {len(evidence.names):,} "
-        f"clients. Worst 10 %: the clients served worst; largest 10 %: those with most training rows, weighted by them.{interval}"
+        f"{part.capitalize()} {evidence.first.measure} of the clients' own models at the last "
+        f"round, {len(evidence.names):,} "
+        "clients. Worst 10 %: the clients served worst; largest 10 %: those with most "
+        f"training rows, weighted by them.{interval}"
     )
     return Table("methods", "Methods", note, columns, rows)
 
@@ -109,7 +111,10 @@ def rounds(evidence: Evidence) -> Table | None:
         if len(evidence.seeds) == 1
         else f" Means over {len(evidence.seeds)} seeds, each with its own best round."
     )
-    note = f"The best round is the one of best mean {evidence.first.measure} on validation rows; test rows choose nothing.{seeds}"
+    note = (
+        f"The best round is the one of best mean {evidence.first.measure} on validation rows; "
+        f"test rows choose nothing.{seeds}"
+    )
     return Table("rounds", "Last round and best round", note, columns, rows)
 
 
@@ -136,7 +141,8 @@ def cost(evidence: Evidence) -> Table:
     columns += [Column("a round here", "s", "low", ".3f")]
     columns += [Column(f"simulated: {system}", "downloads", "low", ",.0f") for system in SYSTEMS]
     note = (
-        "A whole run, all clients. A client-step is one step of one client on a mini-batch, gradients are the evaluations in "
+        "A whole run, all clients. A client-step is one step of one client on a mini-batch, "
+        "gradients are the evaluations in "
         "all steps. Simulated time is in downloads of one model, with uploads one after another."
     )
     return Table("cost", "Cost", note, columns, rows)
@@ -181,7 +187,7 @@ def scores(evidence: Evidence) -> Table | None:
 
 
 def false_accepts(evidence: Evidence) -> Table | None:
-    """False accepts beside FedAvg's where there are two classes; none without FedAvg or without scores."""
+    """False accepts beside FedAvg's where there are two classes; None without FedAvg."""
     rows = []
     for name in (n for n in evidence.methods if n != "fedavg" and "fedavg" in evidence.records):
         try:
@@ -195,5 +201,8 @@ def false_accepts(evidence: Evidence) -> Table | None:
         Column("relative false accepts", "", "low", ".3f"),
         Column("relative false rejects", "", "", ".3f"),
     ]
-    note = "Over FedAvg's, test rows of all clients together, at the threshold whose false rejects are closest to FedAvg's at 0.5."
+    note = (
+        "Over FedAvg's, test rows of all clients together, at the threshold whose false "
+        "rejects are closest to FedAvg's at 0.5."
+    )
     return Table("scores-accepts", "False accepts", note, columns, rows) if rows else None

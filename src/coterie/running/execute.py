@@ -81,7 +81,8 @@ def check_same(loop: Loop, folder: Path) -> None:
         raise BadInput(f"the data have changed since {folder} was started (another checksum): restore them, or start a new run")
     if known["models"] != networks(loop.engine.models):
         raise BadInput(
-            f"{folder} was started with {known['models']}, not {networks(loop.engine.models)}: give the same network, or start a new run"
+            f"{folder} was started with {known['models']}, not {networks(loop.engine.models)}: "
+            "give the same network, or start a new run"
         )
 
 
