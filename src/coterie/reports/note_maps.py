@@ -72,7 +72,8 @@ def vector_figures(evidence: Evidence, name: str, note: Note, runs: Runs) -> lis
             f"Seed {evidence.seeds[0]}.",
         )
         key, title = key_of(name, {method: records}), f"{title_of(note)}: {method}"
-        figure = Figure(key, title, caption, "heat", axis_of(note), "client", heat=drawn)
+        x = f"component ({note.unit})" if note.unit else "component"
+        figure = Figure(key, title, caption, "heat", x, "client", heat=drawn)
         made.append(figure._replace(section="inside"))
     return made
 

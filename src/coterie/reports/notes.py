@@ -125,7 +125,7 @@ def _final(evidence: Evidence, name: str, note: Note, runs: Runs) -> list[Figure
         note.meaning, f"A dot is what was noted last of a client. {whose(evidence)}"
     )
     series = tuple(_logs(s, note.log) for s in series)
-    key, title = key_of(name, runs), f"{title_of(note)} of every client"
+    key, title = key_of(name, runs), f"{title_of(note)}, client by client"
     return [Figure(key, title, caption, "dots", x, axis_of(note), series, section="inside")]
 
 

@@ -155,13 +155,9 @@ def views(evidence: Evidence) -> Table | None:
         known, words = records[0].views, VIEWS | _said_of_views(records[0])
         for view in known if len(known) > 1 else ():
             found = mean_of([mean_of(a) for a in evidence.measured(name, view=view)])
-            rows.append([name, view, words.get(view, ""), evidence.scale * found])
-    columns = [
-        Column("method"),
-        Column("model"),
-        Column("what it is"),
-        of_measure(evidence, "mean"),
-    ]
+            rows.append([name, view, evidence.scale * found, words.get(view, "")])
+    mean = of_measure(evidence, "mean")
+    columns = [Column("method"), Column("model"), mean, Column("what it is")]
     note = "What else a method's clients could use beside their own models."
     return (
         Table("other-views", "Other models of the methods", note, columns, rows) if rows else None
