@@ -18,7 +18,7 @@ from torch import nn
 import coterie
 from coterie.data.own import from_arrays
 from coterie.data.pieces import Own
-from coterie.reports import write_report
+from coterie.reports.report import write_report
 
 CLIENTS, ROUNDS, TIMES = 1000, 30, 5
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

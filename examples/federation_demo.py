@@ -21,7 +21,7 @@ from coterie.deploy.files import RUN, Rules, read_server, write_server
 from coterie.deploy.processes import free_port
 from coterie.deploy.rehearsal import Rehearsal, write_digits
 from coterie.deploy.replay import journal, overhead
-from coterie.reports import write_report
+from coterie.reports.report import write_report
 from coterie.results.folder import run_folder
 from coterie.results.run import load
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.analysis.significance import paired
+from coterie.analysis.significance import paired, spread
 
 
 def test_a_constant_gain_has_an_interval_of_no_width():
@@ -62,3 +62,9 @@ def test_many_clients_are_resampled_in_blocks(monkeypatch):
     monkeypatch.setattr("coterie.analysis.significance.BLOCK", 50 * 999)  # eleven blocks, the last smaller
     parts = paired(a, b, fixed_split=True)
     assert parts[:3] == pytest.approx(whole[:3], abs=0.01)
+
+
+def test_a_spread_says_no_more_than_the_seeds_do():
+    assert spread([1.0, 3.0]) == (2.0, 1.0, 3.0)
+    assert np.isnan(spread([2.0])[1:]).all()
+    assert spread([1.0, 2.0, 3.0])[1] == pytest.approx(2 - 4.302652730 / np.sqrt(3))

@@ -49,7 +49,7 @@ def figures(accuracy: dict[str, np.ndarray], names: list[str], rng: np.random.Ge
         figure("deviation", "bars", "fairness", "", "points", deviation),
         figure("accuracy-and-bytes", "points", "cost", "MB a client", "accuracy, %", points),
         figure("weights", "heat", "collaboration", "from", "to", heat=heat(groups, groups, frames)),
-        figure("grid", "heat", "persfl", "lambda", "T", heat=heat(["1", "2", "4"], ["0.1", "0.3", "0.5", "0.9"], grid, True)),
+        figure("grid", "heat", "inside", "lambda", "T", heat=heat(["1", "2", "4"], ["0.1", "0.3", "0.5", "0.9"], grid, True)),
     ]
 
 
@@ -102,7 +102,7 @@ def sample(clients: int = 6, methods: list[str] = SOME, names: list[str] | None 
             "counts": rng.integers(0, 40, (clients, 10)).tolist(),
             "accuracy": {method: values.tolist() for method, values in accuracy.items()},
             "learned_from": {methods[-1]: peers},
-            "notes": {methods[0]: {"teacher_round": [5] * clients, "lambda": [0.3] * clients}},
+            "notes": {methods[0]: [["round of the teacher", [5] * clients], ["chosen lambda", [0.3] * clients]]},
         },
         "runs": [run(method) for method in methods],
     }

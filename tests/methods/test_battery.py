@@ -6,7 +6,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from coterie.core.checkpoint import checkpoints
+from coterie.core.errors import BadInput
 from coterie.core.method import stages
+from coterie.core.notes import declared
 from coterie.core.tree import load_tree, save_tree
 from coterie.engines.base import Settings
 from coterie.engines.local import engine as local
@@ -197,3 +199,35 @@ def test_a_newcomer_after_training_gets_a_model_and_changes_nobody_elses(name):
     after = personal(loop)
     assert torch.isfinite(after[5]).all()
     assert_same(before, {i: after[i] for i in before}, 1e-6)
+
+
+@every_method
+def test_every_note_that_is_written_is_declared_and_every_declared_one_is_written(name):
+    """Undeclared notes are refused while a method is played; what is declared is there to be drawn."""
+    loop = play(name, until=0)
+    written = set(loop.server_notes())
+    views = {view for program in loop.engine.programs for stage in program for view in stage.method.views}
+
+    def after(loop, report):
+        written.update(loop.server_notes(), loop.engine.client_notes(loop.everyone))
+
+    loop.go(after)
+    assert all(declared(note, loop.describes) for note in written)
+    found = {id(declared(note, loop.describes)) for note in written}
+    assert all(id(note) in found or key in views for key, note in loop.describes.items())
+
+
+@every_method
+def test_a_note_that_is_not_declared_is_refused(name):
+    build = METHODS[name]
+
+    def silent(model, train, **options):
+        program = stages(build(model, train, **options))
+        return tuple(stage._replace(method=stage.method._replace(describes={})) for stage in program)
+
+    noting = any(s.method.notes or s.method.client_notes for s in play(name, until=0).program)
+    if noting:
+        with pytest.raises(BadInput, match="is written but not declared: add it to the method's `describes`"):
+            play(silent, models=[MODELS.get(name, tiny_model)()], options=OPTIONS.get(name, {}))
+    else:
+        play(silent, models=[MODELS.get(name, tiny_model)()], options=OPTIONS.get(name, {}))

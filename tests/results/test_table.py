@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.analysis.numbers import mean_of
 from coterie.core.errors import BadInput
 from coterie.results.table import (
     COLUMNS,
@@ -14,7 +15,6 @@ from coterie.results.table import (
     Table,
     best_round,
     curve,
-    mean,
     summarize,
     total,
     values,
@@ -104,9 +104,9 @@ def test_total_adds_the_rounds_of_a_cost():
 
 
 def test_mean_leaves_nan_out_and_is_nan_of_nothing():
-    assert mean(np.array([1.0, NAN, 3.0])) == 2
-    assert np.isnan(mean(np.array([NAN])))
-    assert np.isnan(mean(np.array([])))
+    assert mean_of(np.array([1.0, NAN, 3.0])) == 2
+    assert np.isnan(mean_of(np.array([NAN])))
+    assert np.isnan(mean_of(np.array([])))
 
 
 def test_summary_worked_by_hand():

@@ -274,7 +274,7 @@ def test_a_chosen_comparison_is_its_runs(root):
 
 
 def test_a_report_is_made_once_until_files_change(root, monkeypatch):
-    from coterie import reports
+    from coterie.reports import report as reports
 
     made = []
     original = reports.report_html

@@ -22,3 +22,18 @@ def there(values: ArrayLike) -> np.ndarray:
 def mean_of(values: ArrayLike) -> float:
     found = there(values)
     return float(found.mean()) if len(found) else nan
+
+
+def means(values: np.ndarray, axis: int) -> np.ndarray:
+    """Mean of what is no NaN along an axis; NaN where nothing is left."""
+    known = ~np.isnan(values)
+    count = known.sum(axis)
+    return np.where(count > 0, np.where(known, values, 0.0).sum(axis) / np.maximum(count, 1), np.nan)
+
+
+def deviation_of(values: ArrayLike) -> float:
+    """Sample standard deviation of what is no NaN; 0 for a single value, NaN for none."""
+    found = there(values)
+    if len(found) < 2:
+        return 0.0 if len(found) else nan
+    return float(found.std(ddof=1))

@@ -40,6 +40,14 @@ def mean_interval(values: ArrayLike) -> Interval:
     return Interval(mean, mean - half, mean + half, n)
 
 
+def spread(values: ArrayLike) -> tuple[float, float, float]:
+    """(mean, low, high) over seeds: the 95 % interval from three seeds on, the two values of two, no bounds for one."""
+    found = there(values)
+    if len(found) == 2:  # Student's interval of two values is eighteen times as wide as they are apart
+        return float(found.mean()), float(found.min()), float(found.max())
+    return mean_interval(found)[:3]
+
+
 def units(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> np.ndarray:
     """[methods, units] independent numbers from [seeds, clients] of each method.
 

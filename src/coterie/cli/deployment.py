@@ -201,7 +201,7 @@ def server(folder: Path, insecure: bool) -> None:
     Started again after it was stopped or killed, it goes on from the last checkpoint.
     """
     from coterie.cli.show import show_run
-    from coterie.reports import write_report
+    from coterie.reports.report import write_report
     from coterie.results.run import load
 
     try:

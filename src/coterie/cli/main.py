@@ -218,7 +218,7 @@ def _tell(comparison: Comparison, target: float | None = None, report: bool = Tr
     """Print what a comparison found, and write its page."""
     show_comparison(comparison, target)
     if report:
-        from coterie.reports import write_report
+        from coterie.reports.report import write_report
 
         say(f"report: {write_report([comparison.folder])}")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from coterie.cli.show import say
-from coterie.reports import write_and_warn
+from coterie.reports.report import write_and_warn
 
 
 @click.command(short_help="Write what runs and comparisons say as one page.")

@@ -16,7 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as Grid
 
 from coterie.analysis.answer import sentences
+from coterie.analysis.scores import MORE
 from coterie.analysis.significance import Difference, RankTable
+from coterie.core.notes import Kind, from_words
 from coterie.data.federation import Federation, table
 from coterie.experiment.config import options_of
 from coterie.methods.registry import METHODS
@@ -142,6 +144,11 @@ def show_run(run: Run) -> None:
     unit = " in %" if run.measure == "accuracy" else ""
     say(f"{run.name}: {run.part} {run.measure}{unit} of {len(run.rows):,} clients")
     show(grid)
+    scores = run.scores()
+    if scores:
+        labels = {score.name: score.label for score in MORE}
+        words = ", ".join(f"{labels[name]} {100 * value:.2f}" for name, value in scores.items())
+        say(f"Means over the clients' own models in %: {words}")
     say(f"run: {run.folder}")
 
 
@@ -160,6 +167,7 @@ def show_comparison(comparison: Comparison, target: float | None = None) -> None
     plural = "s" if seeds > 1 else ""
     say(f"{first.part.capitalize()} {first.measure}{unit} of every client's own model: {clients:,} clients, {seeds} seed{plural}")
     _show_rows(rows, first)
+    _show_scores(comparison, [row.method for row in rows])
     _show_differences(comparison, [row.method for row in rows], noted=bool(found))
     if first.measure == "accuracy":
         _show_views(comparison)
@@ -200,6 +208,20 @@ def _show_rows(rows: list[Row], first: Run) -> None:
     show(grid)
     if best:
         say(f"Figures are of the last round; at best round: of the one (in brackets) whose validation {first.measure} is best.")
+
+
+def _show_scores(comparison: Comparison, methods: list[str]) -> None:
+    """The scores of the clients' own models at the end, where they were measured."""
+    found = comparison.scores()
+    known = [score for score in MORE if score.name in found[methods[0]]]
+    if not known:
+        return
+    grid = Grid("method", *(score.label.replace(" ", "\n") + ("" if score.higher else "\n(low is good)") for score in known))
+    for method in methods:
+        values = [found[method][score.name] for score in known]
+        grid.add_row(method, *(f"{100 * value:.2f}" if value == value else "-" for value in values))
+    say("More measures in %, means over the clients' own models:")
+    show(grid)
 
 
 def _show_differences(comparison: Comparison, methods: list[str], noted: bool) -> None:
@@ -258,14 +280,15 @@ def _show_reached(comparison: Comparison, target: float) -> None:
 
 
 def _show_views(comparison: Comparison) -> None:
-    """What else a method's clients could use (the global model, the model before distillation); how often steps were capped."""
+    """What else a method's clients could use (such as its global model), and the shares of clients that it notes."""
     for name, runs in comparison.runs.items():
         others = [view for view in runs[0].views if view != "personal"]
         means = {view: 100 * float(np.mean([run.summary(run.part, view).mean for run in runs])) for view in others}
-        words = [f"{view.replace('_', ' ')} {value:.2f}" for view, value in means.items()]
-        capped = [share(run.table, "capped") for run in runs]
-        if not np.isnan(capped).all():
-            words.append(f"at its largest number of steps in {100 * float(np.nanmean(capped)):.0f} % of its clients' rounds")
+        words = [f"{view} {value:.2f}" for view, value in means.items()]
+        for key, note in from_words(runs[0].about.get("notes", {})).items():
+            noted = [share(run.table, key) for run in runs] if note.kind is Kind.SHARE else []
+            if not np.isnan(noted).all():
+                words.append(f"{note.label} in {100 * float(np.nanmean(noted)):.0f} % of its clients' rounds")
         if words:
             say(f"{name} also: {', '.join(words)}")
 

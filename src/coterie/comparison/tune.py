@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from coterie.analysis.numbers import mean_of
 from coterie.comparison.plan import own_words
 from coterie.core.files import write
 from coterie.experiment.config import Experiment
 from coterie.results.run import Run
-from coterie.results.table import mean
 
 
 def candidates(experiment: Experiment, grid: Mapping[str, Sequence[Any]]) -> list[tuple[dict[str, Any], Experiment]]:
@@ -42,7 +42,7 @@ def tune(
     for number, (words, candidate) in enumerate(candidates(experiment, grid), 1):
         label = f"{name} {' '.join(f'{k}={v}' for k, v in words.items())}"
         runs = [one(label, seed, replace(candidate, seed=seed), folder / f"try{number}-seed{seed}") for seed in seeds]
-        scores = [mean(run.measured("validation")) for run in runs]
+        scores = [mean_of(run.measured("validation")) for run in runs]
         sign = 1 if runs[0].measure == "accuracy" else -1
         tried.append((sign * float(np.nan_to_num(np.mean(scores), nan=-sign * np.inf)), words, scores))
     best = max(tried, key=lambda t: t[0])[1]  # the first of equals; a try that diverged is the last

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.notes import Note
+
 Tree = Any  # nested tuples, dicts, points and vectors of tensors
 
 
@@ -113,6 +115,7 @@ class Method(NamedTuple):
     admit: Callable[[Any], Any] | None = None
     notes: Callable[[Any], dict[str, Tensor]] | None = None  # of the server, every round
     client_notes: Callable[[Tree], dict[str, Tensor]] | None = None  # scalars of a client, every round it was active
+    describes: Mapping[str, Note] = {}  # what every note means, and any view that needs words: reports draw by it
     needs: frozenset[str] = frozenset()  # "validation", "public", "groups"
     mixed: bool = False  # clients may have different architectures
 

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from coterie.core import rng as streams
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
+from coterie.core.notes import declared
 from coterie.core.point import Point, stack
 from coterie.deploy import wire
 from coterie.deploy.files import Rules
@@ -254,8 +255,10 @@ class FlowerEngine(Engine):
     def client_notes(self, clients: Sequence[int]) -> dict[str, dict[int, float]]:
         out: dict[str, dict[int, float]] = {}
         for i in clients:
+            describes = self.method(int(self.architecture[i])).describes
             for name, value in self._notes.get(i, {}).items():
-                out.setdefault(name, {})[i] = value
+                if declared(name, describes):  # and nothing else that a site may say
+                    out.setdefault(name, {})[i] = value
         return out
 
     def points(self, clients: Sequence[int], send: Send, when: Moment) -> Iterator[tuple[int, list[int], dict[str, Point]]]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coterie.core.method import Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
+from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, blend
 from coterie.methods.fedavg import fedavg
 from coterie.methods.soft import refuse
@@ -60,4 +61,5 @@ def apfl(model: Model, train: Train, alpha: float = 0.5, adaptive: bool = True) 
         personal=lambda state, w: blend(w, state.v, state.alpha),
         views={"global": lambda state, w: w},
         client_notes=lambda state: {"alpha": state.alpha},
+        describes={"alpha": Note("alpha", Kind.COURSE, "", "The share of a client's own model in its mixture.")},
     )

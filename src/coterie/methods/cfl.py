@@ -17,7 +17,7 @@ from coterie.core.method import Method, Train
 from coterie.core.model import Model
 from coterie.core.point import Point, flat, pick, stack, tree
 from coterie.methods.fedavg import fedavg
-from coterie.methods.oracle import per_cluster, with_largest
+from coterie.methods.oracle import CLUSTERS, per_cluster, with_largest
 
 
 class Server(NamedTuple):
@@ -108,4 +108,6 @@ def cfl(model: Model, train: Train, eps1: float = 0.4, eps2: float = 1.6, after:
         send=lambda server, i, rng: pick(server.models, int(server.cluster[i])),
         receive=receive,
     )
-    return base._replace(init=init, round=(trip,), admit=admit, notes=lambda server: {"cluster": server.cluster})
+    return base._replace(
+        init=init, round=(trip,), admit=admit, notes=lambda server: {"cluster": server.cluster}, describes=CLUSTERS
+    )

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from coterie.core.method import Batch, Method, Pass, Train, unchanged
 from coterie.core.model import Descent, Model, begin, sgd
+from coterie.core.notes import Kind, Note
 from coterie.core.point import Leaves, Point
 from coterie.methods.fedavg import fedavg
 from coterie.methods.soft import refuse
@@ -96,4 +97,8 @@ def fedala(
         personal=lambda state, w: state.own,
         views={"global": lambda state, w: w, "own": lambda state, w: state.own},
         client_notes=lambda state: {"taken": torch.cat([w.flatten() for w in state.weights.values()]).mean()},
+        describes={
+            "taken": Note("share taken from the global model", Kind.COURSE),
+            "own": Note("the client's model before it takes from the global one", Kind.VIEW),
+        },
     )

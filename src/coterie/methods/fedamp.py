@@ -19,6 +19,7 @@ from torch.nn.functional import normalize
 
 from coterie.core.method import Exchange, Facts, Method, Pass, Replies, Train
 from coterie.core.model import Descent, Model, begin, descend
+from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, flat, mean, pick, tree
 from coterie.methods.soft import refuse
 
@@ -137,6 +138,10 @@ def passing(model: Model, train: Train, lam: float, alpha: float, alpha_decay: f
         views={"u_i": lambda w, message: message.u},
         admit=admit,
         notes=lambda server: {"xi": server.xi},
+        describes={
+            "xi": Note("attention weights xi", Kind.MATRIX),
+            "u_i": Note("the mixture that the server sends a client", Kind.VIEW),
+        },
     )
 
 

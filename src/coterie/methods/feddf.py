@@ -20,12 +20,16 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Method, Pass, Plan, Replies, Train, unchanged
 from coterie.core.model import Model, kl, sgd
+from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
 from coterie.methods.fedavg import fedavg
 from coterie.methods.soft import refuse
 
 LOOK = 10  # steps between looks at the held-out rows
 ROWS = 256  # rows predicted at once
+
+
+DISTILLED = "Of the prototypes on held-out public rows, before and after distillation."
 
 
 class Server(NamedTuple):
@@ -161,7 +165,8 @@ def feddf(
         init=init,
         round=(trip,),
         admit=admit,
-        notes=lambda server: {"kl": server.gaps},
+        notes=lambda server: {"kl_before": server.gaps[:, 0], "kl_after": server.gaps[:, 1]},
+        describes={"kl": Note("distance to the ensemble", Kind.PAIR, "KL", DISTILLED)},
         needs=frozenset({"public"}),
         mixed=True,
     )

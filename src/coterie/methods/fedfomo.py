@@ -18,6 +18,7 @@ from torch.func import vmap
 
 from coterie.core.method import Batch, Exchange, Facts, Method, Pass, Plan, Train
 from coterie.core.model import Descent, Model, begin, sgd
+from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
 from coterie.methods.fedamp import copies, remember
 from coterie.methods.soft import refuse
@@ -160,5 +161,9 @@ def fedfomo(model: Model, train: Train, models: int = 5, eps: float = 0.3, eps_s
         views={"after_mixing": lambda state, offer: state.mixed},
         admit=admit,
         notes=lambda server: {"P": server.affinity},
+        describes={
+            "P": Note("affinities P", Kind.MATRIX),
+            "after_mixing": Note("the mixture, before the client trains it", Kind.VIEW),
+        },
         needs=frozenset({"validation"}),
     )

@@ -15,7 +15,7 @@ from coterie.core.method import Method, Pass, Plan, Train, unchanged
 from coterie.core.model import Descent, Model, sgd
 from coterie.core.point import Point, pick, stack, tree
 from coterie.methods.fedavg import fedavg
-from coterie.methods.oracle import per_cluster
+from coterie.methods.oracle import CLUSTERS, per_cluster
 
 
 class Server(NamedTuple):
@@ -91,4 +91,5 @@ def ifca(model: Model, train: Train, clusters: int = 2) -> Method:
         admit=lambda server: server._replace(cluster=torch.cat([server.cluster, torch.tensor([-1])])),
         notes=lambda server: {"cluster": server.cluster},
         client_notes=lambda cluster: {"cluster": cluster},
+        describes=CLUSTERS,
     )

@@ -21,11 +21,15 @@ from torch.nn.functional import normalize, softmax
 from coterie.core.errors import BadInput, nearest
 from coterie.core.method import Exchange, Facts, Method, Pass, Train
 from coterie.core.model import Model, sgd
+from coterie.core.notes import Kind, Note
 from coterie.core.point import blend, flat, mean
 from coterie.methods.soft import Answers, Public, Server, over_predictions, refuse, soft
 
 NORMS = ("project", "softmax5")
 MIXES = ("learned", "similar", "topk")
+
+
+COEFFICIENTS = {"c": Note("knowledge coefficients c", Kind.MATRIX)}
 
 
 class Knowledge(NamedTuple):
@@ -172,7 +176,8 @@ def ktpfl(
     match = soft(temperature, lam, T2_scale)
     public = Public(draw, public_batch, distil_epochs, distil_rate)
     method = over_predictions(model, train, match, public, Answers(uniform, hear, teach, learn))
-    return method._replace(admit=admit, notes=lambda server: {"c": server.mix.c})
+    described = {**method.describes, **COEFFICIENTS}
+    return method._replace(admit=admit, notes=lambda server: {"c": server.mix.c}, describes=described)
 
 
 def sim_pfl(
@@ -250,6 +255,7 @@ def ktpfl_h(
         personal=lambda w, seed: w,
         admit=admit,
         notes=lambda server: {"c": server.mix.c},
+        describes=COEFFICIENTS,
     )
 
 

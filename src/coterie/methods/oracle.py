@@ -10,8 +10,11 @@ from torch import Tensor
 
 from coterie.core.method import Method, Train
 from coterie.core.model import Model
+from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
 from coterie.methods.fedavg import fedavg
+
+CLUSTERS = {"cluster": Note("clusters", Kind.GROUPS)}
 
 
 class Server(NamedTuple):
@@ -56,5 +59,6 @@ def oracle(model: Model, train: Train) -> Method:
         round=(trip,),
         admit=lambda server: server._replace(cluster=with_largest(server.cluster)),
         notes=lambda server: {"cluster": server.cluster},
+        describes=CLUSTERS,
         needs=frozenset({"groups"}),
     )

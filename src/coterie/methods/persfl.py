@@ -25,8 +25,26 @@ from torch.func import vmap
 from coterie.core.errors import BadInput, nearest
 from coterie.core.method import Batch, Exchange, Method, Pass, Plan, Stage, Train, Tree, unchanged
 from coterie.core.model import Descent, Model, average, sgd
+from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
 
+NOTES = {
+    "teacher_round": Note(
+        "round of the teacher",
+        Kind.FINAL,
+        meaning="The round whose global model did best on a client's validation rows and became its teacher.",
+    ),
+    "lambda": Note("chosen lambda", Kind.FINAL, meaning="The weight of the teacher, chosen on validation rows."),
+    "T": Note("chosen temperature T", Kind.FINAL, meaning="The temperature of the teacher, chosen on validation rows."),
+    "grid_accuracy": Note(
+        "validation accuracy of the students",
+        Kind.GRID,
+        "%",
+        meaning="Of the student that each pair trains. lambda is the weight of the teacher, T its "
+        "temperature; without a teacher (lambda 0) T does not matter.",
+    ),
+    "teacher": Note("the teacher, before distillation", Kind.VIEW),
+}
 VALIDATION = Plan(part="validation", shuffle=False)
 SOFT = {  # a value a row, of the log-probabilities t of the teacher and s of the student
     "kl_ts": lambda t, s: (t.exp() * (t - s)).sum(-1),
@@ -174,6 +192,7 @@ def find_teacher(model: Model, train: Train, last: bool, keep_models: bool) -> M
         personal=lambda state, models: models.last if last else state.or_else(models.last),
         views={"global": lambda state, models: models.last, "teacher": lambda state, models: state.or_else(models.last)},
         client_notes=lambda state: {"teacher_round": state.round},
+        describes=NOTES,
         needs=frozenset({"validation"}),
     )
 

@@ -17,6 +17,7 @@ from torch.nn.functional import linear, relu
 
 from coterie.core.method import Exchange, Facts, Method, Pass, Train, nothing
 from coterie.core.model import Model, sgd
+from coterie.core.notes import Kind, Note
 from coterie.core.point import Leaves, Point, Vector, mean, pick, tree, zeros
 from coterie.core.rng import torch_stream
 from coterie.methods.soft import refuse
@@ -135,4 +136,5 @@ def pfedhn(
         personal=lambda state, theta: theta,
         admit=admit,
         notes=lambda server: {"v": server.v},
+        describes={"v": Note("embeddings v of the clients", Kind.VECTORS)},
     )

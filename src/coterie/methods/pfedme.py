@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from coterie.core.method import Method, Pass, Train
 from coterie.core.model import Model
+from coterie.core.notes import Kind, Note
 from coterie.core.point import Point
 from coterie.methods.fedavg import fedavg
 
@@ -56,4 +57,5 @@ def pfedme(
         round=(trip,),
         personal=lambda state, w: state.theta,
         views={"global": lambda state, w: w, "w_i": lambda state, w: state.w},
+        describes={"w_i": Note("the client's copy of the global model", Kind.VIEW)},
     )

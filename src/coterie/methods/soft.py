@@ -16,7 +16,11 @@ from torch import Tensor
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Exchange, Facts, Method, Pass, Plan, Replies, Train
 from coterie.core.model import Descent, Model, kl, sgd
+from coterie.core.notes import Kind, Note
 from coterie.core.point import Point
+
+TAUGHT = "Between a client's predictions on public data and what it is taught."
+BEFORE_DISTILLATION = {"before_distillation": Note("after private training, before it learns from others", Kind.VIEW)}
 
 
 class Client(NamedTuple):
@@ -154,6 +158,7 @@ def over_predictions(model: Model, train: Train, match: Match, public: Public, a
         personal=lambda state, seed: state.w,
         views={"before_distillation": lambda state, seed: state.before},
         client_notes=lambda state: {f"{match.name}_before": state.gaps[0], f"{match.name}_after": state.gaps[1]},
+        describes={match.name: Note("distance to the teacher", Kind.PAIR, match.name.upper(), TAUGHT), **BEFORE_DISTILLATION},
         needs=frozenset({"public"}),
         mixed=True,
     )

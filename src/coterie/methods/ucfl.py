@@ -20,8 +20,15 @@ from torch import Tensor
 from coterie.core.errors import BadInput
 from coterie.core.method import Exchange, Facts, Method, Pass, Plan, Stage, Train, nothing
 from coterie.core.model import Model
+from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, Vector, flat, mean, pick, stack, tree, zeros
 from coterie.methods.fedavg import fedavg
+
+NOTES = {
+    "W": Note("similarity weights W", Kind.MATRIX),
+    "sigma": Note("gradient spread sigma", Kind.FINAL, "", "Of a client's batches around its mean gradient."),
+}
+STREAMS = {"streams": Note("streams", Kind.GROUPS)}
 
 
 class Server(NamedTuple):
@@ -162,6 +169,10 @@ def ucfl(model: Model, train: Train, batches: float = 2.5, streams: int = 0) -> 
             sizes=sizes,
         )
 
+    def notes(server: Server) -> dict[str, Tensor]:
+        common = {"W": server.weights, "sigma": server.sigma}
+        return common | {"streams": server.stream} if streams else common
+
     similarity = Method(
         init=init,
         join=nothing,
@@ -180,7 +191,8 @@ def ucfl(model: Model, train: Train, batches: float = 2.5, streams: int = 0) -> 
         ),
         personal=lambda state, theta: theta,
         admit=admit,
-        notes=lambda server: {"W": server.weights, "streams": server.stream, "sigma": server.sigma},
+        notes=notes,
+        describes=NOTES | STREAMS if streams else NOTES,
     )
     trip = fedavg(model, train).round[0]._replace(send=send, receive=receive)
     return (

@@ -15,7 +15,18 @@ from matplotlib.ticker import MaxNLocator
 
 from coterie.reports.figures import Figure, Series
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5aa2", "#8c6d31", "#555555", "#b2182b")
+COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    "#7f5aa2",
+    "#8c6d31",
+    "#555555",
+    "#b2182b",
+)
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)))
 MARKERS = "osD^vP"
 SUFFIXES = (".png", ".svg")
@@ -39,7 +50,10 @@ def styles(methods: Sequence[str], figure: Figure) -> dict[str, Style]:
     """The looks of every name in a figure; a method has the same in all of them."""
     others = [s.name for s in figure.series if s.name not in methods]
     placed = [*enumerate(methods), *enumerate(others)]
-    return {n: Style(COLOURS[k % 10], DASHES[k // 10 % len(DASHES)], MARKERS[k % len(MARKERS)]) for k, n in placed}
+    return {
+        n: Style(COLOURS[k % 10], DASHES[k // 10 % len(DASHES)], MARKERS[k % len(MARKERS)])
+        for k, n in placed
+    }
 
 
 def save(figure: Figure, methods: Sequence[str], folder: Path) -> list[Path]:
@@ -48,7 +62,9 @@ def save(figure: Figure, methods: Sequence[str], folder: Path) -> list[Path]:
     paths = [folder / f"{figure.key}{suffix}" for suffix in SUFFIXES]
     with rc_context({"svg.hashsalt": "coterie"}):  # the same figure gives the same file
         for path in paths:
-            canvas.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+            canvas.savefig(
+                path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None
+            )
     return paths
 
 
@@ -69,9 +85,12 @@ def draw(figure: Figure, methods: Sequence[str]) -> Canvas:
         axes.set_axisbelow(True)
         if len(figure.series) > 1 or figure.series[0].name in methods:
             canvas.legend(
-                *axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8, frameon=False,
+                *axes.get_legend_handles_labels(),
+                loc="outside right upper",
+                fontsize=8,
+                frameon=False,
                 ncols=1 + (len(figure.series) - 1) // 22,
-            )  # fmt: skip
+            )
     canvas.suptitle(figure.title, fontsize=12, x=0.01, ha="left", parse_math=False)
     width = int(13.5 * canvas.get_figwidth())
     note = "\n".join(textwrap.wrap(figure.note, width))
@@ -96,12 +115,20 @@ def _positions(figure: Figure) -> tuple[dict[Any, int], bool]:
 
 
 def _name_axis(axes: Axes, names: Sequence[str], room: float = ROOM) -> None:
-    """Names side by side where they fit in so many letters, else slanted, and some where they are many."""
+    """Names side by side where they fit into so many letters, else slanted, else only some."""
     step = -(-len(names) // int(room / 3))
-    words = [textwrap.shorten(n, 2 * LONG, placeholder="…") if " " in n else n[: 2 * LONG] for n in names[::step]]
+    words = [
+        textwrap.shorten(n, 2 * LONG, placeholder="…") if " " in n else n[: 2 * LONG]
+        for n in names[::step]
+    ]
     folded = [textwrap.fill(word, LONG) for word in words]
-    slanted = len(words) * (1 + max(len(line) for word in folded for line in word.splitlines() or [""])) > room
-    turned: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
+    slanted = (
+        len(words) * (1 + max(len(line) for word in folded for line in word.splitlines() or [""]))
+        > room
+    )
+    turned: dict[str, Any] = (
+        {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
+    )
     words = words if slanted else folded
     axes.set_xticks(range(0, len(names), step), words, fontsize=8, parse_math=False, **turned)
 
@@ -110,9 +137,20 @@ def _lines(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
     for s in figure.series:
         style = looks[s.name]
         marker = style.marker if len(s.x) <= 25 else None
-        axes.plot(s.x, _floats(s.y), color=style.colour, ls=style.dash, marker=marker, ms=4, lw=1.6, label=_label(s))
+        axes.plot(
+            s.x,
+            _floats(s.y),
+            color=style.colour,
+            ls=style.dash,
+            marker=marker,
+            ms=4,
+            lw=1.6,
+            label=_label(s),
+        )
         if s.low:
-            axes.fill_between(s.x, _floats(s.low), _floats(s.high), color=style.colour, alpha=0.12, lw=0)
+            axes.fill_between(
+                s.x, _floats(s.low), _floats(s.high), color=style.colour, alpha=0.12, lw=0
+            )
 
 
 def _density(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
@@ -131,7 +169,14 @@ def _dots(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
         step = 0.7 * ((k + 0.5) / len(figure.series) - 0.5) if named else 0.0
         x = [place[v] + step for v in s.x] if named else s.x
         axes.scatter(
-            x, _floats(s.y), s=26 if named else 7, color=style.colour, marker=style.marker, alpha=0.85, lw=0, label=_label(s)
+            x,
+            _floats(s.y),
+            s=26 if named else 7,
+            color=style.colour,
+            marker=style.marker,
+            alpha=0.85,
+            lw=0,
+            label=_label(s),
         )
     if named:
         _name_axis(axes, list(place))
@@ -142,7 +187,14 @@ def _points(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
     for s in figure.series:
         style = looks[s.name]
         axes.scatter(
-            _floats(s.x), _floats(s.y), s=size, color=style.colour, marker=style.marker, alpha=0.7, lw=0, label=_label(s)
+            _floats(s.x),
+            _floats(s.y),
+            s=size,
+            color=style.colour,
+            marker=style.marker,
+            alpha=0.7,
+            lw=0,
+            label=_label(s),
         )
     numbers = np.concatenate([_floats([*s.x, *s.y]) for s in figure.series])
     ends = [np.nanmin(numbers), np.nanmax(numbers)]
@@ -154,7 +206,7 @@ def _bars(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
     width = 0.8 / len(figure.series)
     for k, s in enumerate(figure.series):
         x = np.array([place[v] for v in s.x]) + (k + 0.5) * width - 0.4
-        own = len(figure.series) == 1 and all(name in looks for name in s.x)  # a bar a method
+        own = len(figure.series) == 1 and all(name in looks for name in s.x)  # a bar per method
         colours = [looks[name].colour for name in s.x] if own else looks[s.name].colour
         y = _floats(s.y)
         axes.bar(x, y, 0.92 * width, color=colours, label=_label(s))
@@ -168,31 +220,60 @@ def _heat(figure: Figure) -> Canvas:
     """One panel, or a few frames from the first to the last."""
     assert figure.heat
     rows, columns, frames, diverging = figure.heat
-    picked = [frames[k] for k in np.unique(np.linspace(0, len(frames) - 1, min(PANELS, len(frames))).round().astype(int))]
+    picked = [
+        frames[k]
+        for k in np.unique(
+            np.linspace(0, len(frames) - 1, min(PANELS, len(frames))).round().astype(int)
+        )
+    ]
     values = np.array([z for _, z in frames], dtype=float)
     known = values[~np.isnan(values)]
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-    low, high = (-max(-low, high), max(-low, high)) if diverging else (low, high if high > low else low + 1)
+    low, high = (
+        (-max(-low, high), max(-low, high)) if diverging else (low, high if high > low else low + 1)
+    )
     canvas = Canvas(figsize=(min(14.0, 5.6 + 3.2 * (len(picked) - 1)), 4.8), layout="constrained")
     for k, (axes, (title, z)) in enumerate(
         zip(canvas.subplots(1, len(picked), sharey=True, squeeze=False)[0], picked, strict=True)
     ):
         cells = np.array(z, dtype=float)
         shown = axes.imshow(
-            cells, aspect="auto", interpolation="nearest", cmap="PuOr_r" if diverging else "Blues", vmin=low, vmax=high
+            cells,
+            aspect="auto",
+            interpolation="nearest",
+            cmap="PuOr_r" if diverging else "Blues",
+            vmin=low,
+            vmax=high,
         )
         axes.set_facecolor("#e3e6ea")
         axes.set_title(title, fontsize=9, parse_math=False)
         _name_axis(axes, columns, ROOM if len(picked) == 1 else ROOM / 2)
         step = -(-len(rows) // TICKS)
-        axes.set_yticks(range(0, len(rows), step), [n[: 2 * LONG] for n in rows[::step]], fontsize=8, parse_math=False)
+        axes.set_yticks(
+            range(0, len(rows), step),
+            [n[: 2 * LONG] for n in rows[::step]],
+            fontsize=8,
+            parse_math=False,
+        )
         axes.set_xlabel(figure.x, parse_math=False)
         if not k:
             axes.set_ylabel(figure.y, parse_math=False)
         if cells.size <= CELLS and len(columns) <= 12:
             for i, j in np.argwhere(~np.isnan(cells)):
-                dark = abs(cells[i, j]) > 0.6 * high if diverging else (cells[i, j] - low) / (high - low) > 0.6
-                axes.text(j, i, f"{cells[i, j]:.3g}", ha="center", va="center", fontsize=6.5, color="white" if dark else "black")
+                dark = (
+                    abs(cells[i, j]) > 0.6 * high
+                    if diverging
+                    else (cells[i, j] - low) / (high - low) > 0.6
+                )
+                axes.text(
+                    j,
+                    i,
+                    f"{cells[i, j]:.3g}",
+                    ha="center",
+                    va="center",
+                    fontsize=6.5,
+                    color="white" if dark else "black",
+                )
     canvas.colorbar(shown, ax=canvas.axes, pad=0.01, aspect=30)
     return canvas
 

@@ -1,4 +1,4 @@
-"""What a report is made of: runs with their tables taken apart, a seed each and the same seeds for every method."""
+"""What a report is made of: one run per method and seed, with the same seeds for every method."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from coterie.analysis.numbers import means
+from coterie.analysis.scores import MORE
+from coterie.core.notes import Note, from_words
 from coterie.results.comparison import Comparison, Row
 from coterie.results.folder import SPLIT
 from coterie.results.run import Run
@@ -58,10 +61,16 @@ class Record:
 
     @cached_property
     def slim(self) -> Run:
-        """The run with nothing in its table but what own models reach and rounds cost: a hundredth, where clients write notes."""
+        """The run with nothing in its table but what own models reach and what rounds cost.
+
+        That is a hundredth of it where clients write notes.
+        """
         parts = pc.field("part").isin([self.run.part, "validation"])
-        own = parts & (pc.field("view") == "personal") & (pc.field("metric") == self.run.measure)
-        return replace(self.run, table=self.run.table.filter(own | (pc.field("client") == EVERYONE)))
+        wanted = pc.field("metric").isin([self.run.measure, *(score.name for score in MORE)])
+        own = parts & (pc.field("view") == "personal") & wanted
+        return replace(
+            self.run, table=self.run.table.filter(own | (pc.field("client") == EVERYONE))
+        )
 
     @property
     def clients(self) -> int:
@@ -88,7 +97,7 @@ class Record:
         return rounds, out
 
     def last(self, metric: str, part: str = "", view: str = "") -> np.ndarray:
-        """[N] every client's latest value; a sampled client may have written its note rounds ago."""
+        """[N] every client's latest value; a sampled client may have written it rounds ago."""
         _, block = self.block(metric, part, view)
         out = np.full(self.clients, np.nan)
         for row in block:
@@ -99,23 +108,39 @@ class Record:
     def stages(self) -> list[tuple[str, int]]:
         """(name, first round) of every stage."""
         firsts = self.run.table.group_by("stage").aggregate([("round", "min")])
-        return sorted(zip(firsts["stage"].to_pylist(), firsts["round_min"].to_pylist(), strict=True), key=lambda pair: pair[1])
+        return sorted(
+            zip(firsts["stage"].to_pylist(), firsts["round_min"].to_pylist(), strict=True),
+            key=lambda pair: pair[1],
+        )
 
     @property
     def views(self) -> list[str]:
         """The models that were measured at the last round, the clients' own first."""
-        found = [view for (view, part, metric) in self.columns if metric == self.run.measure and part == self.run.part]
+        found = [
+            view
+            for (view, part, metric) in self.columns
+            if metric == self.run.measure and part == self.run.part
+        ]
         return sorted(found, key=lambda view: (view != "personal", view))
+
+    @cached_property
+    def describes(self) -> dict[str, Note]:
+        """What the method's notes and views mean, as the run wrote it down."""
+        return from_words(self.run.about.get("notes", {}))
 
     @cached_property
     def notes(self) -> list[str]:
         """What clients wrote down, by name."""
-        return [m for (view, part, m), c in self.columns.items() if not view and not part and (c.clients >= 0).any()]
+        return [
+            m
+            for (view, part, m), c in self.columns.items()
+            if not view and not part and (c.clients >= 0).any()
+        ]
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Every method's runs, a seed each and the same seeds for all, and what was wrong with the rest."""
+    """Every method's runs, one per seed and the same seeds for all; what is wrong with others."""
 
     records: dict[str, list[Record]]
     seeds: list[int]
@@ -153,7 +178,9 @@ class Evidence:
     @cached_property
     def comparison(self) -> Comparison:
         """The runs as a comparison of their own, for all that is computed of one."""
-        return Comparison(Path(), {name: [r.slim for r in records] for name, records in self.records.items()})
+        return Comparison(
+            Path(), {name: [r.slim for r in records] for name, records in self.records.items()}
+        )
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -166,12 +193,12 @@ class Evidence:
         return np.stack([r.last(self.first.measure, part, view) for r in self.records[name]])
 
     def clientwise(self, name: str, view: str = "personal") -> np.ndarray:
-        """[N] one number a client: the mean over seeds where they share a split, else the first seed's."""
+        """[N] the mean over seeds where they share a split, else the first seed's values."""
         block = self.measured(name, view=view)
         return means(block, 0) if self.fixed_split else block[0]
 
     def counts(self) -> tuple[list[int], np.ndarray] | None:
-        """(labels [K], rows [N, K]) of all parts together, of the first seed; None where the run did not note it."""
+        """(labels [K], rows [N, K]) of the first seed, all parts together; None where unknown."""
         path = self.first.folder / SPLIT
         if not self.classed or not path.exists():
             return None
@@ -184,10 +211,3 @@ class Evidence:
         out = np.zeros((len(self.names), len(labels)), dtype=int)
         np.add.at(out, (client, np.searchsorted(labels, label)), rows)
         return [int(k) for k in labels], out
-
-
-def means(values: np.ndarray, axis: int) -> np.ndarray:
-    """Mean of what is no NaN along an axis; NaN where nothing is left."""
-    there = ~np.isnan(values)
-    count = there.sum(axis)
-    return np.where(count > 0, np.where(there, values, 0.0).sum(axis) / np.maximum(count, 1), np.nan)

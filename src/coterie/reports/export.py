@@ -1,4 +1,4 @@
-"""Runs for other tools: TensorBoard event files and MLflow runs, from the same table that everything else reads."""
+"""Runs for other tools: TensorBoard event files and MLflow runs, from the table of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEASURES = ("accuracy", "loss")
 COSTS = ("bytes_down", "bytes_broadcast", "bytes_up", "steps", "gradients", "seconds", "clients")
 
 
-BATCH, LONGEST = 1000, 6000  # metrics a request and characters a parameter that MLflow takes
+BATCH, LONGEST = 1000, 6000  # metrics per request, characters per parameter
 
 
 class Scalar(NamedTuple):
@@ -37,14 +37,17 @@ class Scalar(NamedTuple):
 
 
 def scalars(run: Run) -> Iterator[Scalar]:
-    """Mean, size-weighted mean and worst client of every measure, part and view by round, then the costs by round."""
+    """Mean, weighted mean and worst client of every measure, part and view; then the costs."""
     columns = {name: run.table[name].to_numpy() for name in ("round", "client", "value")}
     words = {
-        name: np.asarray(run.table[name].cast("string").to_numpy(zero_copy_only=False)) for name in ("view", "part", "metric")
+        name: np.asarray(run.table[name].cast("string").to_numpy(zero_copy_only=False))
+        for name in ("view", "part", "metric")
     }
     times = _times(run)
     shown = np.isin(words["metric"], MEASURES) & (columns["client"] >= 0) & (words["part"] != "")
-    for metric, part, view in sorted({tuple(w) for w in np.stack([words[k][shown] for k in ("metric", "part", "view")], 1)}):
+    for metric, part, view in sorted(
+        {tuple(w) for w in np.stack([words[k][shown] for k in ("metric", "part", "view")], 1)}
+    ):
         at = shown & (words["metric"] == metric) & (words["part"] == part) & (words["view"] == view)
         rounds, clients, values = (columns[k][at] for k in ("round", "client", "value"))
         rows = np.array(run.about["rows"][part])[clients]
@@ -53,19 +56,25 @@ def scalars(run: Run) -> Iterator[Scalar]:
             found = summarize(values[here], rows[here], least_is_worst=metric == "accuracy")
             for name in ("mean", "weighted", "worst"):
                 if not np.isnan(value := getattr(found, name)):
-                    yield Scalar(f"{metric}/{part}/{view}/{name}", int(r), float(value), times[int(r)])
+                    yield Scalar(
+                        f"{metric}/{part}/{view}/{name}", int(r), float(value), times[int(r)]
+                    )
     for metric in COSTS:
         at = (words["metric"] == metric) & (columns["client"] < 0)
-        for r, value in zip(columns["round"][at].tolist(), columns["value"][at].tolist(), strict=True):
+        for r, value in zip(
+            columns["round"][at].tolist(), columns["value"][at].tolist(), strict=True
+        ):
             yield Scalar(f"cost/{metric}", r, value, times[r])
 
 
 def _times(run: Run) -> dict[int, float]:
-    """{round: when it was over}, as if the rounds had followed each other without pause up to the date of the run."""
+    """{round: when it was over}, as if the rounds had gone without pause up to the run's date."""
     rows = run.table.filter((pc.field("metric") == "seconds") & (pc.field("client") < 0))
     rounds, seconds = rows["round"].to_numpy(), rows["value"].to_numpy()
     end = datetime.fromisoformat(run.about["date"]).timestamp()
-    known = dict(zip(rounds.tolist(), (end - seconds.sum() + seconds.cumsum()).tolist(), strict=True))
+    known = dict(
+        zip(rounds.tolist(), (end - seconds.sum() + seconds.cumsum()).tolist(), strict=True)
+    )
     return {int(r): known.get(int(r), end) for r in np.unique(run.table["round"].to_numpy())}
 
 
@@ -73,7 +82,11 @@ def words_of(run: Run) -> dict[str, Any]:
     """The experiment as flat words: "method", "seed", "train.rate", ..."""
     flat: dict[str, Any] = {}
     for section, inner in run.experiment.words().items():
-        flat |= {f"{section}.{k}": v for k, v in inner.items()} if isinstance(inner, dict) else {section: inner}
+        flat |= (
+            {f"{section}.{k}": v for k, v in inner.items()}
+            if isinstance(inner, dict)
+            else {section: inner}
+        )
     return {k: v if isinstance(v, bool | int | float | str) else _text(v) for k, v in flat.items()}
 
 
@@ -85,8 +98,15 @@ def tags_of(run: Run) -> dict[str, str]:
     """What was run with, and on which data."""
     facts = run.about
     libraries = {f"version.{name}": str(number) for name, number in facts["versions"].items()}
-    known = {"coterie": facts["coterie"], "data": facts["data"], "status": facts["status"], "folder": run.folder.name}
-    return {f"coterie.{k}": str(v) for k, v in {**known, "date": facts["date"], **libraries}.items()}
+    known = {
+        "coterie": facts["coterie"],
+        "data": facts["data"],
+        "status": facts["status"],
+        "folder": run.folder.name,
+    }
+    return {
+        f"coterie.{k}": str(v) for k, v in {**known, "date": facts["date"], **libraries}.items()
+    }
 
 
 def to_tensorboard(run: Run, folder: str | Path) -> Path:
@@ -95,11 +115,14 @@ def to_tensorboard(run: Run, folder: str | Path) -> Path:
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
     except ImportError:
-        raise BadInput("TensorBoard files need tensorboard: pip install 'coterie[tensorboard]'") from None
+        raise BadInput(
+            "TensorBoard files need tensorboard: pip install 'coterie[tensorboard]'"
+        ) from None
     target = Path(folder)
     if any(target.glob("events.out.tfevents.*")):
         raise BadInput(
-            f"{target} holds an export already, and a second would draw every curve twice: delete it, or give another place"
+            f"{target} holds an export already, and a second would draw every curve twice: "
+            "delete it, or give another place"
         )
     last: dict[str, float] = {}
     with SummaryWriter(str(target)) as writer:
@@ -110,21 +133,34 @@ def to_tensorboard(run: Run, folder: str | Path) -> Path:
         for view in run.views:
             values = run.measured(run.part, view)
             if len(values := values[~np.isnan(values)]):
-                writer.add_histogram(f"clients/{run.measure}/{run.part}/{view}", values, final, bins="auto")
+                writer.add_histogram(
+                    f"clients/{run.measure}/{run.part}/{view}", values, final, bins="auto"
+                )
         writer.add_text("config", _indented(to_toml(run.experiment.words())))
         writer.add_text("tags", _indented("\n".join(f"{k} = {v}" for k, v in tags_of(run).items())))
-        ends = {k: v for k, v in last.items() if k.startswith((f"accuracy/{run.part}/", f"loss/{run.part}/"))}
+        ends = {
+            k: v
+            for k, v in last.items()
+            if k.startswith((f"accuracy/{run.part}/", f"loss/{run.part}/"))
+        }
         for summary in hparams(words_of(run), ends):
-            writer.file_writer.add_summary(summary)  # here, not in a folder of its own as add_hparams would
+            writer.file_writer.add_summary(
+                summary
+            )  # here, not in a folder of its own as add_hparams would
     return target
 
 
 def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())  # Markdown's way to leave text alone
+    return "\n".join(
+        f"    {line}" for line in text.splitlines()
+    )  # Markdown's way to leave text alone
 
 
 def to_mlflow(run: Run, tracking_uri: str | None = None, experiment: str = "coterie") -> str:
-    """Log a run to MLflow and return its id there; without `tracking_uri` where MLflow itself would (MLFLOW_TRACKING_URI)."""
+    """Log a run to MLflow and return its id there.
+
+    Without `tracking_uri` it goes where MLflow itself would log (MLFLOW_TRACKING_URI).
+    """
     try:
         from mlflow.entities import Metric, Param, RunTag
         from mlflow.exceptions import MlflowException
@@ -137,7 +173,9 @@ def to_mlflow(run: Run, tracking_uri: str | None = None, experiment: str = "cote
         place = found.experiment_id if found else client.create_experiment(experiment)
         metrics = [Metric(s.name, s.value, int(1000 * s.time), s.round) for s in scalars(run)]
         name = f"{run.name}-seed{run.experiment.seed}"
-        made = client.create_run(place, start_time=min((m.timestamp for m in metrics), default=None), run_name=name)
+        made = client.create_run(
+            place, start_time=min((m.timestamp for m in metrics), default=None), run_name=name
+        )
         key = made.info.run_id
         params = [Param(k, str(v)[:LONGEST]) for k, v in words_of(run).items()]
         client.log_batch(key, params=params, tags=[RunTag(k, v) for k, v in tags_of(run).items()])
@@ -148,9 +186,14 @@ def to_mlflow(run: Run, tracking_uri: str | None = None, experiment: str = "cote
         client.set_terminated(key, "FINISHED" if finished else "KILLED", end)
         return str(key)
     except MlflowException as problem:
-        raise BadInput(f"MLflow at {tracking_uri or 'its default place'}: {_first(problem)}") from None
+        raise BadInput(
+            f"MLflow at {tracking_uri or 'its default place'}: {_first(problem)}"
+        ) from None
     except ImportError as missing:  # a data base file needs more than the small package
-        raise BadInput(f"MLflow at {tracking_uri}: {missing}: pip install {missing.name}, or give a server's address") from None
+        raise BadInput(
+            f"MLflow at {tracking_uri}: {missing}: pip install {missing.name}, or give a "
+            "server's address"
+        ) from None
 
 
 def _first(problem: Exception) -> str:

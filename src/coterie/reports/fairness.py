@@ -1,4 +1,4 @@
-"""Figures on how evenly clients are served: gains and losses shared out, the worst-served clients, deviation, deciles."""
+"""Figures on how evenly clients are served: gains and losses, worst clients, deviation, deciles."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from coterie.analysis.fairness import deciles, gain_fairness, worst, worst_share
-from coterie.analysis.numbers import there
-from coterie.reports.evidence import Evidence, means
-from coterie.reports.figures import Figure, Series, axis, gains, spread, spread_words, words
+from coterie.analysis.numbers import deviation_of, means
+from coterie.analysis.significance import spread
+from coterie.reports.evidence import Evidence
+from coterie.reports.figures import Figure, Series, axis, spread_words, words
+from coterie.reports.gains import gains
 
 SHARE = 0.1  # of the clients that are "the worst"
 Measure = Callable[[np.ndarray], float]
@@ -19,22 +21,40 @@ SIDES = ("gains", "losses")
 
 def fairness_figures(evidence: Evidence) -> list[Figure]:
     """All of them."""
-    found = [*gain_evenness(evidence), worst_served(evidence), deviation(evidence), tenths(evidence)]
+    found = [
+        *gain_evenness(evidence),
+        worst_served(evidence),
+        deviation(evidence),
+        tenths(evidence),
+    ]
     return [figure._replace(section="fairness") for figure in found]
 
 
-def _bars(evidence: Evidence, measures: Mapping[str, Measure], of: Mapping[str, np.ndarray]) -> tuple[Series, ...]:
-    """A series a method: each measure of every seed's clients, with what `spread` says."""
+def _bars(
+    evidence: Evidence, measures: Mapping[str, Measure], of: Mapping[str, np.ndarray]
+) -> tuple[Series, ...]:
+    """A series per method: each measure of every seed's clients, with what `spread` says."""
     series = []
     for name, block in of.items():
-        middle, low, high = zip(*(spread([measure(seed) for seed in block]) for measure in measures.values()), strict=True)
+        middle, low, high = zip(
+            *(spread([measure(seed) for seed in block]) for measure in measures.values()),
+            strict=True,
+        )
         several = len(evidence.seeds) > 1
-        series.append(Series(name, list(measures), list(middle), low if several else (), high if several else ()))
+        series.append(
+            Series(
+                name, list(measures), list(middle), low if several else (), high if several else ()
+            )
+        )
     return tuple(series)
 
 
 def _mark(evidence: Evidence) -> str:
-    return f" The mark on a bar {spread_words(len(evidence.seeds))}." if len(evidence.seeds) > 1 else ""
+    return (
+        f" The mark on a bar {spread_words(len(evidence.seeds))}."
+        if len(evidence.seeds) > 1
+        else ""
+    )
 
 
 def gain_evenness(evidence: Evidence) -> list[Figure]:
@@ -46,15 +66,35 @@ def gain_evenness(evidence: Evidence) -> list[Figure]:
     def measure(k: int, field: str) -> Measure:
         return lambda q: float(getattr(gain_fairness(q)[k], field))
 
-    even = {f"{what} of {side}": measure(k, field) for k, side in enumerate(SIDES) for what, field in INDICES.items()}
+    even = {
+        f"{what} of {side}": measure(k, field)
+        for k, side in enumerate(SIDES)
+        for what, field in INDICES.items()
+    }
     apart = {f"variance of {side}": measure(k, "variance") for k, side in enumerate(SIDES)}
-    of = f"Gains are those over {over}, of the clients that gain; losses those of the clients that lose.{_mark(evidence)}"
-    note = f"1: all clients of the group gain (or lose) the same; lower: a few have most of it. {of}"
-    wide = f"Population variance; lower is fairer, but a method that gives nobody anything has none either. {of}"
+    of = (
+        f"Gains are those over {over}, of the clients that gain; losses those of the clients "
+        f"that lose.{_mark(evidence)}"
+    )
+    note = (
+        f"1: all clients of the group gain (or lose) the same; lower: a few have most of it. {of}"
+    )
+    wide = (
+        "Population variance; lower is fairer, but a method that gives nobody anything has "
+        f"none either. {of}"
+    )
     title, unit = "How evenly gains and losses are shared", "variance (points²)"
     return [
         Figure("evenness", title, note, "bars", "", "index (0 to 1)", _bars(evidence, even, found)),
-        Figure("variance", "Variance of gains and losses", wide, "bars", "", unit, _bars(evidence, apart, found)),
+        Figure(
+            "variance",
+            "Variance of gains and losses",
+            wide,
+            "bars",
+            "",
+            unit,
+            _bars(evidence, apart, found),
+        ),
     ]
 
 
@@ -70,29 +110,43 @@ def worst_served(evidence: Evidence) -> Figure:
         "worst 10 % of clients": lambda a: sign * worst_share(sign * a, SHARE),
         "mean": lambda a: float(means(a, 0)),
     }
-    note = f"Own models at the last round; a fair method serves its worst clients well too.{_mark(evidence)}"
+    note = (
+        "Own models at the last round; a fair method serves its worst clients well "
+        f"too.{_mark(evidence)}"
+    )
     series = _bars(evidence, measures, _blocks(evidence))
     return Figure("ends", "The worst-served clients", note, "bars", "", axis(evidence), series)
 
 
 def deviation(evidence: Evidence) -> Figure:
-    """One bar a method."""
-    measures = {"": lambda a: float(there(a).std(ddof=1)) if len(there(a)) > 1 else 0.0}
-    bars = _bars(evidence, measures, _blocks(evidence))
-    columns: list[Sequence[float]] = [[v for s in bars for v in getattr(s, field)] for field in ("y", "low", "high")]
-    series = Series("deviation over clients", [s.name for s in bars], list(columns[0]), columns[1], columns[2])
+    """One bar per method."""
+    bars = _bars(evidence, {"": deviation_of}, _blocks(evidence))
+    columns: list[Sequence[float]] = [
+        [v for s in bars for v in getattr(s, field)] for field in ("y", "low", "high")
+    ]
+    series = Series(
+        "deviation over clients", [s.name for s in bars], list(columns[0]), columns[1], columns[2]
+    )
     note = f"Sample standard deviation; lower: clients are served more alike.{_mark(evidence)}"
     unit = "points" if evidence.classed else evidence.first.measure
-    return Figure("deviation", "Deviation over clients", note, "bars", "", f"deviation ({unit})", (series,))
+    return Figure(
+        "deviation", "Deviation over clients", note, "bars", "", f"deviation ({unit})", (series,)
+    )
 
 
 def tenths(evidence: Evidence) -> Figure:
-    """From the lowest client to the highest, a line a method."""
+    """From the lowest client to the highest, a line per method."""
     series = tuple(
-        Series(name, list(range(0, 101, 10)), means(np.stack([deciles(seed) for seed in block]), 0).tolist())
+        Series(
+            name,
+            list(range(0, 101, 10)),
+            means(np.stack([deciles(seed) for seed in block]), 0).tolist(),
+        )
         for name, block in _blocks(evidence).items()
     )
     seeds = "" if len(evidence.seeds) == 1 else f" Means over {len(evidence.seeds)} seeds."
-    note = f"At 10: a tenth of the clients have less than this. A flat line treats all alike.{seeds}"
+    note = (
+        f"At 10: a tenth of the clients have less than this. A flat line treats all alike.{seeds}"
+    )
     title = f"{words(evidence)} from the lowest client to the highest"
     return Figure("deciles", title, note, "lines", "clients below (%)", axis(evidence), series)

@@ -12,7 +12,7 @@ from typing import Any
 from coterie.core.files import write
 from coterie.reports.draw import save
 from coterie.reports.figures import Figure
-from coterie.reports.tables import Column, Table
+from coterie.reports.table import Column, Table
 
 ESCAPES = {
     "\\": r"\textbackslash{}",
@@ -24,7 +24,9 @@ ESCAPES = {
 }
 
 
-def write_files(figures: Sequence[Figure], tables: Sequence[Table], methods: Sequence[str], folder: Path) -> None:
+def write_files(
+    figures: Sequence[Figure], tables: Sequence[Table], methods: Sequence[str], folder: Path
+) -> None:
     """Every figure and table under its key."""
     folder.mkdir(parents=True, exist_ok=True)
     for figure in figures:
@@ -46,12 +48,14 @@ def heading(column: Column) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """All digits, a line a row."""
+    """All digits, a line per row."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([heading(column) for column in table.columns])
     for row in table.rows:
-        writer.writerow(["" if isinstance(cell, float) and not isfinite(cell) else cell for cell in row])
+        writer.writerow(
+            ["" if isinstance(cell, float) and not isfinite(cell) else cell for cell in row]
+        )
     return out.getvalue()
 
 
@@ -62,9 +66,15 @@ def latex(text: str) -> str:
 
 def to_latex(table: Table) -> str:
     """A plain tabular that needs no package."""
-    numeric = [any(not isinstance(row[k], str) for row in table.rows) for k in range(len(table.columns))]
+    numeric = [
+        any(not isinstance(row[k], str) for row in table.rows) for k in range(len(table.columns))
+    ]
     lines = [" & ".join(latex(heading(column)) for column in table.columns)]
-    lines += [" & ".join(latex(shown(cell, c.format)) for cell, c in zip(row, table.columns, strict=True)) for row in table.rows]
+    lines += [
+        " & ".join(latex(shown(cell, c.format)) for cell, c in zip(row, table.columns, strict=True))
+        for row in table.rows
+    ]
     body = "\n".join([f"{lines[0]} \\\\ \\hline", *(f"{line} \\\\" for line in lines[1:])])
     letters = "".join("r" if n else "l" for n in numeric)
-    return f"% {table.title}\n\\begin{{tabular}}{{{letters}}}\n\\hline\n{body}\n\\hline\n\\end{{tabular}}\n"
+    head = f"% {table.title}\n\\begin{{tabular}}{{{letters}}}\n\\hline\n"
+    return f"{head}{body}\n\\hline\n\\end{{tabular}}\n"

@@ -1,4 +1,4 @@
-"""Reads run and comparison folders for a report; what cannot be read is left out, and one line says why."""
+"""Reads folders for a report; what cannot be read is left out, and one line says why."""
 
 from __future__ import annotations
 
@@ -17,14 +17,26 @@ from coterie.reports.evidence import Evidence, Record, columns
 from coterie.results.folder import ABOUT, CONFIG
 from coterie.results.run import load
 
-NEEDED = ("status", "data", "clients", "rows", "groups", "classes", "models", "coterie")  # of run.json
+NEEDED = (
+    "status",
+    "data",
+    "clients",
+    "rows",
+    "groups",
+    "classes",
+    "models",
+    "coterie",
+)  # of run.json
 LISTED = 3  # names spelled out in a warning
 
 
 def gather(paths: Sequence[str | Path]) -> Evidence:
     """The runs in folders of runs and comparisons; bad input only where none can be used."""
     if not paths:
-        raise BadInput("a report of nothing: name at least one folder of a run or comparison, as in `coterie report runs/...`")
+        raise BadInput(
+            "a report of nothing: name at least one folder of a run or comparison, as in "
+            "`coterie report runs/...`"
+        )
     warnings: list[str] = []
     read: list[tuple[str, Record]] = []
     places: dict[Path, str] = {}
@@ -35,7 +47,9 @@ def gather(paths: Sequence[str | Path]) -> Evidence:
         try:
             record = _read(folder)
         except BadInput as problem:
-            warnings.append(f"{folder.name} is left out: {str(problem).replace(str(folder), folder.name)}")
+            warnings.append(
+                f"{folder.name} is left out: {str(problem).replace(str(folder), folder.name)}"
+            )
             continue
         read.append((name or record.run.name, record))
     if not read:
@@ -61,19 +75,28 @@ def _candidates(path: Path, warnings: list[str]) -> list[tuple[str, Path]]:
         wanted = [(name, path / f"{name}-seed{seed}") for name in experiments for seed in seeds]
         missing = [folder.name for _, folder in wanted if not (folder / ABOUT).exists()]
         if missing:
-            warnings.append(f"{path.name}: {len(missing)} of {len(wanted)} runs have not begun: {_some(missing)}")
+            warnings.append(
+                f"{path.name}: {len(missing)} of {len(wanted)} runs have not begun: "
+                f"{_some(missing)}"
+            )
         return [(name, folder) for name, folder in wanted if folder.name not in missing]
     elif (path / ABOUT).exists() or (path / CONFIG).exists():
         return [("", path)]
     else:
         runs = sorted(p for p in path.iterdir() if (p / ABOUT).exists() or (p / FILE).exists())
-        hint = f"give a folder in it, such as {runs[0]}" if runs else f"it has neither {ABOUT} nor {FILE}"
+        hint = (
+            f"give a folder in it, such as {runs[0]}"
+            if runs
+            else f"it has neither {ABOUT} nor {FILE}"
+        )
         warnings.append(f"{path} is no folder of a run or comparison: {hint}")
     return []
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+    return ", ".join(names[:LISTED]) + (
+        f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    )
 
 
 def _read(folder: Path) -> Record:
@@ -81,13 +104,22 @@ def _read(folder: Path) -> Record:
         run = load(folder)
         lacks = [word for word in NEEDED if word not in run.about]
         if lacks:
-            raise BadInput(f"{folder / ABOUT} lacks {', '.join(lacks)}: it is damaged or of another version")
+            raise BadInput(
+                f"{folder / ABOUT} lacks {', '.join(lacks)}: it is damaged or of another version"
+            )
         record = Record(run, columns(run.table))
+        _ = record.describes  # a declaration that cannot be read is said now
         found = record.last(run.measure, run.part, "personal")
     except (KeyError, TypeError, AttributeError, IndexError, OSError, pa.ArrowException) as damage:
-        raise BadInput(f"{folder} is damaged ({type(damage).__name__}: {damage}): restore it from a copy, or run again") from None
+        raise BadInput(
+            f"{folder} is damaged ({type(damage).__name__}: {damage}): restore it from a "
+            "copy, or run again"
+        ) from None
     if np.isnan(found).all():
-        raise BadInput(f"{folder} has no {run.part} {run.measure} of any client yet: wait for its first evaluation")
+        raise BadInput(
+            f"{folder} has no {run.part} {run.measure} of any client yet: wait for its first "
+            "evaluation"
+        )
     return record
 
 
@@ -111,20 +143,33 @@ def _comparable(read: list[tuple[str, Record]], warnings: list[str]) -> list[tup
         if kind(r) != usual:
             left_out(r, f"it has {words.format(*kind(r))}; the rest have {words.format(*usual)}")
         elif r.run.about["data"] != data[r.run.experiment.seed].most_common(1)[0][0]:
-            left_out(r, f"its data or split are not those of the other runs with seed {r.run.experiment.seed}; report it alone")
+            left_out(
+                r,
+                "its data or split are not those of the other runs with seed "
+                f"{r.run.experiment.seed}; report it alone",
+            )
         else:
             kept.append((name, r))
     return kept
 
 
 def _named(read: list[tuple[str, Record]]) -> dict[str, dict[int, Record]]:
-    """Runs of one name that differ in nothing but the seed go together; else the folder's name tells them apart."""
+    """Runs that differ in nothing but the seed go together; others are told apart by folder."""
     found: dict[str, dict[int, Record]] = {}
     words: dict[str, dict[str, Any]] = {}
     for name, record in read:
-        own = {k: v for k, v in record.run.experiment.words().items() if k not in ("seed", "engine", "keep")}
+        own = {
+            k: v
+            for k, v in record.run.experiment.words().items()
+            if k not in ("seed", "engine", "keep")
+        }
         seed, folder = record.run.experiment.seed, record.run.folder
-        for label in (name, f"{name} ({folder.name})", f"{name} ({folder.parent.name}/{folder.name})", f"{name} ({folder})"):
+        for label in (
+            name,
+            f"{name} ({folder.name})",
+            f"{name} ({folder.parent.name}/{folder.name})",
+            f"{name} ({folder})",
+        ):
             if label not in found or (words[label] == own and seed not in found[label]):
                 found.setdefault(label, {})[seed] = record
                 words.setdefault(label, own)
@@ -138,24 +183,41 @@ def _aligned(found: dict[str, dict[int, Record]], warnings: list[str]) -> dict[s
     most = max(votes, key=lambda seed: (votes[seed], -seed))
     for name in [name for name, runs in found.items() if most not in runs]:
         seeds = ", ".join(map(str, sorted(found.pop(name))))
-        warnings.append(f"{name} is left out: it has seed {seeds}, the others seed {most}; run it with that seed too")
+        warnings.append(
+            f"{name} is left out: it has seed {seeds}, the others seed {most}; run it with "
+            "that seed too"
+        )
     common = sorted(set.intersection(*(set(runs) for runs in found.values())))
     for seed in sorted(set(votes) - set(common)):
         lacking = [name for name, runs in found.items() if seed not in runs]
         if any(seed in runs for runs in found.values()):
-            warnings.append(f"seed {seed} is left out: {_some(lacking)} {'has' if len(lacking) == 1 else 'have'} no run with it")
+            warnings.append(
+                f"seed {seed} is left out: {_some(lacking)} "
+                f"{'has' if len(lacking) == 1 else 'have'} no run with it"
+            )
     return {name: [runs[seed] for seed in common] for name, runs in found.items()}
 
 
 def _remark(name: str, record: Record, records: Mapping[str, list[Record]]) -> str:
     """What a reader must know of a run that is shown all the same."""
-    facts, schedule, folder = record.run.about, record.run.experiment.schedule, record.run.folder.name
-    usual = Counter(r.run.experiment.schedule.rounds for runs in records.values() for r in runs).most_common(1)[0][0]
+    facts, schedule, folder = (
+        record.run.about,
+        record.run.experiment.schedule,
+        record.run.folder.name,
+    )
+    usual = Counter(
+        r.run.experiment.schedule.rounds for runs in records.values() for r in runs
+    ).most_common(1)[0][0]
     said = []
     if not record.finished:
-        said.append(f"is not finished: shown as it stood at round {record.round:,} of {schedule.rounds:,}")
+        said.append(
+            f"is not finished: shown as it stood at round {record.round:,} of {schedule.rounds:,}"
+        )
     if schedule.rounds != usual:
         said.append(f"had {schedule.rounds:,} rounds where most had {usual:,}: not the same budget")
     if facts["coterie"] != __version__:
-        said.append(f"was made by coterie {facts['coterie']}, this report by {__version__}: their numbers may differ")
+        said.append(
+            f"was made by coterie {facts['coterie']}, this report by {__version__}: their "
+            "numbers may differ"
+        )
     return f"{name}, {folder}, {'; it '.join(said)}" if said else ""

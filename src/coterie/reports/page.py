@@ -1,6 +1,7 @@
-"""The report as one HTML file: the data as JSON, the drawing library and the page's own script and style, all inside.
+"""The report as one HTML file with everything inside: data, drawing library, script and style.
 
-The file opens from disk without a network: its content policy lets nothing be fetched and no script run but the two it holds.
+The file opens from disk without a network: its content policy lets nothing be fetched, and no
+script run but the two it holds.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ MARK = re.compile(r"\{\{(\w+)\}\}")
 
 def render(data: dict[str, Any]) -> str:
     """The whole page of a report's data."""
-    plotly, script = plotly_bundle(), "(() => {\n" + "\n".join(asset(name) for name in SCRIPTS) + "\n})();"
+    plotly, script = (
+        plotly_bundle(),
+        "(() => {\n" + "\n".join(asset(name) for name in SCRIPTS) + "\n})();",
+    )
     parts = {
         "title": html.escape(_writable(str(data.get("title") or "Report"))),
         "hashes": " ".join(fingerprint(text) for text in (plotly, script)),
@@ -44,8 +48,10 @@ def render(data: dict[str, Any]) -> str:
 
 
 def embed(data: Any) -> str:
-    """JSON that no text in it can end or open anything in the page; NaN and infinities become null."""
-    text = _writable(json.dumps(_finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+    """JSON in which no text can end or open anything in the page; NaN and infinities are null."""
+    text = _writable(
+        json.dumps(_finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    )
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
@@ -79,5 +85,7 @@ def plotly_bundle() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
-        raise BadInput("a report needs the package plotly, which is not installed: pip install plotly") from None
+        raise BadInput(
+            "a report needs the package plotly, which is not installed: pip install plotly"
+        ) from None
     return get_plotlyjs().replace("\r\n", "\n")

@@ -12,12 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.analysis.answer import Answer, answer
+from coterie.analysis.numbers import mean_of
+from coterie.analysis.scores import MORE
 from coterie.analysis.significance import Difference, RankTable, mean_interval, paired, rank_table
 from coterie.core.errors import BadInput, nearest
 from coterie.results.costs import rounds_to_reach
 from coterie.results.folder import read_about
 from coterie.results.run import Run
-from coterie.results.table import best_round, curve, mean, total, values
+from coterie.results.table import best_round, curve, total, values
 
 
 class Row(NamedTuple):
@@ -105,6 +107,12 @@ class Comparison:
         """Methods by mean rank, and which are significantly better than which; where there are no classes, of minus the loss."""
         return rank_table({name: self._sign * self.measured(name) for name in self.runs}, self.fixed_split)
 
+    def scores(self) -> dict[str, dict[str, float]]:
+        """{method: {score: mean over seeds of the mean over clients}}, of the scores that any run measured."""
+        found = {name: [run.scores() for run in runs] for name, runs in self.runs.items()}
+        known = [s.name for s in MORE if any(s.name in each for runs in found.values() for each in runs)]
+        return {name: {s: mean_of([each.get(s, nan) for each in runs]) for s in known} for name, runs in found.items()}
+
     def rounds_to(self, target: float) -> dict[str, int | None]:
         """The first measured round whose mean over clients and seeds reaches the target; None where none does.
 
@@ -137,7 +145,7 @@ def _measured(run: Run, round: int | None = None, view: str = "personal") -> np.
 def _at_best(run: Run) -> tuple[float, float]:
     """(mean, round) at the round that is best on validation data."""
     found = best_round(run.table, run.measure)
-    return (nan, nan) if found is None else (mean(_measured(run, found)), found)
+    return (nan, nan) if found is None else (mean_of(_measured(run, found)), found)
 
 
 def _row(name: str, runs: list[Run]) -> Row:
@@ -157,7 +165,7 @@ def _row(name: str, runs: list[Run]) -> Row:
         float(np.mean([t.weighted for t in tests])),
         float(np.mean([t.deviation for t in tests])),
         float(np.mean([t.worst for t in tests])),
-        over(lambda r: mean(r.measured("validation"))),
+        over(lambda r: mean_of(r.measured("validation"))),
         over(lambda r: _at_best(r)[0]),
         over(lambda r: _at_best(r)[1]),
         over(lambda r: total(r.table, "bytes_down")),
@@ -173,8 +181,9 @@ def write_csv(comparison: Comparison) -> None:
     """The table, and every client's accuracy, beside the runs."""
     with (comparison.folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(Row._fields)
-        writer.writerows(comparison.rows())
+        scores = comparison.scores()
+        writer.writerow([*Row._fields, *next(iter(scores.values()))])
+        writer.writerows([*row, *scores[row.method].values()] for row in comparison.rows())
     first = comparison.first
     with (comparison.folder / "clients.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

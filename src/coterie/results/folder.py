@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from coterie.core.errors import BadInput
 from coterie.core.files import place, write
 from coterie.core.model import Model
+from coterie.core.notes import Note, to_words
 from coterie.core.version import __version__
 from coterie.data.federation import Federation, checksum, label_counts
 from coterie.experiment.config import Experiment, read_experiment_file
@@ -60,7 +61,12 @@ def write_config(folder: Path, experiment: Experiment) -> None:
 
 
 def write_about(
-    folder: Path, federation: Federation, models: Sequence[Model], architecture: np.ndarray, status: str
+    folder: Path,
+    federation: Federation,
+    models: Sequence[Model],
+    architecture: np.ndarray,
+    describes: Mapping[str, Note],
+    status: str,
 ) -> dict[str, Any]:
     """What a run was, for whoever finds the folder: versions, machine, data, and whether it is finished."""
     known = {
@@ -78,6 +84,7 @@ def write_about(
         "models": networks(models),
         "architecture": architecture.tolist(),
         "input_shape": list(federation.input_shape),
+        "notes": to_words(describes),
     }
     write(folder / ABOUT, json.dumps(known, indent=1))
     return known

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from torch import nn
 
+from coterie.analysis.numbers import mean_of
+from coterie.analysis.scores import MORE
 from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
 from coterie.experiment.config import Experiment
@@ -69,6 +71,11 @@ class Run:
         rows = np.array(self.about["rows"][part])
         found = self.measured(part, view)
         return summarize(found, rows if len(found) else found, least_is_worst=self.measure == "accuracy")
+
+    def scores(self) -> dict[str, float]:
+        """{score: mean over the clients' own models on the shown part}, of the scores that were measured at the end."""
+        found = {score.name: mean_of(values(self.table, score.name, self.part)[1]) for score in MORE}
+        return {name: value for name, value in found.items() if value == value}
 
     def model(self, client: int | str, build: Callable[[], nn.Module] | None = None) -> nn.Module:
         """A client's own model, by its number or name, as a plain module ready to use."""

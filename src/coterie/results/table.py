@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from coterie.analysis.numbers import deviation_of, mean_of
 from coterie.core.errors import BadInput
 from coterie.core.files import place
 
@@ -87,7 +88,7 @@ def curve(table: pa.Table, metric: str, part: str = "test", view: str = "persona
     """(rounds, mean over the clients that have the part; NaN where none has)."""
     rounds, _, numbers = _column(table, metric, part, view)
     steps = np.unique(rounds)
-    return steps, np.array([mean(numbers[rounds == r]) for r in steps])
+    return steps, np.array([mean_of(numbers[rounds == r]) for r in steps])
 
 
 def best_round(table: pa.Table, measure: str = "accuracy", view: str = "personal") -> int | None:
@@ -98,12 +99,6 @@ def best_round(table: pa.Table, measure: str = "accuracy", view: str = "personal
     rounds, means = curve(table, measure, "validation", view)
     worth = np.round(means if measure == "accuracy" else -means, 9)  # digits beyond are rounding of means
     return None if np.isnan(worth).all() else int(rounds[np.nanargmax(worth)])
-
-
-def mean(numbers: np.ndarray) -> float:
-    """Mean of what is no NaN; NaN where nothing is left."""
-    there = numbers[~np.isnan(numbers)]
-    return float(there.mean()) if len(there) else float("nan")
 
 
 def total(table: pa.Table, metric: str) -> float:
@@ -138,6 +133,5 @@ def summarize(measure: np.ndarray, rows: np.ndarray, least_is_worst: bool = True
     a, n = measure[there], np.asarray(rows)[there]
     if not len(a):
         return Summary(*[float("nan")] * 4)
-    deviation = float(a.std(ddof=1)) if len(a) > 1 else 0.0
     worst = float(a.min() if least_is_worst else a.max())
-    return Summary(float(a.mean()), float((a * n).sum() / n.sum()), deviation, worst)
+    return Summary(float(a.mean()), float((a * n).sum() / n.sum()), deviation_of(a), worst)

@@ -81,7 +81,8 @@ def check_same(loop: Loop, folder: Path) -> None:
         raise BadInput(f"the data have changed since {folder} was started (another checksum): restore them, or start a new run")
     if known["models"] != networks(loop.engine.models):
         raise BadInput(
-            f"{folder} was started with {known['models']}, not {networks(loop.engine.models)}: give the same network, or start a new run"
+            f"{folder} was started with {known['models']}, not {networks(loop.engine.models)}: "
+            "give the same network, or start a new run"
         )
 
 
@@ -127,7 +128,8 @@ def play_rounds(loop: Loop, experiment: Experiment, folder: Path, watch: Watch) 
 
 
 def _write_about(folder: Path, loop: Loop, status: str) -> dict[str, Any]:
-    return write_about(folder, loop.federation, loop.engine.models, loop.engine.architecture, status)
+    models, architecture = loop.engine.models, loop.engine.architecture
+    return write_about(folder, loop.federation, models, architecture, loop.describes, status)
 
 
 def _with_choice(experiment: Experiment, loop: Loop) -> Experiment:
@@ -138,7 +140,7 @@ def _with_choice(experiment: Experiment, loop: Loop) -> Experiment:
 
 def _write_notes(folder: Path, loop: Loop, rounds: int) -> None:
     """What the server notes down: every round where all notes fit in NOTES bytes, else as often as they do."""
-    notes: dict[str, Any] = {k: torch.as_tensor(v).contiguous().clone() for k, v in loop.server_notes().items()}
+    notes: dict[str, Any] = {k: v.contiguous().clone() for k, v in loop.server_notes().items()}
     size = sum(v.nbytes for v in notes.values())
     if notes and loop.done % max(1, -(-size * rounds // NOTES)) == 0:
         (folder / "notes").mkdir(exist_ok=True)

@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from coterie.analysis.numbers import mean_of
 from coterie.core.method import Facts, Method, Stage
+from coterie.core.notes import check_client_notes, check_server_notes, merge
 from coterie.core.rng import stream
 from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Measured, Moment, Traffic
 from coterie.experiment.schedule import Schedule
-from coterie.results.table import EVERYONE, Table, mean
+from coterie.results.table import EVERYONE, Table
 
 
 class Position(NamedTuple):
@@ -75,6 +77,8 @@ class Loop:
         self.engine.stage = self.position.stage
         self.lengths = [schedule.rounds if s.rounds is None else s.rounds for s in self.program]
         self.engine.rounds = sum(self.lengths)
+        self.describes = merge(s.method.describes for program in engine.programs for s in program)
+        self.server_notes()  # a note without a meaning is refused before the first round
 
     @property
     def done(self) -> int:
@@ -151,7 +155,9 @@ class Loop:
         }
         for metric, value in costs.items():
             self.table.add(stage.name, done, np.array([EVERYONE]), "", "", metric, np.array([value]))
-        for metric, noted in self.engine.client_notes(clients).items():
+        written = self.engine.client_notes(clients)
+        check_client_notes(written, self.describes)
+        for metric, noted in written.items():
             ids = sorted(noted)
             self.table.add(stage.name, done, np.array(ids), "", "", metric, np.array([noted[i] for i in ids]))
         accuracy = loss = None
@@ -163,7 +169,7 @@ class Loop:
             part = "validation" if "validation" in self.schedule.parts else self.schedule.parts[-1]
             if np.isnan(measured["personal", part, "accuracy"]).all():
                 part = self.schedule.parts[0]
-            accuracy, loss = mean(measured["personal", part, "accuracy"]), mean(measured["personal", part, "loss"])
+            accuracy, loss = mean_of(measured["personal", part, "accuracy"]), mean_of(measured["personal", part, "loss"])
         return RoundReport(stage.name, done, total, len(clients), seconds, accuracy, loss)
 
     def admit(self, federation: Federation) -> None:
@@ -203,4 +209,6 @@ class Loop:
     def server_notes(self) -> dict[str, Any]:
         """Matrices and vectors the method writes down (mixing weights, streams, ...)."""
         method: Method = self.program[self.position.stage].method
-        return method.notes(self.position.server) if method.notes else {}
+        notes = {k: torch.as_tensor(v) for k, v in method.notes(self.position.server).items()} if method.notes else {}
+        check_server_notes(notes, self.describes, self.federation.clients)
+        return notes

@@ -147,7 +147,7 @@ class Reports:
         self.lock, self.pages = Lock(), OrderedDict[tuple[Any, ...], str]()
 
     def page(self, folders: list[Path], runs: list[Entry]) -> str:
-        from coterie.reports import report_html
+        from coterie.reports.report import report_html
 
         files = [p for f in {*folders, *(r.path for r in runs)} for n in WATCHED if n != FILE and (p := f / n).exists()]
         files += [m for r in runs if (m := metrics_file(r.path))]

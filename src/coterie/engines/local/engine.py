@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from coterie.analysis.scores import NAMES as SCORES
-from coterie.analysis.scores import scores
+from coterie.analysis.scores import MORE, scores
 from coterie.core import rng as streams
 from coterie.core.method import Batch, Exchange, Pass, Plan, Tree
 from coterie.core.point import Point, pick, stack
@@ -357,7 +356,7 @@ class LocalEngine(Engine):
                         note((view, part, "accuracy"), chunk, right / n)
             if final and "test" in parts and self.models[a].task != "squared":
                 found = [scores(*self._predicted(a, views["personal"], k, i, "test")) for k, i in enumerate(chunk)]
-                for name in SCORES[1:]:  # accuracy is there already, with that of every part
+                for name in (score.name for score in MORE):
                     note(("personal", "test", name), chunk, np.array([f[name] for f in found]))
         return out
 

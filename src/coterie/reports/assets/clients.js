@@ -123,10 +123,10 @@ function peers(index) {
 }
 
 function notes(index) {
-  const found = METHODS.map((method) => [method, Object.entries((CLIENTS.notes || {})[method] || {}).filter(([, values]) => (values[index] ?? null) !== null)]);
+  const found = METHODS.map((method) => [method, ((CLIENTS.notes || {})[method] || []).filter(([, values]) => (values[index] ?? null) !== null)]);
   const rows = found.filter(([, list]) => list.length);
   if (!rows.length) return null;
   const cards = rows.map(([method, list]) => make("div", { class: "card" }, make("h4", {}, named(method)),
-    make("dl", { class: "pairs" }, list.map(([name, values]) => [make("dt", {}, name.replaceAll("_", " ")), make("dd", {}, formatted(values[index]))]).flat())));
+    make("dl", { class: "pairs" }, list.map(([name, values]) => [make("dt", {}, name), make("dd", {}, formatted(values[index]))]).flat())));
   return make("section", {}, make("h3", {}, "What the methods noted"), make("div", { class: "lists" }, cards));
 }

@@ -38,7 +38,7 @@ function firstMethods() {
   return [...new Set([...named.slice(0, FEW - known.length), ...known, ...named, ...METHODS])].slice(0, FEW);
 }
 
-/* The method that a series belongs to: "ditto" and "ditto (global)" are ditto's; null for a series of no method. */
+/* The method that a series belongs to: "fedavg" and "fedavg (global)" are FedAvg's; null for a series of no method. */
 function methodOf(name) {
   if (slots.has(name)) return name;
   const fitting = METHODS.filter((method) => name.startsWith(method) && " ,:(".includes(name[method.length]));

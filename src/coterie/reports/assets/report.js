@@ -2,7 +2,7 @@
 
 const SECTIONS = [
   ["answer", "The answer"], ["methods", "Methods"], ["accuracy", "Accuracy"], ["fairness", "Fairness"], ["cost", "Cost"], ["statistics", "Statistics"],
-  ["collaboration", "Who learns from whom"], ["persfl", "PersFL"], ["selffl", "Self-FL"], ["data", "Data split"], ["more", "More"],
+  ["collaboration", "Who learns from whom"], ["inside", "Inside the methods"], ["data", "Data split"], ["more", "More"],
   ["clients", "Clients"], ["configuration", "Configuration and versions"],
 ];
 const TABLES = [[/fair|worst/, "fairness"], [/cost|byte|time/, "cost"], [/statist|rank|value|differ/, "statistics"], [/gain|round|quality|score|view/, "accuracy"]];

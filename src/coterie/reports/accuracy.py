@@ -1,0 +1,140 @@
+"""Figures on how well clients are served."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from coterie.analysis.numbers import there
+from coterie.reports.evidence import Evidence
+from coterie.reports.figures import (
+    NAMED,
+    QUARTILES,
+    Figure,
+    Series,
+    axis,
+    client_dots,
+    over_rounds,
+    spread_words,
+    whose,
+    words,
+)
+from coterie.reports.gains import gain_density
+
+BANDS = 4  # bands of quartiles in a figure at most
+
+
+def _clipped(series: Series, evidence: Evidence) -> Series:
+    """An accuracy has no interval beyond 0 and 100 %."""
+    top = evidence.scale if evidence.classed else np.inf
+    low, high = (
+        np.clip(np.asarray(ends, dtype=float), 0, top).tolist()
+        for ends in (series.low, series.high)
+    )
+    return series._replace(low=low, high=high)
+
+
+def curves(evidence: Evidence, part: str) -> Figure | None:
+    """The measure by round of every method."""
+    made = {
+        name: over_rounds(
+            [r.block(evidence.first.measure, part, "personal") for r in records],
+            name,
+            evidence.scale,
+        )
+        for name, records in evidence.records.items()
+    }
+    series = tuple(_clipped(s, evidence) for s in made.values() if len(there(s.y)))
+    if not series:
+        return None
+    band = f"; the band {spread_words(len(evidence.seeds), QUARTILES)}"
+    if (
+        len(evidence.seeds) == 1 and len(series) > BANDS
+    ):  # so many bands over clients hide each other
+        series, band = tuple(s._replace(low=(), high=()) for s in series), ""
+    role = (
+        " No method has seen these rows."
+        if part == "test"
+        else " Rounds and options are chosen on these rows, never on test rows."
+    )
+    note = f"Mean over the clients' own models{band}.{role}{stages(evidence)}"
+    title = f"{part.capitalize()} {evidence.first.measure} by round"
+    key = "curves" if part == evidence.first.part else f"curves-{part}"
+    return Figure(
+        key, title, note, "lines", "round", axis(evidence, part), series, section="accuracy"
+    )
+
+
+def stages(evidence: Evidence) -> str:
+    """What the rounds of methods with several stages are, as a sentence."""
+    found = {name: records[0].stages for name, records in evidence.records.items()}
+    said = [
+        f"{name} has {', '.join(f'{s} from round {r}' for s, r in each)}"
+        for name, each in found.items()
+        if len(each) > 1
+    ]
+    return f" Stages: {'; '.join(said)}." if said else ""
+
+
+def clients(evidence: Evidence) -> Figure:
+    """Every client under every method."""
+    values = {name: evidence.scale * evidence.clientwise(name) for name in evidence.methods}
+    series, title = client_dots(evidence, values)
+    order = (
+        "from the lowest mean to the highest"
+        if len(evidence.names) <= NAMED
+        else "of each method from the lowest to the highest"
+    )
+    note = f"A dot is a client's own model at the last round; clients {order}. {whose(evidence)}"
+    return Figure(
+        "clients",
+        f"{words(evidence)} of every client",
+        note,
+        "dots",
+        title,
+        axis(evidence),
+        series,
+        section="accuracy",
+    )
+
+
+def global_and_personal(evidence: Evidence) -> Figure | None:
+    """Each client's own model beside the global one, where a method has both."""
+    series = []
+    for name in evidence.methods:
+        common, own = (
+            evidence.scale * evidence.clientwise(name, view) for view in ("global", "personal")
+        )
+        if not np.isnan(common).all():
+            pairs = zip(evidence.names, common, own, strict=True)
+            text = [
+                f"client {client}, {name}: global {a:.4g}, own {b:.4g}" for client, a, b in pairs
+            ]
+            series.append(Series(name, common.tolist(), own.tolist(), text=text))
+    if not series:
+        return None
+    side = "above" if evidence.classed else "below"
+    note = (
+        f"A dot is a client; {side} the diagonal its own model serves it better than the "
+        f"method's global model. {whose(evidence)}"
+    )
+    x, y = (
+        f"{axis(evidence)} of {what}" for what in ("the global model", "the client's own model")
+    )
+    return Figure(
+        "global",
+        "Own model against global model",
+        note,
+        "points",
+        x,
+        y,
+        tuple(series),
+        section="accuracy",
+    )
+
+
+def accuracy_figures(evidence: Evidence) -> list[Figure]:
+    """All figures on how well clients are served."""
+    part = evidence.first.part
+    found = [curves(evidence, part), clients(evidence), gain_density(evidence)]
+    found += [curves(evidence, "validation")] if part != "validation" else []
+    return [figure for figure in [*found, global_and_personal(evidence)] if figure]

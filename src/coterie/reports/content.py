@@ -1,0 +1,159 @@
+"""All that a page shows, as plain JSON values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.analysis.answer import sentences
+from coterie.core.version import __version__
+from coterie.experiment.config import PYTHON
+from coterie.reports.accuracy import accuracy_figures
+from coterie.reports.clients import clients_data
+from coterie.reports.cost import cost_figures
+from coterie.reports.data import data_figures
+from coterie.reports.evidence import Evidence
+from coterie.reports.fairness import fairness_figures
+from coterie.reports.figures import Figure
+from coterie.reports.notes import note_figures
+from coterie.reports.table import Table
+from coterie.reports.tables import tables
+from coterie.results.folder import CONFIG
+
+DIGITS, TABLE_DIGITS = 5, 6  # significant ones
+
+
+def all_figures(evidence: Evidence) -> list[Figure]:
+    """Every figure these runs allow, in the page's order."""
+    found = [*accuracy_figures(evidence), *fairness_figures(evidence), *cost_figures(evidence)]
+    return [*found, *note_figures(evidence), *data_figures(evidence)]
+
+
+def page_data(evidence: Evidence, paths: Sequence[str | Path]) -> dict[str, Any]:
+    """The whole page; `paths` are the folders it was asked for."""
+    names = [os.fspath(path) if not Path(path).is_absolute() else Path(path).name for path in paths]
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    rest = {
+        "title": _title(evidence),
+        "made": {
+            "coterie": __version__,
+            "date": date,
+            "command": " ".join(["coterie report", *names]),
+        },
+        "measure": evidence.first.measure,
+        "answer": answer(evidence),
+        "warnings": evidence.warnings,
+        "methods": evidence.methods,
+        "figures": [_figure(figure) for figure in all_figures(evidence)],
+        "clients": clients_data(evidence),
+        "runs": _runs(evidence),
+    }
+    return {
+        **plain(rest, DIGITS),
+        "tables": plain([_table(table) for table in tables(evidence)], TABLE_DIGITS),
+    }
+
+
+def _title(evidence: Evidence) -> str:
+    words = evidence.first.experiment
+    count, seeds = len(evidence.methods), len(evidence.seeds)
+    what = evidence.methods[0] if count == 1 else f"{count} methods"
+    data = Path(str(words.data.get("name", "data")).removeprefix(PYTHON)).name
+    return (
+        f"{what} on {data}: {len(evidence.names):,} clients, {seeds} seed{'s' if seeds > 1 else ''}"
+    )
+
+
+def answer(evidence: Evidence) -> list[str]:
+    """The answer, and what cannot be said of these runs and why."""
+    found = evidence.comparison.answer()
+    said = [sentences(found)] if found else []
+    lacking = [name for name in ("fedavg", "local") if name not in evidence.records]
+    if not found and len(evidence.methods) > 1:
+        rows = sorted(evidence.rows, key=lambda row: (-1 if evidence.classed else 1) * row.mean)
+        number = "{:.2f} %" if evidence.classed else "{:.4g}"
+        ends = [
+            f"{row.method} ({number.format(evidence.scale * row.mean)})"
+            for row in (rows[0], rows[-1])
+        ]
+        said.append(
+            f"Best mean {evidence.first.part} {evidence.first.measure} over the clients: "
+            f"{ends[0]}; worst: {ends[1]}. Whether "
+            "the differences are more than chance stands in the table of ranks."
+        )
+    if not evidence.classed:
+        said.append(
+            "These data have no classes: clients are judged by their loss, lower is better, "
+            "and gains in accuracy are left out."
+        )
+    elif lacking:
+        what = (
+            "gains are measured over FedAvg alone"
+            if lacking == ["local"]
+            else "gains and how fairly they are shared are left out"
+        )
+        words = " and ".join({"fedavg": "FedAvg", "local": "Local"}[name] for name in lacking)
+        verb = "is" if len(lacking) == 1 else "are"
+        said.append(
+            f"{words} {verb} not among these runs, so {what}: run {' and '.join(lacking)} on "
+            "the same data and seeds too."
+        )
+    elif not found and len(evidence.methods) > 1:
+        said.append("There are no validation rows to choose on, so no method is recommended.")
+    if len(evidence.methods) == 1:
+        said.append("There is one method, so nothing is compared.")
+    return said
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    heat = figure.heat._asdict() if figure.heat else None
+    return {
+        **figure._asdict(),
+        "series": [series._asdict() for series in figure.series],
+        "heat": heat,
+    }
+
+
+def _table(table: Table) -> dict[str, Any]:
+    return {**table._asdict(), "columns": [column._asdict() for column in table.columns]}
+
+
+def _runs(evidence: Evidence) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "folder": record.run.folder.name,
+            "seed": record.run.experiment.seed,
+            "method": name,
+            "config": (record.run.folder / CONFIG).read_text(encoding="utf-8"),
+            "versions": {
+                "coterie": record.run.about["coterie"],
+                **record.run.about.get("versions", {}),
+            },
+            "date": record.run.about.get("date", ""),
+            "status": "finished"
+            if record.finished
+            else f"stopped or running, round {record.round:,}",
+        }
+        for name, records in evidence.records.items()
+        for record in records
+    ]
+
+
+def plain(value: Any, digits: int) -> Any:
+    """Python's own lists and numbers, rounded; None for what is no number."""
+    if isinstance(value, bool | int | str) or value is None:
+        return value
+    if isinstance(value, float | np.floating):
+        return float(f"{value:.{digits}g}") if isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: plain(item, digits) for key, item in value.items()}
+    if isinstance(value, np.integer):
+        return int(value)
+    return [plain(item, digits) for item in value]

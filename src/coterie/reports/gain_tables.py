@@ -1,0 +1,86 @@
+"""Tables on who gains and who loses, and how evenly."""
+
+from __future__ import annotations
+
+from coterie.analysis.fairness import gain_fairness
+from coterie.analysis.gains import Improvement, improvement, qoi_global
+from coterie.analysis.numbers import mean_of
+from coterie.reports.evidence import Evidence
+from coterie.reports.gains import gains
+from coterie.reports.table import Column, Table
+
+
+def gain_tables(evidence: Evidence) -> list[Table]:
+    """Who gains over FedAvg and Local, how much, and how evenly; and over FedAvg alone."""
+    found, over = gains(evidence)
+    if not found:
+        return []
+    made = [
+        _gains(
+            "gains", over, {name: [improvement(q) for q in block] for name, block in found.items()}
+        )
+    ]
+    if over != "FedAvg":  # what is often printed, as a paper without local accuracies must
+        base = evidence.measured("fedavg")
+        names = [name for name in evidence.methods if name != "fedavg"]
+        alone = {
+            name: [improvement(q) for q in qoi_global(evidence.measured(name), base)]
+            for name in names
+        }
+        made.append(_gains("gains-fedavg", "FedAvg", alone))
+    fields = ("jain", "cosine", "evenness", "entropy", "variance", "n")
+    columns = [Column("method")]
+    for side in ("gains", "losses"):
+        columns += [
+            Column(f"{f} of {side}", "", "high", ".3f")
+            for f in ("Jain", "cosine", "evenness", "entropy")
+        ]
+        columns += [
+            Column(f"variance of {side}", "points²", "low", ".2f"),
+            Column("clients that " + side[:-1].replace("losse", "lose"), "", "", ".1f"),
+        ]
+    rows = []
+    for name, block in found.items():
+        sides = [gain_fairness(q) for q in block]
+        rows.append(
+            [
+                name,
+                *(mean_of([getattr(pair[k], f) for pair in sides]) for k in (0, 1) for f in fields),
+            ]
+        )
+    note = (
+        f"How evenly the gains over {over} are shared by the clients that gain, and the "
+        "losses by those that lose. Entropy "
+        "grows with the number of clients and is divided by its largest value in evenness; "
+        "Jain's index is the cosine squared."
+    )
+    return [*made, Table("fairness", "Fairness of gains and losses", note, columns, rows)]
+
+
+def _gains(key: str, over: str, found: dict[str, list[Improvement]]) -> Table:
+    heads = {
+        "pui": ("PUI", "high"),
+        "pud": ("PUD", "low"),
+        "mpi": ("MPI", "high"),
+        "api": ("API", "high"),
+        "mpd": ("MPD", "high"),
+        "apd": ("APD", "high"),
+    }
+    columns = [
+        Column("method"),
+        *(
+            Column(word, "%" if k < 2 else "points", better, ".1f" if k < 2 else ".2f")
+            for k, (word, better) in enumerate(heads.values())
+        ),
+    ]
+    rows = [
+        [name, *(mean_of([getattr(each, f) for each in seeds]) for f in heads)]
+        for name, seeds in found.items()
+    ]
+    note = (
+        f"Gain of a client: its own model's accuracy less that of {over}. PUI, PUD: share of "
+        "clients that gain and lose. "
+        "MPI, API: median and mean gain of those that gain; MPD, APD: median and mean loss "
+        "of those that lose. Means over seeds."
+    )
+    return Table(key, f"Gains over {over}", note, columns, rows)

@@ -1,0 +1,88 @@
+"""Tables on which differences between methods are more than chance."""
+
+from __future__ import annotations
+
+from coterie.analysis.numbers import LEVEL
+from coterie.reports.evidence import Evidence
+from coterie.reports.table import Column, Table, of_measure, points_of
+
+
+def rank_tables(evidence: Evidence) -> list[Table]:
+    """Mean ranks, whom a method beats, all corrected p, and differences to FedAvg and Local."""
+    if len(evidence.methods) < 2:
+        return []
+    found = evidence.comparison.ranks()
+    sign = 1 if evidence.classed else -1
+    test = (
+        f"Wilcoxon signed-rank over {found.n} {found.population}, two-sided, Holm-corrected "
+        f"over all pairs, {100 * LEVEL:g} %."
+    )
+    said = f" {found.note[:1].upper()}{found.note[1:]}." if found.note else ""
+    columns = [
+        Column("method"),
+        Column("mean rank", "", "low", ".2f"),
+        of_measure(evidence, "mean"),
+        Column("significantly better than"),
+    ]
+    rows = []
+    for k, name in enumerate(found.methods):
+        beaten = [other for other in found.methods if found.beats(name, other)]
+        words = (
+            "every other method"
+            if len(beaten) == len(found.methods) - 1
+            else ", ".join(beaten) or "none"
+        )
+        rows.append(
+            [name, float(found.rank[k]), evidence.scale * sign * float(found.mean[k]), words]
+        )
+    made = [
+        Table(
+            "ranks",
+            "Ranks",
+            f"Rank 1 is best, averaged over {found.population}. {test}{said}",
+            columns,
+            rows,
+        )
+    ]
+    heads = [
+        Column("method"),
+        *(Column(f"against {name}", "p", "", ".3g") for name in found.methods),
+    ]
+    cells = [
+        [
+            name,
+            *(float("nan") if i == j else float(found.p[i, j]) for j in range(len(found.methods))),
+        ]
+        for i, name in enumerate(found.methods)
+    ]
+    made.append(Table("p-values", "p of every pair", test + said, heads, cells))
+    return [*made, *_differences(evidence)]
+
+
+def _differences(evidence: Evidence) -> list[Table]:
+    others = [name for name in ("fedavg", "local") if name in evidence.records]
+    rows = []
+    for name in evidence.methods:
+        for other in (o for o in others if o != name):
+            gap = evidence.comparison.difference(name, other)
+            verdict = {1: "better", -1: "worse", 0: "no difference shown"}[gap.sign]
+            rows.append([name, other, *(evidence.scale * v for v in gap[:3]), verdict])
+            population = gap.population
+    if not rows:
+        return []
+    columns = [
+        Column("method"),
+        Column("against"),
+        *(points_of(evidence, w, "", "+.2f") for w in ("difference", "low", "high")),
+        Column("so it is"),
+    ]
+    how = (
+        "seeds averaged for each client"
+        if population == "clients"
+        else "each seed deals the data anew"
+    )
+    note = (
+        "How much better a client is served, client by client; low and high: 95 % interval, "
+        f"bootstrap over {population} ({how})."
+    )
+    return [Table("differences", "Against FedAvg and Local", note, columns, rows)]
