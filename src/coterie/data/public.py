@@ -34,7 +34,7 @@ def public_rows_of(
     else:
         if name == base.name:
             raise BadInput(f"public = '{name}' is the private data set itself; use public = 'held-out' with public_rows")
-        other = datasets.load(name, None if folder is None else Path(folder))
+        other = datasets.load_part(name, None if folder is None else Path(folder))
         if len(shape) != 3 or other.x.dtype != np.uint8:
             raise BadInput(f"public = '{name}' cannot stand beside inputs of shape {list(shape)}; use 'held-out'")
         most = min(len(other.x), 70_000)  # of full EMNIST's 814,255 images a laptop holds no second copy in float32
