@@ -1,8 +1,8 @@
 """What the papers report: a file per table or figure, tied to the recipe that is to reproduce it.
 
-A table has columns, such as a data set with its split; a column names its recipe and has rows: the paper's label, the method's
-name in that recipe, and the paper's number. A figure that prints no number has its claim, and pairs of methods of which the
-first lies above the second.
+A table has columns, such as a data set with its split; a column names its recipe and has rows: the
+paper's label, the method's name in that recipe, and the paper's number. A figure that prints no
+number has its claim, and pairs of methods of which the first lies above the second.
 """
 
 from __future__ import annotations
@@ -139,13 +139,14 @@ def _check(table: PaperTable) -> None:
             raise BadInput(f"unknown metric '{column.metric}'{nearest(column.metric, METRICS)}")
         if not column.rows and not column.above:
             raise BadInput(f"column '{column.name}' has neither rows nor pairs of methods")
-        named = [m for row in column.rows for m in (row.method, *row.also)] + [m for pair in column.above for m in pair]
+        named = [m for row in column.rows for m in (row.method, *row.also)]
+        named += [m for pair in column.above for m in pair]
         if not column.recipe:
             if any(named) or not (table.note or table.script):
                 raise BadInput(f"column '{column.name}' has no recipe: say why in a note, and name no methods")
             continue
         for recipe in filter(None, (column.recipe, column.cheaper)):
             methods = read_toml(config_path(recipe)).get("methods", [])
-            for method in named:
-                if method not in methods:
-                    raise BadInput(f"'{method}' of column '{column.name}' is not in the recipe {recipe}{nearest(method, methods)}")
+            for method in (m for m in named if m not in methods):
+                way = nearest(method, methods)
+                raise BadInput(f"'{method}' of column '{column.name}' is not in the recipe {recipe}{way}")
