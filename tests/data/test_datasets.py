@@ -254,6 +254,9 @@ def test_femnist_letters_merge_the_cases_of_a_to_j(tmp_path):
     assert got.classes == 62
     np.testing.assert_array_equal(got.x[0, 0], images(62)[10].T)  # A
     np.testing.assert_array_equal(got.x[19, 0], images(62)[45].T)  # j
+    assert load("femnist-letters", tmp_path, whole=False, outputs=10).classes == 10
+    with pytest.raises(BadInput, match="outputs = 9: 'femnist-letters' has ten letters; give 10"):
+        load("femnist-letters", tmp_path, whole=False, outputs=9)
 
 
 @pytest.mark.parametrize(("name", "classes"), [("cifar10", 10), ("cifar100", 100)])

@@ -296,6 +296,14 @@ def test_held_out_rows_are_nobodys_and_carry_labels_only_when_asked():
     assert told.checksum != got.public.checksum
 
 
+def test_a_cut_down_copy_serves_as_public_data(tmp_path):
+    for part, rows in (("train", 30), ("test", 10)):
+        (tmp_path / "cifar100").mkdir(exist_ok=True)
+        (tmp_path / "cifar100" / f"{part}.bin").write_bytes(bytes(3074 * rows))
+    got = build(coded(side=32, channels=3), "iid", 4, public="cifar100", folder=tmp_path)
+    assert got.public.x.shape == (40, 3, 32, 32)
+
+
 @pytest.mark.parametrize(("side", "channels"), [(28, 1), (8, 3), (4, 3), (6, 1)])
 def test_other_images_take_the_private_shape(side, channels):
     got = build(coded(side=side, channels=channels), "iid", 4, public="digits", public_rows=100)

@@ -53,3 +53,9 @@ def load(name: str, folder: Path | None = None, **options: Any) -> Dataset:
         hint = nearest(option, valid) if valid else "; it has none"
         raise BadInput(f"data set '{name}' has no option '{option}'{hint}")
     return DATASETS[name].load(data_folder(folder), **options)
+
+
+def load_part(name: str, folder: Path | None = None) -> Dataset:
+    """A data set by name, or the cut-down copy that is there: public rows need not be all."""
+    takes = name in DATASETS and "whole" in inspect.signature(DATASETS[name].load).parameters
+    return load(name, folder, whole=False) if takes else load(name, folder)

@@ -25,7 +25,7 @@ def other_images(
     name: str, rows: int | None, shape: tuple[int, ...], kind: str, seed: int, folder: Path | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Images of another data set in the private input shape and in the same kind of scale."""
-    other = datasets.load(name, folder)
+    other = datasets.load_part(name, folder)
     if len(shape) != 3 or other.x.dtype != np.uint8:
         raise BadInput(
             f"public = '{name}' cannot stand beside inputs of shape {list(shape)}; use '{HELD_OUT}'"

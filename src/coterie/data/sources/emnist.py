@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie.core.errors import BadInput
 from coterie.data.dataset import Dataset, Source
 from coterie.data.sources.mnist import labelled_images
 from coterie.data.sources.origins import mirrors, present
@@ -40,14 +41,25 @@ def emnist(folder: Path, whole: bool = True) -> Dataset:
     return Dataset(name="emnist", x=x, y=y, classes=62, train=train, users=None)
 
 
-def femnist_letters(folder: Path, whole: bool = True) -> Dataset:
-    """EMNIST's letters a to j in either case, for FedProx's FEMNIST: labels 0 to 9 of 62."""
+def femnist_letters(folder: Path, whole: bool = True, outputs: int = 62) -> Dataset:
+    """EMNIST's letters a to j in either case: labels 0 to 9.
+
+    FedProx's FEMNIST has 62 `outputs` although ten labels occur; KT-pFL's EMNIST has 10.
+    """
+    if outputs < 10:
+        raise BadInput(
+            f"outputs = {outputs}: 'femnist-letters' has ten letters; give 10, or 62 as FedProx has"
+        )
     every = emnist(folder, whole)
     order = string.digits + string.ascii_uppercase + string.ascii_lowercase
     letter = np.array(["abcdefghij".find(sign.lower()) for sign in order])[every.y]
     keep = letter >= 0
     return every._replace(
-        name="femnist-letters", x=every.x[keep], y=letter[keep], train=every.train[keep]
+        name="femnist-letters",
+        x=every.x[keep],
+        y=letter[keep],
+        classes=outputs,
+        train=every.train[keep],
     )
 
 

@@ -90,7 +90,8 @@ def mnist_like(
         for part, rows in (("train", 60_000), ("t10k", 10_000))
     )
     # MNIST and Fashion-MNIST share all file names; only the second has as many rows in every class
-    if whole and (len(set(np.bincount(train[1]))) == 1) != balanced:
+    uniform = len(set(np.bincount(train[1]))) == 1
+    if len(train[1]) == 60_000 and uniform != balanced:
         place = got["train-labels-idx1-ubyte"].place
         raise BadInput(
             f"{place} has the labels of another data set; put those of {name} into {folder / name}"

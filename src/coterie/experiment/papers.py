@@ -1,0 +1,152 @@
+"""What the papers report: a file per table or figure, tied to the recipe that is to reproduce it.
+
+A table has columns, such as a data set with its split; a column names its recipe and has rows: the
+paper's label, the method's name in that recipe, and the paper's number. A figure that prints no
+number has its claim, and pairs of methods of which the first lies above the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+
+from coterie.core.errors import BadInput, nearest
+from coterie.experiment.config import read_toml
+from coterie.experiment.recipes import config_path
+from coterie.experiment.values import coerce
+
+PAPERS = Path(__file__).parents[1] / "papers"
+METRICS = {
+    "mean": "accuracy, mean over clients",
+    "mean_over_time": "the same, over the modelled time of the rounds",
+    "weighted": "accuracy over all test rows",
+    "weighted.train": "accuracy over all training rows",
+    "worst": "accuracy of the worst client",
+    "worst_tenth": "mean accuracy of the worst tenth of the clients",
+    "largest_tenth": "accuracy over the rows of the tenth of the clients with most of them",
+    "gain_over_fedavg": "accuracy minus FedAvg's, per client",
+    "gain_over_fedavg.pui": "share of the clients that gain over FedAvg",
+    "gain_over_fedavg.mpi": "median gain over FedAvg of those that gain",
+    "gain_over_fedavg.api": "mean gain over FedAvg of those that gain",
+    "fairness.jain": "Jain's index of the gains",
+    "rounds": "global rounds",
+    "bytes": "bytes sent up and down",
+    "error": "distance of the estimate from the true parameter",
+    "relative_false_accepts": "false accepts over those of the first model, at equal false rejects",
+    "note:lambda": "the lambda that clients chose, mean over clients",
+    "note:teacher_round": "the round of each client's teacher",
+    "note:grid_accuracy": "accuracy per client at every lambda and T",
+    "note:raw_steps": "local steps before rounding and cutting",
+}
+
+
+class PaperRow(NamedTuple):
+    """One number of a paper."""
+
+    label: str  # as the paper calls it
+    method: str = ""  # its name in the column's recipe; "": nothing here reproduces it
+    view: str = "personal"  # which model was judged: "personal" or "global"
+    value: float | None = None  # None: the paper only draws it
+    spread: float | None = None
+    also: tuple[str, ...] = ()  # other readings of the same method in that recipe
+
+
+class PaperColumn(NamedTuple):
+    """The numbers that one recipe reproduces."""
+
+    name: str
+    recipe: str = ""  # "": none; the table's note or script says why
+    cheaper: str = ""  # a recipe with the same methods that a small machine can run
+    metric: str = ""
+    view: str = "personal"
+    rows: tuple[PaperRow, ...] = ()
+    above: tuple[tuple[str, str], ...] = ()  # the first method's figure lies above the second's
+
+
+class PaperTable(NamedTuple):
+    """A table or figure of a paper."""
+
+    id: str
+    paper: str
+    place: str  # such as "Table 1"
+    claim: str  # in one sentence
+    metric: str
+    unit: str = "%"
+    spread: str = ""  # what the rows' spreads are; "": there are none
+    runs: int = 0  # of which the values are means; 0: not stated
+    page: int = 0  # 0: not known
+    script: str = ""  # what reproduces it, where no recipe does
+    note: str = ""
+    columns: tuple[PaperColumn, ...] = ()
+
+    def rows(self) -> Iterator[tuple[PaperColumn, PaperRow]]:
+        """Every row with its column."""
+        return ((column, row) for column in self.columns for row in column.rows)
+
+
+def paper_tables(folder: Path = PAPERS) -> dict[str, PaperTable]:
+    """All tables and figures by id; refuses a file that names a recipe, method or metric which is not there."""
+    return {path.stem: read_paper(path) for path in sorted(folder.glob("*.toml"))}
+
+
+def read_paper(path: Path) -> PaperTable:
+    """One table or figure, checked."""
+    try:
+        table = _table(read_toml(path))
+        if table.id != path.stem:
+            raise BadInput(f"id = '{table.id}': name it '{path.stem}', as the file")
+        _check(table)
+    except BadInput as problem:
+        raise BadInput(f"{path}: {problem}") from None
+    return table
+
+
+def _table(words: Mapping[str, Any]) -> PaperTable:
+    metric = words.get("metric", "")
+    columns = tuple(_column({"metric": metric, **column}) for column in words.get("columns", ()))
+    return PaperTable(**_typed(PaperTable, {k: v for k, v in words.items() if k != "columns"}, "table"), columns=columns)
+
+
+def _column(words: Mapping[str, Any]) -> PaperColumn:
+    view = {"view": words["view"]} if "view" in words else {}
+    rows = tuple(PaperRow(**_typed(PaperRow, {**view, **row}, "row")) for row in words.get("rows", ()))
+    pairs = words.get("above", ())
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise BadInput(f"above = {pairs}: give pairs of methods, the better one first")
+    rest = {k: v for k, v in words.items() if k not in ("rows", "above")}
+    return PaperColumn(**_typed(PaperColumn, rest, "column"), rows=rows, above=tuple((str(a), str(b)) for a, b in pairs))
+
+
+def _typed(kind: Any, words: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """The words of a table, column or row as what they are to be."""
+    hints = get_type_hints(kind)
+    for word in words:
+        if word not in hints:
+            raise BadInput(f"unknown word '{word}' of a {place}{nearest(word, hints)}")
+    for word in kind._fields:
+        if word not in words and word not in kind._field_defaults:
+            raise BadInput(f"a {place} has no {word}: {dict(words)}")
+    return {word: coerce(hints[word], value, word) for word, value in words.items()}
+
+
+def _check(table: PaperTable) -> None:
+    """Refuse what refers to nothing."""
+    if not table.columns:
+        raise BadInput(f"'{table.id}' has no columns")
+    for column in table.columns:
+        if column.metric not in METRICS:
+            raise BadInput(f"unknown metric '{column.metric}'{nearest(column.metric, METRICS)}")
+        if not column.rows and not column.above:
+            raise BadInput(f"column '{column.name}' has neither rows nor pairs of methods")
+        named = [m for row in column.rows for m in (row.method, *row.also)]
+        named += [m for pair in column.above for m in pair]
+        if not column.recipe:
+            if any(named) or not (table.note or table.script):
+                raise BadInput(f"column '{column.name}' has no recipe: say why in a note, and name no methods")
+            continue
+        for recipe in filter(None, (column.recipe, column.cheaper)):
+            methods = read_toml(config_path(recipe)).get("methods", [])
+            for method in (m for m in named if m not in methods):
+                way = nearest(method, methods)
+                raise BadInput(f"'{method}' of column '{column.name}' is not in the recipe {recipe}{way}")
