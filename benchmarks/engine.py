@@ -20,8 +20,9 @@ from coterie.core.method import Train, stages
 from coterie.core.model import Model
 from coterie.core.rng import stream
 from coterie.data.federation import Federation
-from coterie.engines.base import Moment, Settings
+from coterie.engines.base import Moment, Setup, Trip
 from coterie.engines.local.engine import LocalEngine
+from coterie.engines.settings import Settings
 from coterie.methods.registry import METHODS
 from coterie.networks import nets
 
@@ -99,14 +100,23 @@ def engine_rate(method: str, name: str, data: Federation, batch: int, shape: tup
     train = Train(batch=batch, rate=0.01)
     options = {"pfedme": {"lam": LAM, "inner": INNER, "inner_rate": 0.01}}.get(method, {})
     program = stages(METHODS[method](model, train, **options))
-    engine = LocalEngine(data, [model], [program], np.zeros(data.clients, dtype=int), 0)
-    engine.rounds, engine.free_threads = 10_000, True
+    dealt = np.zeros(data.clients, dtype=int)
+    setup = Setup(federation=data, models=[model], programs=[program], architecture=dealt, rounds=10_000)
+    engine = LocalEngine(setup, free_threads=True)
     everyone = list(range(data.clients))
     w = model.init(stream(0, "init"))
     best = 0.0
     for number in range(7):
         begin = time.perf_counter()
-        _, traffic, _ = engine.exchange(0, Moment("train", number), everyone, lambda i: w, set(everyone), set(everyone))
+        trip = Trip(
+            number=0,
+            when=Moment("train", number),
+            clients=everyone,
+            send=lambda i: w,
+            answered=set(everyone),
+            averaged=set(everyone),
+        )
+        _, traffic, _ = engine.exchange(trip)
         if number:
             best = max(best, traffic.steps / (time.perf_counter() - begin))
     return best, engine.settings[0], torch.get_num_threads()

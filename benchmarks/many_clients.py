@@ -18,8 +18,9 @@ def one(clients: int, rounds: int, active: int = 100) -> str:
     from coterie.core.method import Train, stages
     from coterie.core.model import Model
     from coterie.data.dealing import build
-    from coterie.engines.base import Settings
+    from coterie.engines.base import Setup
     from coterie.engines.local.engine import LocalEngine
+    from coterie.engines.settings import Settings
     from coterie.experiment.schedule import Schedule
     from coterie.methods.registry import METHODS
     from coterie.networks import nets
@@ -30,8 +31,14 @@ def one(clients: int, rounds: int, active: int = 100) -> str:
     loaded = time.perf_counter() - begin
     model = Model(lambda: nets.build("mlr", (60,), 10), input_shape=(60,))
     program = stages(METHODS["ditto"](model, Train(batch=10, rate=0.01, steps=20)))
-    engine = LocalEngine(data, [model], [program], np.zeros(clients, dtype=int), 0, [Settings("vectorized", 100, "no")])
-    loop = Loop(engine, data, Schedule(rounds=rounds, sample=active, evaluate=rounds), 0)
+    setup = Setup(
+        federation=data,
+        models=[model],
+        programs=[program],
+        architecture=np.zeros(clients, dtype=int),
+        settings=[Settings("vectorized", 100, "no")],
+    )
+    loop = Loop(LocalEngine(setup), data, Schedule(rounds=rounds, sample=active, evaluate=rounds), 0)
     times: list[float] = []
     loop.go(lambda loop, report: times.append(report.seconds))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

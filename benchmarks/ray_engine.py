@@ -17,10 +17,11 @@ from coterie.core.method import Train, Tree, stages
 from coterie.core.model import Model
 from coterie.core.rng import stream
 from coterie.data.federation import Federation
-from coterie.engines.base import Moment, Settings
+from coterie.engines.base import Moment, Setup, Trip
 from coterie.engines.local.engine import LocalEngine
 from coterie.engines.ray.actors import Pool
 from coterie.engines.ray.engine import RayEngine
+from coterie.engines.settings import Settings
 from coterie.experiment.schedule import Schedule
 from coterie.methods.registry import METHODS
 from coterie.networks import nets
@@ -62,9 +63,17 @@ def seconds(engines: dict[str, LocalEngine], data: Federation, model: Model) -> 
         return rules.round[0].send(server, i, stream(0, "send", i))
 
     for number in range(ROUNDS + 1):
+        trip = Trip(
+            number=0,
+            when=Moment("train", number),
+            clients=everyone,
+            send=send,
+            answered=set(everyone),
+            averaged=set(everyone),
+        )
         for name, engine in engines.items():
             begin = time.perf_counter()
-            engine.exchange(0, Moment("train", number), everyone, send, set(everyone), set(everyone))
+            engine.exchange(trip)
             if number:
                 best[name] = min(best[name], time.perf_counter() - begin)
     return best
@@ -81,8 +90,14 @@ def main() -> None:
         data = federation(shape, clients, rows)
         model = Model(lambda n=net, s=shape: nets.build(n, s, 10), input_shape=shape)
         program = stages(METHODS[method](model, Train(batch=batch, rate=0.01)))
-        given = (data, [model], [program], np.zeros(clients, dtype=int), 0, [Settings(path, 64, "no")])
-        engines = {"local": LocalEngine(*given), "one": RayEngine(*given, pool=one), "two": RayEngine(*given, pool=two)}
+        setup = Setup(
+            federation=data,
+            models=[model],
+            programs=[program],
+            architecture=np.zeros(clients, dtype=int),
+            settings=[Settings(path, 64, "no")],
+        )
+        engines = {"local": LocalEngine(setup), "one": RayEngine(setup, pool=one), "two": RayEngine(setup, pool=two)}
         best = seconds(engines, data, model)
         rate = {name: clients / s for name, s in best.items()}
         against = [f"{rate[name] / rate['local']:.2f}" for name in ("one", "two")]

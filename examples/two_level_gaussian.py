@@ -21,8 +21,9 @@ from coterie.core.method import Train, stages
 from coterie.core.model import Model
 from coterie.data.dealing import build
 from coterie.data.federation import Federation
-from coterie.engines.base import Settings
+from coterie.engines.base import Setup
 from coterie.engines.local.engine import LocalEngine
+from coterie.engines.settings import Settings
 from coterie.experiment.schedule import Schedule
 from coterie.methods import uncertainty as law
 from coterie.methods.registry import METHODS
@@ -175,7 +176,9 @@ def engine(data: Federation, rounds: int, seed: int = 0, sample: float = 1.0, **
     model = Model(lambda: net("mean", data.input_shape, 1), task="squared")
     program = stages(METHODS["selffl"](model, Train(batch=0, rate=RATE), known_variance=NOISE, l_max=1000, **options))
     settings = [Settings("vectorized", CLIENTS, "no")]
-    play = LocalEngine(data, [model], [program], np.zeros(data.clients, dtype=int), seed, settings)
+    dealt = np.zeros(data.clients, dtype=int)
+    setup = Setup(federation=data, models=[model], programs=[program], architecture=dealt, seed=seed, settings=settings)
+    play = LocalEngine(setup)
     loop = Loop(play, data, Schedule(rounds=rounds, evaluate=rounds, sample=sample, parts=("train",)), seed)
     loop.go()
     ((_, _, views),) = play.points(loop.everyone, loop.payload(), loop.when())

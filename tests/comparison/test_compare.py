@@ -308,7 +308,7 @@ def test_a_stopped_comparison_goes_on_and_skips_what_is_finished(finished, tmp_p
 
 
 def test_a_finished_comparison_is_resumed_without_work(finished, monkeypatch):
-    monkeypatch.setattr("coterie.comparison.execute.federation_of", lambda *_: pytest.fail("no data are needed"))
+    monkeypatch.setattr("coterie.comparison.prepared.gather", lambda *_: pytest.fail("no data are needed"))
     again = resume_comparison(finished.folder, lambda *_: pytest.fail("nothing is to be run"))
     assert [row.mean for row in again.rows()] == [row.mean for row in finished.rows()]
 

@@ -12,9 +12,10 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Train, stages
 from coterie.core.model import Model
 from coterie.data.federation import Federation
-from coterie.engines.base import Moment, Settings
-from coterie.engines.local.engine import LocalEngine, balanced
-from coterie.engines.local.steps import Stepper
+from coterie.engines.base import Moment, Setup
+from coterie.engines.local.engine import LocalEngine
+from coterie.engines.local.stacks import balanced
+from coterie.engines.settings import Settings
 from coterie.experiment.schedule import Schedule
 from coterie.methods.registry import METHODS
 from coterie.running.loop import Loop
@@ -114,7 +115,7 @@ def plain_sgd(loop: Loop, model: Model, point, client: int, train: Train, rounds
     data = loop.federation
     for number in range(rounds):
         optimizer = torch.optim.SGD(module.parameters(), lr=train.rate, momentum=train.momentum, weight_decay=train.decay)
-        at, each = loop.engine.batches(Stepper(True, False), train.plan(), "train-0", Moment("train", number), [client], None)
+        at, each = loop.engine.feed.batches(train.plan(), "train-0", Moment("train", number), [client])
         for s in range(each[0]):
             batch, _ = at(s)
             real = batch.mask[0] > 0
@@ -299,9 +300,10 @@ def test_double_momentum_is_not_shared_between_rounds():
 def test_engine_copies_nothing_of_the_data():
     federation = tiny()
     models = [tiny_model()]
-    engine = LocalEngine(federation, models, [stages(METHODS["fedavg"](models[0], TRAIN))], np.zeros(5, dtype=int))
-    assert engine.x.data_ptr() == federation.x.data_ptr()
-    assert copy.copy(engine.parts["train"].largest) == 17
+    programs = [stages(METHODS["fedavg"](models[0], TRAIN))]
+    engine = LocalEngine(Setup(federation, models, programs, np.zeros(5, dtype=int)))
+    assert engine.feed.x.data_ptr() == federation.x.data_ptr()
+    assert copy.copy(engine.feed.parts["train"].largest) == 17
     assert Loop(engine, federation, Schedule(rounds=1), 0).done == 0
 
 

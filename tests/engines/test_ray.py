@@ -16,14 +16,14 @@ import torch
 from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
 from coterie.core.method import stages
-from coterie.engines.base import Settings
+from coterie.engines.base import Setup
 from coterie.engines.ray import actors
 from coterie.engines.ray.actors import Pool, pack, shard_of, unpack
 from coterie.engines.ray.engine import RayEngine, deal
-from coterie.experiment.build import check_words
+from coterie.engines.settings import Settings
 from coterie.experiment.config import Experiment, change
 from coterie.methods.registry import METHODS
-from coterie.running.assemble import start
+from coterie.running.assemble import assemble, gather, open_loop
 from coterie.running.execute import checkpoint, execute, restore
 from coterie.running.loop import Loop
 from helpers.federations import SEQUENTIAL, assert_same, float64, personal, play, tiny, tiny_model
@@ -47,6 +47,11 @@ def pool(three):
     return some(three, 2)
 
 
+def opened(experiment):
+    """A run at its beginning, put together from its words."""
+    return open_loop(assemble(experiment, gather(experiment)))
+
+
 def some(pool, count):
     """The first actors of a pool."""
     few = copy.copy(pool)
@@ -57,9 +62,15 @@ def some(pool, count):
 def over(pool, loop):
     """A loop that stands at its beginning, with its clients given to actors."""
     local = loop.engine
-    engine = RayEngine(
-        loop.federation, local.models, local.programs, local.architecture, local.seed, list(local.settings), pool=pool
+    setup = Setup(
+        federation=loop.federation,
+        models=local.models,
+        programs=local.programs,
+        architecture=local.architecture,
+        seed=local.seed,
+        settings=list(local.settings),
     )
+    engine = RayEngine(setup, pool=pool)
     return Loop(engine, loop.federation, loop.schedule, loop.seed)
 
 
@@ -334,13 +345,24 @@ def test_more_actors_than_cores_are_refused(three):
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(BadInput, match=r"^engine = 'ray' needs Ray: pip install 'coterie\[ray\]'$"):
-        start(change(Experiment(), {"engine": "ray"}))
+        opened(change(Experiment(), {"engine": "ray"}))
 
 
-@pytest.mark.parametrize("words", [{"actors": 2}, {"ray_address": "head:6379"}, {"engine": "ray", "actors": -1}])
-def test_words_that_mean_nothing_are_refused(words):
-    with pytest.raises(BadInput):
-        check_words(change(Experiment(), words))
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ({"actors": 2}, "unknown option 'actors' for engine local: it belongs to engine ray, add --engine ray"),
+        (
+            {"ray_address": "head:6379"},
+            "unknown option 'ray_address' for engine local: it belongs to engine ray, add --engine ray",
+        ),
+        ({"engine": "ray", "actors": -1}, "actors = -1: give 1 to 1024, or 0 for one per core"),
+    ],
+)
+def test_words_that_mean_nothing_are_refused(words, line):
+    with pytest.raises(BadInput) as caught:
+        opened(change(Experiment(), words))
+    assert str(caught.value) == line
 
 
 SCRIPT = """

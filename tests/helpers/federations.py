@@ -11,11 +11,12 @@ from torch import nn
 from coterie.core.method import Method, Train, stages
 from coterie.core.model import Model
 from coterie.data.federation import Federation, Public
-from coterie.engines.base import Settings
 from coterie.engines.local.engine import LocalEngine
+from coterie.engines.settings import Settings
+from coterie.experiment.config import Experiment
 from coterie.experiment.schedule import Schedule
 from coterie.methods.registry import METHODS
-from coterie.running.assemble import check_method as check_run
+from coterie.running.assemble import Assembly, check_method, open_loop
 from coterie.running.loop import Loop
 
 TRAIN = Train(batch=4, rate=0.1, epochs=1)
@@ -117,9 +118,16 @@ def play(
         build = METHODS[build]
     programs = [stages(build(model, train, **(options or {})) if callable(build) else build) for model in models]
     plan = Schedule(rounds=rounds, evaluate=1000)._replace(**schedule)
-    check_run(programs[0], federation, models, plan, "method")
-    engine = LocalEngine(federation, models, programs, architecture, seed, [settings] * len(models))
-    loop = Loop(engine, federation, plan, seed)
+    words = Experiment(method="method", seed=seed, schedule=plan, engine={"name": "local"})
+    assembly = Assembly(
+        experiment=words,
+        federation=federation,
+        models=models,
+        programs=programs,
+        architecture=architecture,
+    )
+    check_method(assembly)
+    loop = open_loop(assembly, lambda setup: LocalEngine(setup._replace(settings=[settings] * len(models))))
     loop.go(until=until)
     return loop
 
@@ -129,9 +137,9 @@ def watched(name: str, **more: Any) -> tuple[Loop, list[tuple[dict[int, Any], An
     loop = play(name, until=0, **more)
     trips, original = [], loop.engine.exchange
 
-    def exchange(index, when, clients, send, *rest):
-        sent = {i: send(i) for i in clients}
-        outcome = original(index, when, clients, send, *rest)
+    def exchange(trip):
+        sent = {i: trip.send(i) for i in trip.clients}
+        outcome = original(trip)
         trips.append((sent, outcome.replies, outcome.traffic))
         return outcome
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from coterie.core.method import stages
 from coterie.deploy.files import Privacy, Rules
+from coterie.engines.base import Setup
 from coterie.engines.local.engine import LocalEngine
 from coterie.experiment.schedule import Schedule
 from coterie.methods.registry import METHODS
@@ -32,7 +33,7 @@ with warnings.catch_warnings():
     import coterie_relay
     from coterie.deploy.flower_engine import FlowerEngine
     from coterie.deploy.roll import Roll
-    from coterie.deploy.site import ALONE, Site, attend
+    from coterie.deploy.site import Site, attend
     from coterie.deploy.wire import digest, pack
     from coterie_relay import packed, unpacked
 
@@ -127,12 +128,22 @@ class Town:
         for i in range(federation.clients):
             self.open(i)
 
+    def setup(self, federation: Any) -> Setup:
+        """What an engine of this federation is given."""
+        return Setup(
+            federation=federation,
+            models=self.models,
+            programs=self.programs,
+            architecture=self.architecture,
+            seed=self.seed,
+        )
+
     def site(self, i: int) -> Site:
         """Client i as a site: it has its own rows only."""
         none = np.zeros(0, np.int64)
         own = {part: [rows if k == i else none for k, rows in enumerate(getattr(self.federation, part))] for part in PARTS}
         federation = self.federation._replace(**own)
-        engine = LocalEngine(federation, self.models, self.programs, self.architecture, self.seed, [ALONE] * len(self.models))
+        engine = LocalEngine(self.setup(federation).alone())
         rows = {part: len(own[part][i]) for part in PARTS}
         home = self.folder / f"site-{i}"
         home.mkdir(exist_ok=True)
@@ -175,11 +186,7 @@ class Town:
         roll = Roll(self.grid, self.federation.names, lambda: pack({"kind": "hello", "words": {}}), say=self.lines)
         hollow = self.federation._replace(x=self.federation.x[:0], y=self.federation.y[:0])
         engine = FlowerEngine(
-            hollow,
-            self.models,
-            self.programs,
-            self.architecture,
-            self.seed,
+            self.setup(hollow),
             roll=roll,
             run=run,
             words={"privacy": []},

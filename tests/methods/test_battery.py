@@ -10,9 +10,8 @@ from coterie.core.errors import BadInput
 from coterie.core.method import stages
 from coterie.core.notes import declared
 from coterie.core.tree import load_tree, save_tree
-from coterie.engines.base import Settings
-from coterie.engines.local import engine as local
-from coterie.engines.local.batches import batch_rows
+from coterie.engines.local import batches
+from coterie.engines.settings import Settings
 from coterie.methods.registry import METHODS
 from coterie.running.execute import checkpoint, restore
 from helpers.federations import (
@@ -61,7 +60,8 @@ def test_padding_changes_nothing(name, monkeypatch):
     """Three more padded rows in every batch, in every pass, leave every model as it was."""
     with float64():
         plain = personal(play(name))
-        monkeypatch.setattr(local, "batch_rows", lambda plan, largest: batch_rows(plan, largest) + 3)
+        original = batches.batch_rows
+        monkeypatch.setattr(batches, "batch_rows", lambda plan, largest: original(plan, largest) + 3)
         assert_same(plain, personal(play(name)))
 
 
@@ -104,8 +104,8 @@ def test_order_of_clients_changes_nothing(name):
         loop = play(name, until=0)
         original = loop.engine.exchange
 
-        def reversed_order(index, when, clients, *rest):
-            return original(index, when, list(reversed(clients)), *rest)
+        def reversed_order(trip):
+            return original(trip._replace(clients=list(reversed(trip.clients))))
 
         loop.engine.exchange = reversed_order
         loop.go()

@@ -49,9 +49,9 @@ def test_a_round_mixes_by_validation_loss():
         before = loop.position.server
         sent, original = {}, loop.engine.exchange
 
-        def exchange(index, when, clients, send, *rest):
-            sent.update({i: send(i) for i in clients})
-            return original(index, when, clients, send, *rest)
+        def exchange(trip):
+            sent.update({i: trip.send(i) for i in trip.clients})
+            return original(trip)
 
         loop.engine.exchange = exchange
         loop.go()

@@ -260,8 +260,8 @@ def test_targets_follow_c():
         c = loop.server_notes()["c"].clone()
         trips, original = [], loop.engine.exchange
 
-        def exchange(index, when, clients, send, *rest):
-            trips.append(({i: send(i) for i in clients}, original(index, when, clients, send, *rest)))
+        def exchange(trip):
+            trips.append(({i: trip.send(i) for i in trip.clients}, original(trip)))
             return trips[-1][1]
 
         loop.engine.exchange = exchange

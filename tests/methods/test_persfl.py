@@ -14,7 +14,6 @@ from coterie.core.model import Model
 from coterie.core.point import Point, pick
 from coterie.engines.base import Moment
 from coterie.engines.local import choose
-from coterie.engines.local.steps import Stepper
 from coterie.methods.persfl import SOFT, Best, Models, Tally, Teacher, adopt, better, winner
 from coterie.results.table import values
 from helpers.federations import TRAIN, assert_same, float64, personal, play, tiny, tiny_model
@@ -92,10 +91,10 @@ def test_a_client_validates_only_what_it_receives():
         received = {i: set() for i in loop.everyone}
         original = loop.engine.exchange
 
-        def watched(index, when, clients, *rest):
-            for i in clients:
-                received[i].add(when.round if when.stage == "train" else 6)
-            return original(index, when, clients, *rest)
+        def watched(trip):
+            for i in trip.clients:
+                received[i].add(trip.when.round if trip.when.stage == "train" else 6)
+            return original(trip)
 
         loop.engine.exchange = watched
         loop.go()
@@ -153,9 +152,7 @@ def distilled(loop, model, client, train, epochs, lam, T, kind="kl_ts", reductio
     optimizer = torch.optim.SGD(student.parameters(), train.rate, train.momentum, weight_decay=train.decay)
     found = []
     for e in range(epochs):
-        at, each = loop.engine.batches(
-            Stepper(True, False), Plan(batch=train.batch), f"train-{e}", Moment("distil", 0), [client], None
-        )
+        at, each = loop.engine.feed.batches(Plan(batch=train.batch), f"train-{e}", Moment("distil", 0), [client])
         student.train()
         for s in range(each[0]):
             batch, _ = at(s)
@@ -344,13 +341,14 @@ def test_chunks_are_narrowed_to_the_students_that_fit(monkeypatch):
         wanted = personal(play("persfl"))
         monkeypatch.setattr(choose, "MEMORY", 2 * 13 * 8 * 4 * tiny_model().size)
         loop = play("persfl", until=0)
-        widths, original = [], loop.engine._work
+        widths, original = [], loop.engine.work
 
-        def watched(settings, exchange, when, chunk, *rest):
-            widths.append((when.stage, len(chunk)))
-            return original(settings, exchange, when, chunk, *rest)
+        def watched(trip):
+            for worked in original(trip):
+                widths.append((trip.when.stage, len(worked.clients)))
+                yield worked
 
-        loop.engine._work = watched
+        loop.engine.work = watched
         loop.go()
         assert {w for stage, w in widths if stage == "train"} == {5}
         assert max(w for stage, w in widths if stage == "distil") == 2

@@ -24,10 +24,16 @@ from coterie.experiment.config import Experiment, change, fields, read_experimen
 from coterie.methods.registry import METHODS
 from coterie.results.folder import status
 from coterie.results.run import load
-from coterie.running.assemble import start
+from coterie.running.assemble import assemble, gather, open_loop
 from coterie.running.execute import execute, resume
 from helpers.federations import tiny
 from helpers.runs import FAST, IMAGES, Stopped, arrays, experiment, results, stop_at, write_csv
+
+
+def opened(experiment):
+    """A run at its beginning, put together from its words."""
+    return open_loop(assemble(experiment, gather(experiment)))
+
 
 # Words on disk
 
@@ -50,7 +56,7 @@ def test_defaults_written_are_those_that_ran(tmp_path):
     assert written.split == {"name": "classes", "classes_each": 3, "jitter": 0.0}
     assert written.model == {"name": "dnn", "hidden": 32, "norm": False}
     assert written.data["clients"] == len(run.rows) == 20
-    assert written.engine.chosen == "vectorized:20:no"
+    assert written.engine["chosen"] == "vectorized:20:no"
     assert run.about["models"] == [{"name": "dnn", "parameters": 64 * 32 + 32 + 320 + 10}]
 
 
@@ -67,12 +73,12 @@ def test_what_was_chosen_by_timing_is_reused(tmp_path):
     words = {k: v for k, v in IMAGES.items() if k not in FAST}
     execute(change(Experiment(), words | {"rounds": 2}), tmp_path / "one")
     written = read_experiment_file(tmp_path / "one" / "config.toml")
-    path, width, compiled = written.engine.chosen.split(":")
+    path, width, compiled = written.engine["chosen"].split(":")
     assert path in ("vectorized", "sequential")
     assert int(width) > 0
     assert compiled in ("yes", "no")
-    assert written.engine.threads >= 1
-    loop, _ = start(written)
+    assert written.engine["threads"] >= 1
+    loop = opened(written)
     assert not any(s.open for s in loop.engine.settings)
     execute(written, tmp_path / "two")
     assert results(tmp_path / "one") == results(tmp_path / "two")
@@ -89,13 +95,13 @@ def test_words_of_another_number_of_networks_do_not_inherit_the_choice():
     chosen = change(
         Experiment(method="fedmd"), IMAGES | {"engine.chosen": "sequential:1:no", "public": "held-out", "public_rows": 40}
     )
-    loop, _ = start(change(chosen, {"draw": 20, "public_batch": 8}))
+    loop = opened(change(chosen, {"draw": 20, "public_batch": 8}))
     assert loop.engine.settings[0].path == "sequential"
     two = replace(chosen, model={"name": "mlr,dnn", "hidden": 6}, options={"draw": 20, "public_batch": 8})
-    loop, _ = start(two)
+    loop = opened(two)
     assert [s.path for s in loop.engine.settings] == ["vectorized", "vectorized"]
     with pytest.raises(BadInput, match="chosen = 'x:y:z': leave it out"):
-        start(change(chosen, {"engine.chosen": "x:y:z", "draw": 20, "public_batch": 8}))
+        opened(change(chosen, {"engine.chosen": "x:y:z", "draw": 20, "public_batch": 8}))
 
 
 def test_own_data_are_found_again_from_another_folder(tmp_path, monkeypatch):

@@ -91,9 +91,9 @@ def test_a_run_whose_clients_dropped_out_is_played_again_from_who_answered(name)
         first = play(name, rounds=3, drop=0.4, until=0)
         answers, original = {}, first.engine.exchange
 
-        def exchange(index, when, *rest):
-            outcome = original(index, when, *rest)
-            answers[when.stage, when.round, index] = outcome.answered
+        def exchange(trip):
+            outcome = original(trip)
+            answers[trip.when.stage, trip.when.round, trip.number] = outcome.answered
             return outcome
 
         first.engine.exchange = exchange

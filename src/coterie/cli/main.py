@@ -37,7 +37,7 @@ from coterie.methods.registry import METHODS
 from coterie.results.comparison import Comparison
 from coterie.results.folder import run_folder
 from coterie.running import execute as experiments
-from coterie.running.assemble import start
+from coterie.running.assemble import assemble, gather, open_loop
 from coterie.running.loop import RoundReport
 
 
@@ -100,9 +100,12 @@ def _words_help() -> str:
     known = fields(Experiment(method=""))
     lines = ["\b", "Words, by section, with the options of the names that are usual:"]
     for section in SECTIONS:
-        choices = ("local", "ray") if section == "engine" else REGISTRIES.get(section, ())
+        choices = REGISTRIES.get(section, {})
         names = f"--{section} NAME ({', '.join(choices)}) " if choices else ""
         words = [f"--{w.replace('_', '-')}" for w in known[section] if w not in ("name", "chosen", "seed")]
+        if section == "engine":  # few enough to show what each has of its own
+            own = {n: [f"--{w.replace('_', '-')}" for w in options_of("engine", n)] for n in choices}
+            words += [f"({n}: {' '.join(options)})" for n, options in own.items() if options]
         text = names + " ".join(words) if section != "options" else "those of the method: see `coterie methods METHOD`"
         lines += textwrap.wrap(f"{section:10}{text}", 78, subsequent_indent=" " * 10, break_on_hyphens=False)
     return "\n".join([*lines, f"{'and':10}--seed; --data.seed where the data shall not change with it"])
@@ -225,11 +228,12 @@ def _tell(comparison: Comparison, target: float | None = None, report: bool = Tr
 
 def _possible(planned: dict[str, Experiment]) -> list[str]:
     """The methods that these data and networks allow; why the others are left out is said."""
-    federation = federation_of(next(iter(planned.values())))
+    federation = gather(next(iter(planned.values())))
     refused: dict[str, BadInput] = {}
     for name, experiment in planned.items():
         try:
-            start(experiment, federation)
+            with experiments.threads_of(experiment):
+                open_loop(assemble(experiment, federation))
         except BadInput as problem:
             refused[name] = problem
     if len(refused) == len(planned):

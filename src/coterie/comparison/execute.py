@@ -5,20 +5,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 from coterie.comparison.plan import FILE, Grids, read_plan, write_plan
+from coterie.comparison.prepared import Prepared
 from coterie.comparison.tune import candidates, tune
 from coterie.core.errors import BadInput
-from coterie.data.federation import Federation
-from coterie.experiment.build import Given, Networks, federation_of
+from coterie.experiment.build import Given, Networks
 from coterie.experiment.config import Experiment
 from coterie.results.comparison import Comparison, write_csv
 from coterie.results.folder import CONFIG, status
 from coterie.results.run import Run, load
-from coterie.running.assemble import start
-from coterie.running.execute import check_unused, execute, resume
+from coterie.running.assemble import open_loop
+from coterie.running.execute import check_unused, execute_assembly, resume, threads_of
 from coterie.running.loop import RoundReport
 
 Watch = Callable[[str, int, RoundReport], None]  # (method, seed, report)
@@ -40,18 +39,12 @@ def compare(
     """
     check_unused(folder)
     grids = grids or {}
-    fetch = _fetcher(experiments, data)
+    prepared = Prepared(data, models)
     for seed in seeds:
-        federation = fetch(seed)
-        if grids and not any(len(rows) for rows in federation.validation):
-            raise BadInput("tuning chooses on validation data, and there are none: raise --validation")
-        for name, experiment in experiments.items():
-            start(replace(experiment, seed=seed), federation, models)
-            for _, candidate in candidates(experiment, grids.get(name, {})):
-                start(replace(candidate, seed=seed), federation, models)
+        _try_out(experiments, seed, grids, prepared)
     folder.mkdir(parents=True, exist_ok=True)
     write_plan(folder, experiments, seeds, grids)
-    return _play(experiments, seeds, grids, folder, watch, fetch, models)
+    return _play(experiments, seeds, grids, folder, watch, prepared)
 
 
 def resume_comparison(
@@ -59,13 +52,19 @@ def resume_comparison(
 ) -> Comparison:
     """Go on with a comparison that was stopped; runs that are finished stay as they are."""
     experiments, seeds, grids = read_plan(folder / FILE)
-    return _play(experiments, seeds, grids, folder, watch, _fetcher(experiments, data), models)
+    return _play(experiments, seeds, grids, folder, watch, Prepared(data, models))
 
 
-def _fetcher(experiments: Mapping[str, Experiment], data: Given) -> Callable[[int], Federation]:
-    """The data for a seed; only the last asked for are kept, as a large data set fits no laptop twice."""
-    first = next(iter(experiments.values()))
-    return lru_cache(maxsize=1)(lambda seed: federation_of(replace(first, seed=seed), data))
+def _try_out(experiments: Mapping[str, Experiment], seed: int, grids: Grids, prepared: Prepared) -> None:
+    """Put every run of a seed together and open it, so that what cannot run is refused now."""
+    federation = prepared.federation(replace(next(iter(experiments.values())), seed=seed))
+    if grids and not any(len(rows) for rows in federation.validation):
+        raise BadInput("tuning chooses on validation data, and there are none: raise --validation")
+    for name, experiment in experiments.items():
+        tried = [candidate for _, candidate in candidates(experiment, grids.get(name, {}))]
+        for each in [experiment, *tried]:
+            with threads_of(each):
+                open_loop(prepared.assembly(replace(each, seed=seed)))
 
 
 def _play(
@@ -74,17 +73,17 @@ def _play(
     grids: Grids,
     folder: Path,
     watch: Watch,
-    fetch: Callable[[int], Federation],
-    models: Networks,
+    prepared: Prepared,
 ) -> Comparison:
     def one(label: str, seed: int, experiment: Experiment, place: Path) -> Run:
         if status(place) == "finished":
             return load(place)
         show: Callable[[RoundReport], None] = lambda report: watch(label, seed, report)  # noqa: E731
         if (place / CONFIG).exists():
-            return resume(place, show, fetch(seed), models)
+            return resume(place, show, prepared.federation(experiment), prepared.networks)
         shutil.rmtree(place, ignore_errors=True)  # it was stopped before its first word was written
-        return execute(experiment, place, show, fetch(seed), models)
+        with threads_of(experiment):
+            return execute_assembly(prepared.assembly(experiment), place, show)
 
     tuned = {
         name: tune(name, experiment, grids[name], seeds, folder / "tuning" / name, one) if name in grids else experiment

@@ -13,14 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from coterie.core.checkpoint import checkpoints, load_checkpoint
 from coterie.core.errors import BadInput
-from coterie.core.method import stages
-from coterie.core.model import Model
 from coterie.data.federation import Federation, Public
 from coterie.deploy import wire
 from coterie.deploy.files import EXPERIMENT, RUN, Server, inside, read_server
@@ -29,12 +26,11 @@ from coterie.deploy.replay import JOURNAL
 from coterie.deploy.roll import GREETING, Roll
 from coterie.deploy.rows import PARTS, hollow, read_public
 from coterie.deploy.wire import Head
-from coterie.experiment.build import check_words, models_of, resolved
-from coterie.experiment.config import PYTHON, Experiment, Keep, read_experiment_file
-from coterie.methods.registry import METHODS
+from coterie.engines.base import Setup
+from coterie.experiment.config import PYTHON, Keep, read_experiment_file
 from coterie.results.folder import read_about, status
 from coterie.results.run import Run, load
-from coterie.running.assemble import check_method
+from coterie.running.assemble import Assembly, assemble, open_loop, with_data
 from coterie.running.execute import check_same, play_rounds, restore
 from coterie.running.loop import Loop, RoundReport
 from coterie.running.progress import alone
@@ -75,8 +71,7 @@ class Plan(NamedTuple):
     """What a server's folder describes, before anything is known of the sites' rows."""
 
     server: Server
-    experiment: Experiment  # every default filled in
-    models: list[Model]
+    draft: Assembly  # as if every site had one row of each part
     public: Public | None
     words: dict[str, Any]  # of the experiment, for the sites
 
@@ -89,21 +84,19 @@ def read_plan(folder: Path) -> Plan:
     server = read_server(folder)
     data = {"name": f"{PYTHON}federation"}
     experiment = replace(read_experiment_file(folder / EXPERIMENT), data=data, split={}, keep=Keep(1, False))
-    check_words(experiment)
     public = read_public(inside(folder, server.data.public), LABEL) if server.data.public else None
     if public and tuple(public.x.shape[1:]) != server.data.input_shape:
         raise BadInput(f"{server.data.public} has rows of shape {list(public.x.shape[1:])}, not {list(server.data.input_shape)}")
-    draft = hollow(server.names, {part: [1] * len(server.names) for part in PARTS}, server.data, public)
-    models = models_of(experiment, draft)
-    experiment = resolved(experiment, draft, models)
-    full = experiment.words()
+    ones = {part: [1] * len(server.names) for part in PARTS}
+    draft = assemble(experiment, hollow(server.names, ones, server.data, public))
+    full = draft.experiment.words()
     words = {name: full[name] for name in ("method", "seed", "model", "train", "options")} | {
-        "architecture": [i % len(models) for i in range(len(server.names))],
+        "architecture": draft.architecture.tolist(),
         "data": {**server.data._asdict(), "public": ""},
         "public": public.checksum if public else "",
         "privacy": list(server.privacy),
     }
-    return Plan(server, experiment, models, public, words)
+    return Plan(server=server, draft=draft, public=public, words=words)
 
 
 def play(grid: Grid, folder: Path, say: Say = print) -> Run:
@@ -125,7 +118,7 @@ def play(grid: Grid, folder: Path, say: Say = print) -> Run:
         if old == "finished":
             loop.engine.finish(loop.everyone, loop.payload(), loop.when())
             return load(run)
-        done = play_rounds(loop, plan.experiment, run, lambda report: say(_line(report)))
+        done = play_rounds(loop, plan.draft.experiment, run, lambda report: say(_line(report)))
     say(f"finished: the run is in {run}")
     return done
 
@@ -165,28 +158,23 @@ def _newcomers(plan: Plan, loop: Loop, rows: dict[str, list[int]], say: Say) -> 
 
 def _loop(plan: Plan, roll: Roll, rows: dict[str, list[int]], run: Path, say: Say) -> Loop:
     """The server's side of the run, at its start."""
-    experiment, federation = plan.experiment, plan.federation(rows)
-    programs = [stages(METHODS[experiment.method](model, experiment.train, **experiment.options)) for model in plan.models]
     removed = [i for i, name in enumerate(plan.server.names) if name in plan.server.sites.removed]
-    filled = {
-        part: [n or int(i in removed) for i, n in enumerate(numbers)] for part, numbers in rows.items()
-    }  # nobody misses theirs
-    check_method(programs[0], plan.federation(filled), plan.models, experiment.schedule, experiment.method)
-    engine = FlowerEngine(
-        federation,
-        plan.models,
-        programs,
-        np.array(plan.words["architecture"][: federation.clients]),
-        experiment.seed,
-        roll=roll,
-        run=secrets.token_hex(8),
-        words=plan.words,
-        rules=plan.server.rules,
-        removed=removed,
-        journal=run / JOURNAL,
-        say=say,
-    )
-    return Loop(engine, federation, experiment.schedule, experiment.seed)
+    federation = plan.federation(rows)
+    asked = [i for i in range(federation.clients) if i not in removed]  # nobody misses the others' rows
+
+    def engine(setup: Setup) -> FlowerEngine:
+        return FlowerEngine(
+            setup,
+            roll=roll,
+            run=secrets.token_hex(8),
+            words=plan.words,
+            rules=plan.server.rules,
+            removed=removed,
+            journal=run / JOURNAL,
+            say=say,
+        )
+
+    return open_loop(with_data(plan.draft, federation, asked), engine)
 
 
 def _admit(plan: Plan, told: dict[int, Head], number: int, head: Head) -> None:

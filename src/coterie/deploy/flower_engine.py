@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,28 @@ from coterie.core import rng as streams
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
 from coterie.core.notes import declared
-from coterie.core.point import Point, stack
+from coterie.core.point import stack
+from coterie.data.federation import Federation
 from coterie.deploy import wire
 from coterie.deploy.files import Rules
 from coterie.deploy.replies import Work, accepted, measures, whole
 from coterie.deploy.roll import Answer, Roll
 from coterie.deploy.wire import LOST, Content
-from coterie.engines.base import Effort, Engine, Measured, Moment, Outcome, Send, Settings, Traffic, Uploads, bytes_down
+from coterie.engines.base import (
+    PARTS,
+    Effort,
+    Engine,
+    Measured,
+    Moment,
+    Outcome,
+    Predictions,
+    Send,
+    Setup,
+    Trip,
+    Uploads,
+    Views,
+    bytes_down,
+)
 from coterie.engines.local.states import tensors
 
 RULES = Rules()
@@ -42,7 +57,8 @@ class FlowerEngine(Engine):
 
     def __init__(
         self,
-        *given: Any,
+        setup: Setup,
+        *,
         roll: Roll,
         run: str,  # names the run on the sites' disks
         words: Mapping[str, Any],  # of the experiment, for the sites
@@ -50,10 +66,8 @@ class FlowerEngine(Engine):
         removed: Sequence[int] = (),  # sites that are never asked again
         journal: Path | None = None,  # a line for each exchange: who was asked, who answered
         say: Say = print,
-        **named: Any,
     ):
-        super().__init__(*given, **named)
-        self.settings = [Settings("sequential", 1, "no")] * len(self.models)  # how sites run
+        super().__init__(setup.alone())
         self.roll, self.run, self.words, self.rules, self.journal, self._say = roll, run, words, rules, journal, say
         self.removed = frozenset(removed)
         self.tokens: dict[int, str] = {}  # the state of each site that counts
@@ -63,12 +77,9 @@ class FlowerEngine(Engine):
         self._notes: dict[int, dict[str, float]] = {}
         self._typical: dict[int, Tree] = {}  # a state of each architecture, for its structure
 
-    def take(self, federation: Any) -> None:
-        super().take(federation)
-        self.rows = [
-            {part: len(getattr(federation, part)[i]) for part in ("train", "validation", "test")}
-            for i in range(federation.clients)
-        ]
+    def take(self, federation: Federation, architecture: np.ndarray) -> None:
+        super().take(federation, architecture)
+        self.rows = [{part: len(getattr(federation, part)[i]) for part in PARTS} for i in range(federation.clients)]
 
     def enter(self, stage: int) -> None:
         self.stage = stage  # sites change their states when the next message comes
@@ -85,21 +96,13 @@ class FlowerEngine(Engine):
     # One trip to the sites and back
 
     @torch.no_grad()
-    def exchange(
-        self,
-        index: int,
-        when: Moment,
-        clients: Sequence[int],
-        send: Send,
-        answered: set[int],
-        averaged: set[int],
-        shared: frozenset[int] = frozenset(),
-    ) -> Outcome:
+    def exchange(self, trip: Trip) -> Outcome:
         begin = time.perf_counter()
-        asked = [i for i in sorted(clients) if i in answered and i not in self.removed]
+        index, when, averaged = trip.number, trip.when, trip.averaged
+        asked = [i for i in sorted(trip.clients) if i in trip.answered and i not in self.removed]
         if index:  # who lost its state in the middle of a round has nothing to go on from
             asked = [i for i in asked if i in self.tokens]
-        payloads = {i: tensors(send(i)) for i in asked}
+        payloads = {i: tensors(trip.send(i)) for i in asked}
         likes = {a: self._like(index, a, payloads) for a in sorted({int(self.architecture[i]) for i in asked})}
         token = f"{self.stage}-{when.round}-{index}"
         works: dict[int, Work] = {}
@@ -113,7 +116,7 @@ class FlowerEngine(Engine):
             ids = [i for i in works if i in averaged and self.architecture[i] == a]
             if ids:
                 uploads.append(Uploads(a, ids, stack([works[i].upload for i in ids])))
-        traffic = bytes_down(list(payloads.values()), set(), shared)
+        traffic = bytes_down(list(payloads.values()), set(), trip.shared)
         up = sum(_bytes(works[i].upload) for i in works if i in averaged)
         self.note(
             stage=when.stage,
@@ -128,7 +131,8 @@ class FlowerEngine(Engine):
             time=time.time(),
         )
         effort = reduce(Effort.plus, (w.effort for w in works.values()), Effort())
-        return Outcome(self.replies(uploads, when), Traffic(traffic.down, traffic.broadcast, up, *effort), set(works))
+        traffic = traffic._replace(up=up, **effort._asdict())
+        return Outcome(self.replies(uploads, when), traffic, set(works))
 
     def _until_enough(
         self,
@@ -235,7 +239,7 @@ class FlowerEngine(Engine):
         clients: Sequence[int],
         send: Send,
         when: Moment,
-        parts: Sequence[str] = ("train", "validation", "test"),
+        parts: Sequence[str] = PARTS,
         final: bool = False,
     ) -> Measured:
         out: Measured = {("personal", p, m): np.full(len(clients), np.nan) for p in parts for m in ("loss", "accuracy")}
@@ -261,12 +265,10 @@ class FlowerEngine(Engine):
                     out.setdefault(name, {})[i] = value
         return out
 
-    def points(self, clients: Sequence[int], send: Send, when: Moment) -> Iterator[tuple[int, list[int], dict[str, Point]]]:
+    def points(self, clients: Sequence[int], send: Send, when: Moment) -> Views:
         return iter(())  # models stay with the sites
 
-    def predictions(
-        self, clients: Sequence[int], send: Send, when: Moment, part: str
-    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    def predictions(self, clients: Sequence[int], send: Send, when: Moment, part: str) -> Predictions:
         return iter(())
 
     @torch.no_grad()

@@ -7,19 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 
 from coterie.core.errors import BadInput
-from coterie.core.method import stages
 from coterie.data.federation import Federation
-from coterie.engines.base import Moment, Outcome, Settings
+from coterie.engines.base import Outcome, Setup, Trip
 from coterie.engines.local.engine import LocalEngine
 from coterie.engines.local.states import States
-from coterie.experiment.build import Networks, models_of
-from coterie.methods.registry import METHODS
+from coterie.experiment.build import Networks
 from coterie.results.folder import read_about, read_experiment
+from coterie.running.assemble import assemble, open_loop
 from coterie.running.loop import Loop
 
 JOURNAL = "answers.jsonl"
@@ -57,13 +55,15 @@ def overhead(folder: Path) -> tuple[list[float], list[float]]:
 class _Again(LocalEngine):
     """A local engine whose clients forget their states where sites had lost theirs."""
 
-    anew: Mapping[Key, Sequence[int]] = {}
+    def __init__(self, setup: Setup, anew: Mapping[Key, Sequence[int]]):
+        self._anew = anew  # who lost its state before each exchange
+        super().__init__(setup)
 
-    def exchange(self, index: int, when: Moment, *rest: Any, **named: Any) -> Outcome:
-        lost = set(self.anew.get((when.stage, when.round, index), ()))
+    def exchange(self, trip: Trip) -> Outcome:
+        lost = set(self._anew.get((trip.when.stage, trip.when.round, trip.number), ()))
         if lost:
             self.states = [_without(store, lost) for store in self.states]
-        return super().exchange(index, when, *rest, **named)
+        return super().exchange(trip)
 
 
 def _without(store: States, lost: set[int]) -> States:
@@ -90,13 +90,11 @@ def replay(folder: Path, federation: Federation, models: Networks = None) -> Loo
     came = [name for line in lines for name in line.get("came", [])]
     if came:
         raise BadInput(f"{', '.join(came)} came to {folder} on the way: a run is replayed from its start, with the same sites")
-    nets = models_of(experiment, federation, models)
-    programs = [stages(METHODS[experiment.method](net, experiment.train, **experiment.options)) for net in nets]
-    alone = [Settings("sequential", 1, "no")] * len(nets)
-    engine = _Again(federation, nets, programs, np.array(known["architecture"]), experiment.seed, alone)
-    engine.anew = {_key(line): line["anew"] for line in lines}
     answers = {_key(line): set(line["answered"]) for line in lines}
-    loop = Loop(engine, federation, experiment.schedule, experiment.seed, answers=answers)
+    anew = {_key(line): line["anew"] for line in lines}
+    took_part = sorted(set().union(*answers.values()))
+    assembly = assemble(experiment, federation, models, known["architecture"], took_part)
+    loop = open_loop(assembly, lambda setup: _Again(setup.alone(), anew), answers)
     loop.go()
     return loop
 

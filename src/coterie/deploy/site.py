@@ -18,11 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch.utils import _pytree as pytree
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Tree, stages
+from coterie.core.method import Tree
 from coterie.core.version import __version__
 from coterie.data.federation import Federation, Public
 from coterie.deploy import files, wire
@@ -31,18 +30,16 @@ from coterie.deploy.privacy import entropy, protect
 from coterie.deploy.rows import at_home, check_rows, counts, read_public, read_rows
 from coterie.deploy.store import Kept, Store
 from coterie.deploy.wire import LOST, Content, Head
-from coterie.engines.base import Moment, Settings
+from coterie.engines.base import Moment, Trip
 from coterie.engines.local.engine import LocalEngine
-from coterie.engines.local.states import States, tensors
-from coterie.experiment.build import models_of
+from coterie.engines.local.states import tensors
 from coterie.experiment.config import PYTHON, Experiment, change, from_toml
-from coterie.methods.registry import METHODS
 from coterie.results.models import save_models
+from coterie.running.assemble import assemble
 from coterie_relay import frames
 from coterie_relay.frames import BadFrame, Frame
 
 NO_PRIVACY = Privacy()
-ALONE = Settings("sequential", 1, "no")
 MODEL = "model.safetensors"
 PATIENCE = 60.0  # seconds for a message to come or go through the socket
 KINDS = ("hello", "train", "evaluate", "finish")
@@ -133,16 +130,17 @@ class Site:
         a = int(engine.architecture[number])
         if stage >= len(engine.programs[a]):
             raise BadInput(f"the message is of stage {stage}, the method has {len(engine.programs[a])}")
-        engine.states = [States() for _ in engine.models]
-        engine.stage = stage
-        if base is not None:
-            kept = self.store.load(run, str(base))
-            if kept is None:
-                raise Lost(f"site '{self.name}' lost its state {base}")
-            engine.states[a].scatter([number], kept.state)
+        kept = None if base is None else self.store.load(run, str(base))
+        if base is not None and kept is None:
+            raise Lost(f"site '{self.name}' lost its state {base}")
+        nobody: list[Any] = [([], None) for _ in engine.models]
+        if kept is None:
+            engine.restore(nobody, stage)
+        else:
+            mine = [([number], kept.state) if k == a else empty for k, empty in enumerate(nobody)]
+            engine.restore(mine, min(kept.stage, stage))
             for later in range(kept.stage + 1, stage + 1):
-                convert = engine.programs[a][later].enter_state
-                engine.states[a] = engine.states[a].changed(convert) if convert else engine.states[a]
+                engine.enter(later)
         return Moment(engine.programs[a][stage].name, _whole(head, "round"))
 
     def _train(self, engine: LocalEngine, head: Head, number: int, when: Moment, payload: Tree) -> tuple[Head, Tree]:
@@ -150,8 +148,16 @@ class Site:
         a = int(engine.architecture[number])
         if index >= len(engine.method(a).round):
             raise BadInput(f"the message is of exchange {index}, the method has {len(engine.method(a).round)}")
-        (worked,) = engine.work(index, when, [number], lambda _: payload)
-        engine.states[a].scatter([number], worked.state)
+        trip = Trip(
+            number=index,
+            when=when,
+            clients=[number],
+            send=lambda _: payload,
+            answered={number},
+            averaged={number},
+        )
+        (worked,) = engine.work(trip)
+        engine.keep(worked, trip.answered)
         token = f"{engine.stage}-{when.round}-{index}"
         self.store.save(run, token, Kept(engine.stage, worked.state))
         self.store.keep(run, {token, *(str(t) for t in head.get("keep", []))})
@@ -233,15 +239,8 @@ def engine_of(words: Words, federation: Federation, number: int) -> LocalEngine:
     """The engine of an experiment's words, from the methods and networks that are installed here."""
     sections: Words = {name: words[name] for name in ("method", "seed", "model", "train", "options") if name in words}
     experiment = change(Experiment(), from_toml({"data": {"name": f"{PYTHON}{federation.name}"}, **sections}))
-    models = models_of(experiment, federation)
-    programs = [stages(METHODS[experiment.method](model, experiment.train, **experiment.options)) for model in models]
-    needs = {need for stage in programs[0] for need in stage.method.needs}
-    if "validation" in needs and not len(federation.validation[number]):
-        raise BadInput(f"{experiment.method} chooses on validation data, and this site has none: raise validation in server.toml")
-    architecture = np.array(words["architecture"], dtype=np.int64)
-    if not len(architecture) or architecture.min() < 0 or architecture.max() >= len(models):
-        raise BadInput("the message deals networks that it does not name")
-    return LocalEngine(federation, models, programs, architecture, experiment.seed, [ALONE] * len(models))
+    assembly = assemble(experiment, federation, architecture=words["architecture"], clients=[number])
+    return LocalEngine(assembly.setup.alone())
 
 
 def serve(folder: Path, path: Path, say: Say = aloud, stop: Callable[[], bool] = lambda: False) -> None:

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from coterie.core import rng as streams
 from coterie.core.method import Batch, Method, Replies, Stage, Tree
 from coterie.core.point import Point, pick
 from coterie.data.federation import Federation
+from coterie.engines.public import public_draw, public_rows
+from coterie.engines.settings import ALONE, Settings
 
 Send = Callable[[int], Tree]
 Measured = dict[tuple[str, str, str], np.ndarray]  # {(view, part, metric): [clients]}
-
-
-class Settings(NamedTuple):
-    """How an architecture's clients run; chosen once, written into the run's configuration and reused on resume."""
-
-    path: str = "auto"  # "vectorized", "sequential"
-    width: int = 0  # clients a chunk; 0: chosen
-    compile: str = "auto"  # "yes", "no"
-
-    @property
-    def open(self) -> bool:
-        """Whether anything is left to choose."""
-        return self.path == "auto" or self.width == 0 or self.compile == "auto"
+Views = Iterator[tuple[int, list[int], dict[str, Point]]]  # (architecture, clients, {view: stacked})
+Predictions = Iterator[tuple[int, np.ndarray, np.ndarray]]  # (client, labels [n], chances [n, K])
+PARTS = ("train", "validation", "test")
 
 
 class Moment(NamedTuple):
@@ -72,6 +62,19 @@ class Uploads(NamedTuple):
     upload: Tree  # [m, ...]
 
 
+class Trip(NamedTuple):
+    """One exchange of a round, as the loop asks for it."""
+
+    number: int  # of the exchange in its round
+    when: Moment
+    clients: Sequence[int]
+    send: Send
+    answered: Set[int]  # clients that keep their new state
+    averaged: Set[int]  # clients whose upload reaches the server if they answer
+    # Addresses of the server's own storage: payloads that lie there count once for a broadcast.
+    shared: frozenset[int] = frozenset()
+
+
 class Outcome(NamedTuple):
     """What came of one exchange."""
 
@@ -80,26 +83,39 @@ class Outcome(NamedTuple):
     answered: set[int]  # clients that keep what they made of it
 
 
+class Setup(NamedTuple):
+    """What every engine is given."""
+
+    federation: Federation
+    models: Sequence[Any]
+    programs: Sequence[tuple[Stage, ...]]  # the method's stages, built for each model
+    architecture: np.ndarray  # [N] index into models
+    seed: int = 0
+    settings: Sequence[Settings] = ()  # of each architecture; (): all are to be chosen
+    rounds: int = 1  # of the whole run; a long one repays more preparation
+
+    def alone(self) -> Setup:
+        """The same with one client after another, as real sites run."""
+        return self._replace(settings=[ALONE] * len(self.models))
+
+
 class Engine(ABC):
     """Owns the clients' states and data; only payloads and uploads cross its border."""
 
-    def __init__(
-        self,
-        federation: Federation,
-        models: Sequence[Any],
-        programs: Sequence[tuple[Stage, ...]],  # the method's stages, built for each model
-        architecture: np.ndarray,  # [N] index into models
-        seed: int = 0,
-        settings: Sequence[Settings] | None = None,
-    ):
-        self.models, self.programs, self.architecture, self.seed = models, programs, architecture, seed
-        self.settings = list(settings or [Settings()] * len(models))
+    def __init__(self, setup: Setup):
+        self.models, self.programs, self.seed = setup.models, setup.programs, setup.seed
+        self.rounds = setup.rounds
         self.stage = 0
-        self.rounds = 1  # rounds the run will take, for the choice of settings
-        self.take(federation)
+        self.use(setup.settings or [Settings()] * len(setup.models))
+        self.take(setup.federation, setup.architecture)
 
-    def take(self, federation: Federation) -> None:
-        """The federation to work on; taken again when clients have come."""
+    def use(self, settings: Sequence[Settings]) -> None:
+        """Run the clients of each architecture as its settings say, from now on."""
+        self.settings = list(settings)
+
+    def take(self, federation: Federation, architecture: np.ndarray) -> None:
+        """Work on this federation; it is given again when clients have come."""
+        self.architecture = architecture
         self.sizes, self.public = federation.sizes, federation.public
 
     def method(self, architecture: int) -> Method:
@@ -110,20 +126,8 @@ class Engine(ABC):
         return self.method(architecture).model_of.get(view, self.models[architecture])
 
     @abstractmethod
-    def exchange(
-        self,
-        index: int,
-        when: Moment,
-        clients: Sequence[int],
-        send: Send,
-        answered: set[int],
-        averaged: set[int],
-        shared: frozenset[int] = frozenset(),
-    ) -> Outcome:
-        """Clients work; those that answer keep their new state, those also averaged reach the server.
-
-        `shared` holds the addresses of the server's own storage: payloads that lie there count once for a broadcast.
-        """
+    def exchange(self, trip: Trip) -> Outcome:
+        """Let the clients work; those that answer keep their new state, those also averaged reach the server."""
 
     @abstractmethod
     def enter(self, stage: int) -> None:
@@ -135,24 +139,25 @@ class Engine(ABC):
         clients: Sequence[int],
         send: Send,
         when: Moment,
-        parts: Sequence[str] = ("train", "validation", "test"),
+        parts: Sequence[str] = PARTS,
         final: bool = False,
     ) -> Measured:
-        """Loss and accuracy of every view on every part, NaN for an empty part; `final` adds the scores of test rows."""
+        """Loss and accuracy of every view on every part, NaN for an empty part.
+
+        `final` adds the scores of test rows.
+        """
 
     @abstractmethod
     def client_notes(self, clients: Sequence[int]) -> dict[str, dict[int, float]]:
         """What the method writes down of each client's state."""
 
     @abstractmethod
-    def points(self, clients: Sequence[int], send: Send, when: Moment) -> Iterator[tuple[int, list[int], dict[str, Point]]]:
-        """(architecture, clients, their own models and other views); nothing where models stay with the clients."""
+    def points(self, clients: Sequence[int], send: Send, when: Moment) -> Views:
+        """The clients' own models and other views; nothing where models stay with the clients."""
 
     @abstractmethod
-    def predictions(
-        self, clients: Sequence[int], send: Send, when: Moment, part: str
-    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """(client, labels [n], probabilities [n, K]) of its own model; nothing where they stay with the clients."""
+    def predictions(self, clients: Sequence[int], send: Send, when: Moment, part: str) -> Predictions:
+        """What the clients' own models say of a part; nothing where they stay with the clients."""
 
     @abstractmethod
     def dump(self) -> Tree:
@@ -163,28 +168,14 @@ class Engine(ABC):
         """Put the clients where a checkpoint says."""
 
     def begin(self) -> None:
-        """Get ready now what takes its time, so that nobody finds out after a folder was made, and no round is timed with it."""
+        """Start what takes long to start: a failure is seen early, and no round is timed with it."""
         return
 
     def finish(self, clients: Sequence[int], send: Send, when: Moment) -> None:
-        """The run is over: let go of what was held for it."""
+        """Let go of what was held for the run, which is over."""
         return
 
     # The server's side
-
-    def public_draw(self, when: Moment, rows: int) -> np.ndarray:
-        """This round's common rows of the public set."""
-        assert self.public is not None
-        total = len(self.public.x)
-        if not rows:
-            return np.arange(total)
-        return streams.stream(self.seed, "public", when.stage, when.round).choice(total, min(rows, total), replace=False)
-
-    def public_rows(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Inputs and labels (zeros where it has none) of the public set."""
-        assert self.public is not None
-        labels = self.public.y if self.public.y is not None else torch.zeros(len(self.public.x), dtype=torch.int64)
-        return self.public.x.to(dtype) if self.public.x.is_floating_point() else self.public.x, labels
 
     def replies(self, uploads: list[Uploads], when: Moment) -> Replies:
         """Uploads in the order of client ids, stacked as one where all architectures send the same."""
@@ -216,8 +207,9 @@ class Engine(ABC):
         plans = [p.plan for e in self.method(0).round for p in e.passes if p.plan and p.plan.part == "public"]
         if not plans or self.public is None:
             return None
-        rows = torch.as_tensor(self.public_draw(when, plans[0].draw))
-        x, y = self.public_rows(torch.get_default_dtype())
+        draw = public_draw(self.public, self.seed, when.stage, when.round, plans[0].draw)
+        rows = torch.as_tensor(draw)
+        x, y = public_rows(self.public, torch.get_default_dtype())
         return Batch(x[rows], y[rows], torch.ones(len(rows)), torch.arange(len(rows)), torch.tensor(0))
 
 

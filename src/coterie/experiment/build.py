@@ -27,7 +27,8 @@ Networks = Sequence[Model | Callable[[], torch.nn.Module]] | None  # networks of
 
 def check_words(experiment: Experiment) -> None:
     """Refuse values that mean nothing, before any data are read."""
-    train, schedule, engine, keep = experiment.train, experiment.schedule, experiment.engine, experiment.keep
+    train, schedule, keep = experiment.train, experiment.schedule, experiment.keep
+    width, threads = experiment.engine.get("width", 0), experiment.engine.get("threads", 0)
     parts = {"train", "validation", "test"}
     seed = next((s for s in (experiment.seed, experiment.data.get("seed") or 0) if not 0 <= s < 2**32), 0)
     for word, value, good, way in (
@@ -47,11 +48,8 @@ def check_words(experiment: Experiment) -> None:
             schedule.parts and set(schedule.parts) <= parts,
             "give train, validation, test or some of them",
         ),
-        ("width", engine.width, engine.width >= 0, "give clients a chunk, or 0 to have it chosen"),
-        ("threads", engine.threads, 0 <= engine.threads <= 1024, "give 1 to 1024, or 0 to have it chosen"),
-        ("actors", engine.actors, 0 <= engine.actors <= 1024, "give 1 to 1024, or 0 for one a core"),
-        ("actors", engine.actors, engine.name == "ray" or not engine.actors, "these are Ray's, add --engine ray"),
-        ("ray_address", engine.ray_address, engine.name == "ray" or not engine.ray_address, "this is Ray's, add --engine ray"),
+        ("width", width, width >= 0, "give clients per chunk, or 0 to have it chosen"),
+        ("threads", threads, 0 <= threads <= 1024, "give 1 to 1024, or 0 to have it chosen"),
         ("checkpoint", keep.checkpoint, keep.checkpoint >= 0, "give a number of rounds, or 0 for never"),
     ):
         if not good:
@@ -195,4 +193,5 @@ def resolved(experiment: Experiment, federation: Federation, models: list[Model]
         split=known["split"] | split,
         model=known["model"] | model,
         options=known["options"] | experiment.options,
+        engine=known["engine"] | experiment.engine,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from coterie.core.errors import BadInput, nearest
 from coterie.core.method import Train
@@ -24,6 +24,8 @@ from coterie.data.own import is_path
 from coterie.data.own import read as read_own
 from coterie.data.partition import SPLITS, Split
 from coterie.data.partition import usual_split as split_for
+from coterie.engines.registry import ENGINES
+from coterie.engines.settings import Settings
 from coterie.experiment.schedule import Schedule
 from coterie.experiment.values import coerce, to_toml
 from coterie.methods.registry import METHODS
@@ -31,19 +33,6 @@ from coterie.networks.nets import NETS, Net
 
 __all__ = ["Experiment", "change", "coerce", "fields", "from_toml", "options_of", "read_toml", "to_toml"]
 Words = dict[str, Any]
-
-
-class Engine(NamedTuple):
-    """The `[engine]` table: where and how clients run; what is left open is chosen by timing and written down."""
-
-    name: Literal["local", "ray"] = "local"  # this process, or actors of a Ray cluster
-    path: Literal["auto", "vectorized", "sequential"] = "auto"
-    width: int = 0  # clients a chunk
-    compile: Literal["auto", "yes", "no"] = "auto"
-    threads: int = 0  # of this process, or of each actor
-    ray_address: str = ""  # HOST:PORT of a cluster; "": one is started on this machine for the run
-    actors: int = 0  # of Ray; 0: one a core
-    chosen: str = ""  # what was chosen for each architecture, as path:width:compile
 
 
 class Keep(NamedTuple):
@@ -65,7 +54,7 @@ class Experiment:
     train: Train = field(default_factory=Train)
     schedule: Schedule = field(default_factory=Schedule)
     options: Words = field(default_factory=dict)  # of the method
-    engine: Engine = field(default_factory=Engine)
+    engine: Words = field(default_factory=lambda: {"name": "local"})  # where and how clients run
     keep: Keep = field(default_factory=Keep)
 
     def words(self) -> Words:
@@ -75,9 +64,15 @@ class Experiment:
 
 
 SECTIONS = ("data", "split", "model", "train", "schedule", "options", "engine", "keep")
-NAMED = ("data", "split", "model")  # sections whose name decides which other words they have
-OWN_WORD = (*NAMED, "engine")  # sections with a name, which the section's own word sets
-REGISTRIES: dict[str, Mapping[str, Any]] = {"data": DATASETS, "split": SPLITS, "model": NETS, "method": METHODS}
+# Sections whose name decides which other words they have; the section's own word sets it.
+NAMED = ("data", "split", "model", "engine")
+REGISTRIES: dict[str, Mapping[str, Any]] = {
+    "data": DATASETS,
+    "split": SPLITS,
+    "model": NETS,
+    "method": METHODS,
+    "engine": ENGINES,
+}
 PYTHON = "python:"  # begins the name of data or a network that were given as Python objects
 HANDED = {"input_shape", "classes", "table", "folder", "seed"}  # to a builder by the experiment
 Known = dict[str, tuple[Any, Any]]  # {word: (type, default)}
@@ -96,7 +91,7 @@ def _without(known: Known, words: set[str]) -> Known:
 
 
 def options_of(kind: str, name: str) -> Known:
-    """Options of a method, data set, split or network."""
+    """Options of a method, data set, split, network or engine."""
     registry = REGISTRIES[kind]
     if name not in registry:
         raise BadInput(f"unknown {'data set' if kind == 'data' else kind} '{name}'{nearest(name, registry)}")
@@ -154,7 +149,30 @@ def fields(experiment: Experiment) -> dict[str, Known]:
     for net in _names(names["model"]):
         model |= options_of("model", net)
     options = options_of("method", experiment.method) if experiment.method else {}
-    return {"data": data, "split": split, "model": model, **_tables(), "options": options}
+    engine = {"name": (str, "local"), **_every_engine(), "chosen": (str, "")}
+    engine |= options_of("engine", experiment.engine["name"])
+    tables = _tables()
+    return {
+        "data": data,
+        "split": split,
+        "model": model,
+        "train": tables["train"],
+        "schedule": tables["schedule"],
+        "engine": engine,
+        "keep": tables["keep"],
+        "options": options,
+    }
+
+
+@cache
+def _every_engine() -> Known:
+    """The words of `[engine]` that every engine has; what is left open is chosen by timing."""
+    return {**_table(Settings), "threads": (int, 0)}  # of this process, or of each actor
+
+
+def _table(kind: Any) -> Known:
+    hints = get_type_hints(kind)
+    return {k: (hints[k], kind._field_defaults[k]) for k in kind._fields}
 
 
 @cache
@@ -167,9 +185,7 @@ def _dealt_words() -> Known:
 @cache
 def _tables() -> dict[str, Known]:
     """The sections that are the same for every experiment."""
-    tables: dict[str, Any] = {"train": Train, "schedule": Schedule, "engine": Engine, "keep": Keep}
-    hints = {section: get_type_hints(table) for section, table in tables.items()}
-    return {s: {k: (hints[s][k], t._field_defaults[k]) for k in t._fields} for s, t in tables.items()}
+    return {"train": _table(Train), "schedule": _table(Schedule), "keep": _table(Keep)}
 
 
 def chosen_names(experiment: Experiment) -> dict[str, str]:
@@ -200,7 +216,7 @@ def _set(experiment: Experiment, word: str, value: Any) -> Experiment:
         options_of("method", method := coerce(str, value, word, "fedavg"))
         fresh = experiment if method == experiment.method else _anew(replace(experiment, options={}))
         return replace(fresh, method=method)
-    section, name = find(experiment, f"{word}.name" if word in OWN_WORD else word)
+    section, name = find(experiment, f"{word}.name" if word in NAMED else word)
     kind, default = fields(experiment)[section][name]
     value = coerce(kind, value, word, default)
     if section in NAMED and name == "name":
@@ -213,7 +229,7 @@ def _set(experiment: Experiment, word: str, value: Any) -> Experiment:
             | now
         )
     if section == "engine" and name != "chosen":
-        now = now._replace(chosen="")  # what was chosen before no longer holds
+        now = _unchosen(now)  # what was chosen before no longer holds
     return _with(experiment, section, {**now, name: value} if isinstance(now, dict) else now._replace(**{name: value}))
 
 
@@ -223,10 +239,13 @@ def _with(experiment: Experiment, section: str, table: Any) -> Experiment:
 
 
 def _rename(experiment: Experiment, section: str, name: str) -> Experiment:
-    """Another data set, split or network: the options of the one before go with it."""
+    """Another data set, split, network or engine: the options of the one before go with it."""
     if section == "data":
         data_options(name)
         mine = {*_dealt_words(), "data_dir", "seed"}
+    elif section == "engine":
+        options_of("engine", name)
+        mine = set(_every_engine())
     else:
         mine = set()
         for part in [name] if section == "split" and name else _names(name) if section == "model" else []:
@@ -238,7 +257,11 @@ def _rename(experiment: Experiment, section: str, name: str) -> Experiment:
 
 
 def _anew(experiment: Experiment) -> Experiment:
-    return replace(experiment, engine=experiment.engine._replace(chosen=""))
+    return replace(experiment, engine=_unchosen(experiment.engine))
+
+
+def _unchosen(engine: Words) -> Words:
+    return {k: v for k, v in engine.items() if k != "chosen"}
 
 
 def find(experiment: Experiment, word: str) -> tuple[str, str]:
@@ -254,7 +277,7 @@ def find(experiment: Experiment, word: str) -> tuple[str, str]:
             ways = [f"{experiment.method if h == 'options' else h}.{name}" for h in homes]
             raise BadInput(f"'{word}' may mean {' or '.join(ways)}: write one of these")
         if not homes:
-            every = {w for names in known.values() for w in names} | {"method", "seed", *OWN_WORD}
+            every = {w for names in known.values() for w in names} | {"method", "seed", *NAMED}
             raise BadInput(f"unknown option '{word}'{_way_out(experiment, name, every)}")
         section = homes[0]
     if section in METHODS:
@@ -272,6 +295,9 @@ def _way_out(experiment: Experiment, word: str, valid: set[str]) -> str:
         return ": it belongs to `coterie compare`"
     owners = {k: [n for n in registry if word in options_of(k, n)] for k, registry in REGISTRIES.items()}
     known = ", ".join(f"{kind} {_listed(names)}" for kind, names in owners.items() if names)
+    if owners["engine"] and not any(owners[kind] for kind in owners if kind != "engine"):
+        name = owners["engine"][0]
+        return f" for engine {experiment.engine['name']}: it belongs to engine {name}, add --engine {name}"
     if known:
         hint = f": for one method write METHOD.{word}" if owners["method"] and not experiment.method else ""
         return f" for {_chosen(experiment)}: it belongs to {known}{hint}"

@@ -1,87 +1,142 @@
-"""From words to a run on disk: build, check, train, checkpoint, resume."""
+"""A run put together: data, networks, the method's program, and the engine that plays it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Stage, stages
+from coterie.core.model import Model
 from coterie.data.federation import Federation
-from coterie.engines.base import Settings
-from coterie.engines.local.engine import LocalEngine
-from coterie.engines.ray.engine import RayEngine
-from coterie.experiment.build import Given, Networks, anchored, check_federation, check_words, federation_of, models_of, resolved
-from coterie.experiment.config import PYTHON, Experiment
-from coterie.experiment.schedule import Schedule
+from coterie.engines.base import Engine, Setup
+from coterie.engines.registry import ENGINES
+from coterie.engines.settings import Settings, read_all
+from coterie.experiment.build import (
+    Given,
+    Networks,
+    anchored,
+    check_federation,
+    check_words,
+    federation_of,
+    models_of,
+    resolved,
+)
+from coterie.experiment.config import PYTHON, Experiment, Words, options_of
 from coterie.methods.registry import METHODS
-from coterie.running.loop import Loop
+from coterie.running.loop import Answers, Loop, lengths
 
 
-def start(experiment: Experiment, data: Given = None, models: Networks = None) -> tuple[Loop, Experiment]:
-    """Everything built and checked, nothing run; the experiment with every default filled in."""
+class Assembly(NamedTuple):
+    """Everything that a run is made of, checked; nothing of it changes while the run is played."""
+
+    experiment: Experiment  # every default filled in
+    federation: Federation
+    models: list[Model]
+    programs: list[tuple[Stage, ...]]  # the method's stages, built for each model
+    architecture: np.ndarray  # [N] index into models
+
+    @property
+    def setup(self) -> Setup:
+        """What an engine is given."""
+        return Setup(
+            federation=self.federation,
+            models=self.models,
+            programs=self.programs,
+            architecture=self.architecture,
+            seed=self.experiment.seed,
+            settings=_settings(self.experiment.engine, len(self.models)),
+            rounds=sum(lengths(self.programs[0], self.experiment.schedule)),
+        )
+
+
+def gather(experiment: Experiment, data: Given = None) -> Federation:
+    """The data of an experiment; those that were made by hand are checked."""
     check_words(experiment)
-    experiment = anchored(experiment)
-    federation = federation_of(experiment, data)
+    federation = federation_of(anchored(experiment), data)
     if isinstance(data, Federation) and experiment.data["name"].startswith(PYTHON):
         check_federation(data)
-    if not any(len(rows) for part in experiment.schedule.parts for rows in getattr(federation, part)):
-        raise BadInput(f"parts = {','.join(experiment.schedule.parts)}, but no client has such rows: nothing could be measured")
-    nets = models_of(experiment, federation, models)
-    programs = [stages(METHODS[experiment.method](model, experiment.train, **experiment.options)) for model in nets]
-    check_method(programs[0], federation, nets, experiment.schedule, experiment.method)
-    architecture = np.arange(federation.clients) % len(nets)
-    given = (federation, nets, programs, architecture, experiment.seed, _settings(experiment, len(nets)))
-    wanted = experiment.engine
-    if wanted.name == "ray":
-        torch.set_num_threads(wanted.threads or 1)  # the server's sums are the same when the run is resumed
-        engine: LocalEngine = RayEngine(*given, address=wanted.ray_address, actors=wanted.actors, threads=wanted.threads)
-    else:
-        engine = LocalEngine(*given)
-        engine.free_threads = not wanted.threads
-    return Loop(engine, federation, experiment.schedule, experiment.seed), resolved(experiment, federation, nets)
+    return federation
 
 
-def _settings(experiment: Experiment, architectures: int) -> list[Settings]:
-    """How each architecture runs: as was chosen once, else as is given, what is open being chosen in the first round."""
-    given = experiment.engine
-    chosen = [text.split(":") for text in given.chosen.split()]
-    if not chosen or len(chosen) != architectures:
-        return [Settings(given.path, given.width, given.compile)] * architectures
+def assemble(
+    experiment: Experiment,
+    federation: Federation,
+    networks: Networks = None,
+    architecture: Sequence[int] | None = None,  # of each client; None: dealt in turn
+    clients: Sequence[int] | None = None,  # whose rows are looked at; None: all
+) -> Assembly:
+    """Build the networks and the method's program, and refuse what this method cannot do here."""
+    check_words(experiment)
+    experiment, parts = anchored(experiment), experiment.schedule.parts
+    if not any(len(rows) for part in parts for rows in getattr(federation, part)):
+        raise BadInput(f"parts = {','.join(parts)}, but no client has such rows: nothing could be measured")
+    models = models_of(experiment, federation, networks)
+    build, options = METHODS[experiment.method], experiment.options
+    programs = [stages(build(model, experiment.train, **options)) for model in models]
+    dealt = np.arange(federation.clients) % len(models)
+    if architecture is not None:
+        dealt = np.array(architecture, dtype=np.int64)
+        if not len(dealt) or dealt.min() < 0 or dealt.max() >= len(models):
+            raise BadInput(f"architecture deals networks beyond the {len(models)} that are named")
+    assembly = Assembly(
+        experiment=resolved(experiment, federation, models),
+        federation=federation,
+        models=models,
+        programs=programs,
+        architecture=dealt,
+    )
+    check_method(assembly, clients)
+    return assembly
+
+
+def with_data(assembly: Assembly, federation: Federation, clients: Sequence[int] | None = None) -> Assembly:
+    """The same run with other rows of the same clients, or of the first of them."""
+    dealt = assembly.architecture[: federation.clients]
+    assembly = assembly._replace(federation=federation, architecture=dealt)
+    check_method(assembly, clients)
+    return assembly
+
+
+def engine_of(setup: Setup, words: Words) -> Engine:
+    """The engine that the words of `[engine]` name."""
+    name = words["name"]
+    own = {k: v for k, v in words.items() if k in options_of("engine", name)}
+    return ENGINES[name](setup, words.get("threads", 0), **own)
+
+
+def open_loop(
+    assembly: Assembly,
+    make: Callable[[Setup], Engine] | None = None,  # None: the engine that the words name
+    answers: Answers | None = None,
+) -> Loop:
+    """The run at its beginning."""
+    experiment, setup = assembly.experiment, assembly.setup
+    engine = make(setup) if make else engine_of(setup, experiment.engine)
+    return Loop(engine, assembly.federation, experiment.schedule, experiment.seed, answers)
+
+
+def _settings(words: Words, architectures: int) -> list[Settings]:
+    """How each architecture runs: as was chosen once, else as is given."""
     try:
-        return [Settings(path, int(width), compiled) for path, width, compiled in chosen]
+        chosen = read_all(words.get("chosen", ""))
     except ValueError:
-        raise BadInput(f"chosen = '{given.chosen}': leave it out, it is written by a run") from None
+        way = "leave it out, it is written by a run"
+        raise BadInput(f"chosen = '{words['chosen']}': {way}") from None
+    given = Settings(**{k: words[k] for k in Settings._fields if k in words})
+    return chosen if len(chosen) == architectures else [given] * architectures
 
 
-def check_method(
-    program: tuple[Stage, ...], federation: Federation, models: Sequence[Any], schedule: Schedule, name: str
-) -> None:
-    """Refuse, before any work, what this method cannot do with this federation."""
-    for stage in program:
-        needs = stage.method.needs
-        if "validation" in needs and any(len(rows) == 0 for rows in federation.validation):
-            raise BadInput(f"{name} chooses on validation data, and validation = 0 leaves none: raise --validation")
-        if "public" in needs and federation.public is None:
-            raise BadInput(
-                f"{name} needs a public data set: give --public held-out --public-rows 300, or --public mnist, emnist or cifar100"
-            )
-        if "groups" in needs and len(set(np.asarray(federation.groups).tolist())) < 2:
-            raise BadInput(f"{name} needs true groups: give --rotate or --permute, or a split that has them")
-        if len(models) > 1 and not stage.method.mixed:
-            raise BadInput(f"{name} needs one architecture for all clients, {len(models)} were given")
-        for work in [*stage.method.round, *([stage.method.personalize] if stage.method.personalize else [])]:
-            for p in work.passes:
-                if p.plan and p.plan.part not in ("train", "validation", "public"):
-                    raise BadInput(f"{name} asks for the part '{p.plan.part}', out of a method's reach")
-                if p.plan and federation.public is not None and p.plan.draw > len(federation.public.x):
-                    raise BadInput(
-                        f"{name} draws {p.plan.draw} public rows a round, '{federation.public.name}' has "
-                        f"{len(federation.public.x)}: lower the draw or raise --public-rows"
-                    )
+def check_method(assembly: Assembly, clients: Sequence[int] | None = None) -> None:
+    """Refuse, before any work, what this method cannot do with this federation.
+
+    Only `clients` must have the rows that the method needs; None: all.
+    """
+    federation, schedule = assembly.federation, assembly.experiment.schedule
+    for stage in assembly.programs[0]:
+        _check_stage(stage, assembly, clients)
     if schedule.rounds < 1:
         raise BadInput(f"rounds = {schedule.rounds}: a run has at least one round")
     if schedule.sample <= 0 or schedule.sample > federation.clients:
@@ -90,3 +145,33 @@ def check_method(
         raise BadInput(f"drop = {schedule.drop:g}: give a chance in [0, 1)")
     if schedule.trains not in ("sampled", "all"):
         raise BadInput(f"trains = '{schedule.trains}': choose 'sampled' or 'all'")
+
+
+def _check_stage(stage: Stage, assembly: Assembly, clients: Sequence[int] | None) -> None:
+    federation, name = assembly.federation, assembly.experiment.method
+    needs, method = stage.method.needs, stage.method
+    who = range(federation.clients) if clients is None else clients
+    lacking = [federation.names[i] for i in who if not len(federation.validation[i])]
+    if "validation" in needs and lacking:
+        why = "validation = 0 leaves none: raise --validation"
+        if clients is not None:
+            why = f"'{lacking[0]}' has none: raise validation in server.toml"
+        raise BadInput(f"{name} chooses on validation data, and {why}")
+    if "public" in needs and federation.public is None:
+        raise BadInput(
+            f"{name} needs a public data set: give --public held-out --public-rows 300, or --public mnist, emnist or cifar100"
+        )
+    if "groups" in needs and len(set(np.asarray(federation.groups).tolist())) < 2:
+        raise BadInput(f"{name} needs true groups: give --rotate or --permute, or a split that has them")
+    if len(assembly.models) > 1 and not method.mixed:
+        raise BadInput(f"{name} needs one architecture for all clients, {len(assembly.models)} were given")
+    exchanges = [*method.round, *([method.personalize] if method.personalize else [])]
+    for plan in [p.plan for exchange in exchanges for p in exchange.passes if p.plan]:
+        if plan.part not in ("train", "validation", "public"):
+            raise BadInput(f"{name} asks for the part '{plan.part}', out of a method's reach")
+        public = federation.public
+        if public is not None and plan.draw > len(public.x):
+            raise BadInput(
+                f"{name} draws {plan.draw} public rows a round, '{public.name}' has "
+                f"{len(public.x)}: lower the draw or raise --public-rows"
+            )

@@ -1,4 +1,4 @@
-"""From words to a run on disk: build, check, train, checkpoint, resume."""
+"""A run on disk: train, checkpoint, resume."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from safetensors.torch import save_file
 from coterie.core.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from coterie.core.errors import BadInput
 from coterie.data.federation import checksum
-from coterie.engines.base import Settings
-from coterie.engines.ray.engine import RayEngine
+from coterie.engines.settings import Settings, text_of
 from coterie.experiment.build import Given, Networks
 from coterie.experiment.config import Experiment
 from coterie.results.false_accepts import save_scores
@@ -23,7 +22,7 @@ from coterie.results.folder import METRICS, networks, read_about, read_experimen
 from coterie.results.models import save_models
 from coterie.results.run import Run, load
 from coterie.results.table import Table
-from coterie.running.assemble import start
+from coterie.running.assemble import Assembly, assemble, gather, open_loop
 from coterie.running.loop import Loop, Position, RoundReport
 from coterie.running.progress import Progress, alone
 
@@ -42,12 +41,19 @@ def execute(
 ) -> Run:
     """Run an experiment in a new folder; bad input is refused before the folder exists."""
     check_unused(folder)
-    with _threads(experiment.engine.threads):
-        loop, experiment = start(experiment, data, models)
+    with threads_of(experiment):
+        return execute_assembly(assemble(experiment, gather(experiment, data), models), folder, watch)
+
+
+def execute_assembly(assembly: Assembly, folder: Path, watch: Watch = lambda report: None) -> Run:
+    """Play a run that is put together, in a new folder."""
+    check_unused(folder)
+    with threads_of(assembly.experiment):
+        loop = open_loop(assembly)
         loop.engine.begin()
         folder.mkdir(parents=True, exist_ok=True)
         with alone(folder):
-            return play_rounds(loop, experiment, folder, watch)
+            return play_rounds(loop, assembly.experiment, folder, watch)
 
 
 def check_unused(folder: Path) -> None:
@@ -64,15 +70,16 @@ def resume(folder: Path, watch: Watch = lambda report: None, data: Given = None,
     experiment = read_experiment(folder)
     if status(folder) == "finished":
         return load(folder)
-    with alone(folder), _threads(experiment.engine.threads):
-        loop, experiment = start(experiment, data, models)
+    with alone(folder), threads_of(experiment):
+        assembly = assemble(experiment, gather(experiment, data), models)
+        loop = open_loop(assembly)
         if status(folder):  # else it was stopped before a word of it was written
             check_same(loop, folder)
         found = checkpoints(folder)
         if found:
             restore(loop, found[-1])
         loop.engine.begin()
-        return play_rounds(loop, experiment, folder, watch)
+        return play_rounds(loop, assembly.experiment, folder, watch)
 
 
 def check_same(loop: Loop, folder: Path) -> None:
@@ -87,8 +94,9 @@ def check_same(loop: Loop, folder: Path) -> None:
 
 
 @contextmanager
-def _threads(wanted: int) -> Iterator[None]:
-    before = torch.get_num_threads()
+def threads_of(experiment: Experiment) -> Iterator[None]:
+    """The threads that an experiment asks for, and then as many as before."""
+    before, wanted = torch.get_num_threads(), experiment.engine.get("threads", 0)
     torch.set_num_threads(wanted if 0 < wanted <= 1024 else before)
     try:
         yield
@@ -106,7 +114,7 @@ def play_rounds(loop: Loop, experiment: Experiment, folder: Path, watch: Watch) 
 
     def after(loop: Loop, report: RoundReport) -> None:
         progress.add(report)
-        if not experiment.engine.chosen and loop.done == 1:
+        if not experiment.engine.get("chosen") and loop.done == 1:
             write_config(folder, _with_choice(experiment, loop))
         _write_notes(folder, loop, report.rounds)
         if every and loop.done % every == 0 and loop.done < report.rounds:
@@ -133,9 +141,9 @@ def _write_about(folder: Path, loop: Loop, status: str) -> dict[str, Any]:
 
 
 def _with_choice(experiment: Experiment, loop: Loop) -> Experiment:
-    chosen = " ".join(f"{s.path}:{s.width}:{s.compile}" for s in loop.engine.settings)
-    threads = loop.engine.threads if isinstance(loop.engine, RayEngine) else torch.get_num_threads()
-    return replace(experiment, engine=experiment.engine._replace(chosen=chosen, threads=threads))
+    """The experiment with what was chosen for it, so that it runs again in the very same way."""
+    chosen = {"threads": torch.get_num_threads(), "chosen": text_of(loop.engine.settings)}
+    return replace(experiment, engine=experiment.engine | chosen)
 
 
 def _write_notes(folder: Path, loop: Loop, rounds: int) -> None:
@@ -155,7 +163,7 @@ def checkpoint(loop: Loop, folder: Path) -> None:
         "round": round,
         "server": server,
         "states": loop.engine.dump(),
-        "settings": [tuple(s) for s in loop.engine.settings],
+        "settings": [s.text() for s in loop.engine.settings],
     }
     save_checkpoint(folder, loop.done, tree, {METRICS: loop.table.write})
 
@@ -164,6 +172,6 @@ def restore(loop: Loop, folder: Path) -> None:
     """Put a run where a checkpoint says."""
     tree = load_checkpoint(folder)
     loop.position = Position(tree["stage"], tree["round"], tree["server"])
-    loop.engine.settings = [Settings(*s) for s in tree["settings"]]
+    loop.engine.use([Settings.read(text) for text in tree["settings"]])
     loop.engine.restore(tree["states"], tree["stage"])
     loop.table = Table.read(folder / METRICS)

@@ -15,7 +15,7 @@ from coterie.core.method import Facts, Method, Stage
 from coterie.core.notes import check_client_notes, check_server_notes, merge
 from coterie.core.rng import stream
 from coterie.data.federation import Federation
-from coterie.engines.base import Engine, Measured, Moment, Traffic
+from coterie.engines.base import Engine, Measured, Moment, Traffic, Trip
 from coterie.experiment.schedule import Schedule
 from coterie.results.table import EVERYONE, Table
 
@@ -26,6 +26,9 @@ class Position(NamedTuple):
     stage: int
     round: int  # rounds of this stage that are done
     server: Any
+
+
+Answers = Mapping[tuple[str, int, int], set[int]]  # (stage, round, exchange): who answered
 
 
 class RoundReport(NamedTuple):
@@ -54,8 +57,16 @@ def facts(federation: Federation, models: Sequence[Any], architecture: np.ndarra
     )
 
 
+def lengths(program: Sequence[Stage], schedule: Schedule) -> list[int]:
+    """The rounds of each stage."""
+    return [schedule.rounds if stage.rounds is None else stage.rounds for stage in program]
+
+
 class Loop:
-    """A run under way: `go()` plays it to the end; `position`, `table` and the engine's states are all it is."""
+    """A run under way: `go()` plays it to the end.
+
+    `position`, `table` and the engine's states are all it is.
+    """
 
     def __init__(
         self,
@@ -63,8 +74,7 @@ class Loop:
         federation: Federation,
         schedule: Schedule,
         seed: int,
-        position: Position | None = None,
-        answers: Mapping[tuple[str, int, int], set[int]] | None = None,  # (stage, round, exchange): who answered, to play again
+        answers: Answers | None = None,  # who answered, to play a run again
     ):
         self.answers = answers
         self.engine, self.federation, self.schedule, self.seed = engine, federation, schedule, seed
@@ -73,10 +83,8 @@ class Loop:
         self.everyone = list(range(federation.clients))
         self.table = Table()
         first = self.program[0].method
-        self.position = position or Position(0, 0, first.init(stream(seed, "init"), self.facts))
-        self.engine.stage = self.position.stage
-        self.lengths = [schedule.rounds if s.rounds is None else s.rounds for s in self.program]
-        self.engine.rounds = sum(self.lengths)
+        self.position = Position(0, 0, first.init(stream(seed, "init"), self.facts))
+        self.lengths = lengths(self.program, schedule)
         self.describes = merge(s.method.describes for program in engine.programs for s in program)
         self.server_notes()  # a note without a meaning is refused before the first round
 
@@ -114,10 +122,18 @@ class Loop:
         traffic = Traffic()
         for k, exchange in enumerate(stage.method.round):
             send = self._sender(exchange.send, server, stage.name, number, k)
-            storage = frozenset(t.untyped_storage().data_ptr() for t in pytree.tree_leaves(server) if isinstance(t, torch.Tensor))
             if self.answers is not None:
                 answered = self.answers.get((stage.name, number, k), set())
-            replies, cost, took_part = self.engine.exchange(k, when, asked, send, answered, averaged, storage)
+            trip = Trip(
+                number=k,
+                when=when,
+                clients=asked,
+                send=send,
+                answered=answered,
+                averaged=averaged,
+                shared=_storage(server),
+            )
+            replies, cost, took_part = self.engine.exchange(trip)
             traffic = traffic.plus(cost)
             if not len(replies.ids):
                 break  # nothing reached the server: it has nothing to base the next exchange on
@@ -182,13 +198,20 @@ class Loop:
         method, server = self.program[self.position.stage].method, self.position.server
         for _ in range(new - old):
             server = method.admit(server) if method.admit else server
-        self.engine.take(federation)
         more = np.arange(old, new) % len(self.engine.models)
-        self.engine.architecture = np.concatenate([self.engine.architecture, more])
+        self.engine.take(federation, np.concatenate([self.engine.architecture, more]))
         self.federation, self.everyone = federation, list(range(new))
         self.position = self.position._replace(server=server)
         came = self.everyone[old:]
-        self.engine.exchange(0, self.when(), came, self.payload(), set(came), set())
+        trip = Trip(
+            number=0,
+            when=self.when(),
+            clients=came,
+            send=self.payload(),
+            answered=set(came),
+            averaged=set(),
+        )
+        self.engine.exchange(trip)
 
     def payload(self) -> Callable[[int], Any]:
         """What the server would send now, for evaluation; not counted as traffic."""
@@ -212,3 +235,9 @@ class Loop:
         notes = {k: torch.as_tensor(v) for k, v in method.notes(self.position.server).items()} if method.notes else {}
         check_server_notes(notes, self.describes, self.federation.clients)
         return notes
+
+
+def _storage(server: Any) -> frozenset[int]:
+    """The addresses of the server's own memory."""
+    leaves = (t for t in pytree.tree_leaves(server) if isinstance(t, torch.Tensor))
+    return frozenset(t.untyped_storage().data_ptr() for t in leaves)

@@ -1,101 +1,133 @@
-"""Choose how clients run by timing a few real steps."""
+"""Choose how clients run by timing a few real steps on copies of what they hold."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
 
-from coterie.core.method import Exchange
+from coterie.core.method import Exchange, Tree
+from coterie.engines.base import Moment
+from coterie.engines.local.batches import Counts, Feed
+from coterie.engines.local.stacks import channels_last, copied, lift, share
 from coterie.engines.local.steps import Stepper
-
-if TYPE_CHECKING:
-    from coterie.engines.base import Moment, Send, Settings
-    from coterie.engines.local.engine import LocalEngine
+from coterie.engines.local.work import run_pass
+from coterie.engines.settings import Settings
 
 WIDTHS = (16, 64, 256)
-MEMORY = 2**30  # bytes a chunk of models may take, several copies counted
+MEMORY = 2**30  # bytes that the models of a chunk may take, several copies counted
 REPAID = 60.0  # seconds of eager work from which compiling is worth its time
 
 
 def fits(size: int, copies: int = 1) -> int:
-    """Clients a chunk whose models of so many parameters fit the memory."""
+    """The number of clients per chunk whose models fit into memory."""
     return max(1, MEMORY // (8 * 4 * size * copies))
 
 
-def choose(
-    engine: LocalEngine,
-    a: int,
-    exchange: Exchange,
-    when: Moment,
-    clients: Sequence[int],
-    send: Send,
-    counts: dict[int, int] | None,
-) -> Settings:
-    """Fill what the settings leave open: path and width by eager timing, then compile where the run is long enough."""
-    given = engine.settings[a]
-    planned = [k for k, p in enumerate(exchange.passes) if p.plan and engine._steps(p.plan, clients[0], counts)]
-    most = fits(engine.models[a].size, exchange.copies)
-    widths = [given.width] if given.width else sorted({min(w, len(clients), most) for w in WIDTHS})
-    if not planned:  # nothing to time: an exchange without steps
-        path = given.path if given.path != "auto" else "vectorized"
-        return given._replace(path=path, width=widths[-1], compile="no" if given.compile == "auto" else given.compile)
-    trial = _Trial(engine, a, exchange, planned[0], when, clients, send, counts)
-    times: dict[tuple[str, int], float] = {}
-    if given.path != "sequential":
-        times |= {("vectorized", w): trial.seconds("vectorized", w, False) for w in widths}
-    if given.path != "vectorized":
-        times["sequential", widths[-1]] = trial.seconds("sequential", 1, False)
-    path, width = min(times, key=lambda k: times[k])
+class Case(NamedTuple):
+    """The first exchange of an architecture's clients, on which its settings are chosen."""
+
+    given: Settings
+    exchange: Exchange
+    when: Moment
+    clients: list[int]  # most steps first
+    ready: Callable[[list[int]], tuple[list[Tree], Tree]]  # clients -> payloads, stacked states
+    feed: Feed
+    counts: Counts
+    size: int  # parameters of the network
+    rounds: int  # of the whole run
+
+    def steps(self, clients: list[int]) -> int:
+        """The steps of some clients in this exchange."""
+        plans = [p.plan for p in self.exchange.passes if p.plan]
+        return sum(self.feed.steps(plan, i, self.counts) for plan in plans for i in clients)
+
+    @property
+    def timed(self) -> int | None:
+        """The first pass with steps; None where there is nothing to time."""
+        for k, p in enumerate(self.exchange.passes):
+            if p.plan and self.feed.steps(p.plan, self.clients[0], self.counts):
+                return k
+        return None
+
+    @property
+    def widths(self) -> list[int]:
+        """The widths to try."""
+        most = fits(self.size, self.exchange.copies)
+        tried = sorted({min(w, len(self.clients), most) for w in WIDTHS})
+        return [self.given.width] if self.given.width else tried
+
+
+class Choice(NamedTuple):
+    """What suits the clients best."""
+
+    settings: Settings
+    threads: int | None = None  # of this process; None: not chosen here
+
+
+def choose(case: Case, free_threads: bool) -> Choice:
+    """Fill what the settings leave open: path and width by eager timing, then threads and compiling."""
+    given, number = case.given, case.timed
+    if number is None:
+        return Choice(_filled(given, Settings("vectorized", case.widths[-1], "no")))
+    path, width, eager = _fastest(case, number)
     chunk = width if path == "vectorized" else 1
-    steps = sum(engine._steps(p.plan, i, counts) for p in exchange.passes if p.plan for i in clients)
-    long = times[path, width] * steps * engine.rounds > REPAID
-    if engine.free_threads and torch.get_num_threads() > 1:
-        many = torch.get_num_threads()
-        torch.set_num_threads(1)
-        alone = trial.seconds(path, chunk, False)
-        # small networks lose more to waiting than they gain, and on a busy machine threads cost most: they must earn their
-        # keep, but for a long run, which is compiled, one thread must be clearly better
-        if alone > (0.8 if long else 1.25) * times[path, width]:
-            torch.set_num_threads(many)
-        else:
-            times[path, width] = alone
-    engine.free_threads = False
-    compile_ = given.compile
-    if compile_ == "auto":
-        compile_ = "yes" if long and trial.seconds(path, chunk, True) < times[path, width] else "no"
-    return given._replace(path=path, width=width, compile=compile_)
+    long = eager * case.steps(case.clients) * case.rounds > REPAID
+    threads = torch.get_num_threads()
+    if free_threads and threads > 1:
+        with _threads(1):
+            alone = seconds(case, number, path, chunk, False)
+        # Small networks lose more to waiting than they gain, and on a busy machine threads cost
+        # most: they must earn their keep, but for a long run, which is compiled, one thread must be
+        # clearly better.
+        if alone <= (0.8 if long else 1.25) * eager:
+            threads, eager = 1, alone
+    faster = False
+    if long and given.compile == "auto":
+        with _threads(threads):
+            faster = seconds(case, number, path, chunk, True) < eager
+    found = _filled(given, Settings(path, width, "yes" if faster else "no"))
+    return Choice(found, threads if free_threads else None)
 
 
-class _Trial:
-    """Times the first pass with steps on real clients; nothing it computes is kept."""
+def _filled(given: Settings, found: Settings) -> Settings:
+    """The given settings, with what was found where they are open."""
+    return Settings(
+        path=found.path if given.path == "auto" else given.path,
+        width=given.width or found.width,
+        compile=found.compile if given.compile == "auto" else given.compile,
+    )
 
-    def __init__(self, engine: Any, a: int, exchange: Any, number: int, when: Any, clients: Any, send: Any, counts: Any):
-        self.engine, self.a, self.exchange, self.number = engine, a, exchange, number
-        self.when, self.clients, self.send, self.counts = when, clients, send, counts
 
-    def seconds(self, path: str, width: int, compiled: bool) -> float:
-        """Seconds a client-step, the best of three short runs after a warm-up."""
-        from coterie.engines.local.engine import channels_last, lift, share
-        from coterie.engines.local.states import tensors
+def _fastest(case: Case, number: int) -> tuple[Any, int, float]:
+    """The path and width with the fewest seconds per client-step, and those seconds."""
+    times: dict[tuple[str, int], float] = {}
+    if case.given.path != "sequential":
+        for width in case.widths:
+            times["vectorized", width] = seconds(case, number, "vectorized", width, False)
+    if case.given.path != "vectorized":
+        times["sequential", case.widths[-1]] = seconds(case, number, "sequential", 1, False)
+    path, width = min(times, key=lambda k: times[k])
+    return path, width, times[path, width]
 
-        engine, chunk = self.engine, list(self.clients[:width])
-        stepper = Stepper(path == "vectorized", compiled)
-        payloads = [tensors(self.send(i)) for i in chunk]
-        state = engine._gather(self.a, chunk, payloads, self.exchange)
-        if stepper.vectorized:
-            payload, dims = share(payloads)
-            carry = lift(self.exchange.start, len(chunk), 0, dims)(state, payload)
-        else:
-            state, payload = channels_last(pytree.tree_map(lambda t: t[0], state)), channels_last(payloads[0])
-            carry = self.exchange.start(state, payload)
-        for work in self.exchange.passes[: self.number]:
-            carry, _ = engine.run_pass(stepper, work, "trial", self.when, chunk, carry, self.counts, limit=1)
-        work = self.exchange.passes[self.number]
-        batches, each = engine.batches(stepper, work.plan, "trial", self.when, chunk, self.counts)
+
+def seconds(case: Case, number: int, path: str, width: int, compiled: bool) -> float:
+    """Seconds per client-step of one pass, the best of three short runs after a warm-up.
+
+    Everything happens on copies and with a stepper of its own; nothing that is computed is kept.
+    """
+    stepper, chunk = Stepper(path == "vectorized", compiled), case.clients[:width]
+    with torch.random.fork_rng(devices=[]):
+        carry = _started(case, stepper, chunk)
+        for p in case.exchange.passes[:number]:
+            carry, _ = run_pass(case.feed, stepper, p, "trial", case.when, chunk, carry, case.counts, limit=1)
+        work = case.exchange.passes[number]
+        assert work.plan is not None
+        batches, each = case.feed.batches(work.plan, "trial", case.when, chunk, case.counts, stepper.vectorized)
         count = min(max(each), 4 if stepper.vectorized else 10)
         try:
             carry = stepper.loop(work.step, carry, batches, count)
@@ -107,5 +139,27 @@ class _Trial:
         except (RuntimeError, NotImplementedError):
             if path == "sequential" and not compiled:
                 raise
-            return float("inf")  # this network cannot be stacked, or there is no compiler: the other path is taken
-        return best / (count * (width if stepper.vectorized else 1))
+            # This network cannot be stacked, or there is no compiler: the other path is taken.
+            return float("inf")
+    return best / (count * (width if stepper.vectorized else 1))
+
+
+def _started(case: Case, stepper: Stepper, chunk: list[int]) -> Tree:
+    """The carry of a chunk at the start of the exchange, in memory of its own."""
+    payloads, states = copied(case.ready(chunk))
+    if stepper.vectorized:
+        payload, dims = share(payloads)
+        return lift(case.exchange.start, len(chunk), 0, dims)(states, payload)
+    state = channels_last(pytree.tree_map(lambda t: t[0], states))
+    return case.exchange.start(state, channels_last(payloads[0]))
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """So many threads in this process, and then as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,70 +1,67 @@
-"""The local engine: one process, clients of one architecture stacked and vectorized, or one after another."""
+"""The local engine: all clients in one process, stacked and vectorized, or one after another."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
+from collections.abc import Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from coterie.analysis.scores import MORE, scores
-from coterie.core import rng as streams
-from coterie.core.method import Batch, Exchange, Pass, Plan, Tree
-from coterie.core.point import Point, pick, stack
+from coterie.core.method import Exchange, Tree
+from coterie.core.point import pick, stack
+from coterie.core.rng import stream
 from coterie.data.federation import Federation
-from coterie.engines.base import Effort, Engine, Measured, Moment, Outcome, Send, Settings, Traffic, Uploads, bytes_down, bytes_up
-from coterie.engines.local.batches import FULL, batch_rows, count_steps, draw
-from coterie.engines.local.choose import choose, fits
+from coterie.engines.base import (
+    PARTS,
+    Engine,
+    Measured,
+    Moment,
+    Outcome,
+    Predictions,
+    Send,
+    Setup,
+    Traffic,
+    Trip,
+    Uploads,
+    Views,
+    bytes_down,
+    bytes_up,
+)
+from coterie.engines.local.batches import Counts, Feed
+from coterie.engines.local.choose import Case, choose, fits
+from coterie.engines.local.evaluate import evaluate, predicted
+from coterie.engines.local.stacks import balanced, lift, share
 from coterie.engines.local.states import States, tensors
 from coterie.engines.local.steps import Stepper
+from coterie.engines.local.work import Task, Worked, perform
+from coterie.engines.settings import Settings
+
+UNCHOSEN = Settings("vectorized", 16, "no")  # to evaluate before the first round
 
 
-class Part(NamedTuple):
-    """One part (train, validation, test, public) of all clients as one list of rows."""
-
-    rows: Tensor  # [total]
-    first: np.ndarray  # [N]
-    counts: np.ndarray  # [N]
-    largest: int
-
-    @classmethod
-    def of(cls, lists: Sequence[np.ndarray]) -> Part:
-        counts = np.array([len(rows) for rows in lists], dtype=np.int64)
-        rows = np.concatenate(lists) if len(lists) else np.zeros(0, dtype=np.int64)
-        return cls(torch.as_tensor(rows, dtype=torch.int64), np.cumsum(counts) - counts, counts, int(counts.max(initial=0)))
-
-
-class Worked(NamedTuple):
-    """What a chunk of clients made of one exchange; nothing of it is stored yet."""
+class Crowd(NamedTuple):
+    """The clients of one architecture that take part in an exchange, most steps first."""
 
     architecture: int
+    exchange: Exchange
     clients: list[int]
-    payloads: list[Tree]
-    state: Tree  # [m, ...]
-    upload: Tree  # [m, ...]
-    effort: Effort
+    counts: Counts
 
 
 class LocalEngine(Engine):
     """All clients in this process."""
 
-    def __init__(self, *given: Any, **named: Any):
-        super().__init__(*given, **named)
-        self.states = [States() for _ in self.models]
-        self.free_threads = False  # whether the number of threads may be chosen
+    def __init__(self, setup: Setup, free_threads: bool = False):
+        self._free_threads = free_threads  # whether the number of threads may be chosen
         self._steppers: dict[Any, Stepper] = {}
+        self.states = [States() for _ in setup.models]
+        super().__init__(setup)
 
-    def take(self, federation: Federation) -> None:
-        super().take(federation)
-        dtype = torch.get_default_dtype()
-        self.x = federation.x.to(dtype) if federation.x.is_floating_point() else federation.x
-        self.y = federation.y.to(dtype) if federation.y.is_floating_point() else federation.y
-        self.parts = {name: Part.of(getattr(federation, name)) for name in ("train", "validation", "test")}
+    def take(self, federation: Federation, architecture: np.ndarray) -> None:
+        super().take(federation, architecture)
+        self.feed = Feed.of(federation, self.seed)
 
     def enter(self, stage: int) -> None:
         self.stage = stage
@@ -78,6 +75,7 @@ class LocalEngine(Engine):
 
     def restore(self, dumped: Tree, stage: int) -> None:
         self.stage = stage
+        self.states = [States() for _ in self.models]
         for store, (clients, stacked) in zip(self.states, dumped, strict=True):
             if clients:
                 store.scatter(clients, stacked)
@@ -85,249 +83,182 @@ class LocalEngine(Engine):
     # One trip to the clients and back
 
     @torch.no_grad()
-    def exchange(
-        self,
-        index: int,
-        when: Moment,
-        clients: Sequence[int],
-        send: Send,
-        answered: set[int],
-        averaged: set[int],
-        shared: frozenset[int] = frozenset(),
-    ) -> Outcome:
+    def exchange(self, trip: Trip) -> Outcome:
         uploads: list[Uploads] = []
         traffic = Traffic()
         sent: set[Any] = set()
-        for a, chunk, payloads, state, upload, effort in self.work(index, when, clients, send):
-            kept = [k for k, i in enumerate(chunk) if i in answered]
-            reached = [k for k in kept if chunk[k] in averaged]
-            if kept:
-                self.states[a].scatter([chunk[k] for k in kept], pick(state, kept))
+        for worked in self.work(trip):
+            a, chunk, upload = worked.architecture, worked.clients, worked.upload
+            kept = self.keep(worked, trip.answered)
+            reached = [k for k in kept if chunk[k] in trip.averaged]
             if reached:
                 uploads.append(Uploads(a, [chunk[k] for k in reached], pick(upload, reached)))
-            down = bytes_down(payloads, sent, shared)
-            traffic = traffic.plus(down._replace(up=bytes_up(upload, len(reached)), **effort._asdict()))
-        return Outcome(self.replies(uploads, when), traffic, set(clients) & answered)
+            down = bytes_down(worked.payloads, sent, trip.shared)
+            up = bytes_up(upload, len(reached))
+            traffic = traffic.plus(down._replace(up=up, **worked.effort._asdict()))
+        replies = self.replies(uploads, trip.when)
+        return Outcome(replies, traffic, set(trip.clients) & trip.answered)
+
+    def keep(self, worked: Worked, answered: Set[int]) -> list[int]:
+        """Store the new states of the clients that answered; their places in the chunk."""
+        kept = [k for k, i in enumerate(worked.clients) if i in answered]
+        if kept:
+            clients = [worked.clients[k] for k in kept]
+            self.states[worked.architecture].scatter(clients, pick(worked.state, kept))
+        return kept
 
     @torch.no_grad()
-    def work(self, index: int, when: Moment, clients: Sequence[int], send: Send) -> Iterator[Worked]:
+    def work(self, trip: Trip) -> Iterator[Worked]:
         """Clients' new states and uploads, chunk by chunk; whoever asked decides what is kept."""
-        for a, chunk, payloads, counts in self._chunks(index, when, clients, send):
-            exchange = self.method(a).round[index]
-            states = self._gather(a, chunk, payloads, exchange)
-            state, upload, effort = self._work(self.settings[a], exchange, when, chunk, states, payloads, counts, index)
-            if pytree.tree_structure(state) != pytree.tree_structure(states):
-                raise TypeError("a client's state must keep the structure that `join` gave it")
-            yield Worked(a, chunk, payloads, state, upload, effort)
-
-    def _chunks(
-        self, index: int, when: Moment, clients: Sequence[int], send: Send
-    ) -> Iterator[tuple[int, list[int], list[Tree], dict[int, int] | None]]:
-        """Clients of one architecture, most steps first, so that little work is padding."""
         for a in range(len(self.models)):
-            mine = [i for i in sorted(clients) if self.architecture[i] == a]
-            if not mine:
+            crowd = self._crowd(a, trip)
+            if not crowd.clients:
                 continue
-            exchange = self.method(a).round[index]
-            counts = self._adaptive(a, exchange, when, mine, send) if exchange.steps else None
-            mine.sort(key=lambda i: -sum(self._steps(p.plan, i, counts) for p in exchange.passes if p.plan))
-            if self.settings[a].open:
-                self.settings[a] = choose(self, a, exchange, when, mine, send, counts)
-            width = self.settings[a].width
-            if exchange.copies > 1:  # the width was chosen for another exchange
-                width = min(width, fits(self.models[a].size, exchange.copies))
-            for chunk in balanced(mine, width):
-                yield a, chunk, [tensors(send(i)) for i in chunk], counts
+            self._settle(crowd, trip)
+            for chunk in balanced(crowd.clients, self._width(crowd)):
+                payloads = [tensors(trip.send(i)) for i in chunk]
+                before = self._gather(a, chunk, payloads, crowd.exchange)
+                task = Task(
+                    exchange=crowd.exchange,
+                    number=trip.number,
+                    when=trip.when,
+                    clients=chunk,
+                    states=before,
+                    payloads=payloads,
+                    counts=crowd.counts,
+                )
+                state, upload, effort = perform(task, self._stepper(self.settings[a]), self.feed)
+                if pytree.tree_structure(state) != pytree.tree_structure(before):
+                    raise TypeError("a client's state must keep the structure that `join` gave it")
+                yield Worked(
+                    architecture=a,
+                    clients=chunk,
+                    payloads=payloads,
+                    state=state,
+                    upload=upload,
+                    effort=effort,
+                )
 
-    def _steps(self, plan: Plan, client: int, counts: dict[int, int] | None) -> int:
-        if plan.adaptive and counts is not None:
-            return counts[client]
-        if plan.part == "public":
-            return count_steps(plan, plan.draw or len(self.public.x) if self.public else 0)
-        return count_steps(plan, int(self.parts[plan.part].counts[client]))
+    @torch.no_grad()
+    def choose(self, trip: Trip) -> list[Settings]:
+        """The settings that suit the clients of a trip, what was open being chosen by timing."""
+        for a in range(len(self.models)):
+            crowd = self._crowd(a, trip)
+            if crowd.clients:
+                self._settle(crowd, trip)
+        return self.settings
 
-    def _adaptive(self, a: int, exchange: Exchange, when: Moment, clients: list[int], send: Send) -> dict[int, int]:
+    def _crowd(self, a: int, trip: Trip) -> Crowd:
+        """The clients of one architecture, most steps first, so that little work is padding."""
+        exchange = self.method(a).round[trip.number]
+        mine = [i for i in sorted(trip.clients) if self.architecture[i] == a]
+        counts = self._adaptive(a, exchange, mine, trip.send) if exchange.steps else None
+        plans = [p.plan for p in exchange.passes if p.plan]
+        mine.sort(key=lambda i: -sum(self.feed.steps(plan, i, counts) for plan in plans))
+        return Crowd(a, exchange, mine, counts)
+
+    def _adaptive(self, a: int, exchange: Exchange, clients: list[int], send: Send) -> Counts:
+        """The number of steps of each client, as the method decides on it."""
         assert exchange.steps is not None
         counts = {}
         for i in clients:
             payload = tensors(send(i))
             state = self._state(a, i, payload, exchange)
-            counts[i] = int(exchange.steps(state, payload, self._rows(i)))
+            counts[i] = int(exchange.steps(state, payload, self.feed.training_rows(i)))
         return counts
 
-    def _rows(self, client: int) -> Tensor:
-        return torch.tensor(int(self.parts["train"].counts[client]))
+    def _settle(self, crowd: Crowd, trip: Trip) -> None:
+        """Choose what the settings of an architecture leave open."""
+        a = crowd.architecture
+        if not self.settings[a].open:
+            return
+
+        def ready(clients: list[int]) -> tuple[list[Tree], Tree]:
+            payloads = [tensors(trip.send(i)) for i in clients]
+            return payloads, self._gather(a, clients, payloads, crowd.exchange)
+
+        case = Case(
+            given=self.settings[a],
+            exchange=crowd.exchange,
+            when=trip.when,
+            clients=crowd.clients,
+            ready=ready,
+            feed=self.feed,
+            counts=crowd.counts,
+            size=self.models[a].size,
+            rounds=self.rounds,
+        )
+        choice = choose(case, self._free_threads)
+        self.settings[a] = choice.settings
+        if choice.threads is not None:
+            torch.set_num_threads(choice.threads)
+            self._free_threads = False
+
+    def _width(self, crowd: Crowd) -> int:
+        """Clients per chunk; where clients train several models, the width was chosen for another exchange."""
+        width, copies = self.settings[crowd.architecture].width, crowd.exchange.copies
+        size = self.models[crowd.architecture].size
+        return min(width, fits(size, copies)) if copies > 1 else width
 
     def _state(self, a: int, client: int, payload: Tree, exchange: Exchange | None = None) -> Tree:
-        """A client's state as an exchange begins; at first contact what it makes of the payload, not stored yet."""
+        """A client's state as an exchange begins; at first contact what it makes of the payload."""
         if client in self.states[a]:
             state = pick(self.states[a].gather([client]), 0)
         else:
-            state = tensors(self.method(a).join(payload, streams.stream(self.seed, "join", client)))
+            state = tensors(self.method(a).join(payload, stream(self.seed, "join", client)))
         if exchange and exchange.prepare:
-            state = tensors(exchange.prepare(state, payload, self._rows(client)))
+            rows = self.feed.training_rows(client)
+            state = tensors(exchange.prepare(state, payload, rows))
         return state
 
     def _gather(self, a: int, chunk: list[int], payloads: list[Tree], exchange: Exchange | None = None) -> Tree:
+        """The states of a chunk as an exchange begins, stacked; nothing is stored."""
         if all(i in self.states[a] for i in chunk) and not (exchange and exchange.prepare):
             return self.states[a].gather(chunk)
-        return stack([self._state(a, i, payload, exchange) for i, payload in zip(chunk, payloads, strict=True)])
+        pairs = zip(chunk, payloads, strict=True)
+        return stack([self._state(a, i, payload, exchange) for i, payload in pairs])
 
-    def stepper(self, settings: Settings) -> Stepper:
+    def _stepper(self, settings: Settings) -> Stepper:
         key = (settings.path, settings.compile)
         if key not in self._steppers:
-            self._steppers[key] = Stepper(settings.path == "vectorized", settings.compile == "yes")
+            self._steppers[key] = Stepper(key[0] == "vectorized", key[1] == "yes")
         return self._steppers[key]
-
-    def _work(
-        self,
-        settings: Settings,
-        exchange: Exchange,
-        when: Moment,
-        chunk: list[int],
-        states: Tree,
-        payloads: list[Tree],
-        counts: dict[int, int] | None,
-        index: int,
-    ) -> tuple[Tree, Tree, Effort]:
-        """New states and uploads of a chunk, stacked, and what it took."""
-        stepper = self.stepper(settings)
-        if stepper.vectorized:
-            return self._client(stepper, exchange, when, chunk, states, payloads, counts, index)
-        alone = [
-            self._client(stepper, exchange, when, [i], pick(states, k), payloads[k], counts, index) for k, i in enumerate(chunk)
-        ]
-        effort = reduce(Effort.plus, (e for _, _, e in alone))
-        return stack([s for s, _, _ in alone]), stack([u for _, u, _ in alone]), effort
-
-    def _client(
-        self,
-        stepper: Stepper,
-        exchange: Exchange,
-        when: Moment,
-        chunk: list[int],
-        state: Tree,
-        payload: Any,
-        counts: dict[int, int] | None,
-        index: int,
-    ) -> tuple[Tree, Tree, Effort]:
-        """Start, passes and finish for stacked clients, or for one alone."""
-        start, finish = exchange.start, exchange.finish
-        if stepper.vectorized:
-            payload, dims = share(payload)
-            start, finish = lift(start, len(chunk), 0, dims), lift(finish, len(chunk), 0, 0, dims)
-        else:
-            state, payload = channels_last(state), channels_last(payload)
-        carry = start(state, payload)
-        effort = Effort()
-        for number, work in enumerate(exchange.passes):
-            carry, taken = self.run_pass(stepper, work, self._ordinal(exchange, index, number), when, chunk, carry, counts)
-            effort = effort.plus(Effort(taken, taken * stepper.gradients.get(work.step, 0) * exchange.copies))
-        state, upload = finish(carry, state, payload)
-        return tensors(state), tensors(upload), effort
-
-    def _ordinal(self, exchange: Exchange, index: int, number: int) -> str:
-        """Names a pass by its part and place among the round's passes on that part: methods share streams where they can."""
-        plan = exchange.passes[number].plan
-        if plan is None:
-            return ""
-        before = sum(1 for p in exchange.passes[:number] if p.plan and p.plan.part == plan.part)
-        return f"{plan.part}-{before}" if plan.part != "public" else f"public-{index}-{before}"
-
-    def run_pass(
-        self,
-        stepper: Stepper,
-        work: Pass,
-        label: str,
-        when: Moment,
-        chunk: list[int],
-        carry: Tree,
-        counts: dict[int, int] | None = None,
-        limit: int | None = None,
-    ) -> tuple[Tree, int]:
-        """One pass over the batches of stacked clients, or of one alone; the number of client-steps."""
-        if work.plan is None:
-            return stepper.once(work.step, carry), 0
-        batches, each = self.batches(stepper, work.plan, label, when, chunk, counts)
-        count = min(max(each, default=0), limit if limit is not None else sys.maxsize)
-        return stepper.loop(work.step, carry, batches, count), sum(each)
-
-    def batches(
-        self, stepper: Stepper, plan: Plan, label: str, when: Moment, chunk: list[int], counts: dict[int, int] | None
-    ) -> tuple[Callable[[int], tuple[Batch, Tensor | None]], list[int]]:
-        """The batch of step s for every client of the chunk, and how many steps each takes."""
-        x, y, part, sizes = self._source(plan, when, chunk)
-        rows = batch_rows(plan, part.largest)
-        draws = []
-        for i, n in zip(chunk, sizes, strict=True):
-            rng = streams.stream(self.seed, when.kind, when.stage, when.round, label, i)
-            steps = self._steps(plan, i, counts) if plan.adaptive else None
-            draws.append(draw(plan, int(n), rows, rng, steps))
-        each = [len(d.places) for d in draws]
-        longest = max(each, default=0)
-        places = np.full((len(chunk), longest, plan.batches, rows), -1, dtype=np.int32)
-        for k, d in enumerate(draws):
-            places[k, : each[k]] = d.places
-        where = torch.from_numpy(places).long()
-        first = torch.as_tensor(part.first if plan.part == "public" else part.first[chunk])
-        first = first.reshape(-1, *(1,) * (1 if plan.batches == 1 else 2))
-        keys = torch.tensor([d.key for d in draws])
-        several = keys[:, None] * plan.batches + torch.arange(plan.batches)  # a key for each of several batches a step
-        each_tensor, shortest = torch.tensor(each), min(each, default=0)
-        outside = plan.draw or part.largest
-        dtype = torch.get_default_dtype()
-
-        def at(s: int) -> tuple[Batch, Tensor | None]:
-            place, key = (where[:, s, 0], keys + s) if plan.batches == 1 else (where[:, s], several + s * plan.batches)
-            real = place >= 0
-            index = part.rows[first + place.clamp(min=0)] if len(part.rows) else place.clamp(min=0)
-            if not stepper.vectorized:
-                index, real, place, key = index[0], real[0], place[0], key[0]
-            flat_index = index.reshape(-1)
-            batch = Batch(
-                x.index_select(0, flat_index).reshape(*index.shape, *x.shape[1:]),
-                y.index_select(0, flat_index).reshape(*index.shape, *y.shape[1:]),
-                real.to(dtype),
-                torch.where(real, place, outside),
-                key,
-            )
-            if s < shortest:
-                return batch if stepper.vectorized else channels_last(batch), None
-            return batch if stepper.vectorized else channels_last(batch), each_tensor > s
-
-        return at, each
-
-    def _source(self, plan: Plan, when: Moment, chunk: list[int]) -> tuple[Tensor, Tensor, Part, np.ndarray]:
-        if plan.part != "public":
-            part = self.parts[plan.part]
-            return self.x, self.y, part, part.counts[chunk]
-        picked = self.public_draw(when, plan.draw)
-        part = Part(torch.as_tensor(picked), np.zeros(1, dtype=np.int64), np.array([len(picked)]), len(picked))
-        dtype = self.x.dtype if self.x.is_floating_point() else torch.get_default_dtype()
-        return *self.public_rows(dtype), part, np.full(len(chunk), len(picked))
 
     # Evaluation
 
     def _closed(self, a: int) -> Settings:
-        """Settings to evaluate with; nothing has been chosen before the first round."""
-        return Settings("vectorized", 16, "no") if self.settings[a].open else self.settings[a]._replace(compile="no")
+        """The settings to evaluate with."""
+        given = self.settings[a]
+        return UNCHOSEN if given.open else given._replace(compile="no")
 
     @torch.no_grad()
-    def points(self, clients: Sequence[int], send: Send, when: Moment) -> Iterator[tuple[int, list[int], dict[str, Point]]]:
+    def points(self, clients: Sequence[int], send: Send, when: Moment) -> Views:
         for a in range(len(self.models)):
-            method, settings = self.method(a), self._closed(a)
-            for chunk in balanced([i for i in sorted(clients) if self.architecture[i] == a], settings.width):
-                payloads = [tensors(send(i)) for i in chunk]
-                state = self._gather(a, chunk, payloads)
-                payload, dims = share(payloads)
-                views = {k: lift(f, len(chunk), 0, dims)(state, payload) for k, f in method.views.items()}
-                if method.personalize:
-                    if method.personalize.prepare:
-                        state = self._gather(a, chunk, payloads, method.personalize)
-                    moment = when._replace(kind="personalize")
-                    state, _, _ = self._work(settings, method.personalize, moment, chunk, state, payloads, None, 0)
-                own = lift(method.personal, len(chunk), 0, dims)(state, payload)
-                yield a, chunk, {"personal": own, **views}
+            mine = [i for i in sorted(clients) if self.architecture[i] == a]
+            for chunk in balanced(mine, self._closed(a).width):
+                yield a, chunk, self._views(a, chunk, send, when)
+
+    def _views(self, a: int, chunk: list[int], send: Send, when: Moment) -> dict[str, Any]:
+        """The own models and other views of a chunk, stacked."""
+        method = self.method(a)
+        payloads = [tensors(send(i)) for i in chunk]
+        state = self._gather(a, chunk, payloads)
+        payload, dims = share(payloads)
+        views = {k: lift(f, len(chunk), 0, dims)(state, payload) for k, f in method.views.items()}
+        if method.personalize:
+            if method.personalize.prepare:
+                state = self._gather(a, chunk, payloads, method.personalize)
+            task = Task(
+                exchange=method.personalize,
+                number=0,
+                when=when._replace(kind="personalize"),
+                clients=chunk,
+                states=state,
+                payloads=payloads,
+            )
+            state, _, _ = perform(task, self._stepper(self._closed(a)), self.feed)
+        own = lift(method.personal, len(chunk), 0, dims)(state, payload)
+        return {"personal": own, **views}
 
     @torch.no_grad()
     def evaluate(
@@ -335,68 +266,26 @@ class LocalEngine(Engine):
         clients: Sequence[int],
         send: Send,
         when: Moment,
-        parts: Sequence[str] = ("train", "validation", "test"),
+        parts: Sequence[str] = PARTS,
         final: bool = False,
     ) -> Measured:
-        place = {i: k for k, i in enumerate(clients)}
-        out: Measured = {}
-
-        def note(key: tuple[str, str, str], chunk: list[int], values: np.ndarray) -> None:
-            column = out.setdefault(key, np.full(len(clients), np.nan))
-            column[[place[i] for i in chunk]] = values
-
-        for a, chunk, views in self.points(clients, send, when):
-            stepper = self.stepper(self._closed(a))
-            for view, points in views.items():
-                for part in parts:
-                    loss, right = self._measure(self.model_of(a, view), stepper, points, chunk, part)
-                    n = self.parts[part].counts[chunk]
-                    with np.errstate(invalid="ignore", divide="ignore"):
-                        note((view, part, "loss"), chunk, loss / n)
-                        note((view, part, "accuracy"), chunk, right / n)
-            if final and "test" in parts and self.models[a].task != "squared":
-                found = [scores(*self._predicted(a, views["personal"], k, i, "test")) for k, i in enumerate(chunk)]
-                for name in (score.name for score in MORE):
-                    note(("personal", "test", name), chunk, np.array([f[name] for f in found]))
-        return out
+        scored = final and "test" in parts
+        return evaluate(
+            self.points(clients, send, when),
+            clients,
+            self.feed,
+            stepper_of=lambda a: self._stepper(self._closed(a)),
+            model_of=self.model_of,
+            parts=parts,
+            scored=lambda a: scored and self.models[a].task != "squared",
+        )
 
     @torch.no_grad()
-    def predictions(
-        self, clients: Sequence[int], send: Send, when: Moment, part: str
-    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    def predictions(self, clients: Sequence[int], send: Send, when: Moment, part: str) -> Predictions:
         for a, chunk, views in self.points(clients, send, when):
+            model = self.model_of(a, "personal")
             for k, i in enumerate(chunk):
-                yield i, *self._predicted(a, views["personal"], k, i, part)
-
-    def _predicted(self, a: int, points: Point, k: int, client: int, part: str) -> tuple[np.ndarray, np.ndarray]:
-        """Labels and probabilities that the k-th of stacked models gives its client's rows."""
-        rows = self.parts[part]
-        mine = rows.rows[rows.first[client] : rows.first[client] + rows.counts[client]]
-        point, found = pick(points, k), []
-        for block in mine.split(FULL):
-            size = len(block)
-            batch = Batch(self.x[block], self.y[block], torch.ones(size), torch.arange(size), torch.tensor(0))
-            found.append(self.model_of(a, "personal").chances(point, batch))
-        return self.y[mine].numpy(), torch.cat(found).numpy() if found else np.zeros((0, 2))
-
-    def _measure(self, model: Any, stepper: Stepper, points: Point, chunk: list[int], part: str) -> tuple[np.ndarray, np.ndarray]:
-        plan = Plan(part=part, batch=256, shuffle=False)
-
-        def step(carry: tuple[Point, Tensor, Tensor], batch: Batch) -> tuple[Point, Tensor, Tensor]:
-            point, loss, right = carry
-            more_loss, more_right = model.measure(point, batch)
-            return point, loss + more_loss, right + more_right
-
-        zero = torch.zeros(len(chunk))
-        when = Moment("", 0, "measure")
-        if stepper.vectorized:
-            (_, loss, right), _ = self.run_pass(stepper, Pass(step, plan), part, when, chunk, (points, zero, zero))
-            return loss.numpy(), right.numpy()
-        sums = []
-        for k, i in enumerate(chunk):
-            start = (channels_last(pick(points, k)), zero[0], zero[0])
-            sums.append(self.run_pass(stepper, Pass(step, plan), part, when, [i], start)[0][1:])
-        return np.array([float(s[0]) for s in sums]), np.array([float(s[1]) for s in sums])
+                yield i, *predicted(self.feed, model, pick(views["personal"], k), i, part)
 
     def client_notes(self, clients: Sequence[int]) -> dict[str, dict[int, float]]:
         out: dict[str, dict[int, float]] = {}
@@ -412,39 +301,6 @@ class LocalEngine(Engine):
         return out
 
 
-# Trees of many clients
-
-
-def lift(f: Callable[..., Any], width: int, *dims: Tree) -> Callable[..., Any]:
-    """`f` over `width` stacked clients, even where every argument is shared by all of them."""
-    over = torch.func.vmap(lambda _, *arguments: f(*arguments), in_dims=(0, *dims))
-    return lambda *arguments: over(torch.zeros(width), *arguments)
-
-
-def share(payloads: list[Tree]) -> tuple[Tree, Tree]:
-    """Payloads stacked leaf by leaf; a leaf that is the same tensor for all stays single (in_dims None)."""
-    flat = [pytree.tree_flatten(p) for p in payloads]
-    spec = flat[0][1]
-    if any(s != spec for _, s in flat):
-        raise TypeError("payloads of one exchange must have one structure")
-    leaves: list[Tensor] = []
-    dims: list[int | None] = []
-    for column in zip(*(leaves_ for leaves_, _ in flat), strict=True):
-        same = all(t.data_ptr() == column[0].data_ptr() and t.shape == column[0].shape for t in column)
-        leaves.append(column[0] if same else torch.stack(column))
-        dims.append(None if same else 0)
-    return pytree.tree_unflatten(leaves, spec), pytree.tree_unflatten(dims, spec)
-
-
-def channels_last(tree: Tree) -> Tree:
-    """Images and convolutions in the memory order that this kind of processor likes."""
-    return pytree.tree_map(
-        lambda t: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 and t.shape[1] > 1 else t, tree
-    )
-
-
-def balanced(clients: list[int], width: int) -> Iterator[list[int]]:
-    """Chunks of nearly equal size, none wider than `width`."""
-    chunks = -(-len(clients) // max(1, width))
-    for k in range(chunks):
-        yield clients[k * len(clients) // chunks : (k + 1) * len(clients) // chunks]
+def local(setup: Setup, threads: int) -> LocalEngine:
+    """The engine of this process; its threads are chosen where their number is 0."""
+    return LocalEngine(setup, free_threads=not threads)

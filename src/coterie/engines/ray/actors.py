@@ -17,10 +17,10 @@ from torch.utils import _pytree as pytree
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Stage, Tree
-from coterie.core.point import pick
 from coterie.data.federation import Federation, Public
-from coterie.engines.base import Measured, Moment, Send, Settings
+from coterie.engines.base import Measured, Moment, Send, Setup, Trip
 from coterie.engines.local.engine import LocalEngine
+from coterie.engines.settings import Settings
 
 PATIENCE = 60.0  # seconds that a cluster may take to find a core for a new actor
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
@@ -98,6 +98,7 @@ class Job(NamedTuple):
     programs: Sequence[tuple[Stage, ...]]
     public: Public | None
     seed: int
+    rounds: int
     dtype: torch.dtype
 
 
@@ -138,8 +139,17 @@ class Actor:
         torch.set_default_dtype(job.dtype)
         x, y = tensors((shard.federation.x, shard.federation.y))
         federation = shard.federation._replace(x=x, y=y, public=job.public)
-        self.engine = LocalEngine(federation, job.models, job.programs, shard.architecture, job.seed)
-        self.engine.restore([(clients, tensors(stacked)) for clients, stacked in shard.states], shard.stage)
+        setup = Setup(
+            federation=federation,
+            models=job.models,
+            programs=job.programs,
+            architecture=shard.architecture,
+            seed=job.seed,
+            rounds=job.rounds,
+        )
+        self.engine = LocalEngine(setup)
+        held = [(clients, tensors(stacked)) for clients, stacked in shard.states]
+        self.engine.restore(held, shard.stage)
 
     def enter(self, stage: int) -> None:
         self.engine.enter(stage)
@@ -150,30 +160,26 @@ class Actor:
         common: dict[int, np.ndarray],
         parcel: Parcel,
         settings: Sequence[Settings],
-        rounds: int,
         when: Moment,
         *rest: Any,
     ) -> Any:
         """One of the tasks below for the clients of a parcel."""
-        self.engine.settings, self.engine.rounds = list(settings), rounds
+        self.engine.use(settings)
         with torch.no_grad():
             return getattr(self, what)(list(parcel.clients), unpack(common, parcel), when, *rest)
 
     def work(self, clients: list[int], send: Send, when: Moment, index: int, answered: set[int]) -> list[Any]:
-        """An exchange: (architecture, clients, new states, uploads, effort) chunk by chunk; who answers keeps its new state."""
+        """An exchange: (architecture, clients, new states, uploads, effort) chunk by chunk."""
         done = []
-        for a, chunk, _, state, upload, effort in self.engine.work(index, when, clients, send):
-            kept = [k for k, i in enumerate(chunk) if i in answered]
-            if kept:
-                self.engine.states[a].scatter([chunk[k] for k in kept], pick(state, kept))
-            done.append((a, chunk, arrays(state), arrays(upload), effort))
+        for worked in self.engine.work(_trip(index, when, clients, send)):
+            self.engine.keep(worked, answered)
+            state, upload = arrays(worked.state), arrays(worked.upload)
+            done.append((worked.architecture, worked.clients, state, upload, worked.effort))
         return done
 
     def choose(self, clients: list[int], send: Send, when: Moment, index: int) -> list[Settings]:
-        """Settings that suit these clients, by timing."""
-        for _ in self.engine._chunks(index, when, clients, send):
-            pass
-        return self.engine.settings
+        """The settings that suit these clients, by timing."""
+        return self.engine.choose(_trip(index, when, clients, send))
 
     def evaluate(
         self, clients: list[int], send: Send, when: Moment, parts: Sequence[str], final: bool
@@ -185,6 +191,11 @@ class Actor:
 
     def predictions(self, clients: list[int], send: Send, when: Moment, part: str) -> list[Any]:
         return list(self.engine.predictions(clients, send, when, part))
+
+
+def _trip(index: int, when: Moment, clients: list[int], send: Send) -> Trip:
+    """An exchange as an actor sees it: who is kept and averaged is decided elsewhere."""
+    return Trip(number=index, when=when, clients=clients, send=send, answered=set(), averaged=set())
 
 
 # All of them

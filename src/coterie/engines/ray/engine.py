@@ -15,12 +15,34 @@ import torch
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
-from coterie.core.point import Point
 from coterie.data.federation import Federation
-from coterie.engines.base import Measured, Moment, Outcome, Send
+from coterie.engines.base import (
+    PARTS,
+    Measured,
+    Moment,
+    Outcome,
+    Predictions,
+    Send,
+    Setup,
+    Trip,
+    Views,
+)
 from coterie.engines.local import states
-from coterie.engines.local.engine import LocalEngine, Worked, balanced
-from coterie.engines.ray.actors import LOST, Job, Pool, Shard, arrays, knock, pack, ray_module, shard_of, tensors
+from coterie.engines.local.engine import LocalEngine
+from coterie.engines.local.stacks import balanced
+from coterie.engines.local.work import Worked
+from coterie.engines.ray.actors import (
+    LOST,
+    Job,
+    Pool,
+    Shard,
+    arrays,
+    knock,
+    pack,
+    ray_module,
+    shard_of,
+    tensors,
+)
 
 LIVES = 4  # actors that the same work may take down with it
 BLOCK = 1024  # clients whose models or predictions are in this process at once
@@ -58,17 +80,24 @@ def deal(
 class RayEngine(LocalEngine):
     """The local engine with its clients' work done by actors; `pool` gives actors that others use too."""
 
-    def __init__(self, *given: Any, address: str = "", actors: int = 0, threads: int = 0, pool: Pool | None = None, **named: Any):
+    def __init__(
+        self,
+        setup: Setup,
+        address: str = "",
+        actors: int = 0,
+        threads: int = 1,  # per actor
+        pool: Pool | None = None,
+    ):
         if address:  # what is wrong is said before anything runs
             knock(address)
         ray_module(address)
-        self.address, self.count, self.threads = address, actors, threads or 1
+        self._address, self._count, self._threads = address, actors, threads
         self.pool, self._lent = pool, pool is not None
-        self._me, self._answered = object(), set[int]()
-        super().__init__(*given, **named)
+        self._me = object()
+        super().__init__(setup)
 
-    def take(self, federation: Federation) -> None:
-        super().take(federation)
+    def take(self, federation: Federation, architecture: np.ndarray) -> None:
+        super().take(federation, architecture)
         self.federation = federation
         self._forget()
 
@@ -101,14 +130,22 @@ class RayEngine(LocalEngine):
     def _seated(self) -> Pool:
         """The actors, each with its clients."""
         if self.pool is None:
-            self.pool = Pool(self.address, self.count, self.threads, most=self.federation.clients)
+            self.pool = Pool(self._address, self._count, self._threads, most=self.federation.clients)
             self._close = weakref.finalize(self, self.pool.close)
         if self.pool.tenant is not self._me:
             self.pool.tenant = self._me
             self._forget()
         if not self.seat:
             self.seat = deal(range(len(self.sizes)), self._cost(), self.architecture, list(self.pool.actors))
-            self._job = self.pool.ray.put(Job(self.models, self.programs, self.public, self.seed, torch.get_default_dtype()))
+            job = Job(
+                models=self.models,
+                programs=self.programs,
+                public=self.public,
+                seed=self.seed,
+                rounds=self.rounds,
+                dtype=torch.get_default_dtype(),
+            )
+            self._job = self.pool.ray.put(job)
             self._place(self.pool, set(self.seat.values()))
         return self.pool
 
@@ -174,7 +211,7 @@ class RayEngine(LocalEngine):
         common, parcels = pack(payloads, list(groups.values()))
         beside = pool.ray.put(common)
         waiting = {
-            pool.actors[seat].do.remote(what, beside, parcel, self.settings, self.rounds, when, *rest): seat
+            pool.actors[seat].do.remote(what, beside, parcel, self.settings, when, *rest): seat
             for seat, parcel in zip(groups, parcels, strict=True)
         }
         lost = set()
@@ -187,39 +224,39 @@ class RayEngine(LocalEngine):
                 yield found
         return lost
 
-    def exchange(
-        self,
-        index: int,
-        when: Moment,
-        clients: Sequence[int],
-        send: Send,
-        answered: set[int],
-        averaged: set[int],
-        shared: frozenset[int] = frozenset(),
-    ) -> Outcome:
-        self._answered = answered
+    def exchange(self, trip: Trip) -> Outcome:
         try:
-            return super().exchange(index, when, clients, send, answered, averaged, shared)
+            return super().exchange(trip)
         except BaseException:
             self._forget()  # some actors may have gone on
             raise
 
-    def work(self, index: int, when: Moment, clients: Sequence[int], send: Send) -> Iterator[Worked]:
-        payloads = {i: states.tensors(send(i)) for i in sorted(clients)}
-        self._choose(payloads, when, index)
-        for found in self._ask("work", payloads, when, index, self._answered & set(clients)):
+    def work(self, trip: Trip) -> Iterator[Worked]:
+        payloads = {i: states.tensors(trip.send(i)) for i in sorted(trip.clients)}
+        self._close_settings(payloads, trip)
+        answered = trip.answered & set(trip.clients)
+        for found in self._ask("work", payloads, trip.when, trip.number, answered):
             for a, chunk, state, upload, effort in found:
-                yield Worked(a, chunk, [payloads[i] for i in chunk], tensors(state), tensors(upload), effort)
+                yield Worked(
+                    architecture=a,
+                    clients=chunk,
+                    payloads=[payloads[i] for i in chunk],
+                    state=tensors(state),
+                    upload=tensors(upload),
+                    effort=effort,
+                )
 
-    def _choose(self, payloads: dict[int, Tree], when: Moment, index: int) -> None:
-        """Close what is open in the settings: one actor times an architecture, all then run it alike."""
+    def _close_settings(self, payloads: dict[int, Tree], trip: Trip) -> None:
+        """Choose what the settings leave open: one actor times an architecture, all then run it alike."""
         for a, settings in enumerate(self.settings):
             mine = [i for i in payloads if self.architecture[i] == a]
             if not settings.open or not mine:
                 continue
             self._seated()
-            crowds = [[i for i in mine if self.seat[i] == seat] for seat in sorted({self.seat[i] for i in mine})]
-            for found in self._ask("choose", {i: payloads[i] for i in max(crowds, key=len)}, when, index):
+            seats = sorted({self.seat[i] for i in mine})
+            crowds = [[i for i in mine if self.seat[i] == seat] for seat in seats]
+            largest = {i: payloads[i] for i in max(crowds, key=len)}
+            for found in self._ask("choose", largest, trip.when, trip.number):
                 self.settings[a] = found[a]
 
     def evaluate(
@@ -227,7 +264,7 @@ class RayEngine(LocalEngine):
         clients: Sequence[int],
         send: Send,
         when: Moment,
-        parts: Sequence[str] = ("train", "validation", "test"),
+        parts: Sequence[str] = PARTS,
         final: bool = False,
     ) -> Measured:
         place = {i: k for k, i in enumerate(clients)}
@@ -238,16 +275,14 @@ class RayEngine(LocalEngine):
                 out.setdefault(key, np.full(len(clients), np.nan))[[place[i] for i in ids]] = column
         return out
 
-    def points(self, clients: Sequence[int], send: Send, when: Moment) -> Iterator[tuple[int, list[int], dict[str, Point]]]:
+    def points(self, clients: Sequence[int], send: Send, when: Moment) -> Views:
         for block in balanced(sorted(clients), BLOCK):
             payloads = {i: states.tensors(send(i)) for i in block}
             for found in self._ask("points", payloads, when):
                 for a, chunk, views in found:
                     yield a, chunk, tensors(views)
 
-    def predictions(
-        self, clients: Sequence[int], send: Send, when: Moment, part: str
-    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    def predictions(self, clients: Sequence[int], send: Send, when: Moment, part: str) -> Predictions:
         for block in balanced(sorted(clients), BLOCK):
             payloads = {i: states.tensors(send(i)) for i in block}
             found = [entry for some in self._ask("predictions", payloads, when, part) for entry in some]
@@ -257,3 +292,15 @@ class RayEngine(LocalEngine):
 def _doomed(clients: list[int]) -> str:
     few = ", ".join(map(str, sorted(clients)[:5])) + (", ..." if len(clients) > 5 else "")
     return f"{LIVES} Ray actors were lost over the work of clients {few}: is there memory enough? Give fewer --actors a node"
+
+
+def ray(setup: Setup, threads: int, *, ray_address: str = "", actors: int = 0) -> RayEngine:
+    """The engine of a Ray cluster: `ray_address` is HOST:PORT of its head, "" starts one here.
+
+    `actors` = 0 gives one actor per core.
+    """
+    if not 0 <= actors <= 1024:
+        raise BadInput(f"actors = {actors}: give 1 to 1024, or 0 for one per core")
+    # The server's sums must be the same when the run is resumed, so its threads are never chosen.
+    torch.set_num_threads(threads or 1)
+    return RayEngine(setup, ray_address, actors, threads or 1)

@@ -1,0 +1,72 @@
+"""The runs of a comparison, put together once for trying them out and for playing them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from coterie.data.federation import Federation
+from coterie.experiment.build import Given, Networks
+from coterie.experiment.config import Experiment
+from coterie.experiment.values import to_toml
+from coterie.running.assemble import Assembly, assemble, gather
+
+ROOM = 2**30  # bytes of data and networks that are kept for later
+
+
+class Kept(NamedTuple):
+    """The data of one seed, and the runs on them that are put together."""
+
+    federation: Federation
+    assemblies: dict[str, Assembly]  # by the words of the experiment
+
+    @property
+    def bytes(self) -> int:
+        data, public = self.federation, self.federation.public
+        tensors = [data.x, data.y, data.table, public.x if public else None]
+        rows = sum(t.nbytes for t in tensors if t is not None)
+        # A network holds its parameters twice: for training and for evaluation.
+        networks = [model for found in self.assemblies.values() for model in found.models]
+        return rows + sum(2 * 4 * model.size for model in networks)
+
+
+class Prepared:
+    """Data and assemblies by seed; only as many seeds are kept as fit into ROOM bytes, at least one."""
+
+    def __init__(self, data: Given, networks: Networks):
+        self.data, self.networks = data, networks
+        self._kept: dict[int, Kept] = {}  # by the seed of the data, the last used at the end
+
+    def federation(self, experiment: Experiment) -> Federation:
+        """The data of an experiment."""
+        return self._of(experiment).federation
+
+    def assembly(self, experiment: Experiment) -> Assembly:
+        """The run of an experiment, put together when it is first asked for."""
+        kept, words = self._of(experiment), to_toml(experiment.words())
+        if words not in kept.assemblies:
+            made = assemble(experiment, kept.federation, self.networks)
+            if kept.bytes > ROOM:
+                kept.assemblies.clear()
+            kept.assemblies[words] = made
+            self._make_room()
+        return kept.assemblies[words]
+
+    def _of(self, experiment: Experiment) -> Kept:
+        own = experiment.data.get("seed")
+        seed = experiment.seed if own is None else own
+        if seed not in self._kept:
+            if self._too_much():
+                self._kept.clear()  # before more is read, as a large data set fits no laptop twice
+            self._kept[seed] = Kept(gather(experiment, self.data), {})
+        self._kept[seed] = self._kept.pop(seed)
+        self._make_room()
+        return self._kept[seed]
+
+    def _too_much(self) -> bool:
+        """Whether another seed's data, as large as those that are kept, would not fit."""
+        sizes = [kept.bytes for kept in self._kept.values()]
+        return sum(sizes) + max(sizes, default=0) > ROOM
+
+    def _make_room(self) -> None:
+        while len(self._kept) > 1 and sum(k.bytes for k in self._kept.values()) > ROOM:
+            del self._kept[next(iter(self._kept))]

@@ -1,0 +1,64 @@
+"""Trees of many clients: stacked, shared, copied, and cut into chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from coterie.core.method import Tree
+
+
+def lift(f: Callable[..., Any], width: int, *dims: Tree) -> Callable[..., Any]:
+    """`f` over `width` stacked clients, even where every argument is shared by all of them."""
+    over = torch.func.vmap(lambda _, *arguments: f(*arguments), in_dims=(0, *dims))
+    return lambda *arguments: over(torch.zeros(width), *arguments)
+
+
+def share(payloads: list[Tree]) -> tuple[Tree, Tree]:
+    """Payloads stacked leaf by leaf; a leaf that is the same tensor for all stays single (in_dims None)."""
+    flat = [pytree.tree_flatten(p) for p in payloads]
+    spec = flat[0][1]
+    if any(s != spec for _, s in flat):
+        raise TypeError("payloads of one exchange must have one structure")
+    leaves: list[Tensor] = []
+    dims: list[int | None] = []
+    for column in zip(*(leaves_ for leaves_, _ in flat), strict=True):
+        first = column[0]
+        same = all(t.data_ptr() == first.data_ptr() and t.shape == first.shape for t in column)
+        leaves.append(first if same else torch.stack(column))
+        dims.append(None if same else 0)
+    return pytree.tree_unflatten(leaves, spec), pytree.tree_unflatten(dims, spec)
+
+
+def copied(tree: Tree) -> Tree:
+    """The same tree in memory of its own; what was one tensor in several places stays one."""
+    seen: dict[Any, Tensor] = {}
+
+    def copy(t: Tensor) -> Tensor:
+        key = (t.data_ptr(), t.shape, t.stride(), t.dtype)
+        if key not in seen:
+            seen[key] = t.clone()
+        return seen[key]
+
+    return pytree.tree_map(copy, tree)
+
+
+def channels_last(tree: Tree) -> Tree:
+    """Images and convolutions in the memory order that this kind of processor likes."""
+
+    def turned(t: Tensor) -> Tensor:
+        images = t.dim() == 4 and t.shape[1] > 1
+        return t.contiguous(memory_format=torch.channels_last) if images else t
+
+    return pytree.tree_map(turned, tree)
+
+
+def balanced(clients: list[int], width: int) -> Iterator[list[int]]:
+    """Chunks of nearly equal size, none wider than `width`."""
+    chunks = -(-len(clients) // max(1, width))
+    for k in range(chunks):
+        yield clients[k * len(clients) // chunks : (k + 1) * len(clients) // chunks]

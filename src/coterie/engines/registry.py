@@ -1,0 +1,18 @@
+"""The engines that an experiment may name.
+
+A builder takes what every engine is given and the number of threads; its other parameters, which have
+defaults, are the words of `[engine]` that only this engine knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coterie.engines.base import Engine
+from coterie.engines.local.engine import local
+from coterie.engines.ray.engine import ray
+
+ENGINES: dict[str, Callable[..., Engine]] = {
+    "local": local,
+    "ray": ray,
+}

@@ -1,0 +1,47 @@
+"""How clients run: the one form that configurations, checkpoints and engines share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, cast, get_args
+
+Path = Literal["auto", "vectorized", "sequential"]
+Compile = Literal["auto", "yes", "no"]
+
+
+class Settings(NamedTuple):
+    """How the clients of one architecture run; what is open is chosen once and then reused."""
+
+    path: Path = "auto"  # all clients of a chunk stacked, or one after another
+    width: int = 0  # clients per chunk; 0: to be chosen
+    compile: Compile = "auto"
+
+    @property
+    def open(self) -> bool:
+        """Whether anything is left to choose."""
+        return self.path == "auto" or self.width == 0 or self.compile == "auto"
+
+    def text(self) -> str:
+        """The settings as one word, such as "vectorized:16:no"."""
+        return f"{self.path}:{self.width}:{self.compile}"
+
+    @classmethod
+    def read(cls, text: str) -> Settings:
+        """The settings of such a word; ValueError where it is none."""
+        path, width, compile_ = text.split(":")
+        if path not in get_args(Path) or compile_ not in get_args(Compile) or int(width) < 0:
+            raise ValueError(text)
+        return cls(cast(Path, path), int(width), cast(Compile, compile_))
+
+
+ALONE = Settings("sequential", 1, "no")  # one client after another, as real sites run
+
+
+def text_of(settings: Sequence[Settings]) -> str:
+    """The settings of all architectures as one line."""
+    return " ".join(s.text() for s in settings)
+
+
+def read_all(text: str) -> list[Settings]:
+    """The settings of such a line; ValueError where it is none."""
+    return [Settings.read(word) for word in text.split()]

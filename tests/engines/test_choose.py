@@ -1,0 +1,61 @@
+"""The timing trial chooses, and touches nothing that the run uses."""
+
+import pytest
+import torch
+
+from coterie.core.method import stages
+from coterie.engines.base import Trip
+from coterie.engines.local import choose
+from coterie.engines.settings import Settings
+from coterie.methods.registry import METHODS
+from helpers.federations import assert_same, personal, play
+
+
+def trip_of(loop, send):
+    everyone = loop.everyone
+    return Trip(number=0, when=loop.when(), clients=everyone, send=send, answered=set(everyone), averaged=set(everyone))
+
+
+def rude(model, train):
+    """FedAvg whose start hands out the payload itself, whose step draws from the global stream and writes into its carry."""
+    (stage,) = stages(METHODS["fedavg"](model, train))
+    (exchange,) = stage.method.round
+
+    def step(carry, batch):
+        for leaf in carry.params.values():
+            leaf.add_(torch.rand(()))
+        return carry
+
+    passes = tuple(p._replace(step=step) for p in exchange.passes)
+    changed = exchange._replace(start=lambda state, payload: payload, passes=passes)
+    return stage.method._replace(round=(changed,))
+
+
+def test_the_trial_leaves_payloads_states_random_streams_and_threads_as_they_were():
+    loop = play(rude, until=0, settings=Settings("sequential", 0, "no"))
+    engine, sent = loop.engine, loop.payload()(0)
+    before = {k: t.clone() for k, t in sent.params.items()}
+    random, threads = torch.random.get_rng_state(), torch.get_num_threads()
+    chosen = engine.choose(trip_of(loop, lambda i: sent))
+    assert not chosen[0].open
+    assert all(torch.equal(t, before[k]) for k, t in sent.params.items())
+    assert torch.equal(torch.random.get_rng_state(), random)
+    assert torch.get_num_threads() == threads
+    assert not any(i in engine.states[0] for i in loop.everyone)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "persfl", "selffl"])
+def test_a_run_whose_settings_were_chosen_equals_one_whose_settings_were_given(name):
+    loop = play(name, settings=Settings())
+    assert_same(personal(loop), personal(play(name, settings=loop.engine.settings[0])), 0.0)
+
+
+def test_what_is_given_is_kept_and_only_the_rest_is_chosen(monkeypatch):
+    monkeypatch.setattr(choose, "seconds", lambda case, number, path, width, compiled: 1.0 / (1 + width))
+    for given, wanted in (
+        (Settings("sequential", 3, "auto"), Settings("sequential", 3, "no")),
+        (Settings("auto", 0, "yes"), Settings("vectorized", 5, "yes")),
+        (Settings("vectorized", 2, "auto"), Settings("vectorized", 2, "no")),
+    ):
+        loop = play("fedavg", until=0, settings=given)
+        assert loop.engine.choose(trip_of(loop, loop.payload())) == [wanted]
