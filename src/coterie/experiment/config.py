@@ -6,7 +6,6 @@ A field lives in a section, as in `[schedule] rounds = 50`. `rounds` alone is en
 
 from __future__ import annotations
 
-import inspect
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,17 +16,16 @@ from typing import Any, Literal, NamedTuple, get_type_hints
 
 from coterie.core.errors import BadInput, nearest
 from coterie.core.method import Train
+from coterie.core.values import Known, coerce, declared
 from coterie.data.datasets import DATASETS
 from coterie.data.dealing import build as build_federation
 from coterie.data.own import is_path
 from coterie.data.own import read as read_own
 from coterie.data.partition import SPLITS
 from coterie.experiment.schedule import Schedule
-from coterie.experiment.values import coerce, to_toml
 from coterie.methods.registry import METHODS
 from coterie.networks.nets import NETS
 
-__all__ = ["Experiment", "change", "coerce", "fields", "from_toml", "options_of", "read_toml", "to_toml"]
 Words = dict[str, Any]
 
 
@@ -81,15 +79,6 @@ USUAL_MODELS = {"digits": ("dnn", {"hidden": 32}), "synthetic": ("mlr", {}), "ga
 PYTHON = "python:"  # begins the name of data or a network that were given as Python objects
 _BUILT = {"data", "split", "seed", "folder", "options", "data_options"}  # of a federation, but no words of [data]
 _HANDED = {"input_shape", "classes", "table", "folder", "seed"}  # to a builder by the experiment
-Known = dict[str, tuple[Any, Any]]  # {word: (type, default)}
-
-
-@cache
-def _signature(function: Callable[..., Any]) -> Known:
-    """Options of a builder, without a type of the default's; parameters without a default are the caller's business."""
-    hints = get_type_hints(function)
-    parameters = inspect.signature(function).parameters.items()
-    return {name: (hints.get(name, type(p.default)), p.default) for name, p in parameters if p.default is not p.empty}
 
 
 def _without(known: Known, words: set[str]) -> Known:
@@ -101,14 +90,14 @@ def options_of(kind: str, name: str) -> Known:
     registry = REGISTRIES[kind]
     if name not in registry:
         raise BadInput(f"unknown {'data set' if kind == 'data' else kind} '{name}'{nearest(name, registry)}")
-    return _without(_signature(registry[name]), set() if kind in ("method", "split") else _HANDED)
+    return _without(declared(registry[name]), set() if kind in ("method", "split") else _HANDED)
 
 
 def data_options(name: str) -> Known:
     """Options that a data set, or a file or folder of one's own, has beyond those of every federation."""
     if name.startswith(PYTHON):
         return {}
-    return options_of("data", name) if name in DATASETS or not _own_path(name) else _signature(read_own)
+    return options_of("data", name) if name in DATASETS or not _own_path(name) else declared(read_own)
 
 
 def _own_path(name: str) -> bool:
@@ -134,7 +123,7 @@ def usual_model(data: str) -> tuple[str, Words]:
 def fields(experiment: Experiment) -> dict[str, Known]:
     """{section: {word: (type, default)}} for the names this experiment has chosen."""
     data = {"name": (str, "digits"), "data_dir": (str, ""), "seed": (int | None, None)}  # seed None: the run's
-    data |= _without(_signature(build_federation), _BUILT) | data_options(str(experiment.data["name"]))
+    data |= _without(declared(build_federation), _BUILT) | data_options(str(experiment.data["name"]))
     split, model = {"name": (str, "")}, {"name": (str, "")}
     names = chosen_names(experiment)
     if names["split"]:
@@ -149,7 +138,7 @@ def fields(experiment: Experiment) -> dict[str, Known]:
 def _tables() -> dict[str, Known]:
     """The sections that are the same for every experiment."""
     tables: dict[str, Any] = {"train": Train, "schedule": Schedule, "engine": Engine, "keep": Keep}
-    hints = {section: get_type_hints(table) for section, table in tables.items()}
+    hints = {section: get_type_hints(table, include_extras=True) for section, table in tables.items()}
     return {s: {k: (hints[s][k], t._field_defaults[k]) for k in t._fields} for s, t in tables.items()}
 
 
@@ -207,7 +196,7 @@ def _rename(experiment: Experiment, section: str, name: str) -> Experiment:
     """Another data set, split or network: the options of the one before go with it."""
     if section == "data":
         data_options(name)
-        mine = set(_signature(build_federation)) | {"data_dir", "seed"}
+        mine = set(declared(build_federation)) | {"data_dir", "seed"}
     else:
         mine = set()
         for part in [name] if section == "split" and name else _names(name) if section == "model" else []:

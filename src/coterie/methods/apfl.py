@@ -14,8 +14,9 @@ from torch import Tensor
 from coterie.core.method import Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.point import Point, blend
+from coterie.core.values import Share
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
-from coterie.methods.soft import refuse
 
 PENALTY = 0.02
 
@@ -34,9 +35,12 @@ class Carry(NamedTuple):
     first: Tensor  # whether the next step is the round's first
 
 
-def apfl(model: Model, train: Train, alpha: float = 0.5, adaptive: bool = True) -> Method:
-    """A personal model mixed with FedAvg's by a share `alpha`, learned where `adaptive`."""
-    refuse(not 0 <= alpha <= 1, "alpha", alpha, "give a share from 0 (FedAvg) to 1 (local)")
+@method()
+def apfl(model: Model, train: Train, alpha: Share = 0.5, adaptive: bool = True) -> Method:
+    """A personal model mixed with FedAvg's by a share `alpha`, learned if `adaptive`.
+
+    alpha: 0 is FedAvg, 1 is local training.
+    """
 
     def step(c: Carry, batch) -> Carry:
         w = descend(c.w, model.grad(c.w.w, batch), train)

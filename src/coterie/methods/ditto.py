@@ -8,6 +8,8 @@ from typing import NamedTuple
 from coterie.core.method import Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.point import Point
+from coterie.core.values import NonNegative
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 
@@ -19,7 +21,8 @@ class Carry(NamedTuple):
     w: Point
 
 
-def ditto(model: Model, train: Train, lam: float = 1.0) -> Method:
+@method()
+def ditto(model: Model, train: Train, lam: NonNegative = 1.0) -> Method:
     """A personal model held to FedAvg's by a proximal term of weight `lam`."""
 
     def step(c: Carry, batch):

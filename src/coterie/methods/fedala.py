@@ -15,11 +15,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Method, Pass, Train, unchanged
 from coterie.core.model import Descent, Model, begin, sgd
 from coterie.core.point import Leaves, Point
+from coterie.core.values import Count, NonNegative, PositiveShare
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
-from coterie.methods.soft import refuse
 
 FULL = 1024  # rows a step where `batch` is 0
 
@@ -45,19 +47,26 @@ def mix(own: Point, received: Point, weights: Leaves) -> Point:
     return Point(received.params | top, received.buffers)
 
 
+@method()
 def fedala(
-    model: Model, train: Train, layers: int = 1, share: float = 0.8, weight_rate: float = 1.0, first_epochs: int = 10
+    model: Model,
+    train: Train,
+    top_layers: Count = 1,
+    share: PositiveShare = 0.8,
+    weight_rate: NonNegative = 1.0,
+    first_epochs: Count = 10,
 ) -> Method:
     """FedAvg whose clients take from the global model's top layers what helps them.
 
-    layers: p. share: s. weight_rate: eta.
+    top_layers: p. share: s. weight_rate: eta.
     """
     known = len({k.rpartition(".")[0] for k in model.shapes})
-    refuse(not 1 <= layers <= known, "layers", layers, f"{model.name} has {known} layers with parameters, give 1 to {known}")
-    refuse(not 0 < share <= 1, "share", share, "give a share of the training rows above 0, up to 1")
-    refuse(not weight_rate >= 0, "weight_rate", weight_rate, "give a rate of 0 or more")
-    refuse(first_epochs < 1, "first_epochs", first_epochs, "give 1 epoch or more")
-    inside = model.head(layers)
+    if top_layers > known:
+        raise BadInput(
+            f"fedala.top_layers = {top_layers}: {model.name} has {known} layers with parameters, "
+            f"give 1 to {known}"
+        )
+    inside = model.head(top_layers)
     _, local = sgd(model, train)
 
     def join(w: Point, rng) -> Client:

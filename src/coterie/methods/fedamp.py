@@ -11,7 +11,7 @@ implicitly, w <- (w + eta p u_i) / (1 + eta p) with p = lam / alpha_k: the same 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ from torch.nn.functional import normalize
 from coterie.core.method import Exchange, Facts, Method, Pass, Replies, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.point import Point, flat, mean, pick, tree
-from coterie.methods.soft import refuse
+from coterie.core.values import BelowOne, NonNegative, Positive, PositiveShare, Range
+from coterie.methods.declare import method
 
 Attend = Callable[[Tensor, Tensor, float], tuple[Tensor, float]]  # (models [N, d], heard [N], alpha) -> xi, alpha_k
 
@@ -92,9 +93,6 @@ def heuristic(w: Tensor, heard: Tensor, own: float, sigma: float) -> Tensor:
 
 def passing(model: Model, train: Train, lam: float, alpha: float, alpha_decay: float, attend: Attend) -> Method:
     """Message passing with the weights that `attend` gives."""
-    refuse(not lam >= 0, "lam", lam, "give a weight of 0 or more")
-    refuse(not alpha > 0, "alpha", alpha, "give a step of the server above 0")
-    refuse(not 0 < alpha_decay <= 1, "alpha_decay", alpha_decay, "give a factor a round above 0, up to 1")
 
     def init(rng, facts: Facts) -> Server:
         n = facts.clients
@@ -140,27 +138,31 @@ def passing(model: Model, train: Train, lam: float, alpha: float, alpha_decay: f
     )
 
 
+@method(without=("weighting",))
 def fedamp(
-    model: Model, train: Train, lam: float = 0.1, alpha: float = 1.0, sigma: float = 5.0, alpha_decay: float = 1.0
+    model: Model,
+    train: Train,
+    lam: NonNegative = 0.1,
+    alpha: Positive = 1.0,
+    sigma: Annotated[float, Range(0, 1e12, low_open=True)] = 5.0,
+    alpha_decay: PositiveShare = 1.0,
 ) -> Method:
     """Clients whose models are near exchange more; alpha_k = alpha * alpha_decay^k.
 
     sigma is in squared distances of models, which grow with the network.
     """
-    refuse(not sigma > 0, "sigma", sigma, "give a squared distance above 0")
     return passing(model, train, lam, alpha, alpha_decay, lambda w, heard, a: attentive(w, heard, a, sigma))
 
 
+@method(without=("weighting",))
 def heurfedamp(
     model: Model,
     train: Train,
-    lam: float = 0.1,
-    alpha: float = 1.0,
-    sigma: float = 25.0,
-    own: float = 0.0,
-    alpha_decay: float = 1.0,
+    lam: NonNegative = 0.1,
+    alpha: Positive = 1.0,
+    sigma: NonNegative = 25.0,
+    own: BelowOne = 0.0,
+    alpha_decay: PositiveShare = 1.0,
 ) -> Method:
     """FedAMP by cosines of models; own: xi_ii, 0 for 1/N."""
-    refuse(not sigma >= 0, "sigma", sigma, "give a sharpness of 0 or more")
-    refuse(not 0 <= own < 1, "own", own, "give the share of one's own model from 0 (1/N) to below 1")
     return passing(model, train, lam, alpha, alpha_decay, lambda w, heard, a: (heuristic(w, heard, own, sigma), a))

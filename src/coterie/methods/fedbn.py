@@ -7,9 +7,11 @@ FedAvg of every layer but the BatchNorm ones, whose parameters and running stati
 from coterie.core.errors import BadInput
 from coterie.core.method import Method, Train
 from coterie.core.model import Model
+from coterie.methods.declare import method
 from coterie.methods.fedper import keep_home
 
 
+@method()
 def fedbn(model: Model, train: Train) -> Method:
     """FedAvg with BatchNorm layers kept at home."""
     norm = model.norms()

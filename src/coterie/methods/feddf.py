@@ -8,7 +8,7 @@ by Adam with cosine decay. Held-out rows of the draw say when to stop and which 
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,11 +18,13 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Batch, Method, Pass, Plan, Replies, Train, unchanged
-from coterie.core.model import Model, kl, sgd
+from coterie.core.method import Batch, Method, Pass, Plan, Replies, Train
+from coterie.core.model import Model, kl
 from coterie.core.point import Point, mean, pick, tree
+from coterie.core.values import MANY, Count, InnerShare, Positive, Range, Whole
+from coterie.methods.declare import extends, method
 from coterie.methods.fedavg import fedavg
-from coterie.methods.soft import refuse
+from coterie.methods.finetune import tuned
 
 LOOK = 10  # steps between looks at the held-out rows
 ROWS = 256  # rows predicted at once
@@ -104,16 +106,17 @@ def distil(
     return best, torch.tensor([first, least])
 
 
+@method()
 def feddf(
     model: Model,
     train: Train,
-    draw: int = 300,
-    public_batch: int = 128,
-    distil_steps: int = 100,
-    patience: int = 50,
-    distil_rate: float = 1e-3,
-    held: float = 0.2,
-    clip: float = 5.0,
+    draw: Annotated[int, Range(2, MANY)] = 300,
+    public_batch: Count = 128,
+    distil_steps: Whole = 100,
+    patience: Count = 50,
+    distil_rate: Positive = 1e-3,
+    held: InnerShare = 0.2,
+    clip: Positive = 5.0,
 ) -> Method:
     """FedAvg within each architecture, and distillation from all clients' models between them.
 
@@ -122,13 +125,6 @@ def feddf(
     """
     if model.task != "classes":
         raise BadInput(f"feddf distils class probabilities, but {model.name} is a '{model.task}' model: use fedavg or local")
-    refuse(draw < 2, "draw", draw, "a round draws at least 2 public rows, one of them to stop by")
-    refuse(public_batch < 1, "public_batch", public_batch, "a batch has at least 1 row")
-    refuse(distil_steps < 0, "distil_steps", distil_steps, "give 0 steps or more")
-    refuse(patience < 1, "patience", patience, "give 1 step or more")
-    refuse(not distil_rate > 0, "distil_rate", distil_rate, "give a rate above 0")
-    refuse(not 0 < held < 1, "held", held, "give a share between 0 and 1")
-    refuse(not clip > 0, "clip", clip, "give a length above 0")
     budget = Budget(public_batch, distil_steps, patience, distil_rate, held, clip)
     base = fedavg(model, train)
 
@@ -167,25 +163,8 @@ def feddf(
     )
 
 
-def pfeddf(
-    model: Model,
-    train: Train,
-    tune_epochs: int = 20,
-    draw: int = 300,
-    public_batch: int = 128,
-    distil_steps: int = 100,
-    patience: int = 50,
-    distil_rate: float = 1e-3,
-    held: float = 0.2,
-    clip: float = 5.0,
-) -> Method:
-    """FedDF whose clients fine-tune the prototype of their architecture for `tune_epochs` epochs before use."""
-    refuse(tune_epochs < 1, "tune_epochs", tune_epochs, "fine-tune for at least 1 epoch")
-    base = feddf(model, train, draw, public_batch, distil_steps, patience, distil_rate, held, clip)
-    _, step = sgd(model, train)
-    tune = base.round[0]._replace(
-        passes=(Pass(step, train.plan(epochs=tune_epochs, steps=0)),),
-        finish=lambda c, state, w: (c.w, ()),
-        receive=unchanged,
-    )
-    return base._replace(personalize=tune, personal=lambda tuned, w: tuned, views={"global": lambda state, w: w})
+@method()
+@extends(feddf)
+def pfeddf(model: Model, train: Train, tune_epochs: Count = 20, **options: Any) -> Method:
+    """FedDF whose clients fine-tune their architecture's prototype for `tune_epochs` epochs before use."""
+    return tuned(feddf(model, train, **options), train, tune_epochs)

@@ -9,7 +9,7 @@ them with probability eps replaced by a random one; eps falls round by round.
 Reading: theta_i is the client's model of the round before (the authors' default).
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,9 @@ from torch.func import vmap
 from coterie.core.method import Batch, Exchange, Facts, Method, Pass, Plan, Train
 from coterie.core.model import Descent, Model, begin, sgd
 from coterie.core.point import Point, mean, pick, tree
+from coterie.core.values import MANY, Range, Share
+from coterie.methods.declare import method
 from coterie.methods.fedamp import copies, remember
-from coterie.methods.soft import refuse
 
 
 class Server(NamedTuple):
@@ -88,14 +89,19 @@ def offered(server: Server, i: int, count: int, eps: float, rng: np.random.Gener
     return ids + [i] * (count - len(ids))
 
 
-def fedfomo(model: Model, train: Train, models: int = 5, eps: float = 0.3, eps_step: float = 0.05) -> Method:
+@method(without=("weighting",))
+def fedfomo(
+    model: Model,
+    train: Train,
+    offers: Annotated[int, Range(2, MANY)] = 5,
+    eps: Share = 0.3,
+    eps_step: Share = 0.05,
+) -> Method:
     """Every client mixes those offered models that help on its validation part.
 
-    models: M, the models sent to a client. eps: chance that an offered model is a random one, less `eps_step` each round.
+    offers: M, the models sent to a client, its own among them. eps: chance that an offered model is
+    a random one, less `eps_step` each round.
     """
-    refuse(models < 2, "models", models, "a client is sent its own model and at least one more")
-    refuse(not 0 <= eps <= 1, "eps", eps, "give a chance from 0 to 1")
-    refuse(not eps_step >= 0, "eps_step", eps_step, "give 0 or more")
     _, local = sgd(model, train)
 
     def init(rng, facts: Facts) -> Server:
@@ -103,7 +109,7 @@ def fedfomo(model: Model, train: Train, models: int = 5, eps: float = 0.3, eps_s
         return Server(copies(model.init(rng), n), torch.zeros(n, dtype=torch.bool), torch.zeros(n, n), torch.tensor(0))
 
     def send(server: Server, i: int, rng) -> Offer:
-        count = min(models, len(server.heard))
+        count = min(offers, len(server.heard))
         ids = torch.tensor(offered(server, i, count, max(0.0, eps - eps_step * int(server.round)), rng))
         return Offer(pick(server.models, ids), ids)
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 from coterie.core.method import Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.point import Point
+from coterie.core.values import NonNegative
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 
@@ -19,7 +21,8 @@ class Carry(NamedTuple):
     w: Point
 
 
-def fedprox(model: Model, train: Train, mu: float = 0.1) -> Method:
+@method()
+def fedprox(model: Model, train: Train, mu: NonNegative = 0.1) -> Method:
     """FedAvg with a proximal term of weight `mu`."""
 
     def step(c: Carry, batch):

@@ -7,20 +7,23 @@ Reading: p starts at the first g it sees; at random where it is another network.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from coterie.core.errors import BadInput, nearest
+from coterie.core import values
+from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.model import kl as divergence
 from coterie.core.point import Point, Vector
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 from coterie.networks.nets import build
 
+Reduction = Literal["batchmean", "elementwise"]
 Slopes = Callable[[Point, Point, Batch], tuple[Vector, Vector]]
 
 
@@ -38,15 +41,20 @@ class Share(NamedTuple):
     peer: float
 
 
-def fml(model: Model, train: Train, alpha: float = 0.5, beta: float = 0.5, kl: str = "batchmean", auxiliary: str = "") -> Method:
+@method()
+def fml(
+    model: Model,
+    train: Train,
+    alpha: values.Share = 0.5,
+    beta: values.Share = 0.5,
+    kl: Reduction = "batchmean",
+    auxiliary: str = "",
+) -> Method:
     """Mutual learning: `alpha` and `beta` are the labels' shares in the private and in the shared model's loss.
 
     kl: "batchmean" is the mean over rows, "elementwise" over classes too. auxiliary: another network for the private model,
     such as "mlr" or "dnn:hidden=20".
     """
-    for word, value in (("alpha", alpha), ("beta", beta)):
-        if not 0 <= value <= 1:
-            raise BadInput(f"{word} = {value:g} for fml: give a share in [0, 1]")
     private = companion(model, auxiliary)
     slopes = mutual(model, private, Share(beta, 1 - beta), Share(alpha, 1 - alpha), kl)
 
@@ -69,10 +77,8 @@ def fml(model: Model, train: Train, alpha: float = 0.5, beta: float = 0.5, kl: s
     )
 
 
-def mutual(shared: Model, own: Model, of_shared: Share, of_own: Share, kl: str = "batchmean") -> Slopes:
+def mutual(shared: Model, own: Model, of_shared: Share, of_own: Share, kl: Reduction = "batchmean") -> Slopes:
     """Gradients of `labels f_i + peer KL(p_peer || p)` for two models at once, from one forward pass of each."""
-    if kl not in ("batchmean", "elementwise"):
-        raise BadInput(f"unknown kl '{kl}'{nearest(kl, ('batchmean', 'elementwise'))}")
     if shared.task == "squared" and (of_shared.peer or of_own.peer):
         raise BadInput("mutual learning compares class probabilities, and this task has no classes: use a method without it")
 

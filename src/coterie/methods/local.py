@@ -7,6 +7,7 @@ from torch import Tensor
 
 from coterie.core.method import Exchange, Method, Pass, Train, unchanged
 from coterie.core.model import Model, sgd
+from coterie.methods.declare import method
 
 
 class Start(NamedTuple):
@@ -15,6 +16,7 @@ class Start(NamedTuple):
     seed: Tensor
 
 
+@method(without=("weighting",))
 def local(model: Model, train: Train) -> Method:
     """Each client trains alone."""
     begin, step = sgd(model, train)

@@ -11,6 +11,7 @@ from torch import Tensor
 from coterie.core.method import Method, Train
 from coterie.core.model import Model
 from coterie.core.point import Point, mean, pick, tree
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 
@@ -34,6 +35,7 @@ def with_largest(cluster: Tensor) -> Tensor:
     return torch.cat([cluster, cluster.bincount().argmax()[None]])
 
 
+@method()
 def oracle(model: Model, train: Train) -> Method:
     """One FedAvg for each true group."""
 

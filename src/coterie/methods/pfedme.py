@@ -9,6 +9,8 @@ from typing import NamedTuple
 from coterie.core.method import Method, Pass, Train
 from coterie.core.model import Model
 from coterie.core.point import Point
+from coterie.core.values import Count, NonNegative, Positive
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 
@@ -19,14 +21,15 @@ class Carry(NamedTuple):
     theta: Point
 
 
+@method(without=("momentum", "decay"))
 def pfedme(
     model: Model,
     train: Train,
-    lam: float = 15.0,
-    inner: int = 5,
-    inner_rate: float = 0.05,
-    beta: float = 1.0,
-    mu: float = 0.0,
+    lam: NonNegative = 15.0,
+    inner: Count = 5,
+    inner_rate: Positive = 0.05,
+    beta: Positive = 1.0,
+    mu: NonNegative = 0.0,
     keep_theta: bool = True,
 ) -> Method:
     """Moreau envelopes: `inner` descent steps on theta for each step on w_i.

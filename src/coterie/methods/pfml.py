@@ -11,16 +11,16 @@ round, which makes m_i and w_i the same for ever); at first contact both are w^t
 gradient of the proximal term in (6) is lam (m - m_prev): (8) prints the other sign.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from coterie.core.errors import BadInput, nearest
+from coterie.core.errors import BadInput
 from coterie.core.method import Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.point import Point, Vector
+from coterie.core.values import Count, NonNegative, Positive
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
-from coterie.methods.fml import Share, companion, mutual
-
-STARTS = ("persist", "start", "reset")
+from coterie.methods.fml import Reduction, Share, companion, mutual
 
 
 class Carry(NamedTuple):
@@ -32,16 +32,17 @@ class Carry(NamedTuple):
     m_prev: Point
 
 
+@method()
 def pfml(
     model: Model,
     train: Train,
-    lam: float = 2.0,
-    inner: int = 3,
-    inner_rate: float = 0.0,
-    beta: float = 1.0,
-    kl: str = "batchmean",
-    kl_weight: float = 1.0,
-    aux_init: str = "persist",
+    lam: NonNegative = 2.0,
+    inner: Count = 3,
+    inner_rate: NonNegative = 0.0,
+    beta: Positive = 1.0,
+    kl: Reduction = "batchmean",
+    kl_weight: NonNegative = 1.0,
+    aux_init: Literal["persist", "start", "reset"] = "persist",
     auxiliary: str = "",
 ) -> Method:
     """Regularized mutual learning of a shared and a personal model.
@@ -52,13 +53,8 @@ def pfml(
     for the personal model, such as "dnn:hidden=20".
     """
     inner_rate = inner_rate or train.rate
-    for word, value, least in (("lam", lam, 0), ("inner", inner, 1), ("inner_rate", inner_rate, 0), ("kl_weight", kl_weight, 0)):
-        if not value >= least:
-            raise BadInput(f"{word} = {value:g} for pfml: give at least {least}")
-    if aux_init not in STARTS:
-        raise BadInput(f"unknown aux_init '{aux_init}'{nearest(aux_init, STARTS)}")
     if auxiliary and aux_init != "persist":
-        raise BadInput(f"aux_init = '{aux_init}', but '{auxiliary}' cannot start at the shared model: use aux_init = persist")
+        raise BadInput(f"pfml.aux_init = '{aux_init}', but '{auxiliary}' cannot start at the shared model: use aux_init = persist")
     _contracts(lam, inner, inner_rate, train.rate)
     own = companion(model, auxiliary)
     slopes = mutual(model, own, Share(1.0, kl_weight), Share(1.0, kl_weight), kl)

@@ -15,6 +15,8 @@ from torch import Tensor
 from coterie.core.method import Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.point import Point, Vector, blend, mean, zeros
+from coterie.core.values import Positive
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 
@@ -49,7 +51,8 @@ class Upload(NamedTuple):
     change: Vector  # of c_i
 
 
-def scaffold(model: Model, train: Train, beta: float = 1.0) -> Method:
+@method()
+def scaffold(model: Model, train: Train, beta: Positive = 1.0) -> Method:
     """FedAvg whose clients correct their drift; `beta` is the server's step towards the mean (1: the mean itself)."""
 
     def init(rng, facts):

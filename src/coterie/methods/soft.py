@@ -61,16 +61,8 @@ class Match(NamedTuple):
     weight: float  # of the distance in the objective
 
 
-def refuse(wrong: bool, name: str, value: float, want: str) -> None:
-    """Refuse an option's value."""
-    if wrong:
-        raise BadInput(f"{name} = {value:g}: {want}")
-
-
 def soft(temperature: float, lam: float, T2_scale: bool) -> Match:
     """lam KL(target || softmax(logits / T)), times T^2 where asked."""
-    refuse(temperature <= 0, "temperature", temperature, "give a temperature above 0")
-    refuse(lam < 0, "lam", lam, "give a weight of 0 or more")
     return Match(
         name="kl",
         say=lambda logits: F.softmax(logits / temperature, dim=-1),
@@ -101,10 +93,6 @@ def over_predictions(model: Model, train: Train, match: Match, public: Public, a
     """The method whose clients match on public rows and whose server answers so."""
     if model.task != "classes":
         raise BadInput(f"soft predictions are over classes, but the task of {model.name} is '{model.task}': use local or fedavg")
-    refuse(public.draw < 1, "draw", public.draw, "a round draws at least 1 public row")
-    refuse(public.batch < 1, "public_batch", public.batch, "a batch has at least 1 row")
-    refuse(public.epochs < 1, "distil_epochs", public.epochs, "distil for at least 1 epoch")
-    refuse(public.rate < 0, "distil_rate", public.rate, "give a rate above 0, or 0 for that of private training")
     begin, private_step = sgd(model, train)
     gentle = train._replace(rate=public.rate or train.rate)
     rows = Plan(part="public", batch=public.batch, draw=public.draw)

@@ -9,7 +9,7 @@ Gradients are taken of the model as it is used (no dropout, BatchNorm by its run
 rows. With fewer streams than clients, k-means groups the rows of W, and a group shares the model of its centroid row.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Exchange, Facts, Method, Pass, Plan, Stage, Train, nothing
 from coterie.core.model import Model
 from coterie.core.point import Point, Vector, flat, mean, pick, stack, tree, zeros
+from coterie.core.values import MANY, Range
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 
@@ -82,20 +84,22 @@ def group_rows(weights: Tensor, streams: int, rng: np.random.Generator) -> tuple
     return group, (member / member.sum(1, keepdim=True)) @ weights
 
 
-def ucfl(model: Model, train: Train, batches: float = 2.5, streams: int = 0) -> tuple[Stage, ...]:
+@method()
+def ucfl(
+    model: Model,
+    train: Train,
+    batches: Annotated[float, Range(1, 10_000, low_open=True)] = 2.5,
+    streams: Annotated[int, Range(-1, MANY)] = 0,
+) -> tuple[Stage, ...]:
     """A mixture of all clients' models for each client, weighted by the likeness of their gradients.
 
     batches: K of (7); identical distributions weigh a peer exp(-1 / (K - 1)) of oneself, so a larger K shares more.
     streams: how many models are broadcast; 0: one a client, -1: as many as the silhouette score prefers.
     """
-    if batches <= 1:
-        raise BadInput(f"batches = {batches:g}: sigma is estimated on batches of n / K rows, give a K above 1 (2, 2.5, 5 or 10)")
-    if streams < -1:
-        raise BadInput(f"streams = {streams}: give a number of models, 0 for one a client or -1 to let the silhouette choose")
 
     def init(rng: np.random.Generator, facts: Facts) -> Server:
         if streams > facts.clients:
-            raise BadInput(f"streams = {streams}, but there are {facts.clients} clients: lower it, or give 0 for one a client")
+            raise BadInput(f"ucfl.streams = {streams}, but there are {facts.clients} clients: lower it, or give 0 for one a client")
         n = facts.sizes if train.weighting == "size" else torch.ones_like(facts.sizes)
         row = n / n.sum()
         everyone = torch.zeros(facts.clients, dtype=torch.int64)
