@@ -11,7 +11,7 @@ from typing import Any
 from coterie.core.errors import BadInput
 from coterie.core.files import write
 from coterie.experiment.build import anchored
-from coterie.experiment.config import Experiment, change, from_toml, options_of, read_toml
+from coterie.experiment.config import Experiment, change, check_train, from_toml, options_of, read_toml
 from coterie.experiment.values import to_toml
 
 Grids = Mapping[str, Mapping[str, Sequence[Any]]]  # {method: {option: values to try}}
@@ -36,8 +36,20 @@ def plan(
             if isinstance(choices, str) or not isinstance(choices, Sequence) or not choices:
                 raise BadInput(f"{name}.{word} = {choices!r} is no list of values to try")
             for choice in choices:
-                own_words(experiments[name], {word: choice})
+                _check(name, own_words(experiments[name], {word: choice}))
+    for name, experiment in experiments.items():
+        _check(name, experiment)
     return experiments
+
+
+def _check(name: str, experiment: Experiment) -> None:
+    """Refuse a word of `[train]` that a method does not use, and say how to give it to the others."""
+    try:
+        check_train(experiment)
+    except BadInput as problem:
+        raise BadInput(
+            f"{problem}; in a comparison each method may have its own, as in [options.{name}] or --{name}.WORD"
+        ) from None
 
 
 def method_of(name: str) -> str:

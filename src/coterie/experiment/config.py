@@ -23,6 +23,8 @@ from coterie.data.own import is_path
 from coterie.data.own import read as read_own
 from coterie.data.partition import SPLITS
 from coterie.experiment.schedule import Schedule
+from coterie.methods.declare import check_options
+from coterie.methods.declare import check_train as refuse_unused
 from coterie.methods.registry import METHODS
 from coterie.networks.nets import NETS
 
@@ -172,7 +174,10 @@ def _set(experiment: Experiment, word: str, value: Any) -> Experiment:
         return replace(fresh, method=method)
     section, name = find(experiment, f"{word}.name" if word in OWN_WORD else word)
     kind, default = fields(experiment)[section][name]
-    value = coerce(kind, value, word, default)
+    if section == "options":
+        value = check_options(experiment.method, METHODS[experiment.method], {name: value})[name]
+    else:
+        value = coerce(kind, value, word, default)
     if section in NAMED and name == "name":
         return _rename(experiment, section, value)
     now = getattr(experiment, section)
@@ -209,6 +214,12 @@ def _rename(experiment: Experiment, section: str, name: str) -> Experiment:
 
 def _anew(experiment: Experiment) -> Experiment:
     return replace(experiment, engine=experiment.engine._replace(chosen=""))
+
+
+def check_train(experiment: Experiment) -> None:
+    """Refuse words of `[train]` that the method of an experiment does not use."""
+    method = experiment.method
+    refuse_unused(method, METHODS[method], experiment.train, experiment.options)
 
 
 def find(experiment: Experiment, word: str) -> tuple[str, str]:

@@ -90,10 +90,10 @@ def variant(
 
     It has the other options of `base`, and stands in the same file.
     """
-    gone = {*fixed, *without}
+    gone, inner = {*fixed, *without}, inspect.unwrap(base)  # the variant is checked under its own name
 
     def build(model: Model, train: Train, **options: Any) -> Any:
-        return base(model, train, **fixed, **options)
+        return inner(model, train, **fixed, **options)
 
     parameters = inspect.signature(base).parameters
     _describe(build, base, {k: p for k, p in parameters.items() if k not in gone})

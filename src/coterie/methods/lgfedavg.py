@@ -17,6 +17,11 @@ from coterie.methods.fedper import keep_home
 def lgfedavg(model: Model, train: Train, head: Count = 1) -> Method:
     """FedAvg of the last `head` layers; the layers before them stay with their client."""
     there = len({name.rpartition(".")[0] for name in model.shapes})
+    if there == 1:
+        raise BadInput(
+            f"lgfedavg keeps the first layers at home, and {model.name} has only one layer: "
+            "give another --model, or use fedavg or local"
+        )
     if head > there:
         raise BadInput(
             f"lgfedavg.head = {head}, but {model.name} has {there} layers with parameters: "
