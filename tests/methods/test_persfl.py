@@ -1,7 +1,7 @@
 """Laws of PersFL: which global model becomes a client's teacher, what a student learns from it, and which student is kept."""
 
-import inspect
 import copy
+import inspect
 import math
 
 import pytest

@@ -19,11 +19,16 @@ FILE = "comparison.toml"
 
 
 def plan(
-    methods: Sequence[str], base: Experiment, own: Mapping[str, Mapping[str, Any]] | None = None, grids: Grids | None = None
+    methods: Sequence[str],
+    base: Experiment,
+    own: Mapping[str, Mapping[str, Any]] | None = None,
+    grids: Grids | None = None,
+    strict: bool = True,
 ) -> dict[str, Experiment]:
     """An experiment a method: the common words, then the method's own; every word is checked before anything runs.
 
     A method may be there several times with other options: "persfl" and "persfl@last" are two rows of the table.
+    strict: a method that does not use a word of `[train]` is refused.
     """
     methods, own, grids = list(dict.fromkeys(methods)), own or {}, grids or {}
     for name in (*own, *grids):
@@ -37,7 +42,7 @@ def plan(
                 raise BadInput(f"{name}.{word} = {choices!r} is no list of values to try")
             for choice in choices:
                 _check(name, own_words(experiments[name], {word: choice}))
-    for name, experiment in experiments.items():
+    for name, experiment in experiments.items() if strict else ():
         _check(name, experiment)
     return experiments
 
@@ -79,6 +84,7 @@ def plan_of(
     common: Mapping[str, Any] | None = None,
     own: Mapping[str, Mapping[str, Any]] | None = None,
     grids: Grids | None = None,
+    strict: bool = True,
 ) -> tuple[dict[str, Experiment], list[int], Grids]:
     """(experiments, seeds, grids) of a comparison file's words, with what was said beside the file.
 
@@ -107,7 +113,7 @@ def plan_of(
     base = change(change(Experiment(method=""), from_toml(tables)), common or {})
     own = {name: {**options.get(name, {}), **(own or {}).get(name, {})} for name in {**options, **(own or {})}}
     grids = {name: {**tune.get(name, {}), **(grids or {}).get(name, {})} for name in {**tune, **(grids or {})}}
-    return plan(chosen, base, own, grids), _seeds(numbers if seeds is None else seeds), grids
+    return plan(chosen, base, own, grids, strict), _seeds(numbers if seeds is None else seeds), grids
 
 
 def _seeds(numbers: Any) -> list[int]:

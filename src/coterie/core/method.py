@@ -1,8 +1,8 @@
 """The contract: a method is a few pure functions.
 
-Client code is written for one client, server code sees a stack of uploads. The engine owns client states, data and the loop
-over mini-batches; nothing but a payload and an upload crosses its border, exactly as on a network, so that one definition
-runs on every engine.
+Client code is written for one client, server code sees a stack of uploads. The engine owns client
+states, data and the loop over mini-batches; nothing but a payload and an upload crosses its border,
+exactly as on a network, so that one definition runs on every engine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ class Batch(NamedTuple):
     x: Tensor  # [B, ...]
     y: Tensor  # [B]
     mask: Tensor  # [B], 1.0 for real rows
-    place: Tensor  # [B], position of a row in its part (in the round's draw for public data; the draw's size for padding)
+    # [B], position of a row in its part (in the round's draw for public data; the draw's size for
+    # padding)
+    place: Tensor
     key: Tensor  # scalar int64, seeds dropout in this step
 
     def one(self, j: int) -> Batch:
@@ -34,7 +36,8 @@ class Batch(NamedTuple):
 class Plan(NamedTuple):
     """Which batches a client takes in one pass."""
 
-    part: str = "train"  # "train", "validation" or "public"; the test part is out of a method's reach
+    # "train", "validation" or "public"; the test part is out of a method's reach
+    part: str = "train"
     batch: int = 0  # rows a batch; 0: as many as fit one step of at most 1,024 rows
     epochs: int = 1  # used when steps is 0
     steps: int = 0  # steps, going round a reshuffled part
@@ -46,7 +49,8 @@ class Plan(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """A loop over batches: `step(carry, batch) -> carry`; without a plan it runs once, with no batch."""
+    """A loop over batches: `step(carry, batch) -> carry`; without a plan it runs once, with no
+    batch."""
 
     step: Callable[[Tree, Any], Tree]
     plan: Plan | None = None
@@ -80,11 +84,15 @@ class Exchange(NamedTuple):
     send: Callable[[Any, int, np.random.Generator], Tree]
     start: Callable[[Tree, Tree], Tree]  # (state, payload) -> carry
     passes: tuple[Pass, ...]
-    finish: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]  # (carry, state, payload) -> (state, upload)
+    # (carry, state, payload) -> (state, upload)
+    finish: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
     receive: Callable[[Any, Replies, np.random.Generator], Any]
-    steps: Callable[[Tree, Tree, Tensor], Tensor] | None = None  # (state, payload, training rows) -> steps
-    prepare: Callable[[Tree, Tree, Tensor], Tree] | None = None  # (state, payload, training rows) -> state, before all else
-    copies: int = 1  # models a client trains at once: chunks of clients are narrowed to fit the memory
+    # (state, payload, training rows) -> steps
+    steps: Callable[[Tree, Tree, Tensor], Tensor] | None = None
+    # (state, payload, training rows) -> state, before all else
+    prepare: Callable[[Tree, Tree, Tensor], Tree] | None = None
+    # models a client trains at once: chunks of clients are narrowed to fit the memory
+    copies: int = 1
 
 
 class Facts(NamedTuple):
@@ -109,10 +117,12 @@ class Method(NamedTuple):
     personal: Callable[[Tree, Tree], Any]  # (state, payload) -> the client's own model
     personalize: Exchange | None = None  # before `personal`; its state is discarded after
     views: Mapping[str, Callable[[Tree, Tree], Any]] = {}
-    model_of: Mapping[str, Any] = {}  # the Model of a view ("personal" too) that is not the client's architecture
+    # the Model of a view ("personal" too) that is not the client's architecture
+    model_of: Mapping[str, Any] = {}
     admit: Callable[[Any], Any] | None = None
     notes: Callable[[Any], dict[str, Tensor]] | None = None  # of the server, every round
-    client_notes: Callable[[Tree], dict[str, Tensor]] | None = None  # scalars of a client, every round it was active
+    # scalars of a client, every round it was active
+    client_notes: Callable[[Tree], dict[str, Tensor]] | None = None
     needs: frozenset[str] = frozenset()  # "validation", "public", "groups"
     mixed: bool = False  # clients may have different architectures
 
@@ -124,7 +134,8 @@ class Stage(NamedTuple):
     method: Method
     rounds: int | None = None  # None: the rounds of the run
     everyone: bool = False  # all clients take part, whatever the run samples
-    enter: Callable[[Any, Facts], Any] | None = None  # server state of the stage before -> server state of this one
+    # server state of the stage before -> server state of this one
+    enter: Callable[[Any, Facts], Any] | None = None
     enter_state: Callable[[Tree], Tree] | None = None  # the same for a client's state
 
 

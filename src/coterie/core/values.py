@@ -1,7 +1,9 @@
-"""Values of options: how a type, a choice and a range are declared, read and checked, in this one place.
+"""Values of options: how a type, a choice and a range are declared, read and checked, in this one
+place.
 
 An option says all of it in its annotation, as in `lam: NonNegative = 1.0` or
-`soft: Literal["kl", "ce"] = "kl"`; whatever comes from text, TOML or Python passes through `coerce`.
+`soft: Literal["kl", "ce"] = "kl"`; whatever comes from text, TOML or Python passes through
+`coerce`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Range(NamedTuple):
     def __str__(self) -> str:
         low, high = f"{self.low:,.12g}", f"{self.high:,.12g}"
         if self.low_open:
-            return f"above {low} and below {high}" if self.high_open else f"above {low}, up to {high}"
+            return (
+                f"above {low} and below {high}" if self.high_open else f"above {low}, up to {high}"
+            )
         return f"from {low} to below {high}" if self.high_open else f"from {low} to {high}"
 
 
@@ -51,7 +55,8 @@ BelowOne = Annotated[float, Range(0, 1, high_open=True)]
 
 @cache
 def declared(function: Callable[..., Any]) -> Known:
-    """Options of a builder: those of its parameters that have a default, the others are the caller's.
+    """Options of a builder: those of its parameters that have a default, the others are the
+    caller's.
 
     A parameter without an annotation has the type of its default.
     """
@@ -65,14 +70,17 @@ def declared(function: Callable[..., Any]) -> Known:
 
 
 def coerce(kind: Any, value: Any, word: str, default: Any = None) -> Any:
-    """A value of the wanted type and range from text, TOML or Python; one clear line if it is none."""
+    """A value of the wanted type and range from text, TOML or Python; one clear line if it is "
+    "none."""
     try:
         return _coerced(kind, value)
     except (ValueError, TypeError, OverflowError):
         given = "has no value" if value is True or value is None else f"= {value!r}"
         such = (
             f", such as {_shown(default)}"
-            if default not in (None, "", ()) and kind is not bool and get_origin(kind) is not Literal
+            if default not in (None, "", ())
+            and kind is not bool
+            and get_origin(kind) is not Literal
             else ""
         )
         raise BadInput(f"{word} {given}: give {described(kind)}{such}") from None
@@ -106,7 +114,9 @@ def _coerced(kind: Any, value: Any) -> Any:
             raise ValueError
         return value
     if origin in (tuple, list, Sequence):
-        return (list if origin is list else tuple)(_coerced(inner[0], i) for i in _items(inner[0], value))
+        return (list if origin is list else tuple)(
+            _coerced(inner[0], i) for i in _items(inner[0], value)
+        )
     if kind is bool:
         known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
         if str(value).lower() not in known:
@@ -126,10 +136,15 @@ def _coerced(kind: Any, value: Any) -> Any:
 
 
 def _items(kind: Any, value: Any) -> list[Any]:
-    """The items of a list, of a text with commas, or of the one number that is given for a list of numbers."""
+    """The items of a list, of a text with commas, or of the one number that is given for a list of
+    numbers."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
-    if isinstance(value, int | float) and not isinstance(value, bool) and _plain(kind) in (int, float):
+    if (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and _plain(kind) in (int, float)
+    ):
         return [value]
     return list(value)
 
@@ -140,7 +155,9 @@ def _plain(kind: Any) -> Any:
 
 
 def _either(kinds: tuple[Any, ...], value: Any) -> Any:
-    if type(None) in kinds and (value is None or value == "" or (value == "none" and str not in kinds)):
+    if type(None) in kinds and (
+        value is None or value == "" or (value == "none" and str not in kinds)
+    ):
         return None  # "none" is a word where words are meant, as in scale = "none"
     for kind in sorted(kinds, key=lambda k: k is str):
         if kind is not type(None):
@@ -155,7 +172,9 @@ def described(kind: Any) -> str:
     """What a value of this type is called, with its choices or its range."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return " ".join([described(inner[0]), *(str(limit) for limit in inner[1:] if isinstance(limit, Range))])
+        return " ".join(
+            [described(inner[0]), *(str(limit) for limit in inner[1:] if isinstance(limit, Range))]
+        )
     if origin is Literal:
         return f"{', '.join(map(str, inner[:-1]))} or {inner[-1]}" if inner[1:] else str(inner[0])
     if origin in (Union, types.UnionType):
@@ -164,4 +183,6 @@ def described(kind: Any) -> str:
         limits = get_args(inner[0])[1:] if get_origin(inner[0]) is Annotated else ()
         many = f"{described(_plain(inner[0])).removeprefix('a ')}s"
         return ", each ".join([f"{many} separated by commas", *map(str, limits)])
-    return {int: "a whole number", float: "a number", bool: "yes or no", str: "a word"}.get(kind, str(kind))
+    return {int: "a whole number", float: "a number", bool: "yes or no", str: "a word"}.get(
+        kind, str(kind)
+    )

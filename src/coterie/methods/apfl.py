@@ -1,9 +1,13 @@
-"""APFL. Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning. arXiv:2003.13461, 2020, Algorithm 1.
+"""APFL. Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning. arXiv:2003.13461, 2020,
+Algorithm 1.
 
-Each client uses vbar = alpha v + (1 - alpha) w, its own v mixed with FedAvg's w. In each step, on one batch,
-    w' <- w' - eta grad f_i(w'),   v <- v - eta alpha grad f_i(vbar),   vbar = alpha v + (1 - alpha) w',
-and alpha <- alpha - eta (<v - w', grad f_i(vbar)> + .02 alpha), kept in [0, 1], in the first step of a round.
-Readings (the authors' code): vbar is taken with the w' that has just stepped; the .02 keeps alpha from growing unchecked.
+Each client uses vbar = alpha v + (1 - alpha) w, its own v mixed with FedAvg's w. In each step, on
+one batch,
+    w' <- w' - eta grad f_i(w'),  v <- v - eta alpha grad f_i(vbar),
+    vbar = alpha v + (1 - alpha) w',
+and alpha <- alpha - eta (<v - w', grad f_i(vbar)> + .02 alpha), kept in [0, 1], in the first step
+of a round. Readings (the authors' code): vbar is taken with the w' that has just stepped; the .02
+keeps alpha from growing unchecked.
 """
 
 from typing import NamedTuple
@@ -54,7 +58,9 @@ def apfl(model: Model, train: Train, alpha: Share = 0.5, adaptive: bool = True) 
 
     base = fedavg(model, train)
     trip = base.round[0]._replace(
-        start=lambda state, w: Carry(begin(w, train), begin(state.v, train), state.alpha, torch.tensor(True)),
+        start=lambda state, w: Carry(
+            begin(w, train), begin(state.v, train), state.alpha, torch.tensor(True)
+        ),
         passes=(Pass(step, train.plan()),),
         finish=lambda c, state, w: (Client(c.v.w, c.alpha), c.w.w),
     )

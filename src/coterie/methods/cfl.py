@@ -1,8 +1,10 @@
-"""CFL. Sattler, Müller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization Under Privacy
-Constraints. IEEE Transactions on Neural Networks and Learning Systems 2020, Algorithm 3.
+"""CFL. Sattler, Müller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask
+Optimization Under Privacy Constraints. IEEE Transactions on Neural Networks and Learning Systems
+2020, Algorithm 3.
 
-FedAvg until a cluster stands still while its members still pull: |mean_i dW_i| < eps1 and max_i |dW_i| > eps2. Then the cluster
-is cut in two by complete linkage on -cos(dW_i, dW_j), and each half goes on alone: w_c = w + mean_{i in c} dW_i.
+FedAvg until a cluster stands still while its members still pull: |mean_i dW_i| < eps1 and max_i
+|dW_i| > eps2. Then the cluster is cut in two by complete linkage on -cos(dW_i, dW_j), and each half
+goes on alone: w_c = w + mean_{i in c} dW_i.
 """
 
 from typing import NamedTuple
@@ -36,7 +38,9 @@ def cut(updates: Tensor) -> Tensor:
     """Which of two halves [m] each update [m, d] belongs to."""
     unit = F.normalize(updates.double(), dim=1)
     distance = (1 - unit @ unit.T).clamp(min=0).fill_diagonal_(0)  # -cos, moved to be a distance
-    found = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit(distance.numpy())
+    found = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit(
+        distance.numpy()
+    )
     return torch.as_tensor(found.labels_, dtype=torch.int64)
 
 
@@ -51,9 +55,10 @@ def cfl(
 ) -> Method:
     """FedAvg that splits clusters whose members disagree.
 
-    relative: eps1 and eps2 count in units of the largest |mean dW| before any split, since lengths of updates depend on the
-    network; else they are lengths, as published. after: rounds before a split. Members are averaged with equal weights, and no
-    cluster is split before all its members have reported.
+    relative: eps1 and eps2 count in units of the largest |mean dW| before any split, since lengths
+    of updates depend on the network; else they are lengths, as published. after: rounds before a
+    split. Members are averaged with equal weights, and no cluster is split before all its members
+    have reported.
     """
 
     def init(rng, facts):
@@ -69,11 +74,15 @@ def cfl(
     def note(server: Server, replies) -> Server:
         """Write down this round's dW_i and how far they move together."""
         ids = replies.ids
-        updates = server.updates.index_copy(0, ids, flat(replies.upload - pick(server.models, server.cluster[ids])))
+        updates = server.updates.index_copy(
+            0, ids, flat(replies.upload - pick(server.models, server.cluster[ids]))
+        )
         reported = server.reported.index_fill(0, ids, True)
         whole = reported.all() and not server.cluster.any()
         speed = torch.maximum(server.speed, updates.mean(0).norm()) if whole else server.speed
-        return server._replace(updates=updates, reported=reported, round=server.round + 1, speed=speed)
+        return server._replace(
+            updates=updates, reported=reported, round=server.round + 1, speed=speed
+        )
 
     def stuck(server: Server, members: Tensor) -> bool:
         """Whether a cluster stands still while a member still pulls."""
@@ -99,7 +108,9 @@ def cfl(
             if stuck(server, members):
                 server = split(server, members)
         cluster = server.cluster[replies.ids]
-        return server._replace(models=per_cluster(server.models, replies.upload, cluster, replies.equal))
+        return server._replace(
+            models=per_cluster(server.models, replies.upload, cluster, replies.equal)
+        )
 
     def admit(server: Server) -> Server:
         return server._replace(
@@ -113,4 +124,6 @@ def cfl(
         send=lambda server, i, rng: pick(server.models, int(server.cluster[i])),
         receive=receive,
     )
-    return base._replace(init=init, round=(trip,), admit=admit, notes=lambda server: {"cluster": server.cluster})
+    return base._replace(
+        init=init, round=(trip,), admit=admit, notes=lambda server: {"cluster": server.cluster}
+    )

@@ -46,16 +46,20 @@ def method(
 
 
 def unused(builder: Builder) -> Unused:
-    """The words of `[train]` that a builder does not use, or only sometimes; {} for one that says nothing."""
+    """The words of `[train]` that a builder does not use, or only sometimes; {} for one that says
+    nothing."""
     return getattr(builder, "unused", {})
 
 
 def check_options(name: str, builder: Builder, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as values of their declared types; refuses unknown ones and those out of range."""
+    """The options as values of their declared types; refuses unknown ones and those out of "
+    "range."""
     known, checked = declared(builder), {}
     for option, value in options.items():
         if option not in known:
-            raise BadInput(f"{name} has no option '{option}'{nearest(option, known) if known else ''}")
+            raise BadInput(
+                f"{name} has no option '{option}'{nearest(option, known) if known else ''}"
+            )
         kind, default = known[option]
         checked[option] = coerce(kind, value, f"{name}.{option}", default)
         if not finite(checked[option]):
@@ -76,7 +80,11 @@ def check_train(name: str, builder: Builder, train: Train, options: Mapping[str,
             )
         option, needed = when
         if options.get(option, declared(builder)[option][1]) != needed:
-            way = {True: "yes", False: "no"}.get(needed, needed) if isinstance(needed, bool) else needed
+            way = (
+                {True: "yes", False: "no"}.get(needed, needed)
+                if isinstance(needed, bool)
+                else needed
+            )
             raise BadInput(
                 f"{name} uses {word} = {value} only with {option} = {way}: "
                 f"leave out --{word}, or give --{option} {way}"
@@ -90,7 +98,8 @@ def variant(
 
     It has the other options of `base`, and stands in the same file.
     """
-    gone, inner = {*fixed, *without}, inspect.unwrap(base)  # the variant is checked under its own name
+    # the variant is checked under its own name
+    gone, inner = {*fixed, *without}, inspect.unwrap(base)
 
     def build(model: Model, train: Train, **options: Any) -> Any:
         return inner(model, train, **fixed, **options)
@@ -106,20 +115,34 @@ def extends(base: Builder) -> Callable[[Builder], Builder]:
     """For a builder with `**options`: they are those of `base`, after its own."""
 
     def decorate(builder: Builder) -> Builder:
-        own = {k: p for k, p in inspect.signature(builder).parameters.items() if p.kind is not p.VAR_KEYWORD}
+        own = {
+            k: p
+            for k, p in inspect.signature(builder).parameters.items()
+            if p.kind is not p.VAR_KEYWORD
+        }
 
         @wraps(builder)
         def build(model: Model, train: Train, **options: Any) -> Any:
             return builder(model, train, **options)
 
-        _describe(build, builder, own | {k: p for k, p in inspect.signature(base).parameters.items() if k not in own}, base)
+        _describe(
+            build,
+            builder,
+            own | {k: p for k, p in inspect.signature(base).parameters.items() if k not in own},
+            base,
+        )
         vars(build)["unused"] = unused(base)
         return build
 
     return decorate
 
 
-def _describe(build: Any, source: Builder, parameters: Mapping[str, inspect.Parameter], base: Builder | None = None) -> None:
+def _describe(
+    build: Any,
+    source: Builder,
+    parameters: Mapping[str, inspect.Parameter],
+    base: Builder | None = None,
+) -> None:
     """Give a builder the signature, annotations and place of what it stands for."""
     hints = {k: kind for b in (base, source) if b for k, (kind, _) in declared(b).items()}
     build.__signature__ = inspect.Signature(list(parameters.values()))

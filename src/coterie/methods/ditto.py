@@ -1,6 +1,8 @@
-"""Ditto. Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021, Algorithm 1.
+"""Ditto. Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization.
+ICML 2021, Algorithm 1.
 
-min_v f_i(v) + lam/2 |v - w|^2 with w FedAvg's model: each client keeps v, held to the w it received, and trains w beside it.
+min_v f_i(v) + lam/2 |v - w|^2 with w FedAvg's model: each client keeps v, held to the w it
+received, and trains w beside it.
 """
 
 from typing import NamedTuple

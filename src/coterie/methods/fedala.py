@@ -1,13 +1,15 @@
-"""FedALA. Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning.
-AAAI 2023, Algorithm 1.
+"""FedALA. Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for
+Personalized Federated Learning. AAAI 2023, Algorithm 1.
 
-A client does not start its round at the global Theta but at a mixture of it with its own last model Theta_i, element by
-element in the p top layers; the layers below take Theta whole:
-    Theta^_i = Theta_i + (Theta - Theta_i) * W_i on the top,  W_i <- clip(W_i - eta grad_W f_i(Theta^_i), 0, 1),
-W_i learned on a random share s of the training rows, both models held fixed. Then FedAvg's local training from Theta^_i.
-The model used is Theta^_i for the Theta that is current. Written from the abstract and from memory, not beside the paper's text.
-Readings: W_i starts at 1 and is kept from round to round; at a client's first visit both models are the same and there is
-nothing to learn; the learning "until convergence" of the second is `first_epochs` passes, afterwards one a round.
+A client does not start its round at the global Theta but at a mixture of it with its own last model
+Theta_i, element by element in the p top layers; the layers below take Theta whole:
+    Theta^_i = Theta_i + (Theta - Theta_i) * W_i on the top,
+    W_i <- clip(W_i - eta grad_W f_i(Theta^_i), 0, 1),
+W_i learned on a random share s of the training rows, both models held fixed. Then FedAvg's local
+training from Theta^_i. The model used is Theta^_i for the Theta that is current. Written from the
+abstract and from memory, not beside the paper's text. Readings: W_i starts at 1 and is kept from
+round to round; at a client's first visit both models are the same and there is nothing to learn;
+the learning "until convergence" of the second is `first_epochs` passes, afterwards one a round.
 """
 
 from typing import NamedTuple
@@ -70,22 +72,32 @@ def fedala(
     _, local = sgd(model, train)
 
     def join(w: Point, rng) -> Client:
-        return Client(w, {k: torch.ones_like(a) for k, a in w.params.items() if inside(k)}, torch.tensor(0))
+        return Client(
+            w, {k: torch.ones_like(a) for k, a in w.params.items() if inside(k)}, torch.tensor(0)
+        )
 
     def learn(c: Carry, batch: Batch) -> Carry:
         g = model.grad(mix(c.own, c.received, c.weights), batch).params
-        slope = {k: g[k] * (c.received.params[k] - c.own.params[k]) for k in c.weights}  # d Theta^ / d W = Theta - Theta_i
-        return c._replace(weights={k: (w - weight_rate * slope[k]).clamp(0, 1) for k, w in c.weights.items()})
+        # d Theta^ / d W = Theta - Theta_i
+        slope = {k: g[k] * (c.received.params[k] - c.own.params[k]) for k in c.weights}
+        return c._replace(
+            weights={k: (w - weight_rate * slope[k]).clamp(0, 1) for k, w in c.weights.items()}
+        )
 
     def settle(c: Carry, _) -> Carry:
         return c._replace(go=begin(mix(c.own, c.received, c.weights), train))
 
     def steps(state: Client, w: Point, rows: Tensor) -> Tensor:
         epoch = -(-max(1, int(int(rows) * share)) // (train.batch or FULL))
-        return torch.tensor(epoch * (0 if state.visits == 0 else first_epochs if state.visits == 1 else 1))
+        return torch.tensor(
+            epoch * (0 if state.visits == 0 else first_epochs if state.visits == 1 else 1)
+        )
 
     base = fedavg(model, train)
-    aggregate = (Pass(learn, train.plan(epochs=1, steps=0, share=share, adaptive=True)), Pass(settle))
+    aggregate = (
+        Pass(learn, train.plan(epochs=1, steps=0, share=share, adaptive=True)),
+        Pass(settle),
+    )
     trip = base.round[0]._replace(
         start=lambda state, w: Carry(begin(w, train), state.own, w, state.weights),
         passes=(*aggregate, Pass(lambda c, batch: c._replace(go=local(c.go, batch)), train.plan())),
@@ -104,5 +116,7 @@ def fedala(
         personalize=use,
         personal=lambda state, w: state.own,
         views={"global": lambda state, w: w, "own": lambda state, w: state.own},
-        client_notes=lambda state: {"taken": torch.cat([w.flatten() for w in state.weights.values()]).mean()},
+        client_notes=lambda state: {
+            "taken": torch.cat([w.flatten() for w in state.weights.values()]).mean()
+        },
     )

@@ -1,13 +1,17 @@
-"""FedAMP and HeurFedAMP. Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning on Non-IID Data.
-AAAI 2021, Algorithm 1.
+"""FedAMP and HeurFedAMP. Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated
+Learning on Non-IID Data. AAAI 2021, Algorithm 1.
 
-min sum_i f_i(w_i) + lam sum_{i<j} A(|w_i - w_j|^2),  A(x) = 1 - exp(-x / sigma). The server passes messages, a client answers:
-    xi_ij = alpha_k A'(|w_i - w_j|^2) for j != i,  xi_ii = 1 - sum_{j != i} xi_ij,  u_i = sum_j xi_ij w_j,
+min sum_i f_i(w_i) + lam sum_{i<j} A(|w_i - w_j|^2),  A(x) = 1 - exp(-x / sigma). The server passes
+messages, a client answers:
+    xi_ij = alpha_k A'(|w_i - w_j|^2) for j != i,  xi_ii = 1 - sum_{j != i} xi_ij,
+    u_i = sum_j xi_ij w_j,
     w_i <- argmin_w f_i(w) + lam / (2 alpha_k) |w - u_i|^2, by SGD from the client's own w_i.
-HeurFedAMP, for deep networks: xi_ii fixed,  xi_ij = (1 - xi_ii) exp(sigma cos(w_i, w_j)) / sum_{h != i} exp(sigma cos(w_i, w_h)).
+HeurFedAMP, for deep networks: xi_ii fixed,
+    xi_ij = (1 - xi_ii) exp(sigma cos(w_i, w_j)) / sum_{h != i} exp(sigma cos(w_i, w_h)).
 
-Readings: alpha_k is lowered, where it must be, to the largest that leaves every xi_ii >= 0. The proximal term takes its step
-implicitly, w <- (w + eta p u_i) / (1 + eta p) with p = lam / alpha_k: the same minimum, and no p can make it diverge.
+Readings: alpha_k is lowered, where it must be, to the largest that leaves every xi_ii >= 0. The
+proximal term takes its step implicitly, w <- (w + eta p u_i) / (1 + eta p) with p = lam / alpha_k:
+the same minimum, and no p can make it diverge.
 """
 
 from collections.abc import Callable
@@ -23,7 +27,8 @@ from coterie.core.point import Point, flat, mean, pick, tree
 from coterie.core.values import BelowOne, NonNegative, Positive, PositiveShare, Range
 from coterie.methods.declare import method
 
-Attend = Callable[[Tensor, Tensor, float], tuple[Tensor, float]]  # (models [N, d], heard [N], alpha) -> xi, alpha_k
+# (models [N, d], heard [N], alpha) -> xi, alpha_k
+Attend = Callable[[Tensor, Tensor, float], tuple[Tensor, float]]
 
 
 class Server(NamedTuple):
@@ -56,11 +61,14 @@ def copies(w: Point, clients: int) -> Point:
 
 
 def remember(models: Point, heard: Tensor, replies: Replies) -> tuple[Point, Tensor]:
-    """The last known models after a round; who was never heard of stands at the mean of those that were."""
+    """The last known models after a round; who was never heard of stands at the mean of those that
+    were."""
     heard = heard.index_fill(0, replies.ids, True)
     models = tree(lambda old, new: old.index_copy(0, replies.ids, new), models, replies.upload)
     middle = mean(pick(models, heard), torch.full((int(heard.sum()),), 1 / int(heard.sum())))
-    return tree(lambda a, m: torch.where(heard.reshape(-1, *(1,) * m.dim()), a, m), models, middle), heard
+    return tree(
+        lambda a, m: torch.where(heard.reshape(-1, *(1,) * m.dim()), a, m), models, middle
+    ), heard
 
 
 def others(values: Tensor, heard: Tensor, empty: float) -> Tensor:
@@ -88,20 +96,27 @@ def heuristic(w: Tensor, heard: Tensor, own: float, sigma: float) -> Tensor:
     own = own or 1 / len(w)
     share = torch.softmax(others(sigma * (unit @ unit.T), heard, -torch.inf), dim=1)
     itself = torch.eye(len(w), dtype=share.dtype)
-    return torch.where(share.isnan().any(1, keepdim=True), itself, own * itself + (1 - own) * share)  # nan: there is nobody else
+    # nan: there is nobody else
+    return torch.where(share.isnan().any(1, keepdim=True), itself, own * itself + (1 - own) * share)
 
 
-def passing(model: Model, train: Train, lam: float, alpha: float, alpha_decay: float, attend: Attend) -> Method:
+def passing(
+    model: Model, train: Train, lam: float, alpha: float, alpha_decay: float, attend: Attend
+) -> Method:
     """Message passing with the weights that `attend` gives."""
 
     def init(rng, facts: Facts) -> Server:
         n = facts.clients
         models = copies(model.init(rng), n)
         nobody = torch.zeros(n, dtype=torch.bool)
-        return Server(models, nobody, torch.eye(n), models, torch.tensor(lam / alpha), torch.tensor(0))
+        return Server(
+            models, nobody, torch.eye(n), models, torch.tensor(lam / alpha), torch.tensor(0)
+        )
 
     def passed(server: Server) -> Server:
-        xi, used = attend(flat(server.models), server.heard, alpha * alpha_decay ** int(server.round))
+        xi, used = attend(
+            flat(server.models), server.heard, alpha * alpha_decay ** int(server.round)
+        )
         xi = xi.to(server.xi.dtype)
         return server._replace(xi=xi, u=mean(server.models, xi), pull=torch.tensor(lam / used))
 
@@ -112,7 +127,9 @@ def passing(model: Model, train: Train, lam: float, alpha: float, alpha_decay: f
     def admit(server: Server) -> Server:
         middle = mean(server.models, torch.full((len(server.heard),), 1 / len(server.heard)))
         models = tree(lambda a, m: torch.cat([a, m[None]]), server.models, middle)
-        return passed(server._replace(models=models, heard=torch.cat([server.heard, torch.tensor([False])])))
+        return passed(
+            server._replace(models=models, heard=torch.cat([server.heard, torch.tensor([False])]))
+        )
 
     def step(c: Carry, batch) -> Carry:
         go = descend(c.go, model.grad(c.go.w, batch), train)
@@ -151,7 +168,9 @@ def fedamp(
 
     sigma is in squared distances of models, which grow with the network.
     """
-    return passing(model, train, lam, alpha, alpha_decay, lambda w, heard, a: attentive(w, heard, a, sigma))
+    return passing(
+        model, train, lam, alpha, alpha_decay, lambda w, heard, a: attentive(w, heard, a, sigma)
+    )
 
 
 @method(without=("weighting",))
@@ -165,4 +184,11 @@ def heurfedamp(
     alpha_decay: PositiveShare = 1.0,
 ) -> Method:
     """FedAMP by cosines of models; own: xi_ii, 0 for 1/N."""
-    return passing(model, train, lam, alpha, alpha_decay, lambda w, heard, a: (heuristic(w, heard, own, sigma), a))
+    return passing(
+        model,
+        train,
+        lam,
+        alpha,
+        alpha_decay,
+        lambda w, heard, a: (heuristic(w, heard, own, sigma), a),
+    )

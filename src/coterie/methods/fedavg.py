@@ -1,5 +1,5 @@
-"""FedAvg. McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from
-Decentralized Data. AISTATS 2017, Algorithm 1.
+"""FedAvg. McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of
+Deep Networks from Decentralized Data. AISTATS 2017, Algorithm 1.
 
 min_w sum_i (n_i / n) f_i(w): clients descend from w, the server averages what they reach.
 """

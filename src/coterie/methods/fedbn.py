@@ -1,7 +1,8 @@
-"""FedBN. Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated Learning on Non-IID Features via Local Batch Normalization. ICLR 2021,
-Algorithm 1.
+"""FedBN. Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated Learning on Non-IID Features via Local Batch
+Normalization. ICLR 2021, Algorithm 1.
 
-FedAvg of every layer but the BatchNorm ones, whose parameters and running statistics never leave their client.
+FedAvg of every layer but the BatchNorm ones, whose parameters and running statistics never leave
+their client.
 """
 
 from coterie.core.errors import BadInput
@@ -17,6 +18,7 @@ def fedbn(model: Model, train: Train) -> Method:
     norm = model.norms()
     if not any(norm(name) for name in model.shapes):
         raise BadInput(
-            f"fedbn keeps BatchNorm layers at home, and {model.name} has none: give a model with BatchNorm, or use fedavg"
+            f"fedbn keeps BatchNorm layers at home, and {model.name} has none: give a model with "
+            "BatchNorm, or use fedavg"
         )
     return keep_home(model, train, norm)

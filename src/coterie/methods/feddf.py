@@ -1,10 +1,13 @@
-"""FedDF. Lin, Kong, Stich, Jaggi: Ensemble Distillation for Robust Model Fusion in Federated Learning. NeurIPS 2020,
-Algorithms 1 and 3. pFedDF: FedDF, then local fine-tuning (a baseline of KT-pFL).
+"""FedDF. Lin, Kong, Stich, Jaggi: Ensemble Distillation for Robust Model Fusion in Federated
+Learning. NeurIPS 2020, Algorithms 1 and 3. pFedDF: FedDF, then local fine-tuning (a baseline of
+KT-pFL).
 
-The server keeps a prototype of each architecture. A round averages the clients' models of each architecture, and distils every
-average, on public rows, towards the ensemble of all models x received, whatever their architecture:
+The server keeps a prototype of each architecture. A round averages the clients' models of each
+architecture, and distils every average, on public rows, towards the ensemble of all models x
+received, whatever their architecture:
     min_w mean_rows KL(softmax(mean_k logits(x_k)) || softmax(logits(w))),
-by Adam with cosine decay. Held-out rows of the draw say when to stop and which step to keep: the start, if no other is better.
+by Adam with cosine decay. Held-out rows of the draw say when to stop and which step to keep: the
+start, if no other is better.
 """
 
 from collections.abc import Iterator
@@ -33,7 +36,9 @@ ROWS = 256  # rows predicted at once
 class Server(NamedTuple):
     prototypes: tuple[Point, ...]  # one an architecture
     architecture: Tensor  # [N]
-    gaps: Tensor  # [architectures, 2], KL from the ensemble on held-out rows before and after the last distillation
+    # [architectures, 2], KL from the ensemble on held-out rows before and after the last
+    # distillation
+    gaps: Tensor
 
 
 class Budget(NamedTuple):
@@ -60,7 +65,11 @@ def predict(model: Model, w: Point, public: Batch) -> Tensor:
 
 def ensemble(replies: Replies, public: Batch) -> Tensor:
     """Softmax of the mean logits of all models received [R, K]."""
-    logits = [predict(g.model, pick(g.upload, k), public) for g in replies.groups for k in range(len(g.ids))]
+    logits = [
+        predict(g.model, pick(g.upload, k), public)
+        for g in replies.groups
+        for k in range(len(g.ids))
+    ]
     return torch.stack(logits).mean(0).softmax(-1)
 
 
@@ -74,7 +83,8 @@ def shuffled(rows: Tensor, size: int, rng: np.random.Generator) -> Iterator[Tens
 def distil(
     model: Model, w: Point, public: Batch, target: Tensor, budget: Budget, rng: np.random.Generator
 ) -> tuple[Point, Tensor]:
-    """The model after its distillation, and its KL from the target on held-out rows before and after [2]."""
+    """The model after its distillation, and its KL from the target on held-out rows before and
+    after [2]."""
     order = torch.as_tensor(rng.permutation(len(public.y)))
     held = rows_of(public, order[: max(1, int(budget.held * len(order)))])
     rest = order[len(held.y) :]
@@ -100,7 +110,13 @@ def distil(
         if s % LOOK == 0 or s == budget.steps:
             now = gap(student)
             if now < least:
-                best, least, found = Point({k: a.detach().clone() for k, a in student.params.items()}, student.buffers), now, s
+                best, least, found = (
+                    Point(
+                        {k: a.detach().clone() for k, a in student.params.items()}, student.buffers
+                    ),
+                    now,
+                    s,
+                )
             elif s - found >= budget.patience:
                 break
     return best, torch.tensor([first, least])
@@ -120,11 +136,15 @@ def feddf(
 ) -> Method:
     """FedAvg within each architecture, and distillation from all clients' models between them.
 
-    draw: public rows a round, a share `held` of them to stop by. distil_steps: Adam steps a round at most, 0 for none
-    (published: 10,000, patience 1,000). patience: steps without progress. clip: longest gradient.
+    draw: public rows a round, a share `held` of them to stop by. distil_steps: Adam steps a round
+    at most, 0 for none (published: 10,000, patience 1,000). patience: steps without progress. clip:
+    longest gradient.
     """
     if model.task != "classes":
-        raise BadInput(f"feddf distils class probabilities, but {model.name} is a '{model.task}' model: use fedavg or local")
+        raise BadInput(
+            f"feddf distils class probabilities, but {model.name} is a '{model.task}' model: use "
+            "fedavg or local"
+        )
     budget = Budget(public_batch, distil_steps, patience, distil_rate, held, clip)
     base = fedavg(model, train)
 
@@ -140,7 +160,9 @@ def feddf(
             a = group.architecture
             prototypes[a] = mean(group.upload, train.weights(group))
             if distil_steps:
-                prototypes[a], gaps[a] = distil(group.model, prototypes[a], public, target, budget, rng)
+                prototypes[a], gaps[a] = distil(
+                    group.model, prototypes[a], public, target, budget, rng
+                )
         return server._replace(prototypes=tuple(prototypes), gaps=gaps)
 
     def admit(server: Server) -> Server:
@@ -149,8 +171,12 @@ def feddf(
 
     trip = base.round[0]._replace(
         send=lambda server, i, rng: server.prototypes[int(server.architecture[i])],
-        # no client steps on public rows: the second pass only names the draw that the server distils on
-        passes=(*base.round[0].passes, Pass(lambda c, batch: c, Plan(part="public", draw=draw, epochs=0))),
+        # no client steps on public rows: the second pass only names the draw that the server
+        # distils on
+        passes=(
+            *base.round[0].passes,
+            Pass(lambda c, batch: c, Plan(part="public", draw=draw, epochs=0)),
+        ),
         receive=receive,
     )
     return base._replace(
@@ -166,5 +192,6 @@ def feddf(
 @method()
 @extends(feddf)
 def pfeddf(model: Model, train: Train, tune_epochs: Count = 20, **options: Any) -> Method:
-    """FedDF whose clients fine-tune their architecture's prototype for `tune_epochs` epochs before use."""
+    """FedDF whose clients fine-tune their architecture's prototype for `tune_epochs` epochs before
+    use."""
     return tuned(feddf(model, train, **options), train, tune_epochs)

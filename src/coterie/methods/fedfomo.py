@@ -1,12 +1,15 @@
-"""FedFomo. Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order Model Optimization.
-ICLR 2021, Algorithm 1.
+"""FedFomo. Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order
+Model Optimization. ICLR 2021, Algorithm 1.
 
-A client is offered M models and moves towards those that do better on its validation part than its own theta_i:
-    d_ij = (L_i(theta_i) - L_i(theta_j)) / |theta_j - theta_i|,  w_ij = max(0, d_ij) / sum_j max(0, d_ij),
-    theta_i <- theta_i + sum_j w_ij (theta_j - theta_i), then local SGD; where no d_ij is positive it keeps theta_i.
-The server learns whom to offer: P_ij <- P_ij + d_ij. A client is sent its own last model and those of largest P_ij, each of
-them with probability eps replaced by a random one; eps falls round by round.
-Reading: theta_i is the client's model of the round before (the authors' default).
+A client is offered M models and moves towards those that do better on its validation part than its
+own theta_i:
+    d_ij = (L_i(theta_i) - L_i(theta_j)) / |theta_j - theta_i|,
+    w_ij = max(0, d_ij) / sum_j max(0, d_ij),
+    theta_i <- theta_i + sum_j w_ij (theta_j - theta_i), then local SGD; where no d_ij is positive
+    it keeps theta_i.
+The server learns whom to offer: P_ij <- P_ij + d_ij. A client is sent its own last model and those
+of largest P_ij, each of them with probability eps replaced by a random one; eps falls round by
+round. Reading: theta_i is the client's model of the round before (the authors' default).
 """
 
 from typing import Annotated, NamedTuple
@@ -79,8 +82,10 @@ def mix(theta: Point, models: Point, scores: Tensor) -> Point:
 
 
 def offered(server: Server, i: int, count: int, eps: float, rng: np.random.Generator) -> list[int]:
-    """Whose models client i is sent: its own, then the best or, by chance, any; its own again where there are no more."""
-    heard = rng.permutation(server.heard.nonzero().flatten().numpy())  # so that ties in P fall at random
+    """Whose models client i is sent: its own, then the best or, by chance, any; its own again where
+    there are no more."""
+    # so that ties in P fall at random
+    heard = rng.permutation(server.heard.nonzero().flatten().numpy())
     order = np.argsort(-server.affinity[i].numpy()[heard], kind="stable")
     known = [int(j) for j in heard[order] if j != i]
     ids = [i]
@@ -106,16 +111,25 @@ def fedfomo(
 
     def init(rng, facts: Facts) -> Server:
         n = facts.clients
-        return Server(copies(model.init(rng), n), torch.zeros(n, dtype=torch.bool), torch.zeros(n, n), torch.tensor(0))
+        return Server(
+            copies(model.init(rng), n),
+            torch.zeros(n, dtype=torch.bool),
+            torch.zeros(n, n),
+            torch.tensor(0),
+        )
 
     def send(server: Server, i: int, rng) -> Offer:
         count = min(offers, len(server.heard))
-        ids = torch.tensor(offered(server, i, count, max(0.0, eps - eps_step * int(server.round)), rng))
+        ids = torch.tensor(
+            offered(server, i, count, max(0.0, eps - eps_step * int(server.round)), rng)
+        )
         return Offer(pick(server.models, ids), ids)
 
     def start(state: Client, offer: Offer) -> Carry:
         none = torch.zeros(len(offer.ids))
-        return Carry(begin(state.theta, train), offer.models, none[0], none, none[0], state.theta, none)
+        return Carry(
+            begin(state.theta, train), offer.models, none[0], none, none[0], state.theta, none
+        )
 
     def examine(c: Carry, batch: Batch) -> Carry:
         losses = vmap(lambda w: model.measure(w, batch)[0])(c.models)
@@ -130,7 +144,9 @@ def fedfomo(
     def receive(server: Server, replies, rng) -> Server:
         _, ids, scores = replies.upload
         affinity = server.affinity.index_put((replies.ids[:, None], ids), scores, accumulate=True)
-        kept, heard = remember(server.models, server.heard, replies._replace(upload=replies.upload.theta))
+        kept, heard = remember(
+            server.models, server.heard, replies._replace(upload=replies.upload.theta)
+        )
         return Server(kept, heard, affinity, server.round + 1)
 
     def admit(server: Server) -> Server:
@@ -158,7 +174,10 @@ def fedfomo(
                     Pass(combine),
                     Pass(lambda c, batch: c._replace(go=local(c.go, batch)), train.plan()),
                 ),
-                finish=lambda c, state, offer: (Client(c.go.w, c.mixed), Upload(c.go.w, offer.ids, c.scores)),
+                finish=lambda c, state, offer: (
+                    Client(c.go.w, c.mixed),
+                    Upload(c.go.w, offer.ids, c.scores),
+                ),
                 receive=receive,
             ),
         ),

@@ -1,12 +1,14 @@
-"""FedMD. Li, Wang: FedMD: Heterogenous Federated Learning via Model Distillation. NeurIPS 2019 workshop on federated learning
-(arXiv 1910.03581), Algorithm 1.
+"""FedMD. Li, Wang: FedMD: Heterogenous Federated Learning via Model Distillation. NeurIPS 2019
+workshop on federated learning (arXiv 1910.03581), Algorithm 1.
 
 Clients of any architecture come near to the mean of everyone's outputs on public rows:
 - match "logits" (the original): mean absolute error from the mean logits;
-- match "soft" (the baseline of KT-pFL's Table 1): KL(mean_m s_m || s_n), s_n = softmax(z_n / T): KT-pFL with c = 1/N for ever.
+- match "soft" (the baseline of KT-pFL's Table 1): KL(mean_m s_m || s_n), s_n = softmax(z_n / T):
+KT-pFL with c = 1/N for ever.
 
-Rounds have KT-pFL's order (private training, prediction, distillation): the original's sequence, whose pre-training on private
-data is the first round's private training, or `pretrain` epochs of it.
+Rounds have KT-pFL's order (private training, prediction, distillation): the original's sequence,
+whose pre-training on private data is the first round's private training, or `pretrain` epochs of
+it.
 """
 
 from typing import Literal
@@ -35,8 +37,8 @@ def fedmd(
 ) -> Method | tuple[Stage, ...]:
     """Every client is taught by the equal mean of the active clients' outputs on public rows.
 
-    draw: public rows a round. distil_rate: 0 for the private rate. temperature and T2_scale (the loss times T^2) are those of
-    "soft". pretrain: epochs on private data before the first round.
+    draw: public rows a round. distil_rate: 0 for the private rate. temperature and T2_scale (the
+    loss times T^2) are those of "soft". pretrain: epochs on private data before the first round.
     """
     near = soft(temperature, lam, T2_scale)
     if match == "logits":
@@ -48,7 +50,9 @@ def fedmd(
         )
     answers = Answers(
         mix=lambda facts: (),
-        hear=lambda server, replies: server._replace(ids=replies.ids, said=mean(replies.upload, replies.equal)),
+        hear=lambda server, replies: server._replace(
+            ids=replies.ids, said=mean(replies.upload, replies.equal)
+        ),
         teach=lambda server, i: server.said,
         learn=unchanged,
     )
@@ -66,4 +70,6 @@ def _pretrained(method: Method, train: Train, epochs: int) -> tuple[Stage, ...]:
         finish=lambda c, state, seed: (state._replace(w=c.go.w, before=c.go.w), ()),
         receive=unchanged,
     )
-    return Stage("pretrain", method._replace(round=(alone,)), rounds=1, everyone=True), Stage("train", method)
+    return Stage("pretrain", method._replace(round=(alone,)), rounds=1, everyone=True), Stage(
+        "train", method
+    )

@@ -1,9 +1,10 @@
-"""FedPer. Arivazhagan, Aggarwal, Singh, Choudhary: Federated Learning with Personalization Layers. 2019 (arXiv 1912.00818),
-Algorithms 1 and 2.
+"""FedPer. Arivazhagan, Aggarwal, Singh, Choudhary: Federated Learning with Personalization Layers.
+2019 (arXiv 1912.00818), Algorithms 1 and 2.
 
-min_{base, head_1..N} sum_i (n_i / n) f_i(base, head_i): clients train both together, the base is averaged as in FedAvg, the
-head never leaves its client. Evaluated: the averaged base with the client's own head. The paper starts heads at random; here
-all start alike, at the common start of every method.
+min_{base, head_1..N} sum_i (n_i / n) f_i(base, head_i): clients train both together, the base is
+averaged as in FedAvg, the head never leaves its client. Evaluated: the averaged base with the
+client's own head. The paper starts heads at random; here all start alike, at the common start of
+every method.
 """
 
 from collections.abc import Callable
@@ -22,25 +23,29 @@ from coterie.methods.fedavg import fedavg
 
 
 class Shared(NamedTuple):
-    """The server's state, and all that travels down: the common layers, and the seed of the start of the others."""
+    """The server's state, and all that travels down: the common layers, and the seed of the start
+    of the others."""
 
     base: Point
     seed: Tensor
 
 
 def own_layers(model: Model, head: int, method_name: str) -> Callable[[str], bool]:
-    """Tells whether a name belongs to the last layers; refuses a head that leaves nothing to share."""
+    """Tells whether a name belongs to the last layers; refuses a head that leaves nothing to "
+    "share."""
     there = len({name.rpartition(".")[0] for name in model.shapes})
     if head >= there:
         raise BadInput(
-            f"{method_name}.head = {head}, but {model.name} has {there} layers with parameters and at "
+            f"{method_name}.head = {head}, but {model.name} has {there} layers with parameters and "
+            "at "
             f"least one must be shared: give 0 to {there - 1}, another --model, or use local"
         )
     return model.head(head)
 
 
 def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method:
-    """FedAvg of all layers but those whose name is `mine`; these start from the common seed and stay with their client."""
+    """FedAvg of all layers but those whose name is `mine`; these start from the common seed and
+    stay with their client."""
 
     def init(rng, facts):
         seed = int(rng.integers(2**63))
@@ -54,7 +59,9 @@ def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method
         send=lambda server, i, rng: server,
         start=lambda own, shared: begin(whole(own, shared), train),
         finish=lambda c, own, shared: split(c.w, mine),
-        receive=lambda server, replies, rng: server._replace(base=mean(replies.upload, train.weights(replies))),
+        receive=lambda server, replies, rng: server._replace(
+            base=mean(replies.upload, train.weights(replies))
+        ),
     )
     return base._replace(
         init=init,

@@ -1,5 +1,5 @@
-"""FedProx. Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks. MLSys 2020,
-Algorithm 2.
+"""FedProx. Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous
+Networks. MLSys 2020, Algorithm 2.
 
 Clients minimise f_i(w') + mu/2 |w' - w|^2 from the received w.
 """

@@ -1,4 +1,5 @@
-"""FedAvg with local fine-tuning: FedAvg's model, then every client trains a copy on its own data before using it.
+"""FedAvg with local fine-tuning: FedAvg's model, then every client trains a copy on its own data
+before using it.
 
 The global model's training is untouched; the copy is thrown away and made anew at every evaluation.
 """
@@ -11,7 +12,8 @@ from coterie.methods.fedavg import fedavg
 
 
 def tuned(base: Method, train: Train, epochs: int) -> Method:
-    """The method whose clients train a copy of what they receive for some epochs before using it."""
+    """The method whose clients train a copy of what they receive for some epochs before using "
+    "it."""
     trip = base.round[0]
     tune = trip._replace(
         passes=(trip.passes[0]._replace(plan=train.plan(epochs=epochs, steps=0)),),

@@ -1,7 +1,10 @@
-"""FML. Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu, Wu: Federated Mutual Learning. arXiv:2006.16765, 2020, Algorithm 1.
+"""FML. Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu, Wu: Federated Mutual Learning.
+arXiv:2006.16765, 2020, Algorithm 1.
 
-A private model p stays on its client and learns beside the shared "meme" model g, each from the labels and from the other:
-    L(p) = alpha f_i(p) + (1 - alpha) KL(p_g || p_p),   L(g) = beta f_i(g) + (1 - beta) KL(p_p || p_g),
+A private model p stays on its client and learns beside the shared "meme" model g, each from the
+labels and from the other:
+    L(p) = alpha f_i(p) + (1 - alpha) KL(p_g || p_p),
+    L(g) = beta f_i(g) + (1 - beta) KL(p_p || p_g),
 the other's probabilities held constant; g travels and is averaged.
 Reading: p starts at the first g it sees; at random where it is another network.
 """
@@ -50,10 +53,11 @@ def fml(
     kl: Reduction = "batchmean",
     auxiliary: str = "",
 ) -> Method:
-    """Mutual learning: `alpha` and `beta` are the labels' shares in the private and in the shared model's loss.
+    """Mutual learning: `alpha` and `beta` are the labels' shares in the private and in the shared
+    model's loss.
 
-    kl: "batchmean" is the mean over rows, "elementwise" over classes too. auxiliary: another network for the private model,
-    such as "mlr" or "dnn:hidden=20".
+    kl: "batchmean" is the mean over rows, "elementwise" over classes too. auxiliary: another
+    network for the private model, such as "mlr" or "dnn:hidden=20".
     """
     private = companion(model, auxiliary)
     slopes = mutual(model, private, Share(beta, 1 - beta), Share(alpha, 1 - alpha), kl)
@@ -77,20 +81,29 @@ def fml(
     )
 
 
-def mutual(shared: Model, own: Model, of_shared: Share, of_own: Share, kl: Reduction = "batchmean") -> Slopes:
-    """Gradients of `labels f_i + peer KL(p_peer || p)` for two models at once, from one forward pass of each."""
+def mutual(
+    shared: Model, own: Model, of_shared: Share, of_own: Share, kl: Reduction = "batchmean"
+) -> Slopes:
+    """Gradients of `labels f_i + peer KL(p_peer || p)` for two models at once, from one forward
+    pass of each."""
     if shared.task == "squared" and (of_shared.peer or of_own.peer):
-        raise BadInput("mutual learning compares class probabilities, and this task has no classes: use a method without it")
+        raise BadInput(
+            "mutual learning compares class probabilities, and this task has no classes: use a "
+            "method without it"
+        )
 
     def soft(logits: Tensor) -> Tensor:
-        return F.pad(logits, (1, 0)) if shared.task == "binary" else logits  # one logit z stands for (0, z)
+        # one logit z stands for (0, z)
+        return F.pad(logits, (1, 0)) if shared.task == "binary" else logits
 
     def loss(model: Model, share: Share, mine: Tensor, other: Tensor, batch: Batch) -> Tensor:
         value = share.labels * model.data_loss(mine, batch)
         if not share.peer:
             return value
         target = F.softmax(soft(other).detach(), dim=-1)
-        return value + share.peer * divergence(target, soft(mine), batch, elementwise=kl == "elementwise")
+        return value + share.peer * divergence(
+            target, soft(mine), batch, elementwise=kl == "elementwise"
+        )
 
     def slopes(w: Point, m: Point, batch: Batch) -> tuple[Vector, Vector]:
         def total(w_params: dict[str, Tensor], m_params: dict[str, Tensor]) -> tuple[Tensor, Any]:
@@ -107,19 +120,29 @@ def mutual(shared: Model, own: Model, of_shared: Share, of_own: Share, kl: Reduc
 
 
 def companion(model: Model, words: str) -> Model:
-    """The network that stays on the client: a net and its options, as in "dnn:hidden=20", or the shared one for ""."""
+    """The network that stays on the client: a net and its options, as in "dnn:hidden=20", or the
+    shared one for ""."""
     if not words:
         return model
     shape = model.input_shape
     if shape is None or model.task != "classes":
-        why = "the shared model does not say its input_shape" if shape is None else f"the task is '{model.task}'"
+        why = (
+            "the shared model does not say its input_shape"
+            if shape is None
+            else f"the task is '{model.task}'"
+        )
         raise BadInput(f"auxiliary = '{words}', but {why}: leave auxiliary empty")
     name, _, rest = words.partition(":")
     pairs = [item.partition("=") for item in rest.split(",") if item]
     options = {key.strip(): _number(value.strip()) for key, _, value in pairs}
-    own = Model(lambda: build(name, shape, model.outputs, **options), model.task, name, shape, options)
+    own = Model(
+        lambda: build(name, shape, model.outputs, **options), model.task, name, shape, options
+    )
     if own.outputs != model.outputs:
-        raise BadInput(f"auxiliary = '{words}' has {own.outputs} outputs, the shared model {model.outputs}: use dnn or mlr")
+        raise BadInput(
+            f"auxiliary = '{words}' has {own.outputs} outputs, the shared model {model.outputs}: "
+            "use dnn or mlr"
+        )
     return own
 
 

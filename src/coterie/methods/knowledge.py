@@ -39,7 +39,8 @@ def admit(server: Server) -> Server:
 
 
 def shares(rows: Tensor) -> Tensor:
-    """Rows of c over the clients that spoke, scaled to sum 1; equal where they have no mass on them."""
+    """Rows of c over the clients that spoke, scaled to sum 1; equal where they have no mass on
+    them."""
     mass = rows.sum(-1, keepdim=True)
     return torch.where(mass > 0, rows / mass, 1 / rows.shape[-1])
 
@@ -71,13 +72,21 @@ def model_slope(c: Tensor, w: Tensor) -> Tensor:
     """g[n,m] = 2 <wbar_n - w_n, w_m - wmean> / mean_k |w_k - wmean|^2; w [m, d]."""
     apart = w - w.mean(0)
     gram = apart @ apart.T
-    return 2 * (shares(c) @ gram - gram) / gram.diagonal().mean().clamp(min=torch.finfo(w.dtype).tiny)
+    return (
+        2 * (shares(c) @ gram - gram) / gram.diagonal().mean().clamp(min=torch.finfo(w.dtype).tiny)
+    )
 
 
 def descend(
-    c: Tensor, ids: Tensor, slopes: Iterable[Callable[[Tensor], Tensor]], rate: float, rho: float, row_norm: RowNorm
+    c: Tensor,
+    ids: Tensor,
+    slopes: Iterable[Callable[[Tensor], Tensor]],
+    rate: float,
+    rho: float,
+    row_norm: RowNorm,
 ) -> Tensor:
-    """Steps on c[S,S] (eq. 7, 11), projected after each, or (authors' code) softmax(5 row) after the last."""
+    """Steps on c[S,S] (eq. 7, 11), projected after each, or (authors' code) softmax(5 row) after
+    the last."""
     block = c[ids][:, ids]
     mass = block.sum(1, keepdim=True)
     for slope in slopes:

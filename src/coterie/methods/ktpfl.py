@@ -1,13 +1,15 @@
-"""KT-pFL. Zhang, Guo, Ma, Wang, Xu, Wu: Parameterized Knowledge Transfer for Personalized Federated Learning. NeurIPS 2021,
-Algorithms 1 (soft predictions, any architectures) and 2 (parameters, one architecture).
+"""KT-pFL. Zhang, Guo, Ma, Wang, Xu, Wu: Parameterized Knowledge Transfer for Personalized Federated
+Learning. NeurIPS 2021, Algorithms 1 (soft predictions, any architectures) and 2 (parameters, one
+architecture).
 
-min_{w, c} sum_n D_n/D [ f_n(w^n) + lam KL(sum_m c[n,m] s_m || s_n) ] + rho |c - 1/N|^2  over the round's public rows, with
-s_n = softmax(z_n / T). Each round: private training (5), distillation (6), then steps on c (7).
+min_{w, c} sum_n D_n/D [ f_n(w^n) + lam KL(sum_m c[n,m] s_m || s_n) ] + rho |c - 1/N|^2
+over the round's public rows, with s_n = softmax(z_n / T). Each round: private training (5), distillation (6), then steps on c (7).
 
-Readings taken. c[n,m] is what n takes from m, itself included; rows are kept on the simplex, else the KL is none. (7) takes one
-step for each public mini-batch, on the uploaded predictions, with the mean over samples and without D_n/D, which would only
-rescale row n's step (`literal_eq7` restores both). Of the clients S of a round, n is taught by c[n,S] / sum c[n,S]; only c[S,S]
-moves, and each row keeps the mass it had on S.
+Readings taken. c[n,m] is what n takes from m, itself included; rows are kept on the simplex, else
+the KL is none. (7) takes one step for each public mini-batch, on the uploaded predictions, with the
+mean over samples and without D_n/D, which would only rescale row n's step (`literal_eq7` restores
+both). Of the clients S of a round, n is taught by c[n,S] / sum c[n,S]; only c[S,S] moves, and each
+row keeps the mass it had on S.
 """
 
 from collections.abc import Callable
@@ -58,11 +60,13 @@ def ktpfl(
     mix: Literal["learned", "similar", "topk"] = "learned",
     k: Count = 5,
 ) -> Method:
-    """Each client is taught by its own learned mixture of everyone's soft predictions on public rows.
+    """Each client is taught by its own learned mixture of everyone's soft predictions on public
+    rows.
 
-    draw: public rows a round. distil_rate: 0 for the private rate. T2_scale: the distillation loss times T^2. rate_c: eta_3.
-    literal_eq7: the sum over samples of (2) and the D_n/D of (7). mix: "learned", or a fixed rule on the round's predictions:
-    "similar" (Sim-pFL), "topk" (TopK-pFL, the k most similar).
+    draw: public rows a round. distil_rate: 0 for the private rate. T2_scale: the distillation loss
+    times T^2. rate_c: eta_3. literal_eq7: the sum over samples of (2) and the D_n/D of (7). mix:
+    "learned", or a fixed rule on the round's predictions: "similar" (Sim-pFL), "topk" (TopK-pFL,
+    the k most similar).
     """
     rules: dict[str, Callable[[Tensor], Tensor]] = {"similar": similar, "topk": partial(topk, k=k)}
     rule = rules.get(mix)
@@ -82,10 +86,14 @@ def ktpfl(
         c, data = server.mix
         part = data[server.ids][:, None]
         slopes = [
-            lambda block, s=s: lam * prediction_slope(block, s) * (part * s.shape[1] if literal_eq7 else 1)
+            lambda block, s=s: (
+                lam * prediction_slope(block, s) * (part * s.shape[1] if literal_eq7 else 1)
+            )
             for s in server.said.split(public_batch, dim=1)
         ]
-        return server._replace(mix=Knowledge(descend(c, server.ids, slopes, rate_c, rho, row_norm), data))
+        return server._replace(
+            mix=Knowledge(descend(c, server.ids, slopes, rate_c, rho, row_norm), data)
+        )
 
     match = soft(temperature, lam, T2_scale)
     public = Public(draw, public_batch, distil_epochs, distil_rate)
@@ -103,7 +111,7 @@ sim_pfl = variant(
 topk_pfl = variant(
     ktpfl,
     "topk_pfl",
-    "KT-pFL that takes the equal mean of the `k` clients with the most similar predictions, itself included.",
+    "KT-pFL that takes the equal mean of the `k` clients most similar in predictions, itself included.",
     mix="topk",
     without=LEARNING,
 )
@@ -120,8 +128,9 @@ def ktpfl_h(
 ) -> Method:
     """KT-pFL over parameters: w^n <- w^n - mu (w^n - wbar_n), wbar_n = sum_m c[n,m] w^m.
 
-    mu = 2 eta_2 R: the distance (10) is the sum of squares, its mean over parameters would move nothing. The c step (11) uses
-    distances from the mean model in units of their mean, so that it does not depend on the weights' scale.
+    mu = 2 eta_2 R: the distance (10) is the sum of squares, its mean over parameters would move
+    nothing. The c step (11) uses distances from the mean model in units of their mean, so that it
+    does not depend on the weights' scale.
     """
     begin, step = sgd(model, train)
 
@@ -139,7 +148,9 @@ def ktpfl_h(
                 start=lambda w, seed: begin(w),
                 passes=(Pass(step, train.plan()),),
                 finish=lambda c, w, seed: (c.w, c.w),
-                receive=lambda server, replies, rng: server._replace(ids=replies.ids, said=replies.upload),
+                receive=lambda server, replies, rng: server._replace(
+                    ids=replies.ids, said=replies.upload
+                ),
             ),
             Exchange(
                 send=lambda server, i, rng: mean(server.said, shares(server.mix.c[i, server.ids])),

@@ -1,8 +1,10 @@
-"""LG-FedAvg. Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act Globally: Federated Learning
-with Local and Global Representations. 2020 (arXiv 2001.01523), Algorithm 1.
+"""LG-FedAvg. Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act
+Globally: Federated Learning with Local and Global Representations. 2020 (arXiv 2001.01523),
+Algorithm 1.
 
-min_{body_1..N, head} sum_i (n_i / n) f_i(body_i, head): FedPer turned round. Each client learns a representation of its own, the
-last layers are averaged. Without the paper's auxiliary losses on the representation, as in its supervised experiments.
+min_{body_1..N, head} sum_i (n_i / n) f_i(body_i, head): FedPer turned round. Each client learns a
+representation of its own, the last layers are averaged. Without the paper's auxiliary losses on the
+representation, as in its supervised experiments.
 """
 
 from coterie.core.errors import BadInput

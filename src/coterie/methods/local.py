@@ -1,4 +1,5 @@
-"""Local training: no federation. Every client descends alone from the common start, as many steps as FedAvg gives it."""
+"""Local training: no federation. Every client descends alone from the common start, as many steps
+as FedAvg gives it."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,5 @@
-"""Oracle: FedAvg within each true group, for federations whose groups are known (the bound clustered methods aim at).
+"""Oracle: FedAvg within each true group, for federations whose groups are known (the bound
+clustered methods aim at).
 
 w_g = sum_{i in g} n_i w_i / sum_{i in g} n_i.
 """
@@ -23,7 +24,8 @@ class Server(NamedTuple):
 
 
 def per_cluster(models: Point, uploads: Point, cluster: Tensor, weights: Tensor) -> Point:
-    """Models [k, ...] replaced by the mean of the uploads [m, ...] of their cluster [m]; one without uploads stays."""
+    """Models [k, ...] replaced by the mean of the uploads [m, ...] of their cluster [m]; one
+    without uploads stays."""
     heard = cluster.unique()
     rows = (heard[:, None] == cluster) * weights
     fresh = mean(uploads, rows / rows.sum(1, keepdim=True))
@@ -46,7 +48,9 @@ def oracle(model: Model, train: Train) -> Method:
 
     def receive(server: Server, replies, rng):
         cluster = server.cluster[replies.ids]
-        return server._replace(models=per_cluster(server.models, replies.upload, cluster, train.weights(replies)))
+        return server._replace(
+            models=per_cluster(server.models, replies.upload, cluster, train.weights(replies))
+        )
 
     base = fedavg(model, train)
     trip = base.round[0]._replace(

@@ -1,10 +1,12 @@
-"""Per-FedAvg. Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
-Meta-Learning Approach. NeurIPS 2020, Algorithm 1.
+"""Per-FedAvg. Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical
+Guarantees: A Model-Agnostic Meta-Learning Approach. NeurIPS 2020, Algorithm 1.
 
-min_w sum_i f_i(w - alpha grad f_i(w)): a start from which one step on a client's own data goes far. With batches D, D', D''
-    g = grad f_i(w; D),  g' = grad f_i(w - alpha g; D'),  w <- w - beta (I - alpha H_i(w; D'')) g',  beta the run's rate:
-FO leaves H_i out; HF takes H_i g' = (grad f_i(w + delta g'; D'') - grad f_i(w - delta g'; D'')) / (2 delta).
-The model used is w - alpha grad f_i(w; one batch of the client's training data).
+min_w sum_i f_i(w - alpha grad f_i(w)): a start from which one step on a client's own data goes far.
+With batches D, D', D''
+    g = grad f_i(w; D),  g' = grad f_i(w - alpha g; D'),
+    w <- w - beta (I - alpha H_i(w; D'')) g',  beta the run's rate:
+FO leaves H_i out; HF takes H_i g' = (grad f_i(w + delta g'; D'') - grad f_i(w - delta g'; D'')) /
+(2 delta). The model used is w - alpha grad f_i(w; one batch of the client's training data).
 """
 
 from typing import Literal
@@ -33,7 +35,8 @@ def perfedavg(
     alpha: NonNegative = 0.03,
     delta: Positive = 1e-3,
 ) -> Method:
-    """A global model made to be adapted by one step of rate `alpha`; variant "fo" or "hf", the run's rate is beta."""
+    """A global model made to be adapted by one step of rate `alpha`; variant "fo" or "hf", the
+    run's rate is beta."""
 
     def adapt(w: Point, batch: Batch) -> Point:
         return w - alpha * model.grad(w, batch)

@@ -1,16 +1,21 @@
-"""PersFL. Divi: Unifying Distillation with Personalization in Federated Learning. Thesis, Purdue University, 2021, Algorithm 1.
+"""PersFL. Divi: Unifying Distillation with Personalization in Federated Learning. Thesis, Purdue
+University, 2021, Algorithm 1.
 
-Stage 1 is FedAvg; client k keeps as its teacher O_k the global model of lowest loss on its validation part (4.1):
+Stage 1 is FedAvg; client k keeps as its teacher O_k the global model of lowest loss on its
+validation part (4.1):
     O_k = argmin over G_1 .. G_E of CE_validation(G_e).
-Stage 2 is local: for every (lambda, T) of a grid a student A starts at O_k and descends on (4.2, Algorithm 1 line 18)
+Stage 2 is local: for every (lambda, T) of a grid a student A starts at O_k and descends on (4.2,
+Algorithm 1 line 18)
     (1 - lambda) CE(y, A) + lambda T^2 KL(softmax(O_k / T) || softmax(A / T)).
 
-Readings taken: the stored loss is replaced only when it is beaten (lines 5-7 overwrite it first) and the earliest minimum wins;
-a client validates the models it receives, never the random G_0. Teacher first in KL, as in the algorithm; (4.2) has the
-student first ("kl_st"). PersFL-GD (6.1) has soft cross-entropy for KL, which differs by the teacher's entropy, a constant: the
-two have one gradient, and what may tell the published ones apart is KL's mean over classes too ("elementwise"). The grid is
-the one that the means of Table 6.5 are made of. A student's checkpoint after each epoch, and (lambda_k, T_k), are chosen by
-validation accuracy, then validation loss, then the earlier epoch, the smaller lambda, the smaller T.
+Readings taken: the stored loss is replaced only when it is beaten (lines 5-7 overwrite it first)
+and the earliest minimum wins; a client validates the models it receives, never the random G_0.
+Teacher first in KL, as in the algorithm; (4.2) has the student first ("kl_st"). PersFL-GD (6.1) has
+soft cross-entropy for KL, which differs by the teacher's entropy, a constant: the two have one
+gradient, and what may tell the published ones apart is KL's mean over classes too ("elementwise").
+The grid is the one that the means of Table 6.5 are made of. A student's checkpoint after each
+epoch, and (lambda_k, T_k), are chosen by validation accuracy, then validation loss, then the
+earlier epoch, the smaller lambda, the smaller T.
 """
 
 from typing import Annotated, Literal
@@ -48,29 +53,41 @@ def persfl(
 ) -> tuple[Stage, ...]:
     """FedAvg, then self-distillation from each client's best global model.
 
-    distil_rate: 0 means the rate of training. teacher: "last" distils from the final model (Table 6.4). keep_models: the
-    server keeps every G_e and sends them all in stage 2, so that a newcomer can find its teacher (7.1).
+    distil_rate: 0 means the rate of training. teacher: "last" distils from the final model (Table
+    6.4). keep_models: the server keeps every G_e and sends them all in stage 2, so that a newcomer
+    can find its teacher (7.1).
     """
     if model.task != "classes":
-        raise BadInput(f"persfl distils over classes, but the task of {model.name} is '{model.task}': use local or ditto")
+        raise BadInput(
+            f"persfl distils over classes, but the task of {model.name} is '{model.task}': use "
+            "local or ditto"
+        )
     for word, values in (("lambdas", lambdas), ("temperatures", temperatures)):
         if not values:
             raise BadInput(f"persfl.{word} is empty: give at least one number, such as 0.5")
     lams, temps = sorted(set(lambdas)), sorted(set(temperatures))
-    grid = [(lam, T) for lam in lams for T in (temps if lam else temps[:1])]  # lambda = 0 makes T irrelevant
+    # lambda = 0 makes T irrelevant
+    grid = [(lam, T) for lam in lams for T in (temps if lam else temps[:1])]
 
     def loss(target: Tensor, logits: Tensor, lam: Tensor, T: Tensor, batch: Batch) -> Tensor:
         rows = SOFT[soft](F.log_softmax(target / T, -1), F.log_softmax(logits / T, -1))
         share = 1 / logits.shape[-1] if reduction == "elementwise" else 1.0
-        return (1 - lam) * model.data_loss(logits, batch) + lam * T**2 * share * average(rows, batch)
+        return (1 - lam) * model.data_loss(logits, batch) + lam * T**2 * share * average(
+            rows, batch
+        )
 
     last = teacher == "last"
     first = find_teacher(model, train, last, keep_models)
     tuned = train._replace(rate=distil_rate or train.rate)
     second, enter = distil_teacher(model, tuned, distil_epochs, grid, loss, first, last)
-    return Stage("train", first), Stage("distil", second, rounds=1, everyone=True, enter_state=enter)
+    return Stage("train", first), Stage(
+        "distil", second, rounds=1, everyone=True, enter_state=enter
+    )
 
 
 persfl_gd = variant(
-    persfl, "persfl_gd", "PersFL-GD (6.1): PersFL with soft cross-entropy in the place of KL.", soft="ce"
+    persfl,
+    "persfl_gd",
+    "PersFL-GD (6.1): PersFL with soft cross-entropy in the place of KL.",
+    soft="ce",
 )

@@ -1,10 +1,13 @@
-"""pFedHN. Shamsian, Navon, Fetaya, Chechik: Personalized Federated Learning using Hypernetworks. ICML 2021, Algorithm 1.
+"""pFedHN. Shamsian, Navon, Fetaya, Chechik: Personalized Federated Learning using Hypernetworks.
+ICML 2021, Algorithm 1.
 
-min_{phi, v} sum_i f_i(h(v_i; phi)): the server keeps a hyper-network phi and an embedding v_i of each client, and sends it the
-model theta_i = h(v_i; phi). The client descends to theta~_i and answers Delta_i = theta_i - theta~_i, which stands for the
-gradient: (phi, v_i) take a step along the vector-Jacobian product (d theta_i / d (phi, v_i))^T Delta_i.
-Reading: where several clients answer, one step for all of them at the phi that was sent, phi by the mean of their products,
-each v_i by its own. h is an MLP with a linear head for each tensor of the model; buffers (BatchNorm) are averaged beside it.
+min_{phi, v} sum_i f_i(h(v_i; phi)): the server keeps a hyper-network phi and an embedding v_i of
+each client, and sends it the model theta_i = h(v_i; phi). The client descends to theta~_i and
+answers Delta_i = theta_i - theta~_i, which stands for the gradient: (phi, v_i) take a step along
+the vector-Jacobian product (d theta_i / d (phi, v_i))^T Delta_i. Reading: where several clients
+answer, one step for all of them at the phi that was sent, phi by the mean of their products, each
+v_i by its own. h is an MLP with a linear head for each tensor of the model; buffers (BatchNorm) are
+averaged beside it.
 """
 
 from typing import Annotated, NamedTuple
@@ -36,8 +39,15 @@ class Upload(NamedTuple):
     buffers: Leaves
 
 
-def build(shapes: dict[str, tuple[int, ...]], inputs: int, hidden: int, layers: int, rng: np.random.Generator) -> Point:
-    """A random hyper-network: each dense layer uniform within 1 / sqrt(its inputs), PyTorch's way."""
+def build(
+    shapes: dict[str, tuple[int, ...]],
+    inputs: int,
+    hidden: int,
+    layers: int,
+    rng: np.random.Generator,
+) -> Point:
+    """A random hyper-network: each dense layer uniform within 1 / sqrt(its inputs), PyTorch's "
+    "way."""
     generator = torch_stream(rng)
     sizes = {f"dense{k}": (hidden, inputs if k == 0 else hidden) for k in range(layers + 1)}
     sizes |= {f"head.{name}": (int(np.prod(shape)), hidden) for name, shape in shapes.items()}
@@ -60,7 +70,9 @@ def generate(phi: Leaves, v: Tensor, shapes: dict[str, tuple[int, ...]]) -> Leav
     }
 
 
-def pull_back(phi: Point, v: Tensor, delta: Leaves, weights: Tensor, shapes: dict[str, tuple[int, ...]]) -> tuple[Vector, Tensor]:
+def pull_back(
+    phi: Point, v: Tensor, delta: Leaves, weights: Tensor, shapes: dict[str, tuple[int, ...]]
+) -> tuple[Vector, Tensor]:
     """sum_i weights_i (d theta_i / d phi)^T Delta_i, and (d theta_i / d v_i)^T Delta_i [m, e]."""
     back = vjp(lambda p, e: generate(p, e, shapes), phi.params, v)[1]
     d_phi, d_v = back(tree(lambda a: a * weights.reshape(-1, *(1,) * (a.dim() - 1)), delta))
@@ -81,8 +93,8 @@ def pfedhn(
 ) -> Method:
     """A hyper-network on the server makes every client's model.
 
-    hyper_hidden, hyper_layers: width and number of its hidden layers. embedding: length of v_i; 0 is
-    1 + N/4. clip: the longest gradient of a step.
+    hyper_hidden, hyper_layers: width and number of its hidden layers. embedding: length of v_i; 0
+    is 1 + N/4. clip: the longest gradient of a step.
     """
     begin, step = sgd(model, train)
     shapes = model.shapes
@@ -94,7 +106,9 @@ def pfedhn(
         return Server(phi, v, zeros(phi), torch.zeros_like(v), model.init(rng).buffers)
 
     def send(server: Server, i: int, rng) -> Point:
-        return Point(pick(generate(server.phi.params, server.v[i : i + 1], shapes), 0), server.buffers)
+        return Point(
+            pick(generate(server.phi.params, server.v[i : i + 1], shapes), 0), server.buffers
+        )
 
     def receive(server: Server, replies, rng) -> Server:
         ids, weights = replies.ids, train.weights(replies)
@@ -102,7 +116,9 @@ def pfedhn(
         d_phi, d_v = pull_back(server.phi, v, replies.upload.delta.params, weights, shapes)
         length = (d_phi.squared() + d_v.square().sum()).sqrt()
         scale = (clip / length.clamp(min=clip)).to(v.dtype)
-        phi_speed = server_momentum * server.phi_speed + (scale * d_phi + server_decay * server.phi.as_vector())
+        phi_speed = server_momentum * server.phi_speed + (
+            scale * d_phi + server_decay * server.phi.as_vector()
+        )
         v_speed = server_momentum * server.v_speed[ids] + (scale * d_v + server_decay * v)
         return Server(
             phi=server.phi - server_rate * phi_speed,
@@ -114,7 +130,9 @@ def pfedhn(
 
     def admit(server: Server) -> Server:
         middle = server.v.mean(0, keepdim=True)  # a newcomer starts amid the others
-        return server._replace(v=torch.cat([server.v, middle]), v_speed=torch.cat([server.v_speed, 0 * middle]))
+        return server._replace(
+            v=torch.cat([server.v, middle]), v_speed=torch.cat([server.v_speed, 0 * middle])
+        )
 
     return Method(
         init=init,

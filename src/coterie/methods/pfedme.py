@@ -1,7 +1,8 @@
-"""pFedMe. T. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020, Algorithm 1.
+"""pFedMe. T. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS
+2020, Algorithm 1.
 
-min_w sum_i F_i(w),  F_i(w) = min_theta f_i(theta) + lam/2 |theta - w|^2: theta is the client's own model, and the envelope's
-gradient is lam (w - theta).
+min_w sum_i F_i(w),  F_i(w) = min_theta f_i(theta) + lam/2 |theta - w|^2:
+theta is the client's own model, and the envelope's gradient is lam (w - theta).
 """
 
 from typing import NamedTuple
@@ -34,8 +35,8 @@ def pfedme(
 ) -> Method:
     """Moreau envelopes: `inner` descent steps on theta for each step on w_i.
 
-    keep_theta: theta goes on from the step before (the authors' code); else it starts at w_i in each step (the paper). Either
-    way it starts at the received w in each round.
+    keep_theta: theta goes on from the step before (the authors' code); else it starts at w_i in
+    each step (the paper). Either way it starts at the received w in each round.
     """
 
     def step(c: Carry, batch):

@@ -1,10 +1,12 @@
-"""SCAFFOLD. Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning.
-ICML 2020, Algorithm 1, option II.
+"""SCAFFOLD. Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled
+Averaging for Federated Learning. ICML 2020, Algorithm 1, option II.
 
-    y <- y - eta (grad f_i(y) - c_i + c),   c_i <- c_i - c + (x - y) / (K eta),   x <- x + beta sum_i p_i (y_i - x)
+    y <- y - eta (grad f_i(y) - c_i + c),   c_i <- c_i - c + (x - y) / (K eta),
+    x <- x + beta sum_i p_i (y_i - x)
 
-c = sum_i p_i c_i over all clients, with p_i = n_i / n (the paper's 1 / N where weights are equal), so that x settles where
-sum_i p_i grad f_i = 0 whatever the number K of local steps. With momentum, K counts what a gradient moves in all.
+c = sum_i p_i c_i over all clients, with p_i = n_i / n (the paper's 1 / N where weights are equal),
+so that x settles where sum_i p_i grad f_i = 0 whatever the number K of local steps. With momentum,
+K counts what a gradient moves in all.
 """
 
 from typing import NamedTuple
@@ -53,7 +55,8 @@ class Upload(NamedTuple):
 
 @method()
 def scaffold(model: Model, train: Train, beta: Positive = 1.0) -> Method:
-    """FedAvg whose clients correct their drift; `beta` is the server's step towards the mean (1: the mean itself)."""
+    """FedAvg whose clients correct their drift; `beta` is the server's step towards the mean (1:
+    the mean itself)."""
 
     def init(rng, facts):
         x = model.init(rng)
@@ -83,7 +86,9 @@ def scaffold(model: Model, train: Train, beta: Positive = 1.0) -> Method:
     def admit(server: Server) -> Server:
         """A newcomer of middle size, whose c_i is 0."""
         old = len(server.share) / (len(server.share) + 1)
-        return server._replace(c=old * server.c, share=torch.cat([old * server.share, torch.tensor([1 - old])]))
+        return server._replace(
+            c=old * server.c, share=torch.cat([old * server.share, torch.tensor([1 - old])])
+        )
 
     base = fedavg(model, train)
     trip = base.round[0]._replace(

@@ -1,8 +1,10 @@
 """Two exchanges a round over soft predictions: what KT-pFL, its variants and FedMD share.
 
-1. A client trains on its private data, predicts the round's public rows and uploads the predictions, never its model: so
+1. A client trains on its private data, predicts the round's public rows and uploads the
+predictions, never its model: so
    every client may have an architecture of its own.
-2. The server answers with a target for the same rows, and the client distils: SGD on its distance from the target. Both
+2. The server answers with a target for the same rows, and the client distils: SGD on its distance
+from the target. Both
    phases use a fresh optimizer with the momentum and decay of `[train]`.
 """
 
@@ -24,7 +26,8 @@ class Client(NamedTuple):
 
     w: Point  # its own model
     before: Point  # the same after private training, before the round's distillation
-    gaps: Tensor  # [2], mean distance from the target on the round's public rows: of `before`, of `w`
+    # [2], mean distance from the target on the round's public rows: of `before`, of `w`
+    gaps: Tensor
 
 
 class Server(NamedTuple):
@@ -57,7 +60,8 @@ class Match(NamedTuple):
 
     name: str  # of the distance, in notes
     say: Callable[[Tensor], Tensor]  # logits -> predictions to upload
-    gap: Callable[[Tensor, Tensor, Batch], Tensor]  # (target, logits, batch) -> distance, mean over rows
+    # (target, logits, batch) -> distance, mean over rows
+    gap: Callable[[Tensor, Tensor, Batch], Tensor]
     weight: float  # of the distance in the objective
 
 
@@ -89,10 +93,15 @@ class Answers(NamedTuple):
     learn: Callable[[Server], Server]  # after the distillation
 
 
-def over_predictions(model: Model, train: Train, match: Match, public: Public, answers: Answers) -> Method:
+def over_predictions(
+    model: Model, train: Train, match: Match, public: Public, answers: Answers
+) -> Method:
     """The method whose clients match on public rows and whose server answers so."""
     if model.task != "classes":
-        raise BadInput(f"soft predictions are over classes, but the task of {model.name} is '{model.task}': use local or fedavg")
+        raise BadInput(
+            f"soft predictions are over classes, but the task of {model.name} is '{model.task}': "
+            "use local or fedavg"
+        )
     begin, private_step = sgd(model, train)
     gentle = train._replace(rate=public.rate or train.rate)
     rows = Plan(part="public", batch=public.batch, draw=public.draw)
@@ -101,19 +110,26 @@ def over_predictions(model: Model, train: Train, match: Match, public: Public, a
         return c._replace(go=private_step(c.go, batch))
 
     def predict(c: Private, batch: Batch) -> Private:
-        return c._replace(said=c.said.index_copy(0, batch.place, match.say(model.logits(c.go.w, batch))))
+        return c._replace(
+            said=c.said.index_copy(0, batch.place, match.say(model.logits(c.go.w, batch)))
+        )
 
     def wanted(c: Distil, batch: Batch) -> Tensor:
-        return c.target.index_select(0, batch.place.clamp(max=public.draw - 1))  # padded rows: any, they do not count
+        # padded rows: any, they do not count
+        return c.target.index_select(0, batch.place.clamp(max=public.draw - 1))
 
     def distil(c: Distil, batch: Batch) -> Distil:
         target = wanted(c, batch)
-        _, step = sgd(model, gentle, lambda logits, batch: match.weight * match.gap(target, logits, batch))
+        _, step = sgd(
+            model, gentle, lambda logits, batch: match.weight * match.gap(target, logits, batch)
+        )
         return c._replace(go=step(c.go, batch))
 
     def measure(c: Distil, batch: Batch) -> Distil:
         target = wanted(c, batch)
-        gaps = torch.stack([match.gap(target, model.logits(w, batch), batch) for w in (c.before, c.go.w)])
+        gaps = torch.stack(
+            [match.gap(target, model.logits(w, batch), batch) for w in (c.before, c.go.w)]
+        )
         return c._replace(gaps=c.gaps + gaps * batch.mask.sum() / public.draw)
 
     def join(seed, rng):
@@ -126,22 +142,35 @@ def over_predictions(model: Model, train: Train, match: Match, public: Public, a
         round=(
             Exchange(
                 send=lambda server, i, rng: server.seed,
-                start=lambda state, seed: Private(begin(state.w), torch.zeros(public.draw + 1, model.outputs)),
+                start=lambda state, seed: Private(
+                    begin(state.w), torch.zeros(public.draw + 1, model.outputs)
+                ),
                 passes=(Pass(private, train.plan()), Pass(predict, rows._replace(shuffle=False))),
-                finish=lambda c, state, seed: (state._replace(w=c.go.w, before=c.go.w), c.said[:-1]),
+                finish=lambda c, state, seed: (
+                    state._replace(w=c.go.w, before=c.go.w),
+                    c.said[:-1],
+                ),
                 receive=lambda server, replies, rng: answers.hear(server, replies),
             ),
             Exchange(
                 send=lambda server, i, rng: answers.teach(server, i),
                 start=lambda state, target: Distil(begin(state.w), state.w, target, torch.zeros(2)),
-                passes=(Pass(distil, rows._replace(epochs=public.epochs)), Pass(measure, rows._replace(shuffle=False))),
+                passes=(
+                    Pass(distil, rows._replace(epochs=public.epochs)),
+                    Pass(measure, rows._replace(shuffle=False)),
+                ),
                 finish=lambda c, state, target: (state._replace(w=c.go.w, gaps=c.gaps), ()),
-                receive=lambda server, replies, rng: answers.learn(server)._replace(ids=(), said=()),
+                receive=lambda server, replies, rng: answers.learn(server)._replace(
+                    ids=(), said=()
+                ),
             ),
         ),
         personal=lambda state, seed: state.w,
         views={"before_distillation": lambda state, seed: state.before},
-        client_notes=lambda state: {f"{match.name}_before": state.gaps[0], f"{match.name}_after": state.gaps[1]},
+        client_notes=lambda state: {
+            f"{match.name}_before": state.gaps[0],
+            f"{match.name}_after": state.gaps[1],
+        },
         needs=frozenset({"public"}),
         mixed=True,
     )

@@ -27,7 +27,8 @@ from coterie.methods.teacher import (
     take,
 )
 
-SoftLoss = Callable[[Tensor, Tensor, Tensor, Tensor, Batch], Tensor]  # (teacher's logits, student's, lambda, T, batch)
+# (teacher's logits, student's, lambda, T, batch)
+SoftLoss = Callable[[Tensor, Tensor, Tensor, Tensor, Batch], Tensor]
 
 
 class Personal(NamedTuple):
@@ -49,7 +50,8 @@ class Best(NamedTuple):
 
 
 class School(NamedTuple):
-    """Carry of stage 2: received models on trial, then the teacher and its students, one for each of g points of the grid."""
+    """Carry of stage 2: received models on trial, then the teacher and its students, one for each
+    of g points of the grid."""
 
     teacher: Teacher
     models: Models
@@ -60,13 +62,15 @@ class School(NamedTuple):
 
 
 def better(best: Best, new: Best) -> Best:
-    """A student's better checkpoint: by accuracy, then loss, then the earlier; never a diverged one."""
+    """A student's better checkpoint: by accuracy, then loss, then the earlier; never a diverged
+    one."""
     more = (new.accuracy > best.accuracy) & ~new.loss.isnan()
     return choose(more | (new.accuracy == best.accuracy) & (new.loss < best.loss), new, best)
 
 
 def winner(accuracy: Tensor, loss: Tensor) -> Tensor:
-    """Index of the highest accuracy; ties: lowest loss, then the first, as the grid ascends in lambda, then T."""
+    """Index of the highest accuracy; ties: lowest loss, then the first, as the grid ascends in
+    lambda, then T."""
     return torch.where(accuracy == accuracy.max(), loss, math.inf).argmin()
 
 
@@ -75,7 +79,8 @@ def distil_teacher(
     train: Train,  # with the rate of distillation
     epochs: int,
     grid: list[tuple[float, float]],
-    loss: Callable[[Tensor, Tensor, Tensor, Tensor, Batch], Tensor],  # (teacher's logits, student's, lambda, T, batch)
+    # (teacher's logits, student's, lambda, T, batch)
+    loss: Callable[[Tensor, Tensor, Tensor, Tensor, Batch], Tensor],
     first: Method,
     last: bool,
 ) -> tuple[Method, Callable[[Teacher], Personal]]:
@@ -83,7 +88,9 @@ def distil_teacher(
     g, (lams, temps) = len(grid), torch.tensor(grid).unbind(1)
 
     def enter(state: Teacher) -> Personal:
-        return Personal(state, state.w, torch.tensor(-1.0), torch.tensor(-1.0), torch.full((g,), -1.0))
+        return Personal(
+            state, state.w, torch.tensor(-1.0), torch.tensor(-1.0), torch.full((g,), -1.0)
+        )
 
     def start(state: Personal, models: Models) -> School:
         w = repeat(state.teacher.w, g)
@@ -94,13 +101,17 @@ def distil_teacher(
     def enrol(c: School, _) -> School:
         teacher = adopt(c.teacher, c.models, c.trial, last)
         w = repeat(teacher.w, g)
-        return c._replace(teacher=teacher, students=c.students._replace(w=w), best=c.best._replace(w=w))
+        return c._replace(
+            teacher=teacher, students=c.students._replace(w=w), best=c.best._replace(w=w)
+        )
 
     def learn(c: School, batch: Batch) -> School:
         target = model.logits(c.teacher.w, batch)
 
         def one(student: Descent, lam: Tensor, T: Tensor) -> Descent:
-            return sgd(model, train, lambda logits, batch: loss(target, logits, lam, T, batch))[1](student, batch)
+            return sgd(model, train, lambda logits, batch: loss(target, logits, lam, T, batch))[1](
+                student, batch
+            )
 
         return c._replace(students=vmap(one)(c.students, lams, temps))
 
@@ -110,15 +121,28 @@ def distil_teacher(
 
     def finish(c: School, state: Personal, models: Models):
         k = winner(c.best.accuracy, c.best.loss)
-        return Personal(c.teacher, take(c.best.w, k), take(lams, k), take(temps, k), c.best.accuracy), ()
+        return Personal(
+            c.teacher, take(c.best.w, k), take(lams, k), take(temps, k), c.best.accuracy
+        ), ()
 
     def notes(state: Personal) -> dict[str, Tensor]:
-        accuracies = {f"grid_accuracy[lambda={lam:g},T={T:g}]": state.accuracy[k] for k, (lam, T) in enumerate(grid)}
-        return {"teacher_round": state.teacher.round, "lambda": state.lam, "T": state.temperature, **accuracies}
+        accuracies = {
+            f"grid_accuracy[lambda={lam:g},T={T:g}]": state.accuracy[k]
+            for k, (lam, T) in enumerate(grid)
+        }
+        return {
+            "teacher_round": state.teacher.round,
+            "lambda": state.lam,
+            "T": state.temperature,
+            **accuracies,
+        }
 
     epoch = (
         Pass(learn, train.plan(epochs=1, steps=0)),
-        Pass(lambda c, batch: c._replace(tally=count(model, c.students.w, c.tally, batch)), VALIDATION),
+        Pass(
+            lambda c, batch: c._replace(tally=count(model, c.students.w, c.tally, batch)),
+            VALIDATION,
+        ),
         Pass(examine),
     )
     second = first._replace(
@@ -128,7 +152,12 @@ def distil_teacher(
                 send=lambda server, i, rng: server,
                 start=start,
                 passes=(
-                    Pass(lambda c, batch: c._replace(trial=count(model, c.models.stack, c.trial, batch)), VALIDATION),
+                    Pass(
+                        lambda c, batch: c._replace(
+                            trial=count(model, c.models.stack, c.trial, batch)
+                        ),
+                        VALIDATION,
+                    ),
                     Pass(enrol),
                     *epoch * epochs,
                 ),
@@ -137,7 +166,9 @@ def distil_teacher(
                 copies=g,
             ),
         ),
-        personal=lambda state, models: choose(state.lam >= 0, state.w, first.personal(state.teacher, models)),
+        personal=lambda state, models: choose(
+            state.lam >= 0, state.w, first.personal(state.teacher, models)
+        ),
         views={**first.views, "teacher": lambda state, models: state.teacher.or_else(models.last)},
         client_notes=notes,
     )

@@ -1,4 +1,5 @@
-"""Stage 1 of PersFL: FedAvg whose clients keep the best global model they have seen as their teacher.
+"""Stage 1 of PersFL: FedAvg whose clients keep the best global model they have seen as their
+teacher.
 
 See `persfl` for the paper and the readings taken.
 """
@@ -18,7 +19,8 @@ VALIDATION = Plan(part="validation", shuffle=False)
 
 
 class Models(NamedTuple):
-    """The server's state and its payload: the last global model, or G_1 .. G_E where all are kept."""
+    """The server's state and its payload: the last global model, or G_1 .. G_E where all are "
+    "kept."""
 
     stack: Point  # [m, ...]
     round: Tensor  # of the last of them; 0: the random start
@@ -79,7 +81,8 @@ def count(model: Model, models: Point, tally: Tally, batch: Batch) -> Tally:
 
 
 def adopt(teacher: Teacher, models: Models, trial: Tally, last: bool = False) -> Teacher:
-    """The first model of lowest loss if it beats the teacher (4.1); `last`: the last model whatever its loss."""
+    """The first model of lowest loss if it beats the teacher (4.1); `last`: the last model whatever
+    its loss."""
     losses = trial.loss / trial.rows
     losses = torch.where(losses.isnan(), math.inf, losses)
     m = len(losses)
@@ -103,18 +106,28 @@ def find_teacher(model: Model, train: Train, last: bool, keep_models: bool) -> M
         join=lambda models, rng: Teacher(models.last, torch.tensor(math.inf), torch.tensor(0)),
         round=(
             Exchange(
-                send=lambda server, i, rng: Models(pick(server.stack, slice(-1, None)), server.round),
+                send=lambda server, i, rng: Models(
+                    pick(server.stack, slice(-1, None)), server.round
+                ),
                 start=lambda state, models: Search(begin(models.last), models, empty(1)),
                 passes=(
                     Pass(lambda c, batch: c._replace(descent=step(c.descent, batch)), train.plan()),
-                    Pass(lambda c, batch: c._replace(trial=count(model, c.models.stack, c.trial, batch)), VALIDATION),
+                    Pass(
+                        lambda c, batch: c._replace(
+                            trial=count(model, c.models.stack, c.trial, batch)
+                        ),
+                        VALIDATION,
+                    ),
                 ),
                 finish=lambda c, state, models: (adopt(state, models, c.trial, last), c.descent.w),
                 receive=receive,
             ),
         ),
         personal=lambda state, models: models.last if last else state.or_else(models.last),
-        views={"global": lambda state, models: models.last, "teacher": lambda state, models: state.or_else(models.last)},
+        views={
+            "global": lambda state, models: models.last,
+            "teacher": lambda state, models: state.or_else(models.last),
+        },
         client_notes=lambda state: {"teacher_round": state.round},
         needs=frozenset({"validation"}),
     )

@@ -1,12 +1,16 @@
-"""User-Centric FL. Mestoukirdi, Zecchin, Gesbert, Li, Gresset: User-Centric Federated Learning. IEEE Globecom Workshops 2021.
+"""User-Centric FL. Mestoukirdi, Zecchin, Gesbert, Li, Gresset: User-Centric Federated Learning.
+IEEE Globecom Workshops 2021.
 
-    theta_i = sum_j w_ij theta_j',  w_ij ~ n_j exp(-|g_i - g_j|^2 / (2 sigma_i sigma_j)),  rows of W sum to 1        (5), (6)
+    theta_i = sum_j w_ij theta_j'                                                       (5)
+    w_ij ~ n_j exp(-|g_i - g_j|^2 / (2 sigma_i sigma_j)),  rows of W sum to 1           (6)
 
-theta_j' is what client j reaches from theta_j. W is found once, in a round before training: g_i is the gradient of client i's
-mean loss at the common random start, sigma_i^2 the mean of |g_i^(k) - g_i|^2 over K batches of n_i / K rows (7). The paper
-does not say K and partitions the rows; as in the authors' later code K may be 2.5, and batches are floor(K) random subsets.
-Gradients are taken of the model as it is used (no dropout, BatchNorm by its running statistics), so that they are sums over
-rows. With fewer streams than clients, k-means groups the rows of W, and a group shares the model of its centroid row.
+theta_j' is what client j reaches from theta_j. W is found once, in a round before training: g_i is
+the gradient of client i's mean loss at the common random start, sigma_i^2 the mean of |g_i^(k) -
+g_i|^2 over K batches of n_i / K rows (7). The paper does not say K and partitions the rows; as in
+the authors' later code K may be 2.5, and batches are floor(K) random subsets. Gradients are taken
+of the model as it is used (no dropout, BatchNorm by its running statistics), so that they are sums
+over rows. With fewer streams than clients, k-means groups the rows of W, and a group shares the
+model of its centroid row.
 """
 
 from typing import Annotated, NamedTuple
@@ -27,7 +31,8 @@ from coterie.methods.fedavg import fedavg
 
 
 class Server(NamedTuple):
-    """The models in the air and how they are mixed; a single one, mixed as FedAvg does, until similarities are known."""
+    """The models in the air and how they are mixed; a single one, mixed as FedAvg does, until
+    similarities are known."""
 
     models: Point  # [k, ...], one a stream
     stream: Tensor  # [N], which one a client listens to
@@ -55,10 +60,13 @@ class Upload(NamedTuple):
 
 
 def collaboration(g: Tensor, variance: Tensor, n: Tensor) -> Tensor:
-    """W of (6) from gradients [m, d], sigma^2 [m] and sizes [m]; a sigma of 0 counts as the smallest other one."""
+    """W of (6) from gradients [m, d], sigma^2 [m] and sizes [m]; a sigma of 0 counts as the
+    smallest other one."""
     g, sigma = g.double(), variance.double().sqrt()
     known = sigma[sigma > 0]
-    sigma = torch.where(sigma > 0, sigma, known.min() if len(known) else torch.finfo(sigma.dtype).eps)
+    sigma = torch.where(
+        sigma > 0, sigma, known.min() if len(known) else torch.finfo(sigma.dtype).eps
+    )
     delta = torch.cdist(g, g, compute_mode="donot_use_mm_for_euclid_dist").square()
     return torch.softmax(n.double().log() - delta / (2 * torch.outer(sigma, sigma)), dim=1)
 
@@ -91,22 +99,35 @@ def ucfl(
     batches: Annotated[float, Range(1, 10_000, low_open=True)] = 2.5,
     streams: Annotated[int, Range(-1, MANY)] = 0,
 ) -> tuple[Stage, ...]:
-    """A mixture of all clients' models for each client, weighted by the likeness of their gradients.
+    """A mixture of all clients' models for each client, weighted by the likeness of their
+    gradients.
 
-    batches: K of (7); identical distributions weigh a peer exp(-1 / (K - 1)) of oneself, so a larger K shares more.
-    streams: how many models are broadcast; 0: one a client, -1: as many as the silhouette score prefers.
+    batches: K of (7); identical distributions weigh a peer exp(-1 / (K - 1)) of oneself, so a
+    larger K shares more. streams: how many models are broadcast; 0: one a client, -1: as many as
+    the silhouette score prefers.
     """
 
     def init(rng: np.random.Generator, facts: Facts) -> Server:
         if streams > facts.clients:
-            raise BadInput(f"ucfl.streams = {streams}, but there are {facts.clients} clients: lower it, or give 0 for one a client")
+            raise BadInput(
+                f"ucfl.streams = {streams}, but there are {facts.clients} clients: lower it, or "
+                "give 0 for one a client"
+            )
         n = facts.sizes if train.weighting == "size" else torch.ones_like(facts.sizes)
         row = n / n.sum()
         everyone = torch.zeros(facts.clients, dtype=torch.int64)
-        return Server(stack([model.init(rng)]), everyone, row[None], row.repeat(facts.clients, 1), torch.zeros_like(n), n)
+        return Server(
+            stack([model.init(rng)]),
+            everyone,
+            row[None],
+            row.repeat(facts.clients, 1),
+            torch.zeros_like(n),
+            n,
+        )
 
     def send(server: Server, i, rng):
-        return pick(server.models, int(server.stream[i]))  # a view: members of a stream hear one broadcast
+        # a view: members of a stream hear one broadcast
+        return pick(server.models, int(server.stream[i]))
 
     # Before training: gradients and their spread at the common start
 
@@ -115,7 +136,9 @@ def ucfl(
         return Carry(theta, zeros(theta), zeros(theta), none, none)
 
     def add(c: Carry, batch):
-        return c._replace(total=c.total + model.slope(c.theta, batch), rows=c.rows + batch.mask.sum())
+        return c._replace(
+            total=c.total + model.slope(c.theta, batch), rows=c.rows + batch.mask.sum()
+        )
 
     def average(c: Carry) -> Vector:
         return (1 / c.rows.clamp(min=1)) * c.total
@@ -132,22 +155,29 @@ def ucfl(
 
     def compare(server: Server, replies, rng):
         ids, n = replies.ids, server.sizes
-        weights = server.weights.clone()  # who did not answer keeps FedAvg's row, and is in nobody else's
+        # who did not answer keeps FedAvg's row, and is in nobody else's
+        weights = server.weights.clone()
         weights[ids] = 0
-        weights[ids[:, None], ids] = collaboration(flat(replies.upload.g), replies.upload.variance, n[ids]).to(n.dtype)
+        weights[ids[:, None], ids] = collaboration(
+            flat(replies.upload.g), replies.upload.variance, n[ids]
+        ).to(n.dtype)
         stream, mix = group_rows(weights, streams, rng)
         models = pick(server.models, torch.zeros(len(mix), dtype=torch.int64))
         sigma = server.sigma.index_copy(0, ids, replies.upload.variance.sqrt())
         return Server(models, stream, mix, weights, sigma, n)
 
     def receive(server: Server, replies, rng):
-        heard = server.stream[replies.ids].unique()  # a stream nobody of whom was active keeps its model
+        # a stream nobody of whom was active keeps its model
+        heard = server.stream[replies.ids].unique()
         rows = server.mix[heard][:, replies.ids]
         fresh = mean(replies.upload, rows / rows.sum(1, keepdim=True))
-        return server._replace(models=tree(lambda old, new: old.index_copy(0, heard, new), server.models, fresh))
+        return server._replace(
+            models=tree(lambda old, new: old.index_copy(0, heard, new), server.models, fresh)
+        )
 
     def admit(server: Server) -> Server:
-        """A newcomer's likeness is not known: a stream of its own that is mixed as FedAvg does, nothing of it in the others."""
+        """A newcomer's likeness is not known: a stream of its own that is mixed as FedAvg does,
+        nothing of it in the others."""
         n, k = server.sizes, len(server.mix)
         sizes = torch.cat([n, n.mean()[None]])
         row = (sizes / sizes.sum())[None]
