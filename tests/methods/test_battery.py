@@ -89,7 +89,8 @@ def watched(hook, called):
 def guarded(exchange, called):
     if exchange is None:
         return None
-    hooks = {name: watched(getattr(exchange, name), called) for name in ("send", "prepare", "steps", "start", "finish", "receive")}
+    names = ("send", "prepare", "steps", "start", "finish", "receive")
+    hooks = {name: watched(getattr(exchange, name), called) for name in names}
     return exchange._replace(**hooks, passes=tuple(p._replace(step=watched(p.step, called)) for p in exchange.passes))
 
 

@@ -23,13 +23,13 @@ class Batch(NamedTuple):
     x: Tensor  # [B, ...]
     y: Tensor  # [B]
     mask: Tensor  # [B], 1.0 for real rows
-    # [B], position of a row in its part (in the round's draw for public data; the draw's size for
-    # padding)
+    # [B], position of a row in its part, or in the round's draw of the public set; padding has
+    # the size of the draw
     place: Tensor
     key: Tensor  # scalar int64, seeds dropout in this step
 
     def one(self, j: int) -> Batch:
-        """The j-th of several batches a step."""
+        """The j-th of several batches per step."""
         return Batch(*(field[j] for field in self))
 
 
@@ -38,10 +38,10 @@ class Plan(NamedTuple):
 
     # "train", "validation" or "public"; the test part is out of a method's reach
     part: str = "train"
-    batch: int = 0  # rows a batch; 0: as many as fit one step of at most 1,024 rows
+    batch: int = 0  # rows per batch; 0: as many as fit one step of at most 1,024 rows
     epochs: int = 1  # used when steps is 0
     steps: int = 0  # steps, going round a reshuffled part
-    batches: int = 1  # batches a step
+    batches: int = 1  # batches per step
     shuffle: bool = True
     share: float = 1.0  # a random share of the part, drawn for this pass
     draw: int = 0  # rows of this round's common draw of the public set; 0: all of it
@@ -49,8 +49,7 @@ class Plan(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """A loop over batches: `step(carry, batch) -> carry`; without a plan it runs once, with no
-    batch."""
+    """A loop over batches, `step(carry, batch) -> carry`; without a plan one step with no batch."""
 
     step: Callable[[Tree, Any], Tree]
     plan: Plan | None = None
@@ -62,7 +61,7 @@ class Replies(NamedTuple):
     ids: Tensor  # [m]
     upload: Tree  # [m, ...]; None where architectures differ in what they upload: see groups
     sizes: Tensor  # [m], training rows
-    groups: tuple[Replies, ...] = ()  # the same replies, one entry an architecture
+    groups: tuple[Replies, ...] = ()  # the same replies, one entry per architecture
     architecture: int = 0  # of an entry of groups
     model: Any = None  # the Model of an entry of groups
     public: Batch | None = None  # the round's draw of the public set, where a pass used it
@@ -100,7 +99,7 @@ class Facts(NamedTuple):
 
     clients: int
     sizes: Tensor  # [N] training rows
-    rate: float  # share of clients asked a round
+    rate: float  # share of clients asked per round
     groups: Tensor  # [N] true groups (for the oracle only)
     models: tuple[Any, ...]  # a Model for each architecture
     architecture: Tensor  # [N] index into models
@@ -145,7 +144,7 @@ class Train(NamedTuple):
     batch: int = 16
     rate: float = 0.1
     epochs: int = 1
-    steps: int = 0  # steps a round; counts instead of epochs when positive
+    steps: int = 0  # steps per round; counts instead of epochs when positive
     momentum: float = 0.0
     decay: float = 0.0  # L2 penalty on the parameters
     weighting: str = "size"  # "size": n_i / sum n_j; "equal"

@@ -21,8 +21,7 @@ Loss = Callable[[Tensor, Batch], Tensor]  # (logits, batch) -> scalar
 
 
 class Count:
-    """How often a network was differentiated since the program began; engines take differences of
-    it."""
+    """How often a network was differentiated since the program began; engines take differences."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -32,7 +31,7 @@ GRADIENTS = Count()
 
 
 def average(rows: Tensor, batch: Batch) -> Tensor:
-    """Mean of a value a row over the real rows of a batch."""
+    """Mean of one value per row over the real rows of a batch."""
     return (rows * batch.mask).sum() / batch.mask.sum().clamp(min=1)
 
 
@@ -48,8 +47,7 @@ def kl(
     temperature: float = 1.0,
     elementwise: bool = False,
 ) -> Tensor:
-    """Mean over rows of KL(target || softmax(logits / T)); `elementwise` divides by the classes
-    too."""
+    """Mean over rows of KL(target || softmax(logits / T)); over classes too if `elementwise`."""
     log_p = F.log_softmax(logits / temperature, dim=-1)
     rows = (torch.xlogy(target, target) - target * log_p).sum(-1)
     return average(rows, batch) / (logits.shape[-1] if elementwise else 1)
@@ -159,8 +157,7 @@ class Model:
         return F.softmax(self.logits(point, batch) / temperature, dim=-1)
 
     def chances(self, point: Point, batch: Batch) -> Tensor:
-        """Probabilities [B, classes] of any classification, [B, 2] where the network has one
-        output."""
+        """Probabilities [B, classes] of any classification; [B, 2] if the network has one output."""
         logits = self.logits(point, batch)
         if self.task == "classes":
             return F.softmax(logits, dim=-1)
@@ -226,8 +223,7 @@ class Model:
         return lambda name: name.rpartition(".")[0] in owners
 
     def check(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
-        """Refuse a network whose result for a row depends on padding, or on randomness the engine
-        does not control."""
+        """Refuse a network that depends on padding, or on randomness the engine does not control."""
         rng = np.random.default_rng(0)
         rows = torch.as_tensor(rng.random((4, *input_shape)), dtype=torch.float32)
         rows = rows if dtype.is_floating_point else (rows * 2).to(dtype)
@@ -291,6 +287,8 @@ def sgd(
     model: Model, train: Train, loss: Loss | None = None
 ) -> tuple[Callable[[Point], Descent], Callable[..., Descent]]:
     """SGD as `(begin, step)`; the optimizer is fresh every time."""
-    return lambda w: begin(w, train), lambda c, batch: descend(
-        c, model.grad(c.w, batch, loss), train
-    )
+
+    def step(c: Descent, batch: Batch) -> Descent:
+        return descend(c, model.grad(c.w, batch, loss), train)
+
+    return lambda w: begin(w, train), step

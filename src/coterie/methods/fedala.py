@@ -25,7 +25,7 @@ from coterie.core.values import Count, NonNegative, PositiveShare
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
-FULL = 1024  # rows a step where `batch` is 0
+FULL = 1024  # rows per step where `batch` is 0
 
 
 class Client(NamedTuple):

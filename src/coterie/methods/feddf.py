@@ -34,7 +34,7 @@ ROWS = 256  # rows predicted at once
 
 
 class Server(NamedTuple):
-    prototypes: tuple[Point, ...]  # one an architecture
+    prototypes: tuple[Point, ...]  # one per architecture
     architecture: Tensor  # [N]
     # [architectures, 2], KL from the ensemble on held-out rows before and after the last
     # distillation
@@ -136,7 +136,7 @@ def feddf(
 ) -> Method:
     """FedAvg within each architecture, and distillation from all clients' models between them.
 
-    draw: public rows a round, a share `held` of them to stop by. distil_steps: Adam steps a round
+    draw: public rows per round, a share `held` of them to stop by. distil_steps: Adam steps per round
     at most, 0 for none (published: 10,000, patience 1,000). patience: steps without progress. clip:
     longest gradient.
     """

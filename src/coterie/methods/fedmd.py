@@ -37,7 +37,7 @@ def fedmd(
 ) -> Method | tuple[Stage, ...]:
     """Every client is taught by the equal mean of the active clients' outputs on public rows.
 
-    draw: public rows a round. distil_rate: 0 for the private rate. temperature and T2_scale (the
+    draw: public rows per round. distil_rate: 0 for the private rate. temperature and T2_scale (the
     loss times T^2) are those of "soft". pretrain: epochs on private data before the first round.
     """
     near = soft(temperature, lam, T2_scale)

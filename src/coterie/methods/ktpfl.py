@@ -3,7 +3,8 @@ Learning. NeurIPS 2021, Algorithms 1 (soft predictions, any architectures) and 2
 architecture).
 
 min_{w, c} sum_n D_n/D [ f_n(w^n) + lam KL(sum_m c[n,m] s_m || s_n) ] + rho |c - 1/N|^2
-over the round's public rows, with s_n = softmax(z_n / T). Each round: private training (5), distillation (6), then steps on c (7).
+over the round's public rows, with s_n = softmax(z_n / T).
+Each round: private training (5), distillation (6), then steps on c (7).
 
 Readings taken. c[n,m] is what n takes from m, itself included; rows are kept on the simplex, else
 the KL is none. (7) takes one step for each public mini-batch, on the uploaded predictions, with the
@@ -63,7 +64,7 @@ def ktpfl(
     """Each client is taught by its own learned mixture of everyone's soft predictions on public
     rows.
 
-    draw: public rows a round. distil_rate: 0 for the private rate. T2_scale: the distillation loss
+    draw: public rows per round. distil_rate: 0 for the private rate. T2_scale: the distillation loss
     times T^2. rate_c: eta_3. literal_eq7: the sum over samples of (2) and the D_n/D of (7). mix:
     "learned", or a fixed rule on the round's predictions: "similar" (Sim-pFL), "topk" (TopK-pFL,
     the k most similar).
@@ -111,7 +112,7 @@ sim_pfl = variant(
 topk_pfl = variant(
     ktpfl,
     "topk_pfl",
-    "KT-pFL that takes the equal mean of the `k` clients most similar in predictions, itself included.",
+    "KT-pFL that takes the equal mean of the `k` clients with the nearest predictions, itself included.",
     mix="topk",
     without=LEARNING,
 )

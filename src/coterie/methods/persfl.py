@@ -28,10 +28,10 @@ from coterie.core.method import Batch, Stage, Train
 from coterie.core.model import Model, average
 from coterie.core.values import NonNegative, Positive, Range, Share
 from coterie.methods.declare import method, variant
-from coterie.methods.students import distil_teacher
-from coterie.methods.teacher import find_teacher
+from coterie.methods.students import Personal, before_school, distil_teacher, grid_of
+from coterie.methods.teacher import Teacher, find_teacher
 
-SOFT = {  # a value a row, of the log-probabilities t of the teacher and s of the student
+SOFT = {  # one value per row, of the log-probabilities t of the teacher and s of the student
     "kl_ts": lambda t, s: (t.exp() * (t - s)).sum(-1),
     "kl_st": lambda t, s: (s.exp() * (s - t)).sum(-1),
     "ce": lambda t, s: -(t.exp() * s).sum(-1),
@@ -65,9 +65,7 @@ def persfl(
     for word, values in (("lambdas", lambdas), ("temperatures", temperatures)):
         if not values:
             raise BadInput(f"persfl.{word} is empty: give at least one number, such as 0.5")
-    lams, temps = sorted(set(lambdas)), sorted(set(temperatures))
-    # lambda = 0 makes T irrelevant
-    grid = [(lam, T) for lam in lams for T in (temps if lam else temps[:1])]
+    grid = grid_of(sorted(set(lambdas)), sorted(set(temperatures)))
 
     def loss(target: Tensor, logits: Tensor, lam: Tensor, T: Tensor, batch: Batch) -> Tensor:
         rows = SOFT[soft](F.log_softmax(target / T, -1), F.log_softmax(logits / T, -1))
@@ -79,9 +77,14 @@ def persfl(
     last = teacher == "last"
     first = find_teacher(model, train, last, keep_models)
     tuned = train._replace(rate=distil_rate or train.rate)
-    second, enter = distil_teacher(model, tuned, distil_epochs, grid, loss, first, last)
-    return Stage("train", first), Stage(
-        "distil", second, rounds=1, everyone=True, enter_state=enter
+    second = distil_teacher(model, tuned, distil_epochs, grid, loss, first, last)
+
+    def enter(state: Teacher) -> Personal:
+        return before_school(state, grid)
+
+    return (
+        Stage("train", first),
+        Stage("distil", second, rounds=1, everyone=True, enter_state=enter),
     )
 
 

@@ -4,10 +4,12 @@
 A client trains its copy w_i of the global model w^t beside an auxiliary model m_i, its own, that
 never travels:
     L(w_i) = f_i(w_i) + KL(p_m || p_w),  L(m_i) = f_i(m_i) + KL(p_w || p_m)  (4), (5)
-the peer's probabilities held constant, and on each batch takes `inner` steps towards theta and what, and one step of its own:
+the peer's probabilities held constant, and on each batch takes `inner` steps towards theta and
+what, and one step of its own:
     theta = argmin L(m) + lam/2 |m - m_prev|^2,  m_i -= rate (grad L(m_i) + lam (m_i - theta))  (6)
     what  = argmin L(w) + lam/2 |w - w^t|^2,     w_i -= rate (grad L(w_i) + lam (w_i - what))   (9)
 The server takes w^t + beta (mean w_i - w^t)  (11).
+Momentum is that of the outer steps; the inner ones are plain descent.
 Readings: m_i stays on the client and m_prev is m_i as the last local round left it (Algorithm 1
 sets both to w^t in every round, which makes m_i and w_i the same for ever); at first contact both
 are w^t, or random where m_i is another network. The gradient of the proximal term in (6) is lam (m

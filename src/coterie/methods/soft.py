@@ -1,4 +1,4 @@
-"""Two exchanges a round over soft predictions: what KT-pFL, its variants and FedMD share.
+"""Two exchanges per round over soft predictions: what KT-pFL, its variants and FedMD share.
 
 1. A client trains on its private data, predicts the round's public rows and uploads the
 predictions, never its model: so
@@ -78,7 +78,7 @@ def soft(temperature: float, lam: float, T2_scale: bool) -> Match:
 class Public(NamedTuple):
     """How the public rows are used."""
 
-    draw: int  # rows a round
+    draw: int  # rows per round
     batch: int
     epochs: int  # of distillation
     rate: float  # of distillation; 0: that of private training

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from coterie.core.method import Batch, Exchange, Method, Pass, Train, unchanged
-from coterie.core.model import Descent, Model, sgd
+from coterie.core.model import Descent, Model, begin, sgd
 from coterie.core.point import Point
 from coterie.methods.teacher import (
     VALIDATION,
@@ -62,114 +62,149 @@ class School(NamedTuple):
 
 
 def better(best: Best, new: Best) -> Best:
-    """A student's better checkpoint: by accuracy, then loss, then the earlier; never a diverged
-    one."""
+    """The better checkpoint: by accuracy, then loss, then the earlier; never a diverged one."""
     more = (new.accuracy > best.accuracy) & ~new.loss.isnan()
     return choose(more | (new.accuracy == best.accuracy) & (new.loss < best.loss), new, best)
 
 
 def winner(accuracy: Tensor, loss: Tensor) -> Tensor:
-    """Index of the highest accuracy; ties: lowest loss, then the first, as the grid ascends in
-    lambda, then T."""
+    """Index of the highest accuracy; ties: the lowest loss, then the first.
+
+    The first has the smaller lambda, then the smaller T, as the grid ascends in them.
+    """
     return torch.where(accuracy == accuracy.max(), loss, math.inf).argmin()
+
+
+class Grid(NamedTuple):
+    """The points of the grid: a student for each lambda and temperature."""
+
+    points: list[tuple[float, float]]
+    lams: Tensor  # [g]
+    temps: Tensor  # [g]
+
+    @property
+    def size(self) -> int:
+        return len(self.points)
+
+
+def grid_of(lambdas: list[float], temperatures: list[float]) -> Grid:
+    """All pairs, ascending; lambda = 0 makes T irrelevant and has one student only."""
+    points = [(lam, T) for lam in lambdas for T in (temperatures if lam else temperatures[:1])]
+    return Grid(points, *torch.tensor(points).unbind(1))
+
+
+def before_school(teacher: Teacher, grid: Grid) -> Personal:
+    """A client's state as it enters stage 2."""
+    return Personal(
+        teacher=teacher,
+        w=teacher.w,
+        lam=torch.tensor(-1.0),
+        temperature=torch.tensor(-1.0),
+        accuracy=torch.full((grid.size,), -1.0),
+    )
+
+
+def school_of(teacher: Teacher, models: Models, grid: Grid, train: Train) -> School:
+    """The students at the teacher, before anything is validated."""
+    w, g = repeat(teacher.w, grid.size), grid.size
+    return School(
+        teacher=teacher,
+        models=models,
+        trial=empty(len(next(iter(models.stack.params.values())))),
+        students=begin(w, train),
+        tally=empty(g),
+        best=Best(w, torch.full((g,), -1.0), torch.full((g,), math.inf)),
+    )
+
+
+def lessons(model: Model, train: Train, grid: Grid, loss: SoftLoss) -> tuple[Pass, ...]:
+    """One epoch of all students: they learn, are validated, and their best checkpoint is kept."""
+
+    def learn(c: School, batch: Batch) -> School:
+        target = model.logits(c.teacher.w, batch)
+
+        def one(student: Descent, lam: Tensor, T: Tensor) -> Descent:
+            _, step = sgd(model, train, lambda logits, batch: loss(target, logits, lam, T, batch))
+            return step(student, batch)
+
+        return c._replace(students=vmap(one)(c.students, grid.lams, grid.temps))
+
+    def validate(c: School, batch: Batch) -> School:
+        return c._replace(tally=count(model, c.students.w, c.tally, batch))
+
+    def examine(c: School, _) -> School:
+        new = Best(c.students.w, c.tally.right / c.tally.rows, c.tally.loss / c.tally.rows)
+        return c._replace(best=vmap(better)(c.best, new), tally=empty(grid.size))
+
+    return (
+        Pass(learn, train.plan(epochs=1, steps=0)),
+        Pass(validate, VALIDATION),
+        Pass(examine),
+    )
+
+
+def graduate(c: School, grid: Grid) -> Personal:
+    """A client's state after stage 2: the best student of the grid."""
+    k = winner(c.best.accuracy, c.best.loss)
+    return Personal(
+        teacher=c.teacher,
+        w=take(c.best.w, k),
+        lam=take(grid.lams, k),
+        temperature=take(grid.temps, k),
+        accuracy=c.best.accuracy,
+    )
+
+
+def grid_notes(state: Personal, grid: Grid) -> dict[str, Tensor]:
+    """What a client writes down: its teacher, its choice, and how every student did."""
+    accuracies = {
+        f"grid_accuracy[lambda={lam:g},T={T:g}]": state.accuracy[k]
+        for k, (lam, T) in enumerate(grid.points)
+    }
+    chosen = {"lambda": state.lam, "T": state.temperature}
+    return {"teacher_round": state.teacher.round, **chosen, **accuracies}
 
 
 def distil_teacher(
     model: Model,
     train: Train,  # with the rate of distillation
     epochs: int,
-    grid: list[tuple[float, float]],
-    # (teacher's logits, student's, lambda, T, batch)
-    loss: Callable[[Tensor, Tensor, Tensor, Tensor, Batch], Tensor],
+    grid: Grid,
+    loss: SoftLoss,
     first: Method,
     last: bool,
-) -> tuple[Method, Callable[[Teacher], Personal]]:
-    """Stage 2, and how a client's state enters it: all students of the grid are trained at once."""
-    g, (lams, temps) = len(grid), torch.tensor(grid).unbind(1)
+) -> Method:
+    """Stage 2: all students of the grid are trained at once."""
 
-    def enter(state: Teacher) -> Personal:
-        return Personal(
-            state, state.w, torch.tensor(-1.0), torch.tensor(-1.0), torch.full((g,), -1.0)
-        )
-
-    def start(state: Personal, models: Models) -> School:
-        w = repeat(state.teacher.w, g)
-        m = len(next(iter(models.stack.params.values())))
-        best = Best(w, torch.full((g,), -1.0), torch.full((g,), math.inf))
-        return School(state.teacher, models, empty(m), sgd(model, train)[0](w), empty(g), best)
+    def validate(c: School, batch: Batch) -> School:
+        return c._replace(trial=count(model, c.models.stack, c.trial, batch))
 
     def enrol(c: School, _) -> School:
         teacher = adopt(c.teacher, c.models, c.trial, last)
-        w = repeat(teacher.w, g)
-        return c._replace(
-            teacher=teacher, students=c.students._replace(w=w), best=c.best._replace(w=w)
-        )
+        w = repeat(teacher.w, grid.size)
+        students, best = c.students._replace(w=w), c.best._replace(w=w)
+        return c._replace(teacher=teacher, students=students, best=best)
 
-    def learn(c: School, batch: Batch) -> School:
-        target = model.logits(c.teacher.w, batch)
+    def personal(state: Personal, models: Models) -> Point:
+        return choose(state.lam >= 0, state.w, first.personal(state.teacher, models))
 
-        def one(student: Descent, lam: Tensor, T: Tensor) -> Descent:
-            return sgd(model, train, lambda logits, batch: loss(target, logits, lam, T, batch))[1](
-                student, batch
-            )
-
-        return c._replace(students=vmap(one)(c.students, lams, temps))
-
-    def examine(c: School, _) -> School:
-        new = Best(c.students.w, c.tally.right / c.tally.rows, c.tally.loss / c.tally.rows)
-        return c._replace(best=vmap(better)(c.best, new), tally=empty(g))
-
-    def finish(c: School, state: Personal, models: Models):
-        k = winner(c.best.accuracy, c.best.loss)
-        return Personal(
-            c.teacher, take(c.best.w, k), take(lams, k), take(temps, k), c.best.accuracy
-        ), ()
-
-    def notes(state: Personal) -> dict[str, Tensor]:
-        accuracies = {
-            f"grid_accuracy[lambda={lam:g},T={T:g}]": state.accuracy[k]
-            for k, (lam, T) in enumerate(grid)
-        }
-        return {
-            "teacher_round": state.teacher.round,
-            "lambda": state.lam,
-            "T": state.temperature,
-            **accuracies,
-        }
-
-    epoch = (
-        Pass(learn, train.plan(epochs=1, steps=0)),
-        Pass(
-            lambda c, batch: c._replace(tally=count(model, c.students.w, c.tally, batch)),
-            VALIDATION,
+    trip = Exchange(
+        send=lambda server, i, rng: server,
+        start=lambda state, models: school_of(state.teacher, models, grid, train),
+        passes=(
+            Pass(validate, VALIDATION),
+            Pass(enrol),
+            *lessons(model, train, grid, loss) * epochs,
         ),
-        Pass(examine),
+        finish=lambda c, state, models: (graduate(c, grid), ()),
+        receive=unchanged,
+        copies=grid.size,
     )
-    second = first._replace(
-        join=lambda models, rng: enter(first.join(models, rng)),
-        round=(
-            Exchange(
-                send=lambda server, i, rng: server,
-                start=start,
-                passes=(
-                    Pass(
-                        lambda c, batch: c._replace(
-                            trial=count(model, c.models.stack, c.trial, batch)
-                        ),
-                        VALIDATION,
-                    ),
-                    Pass(enrol),
-                    *epoch * epochs,
-                ),
-                finish=finish,
-                receive=unchanged,
-                copies=g,
-            ),
-        ),
-        personal=lambda state, models: choose(
-            state.lam >= 0, state.w, first.personal(state.teacher, models)
-        ),
-        views={**first.views, "teacher": lambda state, models: state.teacher.or_else(models.last)},
-        client_notes=notes,
+    teacher = {"teacher": lambda state, models: state.teacher.or_else(models.last)}
+    return first._replace(
+        join=lambda models, rng: before_school(first.join(models, rng), grid),
+        round=(trip,),
+        personal=personal,
+        views={**first.views, **teacher},
+        client_notes=lambda state: grid_notes(state, grid),
     )
-    return second, enter

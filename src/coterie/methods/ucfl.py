@@ -34,8 +34,8 @@ class Server(NamedTuple):
     """The models in the air and how they are mixed; a single one, mixed as FedAvg does, until
     similarities are known."""
 
-    models: Point  # [k, ...], one a stream
-    stream: Tensor  # [N], which one a client listens to
+    models: Point  # [k, ...], one per stream
+    stream: Tensor  # [N], which one per client listens to
     mix: Tensor  # [k, N], a stream's weights on the clients; rows sum to 1
     weights: Tensor  # [N, N], W
     sigma: Tensor  # [N], 0 where not known
@@ -103,7 +103,7 @@ def ucfl(
     gradients.
 
     batches: K of (7); identical distributions weigh a peer exp(-1 / (K - 1)) of oneself, so a
-    larger K shares more. streams: how many models are broadcast; 0: one a client, -1: as many as
+    larger K shares more. streams: how many models are broadcast; 0: one per client, -1: as many as
     the silhouette score prefers.
     """
 
@@ -111,7 +111,7 @@ def ucfl(
         if streams > facts.clients:
             raise BadInput(
                 f"ucfl.streams = {streams}, but there are {facts.clients} clients: lower it, or "
-                "give 0 for one a client"
+                "give 0 for one per client"
             )
         n = facts.sizes if train.weighting == "size" else torch.ones_like(facts.sizes)
         row = n / n.sum()
