@@ -19,7 +19,7 @@ from coterie.data.pieces import Own
 from coterie.experiment.build import Given, Networks, net_name
 from coterie.experiment.config import PYTHON, Experiment, change, from_toml, read_experiment_file, read_toml
 from coterie.experiment.recipes import config_path, data_name
-from coterie.methods.registry import METHODS
+from coterie.methods.registry import METHODS, add
 from coterie.results.comparison import Comparison
 from coterie.results.folder import run_folder
 from coterie.results.models import load_model as load_client_model
@@ -38,7 +38,7 @@ def methods() -> list[str]:
 
 def register(builder: Callable[..., Any], name: str | None = None) -> None:
     """Make a method of your own known by its name: `builder(model, train, option=default, ...)` returns a Method."""
-    METHODS[name or builder.__name__] = builder
+    add(name or builder.__name__, builder)
 
 
 def run(

@@ -147,7 +147,7 @@ REFUSED = [
     bad("compare", "--methods", "local", "--seeds", "a", says="seeds = 'a': give how many, or a list such as 3,5,8"),
     bad("compare", "--methods", "local", "--seed", "3", says="a comparison has no single seed: use --seeds"),
     bad("compare", "--methods", "ditto", "--tune", "lam=1,2", says="write METHOD.OPTION=V1,V2"),
-    bad("compare", "--methods", "ditto", "--tune", "ditto.lam=1,x", says="ditto.lam = 'x': give a number, such as 1.0"),
+    bad("compare", "--methods", "ditto", "--tune", "ditto.lam=1,x", says="ditto.lam = 'x': give a number from 0 to 1,000,000"),
     bad("compare", "--methods", "all", "--rounds", "0", says="rounds = 0: a run has at least one round"),
     bad("compare", "--methods", "local", "--out", "taken", says="taken exists and is not empty"),
     bad("resume", "absent", says="there is no folder absent"),

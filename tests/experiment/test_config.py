@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.core.errors import BadInput
+from coterie.core.values import coerce
 from coterie.experiment.config import (
     PYTHON,
     REGISTRIES,
@@ -22,7 +23,7 @@ from coterie.experiment.config import (
     read_experiment_file,
     read_toml,
 )
-from coterie.experiment.values import coerce, to_toml
+from coterie.experiment.values import to_toml
 from coterie.methods.registry import METHODS
 
 

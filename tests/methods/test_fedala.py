@@ -98,7 +98,7 @@ def test_local_training_starts_at_the_mixture():
 @pytest.mark.parametrize("layers", [1, 2])
 def test_the_layers_below_are_the_global_ones(layers):
     model = tiny_model()
-    loop = play("fedala", models=[model], rounds=4, options={"layers": layers})
+    loop = play("fedala", models=[model], rounds=4, options={"top_layers": layers})
     w = loop.position.server.w
     for _, _, points in loop.engine.points(loop.everyone, loop.payload(), loop.when()):
         for k, a in points["personal"].params.items():
@@ -130,8 +130,8 @@ def test_using_a_model_leaves_the_client_as_it_was():
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"layers": 3}, "layers = 3: tiny-5 has 2 layers"),
-        ({"layers": 0}, "layers = 0"),
+        ({"top_layers": 3}, "top_layers = 3: tiny-5 has 2 layers"),
+        ({"top_layers": 0}, "top_layers = 0"),
         ({"share": 0.0}, "share = 0"),
         ({"weight_rate": -1.0}, "weight_rate = -1"),
         ({"first_epochs": 0}, "first_epochs = 0"),

@@ -110,7 +110,7 @@ def test_free_slots_hold_the_clients_own_model():
 
 
 def test_chance_runs_out():
-    method = fedfomo(tiny_model(), Train(), models=3, eps=1.0, eps_step=0.5)
+    method = fedfomo(tiny_model(), Train(), offers=3, eps=1.0, eps_step=0.5)
     late = server()._replace(round=torch.tensor(2))
     offers = {tuple(method.round[0].send(late, 2, np.random.default_rng(k)).ids.tolist()) for k in range(20)}
     assert offers == {(2, 7, 6)}
@@ -137,7 +137,7 @@ def test_validation_rows_decide_and_nothing_else():
 
 
 def test_helpers_are_found_within_the_group():
-    loop = play("fedfomo", tiny(6, validation=12), rounds=20, options={"models": 4})
+    loop = play("fedfomo", tiny(6, validation=12), rounds=20, options={"offers": 4})
     p, group = loop.position.server.affinity, torch.as_tensor(loop.federation.groups)
     same = (group[:, None] == group).fill_diagonal_(False)
     assert p[same].mean() > p[group[:, None] != group].mean()
@@ -153,7 +153,7 @@ def test_a_newcomer_is_offered_models():
 
 
 @pytest.mark.parametrize(
-    ("options", "line"), [({"models": 1}, "models = 1"), ({"eps": 2.0}, "eps = 2"), ({"eps_step": -1.0}, "eps_step")], ids=str
+    ("options", "line"), [({"offers": 1}, "offers = 1"), ({"eps": 2.0}, "eps = 2"), ({"eps_step": -1.0}, "eps_step")], ids=str
 )
 def test_bad_options_are_refused_in_one_line(options, line):
     with pytest.raises(BadInput, match=line):

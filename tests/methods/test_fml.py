@@ -99,7 +99,7 @@ def test_bad_options_are_refused_in_one_line():
     for options, line in (
         ({"alpha": 1.5}, "alpha = 1.5"),
         ({"beta": -0.1}, "beta = -0.1"),
-        ({"kl": "mean"}, "unknown kl 'mean'"),
+        ({"kl": "mean"}, "kl = 'mean': give batchmean or elementwise"),
     ):
         with pytest.raises(BadInput, match=line):
             fml(tiny_model(), Train(), **options)

@@ -14,7 +14,7 @@ from coterie.core.model import Model
 from coterie.core.point import pick
 from coterie.data.federation import Federation, Public
 from coterie.engines.local.steps import Stepper
-from coterie.methods.ktpfl import (
+from coterie.methods.knowledge import (
     Knowledge,
     descend,
     model_slope,

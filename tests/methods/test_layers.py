@@ -9,6 +9,7 @@ from torch.utils import _pytree as pytree
 from coterie.core.errors import BadInput
 from coterie.core.method import Train
 from coterie.core.model import Model
+from coterie.methods.fedper import keep_home
 from coterie.methods.registry import METHODS
 from coterie.results.table import values
 from helpers.federations import (
@@ -54,10 +55,9 @@ def test_nothing_at_home_is_fedavg(method, head):
         assert_same(personal(play(method, train=MOMENTUM, options={"head": head})), personal(play("fedavg", train=MOMENTUM)))
 
 
-@pytest.mark.parametrize(("method", "head"), [("fedper", 2), ("lgfedavg", 0)])
-def test_everything_at_home_is_local_training(method, head):
+def test_everything_at_home_is_local_training():
     with float64():
-        loop = play(method, train=MOMENTUM, options={"head": head})
+        loop = play(lambda model, train: keep_home(model, train, lambda name: True), train=MOMENTUM)
         assert_same(personal(loop), personal(play("local", train=MOMENTUM)))
         assert bytes_of(loop, "bytes_up") == 0
 
@@ -91,12 +91,26 @@ def test_own_layers_of_absent_clients_rest():
     assert len(moved) == 2
 
 
+@pytest.mark.parametrize(
+    ("method", "head", "line"),
+    [
+        ("fedper", 2, "fedper.head = 2, but tiny-5 has 2 layers .* give 0 to 1, another --model, or use local"),
+        ("fedrep", 2, "fedrep.head = 2, but tiny-5 has 2 layers .* give 0 to 1, another --model, or use local"),
+        ("lgfedavg", 3, "lgfedavg.head = 3, but tiny-5 has 2 layers .* give 1 to 2"),
+        ("lgfedavg", 0, "lgfedavg.head = 0"),
+        *((method, -1, f"{method}.head = -1") for method in ("fedper", "fedrep", "lgfedavg")),
+    ],
+)
+def test_a_head_that_leaves_nothing_to_share_is_refused(method, head, line):
+    with pytest.raises(BadInput, match=line):
+        METHODS[method](tiny_model(), TRAIN, head=head)
+
+
 @pytest.mark.parametrize("method", ["fedper", "lgfedavg", "fedrep"])
-def test_more_layers_than_there_are_is_refused(method):
-    with pytest.raises(BadInput, match=r"head = 3, but tiny-5 has 2 layers .* 0 to 2"):
-        METHODS[method](tiny_model(), TRAIN, head=3)
-    with pytest.raises(BadInput, match="head = -1"):
-        METHODS[method](tiny_model(), TRAIN, head=-1)
+def test_a_network_of_one_layer_cannot_be_divided(method):
+    model = Model(lambda: nn.Linear(6, 3), name="line")
+    with pytest.raises(BadInput, match=r"line has .*another --model, or use (fedavg or )?local"):
+        METHODS[method](model, TRAIN)
 
 
 # FedRep

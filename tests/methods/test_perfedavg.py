@@ -105,7 +105,7 @@ def test_each_step_takes_batches_of_its_own():
 
 @pytest.mark.parametrize(
     ("options", "line"),
-    [({"variant": "hff"}, "did you mean 'hf'"), ({"alpha": -1.0}, "alpha = -1"), ({"delta": 0.0}, "delta = 0")],
+    [({"variant": "hff"}, "variant = 'hff': give fo or hf"), ({"alpha": -1.0}, "alpha = -1"), ({"delta": 0.0}, "delta = 0")],
     ids=str,
 )
 def test_bad_options_are_refused_in_one_line(options, line):

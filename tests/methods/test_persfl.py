@@ -1,6 +1,7 @@
 """Laws of PersFL: which global model becomes a client's teacher, what a student learns from it, and which student is kept."""
 
 import copy
+import inspect
 import math
 
 import pytest
@@ -14,7 +15,11 @@ from coterie.core.model import Model
 from coterie.core.point import Point, pick
 from coterie.engines.base import Moment
 from coterie.engines.local import choose
-from coterie.methods.persfl import SOFT, Best, Models, Tally, Teacher, adopt, better, winner
+from coterie.engines.local.steps import Stepper
+from coterie.methods.persfl import SOFT
+from coterie.methods.registry import METHODS
+from coterie.methods.students import Best, better, winner
+from coterie.methods.teacher import Models, Tally, Teacher, adopt
 from coterie.results.table import values
 from helpers.federations import TRAIN, assert_same, float64, personal, play, tiny, tiny_model
 
@@ -332,7 +337,8 @@ def test_lambda_zero_is_tried_once():
 
 
 def test_students_that_diverge_are_never_chosen():
-    loop = play("persfl", options={"lambdas": "0", "distil_rate": 1e30})
+    unchecked = inspect.unwrap(METHODS["persfl"])  # such a rate is refused, but a lower one may diverge as well
+    loop = play(unchecked, options={"lambdas": (0.0,), "distil_rate": 1e30, "distil_epochs": 3})
     assert all(torch.isfinite(w).all() for w in personal(loop).values())
 
 
@@ -360,12 +366,14 @@ def test_chunks_are_narrowed_to_the_students_that_fit(monkeypatch):
     [
         ({"distil_epochs": 0}, "distil_epochs = 0"),
         ({"distil_rate": -1.0}, "distil_rate = -1"),
-        ({"lambdas": "0,1.5"}, "between 0 and 1"),
-        ({"lambdas": "0;1"}, "no list of numbers"),
+        ({"lambdas": "0,1.5"}, r"persfl.lambdas = '0,1.5': give numbers separated by commas, each from 0 to 1, such as 0,0.25"),
+        ({"lambdas": "0;1"}, "give numbers separated by commas"),
         ({"temperatures": "0,1"}, "above 0"),
-        ({"soft": "kl_tt"}, "did you mean 'kl_ts'"),
-        ({"reduction": "elementwice"}, "did you mean 'elementwise'"),
-        ({"teacher": "first"}, "choose from best, last"),
+        ({"temperatures": "inf"}, "above 0, up to 1,000,000"),
+        ({"lambdas": ""}, "lambdas is empty"),
+        ({"soft": "kl_tt"}, "give kl_ts, kl_st or ce"),
+        ({"reduction": "elementwice"}, "give batchmean or elementwise"),
+        ({"teacher": "first"}, "give best or last"),
     ],
 )
 def test_bad_options_are_refused(options, says):

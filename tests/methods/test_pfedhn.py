@@ -136,7 +136,7 @@ def test_a_newcomer_starts_amid_the_others():
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"hidden": 0}, "hidden = 0"),
+        ({"hyper_hidden": 0}, "hyper_hidden = 0"),
         ({"server_rate": 0.0}, "server_rate = 0"),
         ({"server_momentum": 1.0}, "server_momentum = 1"),
         ({"clip": 0.0}, "clip = 0"),

@@ -243,8 +243,8 @@ def test_another_network_is_measured_as_itself():
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"kl": "sum"}, "unknown kl 'sum'"),
-        ({"aux_init": "persits"}, "did you mean 'persist'"),
+        ({"kl": "sum"}, "kl = 'sum': give batchmean or elementwise"),
+        ({"aux_init": "persits"}, "give persist, start or reset"),
         ({"inner": 0}, "inner = 0"),
         ({"lam": -1.0}, "lam = -1"),
         ({"lam": 20.0, "inner_rate": 0.5}, "lower lam to 0.4"),

@@ -19,8 +19,10 @@ from coterie.analysis.answer import sentences
 from coterie.analysis.scores import MORE
 from coterie.analysis.significance import Difference, RankTable
 from coterie.core.notes import Kind, from_words
+from coterie.core.values import described
 from coterie.data.federation import Federation, table
 from coterie.experiment.config import options_of
+from coterie.methods.declare import unused
 from coterie.methods.registry import METHODS
 from coterie.results.comparison import Comparison, Row
 from coterie.results.costs import SYSTEMS, spent_until
@@ -72,13 +74,16 @@ def show_method(name: str) -> None:
     """All about one method: the head of its file, what its builder says, its options."""
     for paragraph in [*_about(name), inspect.getdoc(METHODS[name]) or ""]:
         say(paragraph + "\n")
+    ignored = [w if when is None else f"{w} (unless {when[0]} = {_plain(when[1])})" for w, when in unused(METHODS[name]).items()]
+    if ignored:
+        say(f"Of [train], {name} does not use {', '.join(ignored)}.\n")
     options = options_of("method", name)
     if not options:
         say(f"{name} has no options.")
         return
-    grid = Grid("option", "default", "type")
+    grid = Grid("option", "default", "takes")
     for option, (kind, default) in options.items():
-        grid.add_row(option, _plain(default), getattr(kind, "__name__", str(kind)))
+        grid.add_row(option, _plain(default), described(kind))
     show(grid)
     word = next(iter(options))
     say(f"Set one as in `coterie run {name} --{word} {_plain(options[word][1]) or 'VALUE'}`.")
@@ -87,6 +92,8 @@ def show_method(name: str) -> None:
 def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, tuple | list):
+        return ",".join(_plain(v) for v in value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from coterie.core.errors import BadInput
 from coterie.core.files import write
 from coterie.experiment.build import anchored
-from coterie.experiment.config import Experiment, change, from_toml, options_of, read_toml
+from coterie.experiment.config import Experiment, change, check_train, from_toml, options_of, read_toml
 from coterie.experiment.values import to_toml
 
 Grids = Mapping[str, Mapping[str, Sequence[Any]]]  # {method: {option: values to try}}
@@ -19,11 +19,16 @@ FILE = "comparison.toml"
 
 
 def plan(
-    methods: Sequence[str], base: Experiment, own: Mapping[str, Mapping[str, Any]] | None = None, grids: Grids | None = None
+    methods: Sequence[str],
+    base: Experiment,
+    own: Mapping[str, Mapping[str, Any]] | None = None,
+    grids: Grids | None = None,
+    strict: bool = True,
 ) -> dict[str, Experiment]:
     """An experiment a method: the common words, then the method's own; every word is checked before anything runs.
 
     A method may be there several times with other options: "persfl" and "persfl@last" are two rows of the table.
+    strict: a method that does not use a word of `[train]` is refused.
     """
     methods, own, grids = list(dict.fromkeys(methods)), own or {}, grids or {}
     for name in (*own, *grids):
@@ -36,8 +41,20 @@ def plan(
             if isinstance(choices, str) or not isinstance(choices, Sequence) or not choices:
                 raise BadInput(f"{name}.{word} = {choices!r} is no list of values to try")
             for choice in choices:
-                own_words(experiments[name], {word: choice})
+                _check(name, own_words(experiments[name], {word: choice}))
+    for name, experiment in experiments.items() if strict else ():
+        _check(name, experiment)
     return experiments
+
+
+def _check(name: str, experiment: Experiment) -> None:
+    """Refuse a word of `[train]` that a method does not use, and say how to give it to the others."""
+    try:
+        check_train(experiment)
+    except BadInput as problem:
+        raise BadInput(
+            f"{problem}; in a comparison each method may have its own, as in [options.{name}] or --{name}.WORD"
+        ) from None
 
 
 def method_of(name: str) -> str:
@@ -67,6 +84,7 @@ def plan_of(
     common: Mapping[str, Any] | None = None,
     own: Mapping[str, Mapping[str, Any]] | None = None,
     grids: Grids | None = None,
+    strict: bool = True,
 ) -> tuple[dict[str, Experiment], list[int], Grids]:
     """(experiments, seeds, grids) of a comparison file's words, with what was said beside the file.
 
@@ -95,7 +113,7 @@ def plan_of(
     base = change(change(Experiment(method=""), from_toml(tables)), common or {})
     own = {name: {**options.get(name, {}), **(own or {}).get(name, {})} for name in {**options, **(own or {})}}
     grids = {name: {**tune.get(name, {}), **(grids or {}).get(name, {})} for name in {**tune, **(grids or {})}}
-    return plan(chosen, base, own, grids), _seeds(numbers if seeds is None else seeds), grids
+    return plan(chosen, base, own, grids, strict), _seeds(numbers if seeds is None else seeds), grids
 
 
 def _seeds(numbers: Any) -> list[int]:

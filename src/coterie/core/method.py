@@ -1,8 +1,8 @@
 """The contract: a method is a few pure functions.
 
-Client code is written for one client, server code sees a stack of uploads. The engine owns client states, data and the loop
-over mini-batches; nothing but a payload and an upload crosses its border, exactly as on a network, so that one definition
-runs on every engine.
+Client code is written for one client, server code sees a stack of uploads. The engine owns client
+states, data and the loop over mini-batches; nothing but a payload and an upload crosses its border,
+exactly as on a network, so that one definition runs on every engine.
 """
 
 from __future__ import annotations
@@ -25,22 +25,25 @@ class Batch(NamedTuple):
     x: Tensor  # [B, ...]
     y: Tensor  # [B]
     mask: Tensor  # [B], 1.0 for real rows
-    place: Tensor  # [B], position of a row in its part (in the round's draw for public data; the draw's size for padding)
+    # [B], position of a row in its part, or in the round's draw of the public set; padding has
+    # the size of the draw
+    place: Tensor
     key: Tensor  # scalar int64, seeds dropout in this step
 
     def one(self, j: int) -> Batch:
-        """The j-th of several batches a step."""
+        """The j-th of several batches per step."""
         return Batch(*(field[j] for field in self))
 
 
 class Plan(NamedTuple):
     """Which batches a client takes in one pass."""
 
-    part: str = "train"  # "train", "validation" or "public"; the test part is out of a method's reach
-    batch: int = 0  # rows a batch; 0: as many as fit one step of at most 1,024 rows
+    # "train", "validation" or "public"; the test part is out of a method's reach
+    part: str = "train"
+    batch: int = 0  # rows per batch; 0: as many as fit one step of at most 1,024 rows
     epochs: int = 1  # used when steps is 0
     steps: int = 0  # steps, going round a reshuffled part
-    batches: int = 1  # batches a step
+    batches: int = 1  # batches per step
     shuffle: bool = True
     share: float = 1.0  # a random share of the part, drawn for this pass
     draw: int = 0  # rows of this round's common draw of the public set; 0: all of it
@@ -48,7 +51,7 @@ class Plan(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """A loop over batches: `step(carry, batch) -> carry`; without a plan it runs once, with no batch."""
+    """A loop over batches, `step(carry, batch) -> carry`; without a plan one step with no batch."""
 
     step: Callable[[Tree, Any], Tree]
     plan: Plan | None = None
@@ -60,7 +63,7 @@ class Replies(NamedTuple):
     ids: Tensor  # [m]
     upload: Tree  # [m, ...]; None where architectures differ in what they upload: see groups
     sizes: Tensor  # [m], training rows
-    groups: tuple[Replies, ...] = ()  # the same replies, one entry an architecture
+    groups: tuple[Replies, ...] = ()  # the same replies, one entry per architecture
     architecture: int = 0  # of an entry of groups
     model: Any = None  # the Model of an entry of groups
     public: Batch | None = None  # the round's draw of the public set, where a pass used it
@@ -82,11 +85,15 @@ class Exchange(NamedTuple):
     send: Callable[[Any, int, np.random.Generator], Tree]
     start: Callable[[Tree, Tree], Tree]  # (state, payload) -> carry
     passes: tuple[Pass, ...]
-    finish: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]  # (carry, state, payload) -> (state, upload)
+    # (carry, state, payload) -> (state, upload)
+    finish: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
     receive: Callable[[Any, Replies, np.random.Generator], Any]
-    steps: Callable[[Tree, Tree, Tensor], Tensor] | None = None  # (state, payload, training rows) -> steps
-    prepare: Callable[[Tree, Tree, Tensor], Tree] | None = None  # (state, payload, training rows) -> state, before all else
-    copies: int = 1  # models a client trains at once: chunks of clients are narrowed to fit the memory
+    # (state, payload, training rows) -> steps
+    steps: Callable[[Tree, Tree, Tensor], Tensor] | None = None
+    # (state, payload, training rows) -> state, before all else
+    prepare: Callable[[Tree, Tree, Tensor], Tree] | None = None
+    # models a client trains at once: chunks of clients are narrowed to fit the memory
+    copies: int = 1
 
 
 class Facts(NamedTuple):
@@ -94,7 +101,7 @@ class Facts(NamedTuple):
 
     clients: int
     sizes: Tensor  # [N] training rows
-    rate: float  # share of clients asked a round
+    rate: float  # share of clients asked per round
     groups: Tensor  # [N] true groups (for the oracle only)
     models: tuple[Any, ...]  # a Model for each architecture
     architecture: Tensor  # [N] index into models
@@ -111,11 +118,14 @@ class Method(NamedTuple):
     personal: Callable[[Tree, Tree], Any]  # (state, payload) -> the client's own model
     personalize: Exchange | None = None  # before `personal`; its state is discarded after
     views: Mapping[str, Callable[[Tree, Tree], Any]] = {}
-    model_of: Mapping[str, Any] = {}  # the Model of a view ("personal" too) that is not the client's architecture
+    # the Model of a view ("personal" too) that is not the client's architecture
+    model_of: Mapping[str, Any] = {}
     admit: Callable[[Any], Any] | None = None
     notes: Callable[[Any], dict[str, Tensor]] | None = None  # of the server, every round
-    client_notes: Callable[[Tree], dict[str, Tensor]] | None = None  # scalars of a client, every round it was active
-    describes: Mapping[str, Note] = {}  # what every note means, and any view that needs words: reports draw by it
+    # scalars of a client, every round it was active
+    client_notes: Callable[[Tree], dict[str, Tensor]] | None = None
+    # what every note means, and any view that needs words: reports draw by it
+    describes: Mapping[str, Note] = {}
     needs: frozenset[str] = frozenset()  # "validation", "public", "groups"
     mixed: bool = False  # clients may have different architectures
 
@@ -127,7 +137,8 @@ class Stage(NamedTuple):
     method: Method
     rounds: int | None = None  # None: the rounds of the run
     everyone: bool = False  # all clients take part, whatever the run samples
-    enter: Callable[[Any, Facts], Any] | None = None  # server state of the stage before -> server state of this one
+    # server state of the stage before -> server state of this one
+    enter: Callable[[Any, Facts], Any] | None = None
     enter_state: Callable[[Tree], Tree] | None = None  # the same for a client's state
 
 
@@ -137,7 +148,7 @@ class Train(NamedTuple):
     batch: int = 16
     rate: float = 0.1
     epochs: int = 1
-    steps: int = 0  # steps a round; counts instead of epochs when positive
+    steps: int = 0  # steps per round; counts instead of epochs when positive
     momentum: float = 0.0
     decay: float = 0.0  # L2 penalty on the parameters
     weighting: str = "size"  # "size": n_i / sum n_j; "equal"

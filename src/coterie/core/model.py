@@ -21,7 +21,7 @@ Loss = Callable[[Tensor, Batch], Tensor]  # (logits, batch) -> scalar
 
 
 class Count:
-    """How often a network was differentiated since the program began; engines take differences of it."""
+    """How often a network was differentiated since the program began; engines take differences."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -31,7 +31,7 @@ GRADIENTS = Count()
 
 
 def average(rows: Tensor, batch: Batch) -> Tensor:
-    """Mean of a value a row over the real rows of a batch."""
+    """Mean of one value per row over the real rows of a batch."""
     return (rows * batch.mask).sum() / batch.mask.sum().clamp(min=1)
 
 
@@ -40,8 +40,14 @@ def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     return average(_row_losses["classes"](logits, batch.y), batch)
 
 
-def kl(target: Tensor, logits: Tensor, batch: Batch, temperature: float = 1.0, elementwise: bool = False) -> Tensor:
-    """Mean over rows of KL(target || softmax(logits / T)); `elementwise` divides by the classes too."""
+def kl(
+    target: Tensor,
+    logits: Tensor,
+    batch: Batch,
+    temperature: float = 1.0,
+    elementwise: bool = False,
+) -> Tensor:
+    """Mean over rows of KL(target || softmax(logits / T)); over classes too if `elementwise`."""
     log_p = F.log_softmax(logits / temperature, dim=-1)
     rows = (torch.xlogy(target, target) - target * log_p).sum(-1)
     return average(rows, batch) / (logits.shape[-1] if elementwise else 1)
@@ -76,7 +82,8 @@ class Model:
         task: str = "classes",  # or "binary" (one logit), "squared" (half the squared error)
         name: str = "model",
         input_shape: tuple[int, ...] | None = None,
-        options: dict[str, Any] | None = None,  # what `build` was made of, to build it again from a file
+        # what `build` was made of, to build it again from a file
+        options: dict[str, Any] | None = None,
     ):
         self.build, self.task, self.name = build, task, name
         self.input_shape, self.options = input_shape, options or {}
@@ -86,11 +93,14 @@ class Model:
         self.context = Context()
         self._train = prepare(copy.deepcopy(plain), self.context).train()
         self._eval = prepare(plain, self.context).eval()
-        self.shapes = {k: tuple(p.shape) for k, p in self._train.named_parameters() if p.requires_grad}
+        self.shapes = {
+            k: tuple(p.shape) for k, p in self._train.named_parameters() if p.requires_grad
+        }
         frozen = [k for k, p in self._train.named_parameters() if not p.requires_grad]
         if frozen:
             raise BadInput(
-                f"parameter '{frozen[0]}' of {name} has requires_grad=False: make it a buffer-free constant of the module, "
+                f"parameter '{frozen[0]}' of {name} has requires_grad=False: make it a buffer-free "
+                "constant of the module, "
                 "or let it train"
             )
         self.size = sum(p.numel() for p in self._train.parameters())
@@ -112,14 +122,19 @@ class Model:
         own = {k: p.detach().clone().to(dtype) for k, p in module.named_parameters()}
         buffers = {k: b.detach().clone() for k, b in module.named_buffers()}
         if set(own) != set(self.shapes):
-            raise BadInput(f"the module's parameters {sorted(own)} are not those of {self.name}, {sorted(self.shapes)}")
+            raise BadInput(
+                f"the module's parameters {sorted(own)} are not those of {self.name}, "
+                f"{sorted(self.shapes)}"
+            )
         return Point({k: own[k] for k in self.shapes}, buffers)
 
     def module(self, point: Point) -> nn.Module:
         """A plain `nn.Module` with the point's parameters and buffers."""
         with torch.random.fork_rng(devices=[]):
             module = self.build()
-        missing, unexpected = module.load_state_dict({**point.params, **point.buffers}, strict=False)
+        missing, unexpected = module.load_state_dict(
+            {**point.params, **point.buffers}, strict=False
+        )
         lost = set(missing) & (set(point.params) | set(point.buffers)) | set(unexpected)
         if lost:
             raise BadInput(f"these tensors do not belong to {self.name}: {', '.join(sorted(lost))}")
@@ -142,7 +157,7 @@ class Model:
         return F.softmax(self.logits(point, batch) / temperature, dim=-1)
 
     def chances(self, point: Point, batch: Batch) -> Tensor:
-        """Probabilities [B, classes] of any classification, [B, 2] where the network has one output."""
+        """Probabilities [B, classes] of any classification; [B, 2] if the network has one output."""
         logits = self.logits(point, batch)
         if self.task == "classes":
             return F.softmax(logits, dim=-1)
@@ -161,7 +176,9 @@ class Model:
         """Gradient of the mean loss, or of `loss(logits, batch)`, in training mode."""
         return self.grad_and_loss(point, batch, loss)[0]
 
-    def grad_and_loss(self, point: Point, batch: Batch, loss: Loss | None = None) -> tuple[Vector, Tensor]:
+    def grad_and_loss(
+        self, point: Point, batch: Batch, loss: Loss | None = None
+    ) -> tuple[Vector, Tensor]:
         """Gradient and value of the loss, in training mode."""
         objective = loss or self.data_loss
 
@@ -175,7 +192,9 @@ class Model:
     def slope(self, point: Point, batch: Batch) -> Vector:
         """Gradient of the sum of the real rows' losses, as the model is used."""
         GRADIENTS.value += 1
-        return Vector(grad(lambda params: self.measure(Point(params, point.buffers), batch)[0])(point.params))
+        return Vector(
+            grad(lambda params: self.measure(Point(params, point.buffers), batch)[0])(point.params)
+        )
 
     def measure(self, point: Point, batch: Batch) -> tuple[Tensor, Tensor]:
         """Sums over the real rows: loss, and rows predicted right."""
@@ -183,7 +202,11 @@ class Model:
         losses = (_row_losses[self.task](logits, batch.y) * batch.mask).sum()
         if self.task == "squared":
             return losses, torch.zeros_like(losses)
-        predicted = logits.argmax(-1) if self.task == "classes" else (logits.squeeze(-1) > 0).to(batch.y.dtype)
+        predicted = (
+            logits.argmax(-1)
+            if self.task == "classes"
+            else (logits.squeeze(-1) > 0).to(batch.y.dtype)
+        )
         return losses, ((predicted == batch.y) * batch.mask).sum()
 
     def head(self, layers: int = 1) -> Callable[[str], bool]:
@@ -194,11 +217,13 @@ class Model:
 
     def norms(self) -> Callable[[str], bool]:
         """Tells whether a parameter or buffer belongs to a BatchNorm layer."""
-        owners = {name for name, layer in self._train.named_modules() if isinstance(layer, RowBatchNorm)}
+        owners = {
+            name for name, layer in self._train.named_modules() if isinstance(layer, RowBatchNorm)
+        }
         return lambda name: name.rpartition(".")[0] in owners
 
     def check(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
-        """Refuse a network whose result for a row depends on padding, or on randomness the engine does not control."""
+        """Refuse a network that depends on padding, or on randomness the engine does not control."""
         rng = np.random.default_rng(0)
         rows = torch.as_tensor(rng.random((4, *input_shape)), dtype=torch.float32)
         rows = rows if dtype.is_floating_point else (rows * 2).to(dtype)
@@ -206,7 +231,9 @@ class Model:
         key = torch.tensor(1)
 
         def outputs(x: Tensor, real: int, seed: int) -> list[Tensor]:
-            mask = (torch.arange(len(x)) < real).to(rows.dtype if rows.is_floating_point() else torch.float32)
+            mask = (torch.arange(len(x)) < real).to(
+                rows.dtype if rows.is_floating_point() else torch.float32
+            )
             batch = Batch(x, torch.zeros(len(x), dtype=torch.long), mask, torch.arange(len(x)), key)
             with torch.random.fork_rng(devices=[]), torch.no_grad():
                 torch.manual_seed(seed)
@@ -214,18 +241,22 @@ class Model:
             return [out[:real], *fresh.values()]
 
         def same(a: list[Tensor], b: list[Tensor]) -> bool:
-            return all(torch.allclose(p, q, atol=1e-4, equal_nan=True) for p, q in zip(a, b, strict=True))
+            return all(
+                torch.allclose(p, q, atol=1e-4, equal_nan=True) for p, q in zip(a, b, strict=True)
+            )
 
         twice = outputs(rows, 4, 0)
         if not same(twice, outputs(rows, 4, 1)):
             raise BadInput(
-                f"{self.name} draws random numbers of its own in training: use nn.Dropout modules, whose draws are reproducible"
+                f"{self.name} draws random numbers of its own in training: use nn.Dropout modules, "
+                "whose draws are reproducible"
             )
         padded = rows.clone()
         padded[3] = 7 if dtype.is_floating_point else 0
         if not same(outputs(rows[:3], 3, 0), outputs(padded, 3, 0)):
             raise BadInput(
-                f"{self.name} mixes the rows of a batch in a way padding would change: use nn.BatchNorm or nn.GroupNorm layers, "
+                f"{self.name} mixes the rows of a batch in a way padding would change: use "
+                "nn.BatchNorm or nn.GroupNorm layers, "
                 "or a batch size that divides every client's rows with --path sequential"
             )
 
@@ -252,6 +283,12 @@ def descend(c: Descent, g: Vector, train: Train) -> Descent:
     return Descent(c.w - train.rate * u, u.stale())
 
 
-def sgd(model: Model, train: Train, loss: Loss | None = None) -> tuple[Callable[[Point], Descent], Callable[..., Descent]]:
+def sgd(
+    model: Model, train: Train, loss: Loss | None = None
+) -> tuple[Callable[[Point], Descent], Callable[..., Descent]]:
     """SGD as `(begin, step)`; the optimizer is fresh every time."""
-    return lambda w: begin(w, train), lambda c, batch: descend(c, model.grad(c.w, batch, loss), train)
+
+    def step(c: Descent, batch: Batch) -> Descent:
+        return descend(c, model.grad(c.w, batch, loss), train)
+
+    return lambda w: begin(w, train), step

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from coterie.core.errors import BadInput, nearest
-from coterie.experiment.values import coerce, to_toml
+from coterie.core.values import coerce
+from coterie.experiment.values import to_toml
 
 SERVER, EXPERIMENT, SITE, RUN = "server.toml", "experiment.toml", "site.toml", "run"
 KEYS = "keys"  # the folder of a server with the public keys of its sites

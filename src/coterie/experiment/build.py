@@ -18,7 +18,17 @@ from coterie.data.datasets import DATASETS, source_of
 from coterie.data.dealing import build as build_data
 from coterie.data.federation import Federation
 from coterie.data.pieces import Own
-from coterie.experiment.config import HANDED, PYTHON, Experiment, data_options, fields, options_of, usual_model, usual_split
+from coterie.experiment.config import (
+    HANDED,
+    PYTHON,
+    Experiment,
+    check_train,
+    data_options,
+    fields,
+    options_of,
+    usual_model,
+    usual_split,
+)
 from coterie.networks import nets
 
 Given = Federation | Own | Dataset | None  # data at hand; None: the words say which
@@ -54,6 +64,7 @@ def check_words(experiment: Experiment) -> None:
     ):
         if not good:
             raise BadInput(f"{word} = {','.join(value) if isinstance(value, tuple) else value}: {way}")
+    check_train(experiment)
     folder = experiment.data.get("data_dir")
     if folder and Path(folder).expanduser().exists() and not Path(folder).expanduser().is_dir():
         raise BadInput(f"data_dir = '{folder}': this is a file, give the folder that holds the data sets")

@@ -6,7 +6,6 @@ A field lives in a section, as in `[schedule] rounds = 50`. `rounds` alone is en
 
 from __future__ import annotations
 
-import inspect
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from coterie.core.errors import BadInput, nearest
 from coterie.core.method import Train
+from coterie.core.values import Known, coerce, declared
 from coterie.data.choices import Choices
 from coterie.data.dataset import Source
 from coterie.data.datasets import DATASETS, source_of
@@ -27,11 +27,11 @@ from coterie.data.partition import usual_split as split_for
 from coterie.engines.registry import ENGINES
 from coterie.engines.settings import Settings
 from coterie.experiment.schedule import Schedule
-from coterie.experiment.values import coerce, to_toml
+from coterie.methods.declare import check_options
+from coterie.methods.declare import check_train as refuse_unused
 from coterie.methods.registry import METHODS
 from coterie.networks.nets import NETS, Net
 
-__all__ = ["Experiment", "change", "coerce", "fields", "from_toml", "options_of", "read_toml", "to_toml"]
 Words = dict[str, Any]
 
 
@@ -75,15 +75,6 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
 }
 PYTHON = "python:"  # begins the name of data or a network that were given as Python objects
 HANDED = {"input_shape", "classes", "table", "folder", "seed"}  # to a builder by the experiment
-Known = dict[str, tuple[Any, Any]]  # {word: (type, default)}
-
-
-@cache
-def _signature(function: Callable[..., Any]) -> Known:
-    """Options of a builder, without a type of the default's; parameters without a default are the caller's business."""
-    hints = get_type_hints(function)
-    parameters = inspect.signature(function).parameters.items()
-    return {name: (hints.get(name, type(p.default)), p.default) for name, p in parameters if p.default is not p.empty}
 
 
 def _without(known: Known, words: set[str]) -> Known:
@@ -95,7 +86,7 @@ def options_of(kind: str, name: str) -> Known:
     registry = REGISTRIES[kind]
     if name not in registry:
         raise BadInput(f"unknown {'data set' if kind == 'data' else kind} '{name}'{nearest(name, registry)}")
-    return _without(_signature(_builder(registry[name])), set() if kind in ("method", "split") else HANDED)
+    return _without(declared(_builder(registry[name])), set() if kind in ("method", "split") else HANDED)
 
 
 def _builder(entry: Any) -> Callable[..., Any]:
@@ -115,7 +106,7 @@ def data_options(name: str) -> Known:
     """Options that a data set, or a file or folder of one's own, has beyond those of every federation."""
     if name.startswith(PYTHON):
         return {}
-    return options_of("data", name) if name in DATASETS or not _own_path(name) else _signature(read_own)
+    return options_of("data", name) if name in DATASETS or not _own_path(name) else declared(read_own)
 
 
 def _own_path(name: str) -> bool:
@@ -171,7 +162,7 @@ def _every_engine() -> Known:
 
 
 def _table(kind: Any) -> Known:
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     return {k: (hints[k], kind._field_defaults[k]) for k in kind._fields}
 
 
@@ -218,7 +209,10 @@ def _set(experiment: Experiment, word: str, value: Any) -> Experiment:
         return replace(fresh, method=method)
     section, name = find(experiment, f"{word}.name" if word in NAMED else word)
     kind, default = fields(experiment)[section][name]
-    value = coerce(kind, value, word, default)
+    if section == "options":
+        value = check_options(experiment.method, METHODS[experiment.method], {name: value})[name]
+    else:
+        value = coerce(kind, value, word, default)
     if section in NAMED and name == "name":
         return _rename(experiment, section, value)
     now = getattr(experiment, section)
@@ -262,6 +256,12 @@ def _anew(experiment: Experiment) -> Experiment:
 
 def _unchosen(engine: Words) -> Words:
     return {k: v for k, v in engine.items() if k != "chosen"}
+
+
+def check_train(experiment: Experiment) -> None:
+    """Refuse words of `[train]` that the method of an experiment does not use."""
+    method = experiment.method
+    refuse_unused(method, METHODS[method], experiment.train, experiment.options)
 
 
 def find(experiment: Experiment, word: str) -> tuple[str, str]:

@@ -1,9 +1,13 @@
-"""APFL. Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning. arXiv:2003.13461, 2020, Algorithm 1.
+"""APFL. Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning. arXiv:2003.13461, 2020,
+Algorithm 1.
 
-Each client uses vbar = alpha v + (1 - alpha) w, its own v mixed with FedAvg's w. In each step, on one batch,
-    w' <- w' - eta grad f_i(w'),   v <- v - eta alpha grad f_i(vbar),   vbar = alpha v + (1 - alpha) w',
-and alpha <- alpha - eta (<v - w', grad f_i(vbar)> + .02 alpha), kept in [0, 1], in the first step of a round.
-Readings (the authors' code): vbar is taken with the w' that has just stepped; the .02 keeps alpha from growing unchecked.
+Each client uses vbar = alpha v + (1 - alpha) w, its own v mixed with FedAvg's w. In each step, on
+one batch,
+    w' <- w' - eta grad f_i(w'),  v <- v - eta alpha grad f_i(vbar),
+    vbar = alpha v + (1 - alpha) w',
+and alpha <- alpha - eta (<v - w', grad f_i(vbar)> + .02 alpha), kept in [0, 1], in the first step
+of a round. Readings (the authors' code): vbar is taken with the w' that has just stepped; the .02
+keeps alpha from growing unchecked.
 """
 
 from typing import NamedTuple
@@ -15,8 +19,9 @@ from coterie.core.method import Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, blend
+from coterie.core.values import Share
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
-from coterie.methods.soft import refuse
 
 PENALTY = 0.02
 
@@ -35,9 +40,12 @@ class Carry(NamedTuple):
     first: Tensor  # whether the next step is the round's first
 
 
-def apfl(model: Model, train: Train, alpha: float = 0.5, adaptive: bool = True) -> Method:
-    """A personal model mixed with FedAvg's by a share `alpha`, learned where `adaptive`."""
-    refuse(not 0 <= alpha <= 1, "alpha", alpha, "give a share from 0 (FedAvg) to 1 (local)")
+@method()
+def apfl(model: Model, train: Train, alpha: Share = 0.5, adaptive: bool = True) -> Method:
+    """A personal model mixed with FedAvg's by a share `alpha`, learned if `adaptive`.
+
+    alpha: 0 is FedAvg, 1 is local training.
+    """
 
     def step(c: Carry, batch) -> Carry:
         w = descend(c.w, model.grad(c.w.w, batch), train)

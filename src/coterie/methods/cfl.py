@@ -1,8 +1,10 @@
-"""CFL. Sattler, Müller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization Under Privacy
-Constraints. IEEE Transactions on Neural Networks and Learning Systems 2020, Algorithm 3.
+"""CFL. Sattler, Müller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask
+Optimization Under Privacy Constraints. IEEE Transactions on Neural Networks and Learning Systems
+2020, Algorithm 3.
 
-FedAvg until a cluster stands still while its members still pull: |mean_i dW_i| < eps1 and max_i |dW_i| > eps2. Then the cluster
-is cut in two by complete linkage on -cos(dW_i, dW_j), and each half goes on alone: w_c = w + mean_{i in c} dW_i.
+FedAvg until a cluster stands still while its members still pull: |mean_i dW_i| < eps1 and max_i
+|dW_i| > eps2. Then the cluster is cut in two by complete linkage on -cos(dW_i, dW_j), and each half
+goes on alone: w_c = w + mean_{i in c} dW_i.
 """
 
 from typing import NamedTuple
@@ -12,10 +14,11 @@ import torch.nn.functional as F
 from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor
 
-from coterie.core.errors import BadInput
 from coterie.core.method import Method, Train
 from coterie.core.model import Model
 from coterie.core.point import Point, flat, pick, stack, tree
+from coterie.core.values import Positive, Whole
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 from coterie.methods.oracle import CLUSTERS, per_cluster, with_largest
 
@@ -39,17 +42,22 @@ def cut(updates: Tensor) -> Tensor:
     return torch.as_tensor(found.labels_, dtype=torch.int64)
 
 
-def cfl(model: Model, train: Train, eps1: float = 0.4, eps2: float = 1.6, after: int = 20, relative: bool = True) -> Method:
+@method(without=("weighting",))
+def cfl(
+    model: Model,
+    train: Train,
+    eps1: Positive = 0.4,
+    eps2: Positive = 1.6,
+    after: Whole = 20,
+    relative: bool = True,
+) -> Method:
     """FedAvg that splits clusters whose members disagree.
 
-    relative: eps1 and eps2 count in units of the largest |mean dW| before any split, since lengths of updates depend on the
-    network; else they are lengths, as published. after: rounds before a split. Members are averaged with equal weights, and no
-    cluster is split before all its members have reported.
+    relative: eps1 and eps2 count in units of the largest |mean dW| before any split, since lengths
+    of updates depend on the network; else they are lengths, as published. after: rounds before a
+    split. Members are averaged with equal weights, and no cluster is split before all its members
+    have reported.
     """
-    if eps1 <= 0 or eps2 <= 0:
-        raise BadInput(f"eps1 = {eps1:g}, eps2 = {eps2:g}: both bound lengths of updates, give numbers above 0")
-    if after < 0:
-        raise BadInput(f"after = {after}: give a number of rounds, 0 or more")
 
     def init(rng, facts):
         return Server(
@@ -109,5 +117,9 @@ def cfl(model: Model, train: Train, eps1: float = 0.4, eps2: float = 1.6, after:
         receive=receive,
     )
     return base._replace(
-        init=init, round=(trip,), admit=admit, notes=lambda server: {"cluster": server.cluster}, describes=CLUSTERS
+        init=init,
+        round=(trip,),
+        admit=admit,
+        notes=lambda server: {"cluster": server.cluster},
+        describes=CLUSTERS,
     )

@@ -1,6 +1,8 @@
-"""Ditto. Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021, Algorithm 1.
+"""Ditto. Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization.
+ICML 2021, Algorithm 1.
 
-min_v f_i(v) + lam/2 |v - w|^2 with w FedAvg's model: each client keeps v, held to the w it received, and trains w beside it.
+min_v f_i(v) + lam/2 |v - w|^2 with w FedAvg's model: each client keeps v, held to the w it
+received, and trains w beside it.
 """
 
 from typing import NamedTuple
@@ -8,6 +10,8 @@ from typing import NamedTuple
 from coterie.core.method import Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.point import Point
+from coterie.core.values import NonNegative
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 
@@ -19,7 +23,8 @@ class Carry(NamedTuple):
     w: Point
 
 
-def ditto(model: Model, train: Train, lam: float = 1.0) -> Method:
+@method()
+def ditto(model: Model, train: Train, lam: NonNegative = 1.0) -> Method:
     """A personal model held to FedAvg's by a proximal term of weight `lam`."""
 
     def step(c: Carry, batch):

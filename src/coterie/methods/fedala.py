@@ -1,13 +1,15 @@
-"""FedALA. Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning.
-AAAI 2023, Algorithm 1.
+"""FedALA. Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for
+Personalized Federated Learning. AAAI 2023, Algorithm 1.
 
-A client does not start its round at the global Theta but at a mixture of it with its own last model Theta_i, element by
-element in the p top layers; the layers below take Theta whole:
-    Theta^_i = Theta_i + (Theta - Theta_i) * W_i on the top,  W_i <- clip(W_i - eta grad_W f_i(Theta^_i), 0, 1),
-W_i learned on a random share s of the training rows, both models held fixed. Then FedAvg's local training from Theta^_i.
-The model used is Theta^_i for the Theta that is current. Written from the abstract and from memory, not beside the paper's text.
-Readings: W_i starts at 1 and is kept from round to round; at a client's first visit both models are the same and there is
-nothing to learn; the learning "until convergence" of the second is `first_epochs` passes, afterwards one a round.
+A client does not start its round at the global Theta but at a mixture of it with its own last model
+Theta_i, element by element in the p top layers; the layers below take Theta whole:
+    Theta^_i = Theta_i + (Theta - Theta_i) * W_i on the top,
+    W_i <- clip(W_i - eta grad_W f_i(Theta^_i), 0, 1),
+W_i learned on a random share s of the training rows, both models held fixed. Then FedAvg's local
+training from Theta^_i. The model used is Theta^_i for the Theta that is current. Written from the
+abstract and from memory, not beside the paper's text. Readings: W_i starts at 1 and is kept from
+round to round; at a client's first visit both models are the same and there is nothing to learn;
+the learning "until convergence" of the second is `first_epochs` passes, afterwards one a round.
 """
 
 from typing import NamedTuple
@@ -15,14 +17,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Method, Pass, Train, unchanged
 from coterie.core.model import Descent, Model, begin, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Leaves, Point
+from coterie.core.values import Count, NonNegative, PositiveShare
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
-from coterie.methods.soft import refuse
 
-FULL = 1024  # rows a step where `batch` is 0
+FULL = 1024  # rows per step where `batch` is 0
 
 
 class Client(NamedTuple):
@@ -46,19 +50,23 @@ def mix(own: Point, received: Point, weights: Leaves) -> Point:
     return Point(received.params | top, received.buffers)
 
 
+@method()
 def fedala(
-    model: Model, train: Train, layers: int = 1, share: float = 0.8, weight_rate: float = 1.0, first_epochs: int = 10
+    model: Model,
+    train: Train,
+    top_layers: Count = 1,
+    share: PositiveShare = 0.8,
+    weight_rate: NonNegative = 1.0,
+    first_epochs: Count = 10,
 ) -> Method:
     """FedAvg whose clients take from the global model's top layers what helps them.
 
-    layers: p. share: s. weight_rate: eta.
+    top_layers: p. share: s. weight_rate: eta.
     """
     known = len({k.rpartition(".")[0] for k in model.shapes})
-    refuse(not 1 <= layers <= known, "layers", layers, f"{model.name} has {known} layers with parameters, give 1 to {known}")
-    refuse(not 0 < share <= 1, "share", share, "give a share of the training rows above 0, up to 1")
-    refuse(not weight_rate >= 0, "weight_rate", weight_rate, "give a rate of 0 or more")
-    refuse(first_epochs < 1, "first_epochs", first_epochs, "give 1 epoch or more")
-    inside = model.head(layers)
+    if top_layers > known:
+        raise BadInput(f"fedala.top_layers = {top_layers}: {model.name} has {known} layers with parameters, give 1 to {known}")
+    inside = model.head(top_layers)
     _, local = sgd(model, train)
 
     def join(w: Point, rng) -> Client:
@@ -66,7 +74,8 @@ def fedala(
 
     def learn(c: Carry, batch: Batch) -> Carry:
         g = model.grad(mix(c.own, c.received, c.weights), batch).params
-        slope = {k: g[k] * (c.received.params[k] - c.own.params[k]) for k in c.weights}  # d Theta^ / d W = Theta - Theta_i
+        # d Theta^ / d W = Theta - Theta_i
+        slope = {k: g[k] * (c.received.params[k] - c.own.params[k]) for k in c.weights}
         return c._replace(weights={k: (w - weight_rate * slope[k]).clamp(0, 1) for k, w in c.weights.items()})
 
     def settle(c: Carry, _) -> Carry:
@@ -77,7 +86,10 @@ def fedala(
         return torch.tensor(epoch * (0 if state.visits == 0 else first_epochs if state.visits == 1 else 1))
 
     base = fedavg(model, train)
-    aggregate = (Pass(learn, train.plan(epochs=1, steps=0, share=share, adaptive=True)), Pass(settle))
+    aggregate = (
+        Pass(learn, train.plan(epochs=1, steps=0, share=share, adaptive=True)),
+        Pass(settle),
+    )
     trip = base.round[0]._replace(
         start=lambda state, w: Carry(begin(w, train), state.own, w, state.weights),
         passes=(*aggregate, Pass(lambda c, batch: c._replace(go=local(c.go, batch)), train.plan())),

@@ -1,17 +1,21 @@
-"""FedAMP and HeurFedAMP. Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning on Non-IID Data.
-AAAI 2021, Algorithm 1.
+"""FedAMP and HeurFedAMP. Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated
+Learning on Non-IID Data. AAAI 2021, Algorithm 1.
 
-min sum_i f_i(w_i) + lam sum_{i<j} A(|w_i - w_j|^2),  A(x) = 1 - exp(-x / sigma). The server passes messages, a client answers:
-    xi_ij = alpha_k A'(|w_i - w_j|^2) for j != i,  xi_ii = 1 - sum_{j != i} xi_ij,  u_i = sum_j xi_ij w_j,
+min sum_i f_i(w_i) + lam sum_{i<j} A(|w_i - w_j|^2),  A(x) = 1 - exp(-x / sigma). The server passes
+messages, a client answers:
+    xi_ij = alpha_k A'(|w_i - w_j|^2) for j != i,  xi_ii = 1 - sum_{j != i} xi_ij,
+    u_i = sum_j xi_ij w_j,
     w_i <- argmin_w f_i(w) + lam / (2 alpha_k) |w - u_i|^2, by SGD from the client's own w_i.
-HeurFedAMP, for deep networks: xi_ii fixed,  xi_ij = (1 - xi_ii) exp(sigma cos(w_i, w_j)) / sum_{h != i} exp(sigma cos(w_i, w_h)).
+HeurFedAMP, for deep networks: xi_ii fixed,
+    xi_ij = (1 - xi_ii) exp(sigma cos(w_i, w_j)) / sum_{h != i} exp(sigma cos(w_i, w_h)).
 
-Readings: alpha_k is lowered, where it must be, to the largest that leaves every xi_ii >= 0. The proximal term takes its step
-implicitly, w <- (w + eta p u_i) / (1 + eta p) with p = lam / alpha_k: the same minimum, and no p can make it diverge.
+Readings: alpha_k is lowered, where it must be, to the largest that leaves every xi_ii >= 0. The
+proximal term takes its step implicitly, w <- (w + eta p u_i) / (1 + eta p) with p = lam / alpha_k:
+the same minimum, and no p can make it diverge.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,9 +25,11 @@ from coterie.core.method import Exchange, Facts, Method, Pass, Replies, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, flat, mean, pick, tree
-from coterie.methods.soft import refuse
+from coterie.core.values import BelowOne, NonNegative, Positive, PositiveShare, Range
+from coterie.methods.declare import method
 
-Attend = Callable[[Tensor, Tensor, float], tuple[Tensor, float]]  # (models [N, d], heard [N], alpha) -> xi, alpha_k
+# (models [N, d], heard [N], alpha) -> xi, alpha_k
+Attend = Callable[[Tensor, Tensor, float], tuple[Tensor, float]]
 
 
 class Server(NamedTuple):
@@ -56,7 +62,8 @@ def copies(w: Point, clients: int) -> Point:
 
 
 def remember(models: Point, heard: Tensor, replies: Replies) -> tuple[Point, Tensor]:
-    """The last known models after a round; who was never heard of stands at the mean of those that were."""
+    """The last known models after a round; who was never heard of stands at the mean of those that
+    were."""
     heard = heard.index_fill(0, replies.ids, True)
     models = tree(lambda old, new: old.index_copy(0, replies.ids, new), models, replies.upload)
     middle = mean(pick(models, heard), torch.full((int(heard.sum()),), 1 / int(heard.sum())))
@@ -88,14 +95,12 @@ def heuristic(w: Tensor, heard: Tensor, own: float, sigma: float) -> Tensor:
     own = own or 1 / len(w)
     share = torch.softmax(others(sigma * (unit @ unit.T), heard, -torch.inf), dim=1)
     itself = torch.eye(len(w), dtype=share.dtype)
-    return torch.where(share.isnan().any(1, keepdim=True), itself, own * itself + (1 - own) * share)  # nan: there is nobody else
+    # nan: there is nobody else
+    return torch.where(share.isnan().any(1, keepdim=True), itself, own * itself + (1 - own) * share)
 
 
 def passing(model: Model, train: Train, lam: float, alpha: float, alpha_decay: float, attend: Attend) -> Method:
     """Message passing with the weights that `attend` gives."""
-    refuse(not lam >= 0, "lam", lam, "give a weight of 0 or more")
-    refuse(not alpha > 0, "alpha", alpha, "give a step of the server above 0")
-    refuse(not 0 < alpha_decay <= 1, "alpha_decay", alpha_decay, "give a factor a round above 0, up to 1")
 
     def init(rng, facts: Facts) -> Server:
         n = facts.clients
@@ -145,27 +150,38 @@ def passing(model: Model, train: Train, lam: float, alpha: float, alpha_decay: f
     )
 
 
+@method(without=("weighting",))
 def fedamp(
-    model: Model, train: Train, lam: float = 0.1, alpha: float = 1.0, sigma: float = 5.0, alpha_decay: float = 1.0
+    model: Model,
+    train: Train,
+    lam: NonNegative = 0.1,
+    alpha: Positive = 1.0,
+    sigma: Annotated[float, Range(0, 1e12, low_open=True)] = 5.0,
+    alpha_decay: PositiveShare = 1.0,
 ) -> Method:
     """Clients whose models are near exchange more; alpha_k = alpha * alpha_decay^k.
 
     sigma is in squared distances of models, which grow with the network.
     """
-    refuse(not sigma > 0, "sigma", sigma, "give a squared distance above 0")
     return passing(model, train, lam, alpha, alpha_decay, lambda w, heard, a: attentive(w, heard, a, sigma))
 
 
+@method(without=("weighting",))
 def heurfedamp(
     model: Model,
     train: Train,
-    lam: float = 0.1,
-    alpha: float = 1.0,
-    sigma: float = 25.0,
-    own: float = 0.0,
-    alpha_decay: float = 1.0,
+    lam: NonNegative = 0.1,
+    alpha: Positive = 1.0,
+    sigma: NonNegative = 25.0,
+    own: BelowOne = 0.0,
+    alpha_decay: PositiveShare = 1.0,
 ) -> Method:
     """FedAMP by cosines of models; own: xi_ii, 0 for 1/N."""
-    refuse(not sigma >= 0, "sigma", sigma, "give a sharpness of 0 or more")
-    refuse(not 0 <= own < 1, "own", own, "give the share of one's own model from 0 (1/N) to below 1")
-    return passing(model, train, lam, alpha, alpha_decay, lambda w, heard, a: (heuristic(w, heard, own, sigma), a))
+    return passing(
+        model,
+        train,
+        lam,
+        alpha,
+        alpha_decay,
+        lambda w, heard, a: (heuristic(w, heard, own, sigma), a),
+    )

@@ -1,5 +1,5 @@
-"""FedAvg. McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from
-Decentralized Data. AISTATS 2017, Algorithm 1.
+"""FedAvg. McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of
+Deep Networks from Decentralized Data. AISTATS 2017, Algorithm 1.
 
 min_w sum_i (n_i / n) f_i(w): clients descend from w, the server averages what they reach.
 """
@@ -9,6 +9,8 @@ from typing import NamedTuple
 from coterie.core.method import Exchange, Method, Pass, Train, nothing
 from coterie.core.model import Model, sgd
 from coterie.core.point import Point, blend, mean
+from coterie.core.values import Positive
+from coterie.methods.declare import method
 
 
 class Global(NamedTuple):
@@ -17,7 +19,8 @@ class Global(NamedTuple):
     w: Point
 
 
-def fedavg(model: Model, train: Train, beta: float = 1.0) -> Method:
+@method()
+def fedavg(model: Model, train: Train, beta: Positive = 1.0) -> Method:
     """One global model; `beta` is the server's step towards the mean (1: the mean itself)."""
     begin, step = sgd(model, train)
 

@@ -1,15 +1,18 @@
-"""FedBN. Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated Learning on Non-IID Features via Local Batch Normalization. ICLR 2021,
-Algorithm 1.
+"""FedBN. Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated Learning on Non-IID Features via Local Batch
+Normalization. ICLR 2021, Algorithm 1.
 
-FedAvg of every layer but the BatchNorm ones, whose parameters and running statistics never leave their client.
+FedAvg of every layer but the BatchNorm ones, whose parameters and running statistics never leave
+their client.
 """
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Method, Train
 from coterie.core.model import Model
+from coterie.methods.declare import method
 from coterie.methods.fedper import keep_home
 
 
+@method()
 def fedbn(model: Model, train: Train) -> Method:
     """FedAvg with BatchNorm layers kept at home."""
     norm = model.norms()

@@ -1,14 +1,17 @@
-"""FedDF. Lin, Kong, Stich, Jaggi: Ensemble Distillation for Robust Model Fusion in Federated Learning. NeurIPS 2020,
-Algorithms 1 and 3. pFedDF: FedDF, then local fine-tuning (a baseline of KT-pFL).
+"""FedDF. Lin, Kong, Stich, Jaggi: Ensemble Distillation for Robust Model Fusion in Federated
+Learning. NeurIPS 2020, Algorithms 1 and 3. pFedDF: FedDF, then local fine-tuning (a baseline of
+KT-pFL).
 
-The server keeps a prototype of each architecture. A round averages the clients' models of each architecture, and distils every
-average, on public rows, towards the ensemble of all models x received, whatever their architecture:
+The server keeps a prototype of each architecture. A round averages the clients' models of each
+architecture, and distils every average, on public rows, towards the ensemble of all models x
+received, whatever their architecture:
     min_w mean_rows KL(softmax(mean_k logits(x_k)) || softmax(logits(w))),
-by Adam with cosine decay. Held-out rows of the draw say when to stop and which step to keep: the start, if no other is better.
+by Adam with cosine decay. Held-out rows of the draw say when to stop and which step to keep: the
+start, if no other is better.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,12 +21,14 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Batch, Method, Pass, Plan, Replies, Train, unchanged
-from coterie.core.model import Model, kl, sgd
+from coterie.core.method import Batch, Method, Pass, Plan, Replies, Train
+from coterie.core.model import Model, kl
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
+from coterie.core.values import MANY, Count, InnerShare, Positive, Range, Whole
+from coterie.methods.declare import extends, method
 from coterie.methods.fedavg import fedavg
-from coterie.methods.soft import refuse
+from coterie.methods.finetune import tuned
 
 LOOK = 10  # steps between looks at the held-out rows
 ROWS = 256  # rows predicted at once
@@ -33,9 +38,11 @@ DISTILLED = "Of the prototypes on held-out public rows, before and after distill
 
 
 class Server(NamedTuple):
-    prototypes: tuple[Point, ...]  # one an architecture
+    prototypes: tuple[Point, ...]  # one per architecture
     architecture: Tensor  # [N]
-    gaps: Tensor  # [architectures, 2], KL from the ensemble on held-out rows before and after the last distillation
+    # [architectures, 2], KL from the ensemble on held-out rows before and after the last
+    # distillation
+    gaps: Tensor
 
 
 class Budget(NamedTuple):
@@ -76,7 +83,8 @@ def shuffled(rows: Tensor, size: int, rng: np.random.Generator) -> Iterator[Tens
 def distil(
     model: Model, w: Point, public: Batch, target: Tensor, budget: Budget, rng: np.random.Generator
 ) -> tuple[Point, Tensor]:
-    """The model after its distillation, and its KL from the target on held-out rows before and after [2]."""
+    """The model after its distillation, and its KL from the target on held-out rows before and
+    after [2]."""
     order = torch.as_tensor(rng.permutation(len(public.y)))
     held = rows_of(public, order[: max(1, int(budget.held * len(order)))])
     rest = order[len(held.y) :]
@@ -102,37 +110,36 @@ def distil(
         if s % LOOK == 0 or s == budget.steps:
             now = gap(student)
             if now < least:
-                best, least, found = Point({k: a.detach().clone() for k, a in student.params.items()}, student.buffers), now, s
+                best, least, found = (
+                    Point({k: a.detach().clone() for k, a in student.params.items()}, student.buffers),
+                    now,
+                    s,
+                )
             elif s - found >= budget.patience:
                 break
     return best, torch.tensor([first, least])
 
 
+@method()
 def feddf(
     model: Model,
     train: Train,
-    draw: int = 300,
-    public_batch: int = 128,
-    distil_steps: int = 100,
-    patience: int = 50,
-    distil_rate: float = 1e-3,
-    held: float = 0.2,
-    clip: float = 5.0,
+    draw: Annotated[int, Range(2, MANY)] = 300,
+    public_batch: Count = 128,
+    distil_steps: Whole = 100,
+    patience: Count = 50,
+    distil_rate: Positive = 1e-3,
+    held: InnerShare = 0.2,
+    clip: Positive = 5.0,
 ) -> Method:
     """FedAvg within each architecture, and distillation from all clients' models between them.
 
-    draw: public rows a round, a share `held` of them to stop by. distil_steps: Adam steps a round at most, 0 for none
-    (published: 10,000, patience 1,000). patience: steps without progress. clip: longest gradient.
+    draw: public rows per round, a share `held` of them to stop by. distil_steps: Adam steps per round
+    at most, 0 for none (published: 10,000, patience 1,000). patience: steps without progress. clip:
+    longest gradient.
     """
     if model.task != "classes":
         raise BadInput(f"feddf distils class probabilities, but {model.name} is a '{model.task}' model: use fedavg or local")
-    refuse(draw < 2, "draw", draw, "a round draws at least 2 public rows, one of them to stop by")
-    refuse(public_batch < 1, "public_batch", public_batch, "a batch has at least 1 row")
-    refuse(distil_steps < 0, "distil_steps", distil_steps, "give 0 steps or more")
-    refuse(patience < 1, "patience", patience, "give 1 step or more")
-    refuse(not distil_rate > 0, "distil_rate", distil_rate, "give a rate above 0")
-    refuse(not 0 < held < 1, "held", held, "give a share between 0 and 1")
-    refuse(not clip > 0, "clip", clip, "give a length above 0")
     budget = Budget(public_batch, distil_steps, patience, distil_rate, held, clip)
     base = fedavg(model, train)
 
@@ -157,8 +164,12 @@ def feddf(
 
     trip = base.round[0]._replace(
         send=lambda server, i, rng: server.prototypes[int(server.architecture[i])],
-        # no client steps on public rows: the second pass only names the draw that the server distils on
-        passes=(*base.round[0].passes, Pass(lambda c, batch: c, Plan(part="public", draw=draw, epochs=0))),
+        # no client steps on public rows: the second pass only names the draw that the server
+        # distils on
+        passes=(
+            *base.round[0].passes,
+            Pass(lambda c, batch: c, Plan(part="public", draw=draw, epochs=0)),
+        ),
         receive=receive,
     )
     return base._replace(
@@ -172,25 +183,9 @@ def feddf(
     )
 
 
-def pfeddf(
-    model: Model,
-    train: Train,
-    tune_epochs: int = 20,
-    draw: int = 300,
-    public_batch: int = 128,
-    distil_steps: int = 100,
-    patience: int = 50,
-    distil_rate: float = 1e-3,
-    held: float = 0.2,
-    clip: float = 5.0,
-) -> Method:
-    """FedDF whose clients fine-tune the prototype of their architecture for `tune_epochs` epochs before use."""
-    refuse(tune_epochs < 1, "tune_epochs", tune_epochs, "fine-tune for at least 1 epoch")
-    base = feddf(model, train, draw, public_batch, distil_steps, patience, distil_rate, held, clip)
-    _, step = sgd(model, train)
-    tune = base.round[0]._replace(
-        passes=(Pass(step, train.plan(epochs=tune_epochs, steps=0)),),
-        finish=lambda c, state, w: (c.w, ()),
-        receive=unchanged,
-    )
-    return base._replace(personalize=tune, personal=lambda tuned, w: tuned, views={"global": lambda state, w: w})
+@method()
+@extends(feddf)
+def pfeddf(model: Model, train: Train, tune_epochs: Count = 20, **options: Any) -> Method:
+    """FedDF whose clients fine-tune their architecture's prototype for `tune_epochs` epochs before
+    use."""
+    return tuned(feddf(model, train, **options), train, tune_epochs)

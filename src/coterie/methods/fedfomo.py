@@ -1,15 +1,18 @@
-"""FedFomo. Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order Model Optimization.
-ICLR 2021, Algorithm 1.
+"""FedFomo. Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order
+Model Optimization. ICLR 2021, Algorithm 1.
 
-A client is offered M models and moves towards those that do better on its validation part than its own theta_i:
-    d_ij = (L_i(theta_i) - L_i(theta_j)) / |theta_j - theta_i|,  w_ij = max(0, d_ij) / sum_j max(0, d_ij),
-    theta_i <- theta_i + sum_j w_ij (theta_j - theta_i), then local SGD; where no d_ij is positive it keeps theta_i.
-The server learns whom to offer: P_ij <- P_ij + d_ij. A client is sent its own last model and those of largest P_ij, each of
-them with probability eps replaced by a random one; eps falls round by round.
-Reading: theta_i is the client's model of the round before (the authors' default).
+A client is offered M models and moves towards those that do better on its validation part than its
+own theta_i:
+    d_ij = (L_i(theta_i) - L_i(theta_j)) / |theta_j - theta_i|,
+    w_ij = max(0, d_ij) / sum_j max(0, d_ij),
+    theta_i <- theta_i + sum_j w_ij (theta_j - theta_i), then local SGD; where no d_ij is positive
+    it keeps theta_i.
+The server learns whom to offer: P_ij <- P_ij + d_ij. A client is sent its own last model and those
+of largest P_ij, each of them with probability eps replaced by a random one; eps falls round by
+round. Reading: theta_i is the client's model of the round before (the authors' default).
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -20,8 +23,9 @@ from coterie.core.method import Batch, Exchange, Facts, Method, Pass, Plan, Trai
 from coterie.core.model import Descent, Model, begin, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
+from coterie.core.values import MANY, Range, Share
+from coterie.methods.declare import method
 from coterie.methods.fedamp import copies, remember
-from coterie.methods.soft import refuse
 
 
 class Server(NamedTuple):
@@ -79,8 +83,10 @@ def mix(theta: Point, models: Point, scores: Tensor) -> Point:
 
 
 def offered(server: Server, i: int, count: int, eps: float, rng: np.random.Generator) -> list[int]:
-    """Whose models client i is sent: its own, then the best or, by chance, any; its own again where there are no more."""
-    heard = rng.permutation(server.heard.nonzero().flatten().numpy())  # so that ties in P fall at random
+    """Whose models client i is sent: its own, then the best or, by chance, any; its own again where
+    there are no more."""
+    # so that ties in P fall at random
+    heard = rng.permutation(server.heard.nonzero().flatten().numpy())
     order = np.argsort(-server.affinity[i].numpy()[heard], kind="stable")
     known = [int(j) for j in heard[order] if j != i]
     ids = [i]
@@ -89,22 +95,32 @@ def offered(server: Server, i: int, count: int, eps: float, rng: np.random.Gener
     return ids + [i] * (count - len(ids))
 
 
-def fedfomo(model: Model, train: Train, models: int = 5, eps: float = 0.3, eps_step: float = 0.05) -> Method:
+@method(without=("weighting",))
+def fedfomo(
+    model: Model,
+    train: Train,
+    offers: Annotated[int, Range(2, MANY)] = 5,
+    eps: Share = 0.3,
+    eps_step: Share = 0.05,
+) -> Method:
     """Every client mixes those offered models that help on its validation part.
 
-    models: M, the models sent to a client. eps: chance that an offered model is a random one, less `eps_step` each round.
+    offers: M, the models sent to a client, its own among them. eps: chance that an offered model is
+    a random one, less `eps_step` each round.
     """
-    refuse(models < 2, "models", models, "a client is sent its own model and at least one more")
-    refuse(not 0 <= eps <= 1, "eps", eps, "give a chance from 0 to 1")
-    refuse(not eps_step >= 0, "eps_step", eps_step, "give 0 or more")
     _, local = sgd(model, train)
 
     def init(rng, facts: Facts) -> Server:
         n = facts.clients
-        return Server(copies(model.init(rng), n), torch.zeros(n, dtype=torch.bool), torch.zeros(n, n), torch.tensor(0))
+        return Server(
+            copies(model.init(rng), n),
+            torch.zeros(n, dtype=torch.bool),
+            torch.zeros(n, n),
+            torch.tensor(0),
+        )
 
     def send(server: Server, i: int, rng) -> Offer:
-        count = min(models, len(server.heard))
+        count = min(offers, len(server.heard))
         ids = torch.tensor(offered(server, i, count, max(0.0, eps - eps_step * int(server.round)), rng))
         return Offer(pick(server.models, ids), ids)
 
@@ -153,7 +169,10 @@ def fedfomo(model: Model, train: Train, models: int = 5, eps: float = 0.3, eps_s
                     Pass(combine),
                     Pass(lambda c, batch: c._replace(go=local(c.go, batch)), train.plan()),
                 ),
-                finish=lambda c, state, offer: (Client(c.go.w, c.mixed), Upload(c.go.w, offer.ids, c.scores)),
+                finish=lambda c, state, offer: (
+                    Client(c.go.w, c.mixed),
+                    Upload(c.go.w, offer.ids, c.scores),
+                ),
                 receive=receive,
             ),
         ),

@@ -1,44 +1,45 @@
-"""FedMD. Li, Wang: FedMD: Heterogenous Federated Learning via Model Distillation. NeurIPS 2019 workshop on federated learning
-(arXiv 1910.03581), Algorithm 1.
+"""FedMD. Li, Wang: FedMD: Heterogenous Federated Learning via Model Distillation. NeurIPS 2019
+workshop on federated learning (arXiv 1910.03581), Algorithm 1.
 
 Clients of any architecture come near to the mean of everyone's outputs on public rows:
 - match "logits" (the original): mean absolute error from the mean logits;
-- match "soft" (the baseline of KT-pFL's Table 1): KL(mean_m s_m || s_n), s_n = softmax(z_n / T): KT-pFL with c = 1/N for ever.
+- match "soft" (the baseline of KT-pFL's Table 1): KL(mean_m s_m || s_n), s_n = softmax(z_n / T):
+KT-pFL with c = 1/N for ever.
 
-Rounds have KT-pFL's order (private training, prediction, distillation): the original's sequence, whose pre-training on private
-data is the first round's private training, or `pretrain` epochs of it.
+Rounds have KT-pFL's order (private training, prediction, distillation): the original's sequence,
+whose pre-training on private data is the first round's private training, or `pretrain` epochs of
+it.
 """
 
-from coterie.core.errors import BadInput, nearest
+from typing import Literal
+
 from coterie.core.method import Method, Stage, Train, unchanged
 from coterie.core.model import Model, average
 from coterie.core.point import mean
-from coterie.methods.soft import Answers, Match, Public, over_predictions, refuse, soft
+from coterie.core.values import Count, NonNegative, Positive, Whole
+from coterie.methods.declare import method
+from coterie.methods.soft import Answers, Match, Public, over_predictions, soft
 
-MATCHES = ("soft", "logits")
 
-
+@method(without=("weighting",))
 def fedmd(
     model: Model,
     train: Train,
-    match: str = "soft",
-    draw: int = 300,
-    public_batch: int = 256,
-    distil_epochs: int = 1,
-    distil_rate: float = 0.0,
-    temperature: float = 10.0,
-    lam: float = 1.0,
+    match: Literal["soft", "logits"] = "soft",
+    draw: Count = 300,
+    public_batch: Count = 256,
+    distil_epochs: Count = 1,
+    distil_rate: NonNegative = 0.0,
+    temperature: Positive = 10.0,
+    lam: NonNegative = 1.0,
     T2_scale: bool = False,
-    pretrain: int = 0,
+    pretrain: Whole = 0,
 ) -> Method | tuple[Stage, ...]:
     """Every client is taught by the equal mean of the active clients' outputs on public rows.
 
-    draw: public rows a round. distil_rate: 0 for the private rate. temperature and T2_scale (the loss times T^2) are those of
-    "soft". pretrain: epochs on private data before the first round.
+    draw: public rows per round. distil_rate: 0 for the private rate. temperature and T2_scale (the
+    loss times T^2) are those of "soft". pretrain: epochs on private data before the first round.
     """
-    if match not in MATCHES:
-        raise BadInput(f"match = '{match}'{nearest(match, MATCHES)}")
-    refuse(pretrain < 0, "pretrain", pretrain, "give 0 epochs or more")
     near = soft(temperature, lam, T2_scale)
     if match == "logits":
         near = Match(

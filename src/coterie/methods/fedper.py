@@ -1,9 +1,10 @@
-"""FedPer. Arivazhagan, Aggarwal, Singh, Choudhary: Federated Learning with Personalization Layers. 2019 (arXiv 1912.00818),
-Algorithms 1 and 2.
+"""FedPer. Arivazhagan, Aggarwal, Singh, Choudhary: Federated Learning with Personalization Layers.
+2019 (arXiv 1912.00818), Algorithms 1 and 2.
 
-min_{base, head_1..N} sum_i (n_i / n) f_i(base, head_i): clients train both together, the base is averaged as in FedAvg, the
-head never leaves its client. Evaluated: the averaged base with the client's own head. The paper starts heads at random; here
-all start alike, at the common start of every method.
+min_{base, head_1..N} sum_i (n_i / n) f_i(base, head_i): clients train both together, the base is
+averaged as in FedAvg, the head never leaves its client. Evaluated: the averaged base with the
+client's own head. The paper starts heads at random; here all start alike, at the common start of
+every method.
 """
 
 from collections.abc import Callable
@@ -16,26 +17,35 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Method, Train
 from coterie.core.model import Model, begin
 from coterie.core.point import Point, mean, merge, split
+from coterie.core.values import Whole
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 
 class Shared(NamedTuple):
-    """The server's state, and all that travels down: the common layers, and the seed of the start of the others."""
+    """The server's state, and all that travels down: the common layers, and the seed of the start
+    of the others."""
 
     base: Point
     seed: Tensor
 
 
-def last_layers(model: Model, layers: int) -> Callable[[str], bool]:
-    """Tells whether a name belongs to the last layers; refuses more of them than there are."""
+def own_layers(model: Model, head: int, method_name: str) -> Callable[[str], bool]:
+    """Tells whether a name belongs to the last layers; refuses a head that leaves nothing to "
+    "share."""
     there = len({name.rpartition(".")[0] for name in model.shapes})
-    if not 0 <= layers <= there:
-        raise BadInput(f"head = {layers}, but {model.name} has {there} layers with parameters: give 0 to {there}")
-    return model.head(layers)
+    if head >= there:
+        raise BadInput(
+            f"{method_name}.head = {head}, but {model.name} has {there} layers with parameters and "
+            "at "
+            f"least one must be shared: give 0 to {there - 1}, another --model, or use local"
+        )
+    return model.head(head)
 
 
 def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method:
-    """FedAvg of all layers but those whose name is `mine`; these start from the common seed and stay with their client."""
+    """FedAvg of all layers but those whose name is `mine`; these start from the common seed and
+    stay with their client."""
 
     def init(rng, facts):
         seed = int(rng.integers(2**63))
@@ -59,6 +69,7 @@ def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method
     )
 
 
-def fedper(model: Model, train: Train, head: int = 1) -> Method:
+@method()
+def fedper(model: Model, train: Train, head: Whole = 1) -> Method:
     """FedAvg of the base; the last `head` layers stay with their client."""
-    return keep_home(model, train, last_layers(model, head))
+    return keep_home(model, train, own_layers(model, head, "fedper"))

@@ -1,5 +1,5 @@
-"""FedProx. Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks. MLSys 2020,
-Algorithm 2.
+"""FedProx. Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous
+Networks. MLSys 2020, Algorithm 2.
 
 Clients minimise f_i(w') + mu/2 |w' - w|^2 from the received w.
 """
@@ -9,6 +9,8 @@ from typing import NamedTuple
 from coterie.core.method import Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.point import Point
+from coterie.core.values import NonNegative
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 
@@ -19,7 +21,8 @@ class Carry(NamedTuple):
     w: Point
 
 
-def fedprox(model: Model, train: Train, mu: float = 0.1) -> Method:
+@method()
+def fedprox(model: Model, train: Train, mu: NonNegative = 0.1) -> Method:
     """FedAvg with a proximal term of weight `mu`."""
 
     def step(c: Carry, batch):

@@ -1,31 +1,33 @@
-"""FedRep. Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated Learning. ICML
-2021, Algorithm 1.
+"""FedRep. Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for
+Personalized Federated Learning. ICML 2021, Algorithm 1.
 
-min_body sum_i (n_i / n) min_{head_i} f_i(body, head_i): FedPer whose clients first descend on their head with the received body
-held, then on the body with the new head held.
+min_body sum_i (n_i / n) min_{head_i} f_i(body, head_i): FedPer whose clients first descend on their
+head with the received body held, then on the body with the new head held.
 """
 
 from collections.abc import Callable
 
-from coterie.core.errors import BadInput
 from coterie.core.method import Method, Pass, Train
 from coterie.core.model import Descent, Model, sgd
 from coterie.core.point import Point
-from coterie.methods.fedper import keep_home, last_layers
+from coterie.core.values import Whole
+from coterie.methods.declare import method
+from coterie.methods.fedper import keep_home, own_layers
 
 
-def fedrep(model: Model, train: Train, head: int = 1, head_epochs: int = 10) -> Method:
-    """A common body, averaged; the last `head` layers stay home and are fitted for `head_epochs` epochs before each body step.
+@method()
+def fedrep(model: Model, train: Train, head: Whole = 1, head_epochs: Whole = 10) -> Method:
+    """A common body, averaged; the last `head` layers stay home and are fitted for `head_epochs`
+    epochs before each body step.
 
     The body then takes the steps or epochs of `train`.
     """
-    if head_epochs < 0:
-        raise BadInput(f"head_epochs = {head_epochs}: give a number of epochs, 0 or more")
-    inside = last_layers(model, head)
+    inside = own_layers(model, head, "fedrep")
     _, step = sgd(model, train)
 
     def only(moves: Callable[[str], bool]) -> Callable[..., Descent]:
-        """An SGD step on the layers that `moves` names; momentum is by coordinate, so that of the others rests too."""
+        """An SGD step on the layers that `moves` names; momentum is by coordinate, so that of the
+        others rests too."""
 
         def pick(new: dict, old: dict) -> dict:
             return {k: new[k] if moves(k) else a for k, a in old.items()}

@@ -1,20 +1,33 @@
-"""FedAvg with local fine-tuning: FedAvg's model, then every client trains a copy on its own data before using it.
+"""FedAvg with local fine-tuning: FedAvg's model, then every client trains a copy on its own data
+before using it.
 
 The global model's training is untouched; the copy is thrown away and made anew at every evaluation.
 """
 
 from coterie.core.method import Method, Train, unchanged
 from coterie.core.model import Model
+from coterie.core.values import Whole
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 
-def finetune(model: Model, train: Train, tune_epochs: int = 5) -> Method:
-    """FedAvg whose clients fine-tune for `tune_epochs` epochs before use."""
-    base = fedavg(model, train)
+def tuned(base: Method, train: Train, epochs: int) -> Method:
+    """The method whose clients train a copy of what they receive for some epochs before using "
+    "it."""
     trip = base.round[0]
     tune = trip._replace(
-        passes=(trip.passes[0]._replace(plan=train.plan(epochs=tune_epochs, steps=0)),),
+        passes=(trip.passes[0]._replace(plan=train.plan(epochs=epochs, steps=0)),),
         finish=lambda c, state, w: (c.w, ()),
         receive=unchanged,
     )
-    return base._replace(personalize=tune, personal=lambda tuned, w: tuned, views={"global": lambda state, w: w})
+    return base._replace(
+        personalize=tune,
+        personal=lambda own, w: own,
+        views={"global": lambda state, w: w},
+    )
+
+
+@method()
+def finetune(model: Model, train: Train, tune_epochs: Whole = 5) -> Method:
+    """FedAvg whose clients fine-tune for `tune_epochs` epochs before use."""
+    return tuned(fedavg(model, train), train, tune_epochs)

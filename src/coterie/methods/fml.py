@@ -1,26 +1,32 @@
-"""FML. Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu, Wu: Federated Mutual Learning. arXiv:2006.16765, 2020, Algorithm 1.
+"""FML. Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu, Wu: Federated Mutual Learning.
+arXiv:2006.16765, 2020, Algorithm 1.
 
-A private model p stays on its client and learns beside the shared "meme" model g, each from the labels and from the other:
-    L(p) = alpha f_i(p) + (1 - alpha) KL(p_g || p_p),   L(g) = beta f_i(g) + (1 - beta) KL(p_p || p_g),
+A private model p stays on its client and learns beside the shared "meme" model g, each from the
+labels and from the other:
+    L(p) = alpha f_i(p) + (1 - alpha) KL(p_g || p_p),
+    L(g) = beta f_i(g) + (1 - beta) KL(p_p || p_g),
 the other's probabilities held constant; g travels and is averaged.
 Reading: p starts at the first g it sees; at random where it is another network.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from coterie.core.errors import BadInput, nearest
+from coterie.core import values
+from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.model import kl as divergence
 from coterie.core.point import Point, Vector
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 from coterie.networks.nets import build
 
+Reduction = Literal["batchmean", "elementwise"]
 Slopes = Callable[[Point, Point, Batch], tuple[Vector, Vector]]
 
 
@@ -38,15 +44,21 @@ class Share(NamedTuple):
     peer: float
 
 
-def fml(model: Model, train: Train, alpha: float = 0.5, beta: float = 0.5, kl: str = "batchmean", auxiliary: str = "") -> Method:
-    """Mutual learning: `alpha` and `beta` are the labels' shares in the private and in the shared model's loss.
+@method()
+def fml(
+    model: Model,
+    train: Train,
+    alpha: values.Share = 0.5,
+    beta: values.Share = 0.5,
+    kl: Reduction = "batchmean",
+    auxiliary: str = "",
+) -> Method:
+    """Mutual learning: `alpha` and `beta` are the labels' shares in the private and in the shared
+    model's loss.
 
-    kl: "batchmean" is the mean over rows, "elementwise" over classes too. auxiliary: another network for the private model,
-    such as "mlr" or "dnn:hidden=20".
+    kl: "batchmean" is the mean over rows, "elementwise" over classes too. auxiliary: another
+    network for the private model, such as "mlr" or "dnn:hidden=20".
     """
-    for word, value in (("alpha", alpha), ("beta", beta)):
-        if not 0 <= value <= 1:
-            raise BadInput(f"{word} = {value:g} for fml: give a share in [0, 1]")
     private = companion(model, auxiliary)
     slopes = mutual(model, private, Share(beta, 1 - beta), Share(alpha, 1 - alpha), kl)
 
@@ -69,15 +81,15 @@ def fml(model: Model, train: Train, alpha: float = 0.5, beta: float = 0.5, kl: s
     )
 
 
-def mutual(shared: Model, own: Model, of_shared: Share, of_own: Share, kl: str = "batchmean") -> Slopes:
-    """Gradients of `labels f_i + peer KL(p_peer || p)` for two models at once, from one forward pass of each."""
-    if kl not in ("batchmean", "elementwise"):
-        raise BadInput(f"unknown kl '{kl}'{nearest(kl, ('batchmean', 'elementwise'))}")
+def mutual(shared: Model, own: Model, of_shared: Share, of_own: Share, kl: Reduction = "batchmean") -> Slopes:
+    """Gradients of `labels f_i + peer KL(p_peer || p)` for two models at once, from one forward
+    pass of each."""
     if shared.task == "squared" and (of_shared.peer or of_own.peer):
         raise BadInput("mutual learning compares class probabilities, and this task has no classes: use a method without it")
 
     def soft(logits: Tensor) -> Tensor:
-        return F.pad(logits, (1, 0)) if shared.task == "binary" else logits  # one logit z stands for (0, z)
+        # one logit z stands for (0, z)
+        return F.pad(logits, (1, 0)) if shared.task == "binary" else logits
 
     def loss(model: Model, share: Share, mine: Tensor, other: Tensor, batch: Batch) -> Tensor:
         value = share.labels * model.data_loss(mine, batch)
@@ -101,7 +113,8 @@ def mutual(shared: Model, own: Model, of_shared: Share, of_own: Share, kl: str =
 
 
 def companion(model: Model, words: str) -> Model:
-    """The network that stays on the client: a net and its options, as in "dnn:hidden=20", or the shared one for ""."""
+    """The network that stays on the client: a net and its options, as in "dnn:hidden=20", or the
+    shared one for ""."""
     if not words:
         return model
     shape = model.input_shape

@@ -1,19 +1,21 @@
-"""IFCA. Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning. NeurIPS 2020, Algorithm 1
-(model averaging).
+"""IFCA. Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning.
+NeurIPS 2020, Algorithm 1 (model averaging).
 
-Every client hears k models, takes the one of least loss on its training data, j_i = argmin_j f_i(w_j), and trains it; the
-server averages w_j over the clients that chose it. Evaluated: the model of least training loss among those of the server.
+Every client hears k models, takes the one of least loss on its training data, j_i = argmin_j
+f_i(w_j), and trains it; the server averages w_j over the clients that chose it. Evaluated: the
+model of least training loss among those of the server.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.core.errors import BadInput
 from coterie.core.method import Method, Pass, Plan, Train, unchanged
 from coterie.core.model import Descent, Model, sgd
 from coterie.core.point import Point, pick, stack, tree
+from coterie.core.values import Range
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 from coterie.methods.oracle import CLUSTERS, per_cluster
 
@@ -46,10 +48,9 @@ class Upload(NamedTuple):
     cluster: Tensor
 
 
-def ifca(model: Model, train: Train, clusters: int = 2) -> Method:
+@method()
+def ifca(model: Model, train: Train, clusters: Annotated[int, Range(1, 10_000)] = 2) -> Method:
     """FedAvg of `clusters` models, each client in the cluster whose model fits it best."""
-    if clusters < 1:
-        raise BadInput(f"clusters = {clusters}: give 1 or more")
     begin, descend = sgd(model, train)
 
     def init(rng, facts):

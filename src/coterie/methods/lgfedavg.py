@@ -1,16 +1,30 @@
-"""LG-FedAvg. Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act Globally: Federated Learning
-with Local and Global Representations. 2020 (arXiv 2001.01523), Algorithm 1.
+"""LG-FedAvg. Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act
+Globally: Federated Learning with Local and Global Representations. 2020 (arXiv 2001.01523),
+Algorithm 1.
 
-min_{body_1..N, head} sum_i (n_i / n) f_i(body_i, head): FedPer turned round. Each client learns a representation of its own, the
-last layers are averaged. Without the paper's auxiliary losses on the representation, as in its supervised experiments.
+min_{body_1..N, head} sum_i (n_i / n) f_i(body_i, head): FedPer turned round. Each client learns a
+representation of its own, the last layers are averaged. Without the paper's auxiliary losses on the
+representation, as in its supervised experiments.
 """
 
+from coterie.core.errors import BadInput
 from coterie.core.method import Method, Train
 from coterie.core.model import Model
-from coterie.methods.fedper import keep_home, last_layers
+from coterie.core.values import Count
+from coterie.methods.declare import method
+from coterie.methods.fedper import keep_home
 
 
-def lgfedavg(model: Model, train: Train, head: int = 1) -> Method:
+@method()
+def lgfedavg(model: Model, train: Train, head: Count = 1) -> Method:
     """FedAvg of the last `head` layers; the layers before them stay with their client."""
-    shared = last_layers(model, head)
+    there = len({name.rpartition(".")[0] for name in model.shapes})
+    if there == 1:
+        raise BadInput(
+            f"lgfedavg keeps the first layers at home, and {model.name} has only one layer: "
+            "give another --model, or use fedavg or local"
+        )
+    if head > there:
+        raise BadInput(f"lgfedavg.head = {head}, but {model.name} has {there} layers with parameters: give 1 to {there}")
+    shared = model.head(head)
     return keep_home(model, train, lambda name: not shared(name))

@@ -1,4 +1,5 @@
-"""Local training: no federation. Every client descends alone from the common start, as many steps as FedAvg gives it."""
+"""Local training: no federation. Every client descends alone from the common start, as many steps
+as FedAvg gives it."""
 
 from typing import NamedTuple
 
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from coterie.core.method import Exchange, Method, Pass, Train, unchanged
 from coterie.core.model import Model, sgd
+from coterie.methods.declare import method
 
 
 class Start(NamedTuple):
@@ -15,6 +17,7 @@ class Start(NamedTuple):
     seed: Tensor
 
 
+@method(without=("weighting",))
 def local(model: Model, train: Train) -> Method:
     """Each client trains alone."""
     begin, step = sgd(model, train)

@@ -1,4 +1,5 @@
-"""Oracle: FedAvg within each true group, for federations whose groups are known (the bound clustered methods aim at).
+"""Oracle: FedAvg within each true group, for federations whose groups are known (the bound
+clustered methods aim at).
 
 w_g = sum_{i in g} n_i w_i / sum_{i in g} n_i.
 """
@@ -12,6 +13,7 @@ from coterie.core.method import Method, Train
 from coterie.core.model import Model
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 CLUSTERS = {"cluster": Note("clusters", Kind.GROUPS)}
@@ -25,7 +27,8 @@ class Server(NamedTuple):
 
 
 def per_cluster(models: Point, uploads: Point, cluster: Tensor, weights: Tensor) -> Point:
-    """Models [k, ...] replaced by the mean of the uploads [m, ...] of their cluster [m]; one without uploads stays."""
+    """Models [k, ...] replaced by the mean of the uploads [m, ...] of their cluster [m]; one
+    without uploads stays."""
     heard = cluster.unique()
     rows = (heard[:, None] == cluster) * weights
     fresh = mean(uploads, rows / rows.sum(1, keepdim=True))
@@ -37,6 +40,7 @@ def with_largest(cluster: Tensor) -> Tensor:
     return torch.cat([cluster, cluster.bincount().argmax()[None]])
 
 
+@method()
 def oracle(model: Model, train: Train) -> Method:
     """One FedAvg for each true group."""
 

@@ -1,20 +1,24 @@
-"""Per-FedAvg. Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
-Meta-Learning Approach. NeurIPS 2020, Algorithm 1.
+"""Per-FedAvg. Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical
+Guarantees: A Model-Agnostic Meta-Learning Approach. NeurIPS 2020, Algorithm 1.
 
-min_w sum_i f_i(w - alpha grad f_i(w)): a start from which one step on a client's own data goes far. With batches D, D', D''
-    g = grad f_i(w; D),  g' = grad f_i(w - alpha g; D'),  w <- w - beta (I - alpha H_i(w; D'')) g',  beta the run's rate:
-FO leaves H_i out; HF takes H_i g' = (grad f_i(w + delta g'; D'') - grad f_i(w - delta g'; D'')) / (2 delta).
-The model used is w - alpha grad f_i(w; one batch of the client's training data).
+min_w sum_i f_i(w - alpha grad f_i(w)): a start from which one step on a client's own data goes far.
+With batches D, D', D''
+    g = grad f_i(w; D),  g' = grad f_i(w - alpha g; D'),
+    w <- w - beta (I - alpha H_i(w; D'')) g',  beta the run's rate:
+FO leaves H_i out; HF takes H_i g' = (grad f_i(w + delta g'; D'') - grad f_i(w - delta g'; D'')) /
+(2 delta). The model used is w - alpha grad f_i(w; one batch of the client's training data).
 """
 
-from coterie.core.errors import BadInput, nearest
+from typing import Literal
+
 from coterie.core.method import Batch, Method, Pass, Plan, Train, unchanged
 from coterie.core.model import Descent, Model, descend
 from coterie.core.point import Point, Vector
+from coterie.core.values import NonNegative, Positive
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
-from coterie.methods.soft import refuse
 
-VARIANTS = {"fo": 2, "hf": 3}  # batches a step
+BATCHES = {"fo": 2, "hf": 3}  # per step
 
 
 def curvature(model: Model, w: Point, g: Vector, batch: Batch, delta: float) -> Vector:
@@ -23,12 +27,16 @@ def curvature(model: Model, w: Point, g: Vector, batch: Batch, delta: float) -> 
     return (1 / (2 * delta)) * (ahead - behind)
 
 
-def perfedavg(model: Model, train: Train, variant: str = "fo", alpha: float = 0.03, delta: float = 1e-3) -> Method:
-    """A global model made to be adapted by one step of rate `alpha`; variant "fo" or "hf", the run's rate is beta."""
-    if variant not in VARIANTS:
-        raise BadInput(f"variant = '{variant}'{nearest(variant, VARIANTS)}")
-    refuse(not alpha >= 0, "alpha", alpha, "give a rate of 0 or more")
-    refuse(not delta > 0, "delta", delta, "give a step of the difference above 0, such as 0.001")
+@method()
+def perfedavg(
+    model: Model,
+    train: Train,
+    variant: Literal["fo", "hf"] = "fo",
+    alpha: NonNegative = 0.03,
+    delta: Positive = 1e-3,
+) -> Method:
+    """A global model made to be adapted by one step of rate `alpha`; variant "fo" or "hf", the
+    run's rate is beta."""
 
     def adapt(w: Point, batch: Batch) -> Point:
         return w - alpha * model.grad(w, batch)
@@ -40,7 +48,7 @@ def perfedavg(model: Model, train: Train, variant: str = "fo", alpha: float = 0.
         return descend(c, g, train)
 
     base = fedavg(model, train)
-    trip = base.round[0]._replace(passes=(Pass(step, train.plan(batches=VARIANTS[variant])),))
+    trip = base.round[0]._replace(passes=(Pass(step, train.plan(batches=BATCHES[variant])),))
     once = trip._replace(
         start=lambda state, w: w,
         passes=(Pass(adapt, Plan(batch=train.batch, steps=1)),),

@@ -1,13 +1,16 @@
-"""pFedHN. Shamsian, Navon, Fetaya, Chechik: Personalized Federated Learning using Hypernetworks. ICML 2021, Algorithm 1.
+"""pFedHN. Shamsian, Navon, Fetaya, Chechik: Personalized Federated Learning using Hypernetworks.
+ICML 2021, Algorithm 1.
 
-min_{phi, v} sum_i f_i(h(v_i; phi)): the server keeps a hyper-network phi and an embedding v_i of each client, and sends it the
-model theta_i = h(v_i; phi). The client descends to theta~_i and answers Delta_i = theta_i - theta~_i, which stands for the
-gradient: (phi, v_i) take a step along the vector-Jacobian product (d theta_i / d (phi, v_i))^T Delta_i.
-Reading: where several clients answer, one step for all of them at the phi that was sent, phi by the mean of their products,
-each v_i by its own. h is an MLP with a linear head for each tensor of the model; buffers (BatchNorm) are averaged beside it.
+min_{phi, v} sum_i f_i(h(v_i; phi)): the server keeps a hyper-network phi and an embedding v_i of
+each client, and sends it the model theta_i = h(v_i; phi). The client descends to theta~_i and
+answers Delta_i = theta_i - theta~_i, which stands for the gradient: (phi, v_i) take a step along
+the vector-Jacobian product (d theta_i / d (phi, v_i))^T Delta_i. Reading: where several clients
+answer, one step for all of them at the phi that was sent, phi by the mean of their products, each
+v_i by its own. h is an MLP with a linear head for each tensor of the model; buffers (BatchNorm) are
+averaged beside it.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +23,8 @@ from coterie.core.model import Model, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Leaves, Point, Vector, mean, pick, tree, zeros
 from coterie.core.rng import torch_stream
-from coterie.methods.soft import refuse
+from coterie.core.values import BelowOne, NonNegative, Positive, Range
+from coterie.methods.declare import method
 
 
 class Server(NamedTuple):
@@ -36,8 +40,15 @@ class Upload(NamedTuple):
     buffers: Leaves
 
 
-def build(shapes: dict[str, tuple[int, ...]], inputs: int, hidden: int, layers: int, rng: np.random.Generator) -> Point:
-    """A random hyper-network: each dense layer uniform within 1 / sqrt(its inputs), PyTorch's way."""
+def build(
+    shapes: dict[str, tuple[int, ...]],
+    inputs: int,
+    hidden: int,
+    layers: int,
+    rng: np.random.Generator,
+) -> Point:
+    """A random hyper-network: each dense layer uniform within 1 / sqrt(its inputs), PyTorch's "
+    "way."""
     generator = torch_stream(rng)
     sizes = {f"dense{k}": (hidden, inputs if k == 0 else hidden) for k in range(layers + 1)}
     sizes |= {f"head.{name}": (int(np.prod(shape)), hidden) for name, shape in shapes.items()}
@@ -67,34 +78,29 @@ def pull_back(phi: Point, v: Tensor, delta: Leaves, weights: Tensor, shapes: dic
     return Vector(d_phi), d_v / weights[:, None]
 
 
+@method()
 def pfedhn(
     model: Model,
     train: Train,
-    hidden: int = 100,
-    layers: int = 3,
-    embedding: int = 0,
-    server_rate: float = 0.1,
-    server_momentum: float = 0.9,
-    server_decay: float = 1e-3,
-    clip: float = 50.0,
+    hyper_hidden: Annotated[int, Range(1, 100_000)] = 100,
+    hyper_layers: Annotated[int, Range(0, 1_000)] = 3,
+    embedding: Annotated[int, Range(0, 100_000)] = 0,
+    server_rate: Positive = 0.1,
+    server_momentum: BelowOne = 0.9,
+    server_decay: NonNegative = 1e-3,
+    clip: Positive = 50.0,
 ) -> Method:
     """A hyper-network on the server makes every client's model.
 
-    hidden, layers: width and hidden layers of its MLP. embedding: length of v_i; 0: 1 + N/4. clip: longest gradient of a step.
+    hyper_hidden, hyper_layers: width and number of its hidden layers. embedding: length of v_i; 0
+    is 1 + N/4. clip: the longest gradient of a step.
     """
-    refuse(hidden < 1, "hidden", hidden, "give a width of 1 or more")
-    refuse(layers < 0, "layers", layers, "give 0 hidden layers or more")
-    refuse(embedding < 0, "embedding", embedding, "give a length above 0, or 0 for 1 + N/4")
-    refuse(not server_rate > 0, "server_rate", server_rate, "give a rate above 0")
-    refuse(not 0 <= server_momentum < 1, "server_momentum", server_momentum, "give a momentum from 0 to below 1")
-    refuse(not server_decay >= 0, "server_decay", server_decay, "give a decay of 0 or more")
-    refuse(not clip > 0, "clip", clip, "give a length above 0")
     begin, step = sgd(model, train)
     shapes = model.shapes
 
     def init(rng, facts: Facts) -> Server:
         length = embedding or int(1 + facts.clients / 4)
-        phi = build(shapes, length, hidden, layers, rng)
+        phi = build(shapes, length, hyper_hidden, hyper_layers, rng)
         v = torch.randn(facts.clients, length, generator=torch_stream(rng))
         return Server(phi, v, zeros(phi), torch.zeros_like(v), model.init(rng).buffers)
 

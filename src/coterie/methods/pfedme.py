@@ -1,7 +1,8 @@
-"""pFedMe. T. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020, Algorithm 1.
+"""pFedMe. T. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS
+2020, Algorithm 1.
 
-min_w sum_i F_i(w),  F_i(w) = min_theta f_i(theta) + lam/2 |theta - w|^2: theta is the client's own model, and the envelope's
-gradient is lam (w - theta).
+min_w sum_i F_i(w),  F_i(w) = min_theta f_i(theta) + lam/2 |theta - w|^2:
+theta is the client's own model, and the envelope's gradient is lam (w - theta).
 """
 
 from typing import NamedTuple
@@ -10,6 +11,8 @@ from coterie.core.method import Method, Pass, Train
 from coterie.core.model import Model
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point
+from coterie.core.values import Count, NonNegative, Positive
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 
@@ -20,20 +23,21 @@ class Carry(NamedTuple):
     theta: Point
 
 
+@method(without=("momentum", "decay"))
 def pfedme(
     model: Model,
     train: Train,
-    lam: float = 15.0,
-    inner: int = 5,
-    inner_rate: float = 0.05,
-    beta: float = 1.0,
-    mu: float = 0.0,
+    lam: NonNegative = 15.0,
+    inner: Count = 5,
+    inner_rate: Positive = 0.05,
+    beta: Positive = 1.0,
+    mu: NonNegative = 0.0,
     keep_theta: bool = True,
 ) -> Method:
     """Moreau envelopes: `inner` descent steps on theta for each step on w_i.
 
-    keep_theta: theta goes on from the step before (the authors' code); else it starts at w_i in each step (the paper). Either
-    way it starts at the received w in each round.
+    keep_theta: theta goes on from the step before (the authors' code); else it starts at w_i in
+    each step (the paper). Either way it starts at the received w in each round.
     """
 
     def step(c: Carry, batch):

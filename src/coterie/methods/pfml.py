@@ -1,26 +1,31 @@
-"""PFML. Yang, Tian, Zhang: Regularized Mutual Learning for Personalized Federated Learning. ACML 2021, Algorithm 1.
+"""PFML. Yang, Tian, Zhang: Regularized Mutual Learning for Personalized Federated Learning. ACML
+2021, Algorithm 1.
 
-A client trains its copy w_i of the global model w^t beside an auxiliary model m_i, its own, that never travels:
-    L(w_i) = f_i(w_i) + KL(p_m || p_w),   L(m_i) = f_i(m_i) + KL(p_w || p_m),   the peer's probabilities constant    (4), (5)
-and on each batch takes `inner` steps towards theta and what, and one step of its own:
-    theta = argmin L(m) + lam/2 |m - m_prev|^2,   m_i -= rate (grad L(m_i) + lam (m_i - theta))                          (6)
-    what  = argmin L(w) + lam/2 |w - w^t|^2,      w_i -= rate (grad L(w_i) + lam (w_i - what))                           (9)
-The server takes w^t + beta (mean w_i - w^t).                                                                           (11)
-Readings: m_i stays on the client and m_prev is m_i as the last local round left it (Algorithm 1 sets both to w^t in every
-round, which makes m_i and w_i the same for ever); at first contact both are w^t, or random where m_i is another network. The
-gradient of the proximal term in (6) is lam (m - m_prev): (8) prints the other sign.
+A client trains its copy w_i of the global model w^t beside an auxiliary model m_i, its own, that
+never travels:
+    L(w_i) = f_i(w_i) + KL(p_m || p_w),  L(m_i) = f_i(m_i) + KL(p_w || p_m)  (4), (5)
+the peer's probabilities held constant, and on each batch takes `inner` steps towards theta and
+what, and one step of its own:
+    theta = argmin L(m) + lam/2 |m - m_prev|^2,  m_i -= rate (grad L(m_i) + lam (m_i - theta))  (6)
+    what  = argmin L(w) + lam/2 |w - w^t|^2,     w_i -= rate (grad L(w_i) + lam (w_i - what))   (9)
+The server takes w^t + beta (mean w_i - w^t)  (11).
+Momentum is that of the outer steps; the inner ones are plain descent.
+Readings: m_i stays on the client and m_prev is m_i as the last local round left it (Algorithm 1
+sets both to w^t in every round, which makes m_i and w_i the same for ever); at first contact both
+are w^t, or random where m_i is another network. The gradient of the proximal term in (6) is lam (m
+- m_prev): (8) prints the other sign.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from coterie.core.errors import BadInput, nearest
+from coterie.core.errors import BadInput
 from coterie.core.method import Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.point import Point, Vector
+from coterie.core.values import Count, NonNegative, Positive
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
-from coterie.methods.fml import Share, companion, mutual
-
-STARTS = ("persist", "start", "reset")
+from coterie.methods.fml import Reduction, Share, companion, mutual
 
 
 class Carry(NamedTuple):
@@ -32,33 +37,32 @@ class Carry(NamedTuple):
     m_prev: Point
 
 
+@method()
 def pfml(
     model: Model,
     train: Train,
-    lam: float = 2.0,
-    inner: int = 3,
-    inner_rate: float = 0.0,
-    beta: float = 1.0,
-    kl: str = "batchmean",
-    kl_weight: float = 1.0,
-    aux_init: str = "persist",
+    lam: NonNegative = 2.0,
+    inner: Count = 3,
+    inner_rate: NonNegative = 0.0,
+    beta: Positive = 1.0,
+    kl: Reduction = "batchmean",
+    kl_weight: NonNegative = 1.0,
+    aux_init: Literal["persist", "start", "reset"] = "persist",
     auxiliary: str = "",
 ) -> Method:
     """Regularized mutual learning of a shared and a personal model.
 
-    lam: its value is for the paper's rate of 0.01; at another rate keep rate * lam. inner_rate: 0 is the run's rate. beta: the
-    paper has 2. kl: "batchmean" is the mean over rows, "elementwise" over classes too. kl_weight: 0 turns mutual learning off.
-    aux_init: "start" starts m_i at w^t, held to its own past; "reset" is Algorithm 1 to the letter. auxiliary: another network
-    for the personal model, such as "dnn:hidden=20".
+    lam: its value is for the paper's rate of 0.01; at another rate keep rate * lam. inner_rate: 0
+    is the run's rate. beta: the paper has 2. kl: "batchmean" is the mean over rows, "elementwise"
+    over classes too. kl_weight: 0 turns mutual learning off. aux_init: "start" starts m_i at w^t,
+    held to its own past; "reset" is Algorithm 1 to the letter. auxiliary: another network for the
+    personal model, such as "dnn:hidden=20".
     """
     inner_rate = inner_rate or train.rate
-    for word, value, least in (("lam", lam, 0), ("inner", inner, 1), ("inner_rate", inner_rate, 0), ("kl_weight", kl_weight, 0)):
-        if not value >= least:
-            raise BadInput(f"{word} = {value:g} for pfml: give at least {least}")
-    if aux_init not in STARTS:
-        raise BadInput(f"unknown aux_init '{aux_init}'{nearest(aux_init, STARTS)}")
     if auxiliary and aux_init != "persist":
-        raise BadInput(f"aux_init = '{aux_init}', but '{auxiliary}' cannot start at the shared model: use aux_init = persist")
+        raise BadInput(
+            f"pfml.aux_init = '{aux_init}', but '{auxiliary}' cannot start at the shared model: use aux_init = persist"
+        )
     _contracts(lam, inner, inner_rate, train.rate)
     own = companion(model, auxiliary)
     slopes = mutual(model, own, Share(1.0, kl_weight), Share(1.0, kl_weight), kl)
@@ -72,7 +76,8 @@ def pfml(
 
     def step(c: Carry, batch):
         what, theta = c.w.w, c.m.w
-        first = slopes(what, theta, batch)  # of the outer step, and of the first inner one: both are at (w_i, m_i)
+        # of the outer step, and of the first inner one: both are at (w_i, m_i)
+        first = slopes(what, theta, batch)
         for k in range(inner):
             slope_w, slope_m = slopes(what, theta, batch) if k else first
             what, theta = nearer(what, slope_w, c.w_t), nearer(theta, slope_m, c.m_prev)
@@ -104,11 +109,14 @@ def pfml(
 
 
 def _contracts(lam: float, inner: int, inner_rate: float, rate: float) -> None:
-    """Refuse rates at which the proximal terms alone, without any loss, throw a model ever farther from its anchor."""
+    """Refuse rates at which the proximal terms alone, without any loss, throw a model ever farther
+    from its anchor."""
     left = 1 - inner_rate * lam  # of x - anchor after an inner step
     moved = rate * lam * (1 - left**inner)  # share of it that the outer step takes back
     if left < -1 or moved > 2:
         raise BadInput(
-            f"lam = {lam:g} with rate = {rate:g} and inner_rate = {inner_rate:g} makes pfml's proximal steps diverge: "
-            f"rate * lam is 0.15 to 0.3 in the paper, so lower lam to {0.2 / max(rate, inner_rate):.2g} or the rate"
+            f"lam = {lam:g} with rate = {rate:g} and inner_rate = {inner_rate:g} makes pfml's "
+            "proximal steps diverge: "
+            "rate * lam is 0.15 to 0.3 in the paper, so lower lam to "
+            f"{0.2 / max(rate, inner_rate):.2g} or the rate"
         )

@@ -1,12 +1,11 @@
-"""One file a method; this registry is all that the rest of the package knows of them."""
+"""One file per method; this registry is all that the rest of the package knows of them."""
 
 import warnings
-from collections.abc import Callable
 from importlib.metadata import entry_points
-from typing import Any
 
 from coterie.methods.apfl import apfl
 from coterie.methods.cfl import cfl
+from coterie.methods.declare import Builder, method
 from coterie.methods.ditto import ditto
 from coterie.methods.fedala import fedala
 from coterie.methods.fedamp import fedamp, heurfedamp
@@ -34,7 +33,10 @@ from coterie.methods.scaffold import scaffold
 from coterie.methods.selffl import selffl
 from coterie.methods.ucfl import ucfl
 
-METHODS: dict[str, Callable[..., Any]] = {
+# Self-FL counts its own steps and weighs by uncertainty, unless it is told not to.
+_SELFFL_ONLY = {"epochs": ("l_base", 0), "steps": ("l_base", 0), "weighting": ("weigh", False)}
+
+METHODS: dict[str, Builder] = {
     "local": local,
     "fedavg": fedavg,
     "finetune": finetune,
@@ -48,7 +50,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "sim-pfl": sim_pfl,
     "topk-pfl": topk_pfl,
     "fedmd": fedmd,
-    "selffl": selffl,
+    "selffl": method(only=_SELFFL_ONLY)(selffl),
     "pfml": pfml,
     "fml": fml,
     "ucfl": ucfl,
@@ -72,10 +74,20 @@ METHODS: dict[str, Callable[..., Any]] = {
 }
 
 
+def add(name: str, builder: Builder) -> None:
+    """Make a method known by its name; its options are checked as those of every other."""
+    METHODS[name] = method(name=name)(builder)
+
+
 def load_installed() -> None:
-    """Methods of other packages, by their entry points in the group "coterie.methods": known wherever coterie is imported."""
+    """Methods of other packages, found by their entry points in the group "coterie.methods"."""
     for point in entry_points(group="coterie.methods"):
+        if point.name in METHODS:
+            continue
         try:
-            METHODS.setdefault(point.name, point.load())
-        except Exception as problem:  # whatever somebody else's module raises must not take coterie down with it
-            warnings.warn(f"the method '{point.name}' ({point.value}) cannot be loaded: {problem}", stacklevel=2)
+            add(point.name, point.load())
+        except Exception as problem:  # somebody else's module must not take coterie down with it
+            warnings.warn(
+                f"the method '{point.name}' ({point.value}) cannot be loaded: {problem}",
+                stacklevel=2,
+            )

@@ -1,10 +1,12 @@
-"""SCAFFOLD. Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning.
-ICML 2020, Algorithm 1, option II.
+"""SCAFFOLD. Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled
+Averaging for Federated Learning. ICML 2020, Algorithm 1, option II.
 
-    y <- y - eta (grad f_i(y) - c_i + c),   c_i <- c_i - c + (x - y) / (K eta),   x <- x + beta sum_i p_i (y_i - x)
+    y <- y - eta (grad f_i(y) - c_i + c),   c_i <- c_i - c + (x - y) / (K eta),
+    x <- x + beta sum_i p_i (y_i - x)
 
-c = sum_i p_i c_i over all clients, with p_i = n_i / n (the paper's 1 / N where weights are equal), so that x settles where
-sum_i p_i grad f_i = 0 whatever the number K of local steps. With momentum, K counts what a gradient moves in all.
+c = sum_i p_i c_i over all clients, with p_i = n_i / n (the paper's 1 / N where weights are equal),
+so that x settles where sum_i p_i grad f_i = 0 whatever the number K of local steps. With momentum,
+K counts what a gradient moves in all.
 """
 
 from typing import NamedTuple
@@ -15,6 +17,8 @@ from torch import Tensor
 from coterie.core.method import Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.point import Point, Vector, blend, mean, zeros
+from coterie.core.values import Positive
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 
@@ -49,8 +53,10 @@ class Upload(NamedTuple):
     change: Vector  # of c_i
 
 
-def scaffold(model: Model, train: Train, beta: float = 1.0) -> Method:
-    """FedAvg whose clients correct their drift; `beta` is the server's step towards the mean (1: the mean itself)."""
+@method()
+def scaffold(model: Model, train: Train, beta: Positive = 1.0) -> Method:
+    """FedAvg whose clients correct their drift; `beta` is the server's step towards the mean (1:
+    the mean itself)."""
 
     def init(rng, facts):
         x = model.init(rng)

@@ -1,8 +1,10 @@
-"""Two exchanges a round over soft predictions: what KT-pFL, its variants and FedMD share.
+"""Two exchanges per round over soft predictions: what KT-pFL, its variants and FedMD share.
 
-1. A client trains on its private data, predicts the round's public rows and uploads the predictions, never its model: so
+1. A client trains on its private data, predicts the round's public rows and uploads the
+predictions, never its model: so
    every client may have an architecture of its own.
-2. The server answers with a target for the same rows, and the client distils: SGD on its distance from the target. Both
+2. The server answers with a target for the same rows, and the client distils: SGD on its distance
+from the target. Both
    phases use a fresh optimizer with the momentum and decay of `[train]`.
 """
 
@@ -28,7 +30,8 @@ class Client(NamedTuple):
 
     w: Point  # its own model
     before: Point  # the same after private training, before the round's distillation
-    gaps: Tensor  # [2], mean distance from the target on the round's public rows: of `before`, of `w`
+    # [2], mean distance from the target on the round's public rows: of `before`, of `w`
+    gaps: Tensor
 
 
 class Server(NamedTuple):
@@ -61,20 +64,13 @@ class Match(NamedTuple):
 
     name: str  # of the distance, in notes
     say: Callable[[Tensor], Tensor]  # logits -> predictions to upload
-    gap: Callable[[Tensor, Tensor, Batch], Tensor]  # (target, logits, batch) -> distance, mean over rows
+    # (target, logits, batch) -> distance, mean over rows
+    gap: Callable[[Tensor, Tensor, Batch], Tensor]
     weight: float  # of the distance in the objective
-
-
-def refuse(wrong: bool, name: str, value: float, want: str) -> None:
-    """Refuse an option's value."""
-    if wrong:
-        raise BadInput(f"{name} = {value:g}: {want}")
 
 
 def soft(temperature: float, lam: float, T2_scale: bool) -> Match:
     """lam KL(target || softmax(logits / T)), times T^2 where asked."""
-    refuse(temperature <= 0, "temperature", temperature, "give a temperature above 0")
-    refuse(lam < 0, "lam", lam, "give a weight of 0 or more")
     return Match(
         name="kl",
         say=lambda logits: F.softmax(logits / temperature, dim=-1),
@@ -86,7 +82,7 @@ def soft(temperature: float, lam: float, T2_scale: bool) -> Match:
 class Public(NamedTuple):
     """How the public rows are used."""
 
-    draw: int  # rows a round
+    draw: int  # rows per round
     batch: int
     epochs: int  # of distillation
     rate: float  # of distillation; 0: that of private training
@@ -105,10 +101,6 @@ def over_predictions(model: Model, train: Train, match: Match, public: Public, a
     """The method whose clients match on public rows and whose server answers so."""
     if model.task != "classes":
         raise BadInput(f"soft predictions are over classes, but the task of {model.name} is '{model.task}': use local or fedavg")
-    refuse(public.draw < 1, "draw", public.draw, "a round draws at least 1 public row")
-    refuse(public.batch < 1, "public_batch", public.batch, "a batch has at least 1 row")
-    refuse(public.epochs < 1, "distil_epochs", public.epochs, "distil for at least 1 epoch")
-    refuse(public.rate < 0, "distil_rate", public.rate, "give a rate above 0, or 0 for that of private training")
     begin, private_step = sgd(model, train)
     gentle = train._replace(rate=public.rate or train.rate)
     rows = Plan(part="public", batch=public.batch, draw=public.draw)
@@ -120,7 +112,8 @@ def over_predictions(model: Model, train: Train, match: Match, public: Public, a
         return c._replace(said=c.said.index_copy(0, batch.place, match.say(model.logits(c.go.w, batch))))
 
     def wanted(c: Distil, batch: Batch) -> Tensor:
-        return c.target.index_select(0, batch.place.clamp(max=public.draw - 1))  # padded rows: any, they do not count
+        # padded rows: any, they do not count
+        return c.target.index_select(0, batch.place.clamp(max=public.draw - 1))
 
     def distil(c: Distil, batch: Batch) -> Distil:
         target = wanted(c, batch)
@@ -144,20 +137,29 @@ def over_predictions(model: Model, train: Train, match: Match, public: Public, a
                 send=lambda server, i, rng: server.seed,
                 start=lambda state, seed: Private(begin(state.w), torch.zeros(public.draw + 1, model.outputs)),
                 passes=(Pass(private, train.plan()), Pass(predict, rows._replace(shuffle=False))),
-                finish=lambda c, state, seed: (state._replace(w=c.go.w, before=c.go.w), c.said[:-1]),
+                finish=lambda c, state, seed: (
+                    state._replace(w=c.go.w, before=c.go.w),
+                    c.said[:-1],
+                ),
                 receive=lambda server, replies, rng: answers.hear(server, replies),
             ),
             Exchange(
                 send=lambda server, i, rng: answers.teach(server, i),
                 start=lambda state, target: Distil(begin(state.w), state.w, target, torch.zeros(2)),
-                passes=(Pass(distil, rows._replace(epochs=public.epochs)), Pass(measure, rows._replace(shuffle=False))),
+                passes=(
+                    Pass(distil, rows._replace(epochs=public.epochs)),
+                    Pass(measure, rows._replace(shuffle=False)),
+                ),
                 finish=lambda c, state, target: (state._replace(w=c.go.w, gaps=c.gaps), ()),
                 receive=lambda server, replies, rng: answers.learn(server)._replace(ids=(), said=()),
             ),
         ),
         personal=lambda state, seed: state.w,
         views={"before_distillation": lambda state, seed: state.before},
-        client_notes=lambda state: {f"{match.name}_before": state.gaps[0], f"{match.name}_after": state.gaps[1]},
+        client_notes=lambda state: {
+            f"{match.name}_before": state.gaps[0],
+            f"{match.name}_after": state.gaps[1],
+        },
         describes={match.name: Note("distance to the teacher", Kind.PAIR, match.name.upper(), TAUGHT), **BEFORE_DISTILLATION},
         needs=frozenset({"public"}),
         mixed=True,

@@ -1,15 +1,19 @@
-"""User-Centric FL. Mestoukirdi, Zecchin, Gesbert, Li, Gresset: User-Centric Federated Learning. IEEE Globecom Workshops 2021.
+"""User-Centric FL. Mestoukirdi, Zecchin, Gesbert, Li, Gresset: User-Centric Federated Learning.
+IEEE Globecom Workshops 2021.
 
-    theta_i = sum_j w_ij theta_j',  w_ij ~ n_j exp(-|g_i - g_j|^2 / (2 sigma_i sigma_j)),  rows of W sum to 1        (5), (6)
+    theta_i = sum_j w_ij theta_j'                                                       (5)
+    w_ij ~ n_j exp(-|g_i - g_j|^2 / (2 sigma_i sigma_j)),  rows of W sum to 1           (6)
 
-theta_j' is what client j reaches from theta_j. W is found once, in a round before training: g_i is the gradient of client i's
-mean loss at the common random start, sigma_i^2 the mean of |g_i^(k) - g_i|^2 over K batches of n_i / K rows (7). The paper
-does not say K and partitions the rows; as in the authors' later code K may be 2.5, and batches are floor(K) random subsets.
-Gradients are taken of the model as it is used (no dropout, BatchNorm by its running statistics), so that they are sums over
-rows. With fewer streams than clients, k-means groups the rows of W, and a group shares the model of its centroid row.
+theta_j' is what client j reaches from theta_j. W is found once, in a round before training: g_i is
+the gradient of client i's mean loss at the common random start, sigma_i^2 the mean of |g_i^(k) -
+g_i|^2 over K batches of n_i / K rows (7). The paper does not say K and partitions the rows; as in
+the authors' later code K may be 2.5, and batches are floor(K) random subsets. Gradients are taken
+of the model as it is used (no dropout, BatchNorm by its running statistics), so that they are sums
+over rows. With fewer streams than clients, k-means groups the rows of W, and a group shares the
+model of its centroid row.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +26,8 @@ from coterie.core.method import Exchange, Facts, Method, Pass, Plan, Stage, Trai
 from coterie.core.model import Model
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, Vector, flat, mean, pick, stack, tree, zeros
+from coterie.core.values import MANY, Range
+from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 NOTES = {
@@ -32,10 +38,11 @@ STREAMS = {"streams": Note("streams", Kind.GROUPS)}
 
 
 class Server(NamedTuple):
-    """The models in the air and how they are mixed; a single one, mixed as FedAvg does, until similarities are known."""
+    """The models in the air and how they are mixed; a single one, mixed as FedAvg does, until
+    similarities are known."""
 
-    models: Point  # [k, ...], one a stream
-    stream: Tensor  # [N], which one a client listens to
+    models: Point  # [k, ...], one per stream
+    stream: Tensor  # [N], which one per client listens to
     mix: Tensor  # [k, N], a stream's weights on the clients; rows sum to 1
     weights: Tensor  # [N, N], W
     sigma: Tensor  # [N], 0 where not known
@@ -60,7 +67,8 @@ class Upload(NamedTuple):
 
 
 def collaboration(g: Tensor, variance: Tensor, n: Tensor) -> Tensor:
-    """W of (6) from gradients [m, d], sigma^2 [m] and sizes [m]; a sigma of 0 counts as the smallest other one."""
+    """W of (6) from gradients [m, d], sigma^2 [m] and sizes [m]; a sigma of 0 counts as the
+    smallest other one."""
     g, sigma = g.double(), variance.double().sqrt()
     known = sigma[sigma > 0]
     sigma = torch.where(sigma > 0, sigma, known.min() if len(known) else torch.finfo(sigma.dtype).eps)
@@ -89,27 +97,41 @@ def group_rows(weights: Tensor, streams: int, rng: np.random.Generator) -> tuple
     return group, (member / member.sum(1, keepdim=True)) @ weights
 
 
-def ucfl(model: Model, train: Train, batches: float = 2.5, streams: int = 0) -> tuple[Stage, ...]:
-    """A mixture of all clients' models for each client, weighted by the likeness of their gradients.
+@method()
+def ucfl(
+    model: Model,
+    train: Train,
+    batches: Annotated[float, Range(1, 10_000, low_open=True)] = 2.5,
+    streams: Annotated[int, Range(-1, MANY)] = 0,
+) -> tuple[Stage, ...]:
+    """A mixture of all clients' models for each client, weighted by the likeness of their
+    gradients.
 
-    batches: K of (7); identical distributions weigh a peer exp(-1 / (K - 1)) of oneself, so a larger K shares more.
-    streams: how many models are broadcast; 0: one a client, -1: as many as the silhouette score prefers.
+    batches: K of (7); identical distributions weigh a peer exp(-1 / (K - 1)) of oneself, so a
+    larger K shares more. streams: how many models are broadcast; 0: one per client, -1: as many as
+    the silhouette score prefers.
     """
-    if batches <= 1:
-        raise BadInput(f"batches = {batches:g}: sigma is estimated on batches of n / K rows, give a K above 1 (2, 2.5, 5 or 10)")
-    if streams < -1:
-        raise BadInput(f"streams = {streams}: give a number of models, 0 for one a client or -1 to let the silhouette choose")
 
     def init(rng: np.random.Generator, facts: Facts) -> Server:
         if streams > facts.clients:
-            raise BadInput(f"streams = {streams}, but there are {facts.clients} clients: lower it, or give 0 for one a client")
+            raise BadInput(
+                f"ucfl.streams = {streams}, but there are {facts.clients} clients: lower it, or give 0 for one per client"
+            )
         n = facts.sizes if train.weighting == "size" else torch.ones_like(facts.sizes)
         row = n / n.sum()
         everyone = torch.zeros(facts.clients, dtype=torch.int64)
-        return Server(stack([model.init(rng)]), everyone, row[None], row.repeat(facts.clients, 1), torch.zeros_like(n), n)
+        return Server(
+            stack([model.init(rng)]),
+            everyone,
+            row[None],
+            row.repeat(facts.clients, 1),
+            torch.zeros_like(n),
+            n,
+        )
 
     def send(server: Server, i, rng):
-        return pick(server.models, int(server.stream[i]))  # a view: members of a stream hear one broadcast
+        # a view: members of a stream hear one broadcast
+        return pick(server.models, int(server.stream[i]))
 
     # Before training: gradients and their spread at the common start
 
@@ -135,7 +157,8 @@ def ucfl(model: Model, train: Train, batches: float = 2.5, streams: int = 0) -> 
 
     def compare(server: Server, replies, rng):
         ids, n = replies.ids, server.sizes
-        weights = server.weights.clone()  # who did not answer keeps FedAvg's row, and is in nobody else's
+        # who did not answer keeps FedAvg's row, and is in nobody else's
+        weights = server.weights.clone()
         weights[ids] = 0
         weights[ids[:, None], ids] = collaboration(flat(replies.upload.g), replies.upload.variance, n[ids]).to(n.dtype)
         stream, mix = group_rows(weights, streams, rng)
@@ -144,13 +167,15 @@ def ucfl(model: Model, train: Train, batches: float = 2.5, streams: int = 0) -> 
         return Server(models, stream, mix, weights, sigma, n)
 
     def receive(server: Server, replies, rng):
-        heard = server.stream[replies.ids].unique()  # a stream nobody of whom was active keeps its model
+        # a stream nobody of whom was active keeps its model
+        heard = server.stream[replies.ids].unique()
         rows = server.mix[heard][:, replies.ids]
         fresh = mean(replies.upload, rows / rows.sum(1, keepdim=True))
         return server._replace(models=tree(lambda old, new: old.index_copy(0, heard, new), server.models, fresh))
 
     def admit(server: Server) -> Server:
-        """A newcomer's likeness is not known: a stream of its own that is mixed as FedAvg does, nothing of it in the others."""
+        """A newcomer's likeness is not known: a stream of its own that is mixed as FedAvg does,
+        nothing of it in the others."""
         n, k = server.sizes, len(server.mix)
         sizes = torch.cat([n, n.mean()[None]])
         row = (sizes / sizes.sum())[None]

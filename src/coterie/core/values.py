@@ -1,0 +1,188 @@
+"""Values of options: how a type, a choice and a range are declared, read and checked, in this one
+place.
+
+An option says all of it in its annotation, as in `lam: NonNegative = 1.0` or
+`soft: Literal["kl", "ce"] = "kl"`; whatever comes from text, TOML or Python passes through
+`coerce`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import types
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from coterie.core.errors import BadInput
+
+Known = dict[str, tuple[Any, Any]]  # {option: (type, default)}
+
+
+class Range(NamedTuple):
+    """The numbers that an option takes; an open end is not one of them."""
+
+    low: float
+    high: float
+    low_open: bool = False
+    high_open: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Whether a number is inside; NaN never is."""
+        above = value > self.low if self.low_open else value >= self.low
+        return above and (value < self.high if self.high_open else value <= self.high)
+
+    def __str__(self) -> str:
+        low, high = f"{self.low:,.12g}", f"{self.high:,.12g}"
+        if self.low_open:
+            return (
+                f"above {low} and below {high}" if self.high_open else f"above {low}, up to {high}"
+            )
+        return f"from {low} to below {high}" if self.high_open else f"from {low} to {high}"
+
+
+MANY = 1_000_000  # more of anything than a run can count through
+Count = Annotated[int, Range(1, MANY)]
+Whole = Annotated[int, Range(0, MANY)]
+Positive = Annotated[float, Range(0, 1e6, low_open=True)]
+NonNegative = Annotated[float, Range(0, 1e6)]
+Share = Annotated[float, Range(0, 1)]
+PositiveShare = Annotated[float, Range(0, 1, low_open=True)]
+InnerShare = Annotated[float, Range(0, 1, low_open=True, high_open=True)]
+BelowOne = Annotated[float, Range(0, 1, high_open=True)]
+
+
+@cache
+def declared(function: Callable[..., Any]) -> Known:
+    """Options of a builder: those of its parameters that have a default, the others are the
+    caller's.
+
+    A parameter without an annotation has the type of its default.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    parameters = inspect.signature(function).parameters.items()
+    return {
+        name: (hints.get(name, type(p.default)), p.default)
+        for name, p in parameters
+        if p.default is not p.empty
+    }
+
+
+def coerce(kind: Any, value: Any, word: str, default: Any = None) -> Any:
+    """A value of the wanted type and range from text, TOML or Python; one clear line if it is "
+    "none."""
+    try:
+        return _coerced(kind, value)
+    except (ValueError, TypeError, OverflowError):
+        given = "has no value" if value is True or value is None else f"= {value!r}"
+        such = (
+            f", such as {_shown(default)}"
+            if default not in (None, "", ())
+            and kind is not bool
+            and get_origin(kind) is not Literal
+            else ""
+        )
+        raise BadInput(f"{word} {given}: give {described(kind)}{such}") from None
+
+
+def finite(value: Any) -> bool:
+    """Whether a value, or every number of a list, is not infinite and not NaN."""
+    if isinstance(value, tuple | list):
+        return all(finite(item) for item in value)
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return ",".join(f"{v:g}" if isinstance(v, float) else str(v) for v in value)
+    return str(value)
+
+
+def _coerced(kind: Any, value: Any) -> Any:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        found = _coerced(inner[0], value)
+        if not all(limit.holds(found) for limit in inner[1:] if isinstance(limit, Range)):
+            raise ValueError
+        return found
+    if origin in (Union, types.UnionType):
+        return _either(inner, value)
+    if origin is Literal:
+        value = {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
+        if value not in inner:
+            raise ValueError
+        return value
+    if origin in (tuple, list, Sequence):
+        return (list if origin is list else tuple)(
+            _coerced(inner[0], i) for i in _items(inner[0], value)
+        )
+    if kind is bool:
+        known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if str(value).lower() not in known:
+            raise ValueError
+        return known[str(value).lower()]
+    if isinstance(value, bool | Mapping) or value is None:
+        raise TypeError
+    if kind is int:
+        if isinstance(value, float) and value != int(value):
+            raise ValueError
+        return int(value)
+    if kind is float:
+        if (number := float(value)) != number:  # NaN is never meant
+            raise ValueError
+        return number
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _items(kind: Any, value: Any) -> list[Any]:
+    """The items of a list, of a text with commas, or of the one number that is given for a list of
+    numbers."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    if (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and _plain(kind) in (int, float)
+    ):
+        return [value]
+    return list(value)
+
+
+def _plain(kind: Any) -> Any:
+    """The type without its range."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def _either(kinds: tuple[Any, ...], value: Any) -> Any:
+    if type(None) in kinds and (
+        value is None or value == "" or (value == "none" and str not in kinds)
+    ):
+        return None  # "none" is a word where words are meant, as in scale = "none"
+    for kind in sorted(kinds, key=lambda k: k is str):
+        if kind is not type(None):
+            try:
+                return _coerced(kind, value)
+            except (ValueError, TypeError, OverflowError):
+                pass
+    raise ValueError
+
+
+def described(kind: Any) -> str:
+    """What a value of this type is called, with its choices or its range."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return " ".join(
+            [described(inner[0]), *(str(limit) for limit in inner[1:] if isinstance(limit, Range))]
+        )
+    if origin is Literal:
+        return f"{', '.join(map(str, inner[:-1]))} or {inner[-1]}" if inner[1:] else str(inner[0])
+    if origin in (Union, types.UnionType):
+        return " or ".join("none" if k is type(None) else described(k) for k in inner)
+    if origin in (tuple, list, Sequence):
+        limits = get_args(inner[0])[1:] if get_origin(inner[0]) is Annotated else ()
+        many = f"{described(_plain(inner[0])).removeprefix('a ')}s"
+        return ", each ".join([f"{many} separated by commas", *map(str, limits)])
+    return {int: "a whole number", float: "a number", bool: "yes or no", str: "a word"}.get(
+        kind, str(kind)
+    )

@@ -1,0 +1,135 @@
+"""How a builder declares what it takes: options in its annotations, words of `[train]` here.
+
+`@method()` checks both whenever the builder is called, from an experiment or from Python.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+from coterie.core.errors import BadInput, nearest
+from coterie.core.method import Train
+from coterie.core.model import Model
+from coterie.core.values import coerce, declared, described, finite
+
+Builder = Callable[..., Any]  # (model, train, **options) -> Method, or its stages
+When = tuple[str, Any]  # an option and the value it must have
+Unused = Mapping[str, When | None]  # words of [train]; None: never used
+
+
+def method(without: tuple[str, ...] = (), only: Mapping[str, When] | None = None, name: str = "") -> Callable[[Builder], Builder]:
+    """A builder that refuses what it cannot use, under `name` (its own, if none is given).
+
+    without: words of `[train]` that the method does not use. only: words that it uses only if an
+    option has a certain value, as in {"steps": ("l_base", 0)}.
+    """
+
+    def decorate(builder: Builder) -> Builder:
+        label = name or builder.__name__.replace("_", "-")
+
+        @wraps(builder)
+        def build(model: Model, train: Train, *values: Any, **options: Any) -> Any:
+            given = dict(zip(declared(builder), values, strict=False)) | options
+            checked = check_options(label, builder, given)
+            check_train(label, build, train, checked)
+            return builder(model, train, **checked)
+
+        vars(build)["unused"] = {**unused(builder), **dict.fromkeys(without), **(only or {})}
+        return build
+
+    return decorate
+
+
+def unused(builder: Builder) -> Unused:
+    """The words of `[train]` that a builder does not use, or only sometimes; {} for one that says
+    nothing."""
+    return getattr(builder, "unused", {})
+
+
+def check_options(name: str, builder: Builder, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as values of their declared types; refuses unknown ones and those out of "
+    "range."""
+    known, checked = declared(builder), {}
+    for option, value in options.items():
+        if option not in known:
+            raise BadInput(f"{name} has no option '{option}'{nearest(option, known) if known else ''}")
+        kind, default = known[option]
+        checked[option] = coerce(kind, value, f"{name}.{option}", default)
+        if not finite(checked[option]):
+            raise BadInput(f"{name}.{option} = {value}: give {described(kind)} that is finite")
+    return checked
+
+
+def check_train(name: str, builder: Builder, train: Train, options: Mapping[str, Any]) -> None:
+    """Refuse a word of `[train]` that would change nothing, unless it has its default."""
+    for word, when in unused(builder).items():
+        value = getattr(train, word)
+        if value == Train._field_defaults[word]:
+            continue
+        if when is None:
+            raise BadInput(
+                f"{name} does not use {word} = {value}: leave out --{word}, or choose a method that uses it, such as fedavg"
+            )
+        option, needed = when
+        if options.get(option, declared(builder)[option][1]) != needed:
+            way = {True: "yes", False: "no"}.get(needed, needed) if isinstance(needed, bool) else needed
+            raise BadInput(
+                f"{name} uses {word} = {value} only with {option} = {way}: leave out --{word}, or give --{option} {way}"
+            )
+
+
+def variant(base: Builder, name: str, about: str, without: tuple[str, ...] = (), **fixed: Any) -> Builder:
+    """A method that is another one with some options fixed; those in `without` keep their defaults.
+
+    It has the other options of `base`, and stands in the same file.
+    """
+    # the variant is checked under its own name
+    gone, inner = {*fixed, *without}, inspect.unwrap(base)
+
+    def build(model: Model, train: Train, **options: Any) -> Any:
+        return inner(model, train, **fixed, **options)
+
+    parameters = inspect.signature(base).parameters
+    _describe(build, base, {k: p for k, p in parameters.items() if k not in gone})
+    build.__name__, build.__doc__ = name, about
+    vars(build)["unused"] = unused(base)
+    return method()(build)
+
+
+def extends(base: Builder) -> Callable[[Builder], Builder]:
+    """For a builder with `**options`: they are those of `base`, after its own."""
+
+    def decorate(builder: Builder) -> Builder:
+        own = {k: p for k, p in inspect.signature(builder).parameters.items() if p.kind is not p.VAR_KEYWORD}
+
+        @wraps(builder)
+        def build(model: Model, train: Train, **options: Any) -> Any:
+            return builder(model, train, **options)
+
+        _describe(
+            build,
+            builder,
+            own | {k: p for k, p in inspect.signature(base).parameters.items() if k not in own},
+            base,
+        )
+        vars(build)["unused"] = unused(base)
+        return build
+
+    return decorate
+
+
+def _describe(
+    build: Any,
+    source: Builder,
+    parameters: Mapping[str, inspect.Parameter],
+    base: Builder | None = None,
+) -> None:
+    """Give a builder the signature, annotations and place of what it stands for."""
+    hints = {k: kind for b in (base, source) if b for k, (kind, _) in declared(b).items()}
+    build.__signature__ = inspect.Signature(list(parameters.values()))
+    build.__annotations__ = {k: hints[k] for k in parameters if k in hints}
+    build.__module__ = source.__module__
+    vars(build).pop("__wrapped__", None)

@@ -1,0 +1,148 @@
+"""Stage 1 of PersFL: FedAvg whose clients keep the best global model they have seen as their
+teacher.
+
+See `persfl` for the paper and the readings taken.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from coterie.core.method import Batch, Exchange, Method, Pass, Plan, Train, Tree
+from coterie.core.model import Descent, Model, sgd
+from coterie.core.notes import Kind, Note
+from coterie.core.point import Point, mean, pick, tree
+
+VALIDATION = Plan(part="validation", shuffle=False)
+NOTES = {
+    "teacher_round": Note(
+        "round of the teacher",
+        Kind.FINAL,
+        meaning="The round whose global model did best on a client's validation rows and became its teacher.",
+    ),
+    "lambda": Note("chosen lambda", Kind.FINAL, meaning="The weight of the teacher, chosen on validation rows."),
+    "T": Note("chosen temperature T", Kind.FINAL, meaning="The temperature of the teacher, chosen on validation rows."),
+    "grid_accuracy": Note(
+        "validation accuracy of the students",
+        Kind.GRID,
+        "%",
+        meaning="Of the student that each pair trains. lambda is the weight of the teacher, T its "
+        "temperature; without a teacher (lambda 0) T does not matter.",
+    ),
+    "teacher": Note("the teacher, before distillation", Kind.VIEW),
+}
+
+
+class Models(NamedTuple):
+    """The server's state and its payload: the last global model, or G_1 .. G_E where all are "
+    "kept."""
+
+    stack: Point  # [m, ...]
+    round: Tensor  # of the last of them; 0: the random start
+
+    @property
+    def last(self) -> Point:
+        return pick(self.stack, -1)
+
+
+class Teacher(NamedTuple):
+    """The best global model a client has seen, its state in stage 1; round 0: none yet."""
+
+    w: Point
+    loss: Tensor  # on the validation part
+    round: Tensor
+
+    def or_else(self, other: Point) -> Point:
+        return choose(self.round > 0, self.w, other)
+
+
+class Tally(NamedTuple):
+    """Sums over validation rows, for each of several models."""
+
+    loss: Tensor  # [m]
+    right: Tensor  # [m]
+    rows: Tensor  # [m]
+
+
+class Search(NamedTuple):
+    """Carry of stage 1: the model FedAvg trains, and the received one on trial."""
+
+    descent: Descent
+    models: Models
+    trial: Tally
+
+
+def choose(condition: Tensor, new: Tree, old: Tree) -> Tree:
+    return tree(lambda a, b: torch.where(condition, a, b), new, old)
+
+
+def take(stacked: Tree, k: Tensor) -> Tree:
+    """Row k of a stack, k a tensor."""
+    return tree(lambda a: a.index_select(0, k.reshape(1)).squeeze(0), stacked)
+
+
+def repeat(w: Point, times: int) -> Point:
+    return tree(lambda a: a.unsqueeze(0).repeat(times, *(1,) * a.dim()), w)
+
+
+def empty(models: int) -> Tally:
+    return Tally(torch.zeros(models), torch.zeros(models), torch.zeros(models))
+
+
+def count(model: Model, models: Point, tally: Tally, batch: Batch) -> Tally:
+    """A batch of validation rows more."""
+    loss, right = vmap(lambda w: model.measure(w, batch))(models)
+    return Tally(tally.loss + loss, tally.right + right, tally.rows + batch.mask.sum())
+
+
+def adopt(teacher: Teacher, models: Models, trial: Tally, last: bool = False) -> Teacher:
+    """The first model of lowest loss if it beats the teacher (4.1); `last`: the last model whatever
+    its loss."""
+    losses = trial.loss / trial.rows
+    losses = torch.where(losses.isnan(), math.inf, losses)
+    m = len(losses)
+    k = torch.tensor(m - 1) if last else losses.argmin()
+    new = Teacher(take(models.stack, k), take(losses, k), models.round - (m - 1) + k)
+    return choose((new.round > 0) & ((new.loss < teacher.loss) | last), new, teacher)
+
+
+def find_teacher(model: Model, train: Train, last: bool, keep_models: bool) -> Method:
+    """Stage 1: FedAvg whose clients validate what they receive."""
+    begin, step = sgd(model, train)
+
+    def receive(server: Models, replies, rng):
+        new = repeat(mean(replies.upload, train.weights(replies)), 1)
+        if keep_models and server.round > 0:
+            new = tree(lambda a, b: torch.cat([a, b]), server.stack, new)
+        return Models(new, server.round + 1)
+
+    return Method(
+        init=lambda rng, facts: Models(repeat(model.init(rng), 1), torch.tensor(0)),
+        join=lambda models, rng: Teacher(models.last, torch.tensor(math.inf), torch.tensor(0)),
+        round=(
+            Exchange(
+                send=lambda server, i, rng: Models(pick(server.stack, slice(-1, None)), server.round),
+                start=lambda state, models: Search(begin(models.last), models, empty(1)),
+                passes=(
+                    Pass(lambda c, batch: c._replace(descent=step(c.descent, batch)), train.plan()),
+                    Pass(
+                        lambda c, batch: c._replace(trial=count(model, c.models.stack, c.trial, batch)),
+                        VALIDATION,
+                    ),
+                ),
+                finish=lambda c, state, models: (adopt(state, models, c.trial, last), c.descent.w),
+                receive=receive,
+            ),
+        ),
+        personal=lambda state, models: models.last if last else state.or_else(models.last),
+        views={
+            "global": lambda state, models: models.last,
+            "teacher": lambda state, models: state.or_else(models.last),
+        },
+        client_notes=lambda state: {"teacher_round": state.round},
+        describes=NOTES,
+        needs=frozenset({"validation"}),
+    )
