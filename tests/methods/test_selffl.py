@@ -13,19 +13,8 @@ from coterie.core.model import Model
 from coterie.core.point import Point, flat, stack
 from coterie.methods import uncertainty as law
 from coterie.methods.fedavg import fedavg
-from coterie.methods.selffl import (
-    CAP,
-    CURVED,
-    FLOOR,
-    HISTORY,
-    NONE,
-    SETTLED,
-    Payload,
-    State,
-    Upload,
-    fresh,
-    selffl,
-)
+from coterie.methods.selffl import Payload, State, Upload, fresh, selffl
+from coterie.methods.selffl_steps import CAP, CURVED, FLOOR, HISTORY, NONE, SETTLED
 from coterie.networks.nets import build as net
 from coterie.results.table import EVERYONE
 from helpers.federations import SEQUENTIAL, TRAIN, float64, personal, play, tiny, tiny_model
@@ -124,7 +113,7 @@ def test_variances_are_those_of_the_models_that_travelled():
             for i in range(5):
                 models = stack([Point({k: a[i] for k, a in r.upload.theta.params.items()}) for r in rounds[:count]])
                 assert float(rounds[count - 1].upload.var[i]) == pytest.approx(spread(models), rel=1e-9)
-        assert float(loop.position.server.s0sq) == pytest.approx(spread(rounds[-1].upload.theta), rel=1e-9)
+        assert float(loop.position.server.s0sq) == pytest.approx(5 * spread(rounds[-1].upload.theta), rel=1e-9)
 
 
 def test_buffers_enter_no_variance():
@@ -259,7 +248,7 @@ def test_server_weighs_by_both_variances():
     model, trip, server = _server()
     replies = _replies(model, [0, 1, 2, 3], [1.0, 2.0, 3.0, 40.0])
     after = trip.receive(server, replies, None)
-    s0sq = spread(replies.upload.theta)
+    s0sq = 4 * spread(replies.upload.theta)  # the trace of the sum of outer products
     assert float(after.s0sq) == pytest.approx(s0sq, rel=1e-5)
     w = [1 / (s0sq + v) for v in (1.0, 2.0, 3.0, 40.0)]
     _same(after.theta, _mixed(replies.upload.theta, w))
@@ -271,7 +260,7 @@ def test_median_stands_for_clients_without_history():
     model, trip, server = _server()
     replies = _replies(model, [0, 1, 2, 3], [1.0, 3.0, 40.0, -1.0])
     after = trip.receive(server, replies, None)
-    s0sq = spread(replies.upload.theta)
+    s0sq = 4 * spread(replies.upload.theta)
     w = [1 / (s0sq + v) for v in (1.0, 3.0, 40.0, 3.0)]
     _same(after.theta, _mixed(replies.upload.theta, w))
     assert float(after.others[0]) == pytest.approx(sum(w[1:]), rel=1e-5)
@@ -299,8 +288,37 @@ def test_one_active_client_keeps_the_old_spread():
     _same(after.theta, model.start(17).params)
 
 
-def test_sums_run_over_all_clients_ever_seen():
+def test_sums_run_over_the_clients_active_in_the_last_round():
     model, trip, server = _server(rate=0.5, smooth=False)
+    after = trip.receive(server, _replies(model, [0, 1], [1.0, 2.0]), None)
+    assert float(after.others[0]) == pytest.approx(1 / (float(after.s0sq) + 2), rel=1e-5)
+    after = trip.receive(after, _replies(model, [1, 2], [4.0, 3.0]), None)
+    s0sq = float(after.s0sq)
+    assert float(after.others[0]) == pytest.approx(sum(1 / (s0sq + v) for v in (4, 3)), rel=1e-5)
+    assert float(after.others[1]) == pytest.approx(1 / (s0sq + 3), rel=1e-5)
+
+
+def test_the_spread_is_a_sum_or_a_mean_of_squared_distances():
+    model, trip, server = _server()
+    replies = _replies(model, [0, 1, 2, 3], [1.0] * 4)
+    summed = trip.receive(server, replies, None).s0sq
+    averaged = _server(spread="mean")[1].receive(server, replies, None).s0sq
+    assert float(averaged) == pytest.approx(spread(replies.upload.theta), rel=1e-5)
+    assert float(summed) == pytest.approx(4 * float(averaged), rel=1e-5)
+
+
+def test_summed_spread_over_active_clients_is_nearly_the_bayes_weight():
+    """S_-m is then about 1 / (variance between clients), as in the exact estimate of theta_m."""
+    rng = np.random.default_rng(0)
+    variance, s2 = 0.5, rng.uniform(0.01, 0.02, 100)
+    trusted = law.trust(100 * variance, law.without(law.weights(100 * variance, s2)))
+    exact = law.trust(variance, law.without(law.weights(variance, s2)), "exact")
+    np.testing.assert_allclose(trusted, exact, rtol=0.02)
+    assert law.trust(variance, law.without(law.weights(variance, s2))).min() > 90 * exact.max()
+
+
+def test_sums_may_run_over_all_clients_ever_seen():
+    model, trip, server = _server(rate=0.5, smooth=False, others="seen")
     after = trip.receive(server, _replies(model, [0, 1], [1.0, 2.0]), None)
     assert float(after.others[0]) == pytest.approx(1 / (float(after.s0sq) + 2), rel=1e-5)  # clients 2 and 3 are unknown
     assert float(after.others[3]) == pytest.approx(sum(1 / (float(after.s0sq) + v) for v in (1, 2)), rel=1e-5)
@@ -323,7 +341,7 @@ def test_cluster_version_aggregates_the_newest_model_of_everybody_seen():
     first, second = _replies(model, [0, 1], [1.0, 2.0]), _replies(model, [1, 3], [5.0, 3.0], seeds=[8, 9])
     after = trip.receive(trip.receive(server, first, None), second, None)
     kept = stack([model.start(10), model.start(18), model.start(19)])  # client 2 was never active
-    s0sq = spread(kept)
+    s0sq = 3 * spread(kept)
     assert float(after.s0sq) == pytest.approx(s0sq, rel=1e-5)
     _same(after.theta, _mixed(kept, [1 / (s0sq + v) for v in (1.0, 5.0, 3.0)]))
     sized = _server(rate=0.5, cluster=True, weigh=False)
@@ -358,7 +376,7 @@ def test_augmented_version_measures_converged_models_and_averages_the_others():
         for i in range(5):
             optima = stack([Point({k: a[i] for k, a in r.upload.optimum.params.items()}) for r in rounds])
             assert float(rounds[-1].upload.var[i]) == pytest.approx(spread(optima), rel=1e-9)
-        assert float(loop.position.server.s0sq) == pytest.approx(spread(rounds[-1].upload.optimum), rel=1e-9)
+        assert float(loop.position.server.s0sq) == pytest.approx(5 * spread(rounds[-1].upload.optimum), rel=1e-9)
         assert spread(rounds[-1].upload.optimum) != pytest.approx(spread(rounds[-1].upload.theta), rel=1e-3)
         own = personal(loop)
         for i in range(5):
@@ -479,9 +497,11 @@ def test_example_prints_the_papers_comparison(capsys):
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"units": "per_sampl"}, "did you mean 'per_sample'"),
+        ({"units": "per_sampl"}, "units = 'per_sampl': give per_sample"),
         ({"steps_rule": "x"}, "formula"),
-        ({"fl_weight": "exakt"}, "did you mean 'exact'"),
+        ({"others": "all"}, "active or seen"),
+        ({"spread": "median"}, "sum or mean"),
+        ({"fl_weight": "exakt"}, "fl_weight = 'exakt': give paper or exact"),
         ({"l_max": 0}, "l_max = 0"),
         ({"l_base": -1}, "l_base = -1"),
         ({"warm": -2}, "warm = -2"),

@@ -10,7 +10,7 @@ Arrays hold one client an entry of the last axis; leading axes (repeats) are fre
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -19,7 +19,9 @@ from coterie.core.point import Vector
 
 Array = Any  # a numpy array or a number
 
-FL_WEIGHTS = ("paper", "exact")
+FlWeight = Literal["paper", "exact"]
+Spread = Literal["sum", "mean"]
+FL_WEIGHTS: tuple[FlWeight, ...] = ("paper", "exact")
 
 
 def weights(s0sq: Array, s2: Array) -> Array:
@@ -47,7 +49,7 @@ def start(z: np.ndarray, s0sq: Array, s2: np.ndarray) -> np.ndarray:
     return without(w * z) / without(w)
 
 
-def trust(s0sq: Array, rest: Array, fl_weight: str = "paper") -> Array:
+def trust(s0sq: Array, rest: Array, fl_weight: FlWeight = "paper") -> Array:
     """The precision with which the others' mean, of weight S_-m, speaks of theta_m.
 
     "paper": S_-m, as if theta_m were theta_0 (3). "exact": 1 / (s0^2 + 1 / S_-m), the Bayes estimate under (1), for theta_m
@@ -76,16 +78,23 @@ def descend(theta: Array, z: Array, h: Array, count: Array) -> Array:
     return z + (1 - h) ** count * (theta - z)
 
 
-def fl_optimum(z: np.ndarray, s0sq: Array, s2: np.ndarray, fl_weight: str = "paper") -> np.ndarray:
+def fl_optimum(
+    z: np.ndarray, s0sq: Array, s2: np.ndarray, fl_weight: FlWeight = "paper"
+) -> np.ndarray:
     """theta_m^FL (3), the posterior mean of theta_m given everybody's data."""
     rest = without(weights(s0sq, s2))
     r = share(s2, trust(s0sq, rest, fl_weight))
     return (1 - r) * z + r * start(z, s0sq, s2)
 
 
-def spread(rows: Array) -> Array:
-    """s0^2 (14): the variance of models [m, d] around their mean, summed over coordinates."""
-    return ((rows - rows.mean(0)) ** 2).sum(1).mean()
+def spread(rows: Array, kind: Spread = "mean") -> Array:
+    """s0^2 (14): squared distances of models [m, d] from their mean, summed over coordinates.
+
+    "mean": the empirical variance, their mean over the models. "sum": the trace of the sum of outer
+    products, as Section 3.2 of the paper defines "empirical variance" for vectors.
+    """
+    distances = ((rows - rows.mean(0)) ** 2).sum(1)
+    return distances.sum() if kind == "sum" else distances.mean()
 
 
 def online(t: Tensor, mean: Vector, var: Tensor, x: Vector) -> tuple[Vector, Tensor]:
