@@ -15,7 +15,6 @@ from coterie.core.model import Model
 from coterie.core.point import Point, pick
 from coterie.engines.base import Moment
 from coterie.engines.local import choose
-from coterie.engines.local.steps import Stepper
 from coterie.methods.persfl import SOFT
 from coterie.methods.registry import METHODS
 from coterie.methods.students import Best, better, winner

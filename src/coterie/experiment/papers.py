@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from coterie.core.errors import BadInput, nearest
+from coterie.core.values import coerce
 from coterie.experiment.config import read_toml
 from coterie.experiment.recipes import config_path
-from coterie.experiment.values import coerce
 
 PAPERS = Path(__file__).parents[1] / "papers"
 METRICS = {

@@ -32,6 +32,7 @@ from torch import Tensor
 from coterie.core.errors import BadInput
 from coterie.core.method import Exchange, Facts, Method, Pass, Stage, Train
 from coterie.core.model import Descent, Model, sgd
+from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, Vector, blend, flat, mean, pick, tree, zeros
 from coterie.core.values import Count, NonNegative, Whole
 from coterie.methods import selffl_steps as law_of_steps
@@ -41,6 +42,7 @@ from coterie.methods.fedavg import Global, fedavg
 from coterie.methods.selffl_steps import EPS, Choice, Rule, StepsRule, Units
 
 Others = Literal["active", "seen"]
+SIGMA0 = Note("uncertainty between clients, sigma_0^2", Kind.SERVER, log=True)
 
 
 class Server(NamedTuple):
@@ -285,6 +287,7 @@ def selffl(
         admit=lambda server: admit(server, others),
         notes=lambda server: {"sigma0": server.s0sq},
         client_notes=lambda state: law_of_steps.notes(state.choice, state.var, state.t, rule),
+        describes={"sigma0": SIGMA0, **law_of_steps.NOTES},
     )
     if not warm:
         return own

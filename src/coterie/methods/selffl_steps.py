@@ -12,10 +12,36 @@ import torch
 from torch import Tensor
 
 from coterie.core.method import Train
+from coterie.core.notes import Kind, Note
 from coterie.methods import uncertainty as law
 
 EPS = 1e-12  # a variance is never smaller
 NONE, HISTORY, CURVED, SETTLED, FLOOR, CAP = range(6)  # the guard that chose l
+
+NOTES = {
+    "sigma2": Note(
+        "uncertainty of a client, sigma_m^2",
+        Kind.COURSE,
+        meaning="The variance of a client's own models over its rounds, summed over parameters.",
+        log=True,
+    ),
+    "steps_taken": Note("local steps", Kind.COURSE, meaning="l, rounded and within its limits."),
+    "raw_steps": Note(
+        "local steps before limits",
+        Kind.COURSE,
+        meaning="The l that solves equation (8), before it is rounded and cut.",
+        log=True,
+    ),
+    "r": Note("share of the way left, r", Kind.COURSE, meaning="1 - 1 / GAIN of equation (8)."),
+    "h": Note("share covered by one step, h", Kind.COURSE, log=True),
+    "capped": Note("clients at the largest number of steps", Kind.SHARE),
+    "guard": Note(
+        "rule that chose the steps",
+        Kind.FINAL,
+        meaning="0 equation (8), 1 no history, 2 one step overshoots, 3 nothing to personalize, "
+        "4 at least one step, 5 at most l_max.",
+    ),
+}
 
 Units = Literal["per_sample", "plain", "per_batch"]
 StepsRule = Literal["formula", "fraction"]
