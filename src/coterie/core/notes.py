@@ -1,4 +1,4 @@
-"""What methods write down while they run, and what it means: a method declares its notes once, and reports draw by kind."""
+"""What methods note while they run, and what it means: declared once, drawn by kind."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Kind(StrEnum):
     """What a note holds, which decides how it is drawn; N is the number of clients."""
 
     MATRIX = "matrix"  # server, [N, N]: row i says from whom client i learns, and how much
-    GROUPS = "groups"  # server [N] or client: clients with one number share a model; below 0: in no group yet
+    GROUPS = "groups"  # server [N] or client: clients of one number share a model; -1: none yet
     VECTORS = "vectors"  # server, [N, d]: what the server holds of each client
-    COURSE = "course"  # server [N] or client: one number per client, as a mean over clients by round
+    COURSE = "course"  # server [N] or client: one number per client, as a mean by round
     SHARE = "share"  # server [N] or client: yes or no, as a share of the clients by round
     FINAL = "final"  # server [N] or client: one number per client, the latest, client by client
     SERVER = "server"  # server: one number by round
@@ -46,7 +46,9 @@ DIMENSIONS = {Kind.MATRIX: 2, Kind.VECTORS: 2, Kind.SERVER: 0}  # of a server's 
 def stem(written: str) -> str:
     """The name under which a pair or a cell of a grid is declared."""
     cell = CELL.fullmatch(written)
-    return cell[1] if cell else next((written.removesuffix(end) for end in ENDS if written.endswith(end)), written)
+    if cell:
+        return cell[1]
+    return next((written.removesuffix(end) for end in ENDS if written.endswith(end)), written)
 
 
 def declared(written: str, describes: Mapping[str, Note]) -> Note | None:
@@ -58,17 +60,20 @@ def declared(written: str, describes: Mapping[str, Note]) -> Note | None:
     return joined if joined and stem(written) != written and joined.kind is whole else None
 
 
-def check_server_notes(notes: Mapping[str, Any], describes: Mapping[str, Note], clients: int) -> None:
-    """Refuse a note of the server that is not declared, or that is not what it is declared to be."""
+def check_server_notes(
+    notes: Mapping[str, Any], describes: Mapping[str, Note], clients: int
+) -> None:
+    """Refuse a note of the server that is not declared, or not of the declared kind."""
     for name, value in notes.items():
         note, shape = _known(name, describes), tuple(value.shape)
         wanted = DIMENSIONS.get(note.kind, 1)
         fits = len(shape) == wanted or (note.kind is Kind.PAIR and not shape)
-        fits &= note.kind is Kind.PAIR or all(n == clients for n in shape[: 2 if note.kind is Kind.MATRIX else 1])
+        of_clients = shape[: 2 if note.kind is Kind.MATRIX else 1]
+        fits &= note.kind is Kind.PAIR or all(n == clients for n in of_clients)
         if note.kind in FROM_CLIENTS or not fits:
             raise BadInput(
-                f"the server's note '{name}' has the shape {list(shape)}, which is no '{note.kind}' of {clients} clients: "
-                "see coterie.core.notes.Kind for what a kind holds"
+                f"the server's note '{name}' has the shape {list(shape)}, which is no "
+                f"'{note.kind}' of {clients} clients: see coterie.core.notes.Kind for what a kind holds"
             )
 
 
@@ -76,7 +81,10 @@ def check_client_notes(names: Iterable[str], describes: Mapping[str, Note]) -> N
     """Refuse a note of a client that is not declared, or of a kind that servers write."""
     for name in names:
         if (note := _known(name, describes)).kind in FROM_SERVER:
-            raise BadInput(f"the note '{name}' is declared as '{note.kind}', which servers write, but a client wrote it")
+            raise BadInput(
+                f"the note '{name}' is declared as '{note.kind}', which servers write, "
+                "but a client wrote it"
+            )
 
 
 def _known(name: str, describes: Mapping[str, Note]) -> Note:
@@ -95,7 +103,10 @@ def merge(several: Iterable[Mapping[str, Note]]) -> dict[str, Note]:
     for describes in several:
         for name, note in describes.items():
             if found.setdefault(name, note) != note:
-                raise BadInput(f"the note '{name}' is declared twice, and not alike: give each stage's note its own name")
+                raise BadInput(
+                    f"the note '{name}' is declared twice, and not alike: "
+                    "give each stage's note its own name"
+                )
     return found
 
 
@@ -109,6 +120,9 @@ def from_words(words: Mapping[str, Mapping[str, Any]]) -> dict[str, Note]:
     found = {}
     for name, fields in words.items():
         if fields["kind"] not in list(Kind):
-            raise BadInput(f"the note '{name}' is of the kind '{fields['kind']}', which this version does not know")
+            raise BadInput(
+                f"the note '{name}' is of the kind '{fields['kind']}', "
+                "which this version does not know"
+            )
         found[name] = Note(**{**fields, "kind": Kind(fields["kind"])})
     return found
