@@ -36,7 +36,7 @@ def test_data_that_do_not_fit_are_never_held_for_two_seeds(made, monkeypatch, tm
     store = Prepared(None, None)
     for seed in (0, 1, 0):
         store.assembly(replace(experiment(), seed=seed))
-        assert len(store._kept) == 1
+        assert len(store.kept) == 1
     assert [seed for word, seed in made if word == "gather"] == [0, 1, 0]
     monkeypatch.setattr(prepared, "ROOM", 2**30)
     first, second = (store.assembly(replace(experiment(), seed=seed)) for seed in (0, 1))

@@ -34,7 +34,7 @@ class Prepared:
 
     def __init__(self, data: Given, networks: Networks):
         self.data, self.networks = data, networks
-        self._kept: dict[int, Kept] = {}  # by the seed of the data, the last used at the end
+        self.kept: dict[int, Kept] = {}  # by the seed of the data, the last used at the end
 
     def federation(self, experiment: Experiment) -> Federation:
         """The data of an experiment."""
@@ -54,19 +54,19 @@ class Prepared:
     def _of(self, experiment: Experiment) -> Kept:
         own = experiment.data.get("seed")
         seed = experiment.seed if own is None else own
-        if seed not in self._kept:
+        if seed not in self.kept:
             if self._too_much():
-                self._kept.clear()  # before more is read, as a large data set fits no laptop twice
-            self._kept[seed] = Kept(gather(experiment, self.data), {})
-        self._kept[seed] = self._kept.pop(seed)
+                self.kept.clear()  # before more is read, as a large data set fits no laptop twice
+            self.kept[seed] = Kept(gather(experiment, self.data), {})
+        self.kept[seed] = self.kept.pop(seed)
         self._make_room()
-        return self._kept[seed]
+        return self.kept[seed]
 
     def _too_much(self) -> bool:
         """Whether another seed's data, as large as those that are kept, would not fit."""
-        sizes = [kept.bytes for kept in self._kept.values()]
+        sizes = [kept.bytes for kept in self.kept.values()]
         return sum(sizes) + max(sizes, default=0) > ROOM
 
     def _make_room(self) -> None:
-        while len(self._kept) > 1 and sum(k.bytes for k in self._kept.values()) > ROOM:
-            del self._kept[next(iter(self._kept))]
+        while len(self.kept) > 1 and sum(k.bytes for k in self.kept.values()) > ROOM:
+            del self.kept[next(iter(self.kept))]

@@ -80,7 +80,7 @@ def assemble(
     if architecture is not None:
         dealt = np.array(architecture, dtype=np.int64)
         if not len(dealt) or dealt.min() < 0 or dealt.max() >= len(models):
-            raise BadInput(f"architecture deals networks beyond the {len(models)} that are named")
+            raise BadInput(f"the experiment deals networks that it does not name: it has {len(models)}")
     assembly = Assembly(
         experiment=resolved(experiment, federation, models),
         federation=federation,

@@ -172,6 +172,9 @@ def restore(loop: Loop, folder: Path) -> None:
     """Put a run where a checkpoint says."""
     tree = load_checkpoint(folder)
     loop.position = Position(tree["stage"], tree["round"], tree["server"])
-    loop.engine.use([Settings.read(text) for text in tree["settings"]])
+    try:
+        loop.engine.use([Settings.read(str(text)) for text in tree["settings"]])
+    except ValueError:
+        raise BadInput(f"the checkpoint {folder} is of another version of coterie: delete it to begin anew") from None
     loop.engine.restore(tree["states"], tree["stage"])
     loop.table = Table.read(folder / METRICS)
