@@ -65,9 +65,9 @@ def ktpfl(
     rows.
 
     draw: public rows per round. distil_rate: 0 for the private rate. T2_scale: the distillation
-    loss times T^2. rate_c: eta_3. literal_eq7: the sum over samples of (2) and the D_n/D of (7). mix:
-    "learned", or a fixed rule on the round's predictions: "similar" (Sim-pFL), "topk" (TopK-pFL,
-    the k most similar).
+    loss times T^2. rate_c: eta_3. literal_eq7: the sum over samples of (2) and the D_n/D of (7).
+    mix: "learned", or a fixed rule on the round's predictions: "similar" (Sim-pFL), "topk"
+    (TopK-pFL, the k most similar).
     """
     rules: dict[str, Callable[[Tensor], Tensor]] = {"similar": similar, "topk": partial(topk, k=k)}
     rule = rules.get(mix)
