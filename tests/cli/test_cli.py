@@ -339,6 +339,9 @@ def test_methods_are_listed_and_one_is_told_in_full(coterie):
     assert out.startswith("PersFL. Divi: Unifying Distillation with Personalization in Federated Learning.")
     assert "distil_epochs" in out
     assert "Set one as in `coterie run persfl --distil_epochs 20`." in out
+    assert "numbers separated by commas, each from 0 to 1" in out
+    assert "kl_ts, kl_st or ce" in out
+    assert "Of [train], pfedme does not use momentum, decay." in coterie("methods", "pfedme")[1]
     assert "local has no options." in coterie("methods", "local")[1]
     assert "\n" not in paper_of("fedavg")
 

@@ -409,11 +409,21 @@ def test_everything_is_checked_before_anything_runs(tmp_path):
             "tuning chooses on validation data, and there are none",
         ),
         (["local", "persfl"], {}, {"persfl": {"lambdas": ["0.5", "7"]}}, "lambdas = '7'"),
+        (["local", "pfedme"], {"momentum": 0.9}, {}, r"^pfedme does not use momentum = 0.9: leave out --momentum, or "),
+        (["fedavg", "local"], {"weighting": "equal"}, {}, "^local does not use weighting = equal"),
+        (["pfedme"], {}, {"pfedme": {"decay": [0.0, 0.1]}}, "^pfedme does not use decay = 0.1"),
         (["local"], {"clients": 5000}, {}, "clients = 5,000, but 'digits' has 160 rows"),
     ):
         with pytest.raises(BadInput, match=message):
             compare(plan(methods, base(**words), {}, grids), [0, 1], tmp_path / "c", never, grids)
     assert not (tmp_path / "c").exists()
+
+
+def test_a_word_of_train_may_be_given_to_the_methods_that_use_it():
+    planned = plan(["pfedme", "fedavg"], base(), {"fedavg": {"momentum": 0.9}})
+    assert [e.train.momentum for e in planned.values()] == [0.0, 0.9]
+    planned = plan(["pfedme", "fedavg"], base(momentum=0.9), {"pfedme": {"momentum": 0.0}})
+    assert [e.train.momentum for e in planned.values()] == [0.0, 0.9]
 
 
 def test_a_file_of_one_run_serves_as_the_common_words_of_a_comparison():

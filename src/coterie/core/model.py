@@ -157,7 +157,7 @@ class Model:
         return F.softmax(self.logits(point, batch) / temperature, dim=-1)
 
     def chances(self, point: Point, batch: Batch) -> Tensor:
-        """Probabilities [B, classes] of any classification; [B, 2] if the network has one output."""
+        """Probabilities [B, classes] of any classification; [B, 2] if there is one output."""
         logits = self.logits(point, batch)
         if self.task == "classes":
             return F.softmax(logits, dim=-1)
@@ -223,7 +223,7 @@ class Model:
         return lambda name: name.rpartition(".")[0] in owners
 
     def check(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
-        """Refuse a network that depends on padding, or on randomness the engine does not control."""
+        """Refuse a network that depends on padding, or on randomness of its own."""
         rng = np.random.default_rng(0)
         rows = torch.as_tensor(rng.random((4, *input_shape)), dtype=torch.float32)
         rows = rows if dtype.is_floating_point else (rows * 2).to(dtype)

@@ -134,9 +134,9 @@ def feddf(
 ) -> Method:
     """FedAvg within each architecture, and distillation from all clients' models between them.
 
-    draw: public rows per round, a share `held` of them to stop by. distil_steps: Adam steps per round
-    at most, 0 for none (published: 10,000, patience 1,000). patience: steps without progress. clip:
-    longest gradient.
+    draw: public rows per round, a share `held` of them to stop by. distil_steps: Adam steps per
+    round at most, 0 for none (published: 10,000, patience 1,000). patience: steps without progress.
+    clip: longest gradient.
     """
     if model.task != "classes":
         raise BadInput(f"feddf distils class probabilities, but {model.name} is a '{model.task}' model: use fedavg or local")

@@ -66,10 +66,10 @@ def ktpfl(
     """Each client is taught by its own learned mixture of everyone's soft predictions on public
     rows.
 
-    draw: public rows per round. distil_rate: 0 for the private rate. T2_scale: the distillation loss
-    times T^2. rate_c: eta_3. literal_eq7: the sum over samples of (2) and the D_n/D of (7). mix:
-    "learned", or a fixed rule on the round's predictions: "similar" (Sim-pFL), "topk" (TopK-pFL,
-    the k most similar).
+    draw: public rows per round. distil_rate: 0 for the private rate. T2_scale: the distillation
+    loss times T^2. rate_c: eta_3. literal_eq7: the sum over samples of (2) and the D_n/D of (7).
+    mix: "learned", or a fixed rule on the round's predictions: "similar" (Sim-pFL), "topk"
+    (TopK-pFL, the k most similar).
     """
     rules: dict[str, Callable[[Tensor], Tensor]] = {"similar": similar, "topk": partial(topk, k=k)}
     rule = rules.get(mix)
@@ -111,7 +111,7 @@ sim_pfl = variant(
 topk_pfl = variant(
     ktpfl,
     "topk_pfl",
-    "KT-pFL that takes the equal mean of the `k` clients with the nearest predictions, itself included.",
+    "KT-pFL by the equal mean of the `k` clients with the nearest predictions, itself included.",
     mix="topk",
     without=LEARNING,
 )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Exchange, Facts, Method, Pass, Plan, Replies, Train
-from coterie.core.model import Descent, Model, kl, sgd
+from coterie.core.model import Descent, Model, begin, kl, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point
 
@@ -87,6 +87,11 @@ class Public(NamedTuple):
     epochs: int  # of distillation
     rate: float  # of distillation; 0: that of private training
 
+    @property
+    def plan(self) -> Plan:
+        """One pass over the round's public rows."""
+        return Plan(part="public", batch=self.batch, draw=self.draw)
+
 
 class Answers(NamedTuple):
     """The server's side, which is all that methods differ in."""
@@ -97,19 +102,35 @@ class Answers(NamedTuple):
     learn: Callable[[Server], Server]  # after the distillation
 
 
-def over_predictions(model: Model, train: Train, match: Match, public: Public, answers: Answers) -> Method:
-    """The method whose clients match on public rows and whose server answers so."""
-    if model.task != "classes":
-        raise BadInput(f"soft predictions are over classes, but the task of {model.name} is '{model.task}': use local or fedavg")
-    begin, private_step = sgd(model, train)
-    gentle = train._replace(rate=public.rate or train.rate)
-    rows = Plan(part="public", batch=public.batch, draw=public.draw)
+def say(model: Model, train: Train, match: Match, public: Public, answers: Answers) -> Exchange:
+    """The first exchange: private training, then predictions of the public rows."""
+    begin, step = sgd(model, train)
 
     def private(c: Private, batch: Batch) -> Private:
-        return c._replace(go=private_step(c.go, batch))
+        return c._replace(go=step(c.go, batch))
 
     def predict(c: Private, batch: Batch) -> Private:
-        return c._replace(said=c.said.index_copy(0, batch.place, match.say(model.logits(c.go.w, batch))))
+        rows = match.say(model.logits(c.go.w, batch))
+        return c._replace(said=c.said.index_copy(0, batch.place, rows))
+
+    def start(state: Client, seed) -> Private:
+        return Private(begin(state.w), torch.zeros(public.draw + 1, model.outputs))
+
+    return Exchange(
+        send=lambda server, i, rng: server.seed,
+        start=start,
+        passes=(
+            Pass(private, train.plan()),
+            Pass(predict, public.plan._replace(shuffle=False)),
+        ),
+        finish=lambda c, state, seed: (state._replace(w=c.go.w, before=c.go.w), c.said[:-1]),
+        receive=lambda server, replies, rng: answers.hear(server, replies),
+    )
+
+
+def learn(model: Model, train: Train, match: Match, public: Public, answers: Answers) -> Exchange:
+    """The second exchange: distillation towards the server's target."""
+    gentle = train._replace(rate=public.rate or train.rate)
 
     def wanted(c: Distil, batch: Batch) -> Tensor:
         # padded rows: any, they do not count
@@ -117,50 +138,57 @@ def over_predictions(model: Model, train: Train, match: Match, public: Public, a
 
     def distil(c: Distil, batch: Batch) -> Distil:
         target = wanted(c, batch)
-        _, step = sgd(model, gentle, lambda logits, batch: match.weight * match.gap(target, logits, batch))
-        return c._replace(go=step(c.go, batch))
+
+        def loss(logits: Tensor, batch: Batch) -> Tensor:
+            return match.weight * match.gap(target, logits, batch)
+
+        return c._replace(go=sgd(model, gentle, loss)[1](c.go, batch))
 
     def measure(c: Distil, batch: Batch) -> Distil:
         target = wanted(c, batch)
-        gaps = torch.stack([match.gap(target, model.logits(w, batch), batch) for w in (c.before, c.go.w)])
-        return c._replace(gaps=c.gaps + gaps * batch.mask.sum() / public.draw)
+        gaps = [match.gap(target, model.logits(w, batch), batch) for w in (c.before, c.go.w)]
+        return c._replace(gaps=c.gaps + torch.stack(gaps) * batch.mask.sum() / public.draw)
 
-    def join(seed, rng):
+    return Exchange(
+        send=lambda server, i, rng: answers.teach(server, i),
+        start=lambda state, target: Distil(begin(state.w, train), state.w, target, torch.zeros(2)),
+        passes=(
+            Pass(distil, public.plan._replace(epochs=public.epochs)),
+            Pass(measure, public.plan._replace(shuffle=False)),
+        ),
+        finish=lambda c, state, target: (state._replace(w=c.go.w, gaps=c.gaps), ()),
+        receive=lambda server, replies, rng: answers.learn(server)._replace(ids=(), said=()),
+    )
+
+
+def over_predictions(
+    model: Model, train: Train, match: Match, public: Public, answers: Answers
+) -> Method:
+    """The method whose clients match on public rows and whose server answers so."""
+    if model.task != "classes":
+        raise BadInput(
+            f"soft predictions are over classes, but the task of {model.name} is '{model.task}': "
+            "use local or fedavg"
+        )
+
+    def join(seed, rng) -> Client:
         w = model.start(int(seed))
         return Client(w, w, torch.zeros(2))
+
+    def notes(state: Client) -> dict[str, Tensor]:
+        return {f"{match.name}_before": state.gaps[0], f"{match.name}_after": state.gaps[1]}
 
     return Method(
         init=lambda rng, facts: Server(torch.tensor(int(rng.integers(2**63))), answers.mix(facts)),
         join=join,
-        round=(
-            Exchange(
-                send=lambda server, i, rng: server.seed,
-                start=lambda state, seed: Private(begin(state.w), torch.zeros(public.draw + 1, model.outputs)),
-                passes=(Pass(private, train.plan()), Pass(predict, rows._replace(shuffle=False))),
-                finish=lambda c, state, seed: (
-                    state._replace(w=c.go.w, before=c.go.w),
-                    c.said[:-1],
-                ),
-                receive=lambda server, replies, rng: answers.hear(server, replies),
-            ),
-            Exchange(
-                send=lambda server, i, rng: answers.teach(server, i),
-                start=lambda state, target: Distil(begin(state.w), state.w, target, torch.zeros(2)),
-                passes=(
-                    Pass(distil, rows._replace(epochs=public.epochs)),
-                    Pass(measure, rows._replace(shuffle=False)),
-                ),
-                finish=lambda c, state, target: (state._replace(w=c.go.w, gaps=c.gaps), ()),
-                receive=lambda server, replies, rng: answers.learn(server)._replace(ids=(), said=()),
-            ),
-        ),
+        round=tuple(trip(model, train, match, public, answers) for trip in (say, learn)),
         personal=lambda state, seed: state.w,
         views={"before_distillation": lambda state, seed: state.before},
-        client_notes=lambda state: {
-            f"{match.name}_before": state.gaps[0],
-            f"{match.name}_after": state.gaps[1],
+        client_notes=notes,
+        describes={
+            match.name: Note("distance to the teacher", Kind.PAIR, match.name.upper(), TAUGHT),
+            **BEFORE_DISTILLATION,
         },
-        describes={match.name: Note("distance to the teacher", Kind.PAIR, match.name.upper(), TAUGHT), **BEFORE_DISTILLATION},
         needs=frozenset({"public"}),
         mixed=True,
     )
