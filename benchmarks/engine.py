@@ -1,8 +1,10 @@
-"""Client-steps a second of the local engine against a plain PyTorch loop, in one run on one machine.
+"""Client-steps a second of the local engine against a plain PyTorch loop, in one run on one
+machine.
 
-The plain loop is what most libraries do: one client after another, a DataLoader, `backward()`, `SGD.step()`. Both sides train
-the same networks on the same rows with the same batch size; the engine chooses its path as it does for a long run, and what
-it compiles is compiled before the clock starts. Every figure is the best of several rounds.
+The plain loop is what most libraries do: one client after another, a DataLoader, `backward()`,
+`SGD.step()`. Both sides train the same networks on the same rows with the same batch size; the
+engine chooses its path as it does for a long run, and what it compiles is compiled before the clock
+starts. Every figure is the best of several rounds.
 """
 
 import copy
@@ -42,7 +44,15 @@ def federation(shape: tuple[int, ...], clients: int, rows: int) -> Federation:
     y = torch.as_tensor(rng.integers(0, 10, n))
     lists = np.arange(n).reshape(clients, rows + 2)
     parts = [lists[:, :rows], lists[:, rows : rows + 1], lists[:, rows + 1 :]]
-    return Federation("random", x, y, 10, *([*p] for p in parts), np.zeros(clients, dtype=int), [str(i) for i in range(clients)])
+    return Federation(
+        "random",
+        x,
+        y,
+        10,
+        *([*p] for p in parts),
+        np.zeros(clients, dtype=int),
+        [str(i) for i in range(clients)],
+    )
 
 
 def plain(method: str, model: nn.Module, loader: DataLoader, rate: float) -> int:
@@ -80,11 +90,16 @@ def plain(method: str, model: nn.Module, loader: DataLoader, rate: float) -> int
     return steps
 
 
-def plain_rate(method: str, name: str, data: Federation, batch: int, shape: tuple[int, ...]) -> float:
+def plain_rate(
+    method: str, name: str, data: Federation, batch: int, shape: tuple[int, ...]
+) -> float:
     """Steps a second of the plain loop, the best of six passes over a few clients."""
     model = nets.build(name, shape, 10)
     few = range(min(5, data.clients))
-    loaders = [DataLoader(TensorDataset(data.x[data.train[i]], data.y[data.train[i]]), batch, shuffle=True) for i in few]
+    loaders = [
+        DataLoader(TensorDataset(data.x[data.train[i]], data.y[data.train[i]]), batch, shuffle=True)
+        for i in few
+    ]
     plain(method, model, loaders[0], 0.01)
     best = 0.0
     for _ in range(6):
@@ -94,14 +109,20 @@ def plain_rate(method: str, name: str, data: Federation, batch: int, shape: tupl
     return best
 
 
-def engine_rate(method: str, name: str, data: Federation, batch: int, shape: tuple[int, ...]) -> tuple[float, Settings, int]:
-    """Client-steps a second of whole exchanges (payloads, plans, steps, uploads), and the settings chosen."""
+def engine_rate(
+    method: str, name: str, data: Federation, batch: int, shape: tuple[int, ...]
+) -> tuple[float, Settings, int]:
+    """Client-steps a second of whole exchanges (payloads, plans, steps, uploads), and the settings
+    chosen.
+    """
     model = Model(lambda: nets.build(name, shape, 10), input_shape=shape)
     train = Train(batch=batch, rate=0.01)
     options = {"pfedme": {"lam": LAM, "inner": INNER, "inner_rate": 0.01}}.get(method, {})
     program = stages(METHODS[method](model, train, **options))
     dealt = np.zeros(data.clients, dtype=int)
-    setup = Setup(federation=data, models=[model], programs=[program], architecture=dealt, rounds=10_000)
+    setup = Setup(
+        federation=data, models=[model], programs=[program], architecture=dealt, rounds=10_000
+    )
     engine = LocalEngine(setup, free_threads=True)
     everyone = list(range(data.clients))
     w = model.init(stream(0, "init"))
@@ -123,7 +144,14 @@ def engine_rate(method: str, name: str, data: Federation, batch: int, shape: tup
 
 
 def main() -> None:
-    grid = Table("workload", "method", "plain loop, us a step", "engine, us a client-step", "ratio", "engine's choice")
+    grid = Table(
+        "workload",
+        "method",
+        "plain loop, us a step",
+        "engine, us a client-step",
+        "ratio",
+        "engine's choice",
+    )
     threads = torch.get_num_threads()
     for label, name, shape, clients, batch, rows in WORKLOADS:
         data = federation(shape, clients, rows)
@@ -131,8 +159,18 @@ def main() -> None:
             torch.set_num_threads(threads)
             slow = plain_rate(method, name, data, batch, shape)
             fast, choice, used = engine_rate(method, name, data, batch, shape)
-            chosen = f"{choice.path} {choice.width}, compile {choice.compile}, {used} thread{'s' * (used > 1)}"
-            grid.add_row(label, method, f"{1e6 / slow:,.0f}", f"{1e6 / fast:,.0f}", f"{fast / slow:.1f}", chosen)
+            chosen = (
+                f"{choice.path} {choice.width}, compile {choice.compile}, {used} "
+                f"thread{'s' * (used > 1)}"
+            )
+            grid.add_row(
+                label,
+                method,
+                f"{1e6 / slow:,.0f}",
+                f"{1e6 / fast:,.0f}",
+                f"{fast / slow:.1f}",
+                chosen,
+            )
             print(f"{label}, {method}: {fast / slow:.1f}x ({chosen})", flush=True)
     Console(width=150).print(grid)
     print(f"torch {torch.__version__}, {threads} threads for the plain loop")

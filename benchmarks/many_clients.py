@@ -1,7 +1,9 @@
-"""Ten thousand clients of Synthetic(0.5, 0.5) with FedProx's sizes, 1 % active: memory, and time a round.
+"""Ten thousand clients of Synthetic(0.5, 0.5) with FedProx's sizes, 1 % active: memory, and time a
+round.
 
-`python benchmarks/many_clients.py [clients] [rounds]` prints one line; without arguments it runs 1,000 and 10,000 clients with
-100 active in both, each in a process of its own so that memory is measured alone.
+`python benchmarks/many_clients.py [clients] [rounds]` prints one line; without arguments it runs
+1,000 and 10,000 clients with 100 active in both, each in a process of its own so that memory is
+measured alone.
 """
 
 import resource
@@ -27,7 +29,11 @@ def one(clients: int, rounds: int, active: int = 100) -> str:
     from coterie.running.loop import Loop
 
     begin = time.perf_counter()
-    data = build("synthetic", clients=clients, data_options={"clients": clients, "sizes": "fedprox", "draws": "streams"})
+    data = build(
+        "synthetic",
+        clients=clients,
+        data_options={"clients": clients, "sizes": "fedprox", "draws": "streams"},
+    )
     loaded = time.perf_counter() - begin
     model = Model(lambda: nets.build("mlr", (60,), 10), input_shape=(60,))
     program = stages(METHODS["ditto"](model, Train(batch=10, rate=0.01, steps=20)))
@@ -38,14 +44,18 @@ def one(clients: int, rounds: int, active: int = 100) -> str:
         architecture=np.zeros(clients, dtype=int),
         settings=[Settings("vectorized", 100, "no")],
     )
-    loop = Loop(LocalEngine(setup), data, Schedule(rounds=rounds, sample=active, evaluate=rounds), 0)
+    loop = Loop(
+        LocalEngine(setup), data, Schedule(rounds=rounds, sample=active, evaluate=rounds), 0
+    )
     times: list[float] = []
     loop.go(lambda loop, report: times.append(report.seconds))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     typical = 1000 * sorted(times)[len(times) // 2]
     return (
-        f"{clients:,} clients, {len(data.y):,} rows, {active} active: {typical:.0f} ms a round (median, evaluation not "
-        f"included), peak memory {memory:.2f} GiB (evaluation of everyone included), data made in {loaded:.1f} s"
+        f"{clients:,} clients, {len(data.y):,} rows, {active} active: {typical:.0f} ms a round "
+        "(median, evaluation not "
+        f"included), peak memory {memory:.2f} GiB (evaluation of everyone included), data made in "
+        f"{loaded:.1f} s"
     )
 
 

@@ -1,8 +1,10 @@
-"""Clients a second of the Ray engine at one and two actors against the local engine, in one run on one machine.
+"""Clients a second of the Ray engine at one and two actors against the local engine, in one run on
+one machine.
 
-A round is one whole exchange: payloads out, local work, states and uploads back, replies stacked. Engines take turns, round by
-round, so that other work on the machine falls on all of them; every figure is the best of its rounds. The last workload has
-next to no work: what it takes is what Ray costs a round.
+A round is one whole exchange: payloads out, local work, states and uploads back, replies stacked.
+Engines take turns, round by round, so that other work on the machine falls on all of them; every
+figure is the best of its rounds. The last workload has next to no work: what it takes is what Ray
+costs a round.
 """
 
 import copy
@@ -29,7 +31,16 @@ from coterie.running.loop import facts
 
 ROUNDS = 25
 WORKLOADS = [  # name, method, network, input, clients, batch, rows a client, path
-    ("DNN 784-100-10, 40 clients, 10 steps", "ditto", "dnn", (1, 28, 28), 40, 10, 100, "vectorized"),
+    (
+        "DNN 784-100-10, 40 clients, 10 steps",
+        "ditto",
+        "dnn",
+        (1, 28, 28),
+        40,
+        10,
+        100,
+        "vectorized",
+    ),
     ("CifarNet, 8 clients, 2 steps", "ditto", "cifarnet", (3, 32, 32), 8, 50, 100, "sequential"),
     ("MLR 784-10, 20 clients, 1 step", "fedavg", "mlr", (1, 28, 28), 20, 10, 10, "vectorized"),
 ]
@@ -41,7 +52,17 @@ def federation(shape: tuple[int, ...], clients: int, rows: int) -> Federation:
     lists = [*np.arange(clients * rows).reshape(clients, rows)]
     none = [np.zeros(0, dtype=np.int64)] * clients
     y = torch.as_tensor(rng.integers(0, 10, clients * rows))
-    return Federation("random", x, y, 10, lists, none, none, np.zeros(clients, dtype=int), [str(i) for i in range(clients)])
+    return Federation(
+        "random",
+        x,
+        y,
+        10,
+        lists,
+        none,
+        none,
+        np.zeros(clients, dtype=int),
+        [str(i) for i in range(clients)],
+    )
 
 
 def part(pool: Pool, seats: list[int]) -> Pool:
@@ -52,7 +73,9 @@ def part(pool: Pool, seats: list[int]) -> Pool:
 
 
 def seconds(engines: dict[str, LocalEngine], data: Federation, model: Model) -> dict[str, float]:
-    """Seconds a round, the best of several, the engines in turn; the first, in which actors are given data, does not count."""
+    """Seconds a round, the best of several, the engines in turn; the first, in which actors are
+    given data, does not count.
+    """
     everyone = list(range(data.clients))
     known = facts(data, [model], np.zeros(data.clients, dtype=int), Schedule())
     rules = engines["local"].method(0)
@@ -85,7 +108,15 @@ def main() -> None:
     pool = Pool(actors=3)
     print(f"Ray and three actors started in {time.perf_counter() - begin:.1f} s", flush=True)
     one, two = part(pool, [0]), part(pool, [1, 2])
-    grid = Table("workload", "method", "local, clients/s", "1 actor", "2 actors", "1 actor / local", "2 actors / local")
+    grid = Table(
+        "workload",
+        "method",
+        "local, clients/s",
+        "1 actor",
+        "2 actors",
+        "1 actor / local",
+        "2 actors / local",
+    )
     for label, method, net, shape, clients, batch, rows, path in WORKLOADS:
         data = federation(shape, clients, rows)
         model = Model(lambda n=net, s=shape: nets.build(n, s, 10), input_shape=shape)
@@ -97,12 +128,24 @@ def main() -> None:
             architecture=np.zeros(clients, dtype=int),
             settings=[Settings(path, 64, "no")],
         )
-        engines = {"local": LocalEngine(setup), "one": RayEngine(setup, pool=one), "two": RayEngine(setup, pool=two)}
+        engines = {
+            "local": LocalEngine(setup),
+            "one": RayEngine(setup, pool=one),
+            "two": RayEngine(setup, pool=two),
+        }
         best = seconds(engines, data, model)
         rate = {name: clients / s for name, s in best.items()}
         against = [f"{rate[name] / rate['local']:.2f}" for name in ("one", "two")]
-        grid.add_row(label, method, *(f"{rate[name]:,.{0 if rate[name] > 99 else 1}f}" for name in engines), *against)
-        print(f"{label}: {', '.join(f'{name} {1e3 * s:.1f}' for name, s in best.items())} ms a round", flush=True)
+        grid.add_row(
+            label,
+            method,
+            *(f"{rate[name]:,.{0 if rate[name] > 99 else 1}f}" for name in engines),
+            *against,
+        )
+        print(
+            f"{label}: {', '.join(f'{name} {1e3 * s:.1f}' for name, s in best.items())} ms a round",
+            flush=True,
+        )
         last = best
     pool.close()
     Console(width=150).print(grid)

@@ -1,7 +1,9 @@
-"""A real federation on this machine: one server and four sites as processes that meet over TLS, each site with a key of its own.
+"""A real federation on this machine: one server and four sites as processes that meet over TLS,
+each site with a key of its own.
 
-PersFL first. Then the same sites train KT-pFL with two architectures, and one of them is killed in the middle of a round and
-brought back. At the end the server's journal of who answered when is played again by the local engine: the models are the same.
+PersFL first. Then the same sites train KT-pFL with two architectures, and one of them is killed in
+the middle of a round and brought back. At the end the server's journal of who answered when is
+played again by the local engine: the models are the same.
 
     python examples/federation_demo.py [FOLDER]
 """
@@ -28,8 +30,30 @@ from coterie.results.run import load
 NAMES = ("east", "north", "south", "west")
 VICTIM = "south"
 METHODS = {
-    "persfl": ["--rounds", "3", "--evaluate", "3", "--hidden", "32", "--distil-epochs", "5", "--lambdas", "0.25,0.75"],
-    "ktpfl": ["--rounds", "4", "--evaluate", "4", "--model", "dnn,mlr", "--hidden", "32", "--draw", "100"],
+    "persfl": [
+        "--rounds",
+        "3",
+        "--evaluate",
+        "3",
+        "--hidden",
+        "32",
+        "--distil-epochs",
+        "5",
+        "--lambdas",
+        "0.25,0.75",
+    ],
+    "ktpfl": [
+        "--rounds",
+        "4",
+        "--evaluate",
+        "4",
+        "--model",
+        "dnn,mlr",
+        "--hidden",
+        "32",
+        "--draw",
+        "100",
+    ],
 }
 
 
@@ -53,15 +77,26 @@ def play(rehearsal: Rehearsal, method: str, during: Callable[[Rehearsal], None])
     shutil.move(rehearsal.folder / "server" / RUN, kept)
     lines = journal(kept)
     training = sum(line["training"] for line in lines)
-    print(f"{method}: {wall:.0f} s from start to end; {len(lines)} exchanges, {training:.1f} s the slowest site's own work")
+    print(
+        f"{method}: {wall:.0f} s from start to end; {len(lines)} exchanges, {training:.1f} s the "
+        "slowest site's own work"
+    )
     for what, found in zip(("an exchange", "a round"), overhead(kept), strict=True):
-        print(f"{method}: {what} takes {median(found):.1f} s beyond that work (median; {min(found):.1f} to {max(found):.1f})")
-    print(f"{method}: played again by the local engine, parameters differ by at most {rehearsal.difference(kept):.1e}")
+        print(
+            f"{method}: {what} takes {median(found):.1f} s beyond that work (median; "
+            f"{min(found):.1f} to {max(found):.1f})"
+        )
+    print(
+        f"{method}: played again by the local engine, parameters differ by at most "
+        f"{rehearsal.difference(kept):.1e}"
+    )
     return kept
 
 
 def kill_and_bring_back(rehearsal: Rehearsal) -> None:
-    """Kill a site while it works on a round's message, as when its machine goes dark, and start it again."""
+    """Kill a site while it works on a round's message, as when its machine goes dark, and start it
+    again.
+    """
     rehearsal.until("server", "round 1 of")
     started = rehearsal.running[VICTIM].log.parent / "sites" / VICTIM / "flower" / "supernode.log"
     before = started.read_text().count("Receiving: train message")
@@ -79,15 +114,36 @@ def demo(folder: Path) -> None:
     begin = time.monotonic()
     rows, place = folder / "rows", folder / "federation"
     write_digits(rows, NAMES, public=folder / "public.csv")
-    sites = ["--sites", ",".join(NAMES), "--address", f"localhost:{free_port()}", "--public", str(folder / "public.csv")]
+    sites = [
+        "--sites",
+        ",".join(NAMES),
+        "--address",
+        f"localhost:{free_port()}",
+        "--public",
+        str(folder / "public.csv"),
+    ]
     coterie(
-        "federation", "init", str(place), *sites, "--classes", "10", "--features", "64", "--method", "persfl", *METHODS["persfl"]
+        "federation",
+        "init",
+        str(place),
+        *sites,
+        "--classes",
+        "10",
+        "--features",
+        "64",
+        "--method",
+        "persfl",
+        *METHODS["persfl"],
     )
     server = read_server(place / "server")
     write_server(place / "server", server._replace(rules=Rules(needed=0.5, deadline=40.0)))
-    with Rehearsal(place, rows, lambda who, line: print(f"{who:>6} | {line}", flush=True)) as rehearsal:
+    with Rehearsal(
+        place, rows, lambda who, line: print(f"{who:>6} | {line}", flush=True)
+    ) as rehearsal:
         for name in NAMES:
-            print(f"$ coterie site {place / 'sites' / name} --data {rows / f'{name}.csv'}", flush=True)
+            print(
+                f"$ coterie site {place / 'sites' / name} --data {rows / f'{name}.csv'}", flush=True
+            )
             rehearsal.site(name)
         runs = [play(rehearsal, "persfl", lambda rehearsal: None)]
         write_experiment(place, "ktpfl")
@@ -104,12 +160,16 @@ def write_experiment(place: Path, method: str) -> None:
     from coterie.cli.deployment import experiment_file
     from coterie.cli.words import words_of
 
-    (place / "server" / "experiment.toml").write_text(experiment_file(None, method, words_of(METHODS[method])[1]))
+    (place / "server" / "experiment.toml").write_text(
+        experiment_file(None, method, words_of(METHODS[method])[1])
+    )
     print(f"--- {place / 'server' / 'experiment.toml'} now says {method}", flush=True)
 
 
 if __name__ == "__main__":
     try:
-        demo(Path(sys.argv[1]) if len(sys.argv) > 1 else run_folder(Path("runs"), "federation-demo"))
+        demo(
+            Path(sys.argv[1]) if len(sys.argv) > 1 else run_folder(Path("runs"), "federation-demo")
+        )
     except click.ClickException as problem:
         raise SystemExit(problem.format_message()) from None

@@ -1,11 +1,13 @@
-"""Self-FL's synthetic experiment: clients estimate means drawn around a common one, with all variances known.
+"""Self-FL's synthetic experiment: clients estimate means drawn around a common one, with all
+variances known.
 
     python examples/two_level_gaussian.py --repeats 200
 
-theta_m ~ N(1.6, s0^2), N_m observations of variance 0.1 around theta_m. Case 1 has close clients (s0^2 = .001, N_m 10 to 20),
-case 2 far ones (s0^2 = 1, N_m 10 to 200). Printed are the mean errors |theta - theta_0| of the global model and
-mean_m |theta_m - its truth| of the personal ones. All repeats run at once, as gradient steps on a parabola have a closed form;
-the last lines run the library's own Self-FL on one draw and compare.
+theta_m ~ N(1.6, s0^2), N_m observations of variance 0.1 around theta_m. Case 1 has close clients
+(s0^2 = .001, N_m 10 to 20), case 2 far ones (s0^2 = 1, N_m 10 to 200). Printed are the mean errors
+|theta - theta_0| of the global model and mean_m |theta_m - its truth| of the personal ones. All
+repeats run at once, as gradient steps on a parabola have a closed form; the last lines run the
+library's own Self-FL on one draw and compare.
 """
 
 from __future__ import annotations
@@ -79,7 +81,9 @@ def fedavg(world: World, rounds: list[Active], share: float) -> Result:
 
 
 def ditto(lam: float | None) -> Method:
-    """A personal model held to FedAvg's with weight lam; None takes 1 / s0^2, what (1) calls for."""
+    """A personal model held to FedAvg's with weight lam; None takes 1 / s0^2, what (1) calls
+    for.
+    """
 
     def run(world: World, rounds: list[Active], share: float) -> Result:
         pull = 1 / world.s0sq if lam is None else lam
@@ -96,7 +100,9 @@ def ditto(lam: float | None) -> Method:
 
 
 def selffl(fl_weight: str = "paper", smooth: bool = True) -> Method:
-    """Algorithm 1 with known variances; without smoothing a small activity forgets a bad start sooner."""
+    """Algorithm 1 with known variances; without smoothing a small activity forgets a bad start
+    sooner.
+    """
 
     def run(world: World, rounds: list[Active], share: float) -> Result:
         w = law.weights(world.s0sq, world.s2)
@@ -143,7 +149,7 @@ METHODS_HERE: dict[str, Method] = {
 
 
 def errors(case: int, repeats: int, rounds: int, seed: int) -> dict[str, np.ndarray]:
-    """For each method [activity, 2]: the mean error of the global model and of the personal ones."""
+    """For each method [activity, 2]: mean error of the global model and of the personal ones."""
     rng = np.random.default_rng([seed, case])
     world = draw(case, repeats, rng)
     out = {name: np.empty((len(ACTIVITY), 2)) for name in METHODS_HERE}
@@ -156,12 +162,17 @@ def errors(case: int, repeats: int, rounds: int, seed: int) -> dict[str, np.ndar
 
 
 def estimates(s0sq: float, largest: int, draws: int = 4000) -> list[float]:
-    """Mean |error| of the local optimum, theta_FL and the Bayes estimate; sizes are uniform from 10 to `largest`."""
+    """Mean |error| of the local optimum, theta_FL and the Bayes estimate; sizes are uniform from 10
+    to `largest`.
+    """
     rng = np.random.default_rng(1)
     s2 = 0.1 / rng.integers(10, largest, (draws, 20), endpoint=True)
     truth = rng.normal(1.6, np.sqrt(s0sq), s2.shape)
     z = rng.normal(truth, np.sqrt(s2))
-    return [float(np.abs(e - truth).mean()) for e in (z, law.fl_optimum(z, s0sq, s2), law.fl_optimum(z, s0sq, s2, "exact"))]
+    return [
+        float(np.abs(e - truth).mean())
+        for e in (z, law.fl_optimum(z, s0sq, s2), law.fl_optimum(z, s0sq, s2, "exact"))
+    ]
 
 
 def federation(case: int, seed: int) -> Federation:
@@ -171,15 +182,30 @@ def federation(case: int, seed: int) -> Federation:
     return made._replace(train=whole)
 
 
-def engine(data: Federation, rounds: int, seed: int = 0, sample: float = 1.0, **options: object) -> np.ndarray:
+def engine(
+    data: Federation, rounds: int, seed: int = 0, sample: float = 1.0, **options: object
+) -> np.ndarray:
     """The personal models of the library's Self-FL, [clients]."""
     model = Model(lambda: net("mean", data.input_shape, 1), task="squared")
-    program = stages(METHODS["selffl"](model, Train(batch=0, rate=RATE), known_variance=NOISE, l_max=1000, **options))
+    program = stages(
+        METHODS["selffl"](
+            model, Train(batch=0, rate=RATE), known_variance=NOISE, l_max=1000, **options
+        )
+    )
     settings = [Settings("vectorized", CLIENTS, "no")]
     dealt = np.zeros(data.clients, dtype=int)
-    setup = Setup(federation=data, models=[model], programs=[program], architecture=dealt, seed=seed, settings=settings)
+    setup = Setup(
+        federation=data,
+        models=[model],
+        programs=[program],
+        architecture=dealt,
+        seed=seed,
+        settings=settings,
+    )
     play = LocalEngine(setup)
-    loop = Loop(play, data, Schedule(rounds=rounds, evaluate=rounds, sample=sample, parts=("train",)), seed)
+    loop = Loop(
+        play, data, Schedule(rounds=rounds, evaluate=rounds, sample=sample, parts=("train",)), seed
+    )
     loop.go()
     ((_, _, views),) = play.points(loop.everyone, loop.payload(), loop.when())
     return views["personal"].params["theta"][:, 0].numpy()
@@ -188,18 +214,24 @@ def engine(data: Federation, rounds: int, seed: int = 0, sample: float = 1.0, **
 def world(data: Federation, case: int) -> World:
     """A federation as one draw."""
     z = np.array([[float(data.y[torch.as_tensor(rows)].double().mean()) for rows in data.train]])
-    return World(CASES[case][0], data.truth.numpy().T, data.sizes[None], NOISE / data.sizes[None], z)
+    return World(
+        CASES[case][0], data.truth.numpy().T, data.sizes[None], NOISE / data.sizes[None], z
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     for case, (s0sq, _) in CASES.items():
         table = errors(case, given.repeats, given.rounds, given.seed)
-        for column, what in enumerate(("global |theta - theta_0|", "personal mean |theta_m - truth|")):
+        for column, what in enumerate(
+            ("global |theta - theta_0|", "personal mean |theta_m - truth|")
+        ):
             print(f"\nCase {case} (s0^2 = {s0sq:g}), {what}, at activity")
             print(f"{'':20}" + "".join(f"{share:>8g}" for share in ACTIVITY))
             for name, values in table.items():
@@ -208,10 +240,16 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"{'':20}{'local':>8}{'theta_FL':>10}{'Bayes':>8}")
     for s0sq, largest in ((0.001, 20), (1.0, 200), (0.01, 20)):
         print(
-            f"{f's0^2 = {s0sq:g}':20}" + "".join(f"{e:{w}.4f}" for e, w in zip(estimates(s0sq, largest), (8, 10, 8), strict=True))
+            f"{f's0^2 = {s0sq:g}':20}"
+            + "".join(
+                f"{e:{w}.4f}" for e, w in zip(estimates(s0sq, largest), (8, 10, 8), strict=True)
+            )
         )
     rounds = min(given.rounds, 10)
-    print(f"\nThe library's Self-FL on one draw, {rounds} rounds, everybody active (case 1 nears its aim by 4 % a round):")
+    print(
+        f"\nThe library's Self-FL on one draw, {rounds} rounds, everybody active (case 1 nears "
+        "its aim by 4 % a round):"
+    )
     print(f"{'':20}{'to the above':>14}{'to its aim':>12}")
     for case, (s0sq, _) in CASES.items():
         data = federation(case, given.seed)
@@ -220,7 +258,8 @@ def main(arguments: list[str] | None = None) -> None:
             got = engine(data, rounds, fl_weight=fl_weight, known_spread=s0sq)
             same = selffl(fl_weight)(one, [np.ones_like(one.z)] * rounds, 1.0).personal
             aim = law.fl_optimum(one.z, s0sq, one.s2, fl_weight)
-            print(f"{f'case {case}, {fl_weight}':20}{np.abs(got - same).max():14.1e}{np.abs(got - aim).max():12.4f}")
+            gaps = np.abs(got - same).max(), np.abs(got - aim).max()
+            print(f"{f'case {case}, {fl_weight}':20}{gaps[0]:14.1e}{gaps[1]:12.4f}")
 
 
 if __name__ == "__main__":

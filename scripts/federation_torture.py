@@ -1,9 +1,11 @@
-"""What a real federation must bear: strangers at the gate, dishonest uploads, slow and killed sites, a killed server.
+"""What a real federation must bear: strangers at the gate, dishonest uploads, slow and killed
+sites, a killed server.
 
     python scripts/federation_torture.py [FOLDER]
 
-One TLS federation of four sites on this machine trains Ditto while all this happens to it; at the end the journal of who answered
-is played again by the local engine and must give the sites' models. A line a trial; the exit code is the number that failed.
+One TLS federation of four sites on this machine trains Ditto while all this happens to it; at the
+end the journal of who answered is played again by the local engine and must give the sites' models.
+A line a trial; the exit code is the number that failed.
 """
 
 import os
@@ -30,7 +32,9 @@ ROUNDS = 30
 
 
 def rogue(fault: str) -> None:
-    """Run `coterie` with one fault in it: uploads of NaN or of a wrong shape, or messages of another schema."""
+    """Run `coterie` with one fault in it: uploads of NaN or of a wrong shape, or messages of
+    another schema.
+    """
     from coterie.deploy import site, wire
 
     honest = site.protect
@@ -79,10 +83,20 @@ def strangers(town: Rehearsal, trial: Trials) -> None:
         keys.make_site_key(Path(other), "west")
         keys.make_authority(Path(other) / "authority")
         (place / keys.SITE_KEY).write_bytes((Path(other) / keys.SITE_KEY).read_bytes())
-        trial("a wrong key", lambda: refused(town, "west", "does not know this site's key", "has a key that no site"))
+        trial(
+            "a wrong key",
+            lambda: refused(
+                town, "west", "does not know this site's key", "has a key that no site"
+            ),
+        )
         (place / keys.SITE_KEY).write_bytes(own[keys.SITE_KEY])
         (place / keys.CA).write_bytes((Path(other) / "authority" / keys.CA).read_bytes())
-        trial("another authority", lambda: refused(town, "west", "certificate is not accepted", "does not trust this server"))
+        trial(
+            "another authority",
+            lambda: refused(
+                town, "west", "certificate is not accepted", "does not trust this server"
+            ),
+        )
     (place / keys.CA).unlink()
     trial("no certificate", lambda: refused(town, "west", f"{keys.CA} is missing", ""))
     (place / keys.CA).write_bytes(own[keys.CA])
@@ -124,7 +138,9 @@ def back(town: Rehearsal, name: str, bring: Callable[[], object]) -> str:
             if number in line["answered"]:
                 return f"answers again in round {line['round'] + 1}"
         time.sleep(0.5)
-    raise AssertionError(f"{name} is not among those who answered: {[line['answered'] for line in journal(folder)]}")
+    raise AssertionError(
+        f"{name} is not among those who answered: {[line['answered'] for line in journal(folder)]}"
+    )
 
 
 def slow(town: Rehearsal) -> str:
@@ -174,8 +190,26 @@ def torture(folder: Path) -> int:
     """All trials; the number that failed."""
     write_digits(folder / "rows", NAMES, rows=80)
     place = folder / "federation"
-    words = ["--method", "ditto", "--model", "mlr", "--rounds", str(ROUNDS), "--evaluate", str(ROUNDS)]
-    sites = ["--sites", ",".join(NAMES), "--address", f"localhost:{free_port()}", "--classes", "10", "--features", "64"]
+    words = [
+        "--method",
+        "ditto",
+        "--model",
+        "mlr",
+        "--rounds",
+        str(ROUNDS),
+        "--evaluate",
+        str(ROUNDS),
+    ]
+    sites = [
+        "--sites",
+        ",".join(NAMES),
+        "--address",
+        f"localhost:{free_port()}",
+        "--classes",
+        "10",
+        "--features",
+        "64",
+    ]
     cli(["federation", "init", str(place), *sites, *words], standalone_mode=False)
     server = read_server(place / "server")
     write_server(place / "server", server._replace(rules=Rules(needed=0.5, deadline=DEADLINE)))
@@ -199,4 +233,10 @@ if __name__ == "__main__":
         sys.argv[1:3] = []
         rogue(fault)
     else:
-        sys.exit(torture(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="coterie-torture-"))))
+        sys.exit(
+            torture(
+                Path(sys.argv[1])
+                if len(sys.argv) > 1
+                else Path(tempfile.mkdtemp(prefix="coterie-torture-"))
+            )
+        )

@@ -1,4 +1,6 @@
-"""Pictures of a report: python scripts/screenshots.py FILE.html FOLDER writes its top, a client's page and whole pages as PNG."""
+"""Pictures of a report: python scripts/screenshots.py FILE.html FOLDER writes its top, a client's
+page and whole pages as PNG.
+"""
 
 import os
 import shutil
@@ -23,7 +25,9 @@ SHOTS = {  # name: width, height (0: the whole page), colour scheme, place in th
 def shoot(browser: Any, report: Path, folder: Path, name: str) -> Path:
     """One picture, every figure drawn."""
     width, height, scheme, place = SHOTS[name]
-    page = browser.new_page(viewport={"width": width, "height": height or TALL}, color_scheme=scheme)
+    page = browser.new_page(
+        viewport={"width": width, "height": height or TALL}, color_scheme=scheme
+    )
     page.goto(report.resolve().as_uri() + place)
     page.wait_for_selector("body[data-ready=yes]")
     page.evaluate("window.coterie.drawAll()")  # a promise: waits until all is drawn

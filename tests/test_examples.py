@@ -6,7 +6,9 @@ from coterie.methods.registry import METHODS
 def test_own_method(tmp_path, capsys, monkeypatch):
     import own_method
 
-    monkeypatch.delitem(METHODS, "halfway", raising=False)  # it registers itself; other tests must not see it after
+    monkeypatch.delitem(
+        METHODS, "halfway", raising=False
+    )  # it registers itself; other tests must not see it after
     own_method.main(rounds=2, out=str(tmp_path / "out"))
     del METHODS["halfway"]
     assert "halfway" in capsys.readouterr().out

@@ -5,6 +5,16 @@ from coterie.core.errors import BadInput
 from coterie.core.version import __version__
 from coterie.methods.registry import load_installed
 
-__all__ = ["BadInput", "__version__", "compare", "load", "load_model", "methods", "register", "resume", "run"]
+__all__ = [
+    "BadInput",
+    "__version__",
+    "compare",
+    "load",
+    "load_model",
+    "methods",
+    "register",
+    "resume",
+    "run",
+]
 
 load_installed()

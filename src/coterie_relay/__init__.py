@@ -1,7 +1,9 @@
-"""The ClientApp of a site: hands every message to the site's own long-lived process and brings its answer back.
+"""The ClientApp of a site: hands every message to the site's own long-lived process and brings its
+answer back.
 
-Flower starts a new process for every message. This one imports Flower and the standard library only, so that it is there at once;
-torch, the data and the client's state live in the site's process (`coterie site`), behind a Unix socket of its owner.
+Flower starts a new process for every message. This one imports Flower and the standard library
+only, so that it is there at once; torch, the data and the client's state live in the site's process
+(`coterie site`), behind a Unix socket of its owner.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from .frames import BadFrame, Frame
 
 RECORD, ARRAYS, BYTES = "coterie", "arrays", "bytes"
 NO_SITE = 100  # error code: the site's process cannot be reached
-RAW = "raw"  # how an array's numbers are written: as they lie in memory, without pickle or any other format
+# how an array's numbers are written: as they lie in memory, without pickle or any other format
+RAW = "raw"
 
 app = ClientApp()
 
@@ -36,7 +39,10 @@ def relay(message: Message, context: Context) -> Message:
     except (OSError, BadFrame) as problem:
         why = f"the site's process does not answer ({problem}): start it with `coterie site`"
     except KeyError as missing:
-        why = f"the message or the node's configuration has no {missing}: start the site with `coterie site`"
+        why = (
+            f"the message or the node's configuration has no {missing}: start the site with "
+            "`coterie site`"
+        )
     return Message(Error(NO_SITE, why), reply_to=message)
 
 

@@ -1,4 +1,6 @@
-"""A message on a site's Unix socket: a version, a head (JSON text) and a body (bytes of arrays), each after its length."""
+"""A message on a site's Unix socket: a version, a head (JSON text) and a body (bytes of arrays),
+each after its length.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ def check_sizes(head: int, body: int) -> None:
     """Refuse a message that nobody of ours would send."""
     if head > LARGEST_HEAD or body > LARGEST_BODY:
         raise BadFrame(
-            f"a message of {head + body:,} bytes is too large: at most {LARGEST_HEAD:,} of head, {LARGEST_BODY:,} of body"
+            f"a message of {head + body:,} bytes is too large: at most {LARGEST_HEAD:,} of head, "
+            f"{LARGEST_BODY:,} of body"
         )
 
 

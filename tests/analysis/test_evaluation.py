@@ -23,7 +23,8 @@ ALGORITHMS = {
     "alg3": [76, 72, 68, 82, 85, 87, 78, 79, 79],
     "alg4": [75, 72, 68, 96, 97, 75, 76, 78, 77],
 }
-# Table 6.2: CIFAR-10, a line a user; FedAvg, PersFL, FedPer, pFedMe and Per-FedAvg on DS-1, DS-2 and DS-3 each, %
+# Table 6.2: CIFAR-10, a line a user; FedAvg, PersFL, FedPer, pFedMe and Per-FedAvg on DS-1, DS-2
+# and DS-3 each, %
 USERS = """
 43.6 50.8 48.2 85.5 61.3 94.5 83.2 57.2 93.1 74.3 61.7 94.2 69.2 58.2 92.5
 50.9 45.3 40.8 78.2 56.9 79.9 74.5 51.4 77   64.1 57.3 79.2 65   56.1 73.7
@@ -66,14 +67,19 @@ def traffic(names, **known):
 # Gain
 
 
-@pytest.mark.parametrize(("name", "improved", "decreased"), [("alg1", 4, 4), ("alg2", 5, 4), ("alg3", 3, 6), ("alg4", 2, 7)])
+@pytest.mark.parametrize(
+    ("name", "improved", "decreased"),
+    [("alg1", 4, 4), ("alg2", 5, 4), ("alg3", 3, 6), ("alg4", 2, 7)],
+)
 def test_table_5_1_counts_of_users_who_gain_and_lose(name, improved, decreased):
     found = gains.improvement(gains.qoi(percent(ALGORITHMS[name]), percent(FEDAVG), percent(LOCAL)))
     assert (found.pui, found.pud) == pytest.approx((100 * improved / 9, 100 * decreased / 9))
 
 
 def test_table_5_1_averages():
-    found = [100 * table51()[name].mean() for name in ("local", "fedavg", "alg1", "alg2", "alg3", "alg4")]
+    found = [
+        100 * table51()[name].mean() for name in ("local", "fedavg", "alg1", "alg2", "alg3", "alg4")
+    ]
     assert found == pytest.approx([67.89, 76.78, 78, 78.11, 78.44, 79.33], abs=0.006)
 
 
@@ -112,7 +118,10 @@ def test_rounding_of_a_mean_is_no_gain():
 
 
 def test_a_client_without_a_number_does_not_count():
-    assert gains.improvement(gains.qoi([0.9, nan, 0.4], [0.5, 0.5, 0.5], [0.5, 0.5, 0.5]))[:2] == (50, 50)
+    assert gains.improvement(gains.qoi([0.9, nan, 0.4], [0.5, 0.5, 0.5], [0.5, 0.5, 0.5]))[:2] == (
+        50,
+        50,
+    )
 
 
 def test_percent_instead_of_shares_are_refused():
@@ -161,7 +170,13 @@ def test_gains_and_losses_are_measured_apart():
 
 
 def test_a_negative_value_is_refused():
-    for measure in (fairness.variance_of, fairness.cosine, fairness.jain, fairness.entropy, fairness.evenness):
+    for measure in (
+        fairness.variance_of,
+        fairness.cosine,
+        fairness.jain,
+        fairness.entropy,
+        fairness.evenness,
+    ):
         with pytest.raises(BadInput, match="-1"):
             measure([1, -1])
 
@@ -170,7 +185,9 @@ def test_a_negative_value_is_refused():
 @given(positive)
 def test_jain_is_the_square_of_the_cosine_to_ones(values):
     f = np.array(values)
-    assert fairness.cosine(f) == pytest.approx(f @ np.ones(len(f)) / (np.linalg.norm(f) * sqrt(len(f))))
+    assert fairness.cosine(f) == pytest.approx(
+        f @ np.ones(len(f)) / (np.linalg.norm(f) * sqrt(len(f)))
+    )
     assert fairness.jain(f) == pytest.approx(fairness.cosine(f) ** 2)
 
 
@@ -208,7 +225,9 @@ def test_shares_of_clients_worked_by_hand():
     assert fairness.worst(accuracy) == 0.1
     assert fairness.worst_share(accuracy, 0.5) == pytest.approx(0.2)
     assert fairness.worst_share(accuracy, 0.1) == 0.1
-    assert fairness.top_share_by_size(accuracy, [10, 30, 20, 5, 99], 0.5) == pytest.approx((0.1 * 30 + 0.5 * 20) / 50)
+    assert fairness.top_share_by_size(accuracy, [10, 30, 20, 5, 99], 0.5) == pytest.approx(
+        (0.1 * 30 + 0.5 * 20) / 50
+    )
     assert fairness.deciles(np.arange(11) / 10) == pytest.approx(np.arange(11) / 10)
 
 
@@ -219,7 +238,12 @@ def test_seven_percent_of_a_hundred_clients_are_seven():
 
 def test_ends_of_no_clients_are_nan():
     assert np.isnan(
-        [fairness.worst([]), fairness.worst_share([nan]), fairness.top_share_by_size([nan], [3]), *fairness.deciles([])]
+        [
+            fairness.worst([]),
+            fairness.worst_share([nan]),
+            fairness.top_share_by_size([nan], [3]),
+            *fairness.deciles([]),
+        ]
     ).all()
 
 
@@ -236,7 +260,8 @@ def test_the_worst_share_lies_between_the_worst_client_and_the_mean(accuracy, sh
     assert fairness.worst(accuracy) - 1e-9 <= found <= np.mean(accuracy) + 1e-9
     assert fairness.worst_share(accuracy, 1) == pytest.approx(np.mean(accuracy))
     assert found == pytest.approx(
-        sum(sorted(accuracy)[: ceil(share * len(accuracy) - 1e-9)]) / ceil(share * len(accuracy) - 1e-9)
+        sum(sorted(accuracy)[: ceil(share * len(accuracy) - 1e-9)])
+        / ceil(share * len(accuracy) - 1e-9)
     )
 
 
@@ -244,9 +269,15 @@ def test_the_worst_share_lies_between_the_worst_client_and_the_mean(accuracy, sh
 @given(shares, st.integers(0, 99))
 def test_the_top_share_of_all_is_the_weighted_mean(accuracy, seed):
     sizes = np.random.default_rng(seed).integers(1, 100, len(accuracy))
-    assert fairness.top_share_by_size(accuracy, sizes, 1) == pytest.approx(np.average(accuracy, weights=sizes))
+    assert fairness.top_share_by_size(accuracy, sizes, 1) == pytest.approx(
+        np.average(accuracy, weights=sizes)
+    )
     largest = np.array(accuracy)[sizes == sizes.max()]
-    assert largest.min() - 1e-9 <= fairness.top_share_by_size(accuracy, sizes, 1e-3) <= largest.max() + 1e-9
+    assert (
+        largest.min() - 1e-9
+        <= fairness.top_share_by_size(accuracy, sizes, 1e-3)
+        <= largest.max() + 1e-9
+    )
 
 
 @calm
@@ -254,14 +285,18 @@ def test_the_top_share_of_all_is_the_weighted_mean(accuracy, seed):
 def test_deciles_rise_from_the_worst_to_the_best(accuracy):
     found = fairness.deciles(accuracy)
     assert (np.diff(found) >= -1e-12).all()
-    assert (found[0], found[5], found[-1]) == pytest.approx((min(accuracy), np.median(accuracy), max(accuracy)))
+    assert (found[0], found[5], found[-1]) == pytest.approx(
+        (min(accuracy), np.median(accuracy), max(accuracy))
+    )
 
 
 # Measures of particular tasks
 
 
 def test_false_accepts_worked_by_hand():
-    """The baseline at .5 rejects 1 of 4 words and accepts 2 of 4 noises; the model accepts 1 noise at the same rejects."""
+    """The baseline at .5 rejects 1 of 4 words and accepts 2 of 4 noises; the model accepts 1 noise
+    at the same rejects.
+    """
     labels = [1, 1, 1, 1, 0, 0, 0, 0]
     base = [0.9, 0.8, 0.6, 0.3, 0.7, 0.65, 0.2, 0.1]
     model = [0.9, 0.8, 0.7, 0.1, 0.75, 0.6, 0.5, 0.4]
@@ -292,7 +327,11 @@ def test_one_class_and_scores_that_are_no_numbers_are_refused():
 @given(st.integers(0, 10_000), st.integers(2, 20), st.floats(0.05, 0.95))
 def test_a_model_beside_itself_accepts_no_more_in_any_monotone_unit(seed, n, threshold):
     rng = np.random.default_rng(seed)
-    labels, base, model = np.arange(2 * n) % 2, rng.random(2 * n).round(2), rng.random(2 * n).round(2)
+    labels, base, model = (
+        np.arange(2 * n) % 2,
+        rng.random(2 * n).round(2),
+        rng.random(2 * n).round(2),
+    )
     itself = detection.false_accepts(labels, base, base, threshold)
     assert 0 <= itself.relative_fa <= 1
     assert itself.relative_fr == pytest.approx(1)
@@ -307,15 +346,23 @@ def test_the_threshold_has_the_rates_it_is_given_for():
     base, model = rng.normal(labels, 1), rng.normal(1.5 * labels, 1)
     found = detection.false_accepts(labels, model, base, 0.5)
     accepted = model >= found.threshold
-    assert found.relative_fa == pytest.approx(accepted[labels == 0].mean() / (base >= 0.5)[labels == 0].mean())
-    assert found.relative_fr == pytest.approx((~accepted)[labels == 1].mean() / (base < 0.5)[labels == 1].mean())
+    assert found.relative_fa == pytest.approx(
+        accepted[labels == 0].mean() / (base >= 0.5)[labels == 0].mean()
+    )
+    assert found.relative_fr == pytest.approx(
+        (~accepted)[labels == 1].mean() / (base < 0.5)[labels == 1].mean()
+    )
     assert found.relative_fr == pytest.approx(1, abs=0.01)
     assert found.relative_fa < 0.8
 
 
 def test_estimation_errors_worked_by_hand():
-    assert estimation.estimation_errors(1.5, 1.6, [1.0, 2.0], [1.5, 1.0]) == pytest.approx((0.1, 0.75))
-    found = estimation.estimation_errors([1.5, 1.9], 1.6, [[1.0, 2.0], [3.0, 3.0]], [[1.5, 1.0], [3.0, 2.5]])
+    assert estimation.estimation_errors(1.5, 1.6, [1.0, 2.0], [1.5, 1.0]) == pytest.approx(
+        (0.1, 0.75)
+    )
+    found = estimation.estimation_errors(
+        [1.5, 1.9], 1.6, [[1.0, 2.0], [3.0, 3.0]], [[1.5, 1.0], [3.0, 2.5]]
+    )
     assert found == pytest.approx((0.2, 0.5))
 
 
@@ -324,7 +371,9 @@ def test_estimation_errors_worked_by_hand():
 def test_estimation_errors_do_not_depend_on_the_origin(personal, theta, shift):
     truth = np.linspace(-1, 1, len(personal))
     found = estimation.estimation_errors(theta, 1.6, personal, truth)
-    moved = estimation.estimation_errors(theta + shift, 1.6 + shift, np.array(personal) + shift, truth + shift)
+    moved = estimation.estimation_errors(
+        theta + shift, 1.6 + shift, np.array(personal) + shift, truth + shift
+    )
     assert found == pytest.approx(moved)
     assert min(found) >= 0
 
@@ -334,16 +383,23 @@ def test_estimation_errors_do_not_depend_on_the_origin(personal, theta, shift):
 
 def test_interval_worked_by_hand():
     """t(.975, 2) = 4.3027; the deviation of 1, 2, 3 is 1."""
-    assert significance.mean_interval([1, 2, 3]) == pytest.approx((2, 2 - 4.3027 / sqrt(3), 2 + 4.3027 / sqrt(3), 3), abs=1e-4)
+    assert significance.mean_interval([1, 2, 3]) == pytest.approx(
+        (2, 2 - 4.3027 / sqrt(3), 2 + 4.3027 / sqrt(3), 3), abs=1e-4
+    )
     one = significance.mean_interval([5])
     assert (one.mean, one.n) == (5, 1)
     assert np.isnan(one[1:3]).all()
 
 
 @calm
-@given(st.lists(st.floats(-10, 10), min_size=2, max_size=20), st.floats(0.1, 10), st.floats(-10, 10))
+@given(
+    st.lists(st.floats(-10, 10), min_size=2, max_size=20), st.floats(0.1, 10), st.floats(-10, 10)
+)
 def test_an_interval_moves_with_its_values(values, scale, shift):
-    found, moved = significance.mean_interval(values), significance.mean_interval(scale * np.array(values) + shift)
+    found, moved = (
+        significance.mean_interval(values),
+        significance.mean_interval(scale * np.array(values) + shift),
+    )
     assert moved[:3] == pytest.approx([scale * x + shift for x in found[:3]], abs=1e-6)
     assert found.low <= found.mean <= found.high
 
@@ -365,8 +421,12 @@ def test_holm_lies_between_the_plain_p_and_bonferroni_and_keeps_the_order(p):
 
 def test_units_are_clients_of_a_fixed_split_and_else_seeds():
     given = {"a": [[0.2, 0.4, nan], [0.6, 0.8, nan]], "b": [[0.1, 0.1, 0.1], [0.3, nan, 0.1]]}
-    assert significance.units(given, fixed_split=True) == pytest.approx(np.array([[0.4, 0.4], [0.2, 0.1]]))
-    assert significance.units(given, fixed_split=False) == pytest.approx(np.array([[0.3, 0.6], [0.1, 0.3]]))
+    assert significance.units(given, fixed_split=True) == pytest.approx(
+        np.array([[0.4, 0.4], [0.2, 0.1]])
+    )
+    assert significance.units(given, fixed_split=False) == pytest.approx(
+        np.array([[0.3, 0.6], [0.1, 0.3]])
+    )
 
 
 def test_accuracies_of_other_shapes_are_refused():
@@ -377,14 +437,20 @@ def test_accuracies_of_other_shapes_are_refused():
 
 
 def test_rank_table_worked_by_hand():
-    """Ten clients, a over b by steps of one sign: p = 2 / 2^10; c equals b, and three pairs are corrected."""
+    """Ten clients, a over b by steps of one sign: p = 2 / 2^10; c equals b, and three pairs are
+    corrected.
+    """
     b = np.full(10, 0.5)
-    found = significance.rank_table({"c": b, "a": b + np.arange(1, 11) / 100, "b": b}, fixed_split=True)
+    found = significance.rank_table(
+        {"c": b, "a": b + np.arange(1, 11) / 100, "b": b}, fixed_split=True
+    )
     assert found.methods == ("a", "c", "b")
     assert found.rank.tolist() == [1, 2.5, 2.5]
     assert found.mean == pytest.approx([0.555, 0.5, 0.5])
     smallest = 3 * 2 / 2**10
-    assert found.p == pytest.approx(np.array([[1, smallest, smallest], [smallest, 1, 1], [smallest, 1, 1]]))
+    assert found.p == pytest.approx(
+        np.array([[1, smallest, smallest], [smallest, 1, 1], [smallest, 1, 1]])
+    )
     assert found.beats("a", "b")
     assert not found.beats("b", "a")
     assert not found.beats("b", "c")
@@ -396,7 +462,11 @@ def test_three_seeds_cannot_show_a_difference_and_it_is_said():
     found = significance.rank_table({"a": a, "b": a / 2}, fixed_split=False)
     assert found.p[0, 1] == pytest.approx(0.25)
     assert (found.population, found.n) == ("seeds", 3)
-    assert found.note == "3 seeds cannot show a difference between 2 methods (a corrected p of 0.25 at best): it takes 6 seeds"
+    assert (
+        found.note
+        == "3 seeds cannot show a difference between 2 methods (a corrected p of 0.25 at best): "
+        "it takes 6 seeds"
+    )
 
 
 @pytest.mark.parametrize(("methods", "need"), [(2, 6), (3, 7), (5, 9)])
@@ -436,14 +506,18 @@ def test_p_of_two_methods_is_that_of_scipy(seed, n):
 
 
 def test_p_with_ties_and_zeros_worked_by_hand():
-    """Gaps 1, 1, 1, 1, -2 of ranks 2.5 and 5 have the signed sum 5; 24 of 32 choices of signs have 5 or more; zeros drop out."""
+    """Gaps 1, 1, 1, 1, -2 of ranks 2.5 and 5 have the signed sum 5; 24 of 32 choices of signs have
+    5 or more; zeros drop out.
+    """
     b = np.full(7, 0.5)
-    assert significance.rank_table({"a": b + np.array([1, 1, 0, 1, 1, -2, 0]) / 100, "b": b}, True).p[0, 1] == pytest.approx(
-        24 / 32
-    )
+    assert significance.rank_table(
+        {"a": b + np.array([1, 1, 0, 1, 1, -2, 0]) / 100, "b": b}, True
+    ).p[0, 1] == pytest.approx(24 / 32)
     tied = [0.01] * 8 + [-0.02]
     expected = stats.wilcoxon(tied, method=stats.PermutationMethod(n_resamples=1000)).pvalue
-    assert significance.rank_table({"a": 0.5 + np.array(tied), "b": np.full(9, 0.5)}, True).p[0, 1] == pytest.approx(expected)
+    assert significance.rank_table({"a": 0.5 + np.array(tied), "b": np.full(9, 0.5)}, True).p[
+        0, 1
+    ] == pytest.approx(expected)
 
 
 # The answer
@@ -457,10 +531,19 @@ def test_table_5_1_best_is_alg2_and_fairest_alg1():
     assert found.gain == gains.improvement(gains.qoi(test["alg2"], test["fedavg"], test["local"]))
     assert found.unbeaten
     text = answers.sentences(found)
-    assert "alg2 performs best: it improves 56 % of the clients over the better of FedAvg and Local" in text
+    assert (
+        "alg2 performs best: it improves 56 % of the clients over the better of FedAvg and Local"
+        in text
+    )
     assert ", and worsens 44 % by 4.8." in text  # 1, 6, 6 and 6 points
-    assert "It is not significantly better than any other method (Wilcoxon signed-rank over 9 clients" in text
-    assert "Of the 4 methods whose mean accuracy beats both FedAvg's and Local's, alg1 is the fairest" in text
+    assert (
+        "It is not significantly better than any other method (Wilcoxon signed-rank over 9 clients"
+        in text
+    )
+    assert (
+        "Of the 4 methods whose mean accuracy beats both FedAvg's and Local's, alg1 is the fairest"
+        in text
+    )
     assert "and alg4 the cheapest (fewest bytes)." in text
 
 
@@ -488,10 +571,12 @@ def test_a_clear_lead_is_called_significant():
     assert found.unbeaten == ()
     text = answers.sentences(found)
     assert (
-        "mine performs best: it improves 100 % of the clients over the better of FedAvg and Local, by 20.0 points on average."
-        in text
+        "mine performs best: it improves 100 % of the clients over the better of FedAvg and "
+        "Local, by 20.0 points on average." in text
     )
-    assert "significantly better than every other method (Wilcoxon signed-rank over 12 clients" in text
+    assert (
+        "significantly better than every other method (Wilcoxon signed-rank over 12 clients" in text
+    )
     assert "mine is the only method whose mean accuracy beats both FedAvg's and Local's." in text
     assert "\n" not in text
 
@@ -502,8 +587,14 @@ def test_a_few_seeds_with_new_splits_are_not_called_significant():
     assert not found.significant
     assert found.unbeaten == ("fedavg", "local")
     text = answers.sentences(found)
-    assert "It is not significantly better than any other method (Wilcoxon signed-rank over 3 seeds" in text
-    assert "3 seeds cannot show a difference between 3 methods (a corrected p of 0.75 at best): it takes 7 seeds." in text
+    assert (
+        "It is not significantly better than any other method (Wilcoxon signed-rank over 3 seeds"
+        in text
+    )
+    assert (
+        "3 seeds cannot show a difference between 3 methods (a corrected p of 0.75 at best): it "
+        "takes 7 seeds." in text
+    )
 
 
 def test_the_answer_names_few_methods_and_counts_many():
@@ -524,7 +615,10 @@ def test_a_method_that_helps_some_and_harms_more_is_not_said_to_perform_best():
     gains = np.array([5, 5, 5, 5, -20, -20, -20, -20, -20, -20]) / 100
     test = {"fedavg": base, "local": base, "some": base + gains}
     text = answers.sentences(answers.answer(test, {}, traffic(test), fixed_split=True))
-    figures = "40 % of the clients over the better of FedAvg and Local, by 5.0 points on average, and worsens 60 % by 20.0"
+    figures = (
+        "40 % of the clients over the better of FedAvg and Local, by 5.0 points on average, and "
+        "worsens 60 % by 20.0"
+    )
     assert text.startswith(f"some improves more clients than any other method: {figures}. It is")
     assert "No method's mean accuracy beats both" in text
     test["few"] = base + np.array([40] * 3 + [0] * 7) / 100
@@ -540,7 +634,10 @@ def test_methods_that_help_nobody_are_not_named():
     assert not found.significant
     assert found.recommended == "fedavg"
     text = answers.sentences(found)
-    assert text.startswith("No method improves any client over both FedAvg and Local. No method's mean accuracy beats both")
+    assert text.startswith(
+        "No method improves any client over both FedAvg and Local. No method's mean accuracy "
+        "beats both"
+    )
     assert text.endswith(f"Recommended: fedavg, as {found.reason}.")
 
 
@@ -559,7 +656,9 @@ def test_the_recommendation_reads_validation_only(seed, fixed):
 
 
 def test_the_cheapest_within_one_standard_error_is_recommended():
-    """Gaps of 0 and .02 over four clients: mean .01, deviation .01155, error .00577; of -.02 and .03: .005 and .0144."""
+    """Gaps of 0 and .02 over four clients: mean .01, deviation .01155, error .00577; of -.02 and
+    .03: .005 and .0144.
+    """
     top = np.array([0.8, 0.8, 0.8, 0.8])
     near, far = top - [-0.02, 0.03, -0.02, 0.03], top - [0, 0.02, 0, 0.02]
     cost = {"top": 9e6, "near": 3e6, "far": 1e6}
@@ -575,7 +674,9 @@ def test_at_equal_traffic_the_one_that_helps_more_clients_is_recommended():
     """Table 5.1 as validation data: alg4 has the highest mean, by two users; alg2 helps five."""
     name, reason = answers.recommend(table51(), traffic(table51()), True)
     assert name == "alg2"
-    assert reason.endswith("(alg4, 79.3 %), and it improves 56 % of the clients there instead of 22 %")
+    assert reason.endswith(
+        "(alg4, 79.3 %), and it improves 56 % of the clients there instead of 22 %"
+    )
 
 
 def test_one_unit_has_no_standard_error_and_the_highest_wins():

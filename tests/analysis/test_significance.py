@@ -16,7 +16,9 @@ def test_a_constant_gain_has_an_interval_of_no_width():
 
 
 def test_seeds_are_averaged_for_each_client_when_the_split_is_fixed():
-    """Noise between seeds that cancels for every client leaves no width; with new splits it does."""
+    """Noise between seeds that cancels for every client leaves no width; with new splits it
+    does.
+    """
     b = np.zeros((2, 10))
     a = np.vstack([np.full(10, 0.3), np.full(10, -0.1)])
     assert paired(a, b, fixed_split=True)[:3] == pytest.approx((0.1, 0.1, 0.1))
@@ -41,7 +43,10 @@ def test_a_client_without_a_number_does_not_count():
 
 
 def test_one_client_or_one_seed_has_no_interval_and_is_no_win():
-    for found in (paired(np.array([[0.9]]), np.array([[0.5]]), True), paired(np.ones((1, 9)), np.full((1, 9), 0.6), False)):
+    for found in (
+        paired(np.array([[0.9]]), np.array([[0.5]]), True),
+        paired(np.ones((1, 9)), np.full((1, 9), 0.6), False),
+    ):
         assert found.mean == pytest.approx(0.4)
         assert np.isnan([found.low, found.high]).all()
         assert (found.sign, found.n) == (0, 1)
@@ -59,7 +64,9 @@ def test_it_is_said_how_many_were_resampled():
 def test_many_clients_are_resampled_in_blocks(monkeypatch):
     a, b = np.random.default_rng(0).random((2, 1, 50))
     whole = paired(a, b, fixed_split=True)
-    monkeypatch.setattr("coterie.analysis.significance.BLOCK", 50 * 999)  # eleven blocks, the last smaller
+    monkeypatch.setattr(
+        "coterie.analysis.significance.BLOCK", 50 * 999
+    )  # eleven blocks, the last smaller
     parts = paired(a, b, fixed_split=True)
     assert parts[:3] == pytest.approx(whole[:3], abs=0.01)
 

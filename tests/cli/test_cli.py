@@ -1,4 +1,6 @@
-"""The command line: every refusal is one line and exit code 2 with nothing left behind; what is shown, and where."""
+"""The command line: every refusal is one line and exit code 2 with nothing left behind; what is
+shown, and where.
+"""
 
 import fcntl
 import os
@@ -59,23 +61,65 @@ REFUSED = [
     bad("run", says="name a method, as in `coterie run ditto`: local, fedavg"),
     bad("runn", says="unknown command 'runn'; did you mean 'run'?"),
     bad("run", "fedvag", says="unknown method 'fedvag'; did you mean 'fedavg'?"),
-    bad("run", "fedavg", "--data", "digts", says="unknown data set 'digts'; did you mean 'digits'?"),
-    bad("run", "fedavg", "--split", "dirichle", says="unknown split 'dirichle'; did you mean 'dirichlet'?"),
+    bad(
+        "run", "fedavg", "--data", "digts", says="unknown data set 'digts'; did you mean 'digits'?"
+    ),
+    bad(
+        "run",
+        "fedavg",
+        "--split",
+        "dirichle",
+        says="unknown split 'dirichle'; did you mean 'dirichlet'?",
+    ),
     bad("run", "fedavg", "--model", "dnm", says="unknown model 'dnm'; did you mean 'dnn'?"),
     bad("run", "fedavg", "--roundz", "3", says="unknown option 'roundz'; did you mean 'rounds'?"),
     bad("run", "fedavg", "--lam", "3", says="it belongs to method ditto"),
-    bad("run", "fedavg", "--ditto.lam", "3", says="is for method 'ditto', but the method is 'fedavg'"),
-    bad("run", "fedavg", "extra", says="'extra' stands alone: write METHOD once, and options as --name value"),
+    bad(
+        "run",
+        "fedavg",
+        "--ditto.lam",
+        "3",
+        says="is for method 'ditto', but the method is 'fedavg'",
+    ),
+    bad(
+        "run",
+        "fedavg",
+        "extra",
+        says="'extra' stands alone: write METHOD once, and options as --name value",
+    ),
     bad("run", "fedavg", "-r", "3", says="'-r' stands alone"),
-    bad("run", "fedavg", "--rounds", "many", says="rounds = 'many': give a whole number, such as 50"),
-    bad("run", "fedavg", "--rounds", "--seed", "1", says="rounds has no value: give a whole number, such as 50"),
+    bad(
+        "run", "fedavg", "--rounds", "many", says="rounds = 'many': give a whole number, such as 50"
+    ),
+    bad(
+        "run",
+        "fedavg",
+        "--rounds",
+        "--seed",
+        "1",
+        says="rounds has no value: give a whole number, such as 50",
+    ),
     bad("run", "fedavg", "--rate", "fast", says="rate = 'fast': give a number, such as 0.1"),
     bad("run", "fedavg", "--models", "maybe", says="models = 'maybe': give yes or no"),
-    bad("run", "fedavg", "--path", "fast", says="path = 'fast': give auto, vectorized or sequential"),
     bad(
-        "run", "fml", "--split", "dirichlet", "--alpha", "1", says="'alpha' may mean split.alpha or fml.alpha: write one of these"
+        "run", "fedavg", "--path", "fast", says="path = 'fast': give auto, vectorized or sequential"
     ),
-    bad("run", "fedavg", "--clients", "5000", says="clients = 5,000, but 'digits' has 1,797 rows to deal: at most 179 clients"),
+    bad(
+        "run",
+        "fml",
+        "--split",
+        "dirichlet",
+        "--alpha",
+        "1",
+        says="'alpha' may mean split.alpha or fml.alpha: write one of these",
+    ),
+    bad(
+        "run",
+        "fedavg",
+        "--clients",
+        "5000",
+        says="clients = 5,000, but 'digits' has 1,797 rows to deal: at most 179 clients",
+    ),
     bad("run", "fedavg", "--clients", "0", says="clients = 0"),
     bad(
         "run",
@@ -86,8 +130,23 @@ REFUSED = [
         "900",
         says="client 0 ('0') has 2 rows, none of them in its validation part",
     ),
-    bad("run", "fedavg", "--split", "dirichlet", "--alpha", "0", says="alpha = 0.0: a Dirichlet split needs a number above 0"),
-    bad("run", "fedavg", "--split", "dirichlet", "--alpha=-1", says="alpha = -1.0: a Dirichlet split needs a number above 0"),
+    bad(
+        "run",
+        "fedavg",
+        "--split",
+        "dirichlet",
+        "--alpha",
+        "0",
+        says="alpha = 0.0: a Dirichlet split needs a number above 0",
+    ),
+    bad(
+        "run",
+        "fedavg",
+        "--split",
+        "dirichlet",
+        "--alpha=-1",
+        says="alpha = -1.0: a Dirichlet split needs a number above 0",
+    ),
     bad("run", "fedavg", "--rounds", "0", says="rounds = 0: a run has at least one round"),
     bad("run", "fedavg", "--rate", "-0.1", says="rate = -0.1: give a step size above 0"),
     bad("run", "fedavg", "--rate", "nan", says="rate = 'nan': give a number"),
@@ -95,17 +154,43 @@ REFUSED = [
     bad("run", "fedavg", "--batch", "0", says="batch = 0: give at least 1 row"),
     bad("run", "fedavg", "--momentum", "1", says="momentum = 1.0"),
     bad("run", "fedavg", "--weighting", "some", says="weighting = some: choose size or equal"),
-    bad("run", "fedavg", "--sample", "0", says="sample = 0: give a share in (0, 1] or a count up to the 20 clients"),
+    bad(
+        "run",
+        "fedavg",
+        "--sample",
+        "0",
+        says="sample = 0: give a share in (0, 1] or a count up to the 20 clients",
+    ),
     bad("run", "fedavg", "--sample", "21", says="sample = 21: give a share"),
     bad("run", "fedavg", "--sample", "-0.5", says="sample = -0.5: give a share"),
     bad("run", "fedavg", "--drop", "1", says="drop = 1: give a chance in [0, 1)"),
-    bad("run", "fedavg", "--parts", "test,tests", says="parts = test,tests: give train, validation, test or some of them"),
-    bad("run", "fedavg", "--checkpoint", "-1", says="checkpoint = -1: give a number of rounds, or 0 for never"),
+    bad(
+        "run",
+        "fedavg",
+        "--parts",
+        "test,tests",
+        says="parts = test,tests: give train, validation, test or some of them",
+    ),
+    bad(
+        "run",
+        "fedavg",
+        "--checkpoint",
+        "-1",
+        says="checkpoint = -1: give a number of rounds, or 0 for never",
+    ),
     bad("run", "fedavg", "--seed", "-1", says="seed = -1: give 0 to 4294967295"),
-    bad("run", "fedavg", "--data.seed", "4294967296", says="seed = 4294967296: give 0 to 4294967295"),
+    bad(
+        "run", "fedavg", "--data.seed", "4294967296", says="seed = 4294967296: give 0 to 4294967295"
+    ),
     bad("run", "fedavg", "--threads", "-1", says="threads = -1"),
     bad("run", "fedavg", "--data", "absent.csv", says="there is no file or folder "),
-    bad("run", "fedavg", "--data", "taken", says="no .csv, .parquet, .npz, .arrow file in this folder"),
+    bad(
+        "run",
+        "fedavg",
+        "--data",
+        "taken",
+        says="no .csv, .parquet, .npz, .arrow file in this folder",
+    ),
     bad(
         "run",
         "fedavg",
@@ -115,26 +200,58 @@ REFUSED = [
         "file.txt",
         says="data_dir = 'file.txt': this is a file, give the folder",
     ),
-    bad("run", "fedavg", "--model", "cifarnet", says="takes images of at least 16x16, but the input is 1x8x8"),
+    bad(
+        "run",
+        "fedavg",
+        "--model",
+        "cifarnet",
+        says="takes images of at least 16x16, but the input is 1x8x8",
+    ),
     bad(
         "run",
         "persfl",
         "--validation",
         "0",
-        says="persfl chooses on validation data, and validation = 0 leaves none: raise --validation",
+        says="persfl chooses on validation data, and validation = 0 leaves none: raise "
+        "--validation",
     ),
     bad("run", "ktpfl", says="ktpfl needs a public data set: give --public"),
     bad("run", "oracle", says="oracle needs true groups: give --rotate or --permute"),
-    bad("run", "fedavg", "--config", "absent.toml", says="there is no file 'absent.toml' and no recipe of that name"),
-    bad("compare", "--config", "deno", says="there is no file 'deno' and no recipe of that name; did you mean 'demo'?"),
+    bad(
+        "run",
+        "fedavg",
+        "--config",
+        "absent.toml",
+        says="there is no file 'absent.toml' and no recipe of that name",
+    ),
+    bad(
+        "compare",
+        "--config",
+        "deno",
+        says="there is no file 'deno' and no recipe of that name; did you mean 'demo'?",
+    ),
     bad("run", "--config", "broken.toml", says="broken.toml is no TOML file: "),
-    bad("run", "--config", "section.toml", says="section.toml: unknown section 'schedul'; did you mean 'schedule'?"),
+    bad(
+        "run",
+        "--config",
+        "section.toml",
+        says="section.toml: unknown section 'schedul'; did you mean 'schedule'?",
+    ),
     bad("run", "--config", "demo", says="describes a comparison: use `coterie compare --config"),
-    bad("run", "fedavg", "--out", "taken", says="taken exists and is not empty: give another --out"),
+    bad(
+        "run", "fedavg", "--out", "taken", says="taken exists and is not empty: give another --out"
+    ),
     bad("run", "fedavg", "--out", "file.txt", says="file.txt is a file: give another --out"),
     bad("compare", says="name the methods to compare, as in --methods local,fedavg,ditto"),
-    bad("compare", "--methods", "local,fedvag", says="unknown method 'fedvag'; did you mean 'fedavg'?"),
-    bad("compare", "--methods", "local,ditto", "--lam", "1", says="for one method write METHOD.lam"),
+    bad(
+        "compare",
+        "--methods",
+        "local,fedvag",
+        says="unknown method 'fedvag'; did you mean 'fedavg'?",
+    ),
+    bad(
+        "compare", "--methods", "local,ditto", "--lam", "1", says="for one method write METHOD.lam"
+    ),
     bad(
         "compare",
         "--methods",
@@ -144,11 +261,39 @@ REFUSED = [
         says="options are given for 'ditto', which is not among the methods local",
     ),
     bad("compare", "--methods", "local", "--seeds", "0", says="seeds = 0: give at least 1"),
-    bad("compare", "--methods", "local", "--seeds", "a", says="seeds = 'a': give how many, or a list such as 3,5,8"),
-    bad("compare", "--methods", "local", "--seed", "3", says="a comparison has no single seed: use --seeds"),
+    bad(
+        "compare",
+        "--methods",
+        "local",
+        "--seeds",
+        "a",
+        says="seeds = 'a': give how many, or a list such as 3,5,8",
+    ),
+    bad(
+        "compare",
+        "--methods",
+        "local",
+        "--seed",
+        "3",
+        says="a comparison has no single seed: use --seeds",
+    ),
     bad("compare", "--methods", "ditto", "--tune", "lam=1,2", says="write METHOD.OPTION=V1,V2"),
-    bad("compare", "--methods", "ditto", "--tune", "ditto.lam=1,x", says="ditto.lam = 'x': give a number from 0 to 1,000,000"),
-    bad("compare", "--methods", "all", "--rounds", "0", says="rounds = 0: a run has at least one round"),
+    bad(
+        "compare",
+        "--methods",
+        "ditto",
+        "--tune",
+        "ditto.lam=1,x",
+        says="ditto.lam = 'x': give a number from 0 to 1,000,000",
+    ),
+    bad(
+        "compare",
+        "--methods",
+        "all",
+        "--rounds",
+        "0",
+        says="rounds = 0: a run has at least one round",
+    ),
     bad("compare", "--methods", "local", "--out", "taken", says="taken exists and is not empty"),
     bad("resume", "absent", says="there is no folder absent"),
     bad("resume", "taken", says="taken is not the folder of a run: it has no config.toml"),
@@ -156,8 +301,18 @@ REFUSED = [
     bad("methods", "persfll", says="unknown method 'persfll'; did you mean 'persfl'?"),
     bad("data", "digts", says="unknown data set 'digts'; did you mean 'digits'?"),
     bad("data", "--picture", "a.jpg", says="a.jpg is no picture: end it in .png or .svg"),
-    bad("data", "--picture", "absent/a.png", says="absent/a.png is in no folder: make absent first"),
-    bad("run", "fedavg", "--validation", "0", "--parts", "validation", says="parts = validation, but no client has such rows"),
+    bad(
+        "data", "--picture", "absent/a.png", says="absent/a.png is in no folder: make absent first"
+    ),
+    bad(
+        "run",
+        "fedavg",
+        "--validation",
+        "0",
+        "--parts",
+        "validation",
+        says="parts = validation, but no client has such rows",
+    ),
     bad("data", "--picture", "picture.png", says="picture.png exists already: give another name"),
 ]
 
@@ -192,7 +347,9 @@ def test_own_data_with_a_bad_cell_are_refused_with_its_place(cell, coterie, tmp_
 
 
 def test_labels_with_a_fraction_are_refused(coterie, tmp_path):
-    (tmp_path / "own.csv").write_text("client,a,label\n" + "".join(f"c{i % 2},{i},{i / 2}\n" for i in range(20)))
+    (tmp_path / "own.csv").write_text(
+        "client,a,label\n" + "".join(f"c{i % 2},{i},{i / 2}\n" for i in range(20))
+    )
     code, _, errors = coterie("run", "fedavg", "--data", "own.csv", "--out", "run")
     assert code == 2
     assert "a class is whole or text" in errors
@@ -219,22 +376,35 @@ def test_the_environment_names_the_data_folder(coterie, tmp_path):
 
 
 def test_words_may_stand_in_any_order_and_form():
-    found = cli.words_of(["--rounds", "3", "ditto", "--rate=-0.5", "--models", "--data-dir=", "--sample", "-1"], "METHOD")
-    assert found == ("ditto", {"rounds": "3", "rate": "-0.5", "models": True, "data-dir": "", "sample": "-1"})
+    found = cli.words_of(
+        ["--rounds", "3", "ditto", "--rate=-0.5", "--models", "--data-dir=", "--sample", "-1"],
+        "METHOD",
+    )
+    assert found == (
+        "ditto",
+        {"rounds": "3", "rate": "-0.5", "models": True, "data-dir": "", "sample": "-1"},
+    )
 
 
 def test_a_run_from_a_file_with_words_beside_it_and_again_from_what_it_wrote(coterie, tmp_path):
     text = 'method = "ditto"\n[data]\nclients = 4\nrows = 160\n[split]\nclasses_each = 4\n'
     text += "[schedule]\nrounds = 9\n[options]\nlam = 2\n"
     (tmp_path / "mine.toml").write_text(text)
-    assert coterie("run", "--config", "mine.toml", "--rounds", "2", "--lam", "0.5", *FAST, "--out", "one")[0] == 0
+    assert (
+        coterie(
+            "run", "--config", "mine.toml", "--rounds", "2", "--lam", "0.5", *FAST, "--out", "one"
+        )[0]
+        == 0
+    )
     written = (tmp_path / "one" / "config.toml").read_text()
     assert "rounds = 2\n" in written
     assert "lam = 0.5\n" in written
     assert coterie("run", "--config", "one/config.toml", "--out", "two")[0] == 0
     assert results(tmp_path / "one") == results(tmp_path / "two")
     assert (tmp_path / "two" / "config.toml").read_text() == written
-    assert coterie("run", "local", "--config", "one/config.toml", "--out", "three")[0] == 0  # another method, its own options
+    assert (
+        coterie("run", "local", "--config", "one/config.toml", "--out", "three")[0] == 0
+    )  # another method, its own options
     assert 'method = "local"' in (tmp_path / "three" / "config.toml").read_text()
 
 
@@ -273,7 +443,18 @@ def table_rows(out: str) -> list[list[str]]:
 
 
 def test_a_comparison_prints_one_table_best_first(coterie, tmp_path):
-    arguments = ["compare", "--methods", "fedavg, local", "--seeds", "2", *WORDS, "--fedavg.beta", "0.5", "--out", "c"]
+    arguments = [
+        "compare",
+        "--methods",
+        "fedavg, local",
+        "--seeds",
+        "2",
+        *WORDS,
+        "--fedavg.beta",
+        "0.5",
+        "--out",
+        "c",
+    ]
     code, out, errors = coterie(*arguments)
     assert (code, errors) == (0, "")
     title = "Test accuracy in % of every client's own model: 4 clients, 2 seeds\n"
@@ -301,7 +482,10 @@ def test_all_means_every_method_that_the_data_allow(coterie, few_methods):
     code, out, errors = coterie("compare", "--methods", "all", *WORDS, "--out", "c")
     assert code == 0
     assert {row[0].strip() for row in table_rows(out)} == {"local", "fedavg"}
-    assert [line.split(":")[1] for line in errors.splitlines()] == [" without ktpfl", " without oracle"]
+    assert [line.split(":")[1] for line in errors.splitlines()] == [
+        " without ktpfl",
+        " without oracle",
+    ]
     public = ["--public", "held-out", "--public-rows", "40", "--ktpfl.draw", "20", "--rotate", "4"]
     code, out, errors = coterie("compare", "--methods", "all", *WORDS, *public, "--out", "d")
     assert (code, errors) == (0, "")
@@ -311,7 +495,9 @@ def test_all_means_every_method_that_the_data_allow(coterie, few_methods):
 def test_tables_are_not_squeezed_in_a_pipe(coterie, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     names = [f"a-rather-long-name-of-a-site-{'x' * 60}-{i}" for i in range(3)]
-    (tmp_path / "own.csv").write_text("client,a,label\n" + "".join(f"{names[i % 3]},{i},{i % 2}\n" for i in range(60)))
+    (tmp_path / "own.csv").write_text(
+        "client,a,label\n" + "".join(f"{names[i % 3]},{i},{i % 2}\n" for i in range(60))
+    )
     code, out, _ = coterie("data", "own.csv", "--picture", "p.png")
     assert code == 0
     assert all(name in out for name in names)
@@ -320,13 +506,15 @@ def test_tables_are_not_squeezed_in_a_pipe(coterie, tmp_path, monkeypatch):
 
 def test_names_are_printed_as_they_are(coterie, tmp_path):
     names = ["[red]site[/red]", ":smile:", "[/]"]
-    (tmp_path / "own.csv").write_text("client,a,label\n" + "".join(f"{names[i % 3]},{i},{i % 2}\n" for i in range(60)))
+    (tmp_path / "own.csv").write_text(
+        "client,a,label\n" + "".join(f"{names[i % 3]},{i},{i % 2}\n" for i in range(60))
+    )
     code, out, _ = coterie("data", "own.csv", "--picture", "p.png")
     assert code == 0
     assert all(name in out for name in names)
-    assert coterie("run", "local", "--data", "own.csv", *FAST, "--rounds", "1", "--out", "[bold]run")[1].endswith(
-        "run: [bold]run\n"
-    )
+    assert coterie(
+        "run", "local", "--data", "own.csv", *FAST, "--rounds", "1", "--out", "[bold]run"
+    )[1].endswith("run: [bold]run\n")
 
 
 def test_methods_are_listed_and_one_is_told_in_full(coterie):
@@ -336,7 +524,9 @@ def test_methods_are_listed_and_one_is_told_in_full(coterie):
         assert f" {name} " in out
     code, out, _ = coterie("methods", "persfl")
     assert code == 0
-    assert out.startswith("PersFL. Divi: Unifying Distillation with Personalization in Federated Learning.")
+    assert out.startswith(
+        "PersFL. Divi: Unifying Distillation with Personalization in Federated Learning."
+    )
     assert "distil_epochs" in out
     assert "Set one as in `coterie run persfl --distil_epochs 20`." in out
     assert "numbers separated by commas, each from 0 to 1" in out
@@ -350,10 +540,20 @@ def test_help_names_every_section_and_word(coterie):
     for arguments in ([], ["--help"], ["-h"]):
         code, out, _ = coterie(*arguments)
         assert code == 0
-        assert all(f"  {command} " in out for command in ("compare", "data", "methods", "resume", "run"))
+        assert all(
+            f"  {command} " in out for command in ("compare", "data", "methods", "resume", "run")
+        )
     code, out, _ = coterie("run", "--help")
     assert code == 0
-    for word in ("--rounds", "--rate", "--clients", "--alpha", "--data NAME (digits,", "--config", "--out"):
+    for word in (
+        "--rounds",
+        "--rate",
+        "--clients",
+        "--alpha",
+        "--data NAME (digits,",
+        "--config",
+        "--out",
+    ):
         assert word in out
     assert max(map(len, out.splitlines())) <= 80
     assert coterie("--version")[1] == f"coterie, version {__version__}\n"
@@ -366,9 +566,13 @@ def test_data_prints_the_split_and_draws_it_without_overwriting(coterie, tmp_pat
     assert out.endswith("picture: digits-classes.png\n")
     first = (tmp_path / "digits-classes.png").read_bytes()
     assert first.startswith(b"\x89PNG")
-    assert coterie("data", "digits", "--clients", "6")[1].endswith("picture: digits-classes-2.png\n")
+    assert coterie("data", "digits", "--clients", "6")[1].endswith(
+        "picture: digits-classes-2.png\n"
+    )
     assert (tmp_path / "digits-classes.png").read_bytes() == first
-    assert coterie("data", "--split", "dirichlet", "--alpha", "0.5", "--picture", "mine.svg")[0] == 0
+    assert (
+        coterie("data", "--split", "dirichlet", "--alpha", "0.5", "--picture", "mine.svg")[0] == 0
+    )
     assert b"<svg" in (tmp_path / "mine.svg").read_bytes()
     code, out, _ = coterie("data", "gaussian", "--clients", "60")
     assert code == 0
@@ -405,7 +609,13 @@ def in_terminal(arguments: list[str], folder: Path) -> tuple[int, str]:
     here, there = pty.openpty()
     fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
     environment = {k: v for k, v in ENVIRONMENT.items() if k != "COLUMNS"}
-    child = subprocess.Popen([sys.executable, "-c", CODE, *arguments], stdout=there, stderr=there, cwd=folder, env=environment)
+    child = subprocess.Popen(
+        [sys.executable, "-c", CODE, *arguments],
+        stdout=there,
+        stderr=there,
+        cwd=folder,
+        env=environment,
+    )
     os.close(there)
     shown, deadline = b"", time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -423,18 +633,34 @@ def in_terminal(arguments: list[str], folder: Path) -> tuple[int, str]:
 def test_a_terminal_shows_the_progress_line(tmp_path):
     code, shown = in_terminal(["run", "ditto", *WORDS, "--out", "run"], tmp_path)
     assert code == 0
-    assert re.search(r"ditto seed 0.*2/2.*loss \d+\.\d{3} accuracy \d\.\d{3} [\d,]+ clients/s", shown)
+    assert re.search(
+        r"ditto seed 0.*2/2.*loss \d+\.\d{3} accuracy \d\.\d{3} [\d,]+ clients/s", shown
+    )
     assert "run: run" in shown
 
 
 def test_a_real_process_refuses_and_stops_cleanly(tmp_path):
     command = [sys.executable, "-c", CODE, "run", "fedvag", "--out", "run"]
-    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "coterie: unknown method 'fedvag'; did you mean 'fedavg'?\n"
     pipe = f'"{sys.executable}" -c "{CODE}" methods | head -1'
     piped = subprocess.run(
-        ["bash", "-c", pipe], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", pipe],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert piped.stderr == ""
     assert not list(tmp_path.iterdir())
@@ -451,10 +677,15 @@ def test_methods_of_other_packages_are_known_and_a_broken_one_is_no_harm(tmp_pat
     info = tmp_path / "theirs-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[coterie.methods]\nquiet = theirs:quiet\nbroken = theirs:absent\n")
+    (info / "entry_points.txt").write_text(
+        "[coterie.methods]\nquiet = theirs:quiet\nbroken = theirs:absent\n"
+    )
     code = "import coterie; print('quiet' in coterie.methods(), 'broken' in coterie.methods())"
     done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
     )
     assert done.stdout == "True False\n", done.stderr
     assert "the method 'broken' (theirs:absent) cannot be loaded" in done.stderr

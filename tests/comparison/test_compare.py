@@ -1,4 +1,6 @@
-"""Comparisons: the same data and seeds for all, tuning by validation alone, one table, going on after a stop."""
+"""Comparisons: the same data and seeds for all, tuning by validation alone, one table, going on
+after a stop.
+"""
 
 import csv
 import json
@@ -38,7 +40,9 @@ def finished(tmp_path_factory):
     """Three methods, two seeds, one option of a method's own and one grid."""
     folder = tmp_path_factory.mktemp("comparison") / "one"
     grids = {"ditto": {"lam": [0.01, 1.0], "rate": [0.05]}}
-    planned = plan(["local", "fedavg", "ditto"], base(), {"fedavg": {"beta": 0.5, "rate": 0.2}}, grids)
+    planned = plan(
+        ["local", "fedavg", "ditto"], base(), {"fedavg": {"beta": 0.5, "rate": 0.2}}, grids
+    )
     return compare(planned, [3, 5], folder, grids=grids)
 
 
@@ -69,9 +73,14 @@ def test_tuning_measures_no_test_part_and_takes_the_best_of_validation(finished)
         run = load(path)
         assert set(run.table["part"].to_pylist()) == {"", "validation"}  # "": costs and notes
         assert not (path / "models").exists()
-        scores.setdefault(run.experiment.options["lam"], []).append(np.mean(run.accuracy("validation")))
+        scores.setdefault(run.experiment.options["lam"], []).append(
+            np.mean(run.accuracy("validation"))
+        )
     report = json.loads((folder / "tuning.json").read_text())
-    assert [t["options"] for t in report["tried"]] == [{"lam": 0.01, "rate": 0.05}, {"lam": 1.0, "rate": 0.05}]
+    assert [t["options"] for t in report["tried"]] == [
+        {"lam": 0.01, "rate": 0.05},
+        {"lam": 1.0, "rate": 0.05},
+    ]
     assert [t["validation"] for t in report["tried"]] == [scores[0.01], scores[1.0]]
     best = max(scores, key=lambda lam: np.mean(scores[lam]))
     assert report["best"] == {"lam": best, "rate": 0.05}
@@ -89,8 +98,18 @@ def test_garbage_in_the_test_part_does_not_change_what_tuning_chooses(tmp_path):
     for name, data in (("good", good), ("bad", good._replace(y=y))):
         words = FAST | {"rounds": 2, "batch": 4}
         tune = {"ditto": {"lam": [0.0, 3.0]}}
-        coterie.compare(["ditto"], data=data, model=lambda: nn.Linear(6, 3), tune=tune, out=tmp_path / name, **words)
-    files = [(tmp_path / name / "tuning" / "ditto" / "tuning.json").read_text() for name in ("good", "bad")]
+        coterie.compare(
+            ["ditto"],
+            data=data,
+            model=lambda: nn.Linear(6, 3),
+            tune=tune,
+            out=tmp_path / name,
+            **words,
+        )
+    files = [
+        (tmp_path / name / "tuning" / "ditto" / "tuning.json").read_text()
+        for name in ("good", "bad")
+    ]
     assert files[0] == files[1]
     results_ = [load(tmp_path / name / "ditto-seed0").accuracy() for name in ("good", "bad")]
     assert not np.array_equal(*results_)
@@ -106,13 +125,19 @@ def test_the_table_is_computed_from_the_runs(finished):
     assert rows["ditto"].worst == pytest.approx(np.mean([run.accuracy().min() for run in runs]))
     weighted = [(run.accuracy() * run.rows).sum() / run.rows.sum() for run in runs]
     assert rows["ditto"].weighted == pytest.approx(np.mean(weighted))
-    assert rows["ditto"].validation == pytest.approx(np.mean([run.accuracy("validation").mean() for run in runs]))
+    assert rows["ditto"].validation == pytest.approx(
+        np.mean([run.accuracy("validation").mean() for run in runs])
+    )
     assert rows["local"].bytes_up == 0
     half = 12.7062 * np.std(means, ddof=1) / np.sqrt(2)  # t(.975, 1)
-    assert (rows["ditto"].low, rows["ditto"].high) == pytest.approx((np.mean(means) - half, np.mean(means) + half), abs=1e-5)
+    assert (rows["ditto"].low, rows["ditto"].high) == pytest.approx(
+        (np.mean(means) - half, np.mean(means) + half), abs=1e-5
+    )
     assert rows["fedavg"].bytes_broadcast == rows["fedavg"].bytes_up / 4
     size = 64 * 6 + 6 + 60 + 10
-    assert rows["fedavg"].bytes_up == rows["fedavg"].bytes_down == 2 * 4 * 4 * size  # rounds, clients, bytes
+    assert (
+        rows["fedavg"].bytes_up == rows["fedavg"].bytes_down == 2 * 4 * 4 * size
+    )  # rounds, clients, bytes
     assert finished.accuracy("local").shape == (2, 4)
 
 
@@ -124,8 +149,15 @@ def test_csv_files_hold_the_table_and_every_client(finished):
     with (finished.folder / "clients.csv").open() as file:
         clients = list(csv.DictReader(file))
     assert len(clients) == 3 * 2 * 4
-    assert {(row["method"], row["seed"], row["client"]) for row in clients} >= {("ditto", "5", "3"), ("local", "3", "0")}
-    found = [float(row["test_accuracy"]) for row in clients if (row["method"], row["seed"]) == ("ditto", "5")]
+    assert {(row["method"], row["seed"], row["client"]) for row in clients} >= {
+        ("ditto", "5", "3"),
+        ("local", "3", "0"),
+    }
+    found = [
+        float(row["test_accuracy"])
+        for row in clients
+        if (row["method"], row["seed"]) == ("ditto", "5")
+    ]
     assert found == pytest.approx(finished.accuracy("ditto")[1], abs=1e-6)
 
 
@@ -139,7 +171,9 @@ def test_models_of_every_run_are_kept(finished):
 def test_a_comparison_is_read_from_its_folder(finished):
     again = coterie.load(finished.folder)
     assert list(again.runs) == ["local", "fedavg", "ditto"]
-    assert [row[:-1] for row in again.rows()] == [row[:-1] for row in finished.rows()]  # all but the seconds are exact
+    assert [row[:-1] for row in again.rows()] == [
+        row[:-1] for row in finished.rows()
+    ]  # all but the seconds are exact
 
 
 def test_a_run_of_a_comparison_equals_the_run_alone(finished, tmp_path):
@@ -157,9 +191,14 @@ def test_the_plan_on_disk_is_the_plan_that_ran(finished):
 
 
 def test_a_network_of_one_method_alone_survives_the_plan(tmp_path):
-    own = {"local": {"model": "mlr"}, "fml": {"alpha": 0.25, "schedule.rounds": 1, "model.hidden": 5}}
+    own = {
+        "local": {"model": "mlr"},
+        "fml": {"alpha": 0.25, "schedule.rounds": 1, "model.hidden": 5},
+    }
     common = change(Experiment(method=""), {k: v for k, v in WORDS.items() if k != "classes-each"})
-    planned = plan(["local", "fml", "fedavg"], change(common, {"split": "dirichlet", "alpha": 2.0}), own)
+    planned = plan(
+        ["local", "fml", "fedavg"], change(common, {"split": "dirichlet", "alpha": 2.0}), own
+    )
     compare(planned, [0], tmp_path / "c")
     again, _, _ = read_plan(tmp_path / "c" / "comparison.toml")
     assert again == planned
@@ -174,9 +213,15 @@ def test_a_network_of_one_method_alone_survives_the_plan(tmp_path):
 
 @pytest.fixture(scope="module")
 def longer(tmp_path_factory):
-    """Six rounds at a rate that overshoots, one split for both seeds, so that the last round is not the best of all."""
+    """Six rounds at a rate that overshoots, one split for both seeds, so that the last round is not
+    the best of all.
+    """
     words = {"rounds": 6, "rate": 1.5, "data.seed": 7, "models": False, "checkpoint": 0}
-    return compare(plan(["local", "fedavg", "ditto"], base(**words)), [0, 1], tmp_path_factory.mktemp("longer") / "c")
+    return compare(
+        plan(["local", "fedavg", "ditto"], base(**words)),
+        [0, 1],
+        tmp_path_factory.mktemp("longer") / "c",
+    )
 
 
 def test_the_best_round_is_chosen_on_validation_and_read_on_test(longer):
@@ -184,7 +229,9 @@ def test_the_best_round_is_chosen_on_validation_and_read_on_test(longer):
     for row in longer.rows():
         rounds, found = [], []
         for run in longer.runs[row.method]:
-            means = [values(run.table, "accuracy", "validation", round=r)[1].mean() for r in range(1, 7)]
+            means = [
+                values(run.table, "accuracy", "validation", round=r)[1].mean() for r in range(1, 7)
+            ]
             rounds.append(1 + int(np.argmax(means)))
             found.append(values(run.table, "accuracy", "test", round=rounds[-1])[1])
         assert row.best_round == np.mean(rounds)
@@ -195,9 +242,14 @@ def test_the_best_round_is_chosen_on_validation_and_read_on_test(longer):
 
 
 def test_without_validation_data_there_is_no_best_round(tmp_path):
-    found = compare(plan(["local"], base(validation=0, rounds=1, models=False)), [0], tmp_path / "c")
+    found = compare(
+        plan(["local"], base(validation=0, rounds=1, models=False)), [0], tmp_path / "c"
+    )
     assert np.isnan([found.rows()[0].at_best, found.rows()[0].best_round]).all()
-    with pytest.raises(BadInput, match="local has no best round, as there are no validation data: raise --validation"):
+    with pytest.raises(
+        BadInput,
+        match="local has no best round, as there are no validation data: raise --validation",
+    ):
         found.measured("local", best=True)
 
 
@@ -216,7 +268,9 @@ def test_the_global_model_of_a_method_is_compared_too(longer):
 
 
 def test_rounds_to_a_target_are_of_the_mean_over_clients_and_seeds(longer):
-    means = np.mean([curve(run.table, "accuracy", "test")[1] for run in longer.runs["local"]], axis=0)
+    means = np.mean(
+        [curve(run.table, "accuracy", "test")[1] for run in longer.runs["local"]], axis=0
+    )
     target = float(np.sort(means)[3])
     assert longer.rounds_to(target)["local"] == 1 + int(np.flatnonzero(means >= target)[0])
     assert longer.rounds_to(0.0) == {"local": 1, "fedavg": 1, "ditto": 1}
@@ -231,7 +285,9 @@ def test_ranks_are_of_clients_where_the_split_is_fixed(longer, finished):
     assert sorted(found.methods) == ["ditto", "fedavg", "local"]
     assert finished.ranks().population == "seeds"
     assert longer.difference("local", "fedavg").n == 4
-    assert longer.difference("local", "fedavg").mean == pytest.approx(-longer.difference("fedavg", "local").mean)
+    assert longer.difference("local", "fedavg").mean == pytest.approx(
+        -longer.difference("fedavg", "local").mean
+    )
 
 
 def printed(capsys, comparison, target=None) -> str:
@@ -239,7 +295,9 @@ def printed(capsys, comparison, target=None) -> str:
     return capsys.readouterr().out
 
 
-def test_what_is_printed_holds_the_last_and_the_best_round_and_whom_each_method_beats(capsys, longer):
+def test_what_is_printed_holds_the_last_and_the_best_round_and_whom_each_method_beats(
+    capsys, longer
+):
     out = printed(capsys, longer)
     row = next(row for row in longer.rows() if row.method == "local")
     line = next(line for line in out.splitlines() if line.startswith("│ local"))
@@ -250,20 +308,37 @@ def test_what_is_printed_holds_the_last_and_the_best_round_and_whom_each_method_
     assert "bootstrap over 4 clients, seeds averaged" in out
     assert "significantly better than" in out
     assert "not reached" not in out
-    assert max(map(len, out.split("\n\n")[1].splitlines())) < 130  # the answer above is one long line
+    assert (
+        max(map(len, out.split("\n\n")[1].splitlines())) < 130
+    )  # the answer above is one long line
     assert out.endswith(f"runs, table.csv and clients.csv: {longer.folder}\n")
 
 
 def test_what_reaching_a_target_costs_is_printed_if_asked(capsys, longer):
     out = printed(capsys, longer, 0.0)
-    lines = out[out.index("First measured round with a mean test accuracy of 0.00 %") :].splitlines()
-    rows = {cells[0]: cells[1:] for cells in ([c.strip() for c in line.split("│")[1:-1]] for line in lines) if cells}
-    assert rows["fedavg"] == ["1", "0.01", "20", "10", "6"]  # 1 + 1 + 25/12 + 16, 1 + 1 + 8 and 1 + 1 + 4 downlinks
+    lines = out[
+        out.index("First measured round with a mean test accuracy of 0.00 %") :
+    ].splitlines()
+    rows = {
+        cells[0]: cells[1:]
+        for cells in ([c.strip() for c in line.split("│")[1:-1]] for line in lines)
+        if cells
+    }
+    assert rows["fedavg"] == [
+        "1",
+        "0.01",
+        "20",
+        "10",
+        "6",
+    ]  # 1 + 1 + 25/12 + 16, 1 + 1 + 8 and 1 + 1 + 4 downlinks
     assert "not reached" in printed(capsys, longer, 1.0)
 
 
 def test_columns_that_say_nothing_are_left_out(capsys, tmp_path):
-    out = printed(capsys, compare(plan(["local"], base(validation=0, rounds=1, models=False)), [0], tmp_path / "c"))
+    out = printed(
+        capsys,
+        compare(plan(["local"], base(validation=0, rounds=1, models=False)), [0], tmp_path / "c"),
+    )
     assert "at best" not in out
     assert "over seeds" not in out
     assert "95 %" not in out
@@ -271,8 +346,14 @@ def test_columns_that_say_nothing_are_left_out(capsys, tmp_path):
 
 
 def test_few_seeds_are_said_to_be_few_even_without_an_answer(capsys, tmp_path):
-    out = printed(capsys, compare(plan(["local", "ditto"], base(rounds=1, models=False)), [0, 1], tmp_path / "c"))
-    assert "2 seeds cannot show a difference between 2 methods (a corrected p of 0.5 at best): it takes 6 seeds." in out
+    out = printed(
+        capsys,
+        compare(plan(["local", "ditto"], base(rounds=1, models=False)), [0, 1], tmp_path / "c"),
+    )
+    assert (
+        "2 seeds cannot show a difference between 2 methods (a corrected p of 0.5 at best): it "
+        "takes 6 seeds." in out
+    )
 
 
 # Going on
@@ -302,13 +383,17 @@ def test_a_stopped_comparison_goes_on_and_skips_what_is_finished(finished, tmp_p
     assert {p: p.stat().st_mtime_ns for p in (folder / "local-seed5").rglob("*")} == before
     for name in ("local", "fedavg", "ditto"):
         for seed in seeds:
-            assert results(folder / f"{name}-seed{seed}") == results(finished.folder / f"{name}-seed{seed}")
+            assert results(folder / f"{name}-seed{seed}") == results(
+                finished.folder / f"{name}-seed{seed}"
+            )
     assert again.rows()[2].mean == finished.rows()[2].mean
     assert (folder / "clients.csv").read_text() == (finished.folder / "clients.csv").read_text()
 
 
 def test_a_finished_comparison_is_resumed_without_work(finished, monkeypatch):
-    monkeypatch.setattr("coterie.comparison.prepared.gather", lambda *_: pytest.fail("no data are needed"))
+    monkeypatch.setattr(
+        "coterie.comparison.prepared.gather", lambda *_: pytest.fail("no data are needed")
+    )
     again = resume_comparison(finished.folder, lambda *_: pytest.fail("nothing is to be run"))
     assert [row.mean for row in again.rows()] == [row.mean for row in finished.rows()]
 
@@ -345,7 +430,12 @@ def test_a_method_may_be_compared_with_itself(tmp_path):
 @pytest.mark.parametrize(
     ("methods", "own", "grids", "message"),
     [
-        (["local"], {"ditto": {"lam": 1}}, {}, "options are given for 'ditto', which is not among the methods local"),
+        (
+            ["local"],
+            {"ditto": {"lam": 1}},
+            {},
+            "options are given for 'ditto', which is not among the methods local",
+        ),
         (["local"], {}, {"ditto": {"lam": [1]}}, "options are given for 'ditto'"),
         (["fedvag"], {}, {}, "did you mean 'fedavg'"),
         (["ditto"], {"ditto": {"lamb": 1}}, {}, "did you mean 'lam'"),
@@ -409,7 +499,12 @@ def test_everything_is_checked_before_anything_runs(tmp_path):
             "tuning chooses on validation data, and there are none",
         ),
         (["local", "persfl"], {}, {"persfl": {"lambdas": ["0.5", "7"]}}, "lambdas = '7'"),
-        (["local", "pfedme"], {"momentum": 0.9}, {}, r"^pfedme does not use momentum = 0.9: leave out --momentum, or "),
+        (
+            ["local", "pfedme"],
+            {"momentum": 0.9},
+            {},
+            r"^pfedme does not use momentum = 0.9: leave out --momentum, or ",
+        ),
         (["fedavg", "local"], {"weighting": "equal"}, {}, "^local does not use weighting = equal"),
         (["pfedme"], {}, {"pfedme": {"decay": [0.0, 0.1]}}, "^pfedme does not use decay = 0.1"),
         (["local"], {"clients": 5000}, {}, "clients = 5,000, but 'digits' has 160 rows"),
@@ -428,7 +523,9 @@ def test_a_word_of_train_may_be_given_to_the_methods_that_use_it():
 
 def test_a_file_of_one_run_serves_as_the_common_words_of_a_comparison():
     words = change(Experiment(), WORDS | {"method": "ditto", "lam": 0.5, "seed": 4}).words()
-    experiments, seeds, _ = plan_of(words, ["ditto", "local"], common={"rounds": "9"}, own={"local": {"rate": "0.2"}})
+    experiments, seeds, _ = plan_of(
+        words, ["ditto", "local"], common={"rounds": "9"}, own={"local": {"rate": "0.2"}}
+    )
     assert seeds == [4]
     assert experiments["ditto"].options == {"lam": 0.5}
     assert [e.schedule.rounds for e in experiments.values()] == [9, 9]
@@ -436,7 +533,11 @@ def test_a_file_of_one_run_serves_as_the_common_words_of_a_comparison():
 
 
 def test_options_in_the_file_for_methods_that_are_not_wanted_now_are_left_out():
-    words = {"methods": ["local", "ditto"], "options": {"ditto": {"lam": 2}}, "tune": {"ditto": {"lam": [1]}}}
+    words = {
+        "methods": ["local", "ditto"],
+        "options": {"ditto": {"lam": 2}},
+        "tune": {"ditto": {"lam": [1]}},
+    }
     experiments, _, grids = plan_of(words, ["local"])
     assert list(experiments) == ["local"]
     assert grids == {}
@@ -453,7 +554,8 @@ def net() -> nn.Module:
 def test_own_arrays_and_networks_are_compared_through_python(tmp_path):
     words = FAST | {"rounds": 2, "checkpoint": 1}
     found = coterie.compare(
-        ["local", "ditto"], data=arrays(False), model=net, seeds=2, clients=3, split="iid", options={"ditto": {"lam": 0.5}},
+        ["local", "ditto"], data=arrays(False), model=net, seeds=2, clients=3, split="iid",
+        options={"ditto": {"lam": 0.5}},
         out=tmp_path / "c", **words,
     )  # fmt: skip
     assert found.accuracy("ditto").shape == (2, 3)
@@ -470,7 +572,9 @@ def test_own_arrays_and_networks_are_compared_through_python(tmp_path):
 
 def test_a_comparison_from_a_file_through_python(tmp_path):
     path = tmp_path / "plan.toml"
-    tables = "[data]\nclients = 4\nrows = 160\n[split]\nclasses_each = 4\n[options.ditto]\nlam = 3\n"
+    tables = (
+        "[data]\nclients = 4\nrows = 160\n[split]\nclasses_each = 4\n[options.ditto]\nlam = 3\n"
+    )
     path.write_text(f'methods = ["local", "ditto"]\nseeds = [2]\n{tables}')
     found = coterie.compare(config=path, rounds=1, models=False, out=tmp_path / "c", **FAST)
     assert list(found.runs) == ["local", "ditto"]
@@ -480,7 +584,9 @@ def test_a_comparison_from_a_file_through_python(tmp_path):
 
 def test_losses_are_compared_where_there_are_no_classes(tmp_path):
     words = FAST | {"data": "gaussian", "clients": 4, "rounds": 2}
-    found = coterie.compare(["fedavg"], tune={"fedavg": {"rate": [1e-6, 0.3]}}, out=tmp_path / "c", **words)
+    found = coterie.compare(
+        ["fedavg"], tune={"fedavg": {"rate": [1e-6, 0.3]}}, out=tmp_path / "c", **words
+    )
     assert found.runs["fedavg"][0].experiment.train.rate == 0.3  # the smaller loss wins
     assert found.rows()[0].mean == pytest.approx(found.runs["fedavg"][0].measured().mean())
     assert (tmp_path / "c" / "clients.csv").read_text().startswith("method,seed,client,test_loss")

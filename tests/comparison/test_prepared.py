@@ -28,7 +28,10 @@ def made(monkeypatch):
 
 def test_a_comparison_puts_every_run_together_once(made, tmp_path):
     compare(plan(["local", "fedavg"], experiment(rounds=1)), [0, 1], tmp_path / "c")
-    assert sorted(made) == [("assemble", 0)] * 2 + [("assemble", 1)] * 2 + [("gather", 0), ("gather", 1)]
+    assert sorted(made) == [("assemble", 0)] * 2 + [("assemble", 1)] * 2 + [
+        ("gather", 0),
+        ("gather", 1),
+    ]
 
 
 def test_data_that_do_not_fit_are_never_held_for_two_seeds(made, monkeypatch, tmp_path):

@@ -1,4 +1,6 @@
-"""Checkpoints: every tree comes back as it was, nothing is pickled, and a damaged one is refused."""
+"""Checkpoints: every tree comes back as it was, nothing is pickled, and a damaged one is
+refused.
+"""
 
 import json
 import math
@@ -23,9 +25,19 @@ class Pair(NamedTuple):
 
 def same(a: object, b: object) -> bool:
     if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+        return (
+            isinstance(b, torch.Tensor)
+            and a.dtype == b.dtype
+            and a.shape == b.shape
+            and torch.equal(a, b)
+        )
     if isinstance(a, np.ndarray):
-        return isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape and bool((a == b).all())
+        return (
+            isinstance(b, np.ndarray)
+            and a.dtype == b.dtype
+            and a.shape == b.shape
+            and bool((a == b).all())
+        )
     if isinstance(a, Point):
         return isinstance(b, Point) and same(a.params, b.params) and same(a.buffers, b.buffers)
     if isinstance(a, Vector):
@@ -33,19 +45,50 @@ def same(a: object, b: object) -> bool:
     if isinstance(a, dict):
         return isinstance(b, dict) and list(a) == list(b) and all(same(a[k], b[k]) for k in a)
     if isinstance(a, tuple | list):
-        return type(a) is type(b) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+        return (
+            type(a) is type(b)
+            and len(a) == len(b)
+            and all(same(x, y) for x, y in zip(a, b, strict=True))
+        )
     return type(a) is type(b) and (a == b or (a != a and b != b))
 
 
 TREES = {
-    "numbers and text": (1, 2.5, -0.0, 1e-300, math.inf, math.nan, True, None, 'a "quoted"\n line é', 2**80),
+    "numbers and text": (
+        1,
+        2.5,
+        -0.0,
+        1e-300,
+        math.inf,
+        math.nan,
+        True,
+        None,
+        'a "quoted"\n line é',
+        2**80,
+    ),
     "nested": {"a": [1, (2, {"b": torch.arange(3)})], "c": ()},
-    "names that join to the same": {"a.b": torch.tensor(1.0), "a": {"b": torch.tensor(2.0)}, 1: torch.tensor(3.0), "1": 4},
-    "dtypes": [torch.tensor([1, 2], dtype=d) for d in (torch.float64, torch.int64, torch.bool, torch.uint8, torch.bfloat16)],
-    "scalars and empty": [torch.tensor(3), torch.zeros(0, 4), np.array(2.5), np.zeros((0, 2)), np.arange(6).reshape(2, 3).T],
+    "names that join to the same": {
+        "a.b": torch.tensor(1.0),
+        "a": {"b": torch.tensor(2.0)},
+        1: torch.tensor(3.0),
+        "1": 4,
+    },
+    "dtypes": [
+        torch.tensor([1, 2], dtype=d)
+        for d in (torch.float64, torch.int64, torch.bool, torch.uint8, torch.bfloat16)
+    ],
+    "scalars and empty": [
+        torch.tensor(3),
+        torch.zeros(0, 4),
+        np.array(2.5),
+        np.zeros((0, 2)),
+        np.arange(6).reshape(2, 3).T,
+    ],
     "views": list(torch.arange(12.0).reshape(3, 4).T),
     "named tuple": Pair(torch.ones(2), Pair(None, [np.arange(3, dtype=np.int32)])),
-    "points": Pair(Point({"w": torch.rand(2, 2)}, {"n": torch.tensor(3)}), Vector({"w": torch.rand(3)}, {})),
+    "points": Pair(
+        Point({"w": torch.rand(2, 2)}, {"n": torch.tensor(3)}), Vector({"w": torch.rand(3)}, {})
+    ),
 }
 
 
@@ -84,7 +127,12 @@ def test_a_file_can_name_only_tuples_of_modules_that_are_loaded(tmp_path):
 
 
 def write(run, number: int) -> None:
-    save_checkpoint(run, number, {"w": torch.full((50,), float(number))}, {"extra.txt": lambda path: path.write_text("more")})
+    save_checkpoint(
+        run,
+        number,
+        {"w": torch.full((50,), float(number))},
+        {"extra.txt": lambda path: path.write_text("more")},
+    )
 
 
 def test_a_new_checkpoint_replaces_the_older_ones_and_unfinished_saves(tmp_path):
@@ -126,12 +174,16 @@ def flip(path):
 
 
 @pytest.mark.parametrize("name", ["state.json", "state.safetensors", "files.json", "extra.txt"])
-@pytest.mark.parametrize("harm", [truncate, flip, lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
+@pytest.mark.parametrize(
+    "harm", [truncate, flip, lambda path: path.unlink(), lambda path: path.write_bytes(b"")]
+)
 def test_a_damaged_or_partial_checkpoint_is_refused_in_one_line(name, harm, tmp_path):
     write(tmp_path, 1)
     folder = checkpoints(tmp_path)[0]
     harm(folder / name)
-    with pytest.raises(BadInput, match=r"(damaged|not whole).*delete .*checkpoint-0000001 to begin anew") as refused:
+    with pytest.raises(
+        BadInput, match=r"(damaged|not whole).*delete .*checkpoint-0000001 to begin anew"
+    ) as refused:
         load_checkpoint(folder)
     assert "\n" not in str(refused.value)
 

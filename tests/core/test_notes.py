@@ -1,4 +1,6 @@
-"""Notes: a declaration covers what is written under its name, and what does not fit its kind is refused."""
+"""Notes: a declaration covers what is written under its name, and what does not fit its kind is
+refused.
+"""
 
 import json
 
@@ -35,7 +37,16 @@ def test_a_pair_and_a_grid_are_declared_under_one_name():
     assert declared("pair_before", ALL) == declared("pair_after", ALL) == ALL["pair"]
     assert declared("grid[lambda=0.5,T=1]", ALL) == ALL["grid"]
     assert declared("course", ALL) == ALL["course"]
-    for stray in ("pair", "grid", "view", "grid_before", "pair[a=1,b=2]", "course_before", "other", "grid[a=1]"):
+    for stray in (
+        "pair",
+        "grid",
+        "view",
+        "grid_before",
+        "pair[a=1,b=2]",
+        "course_before",
+        "other",
+        "grid[a=1]",
+    ):
         assert declared(stray, ALL) is None, stray
 
 
@@ -48,7 +59,9 @@ def test_a_servers_notes_have_the_shape_of_their_kind():
     check_server_notes(FITTING, ALL, 3)
     for name in FITTING:
         with pytest.raises(
-            BadInput, match=rf"'{name}' has the shape \[4, 4, 4\], which is no '{name.split('_')[0]}' of 3 clients"
+            BadInput,
+            match=rf"'{name}' has the shape \[4, 4, 4\], which is no '{name.split('_')[0]}' of 3 "
+            r"clients",
         ):
             check_server_notes({name: torch.ones(4, 4, 4)}, ALL, 3)
     with pytest.raises(BadInput, match="is no 'grid'"):
@@ -60,9 +73,13 @@ def test_a_servers_notes_have_the_shape_of_their_kind():
 def test_a_client_writes_no_note_of_the_server():
     check_client_notes(["course", "share", "final", "groups", "pair_before", "grid[a=1,b=2]"], ALL)
     for name in ("matrix", "vectors", "server"):
-        with pytest.raises(BadInput, match=f"'{name}' is declared as '{name}', which servers write"):
+        with pytest.raises(
+            BadInput, match=f"'{name}' is declared as '{name}', which servers write"
+        ):
             check_client_notes([name], ALL)
-    with pytest.raises(BadInput, match=r"'r' is written but not declared: .* describes=\{'r': Note"):
+    with pytest.raises(
+        BadInput, match=r"'r' is written but not declared: .* describes=\{'r': Note"
+    ):
         check_client_notes(["r"], ALL)
 
 

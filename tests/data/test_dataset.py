@@ -1,4 +1,6 @@
-"""Laws of the entries: what is special about a data set or network stands there, and nowhere else."""
+"""Laws of the entries: what is special about a data set or network stands there, and nowhere
+else.
+"""
 
 import ast
 from pathlib import Path
@@ -22,16 +24,28 @@ def stripes(folder, seed=0):
     rng, rows = np.random.default_rng(seed), 120
     x = rng.integers(0, 9, (rows, 1, 4, 4)).astype(np.uint8)
     y = np.arange(rows) // 5 % 2
-    return Dataset(name="stripes", x=x, y=y, classes=2, train=np.ones(rows, bool), users=np.arange(rows) // 20)
+    return Dataset(
+        name="stripes", x=x, y=y, classes=2, train=np.ones(rows, bool), users=np.arange(rows) // 20
+    )
 
 
-SPECIAL = Source(stripes, natural=True, network="one", cut="order", scale="unit", top=8.0, channels=Channels((0.5,), (0.25,)))
+SPECIAL = Source(
+    stripes,
+    natural=True,
+    network="one",
+    cut="order",
+    scale="unit",
+    top=8.0,
+    channels=Channels((0.5,), (0.25,)),
+)
 
 
 @pytest.fixture
 def registered(monkeypatch):
     monkeypatch.setitem(DATASETS, "stripes", SPECIAL)
-    monkeypatch.setitem(NETS, "one", Net(lambda input_shape, classes: mlr(input_shape, 1), one_logit=True))
+    monkeypatch.setitem(
+        NETS, "one", Net(lambda input_shape, classes: mlr(input_shape, 1), one_logit=True)
+    )
 
 
 @pytest.mark.usefixtures("registered")
@@ -41,7 +55,9 @@ def test_an_entry_is_all_that_a_new_data_set_needs():
     got = federation_of(experiment)
     drawn = stripes(None, seed=3)
     assert got.clients == 6
-    assert torch.equal(got.x[got.train[0]], torch.tensor(drawn.x[:12] / 8, dtype=torch.float32))  # in order, by its top
+    assert torch.equal(
+        got.x[got.train[0]], torch.tensor(drawn.x[:12] / 8, dtype=torch.float32)
+    )  # in order, by its top
     [model] = models_of(experiment, got)
     assert (model.name, model.task) == ("one", "binary")
 
@@ -50,16 +66,28 @@ def test_an_entry_is_all_that_a_new_data_set_needs():
 def test_published_statistics_and_split_options_come_from_the_entry(monkeypatch):
     got = build("stripes", scale="channel")
     raw = stripes(None).x / 8
-    assert torch.allclose(got.x[got.train[0]], torch.tensor((raw[:12] - 0.5) / 0.25, dtype=torch.float32))
-    monkeypatch.setitem(DATASETS, "stripes", SPECIAL._replace(split_options={"perfedavg": {"a": 4}}))
+    assert torch.allclose(
+        got.x[got.train[0]], torch.tensor((raw[:12] - 0.5) / 0.25, dtype=torch.float32)
+    )
+    monkeypatch.setitem(
+        DATASETS, "stripes", SPECIAL._replace(split_options={"perfedavg": {"a": 4}})
+    )
     for options in ({}, {"a": None}):
-        assert [len(rows) for rows in build("stripes", "perfedavg", 4, test=0.5, validation=0, options=options).train] == [
+        assert [
+            len(rows)
+            for rows in build(
+                "stripes", "perfedavg", 4, test=0.5, validation=0, options=options
+            ).train
+        ] == [
             2,
             2,
             5,
             5,
         ]
-    assert len(build("stripes", "perfedavg", 4, test=0.5, validation=0, options={"a": 8}).train[0]) == 4
+    assert (
+        len(build("stripes", "perfedavg", 4, test=0.5, validation=0, options={"a": 8}).train[0])
+        == 4
+    )
 
 
 @pytest.mark.usefixtures("registered")
@@ -82,11 +110,15 @@ def test_only_a_network_that_wants_the_word_table_gets_it(monkeypatch):
 
 
 def test_no_module_but_the_registry_and_its_own_spells_a_data_sets_name():
-    """Networks neither, where experiments are made; `digits`, which an experiment begins with, is the one exception."""
+    """Networks neither, where experiments are made; `digits`, which an experiment begins with, is
+    the one exception.
+    """
     root = Path(coterie.__file__).parent
     homes = {root / "data" / "datasets.py", *(root / "data" / "sources").glob("*.py")}
     for path in set(root.rglob("*.py")) - homes:
         names = set(DATASETS) | (set(NETS) if path.parent.name == "experiment" else set())
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                assert node.value not in names - {"digits"}, f"{path.relative_to(root)}:{node.lineno} spells '{node.value}'"
+                assert node.value not in names - {"digits"}, (
+                    f"{path.relative_to(root)}:{node.lineno} spells '{node.value}'"
+                )

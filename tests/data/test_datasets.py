@@ -1,4 +1,6 @@
-"""Data sets: canonical formats are read back, damage and absence are said in one line, downloads resume."""
+"""Data sets: canonical formats are read back, damage and absence are said in one line, downloads
+resume.
+"""
 
 import gzip
 import hashlib
@@ -99,7 +101,9 @@ def python2_pickle(pixels, key, values):
     kind = b"cnumpy\ndtype\n" + short(b"u1") + b"K\x00K\x01\x87R" + b"(K\x03" + short(b"|") + b"NNN"
     kind += number(-1) + number(-1) + b"K\x00tb"
     raw = pixels.tobytes()
-    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + short(b"b") + b"\x87R"
+    array = (
+        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + short(b"b") + b"\x87R"
+    )
     array += b"(K\x01" + number(pixels.shape[0]) + number(pixels.shape[1]) + b"\x86" + kind
     array += b"\x89T" + struct.pack("<i", len(raw)) + raw + b"tb"
     ints = b"](" + b"".join(number(int(v)) for v in values) + b"e"
@@ -108,7 +112,9 @@ def python2_pickle(pixels, key, values):
 
 def cifar_rows(n, seed, classes):
     rng = np.random.default_rng(seed)
-    return rng.integers(0, 256, (n, 3072), dtype=np.uint8), rng.integers(0, classes, n, dtype=np.uint8)
+    return rng.integers(0, 256, (n, 3072), dtype=np.uint8), rng.integers(
+        0, classes, n, dtype=np.uint8
+    )
 
 
 # ---- images
@@ -150,7 +156,9 @@ def test_the_environment_names_the_folder(tmp_path, monkeypatch):
 
 def test_a_cut_down_copy_is_refused_unless_asked_for(tmp_path):
     write_mnist(tmp_path / "mnist")
-    with pytest.raises(BadInput, match=r"train-images-idx3-ubyte.gz: 30 rows, expected 60,000; whole=False"):
+    with pytest.raises(
+        BadInput, match=r"train-images-idx3-ubyte.gz: 30 rows, expected 60,000; whole=False"
+    ):
         load("mnist", tmp_path)
 
 
@@ -158,7 +166,9 @@ def test_mnist_is_not_taken_for_fashion_mnist(tmp_path):
     blank = {"train": 60_000, "t10k": 10_000}
     for part, n in blank.items():
         write(tmp_path / f"{part}-images-idx3-ubyte", idx_bytes(np.zeros((n, 28, 28), np.uint8)))
-        write(tmp_path / f"{part}-labels-idx1-ubyte", idx_bytes((np.arange(n) % 10).astype(np.uint8)))
+        write(
+            tmp_path / f"{part}-labels-idx1-ubyte", idx_bytes((np.arange(n) % 10).astype(np.uint8))
+        )
     assert load("fashion-mnist", tmp_path).train.sum() == 60_000
     with pytest.raises(BadInput, match="another data set; put those of mnist into"):
         load("mnist", tmp_path)
@@ -173,7 +183,11 @@ def test_mnist_is_not_taken_for_fashion_mnist(tmp_path):
             "train-images.*damaged.*expected a whole .gz",
         ),
         ("train-images-idx3-ubyte", lambda d: b"<html>not found</html>", "train-images.*damaged"),
-        ("train-images-idx3-ubyte", lambda d: gzip.compress(d[:-100]), "train-images.*expected 23,536"),
+        (
+            "train-images-idx3-ubyte",
+            lambda d: gzip.compress(d[:-100]),
+            "train-images.*expected 23,536",
+        ),
         (
             "t10k-labels-idx1-ubyte",
             lambda d: gzip.compress(b"\0\0\x08\x03" + d[4:]),
@@ -205,7 +219,9 @@ def test_mnist_writers_are_the_training_part_with_qmnist_writers(tmp_path):
     columns = np.arange(30 * 8, dtype=np.int32).reshape(30, 8) % 70_000
     columns[:, 0] = labels(30)
     columns[:, 2] = np.arange(30) // 4 + 1000
-    path = write(tmp_path / "mnist" / "qmnist-train-labels-idx2-int.gz", gzip.compress(idx_bytes(columns)))
+    path = write(
+        tmp_path / "mnist" / "qmnist-train-labels-idx2-int.gz", gzip.compress(idx_bytes(columns))
+    )
     got = load("mnist-writers", tmp_path, whole=False)
     assert got.x.shape == (30, 1, 28, 28)
     assert got.train.all()
@@ -262,7 +278,11 @@ def test_femnist_letters_merge_the_cases_of_a_to_j(tmp_path):
 @pytest.mark.parametrize(("name", "classes"), [("cifar10", 10), ("cifar100", 100)])
 @pytest.mark.parametrize("form", ["binary", "python", "loose", "loose python"])
 def test_cifar_is_read_back_from_both_versions(tmp_path, name, classes, form):
-    stems = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"] if classes == 10 else ["train", "test"]
+    stems = (
+        [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
+        if classes == 10
+        else ["train", "test"]
+    )
     number, key = name.removeprefix("cifar"), b"labels" if classes == 10 else b"fine_labels"
     rows = {stem: cifar_rows(8, seed, classes) for seed, stem in enumerate(stems)}
     head = (lambda y: y[:, None]) if classes == 10 else (lambda y: np.stack([y // 5, y], 1))
@@ -276,7 +296,9 @@ def test_cifar_is_read_back_from_both_versions(tmp_path, name, classes, form):
         packed = tar_bytes({f"cifar-{number}-x/{stem}": data for stem, data in content.items()})
         write(tmp_path / name / f"cifar-{number}-{form}.tar.gz", packed)
     got = load(name, tmp_path, whole=False)
-    np.testing.assert_array_equal(got.x.reshape(-1, 3072), np.concatenate([x for x, _ in rows.values()]))
+    np.testing.assert_array_equal(
+        got.x.reshape(-1, 3072), np.concatenate([x for x, _ in rows.values()])
+    )
     np.testing.assert_array_equal(got.y, np.concatenate([y for _, y in rows.values()]))
     assert got.x.shape[1:] == (3, 32, 32)
     assert (~got.train).sum() == 8
@@ -305,7 +327,9 @@ def test_a_pickle_that_holds_code_is_refused_and_never_run(tmp_path):
 def test_cifar_batches_of_a_wrong_size_are_refused(tmp_path):
     for stem in ("train", "test"):
         write(tmp_path / "cifar100" / f"{stem}.bin", bytes(3074 * 4 - 1))
-    with pytest.raises(BadInput, match=r"train.bin: 12,295 bytes, expected 50,000 rows of 3,074 bytes"):
+    with pytest.raises(
+        BadInput, match=r"train.bin: 12,295 bytes, expected 50,000 rows of 3,074 bytes"
+    ):
         load("cifar100", tmp_path, whole=False)
 
 
@@ -313,9 +337,13 @@ def test_archives_cut_short_are_named(tmp_path):
     noise = np.random.default_rng(0).bytes(3074 * 40)
     packed = tar_bytes({"c/train.bin": noise, "c/test.bin": noise})
     write(tmp_path / "cifar100" / "cifar-100-binary.tar.gz", packed[: len(packed) // 2])
-    with pytest.raises(BadInput, match=r"cifar-100-binary.tar.gz is damaged.*expected a whole archive"):
+    with pytest.raises(
+        BadInput, match=r"cifar-100-binary.tar.gz is damaged.*expected a whole archive"
+    ):
         load("cifar100", tmp_path, whole=False)
-    boxed = zip_bytes({f"gzip/{stem}.gz": gzip.compress(data) for stem, data in emnist_files("test", 62).items()})
+    boxed = zip_bytes(
+        {f"gzip/{stem}.gz": gzip.compress(data) for stem, data in emnist_files("test", 62).items()}
+    )
     path = write(tmp_path / "emnist" / "gzip.zip", boxed[:-50])
     with pytest.raises(BadInput, match=r"gzip.zip is damaged"):
         load("emnist", tmp_path, whole=False)
@@ -346,7 +374,10 @@ def test_har_comes_from_ucis_zip_in_a_zip_in_time_order(tmp_path):
     train, x = har_files("train", [1, 3])
     test, z = har_files("test", [2])
     inner = zip_bytes(train | test)
-    write(tmp_path / "uci-har" / UCI_ZIP.file, zip_bytes({"UCI HAR Dataset.zip": inner, "names": b"-"}))
+    write(
+        tmp_path / "uci-har" / UCI_ZIP.file,
+        zip_bytes({"UCI HAR Dataset.zip": inner, "names": b"-"}),
+    )
     got = load("uci-har", tmp_path, whole=False)
     np.testing.assert_allclose(got.x, np.concatenate([x, z]), atol=1e-6)
     assert got.users.tolist() == [1] * 6 + [3] * 6 + [2] * 6
@@ -369,7 +400,9 @@ def test_har_takes_the_part_that_is_there_and_refuses_damage(tmp_path):
     with pytest.raises(BadInput, match=r"X_train.txt: expected 561 numbers per line"):
         load("uci-har", tmp_path, whole=False)
     path.write_bytes(b"\r\n".join(whole.splitlines()[:-1]))
-    with pytest.raises(BadInput, match=r"y_train.txt: 12 lines for the 11 windows of .*X_train.txt"):
+    with pytest.raises(
+        BadInput, match=r"y_train.txt: 12 lines for the 11 windows of .*X_train.txt"
+    ):
         load("uci-har", tmp_path, whole=False)
 
 
@@ -411,19 +444,25 @@ def test_sent140_rows_are_the_first_tokens_in_glove(tmp_path, caplog):
     assert got.classes == 2
     assert got.train.all()
     vectors = got.table[got.x]
-    np.testing.assert_array_equal(vectors[0, :6], [[1, 2, 3], [7, 8, 9], [0.5, -0.5, 0], [0] * 3, [4, 5, 6], [0] * 3])
+    np.testing.assert_array_equal(
+        vectors[0, :6], [[1, 2, 3], [7, 8, 9], [0.5, -0.5, 0], [0] * 3, [4, 5, 6], [0] * 3]
+    )
     np.testing.assert_array_equal(vectors[2], np.tile([1, 2, 3], (25, 1)))
     np.testing.assert_array_equal(vectors[3, :4], [[0] * 3, [0] * 3, [1, 2, 3], [0] * 3])
     assert len(got.table) == 5  # 'unused' takes no memory
     assert not vectors[1].any()
-    assert not load("sent140", tmp_path, dimension=3, lower=False).x[0, 0]  # 'Hello' is unknown as it stands
+    assert not load("sent140", tmp_path, dimension=3, lower=False).x[
+        0, 0
+    ]  # 'Hello' is unknown as it stands
 
 
 def test_glove_is_read_from_its_zip_and_a_damaged_line_is_named(tmp_path):
     write_sent140(tmp_path)
     path = write(tmp_path / "sent140" / "glove.6B.zip", zip_bytes({"glove.6B.3d.txt": GLOVE}))
     assert len(load("sent140", tmp_path, dimension=3).table) == 5
-    with pytest.raises(BadInput, match=r"glove.6B.zip holds no glove.6B.300d.txt; it holds glove.6B.3d.txt"):
+    with pytest.raises(
+        BadInput, match=r"glove.6B.zip holds no glove.6B.300d.txt; it holds glove.6B.3d.txt"
+    ):
         load("sent140", tmp_path)
     write(path, zip_bytes({"glove.6B.3d.txt": GLOVE.replace("4 5 6", "4 5")}))
     with pytest.raises(BadInput, match=r"glove.6B.3d.txt, line 4: expected a word and 3 numbers"):
@@ -490,11 +529,27 @@ def test_absent_leaf_files_are_asked_for(tmp_path):
 def test_synthetic_legacy_is_the_published_draw(tmp_path):
     got = load("synthetic", tmp_path)
     sizes = np.bincount(got.users)
-    assert (len(got.x), sizes.min(), int(np.median(sizes)), sizes.max()) == (205_795, 250, 577, 25_810)
+    assert (len(got.x), sizes.min(), int(np.median(sizes)), sizes.max()) == (
+        205_795,
+        250,
+        577,
+        25_810,
+    )
     train = (sizes * 0.75).astype(int)
     assert (train.sum(), (sizes - train).sum()) == (154_314, 51_481)
     # from a separate program that follows the published generator
-    assert np.bincount(got.y).tolist() == [20440, 15477, 13612, 7703, 17542, 21572, 9409, 48331, 32221, 19488]
+    assert np.bincount(got.y).tolist() == [
+        20440,
+        15477,
+        13612,
+        7703,
+        17542,
+        21572,
+        9409,
+        48331,
+        32221,
+        19488,
+    ]
     np.testing.assert_allclose(got.x[0, :3], [-0.17788088, 2.0232306, -0.4071902], rtol=1e-6)
     np.testing.assert_allclose(got.x[-1, -3:], [1.7058524, 0.70326144, -0.5759154], rtol=1e-6)
     assert got.x.dtype == np.float32
@@ -516,7 +571,9 @@ def test_synthetic_streams_do_not_depend_on_the_other_clients(tmp_path):
     )
     np.testing.assert_array_equal(few.x, many.x[many.users < 4])
     np.testing.assert_array_equal(few.y, many.y[many.users < 4])
-    assert not np.array_equal(few.x[:50], load("synthetic", tmp_path, clients=4, **options | {"seed": 4}).x[:50])
+    assert not np.array_equal(
+        few.x[:50], load("synthetic", tmp_path, clients=4, **options | {"seed": 4}).x[:50]
+    )
 
 
 def test_synthetic_streams_follow_the_law(tmp_path):
@@ -581,7 +638,9 @@ def test_bad_names_and_options_are_refused(tmp_path, name, options, message):
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `content`, with ranges unless told otherwise; the first `breaks` replies stop half-way."""
+    """Serves `content`, with ranges unless told otherwise; the first `breaks` replies stop
+    half-way.
+    """
 
     daemon_threads = True
 
@@ -645,7 +704,11 @@ def test_a_broken_transfer_goes_on_where_it_stopped(tmp_path, server):
     server.breaks = 2
     path = fetch(home(server), "big", tmp_path)
     assert path.read_bytes() == server.content["big.bin"]
-    assert server.asked == [("big.bin", None), ("big.bin", "bytes=150000-"), ("big.bin", "bytes=225000-")]
+    assert server.asked == [
+        ("big.bin", None),
+        ("big.bin", "bytes=150000-"),
+        ("big.bin", "bytes=225000-"),
+    ]
 
 
 def test_a_partial_file_of_an_earlier_run_is_completed(tmp_path, server):
@@ -694,7 +757,9 @@ def test_the_next_mirror_is_tried(tmp_path, server):
 def test_absent_files_of_a_data_set_are_downloaded_once(tmp_path, server):
     packed = {f"{stem}.gz": gzip.compress(data) for stem, data in mnist_files().items()}
     server.content |= packed
-    checks = {file.removesuffix(".gz"): hashlib.md5(data).hexdigest() for file, data in packed.items()}
+    checks = {
+        file.removesuffix(".gz"): hashlib.md5(data).hexdigest() for file, data in packed.items()
+    }
     homes = idx_homes(checks, server.url)
     write(tmp_path / "train-labels-idx1-ubyte.gz", packed["train-labels-idx1-ubyte.gz"])
     for _ in range(2):
@@ -702,11 +767,16 @@ def test_absent_files_of_a_data_set_are_downloaded_once(tmp_path, server):
         assert len(got.x) == 42
         assert len(server.asked) == 3
     both = emnist_files("train", 62) | emnist_files("test", 62)
-    server.content["gzip.zip"] = zip_bytes({f"gzip/{stem}.gz": gzip.compress(data) for stem, data in both.items()})
+    server.content["gzip.zip"] = zip_bytes(
+        {f"gzip/{stem}.gz": gzip.compress(data) for stem, data in both.items()}
+    )
     digest = hashlib.md5(server.content["gzip.zip"]).hexdigest()
     parts = {"all": list(both)}
     for _ in range(2):
-        assert len(present(tmp_path, "emnist", parts, mirrors("gzip.zip", digest, server.url))["all"]) == 4
+        assert (
+            len(present(tmp_path, "emnist", parts, mirrors("gzip.zip", digest, server.url))["all"])
+            == 4
+        )
     assert len(server.asked) == 4
 
 
@@ -728,7 +798,9 @@ def test_without_a_network_the_line_says_what_where_and_how(tmp_path, monkeypatc
     assert all(word in line for word in needed)
     assert "\n" not in line
     write(tmp_path / "cifar100" / "train.bin", bytes(3074))
-    with pytest.raises(BadInput, match=r"cifar100: no test.bin; cifar-100-binary.tar.gz \(md5 03b5"):
+    with pytest.raises(
+        BadInput, match=r"cifar100: no test.bin; cifar-100-binary.tar.gz \(md5 03b5"
+    ):
         load("cifar100", tmp_path)
     for name in ("fashion-mnist", "emnist", "cifar10", "uci-har"):
         with pytest.raises(BadInput, match=f"{name}: .*no connection to"):
@@ -741,7 +813,9 @@ def test_without_a_network_the_line_says_what_where_and_how(tmp_path, monkeypatc
 def real(*names):
     folder = Path(os.environ.get("COTERIE_DATA") or "/nonexistent")
     absent = [name for name in names if not list((folder / name).glob("*"))]
-    return pytest.mark.skipif(bool(absent), reason=f"needs real data: no {', '.join(absent)} folder in $COTERIE_DATA")
+    return pytest.mark.skipif(
+        bool(absent), reason=f"needs real data: no {', '.join(absent)} folder in $COTERIE_DATA"
+    )
 
 
 @real("mnist")
@@ -767,7 +841,9 @@ def test_real_fashion_mnist():
 @real("emnist")
 def test_real_emnist_letters():
     got = load("femnist-letters")
-    mean = got.x[~got.train & (got.y == 8)].mean(0)[0]  # the mean of the letter i is an upright stroke
+    mean = got.x[~got.train & (got.y == 8)].mean(0)[
+        0
+    ]  # the mean of the letter i is an upright stroke
     assert mean[4:24, 12:16].mean() > 1.5 * mean[12:16, 4:24].mean()
     assert np.bincount(got.y[~got.train]).tolist() == [
         2706,

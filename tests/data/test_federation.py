@@ -1,4 +1,6 @@
-"""Laws of a federation: who holds which rows, what was done to them, users' own data, and the picture of a split."""
+"""Laws of a federation: who holds which rows, what was done to them, users' own data, and the
+picture of a split.
+"""
 
 import io
 import json
@@ -27,7 +29,9 @@ PARTS = ("train", "validation", "test")
 
 
 def coded(n=400, classes=4, side=4, channels=1, test=0):
-    """Images whose first pixels spell their row number, so that a row is known again wherever it went."""
+    """Images whose first pixels spell their row number, so that a row is known again wherever it
+    went.
+    """
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (n, channels, side, side)).astype(np.uint8)
     x[:, 0, 0, 0], x[:, 0, 0, 1] = np.arange(n) // 256, np.arange(n) % 256
@@ -107,7 +111,12 @@ def test_checksum_sees_every_value():
     x = got.x.clone()
     x[17, 3] += 1
     test = [*got.test[:-1], got.test[-1][::-1]]
-    changed = [{"x": x}, {"test": test}, {"names": ["a", *got.names[1:]]}, {"groups": got.groups + 1}]
+    changed = [
+        {"x": x},
+        {"test": test},
+        {"names": ["a", *got.names[1:]]},
+        {"groups": got.groups + 1},
+    ]
     sums = {checksum(got._replace(**change)) for change in changed}
     assert len(sums | {checksum(got)}) == 5
 
@@ -163,13 +172,22 @@ def test_synthetic_repeats_the_published_sizes():
 
 def test_runs_are_cut_by_time_and_lose_the_row_at_each_cut():
     y = np.repeat([0, 1, 2, 0, 1, 2], [20, 15, 30, 20, 10, 25])
-    base = Dataset("recording", np.arange(120, dtype=np.float32)[:, None], y, 3, np.ones(120, bool), np.zeros(120, int))
+    base = Dataset(
+        "recording",
+        np.arange(120, dtype=np.float32)[:, None],
+        y,
+        3,
+        np.ones(120, bool),
+        np.zeros(120, int),
+    )
     got = build(base, cut="runs")
     start = 0
     for length in (20, 15, 30, 20, 10, 25):
         run = np.arange(start, start + length)
         first, second = int(0.6 * length), int(0.8 * length)
-        for part, rows in zip(PARTS, (run[:first], run[first + 1 : second], run[second + 1 :]), strict=True):
+        for part, rows in zip(
+            PARTS, (run[:first], run[first + 1 : second], run[second + 1 :]), strict=True
+        ):
             assert np.array_equal(np.intersect1d(getattr(got, part)[0], run), rows)
         start += length
     both = build(base, cut="runs", validation=0, test=0.25)
@@ -196,7 +214,13 @@ def test_permutation_groups_have_one_permutation_each():
     seen = []
     for group in range(3):
         rows = np.concatenate([rows_of(got, i) for i in np.flatnonzero(got.groups == group)])
-        pairs = set(zip(base.y[number(got.x.numpy()[rows])].tolist(), got.y.numpy()[rows].tolist(), strict=True))
+        pairs = set(
+            zip(
+                base.y[number(got.x.numpy()[rows])].tolist(),
+                got.y.numpy()[rows].tolist(),
+                strict=True,
+            )
+        )
         assert len(pairs) == 5
         assert {new for _, new in pairs} == set(range(5))
         seen.append(frozenset(pairs))
@@ -213,7 +237,10 @@ def test_rotation_and_permutation_cross():
 
 def test_permuting_two_classes_gives_both_orders():
     for seed in range(8):
-        assert {tuple(c.relabel) for c in changes_of(coded(classes=2), seed, 1, 2)} == {(0, 1), (1, 0)}
+        assert {tuple(c.relabel) for c in changes_of(coded(classes=2), seed, 1, 2)} == {
+            (0, 1),
+            (1, 0),
+        }
 
 
 def test_shared_test_is_there_once_a_group_under_its_permutation():
@@ -258,7 +285,9 @@ def test_features_are_scaled_only_when_asked():
 @pytest.mark.parametrize("scale", ["pixel", "channel"])
 def test_statistics_come_from_the_pool_not_from_what_lies_outside_it(scale):
     base = coded(test=100)
-    bright = base._replace(x=np.where(base.train[:, None, None, None], base.x, 255).astype(np.uint8))
+    bright = base._replace(
+        x=np.where(base.train[:, None, None, None], base.x, 255).astype(np.uint8)
+    )
     kept = [build(b, "iid", 4, pool="train", scale=scale).x for b in (base, bright)]
     assert torch.equal(*kept)
 
@@ -275,7 +304,9 @@ def test_class_groups_of_recipes_are_known():
 
 
 def test_word_indices_and_their_table_pass_through():
-    base = features()._replace(x=np.arange(900).reshape(300, 3) % 7, table=np.eye(7, dtype=np.float32))
+    base = features()._replace(
+        x=np.arange(900).reshape(300, 3) % 7, table=np.eye(7, dtype=np.float32)
+    )
     got = build(base)
     assert got.x.dtype == torch.int64
     assert torch.equal(got.table, torch.eye(7))
@@ -291,7 +322,9 @@ def test_held_out_rows_are_nobodys_and_carry_labels_only_when_asked():
     assert len(public) == 50
     assert not set(public) & set(number(got.x.numpy()))
     assert got.public.y is None
-    told = build(base, "iid", 4, public="held-out", public_rows=50, scale="none", labelled=True).public
+    told = build(
+        base, "iid", 4, public="held-out", public_rows=50, scale="none", labelled=True
+    ).public
     assert np.array_equal(told.y.numpy(), base.y[number(told.x.numpy())])
     assert told.checksum != got.public.checksum
 
@@ -317,7 +350,9 @@ def test_images_are_padded_and_cut_evenly():
     assert np.array_equal(public.fit(x, (1, 6, 6))[0, 0, 1:5, 1:5], x[0, 0])
     assert public.fit(x, (1, 6, 6)).sum() == x.sum()
     assert np.array_equal(public.fit(x, (1, 4, 3))[0, 0], x[0, 0, :, :3])
-    assert np.array_equal(public.fit(x, (1, 2, 2))[0, 0], [[4, 6], [12, 14]])  # means of 2 x 2 blocks, rounded to even
+    assert np.array_equal(
+        public.fit(x, (1, 2, 2))[0, 0], [[4, 6], [12, 14]]
+    )  # means of 2 x 2 blocks, rounded to even
 
 
 # --- what is refused ---
@@ -346,7 +381,10 @@ def test_images_are_padded_and_cut_evenly():
         ("did you mean 'alpha'", {"split": "dirichlet", "options": {"alfa": 1}}),
         ("there is no file or folder", {"data": "nowhere/at/all.csv"}),
         ("natural clients", {"split": "user"}),
-        ("has 4 rows, none of them in its validation part", {"split": "iid", "clients": 500, "validation": 0.01}),
+        (
+            "has 4 rows, none of them in its validation part",
+            {"split": "iid", "clients": 500, "validation": 0.01},
+        ),
     ],
 )
 def test_bad_choices_are_refused_in_one_clear_line(words, options):
@@ -359,9 +397,17 @@ def test_bad_choices_are_refused_in_one_clear_line(words, options):
 @pytest.mark.parametrize(
     ("words", "change", "options"),
     [
-        ("NaN or infinity in row 7", {"x": np.where(np.arange(300)[:, None] == 7, np.nan, 1.0).astype(np.float32)}, {}),
+        (
+            "NaN or infinity in row 7",
+            {"x": np.where(np.arange(300)[:, None] == 7, np.nan, 1.0).astype(np.float32)},
+            {},
+        ),
         ("labels 0 to 2, but 2 classes", {"classes": 2}, {}),
-        ("client 0 ('0') has 1 rows, none of them in its train part", {"users": np.arange(300)}, {}),
+        (
+            "client 0 ('0') has 1 rows, none of them in its train part",
+            {"users": np.arange(300)},
+            {},
+        ),
         ("is for images", {}, {"scale": "unit"}),
         ("is for images", {}, {"scale": "channel"}),
         ("needs square images", {}, {"rotate": 4}),
@@ -427,7 +473,11 @@ def test_own_folder_with_one_file_a_client(tmp_path, suffix):
 
 
 def test_own_arrays():
-    check_own(own.from_arrays(np.stack([COLUMNS["age"], COLUMNS["dose"]], 1), COLUMNS["label"], COLUMNS["client"]))
+    check_own(
+        own.from_arrays(
+            np.stack([COLUMNS["age"], COLUMNS["dose"]], 1), COLUMNS["label"], COLUMNS["client"]
+        )
+    )
 
 
 def test_own_hugging_face_folder_saved_to_disk(tmp_path):
@@ -452,18 +502,35 @@ def test_own_hugging_face_images_with_named_classes(tmp_path):
             return {"bytes": file.getvalue(), "path": None}
 
     pixels = np.random.default_rng(0).integers(0, 256, (12, 5, 6, 3)).astype(np.uint8)
-    info = {"info": {"features": {"label": {"names": ["cat", "dog", "emu"], "_type": "ClassLabel"}}}}
-    data = pa.table({"image": [encoded(p) for p in pixels], "label": [1, 2] * 6, "hospital": ["x", "y", "z"] * 4})
+    info = {
+        "info": {"features": {"label": {"names": ["cat", "dog", "emu"], "_type": "ClassLabel"}}}
+    }
+    data = pa.table(
+        {
+            "image": [encoded(p) for p in pixels],
+            "label": [1, 2] * 6,
+            "hospital": ["x", "y", "z"] * 4,
+        }
+    )
     (tmp_path / "data").mkdir()
-    parquet.write_table(data.replace_schema_metadata({"huggingface": json.dumps(info)}), tmp_path / "data" / "train-0.parquet")
+    parquet.write_table(
+        data.replace_schema_metadata({"huggingface": json.dumps(info)}),
+        tmp_path / "data" / "train-0.parquet",
+    )
     got = own.read(tmp_path, client="hospital")
     assert np.array_equal(got.data.x, pixels.transpose(0, 3, 1, 2))
     assert got.data.y.tolist() == [1, 2] * 6
-    assert (got.data.classes, got.labels, got.clients) == (3, ["cat", "dog", "emu"], ["x", "y", "z"])
+    assert (got.data.classes, got.labels, got.clients) == (
+        3,
+        ["cat", "dog", "emu"],
+        ["x", "y", "z"],
+    )
 
 
 def test_own_lists_of_numbers_are_features(tmp_path):
-    lists = pa.table({"pixels": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]], "extra": [9.5, 0.5], "label": [3, 8]})
+    lists = pa.table(
+        {"pixels": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]], "extra": [9.5, 0.5], "label": [3, 8]}
+    )
     parquet.write_table(lists, tmp_path / "one.parquet")
     got = own.read(tmp_path / "one.parquet", client="")
     assert got.data.x.tolist() == [[1, 2, 3, 4, 9.5], [5, 6, 7, 8, 0.5]]
@@ -499,9 +566,15 @@ def test_a_column_that_turns_fractional_late_is_still_read(tmp_path):
 def test_build_uses_own_data_with_all_its_clients(tmp_path):
     write({k: v * 5 for k, v in COLUMNS.items()}, tmp_path / "sites.csv")
     got = build(str(tmp_path / "sites.csv"))
-    assert (got.name, got.names, got.labels) == ("sites.csv", ["a", "a2", "a10", "b"], ["sick", "well"])
+    assert (got.name, got.names, got.labels) == (
+        "sites.csv",
+        ["a", "a2", "a10", "b"],
+        ["sick", "well"],
+    )
     assert got.sizes.tolist() == [6, 6, 6, 6]
-    pooled = build(tmp_path / "sites.csv", "iid", 3, data_options={"client": "", "features": "dose,age"})
+    pooled = build(
+        tmp_path / "sites.csv", "iid", 3, data_options={"client": "", "features": "dose,age"}
+    )
     assert (pooled.clients, pooled.input_shape) == (3, (2,))
 
 
@@ -511,7 +584,10 @@ def test_build_uses_own_data_with_all_its_clients(tmp_path):
         ("", "the file is empty"),
         ("client,a,label\n", "the file has no rows"),
         ("a,label\n1,2\n", "no column 'client'"),
-        ("client,a,lable\nx,1,2\n", "no column 'label'; did you mean 'lable'? (name it with label=)"),
+        (
+            "client,a,lable\nx,1,2\n",
+            "no column 'label'; did you mean 'lable'? (name it with label=)",
+        ),
         ("client,label\nx,1\n", "no feature column"),
         ("client,a,label\nx,1,0\ny,,1\n", "column 'a' is empty in row 2"),
         ("client,a,label\nx,1,0\ny,NaN,1\n", "column 'a' is empty in row 2"),
@@ -587,7 +663,8 @@ def test_pictures_of_few_and_many_clients(tmp_path):
     for clients in (5, 300):
         base = coded(n=6000, classes=10)
         path = split_picture(
-            build(base, "dirichlet", clients, options={"alpha": 1.0, "smallest": 3}, validation=0), tmp_path / f"{clients}.png"
+            build(base, "dirichlet", clients, options={"alpha": 1.0, "smallest": 3}, validation=0),
+            tmp_path / f"{clients}.png",
         )
         with Image.open(path) as picture:
             assert picture.width >= 700
@@ -596,12 +673,16 @@ def test_pictures_of_few_and_many_clients(tmp_path):
 
 
 def test_a_small_picture_writes_names_and_counts_and_is_the_same_every_time(tmp_path):
-    sites = own.from_arrays(np.zeros((60, 2)), (["cat"] * 13 + ["dog"] * 17) * 2, ["$5 site"] * 30 + [r"$\site$ 6"] * 30)
+    sites = own.from_arrays(
+        np.zeros((60, 2)), (["cat"] * 13 + ["dog"] * 17) * 2, ["$5 site"] * 30 + [r"$\site$ 6"] * 30
+    )
     got = build(sites)
     first, again = (split_picture(got, tmp_path / f"{i}.svg").read_bytes() for i in (1, 2))
     assert first == again
     text = first.decode()
-    assert all(f"<!-- {word} -->" in text for word in ("$5 site", r"$\site$ 6", "cat", "dog", "13", "17"))
+    assert all(
+        f"<!-- {word} -->" in text for word in ("$5 site", r"$\site$ 6", "cat", "dog", "13", "17")
+    )
     assert class_counts(got).tolist() == [[13, 17], [13, 17]]
 
 
@@ -634,5 +715,9 @@ def test_real_uci_har_leaves_no_overlap_and_no_class_out():
         assert all(len(set(y[getattr(got, part)[i]])) == 6 for part in PARTS)
         trained = set(got.train[i])
         tested = set(got.test[i]) | set(got.validation[i])
-        touching = [r for r in tested if (r - 1 in trained and y[r - 1] == y[r]) or (r + 1 in trained and y[r + 1] == y[r])]
+        touching = [
+            r
+            for r in tested
+            if (r - 1 in trained and y[r - 1] == y[r]) or (r + 1 in trained and y[r + 1] == y[r])
+        ]
         assert not touching

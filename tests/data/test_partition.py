@@ -10,9 +10,34 @@ from hypothesis import strategies as st
 from coterie.core.errors import BadInput
 from coterie.data.partition import SPLITS, deal, groups_of, options_of
 
-MNIST = [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]  # rows of each digit, train and test
-LETTERS = [2706, 1501, 2171, 2462, 4943, 1840, 1036, 2000, 2475, 943]  # EMNIST byclass test part, a to j
-MILD = {"dirichlet": {"alpha": 1.0, "smallest": 1}, "femnist": {"scale": 0.05}}  # options that fit small data
+MNIST = [
+    6903,
+    7877,
+    6990,
+    7141,
+    6824,
+    6313,
+    6876,
+    7293,
+    6825,
+    6958,
+]  # rows of each digit, train and test
+LETTERS = [
+    2706,
+    1501,
+    2171,
+    2462,
+    4943,
+    1840,
+    1036,
+    2000,
+    2475,
+    943,
+]  # EMNIST byclass test part, a to j
+MILD = {
+    "dirichlet": {"alpha": 1.0, "smallest": 1},
+    "femnist": {"scale": 0.05},
+}  # options that fit small data
 
 
 def labels_of(sizes):
@@ -52,7 +77,9 @@ def test_a_split_is_its_seed(name):
     labels = labels_of([300] * 10)
     users = np.arange(len(labels)) % 30
     options = MILD.get(name, {})
-    first, again, other = (split(name, labels, 20, seed, users=users, **options) for seed in (1, 1, 2))
+    first, again, other = (
+        split(name, labels, 20, seed, users=users, **options) for seed in (1, 1, 2)
+    )
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
@@ -106,7 +133,9 @@ def test_dirichlet_cut_is_floor_of_the_cumulated_shares():
 
 def test_dirichlet_round_gives_rounded_shares_until_the_class_runs_dry():
     labels = labels_of([101, 303])
-    counts = counts_of(split("dirichlet", labels, 7, 5, alpha=0.9, rule="round", smallest=0), labels, 2)
+    counts = counts_of(
+        split("dirichlet", labels, 7, 5, alpha=0.9, rule="round", smallest=0), labels, 2
+    )
     q = np.random.default_rng(5).dirichlet(np.full(7, 0.9), 2)
     for label, size in enumerate((101, 303)):
         left = size
@@ -117,7 +146,9 @@ def test_dirichlet_round_gives_rounded_shares_until_the_class_runs_dry():
 
 def test_dirichlet_draws_again_until_every_client_has_the_smallest():
     labels = labels_of([60] * 10)
-    seed = next(s for s in range(50) if min(map(len, split("dirichlet", labels, 20, s, smallest=0))) < 10)
+    seed = next(
+        s for s in range(50) if min(map(len, split("dirichlet", labels, 20, s, smallest=0))) < 10
+    )
     parts = split("dirichlet", labels, 20, seed, smallest=10)
     assert min(map(len, parts)) >= 10
     assert sum(map(len, parts)) == 600
@@ -152,7 +183,9 @@ def test_pfedme_cifar_repeats_the_published_sizes():
     assert counts.sum(1).tolist() == published
     assert counts.sum() == 54_572
     assert (counts == 10).sum() == 7
-    assert all(set(np.flatnonzero(counts[u])) == {u % 10, (u + 1) % 10, (u + 2) % 10} for u in range(20))
+    assert all(
+        set(np.flatnonzero(counts[u])) == {u % 10, (u + 1) % 10, (u + 2) % 10} for u in range(20)
+    )
 
 
 def test_lognormal_repeats_the_published_sizes():
@@ -182,7 +215,9 @@ def test_perfedavg_counts():
         assert sorted(row[:5]) == [0, 0, 0, 0, 34]
         assert sorted(row[5:]) == [0, 0, 0, 0, 136]
     assert ((counts[5:] > 0).sum(0) == 1).all()  # five users, five classes: one each
-    assert counts_of(split("perfedavg", labels_of([170] * 10), 10), labels_of([170] * 10))[0, 0] == 30
+    assert (
+        counts_of(split("perfedavg", labels_of([170] * 10), 10), labels_of([170] * 10))[0, 0] == 30
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,7 +230,10 @@ def test_ktpfl_1_counts(sizes, clients, many, few):
     half = clients // 2
     assert (counts[:half] == [many] * 5 + [few] * 5).all()
     assert (counts[half:] == [few] * 5 + [many] * 5).all()
-    assert counts_of(split("ktpfl-1", labels, clients, many=9, few=2), labels)[0].tolist() == [9] * 5 + [2] * 5
+    assert (
+        counts_of(split("ktpfl-1", labels, clients, many=9, few=2), labels)[0].tolist()
+        == [9] * 5 + [2] * 5
+    )
 
 
 def test_ktpfl_2_counts():
@@ -203,7 +241,9 @@ def test_ktpfl_2_counts():
     counts = counts_of(split("ktpfl-2", labels, 20), labels)
     assert set(counts[counts > 0]) == {300}
     assert ((counts > 0).sum(1) == 2).all()
-    crowded = counts_of(split("ktpfl-2", labels, 100), labels)  # the busiest class sets the count for all
+    crowded = counts_of(
+        split("ktpfl-2", labels, 100), labels
+    )  # the busiest class sets the count for all
     assert len(set(crowded[crowded > 0])) == 1
     assert crowded.sum(0).max() > 6000 - crowded.max()
 
@@ -222,12 +262,18 @@ def test_femnist_counts():
 def test_user_keeps_the_natural_clients_and_the_order_of_their_rows():
     users = np.array([5, 2, 2, 9, 5, 2, 9, 9, 9])
     labels = np.zeros(9, int)
-    assert [p.tolist() for p in split("user", labels, None, users=users)] == [[1, 2, 5], [0, 4], [3, 6, 7, 8]]
+    assert [p.tolist() for p in split("user", labels, None, users=users)] == [
+        [1, 2, 5],
+        [0, 4],
+        [3, 6, 7, 8],
+    ]
     chosen = split("user", labels, 2, users=users)
     assert [set(users[p]) for p in chosen] in ([{2}, {5}], [{2}, {9}], [{5}, {9}])
     assert len(split("user", labels, None, users=users, smallest=3)) == 2
     mixed = np.random.default_rng(0).integers(0, 3, 5000)
-    assert all((np.diff(part) > 0).all() for part in split("user", np.zeros(5000, int), None, users=mixed))
+    assert all(
+        (np.diff(part) > 0).all() for part in split("user", np.zeros(5000, int), None, users=mixed)
+    )
 
 
 def test_legacy_draws_leave_the_global_generators_alone():

@@ -1,4 +1,6 @@
-"""Keys, certificates, the files of a federation and the gate: what they let through and what they refuse."""
+"""Keys, certificates, the files of a federation and the gate: what they let through and what they
+refuse.
+"""
 
 import socket
 import ssl
@@ -50,7 +52,9 @@ with warnings.catch_warnings():
     from coterie.deploy.gate import Gate
     from coterie.deploy.hosting import serve_federation
 
-SERVER = Server(Address("fl.example.org:8443"), Sites(("north", "south")), Rules(), Shape(10, 64), Privacy())
+SERVER = Server(
+    Address("fl.example.org:8443"), Sites(("north", "south")), Rules(), Shape(10, 64), Privacy()
+)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +62,9 @@ def made(tmp_path_factory):
     """An authority, a server certificate and a site's key."""
     folder = tmp_path_factory.mktemp("federation")
     keys.make_authority(folder / "authority")
-    keys.make_server_certificate(folder / "authority", folder / "server", ["fl.example.org", "10.1.2.3"])
+    keys.make_server_certificate(
+        folder / "authority", folder / "server", ["fl.example.org", "10.1.2.3"]
+    )
     keys.make_site_key(folder / "north", "north")
     return folder
 
@@ -84,7 +90,11 @@ def test_the_certificate_is_signed_by_the_authority_and_names_the_server(made):
 
 
 def test_private_keys_are_for_their_owner_only(made):
-    for path in (made / "authority" / keys.CA_KEY, made / "server" / keys.KEY, made / "north" / keys.SITE_KEY):
+    for path in (
+        made / "authority" / keys.CA_KEY,
+        made / "server" / keys.KEY,
+        made / "north" / keys.SITE_KEY,
+    ):
         assert mode(path) == 0o600
         assert mode(path.parent) == 0o700
         keys.check_private(path)
@@ -130,7 +140,10 @@ def test_renewal_keeps_key_and_names_and_moves_the_end(tmp_path):
     assert keys.hosts_of(new) == keys.hosts_of(old)
     assert new.serial_number != old.serial_number
     assert keys.check_days(path, "renew it") == ""
-    assert keys.renew_server_certificate(tmp_path / "authority", tmp_path, ["other.example"])[0] == "other.example"
+    assert (
+        keys.renew_server_certificate(tmp_path / "authority", tmp_path, ["other.example"])[0]
+        == "other.example"
+    )
 
 
 def test_an_expired_certificate_is_refused(made, monkeypatch):
@@ -145,7 +158,9 @@ def test_an_expired_certificate_is_refused(made, monkeypatch):
 
 
 def test_files_are_read_as_written(tmp_path):
-    server = SERVER._replace(data=Shape(3, 0, (1, 28, 28), ("a", "b", "ü"), "public.csv"), rules=Rules(0.75, 30, 3))
+    server = SERVER._replace(
+        data=Shape(3, 0, (1, 28, 28), ("a", "b", "ü"), "public.csv"), rules=Rules(0.75, 30, 3)
+    )
     write_server(tmp_path, server)
     assert read_server(tmp_path) == server
     site = Site(Home("north", "[::1]:8443", "my rows.csv"), Privacy(1.5, 0.2))
@@ -172,7 +187,9 @@ def test_files_are_read_as_written(tmp_path):
     ],
 )
 def test_a_bad_server_file_is_one_clear_line(tmp_path, wrong, told):
-    (tmp_path / "server.toml").write_text(wrong if "[sites]" in wrong else f'{wrong}\n[sites]\nnames = ["a"]\n')
+    (tmp_path / "server.toml").write_text(
+        wrong if "[sites]" in wrong else f'{wrong}\n[sites]\nnames = ["a"]\n'
+    )
     with pytest.raises(BadInput) as problem:
         read_server(tmp_path)
     assert told in str(problem.value)
@@ -205,9 +222,22 @@ def call(*arguments):
 def test_init_add_and_remove_keep_numbers_and_keys(tmp_path):
     folder = tmp_path / "f"
     call(
-        "init", folder, "--sites", "north,south", "--address", "127.0.0.1:8443", "--classes", 10, "--features", 64, "--rounds", 3
+        "init",
+        folder,
+        "--sites",
+        "north,south",
+        "--address",
+        "127.0.0.1:8443",
+        "--classes",
+        10,
+        "--features",
+        64,
+        "--rounds",
+        3,
     )
-    assert (folder / "sites" / "north" / keys.SITE_PUBLIC).read_bytes() == (folder / "server" / "keys" / "north.pub").read_bytes()
+    assert (folder / "sites" / "north" / keys.SITE_PUBLIC).read_bytes() == (
+        folder / "server" / "keys" / "north.pub"
+    ).read_bytes()
     assert read_site(folder / "sites" / "south").site.server == "127.0.0.1:8443"
     assert not list((folder / "server").rglob(keys.CA_KEY))
     call("add", folder, "east")
@@ -224,7 +254,18 @@ def test_init_add_and_remove_keep_numbers_and_keys(tmp_path):
 
 def test_plaintext_is_refused_beyond_this_machine(tmp_path):
     folder = tmp_path / "f"
-    call("init", folder, "--sites", "north", "--address", "10.0.0.1:8443", "--classes", 10, "--features", 64)
+    call(
+        "init",
+        folder,
+        "--sites",
+        "north",
+        "--address",
+        "10.0.0.1:8443",
+        "--classes",
+        10,
+        "--features",
+        64,
+    )
     rows = tmp_path / "rows.csv"
     rows.write_text("label,a\n0,1\n")
     with pytest.raises(BadInput, match="plaintext is for this machine only"):
@@ -235,7 +276,18 @@ def test_plaintext_is_refused_beyond_this_machine(tmp_path):
 
 def test_an_address_outside_the_certificate_is_refused_before_anything_starts(tmp_path):
     folder = tmp_path / "f"
-    call("init", folder, "--sites", "north", "--address", "localhost:8443", "--classes", 10, "--features", 64)
+    call(
+        "init",
+        folder,
+        "--sites",
+        "north",
+        "--address",
+        "localhost:8443",
+        "--classes",
+        10,
+        "--features",
+        64,
+    )
     server = read_server(folder / "server")
     write_server(folder / "server", server._replace(server=Address("fl.example.org:8443")))
     with pytest.raises(BadInput, match=r"not for fl\.example\.org"):
@@ -245,7 +297,11 @@ def test_an_address_outside_the_certificate_is_refused_before_anything_starts(tm
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate (_ssl.c:1006)", "ca.crt"),
+        (
+            "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate "
+            "(_ssl.c:1006)",
+            "ca.crt",
+        ),
         ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "does not speak TLS"),
         ("Exit Code: 305\n[code: 2004] not registered", "does not know this site's key"),
         ("Connection attempt failed, retrying in 3 seconds", ""),
@@ -258,14 +314,18 @@ def test_a_refusal_is_told_from_a_server_that_is_away(words, told):
 
 
 class Upstream:
-    """A stand-in for SuperLink that notes what reaches it, and has a message from its third look on."""
+    """A stand-in for SuperLink that notes what reaches it, and has a message from its third look
+    on.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.seen: list[tuple[str, bytes, str]] = []
         self.port = free_port()
         files = {"ssl_certfile": folder / keys.CERTIFICATE, "ssl_keyfile": folder / keys.KEY}
         self.server = uvicorn.Server(
-            uvicorn.Config(self, "127.0.0.1", self.port, log_config=None, lifespan="off", ws="none", **files)
+            uvicorn.Config(
+                self, "127.0.0.1", self.port, log_config=None, lifespan="off", ws="none", **files
+            )
         )
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
@@ -274,10 +334,17 @@ class Upstream:
 
     async def __call__(self, scope, receive, send):
         request = Request(scope, receive)
-        self.seen.append((request.url.path, await request.body(), request.headers.get("flwr-test", "")))
+        self.seen.append(
+            (request.url.path, await request.body(), request.headers.get("flwr-test", ""))
+        )
         looks = [path for path, *_ in self.seen if path.endswith("pull-messages")]
-        content = b"" if request.url.path.endswith("pull-messages") and len(looks) < 3 else b"message"
-        arriving, left = request.url.path.endswith("/activate-node"), [p for p, *_ in self.seen if p.endswith("deactivate-node")]
+        content = (
+            b"" if request.url.path.endswith("pull-messages") and len(looks) < 3 else b"message"
+        )
+        arriving, left = (
+            request.url.path.endswith("/activate-node"),
+            [p for p, *_ in self.seen if p.endswith("deactivate-node")],
+        )
         code = 400 if arriving and not left else 200
         await Response(content, code, {"flwr-answer": "yes"})(scope, receive, send)
 
@@ -288,23 +355,41 @@ class Upstream:
 
 @pytest.fixture(scope="module")
 def door(made):
-    """A gate before a stand-in for SuperLink: (address, what reached SuperLink, what was refused)."""
+    """A gate before a stand-in for SuperLink: (address, what reached SuperLink, what was
+    refused).
+    """
     upstream, lines, port = Upstream(made / "server"), [], free_port()
     members = {keys.as_header((made / "north" / keys.SITE_PUBLIC).read_text()): ("north", 7)}
-    gate = Gate("127.0.0.1", port, f"127.0.0.1:{upstream.port}", made / "server", False, lines.append, members)
+    gate = Gate(
+        "127.0.0.1",
+        port,
+        f"127.0.0.1:{upstream.port}",
+        made / "server",
+        False,
+        lines.append,
+        members,
+    )
     yield f"127.0.0.1:{port}", upstream, lines
     gate.close()
     upstream.close()
 
 
 def trusting(made):
-    return httpx.Client(verify=ssl.create_default_context(cafile=str(made / "authority" / keys.CA)), timeout=30, trust_env=False)
+    return httpx.Client(
+        verify=ssl.create_default_context(cafile=str(made / "authority" / keys.CA)),
+        timeout=30,
+        trust_env=False,
+    )
 
 
 def test_the_gate_passes_on_what_sites_say(made, door):
     address, upstream, _ = door
     with trusting(made) as client:
-        answer = client.post(f"https://{address}/v1/fleet/push-messages", content=b"\x00upload", headers={"flwr-test": "signed"})
+        answer = client.post(
+            f"https://{address}/v1/fleet/push-messages",
+            content=b"\x00upload",
+            headers={"flwr-test": "signed"},
+        )
     assert (answer.content, answer.headers["flwr-answer"]) == (b"message", "yes")
     assert upstream.seen[-1] == ("/v1/fleet/push-messages", b"\x00upload", "signed")
 
@@ -324,7 +409,9 @@ def test_the_gate_is_shut_for_everything_else(made, door, path):
     before = len(upstream.seen)
     for method in ("GET", "POST"):
         # a raw path, because a client would tidy it up
-        request = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        request = (
+            f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        )
         assert b" 404 " in raw(made, address, request)
     assert len(upstream.seen) == before
     assert any("which is not for sites" in line for line in lines)
@@ -333,7 +420,10 @@ def test_the_gate_is_shut_for_everything_else(made, door, path):
 def raw(made, address, request):
     host, port = host_and_port(address)
     context = ssl.create_default_context(cafile=str(made / "authority" / keys.CA))
-    with socket.create_connection((host, port)) as plain, context.wrap_socket(plain, server_hostname=host) as secured:
+    with (
+        socket.create_connection((host, port)) as plain,
+        context.wrap_socket(plain, server_hostname=host) as secured,
+    ):
         secured.sendall(request.encode())
         return secured.recv(4096)
 
@@ -343,7 +433,9 @@ def test_the_gate_holds_a_question_until_there_is_a_message(made, door):
     with trusting(made) as client:
         answer = client.post(f"https://{address}/v1/fleet/pull-messages", content=b"who am I")
     assert answer.content == b"message"
-    assert [body for path, body, _ in upstream.seen if path.endswith("pull-messages")] == [b"who am I"] * 3
+    assert [body for path, body, _ in upstream.seen if path.endswith("pull-messages")] == [
+        b"who am I"
+    ] * 3
 
 
 def test_a_look_whether_the_gate_is_there_is_no_refusal(door):
@@ -356,14 +448,21 @@ def test_a_look_whether_the_gate_is_there_is_no_refusal(door):
 
 def test_who_is_refused_at_the_gate_is_told_on_the_servers_side(made, door):
     address, _, lines = door
-    with pytest.raises(httpx.ConnectError), httpx.Client(trust_env=False) as client:  # knows other authorities only
+    with (
+        pytest.raises(httpx.ConnectError),
+        httpx.Client(trust_env=False) as client,
+    ):  # knows other authorities only
         client.post(f"https://{address}/v1/fleet/pull-messages")
     with pytest.raises(httpx.HTTPError), httpx.Client(trust_env=False) as client:
         client.post(f"http://{address}/v1/fleet/pull-messages").raise_for_status()
     with trusting(made) as client:
         assert client.post(f"https://{address}/v1/fleet/activate-node").status_code == 400
     until = time.monotonic() + 10
-    wanted = ("does not trust this server's certificate", "spoke plaintext", "has a key that no site")
+    wanted = (
+        "does not trust this server's certificate",
+        "spoke plaintext",
+        "has a key that no site",
+    )
     while time.monotonic() < until and not all(any(w in line for line in lines) for w in wanted):
         time.sleep(0.05)
     for word in wanted:
@@ -372,10 +471,23 @@ def test_who_is_refused_at_the_gate_is_told_on_the_servers_side(made, door):
 
 def test_a_site_that_has_started_again_takes_the_place_of_its_old_self(made, door):
     address, upstream, lines = door
-    header = {FLEET_HTTP_PUBLIC_KEY_HEADER: keys.as_header((made / "north" / keys.SITE_PUBLIC).read_text())}
+    header = {
+        FLEET_HTTP_PUBLIC_KEY_HEADER: keys.as_header(
+            (made / "north" / keys.SITE_PUBLIC).read_text()
+        )
+    }
     with trusting(made) as client:
-        assert client.post(f"https://{address}/v1/fleet/activate-node", content=b"me", headers=header).status_code == 200
-    assert [path.rpartition("/")[2] for path, *_ in upstream.seen[-3:]] == ["activate-node", "deactivate-node", "activate-node"]
+        assert (
+            client.post(
+                f"https://{address}/v1/fleet/activate-node", content=b"me", headers=header
+            ).status_code
+            == 200
+        )
+    assert [path.rpartition("/")[2] for path, *_ in upstream.seen[-3:]] == [
+        "activate-node",
+        "deactivate-node",
+        "activate-node",
+    ]
     assert upstream.seen[-2][1] == b"\x08\x07"  # node_id = 7
     assert any("north has started again" in line for line in lines)
 
@@ -383,10 +495,23 @@ def test_a_site_that_has_started_again_takes_the_place_of_its_old_self(made, doo
 def test_a_taken_port_is_one_clear_line(made, door):
     address, upstream, _ = door
     with pytest.raises(BadInput, match="cannot be listened on"):
-        Gate("127.0.0.1", host_and_port(address)[1], f"127.0.0.1:{upstream.port}", made / "server", False, print, {})
+        Gate(
+            "127.0.0.1",
+            host_and_port(address)[1],
+            f"127.0.0.1:{upstream.port}",
+            made / "server",
+            False,
+            print,
+            {},
+        )
 
 
 def test_openssl_accepts_the_chain(made):
     files = [str(made / "authority" / keys.CA), str(made / "server" / keys.CERTIFICATE)]
-    done = subprocess.run(["openssl", "verify", "-x509_strict", "-CAfile", *files], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["openssl", "verify", "-x509_strict", "-CAfile", *files],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,6 @@
-"""One real deployment: SuperLink and three sites as processes, TLS and node authentication, against the local engine."""
+"""One real deployment: SuperLink and three sites as processes, TLS and node authentication, against
+the local engine.
+"""
 
 import json
 
@@ -6,7 +8,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-pytestmark = pytest.mark.filterwarnings("ignore:'click.utils:DeprecationWarning")  # of Flower's own command line
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:'click.utils:DeprecationWarning"
+)  # of Flower's own command line
 
 NAMES = ("east", "north", "south")
 
@@ -20,8 +24,19 @@ def test_a_deployment_of_three_sites_ends_equal_to_the_local_engine(tmp_path):
 
     write_digits(tmp_path / "rows", NAMES, rows=60)
     words = ["--method", "ditto", "--rounds", "2", "--evaluate", "2", "--model", "mlr"]
-    place = ["--sites", ",".join(NAMES), "--address", f"localhost:{free_port()}", "--classes", "10", "--features", "64"]
-    CliRunner().invoke(federation, ["init", str(tmp_path / "f"), *place, *words], catch_exceptions=False)
+    place = [
+        "--sites",
+        ",".join(NAMES),
+        "--address",
+        f"localhost:{free_port()}",
+        "--classes",
+        "10",
+        "--features",
+        "64",
+    ]
+    CliRunner().invoke(
+        federation, ["init", str(tmp_path / "f"), *place, *words], catch_exceptions=False
+    )
     with Rehearsal(tmp_path / "f", tmp_path / "rows") as rehearsal:
         server = rehearsal.server()
         for name in NAMES:

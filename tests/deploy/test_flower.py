@@ -24,7 +24,12 @@ def at_home(here):
     found = {}
     for i, tensors in here.models_at_home().items():
         point = here.models[here.architecture[i]].start(0)
-        found[i] = torch.cat([tensors[k].reshape(-1).to(torch.get_default_dtype()) for k in (*point.params, *point.buffers)])
+        found[i] = torch.cat(
+            [
+                tensors[k].reshape(-1).to(torch.get_default_dtype())
+                for k in (*point.params, *point.buffers)
+            ]
+        )
     return found
 
 
@@ -44,7 +49,10 @@ def assert_same_numbers(a, b, but=("seconds",)):
 
 def answered(here):
     """{(stage, round, exchange): who answered}, as the server wrote it down."""
-    return {(line["stage"], line["round"], line["exchange"]): set(line["answered"]) for line in journal(here.folder)}
+    return {
+        (line["stage"], line["round"], line["exchange"]): set(line["answered"])
+        for line in journal(here.folder)
+    }
 
 
 def same_answers(name, here, rounds, **schedule):
@@ -57,7 +65,9 @@ def same_answers(name, here, rounds, **schedule):
 
 @every_method
 def test_sites_equal_the_local_engine(name, tmp_path):
-    """Models on the sites' disks, metrics, notes and bytes, after messages that were bytes on the way."""
+    """Models on the sites' disks, metrics, notes and bytes, after messages that were bytes on the
+    way.
+    """
     with float64(), town(tmp_path, name) as here:
         loop = here.loop(Schedule(rounds=2, evaluate=2))
         loop.go()
@@ -73,7 +83,9 @@ def test_sites_equal_the_local_engine(name, tmp_path):
 def test_sampled_and_dropped_clients_equal_the_local_engine(name, tmp_path):
     with float64(), town(tmp_path, name, tiny(5)) as here:
         schedule = {"sample": 0.6, "drop": 0.2, "trains": "all"}
-        loop = here.loop(Schedule(rounds=3, evaluate=1000)._replace(**schedule), RULES._replace(needed=0.0))
+        loop = here.loop(
+            Schedule(rounds=3, evaluate=1000)._replace(**schedule), RULES._replace(needed=0.0)
+        )
         loop.go()
         finish(loop)
         local = play(name, here.federation, here.models, rounds=3, **schedule)
@@ -97,14 +109,20 @@ def lose(here, lost):
 
     def spoil(node, question, reply):
         head = json.loads(unpacked(question.content).head)
-        return None if (node - NODE, head.get("stage"), head.get("round"), head.get("exchange")) in lost else reply
+        return (
+            None
+            if (node - NODE, head.get("stage"), head.get("round"), head.get("exchange")) in lost
+            else reply
+        )
 
     here.grid.spoil = spoil
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ktpfl", "persfl", "selffl", "scaffold"])
 def test_a_lost_reply_leaves_the_old_state_on_both_sides(name, tmp_path):
-    """The site has worked, the server has not heard of it: both go on from the state before, as the local engine does."""
+    """The site has worked, the server has not heard of it: both go on from the state before, as the
+    local engine does.
+    """
     with float64(), town(tmp_path, name, tiny(3)) as here:
         lose(here, {(1, 0, 1, 0), (2, 0, 0, 0), (0, 0, 2, 1)})
         loop = here.loop(Schedule(rounds=3, evaluate=1000), RULES._replace(deadline=0.1))
@@ -159,7 +177,12 @@ def test_a_site_that_is_away_is_left_out_and_taken_back(tmp_path):
         finish(loop)
         assert here.lines.has("round 2", "2 cannot answer", "`coterie site`")
         assert here.lines.has("round 3", "2 is not there")
-        assert [sorted(who) for who in answered(here).values()] == [[0, 1, 2], [0, 1], [0, 1], [0, 1, 2]]
+        assert [sorted(who) for who in answered(here).values()] == [
+            [0, 1, 2],
+            [0, 1],
+            [0, 1],
+            [0, 1, 2],
+        ]
         assert_same(at_home(here), personal(same_answers("fedavg", here, 4)))
 
 
@@ -236,12 +259,24 @@ def with_text(frame):
     ("change", "words"),
     [
         (with_nan, ("1 is left out", "NaN in 0.weight")),
-        (with_shape, ("1 is left out", "float64 [6, 5] in 0.weight", "float64 [5, 6] was expected")),
+        (
+            with_shape,
+            ("1 is left out", "float64 [6, 5] in 0.weight", "float64 [5, 6] was expected"),
+        ),
         (with_structure, ("1 is left out", "another structure")),
         (with_text, ("1 sent", "notes that are no numbers")),
-        (lambda frame: frame._replace(schema=2), ("1 sent what cannot be read", "schema 2", "reads schema 1")),
-        (lambda frame: frame._replace(body=frame.body[:-1]), ("1 sent what cannot be read", "damaged")),
-        (lambda frame: frame._replace(body=b"\0" * len(frame.body)), ("1 sent what cannot be read", "not as they were sent")),
+        (
+            lambda frame: frame._replace(schema=2),
+            ("1 sent what cannot be read", "schema 2", "reads schema 1"),
+        ),
+        (
+            lambda frame: frame._replace(body=frame.body[:-1]),
+            ("1 sent what cannot be read", "damaged"),
+        ),
+        (
+            lambda frame: frame._replace(body=b"\0" * len(frame.body)),
+            ("1 sent what cannot be read", "not as they were sent"),
+        ),
         (lambda frame: frame._replace(head="["), ("1 sent what cannot be read", "damaged")),
     ],
 )
@@ -251,7 +286,9 @@ def test_a_bad_upload_drops_its_site_and_no_other(change, words, tmp_path):
         loop = here.loop(Schedule(rounds=2, evaluate=1000))
         loop.go()
         assert here.lines.has("train, round 1", *words), here.lines
-        assert here.lines.has("the server could not use the last reply", "round 1", words[-1]), here.lines  # the site says it too
+        assert here.lines.has("the server could not use the last reply", "round 1", words[-1]), (
+            here.lines
+        )  # the site says it too
         assert [sorted(who) for who in answered(here).values()] == [[0, 2], [0, 2]]
         here.grid.spoil = lambda node, question, reply: reply
         finish(loop)
@@ -297,7 +334,11 @@ def test_too_few_answers_are_asked_for_again_and_then_the_run_stops(tmp_path):
             if question.metadata.message_type != "train":
                 return reply
             asked.append(node - NODE)
-            return Message(Error(2, "no"), reply_to=question) if node != NODE and len(asked) <= 4 else reply
+            return (
+                Message(Error(2, "no"), reply_to=question)
+                if node != NODE and len(asked) <= 4
+                else reply
+            )
 
         here.grid.spoil = spoil
         loop = here.loop(Schedule(rounds=2, evaluate=1000), Rules(0.75, 0.2, 2))
@@ -307,7 +348,10 @@ def test_too_few_answers_are_asked_for_again_and_then_the_run_stops(tmp_path):
         assert journal(here.folder)[0]["tries"] == 2
         for i in (1, 2):
             here.close(i)
-        with pytest.raises(BadInput, match=r"2 of 4 sites answered in 2 tries and 3 are needed.*start the server again"):
+        with pytest.raises(
+            BadInput,
+            match=r"2 of 4 sites answered in 2 tries and 3 are needed.*start the server again",
+        ):
             loop.go()
         assert loop.done == 1
         for i in (1, 2):
@@ -355,7 +399,9 @@ def test_a_site_that_lost_its_disk_in_the_middle_of_a_round_sits_the_rest_out(tm
 
 
 def test_no_row_of_data_is_ever_in_a_message(tmp_path):
-    """A number that stands in every row, and every row itself, are looked for in the bytes of all messages."""
+    """A number that stands in every row, and every row itself, are looked for in the bytes of all
+    messages.
+    """
     federation = tiny(3)
     x = federation.x.clone()
     x[:, 2] = 1234.5678

@@ -54,7 +54,14 @@ NAMES = ("east", "north", "south")
 def trees():
     point = Point({"a.weight": torch.randn(2, 3), "a.bias": torch.randn(2)}, {"n": torch.tensor(3)})
     yield point
-    yield (point, [Vector({"a": torch.randn(1)}), {"mask": torch.tensor([True, False]), "k": torch.tensor(2**40)}], ())
+    yield (
+        point,
+        [
+            Vector({"a": torch.randn(1)}),
+            {"mask": torch.tensor([True, False]), "k": torch.tensor(2**40)},
+        ],
+        (),
+    )
     yield {
         "half": torch.randn(3).half(),
         "double": torch.randn(2).double(),
@@ -95,7 +102,9 @@ def test_a_message_that_makes_no_sense_is_refused(change, match):
         wire.unpack(frame._replace(head=head))
 
 
-@pytest.mark.parametrize("name", ["subprocess:Popen", "antigravity:Fly", "os:system", "collections:namedtuple"])
+@pytest.mark.parametrize(
+    "name", ["subprocess:Popen", "antigravity:Fly", "os:system", "collections:namedtuple"]
+)
 def test_nothing_that_a_message_names_is_run_or_imported(name):
     frame = wire.pack({}, ())
     head = json.dumps(json.loads(frame.head) | {"tree": {"named": name, "items": [{"value": "x"}]}})
@@ -105,14 +114,24 @@ def test_nothing_that_a_message_names_is_run_or_imported(name):
 
 
 def test_the_relay_imports_neither_torch_nor_coterie():
-    code = "import sys, coterie_relay; print([m for m in sys.modules if m.split('.')[0] in ('torch', 'coterie', 'pyarrow')])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    code = (
+        "import sys, coterie_relay; print([m for m in sys.modules if m.split('.')[0] in ('torch', "
+        "'coterie', 'pyarrow')])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 def test_a_relay_without_its_site_says_so(tmp_path):
     grid = BytesGrid()
     grid.nodes = {1: tmp_path / "nobody"}
-    roll = app.Roll(grid, ["north"], lambda: wire.pack({"kind": "hello", "words": {}}), say=(lines := Lines()))
+    roll = app.Roll(
+        grid, ["north"], lambda: wire.pack({"kind": "hello", "words": {}}), say=(lines := Lines())
+    )
     assert roll.look() == []
     assert lines.has("a site was refused", "the site's process does not answer", "`coterie site`")
 
@@ -120,7 +139,10 @@ def test_a_relay_without_its_site_says_so(tmp_path):
 def test_a_frame_that_is_cut_off_or_too_large_is_refused(tmp_path):
     import socket
 
-    for data, match in ((b"GET / HTTP/1.1\r\n" + b"\0" * 30, "no message of coterie"), (b"coterie\n", "ended in the middle")):
+    for data, match in (
+        (b"GET / HTTP/1.1\r\n" + b"\0" * 30, "no message of coterie"),
+        (b"coterie\n", "ended in the middle"),
+    ):
         one, other = socket.socketpair()
         with one, other:
             one.sendall(data)
@@ -160,7 +182,8 @@ def test_states_that_nobody_names_go_and_two_runs_stay(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("run", "token"), [("../../etc", "0-0-0"), ("abcdef01", "../0-0-0"), ("abcdef01", "/tmp/x"), ("", "0-0-0")]
+    ("run", "token"),
+    [("../../etc", "0-0-0"), ("abcdef01", "../0-0-0"), ("abcdef01", "/tmp/x"), ("", "0-0-0")],
 )
 def test_a_message_cannot_name_a_place_outside_the_store(run, token, tmp_path):
     store = Store(tmp_path / "state", Lines())
@@ -182,9 +205,16 @@ def test_a_change_is_clipped_to_exactly_the_norm_and_keeps_its_direction():
     sent, upload = model(1.0), model(3.0)
     out = protect(upload, sent, 0.5, 0.0, np.random.default_rng(0))
     assert change_norm(out, sent) == pytest.approx(0.5, rel=1e-6)
-    assert torch.allclose((out - sent).params["w"] / 2, ((upload - sent) * (0.5 / change_norm(upload, sent))).params["w"] / 2)
+    assert torch.allclose(
+        (out - sent).params["w"] / 2,
+        ((upload - sent) * (0.5 / change_norm(upload, sent))).params["w"] / 2,
+    )
     assert out.buffers["count"] == 7
-    assert protect(upload, sent, 1e6, 0.0, np.random.default_rng(0)).params["w"].allclose(upload.params["w"])
+    assert (
+        protect(upload, sent, 1e6, 0.0, np.random.default_rng(0))
+        .params["w"]
+        .allclose(upload.params["w"])
+    )
     assert protect(upload, sent, 0.0, 0.0, np.random.default_rng(0)) is upload
 
 
@@ -203,9 +233,13 @@ def test_what_an_upload_is_measured_from():
     sent, upload = model(1.0), model(1.5)
     stacked = torch.utils._pytree.tree_map(lambda t: torch.stack([t, t + 100]), sent)
     for payload in (sent, (torch.tensor(3), {"deep": sent}), (stacked, torch.tensor(1))):
-        assert change_norm((upload, torch.arange(3)), payload) == pytest.approx(change_norm(upload, sent))
+        assert change_norm((upload, torch.arange(3)), payload) == pytest.approx(
+            change_norm(upload, sent)
+        )
     assert change_norm(upload, torch.tensor(3)) == pytest.approx(1.5 * 10**0.5)
-    assert change_norm((upload, torch.tensor([3.0, 4.0])), sent) == pytest.approx((change_norm(upload, sent) ** 2 + 25) ** 0.5)
+    assert change_norm((upload, torch.tensor([3.0, 4.0])), sent) == pytest.approx(
+        (change_norm(upload, sent) ** 2 + 25) ** 0.5
+    )
 
 
 def test_noise_of_a_site_cannot_be_drawn_again():
@@ -228,14 +262,18 @@ def test_a_site_clips_what_it_sends_and_not_what_it_keeps(name, tmp_path):
         local = play(name, here.federation, here.models, until=1)
         kept = here.site(0).store.load(loop.engine.run, "0-0-0")
         theirs = local.engine.states[0].gather([0])
-        for a, b in zip(*(torch.utils._pytree.tree_leaves(t) for t in (kept.state, theirs)), strict=True):
+        for a, b in zip(
+            *(torch.utils._pytree.tree_leaves(t) for t in (kept.state, theirs)), strict=True
+        ):
             torch.testing.assert_close(a, b)
 
 
 # A server and its sites, from files
 
 
-def make_federation(folder, method="fedavg", rounds=2, public=0, model=None, server=None, options=None):
+def make_federation(
+    folder, method="fedavg", rounds=2, public=0, model=None, server=None, options=None
+):
     """The folders that `coterie federation init` makes, with a CSV of digits at every site."""
     x, y = load_digits(return_X_y=True)
     x = x[:, 20:36].round(1)
@@ -243,27 +281,62 @@ def make_federation(folder, method="fedavg", rounds=2, public=0, model=None, ser
     head = ",".join(f"p{k}" for k in range(16)) + ",label"
     for i, name in enumerate(NAMES):
         rows = slice(40 * i, 40 * i + 30 + 5 * i)
-        np.savetxt(folder / "files" / f"{name}.csv", np.c_[x[rows], y[rows]], "%g", ",", header=head, comments="")
+        np.savetxt(
+            folder / "files" / f"{name}.csv",
+            np.c_[x[rows], y[rows]],
+            "%g",
+            ",",
+            header=head,
+            comments="",
+        )
         site = folder / "sites" / name
         site.mkdir(parents=True)
-        home = Home(name, "localhost:8443", str(folder / "files" / f"{name}.csv"), public="public.csv" if public else "")
+        home = Home(
+            name,
+            "localhost:8443",
+            str(folder / "files" / f"{name}.csv"),
+            public="public.csv" if public else "",
+        )
         write_site(site, Site(home, Privacy()))
     place = folder / "server"
     place.mkdir()
     shape = Shape(10, 16, public="public.csv" if public else "", validation=0.25, test=0.25, seed=3)
-    words = {"server": Address(), "sites": Sites(NAMES), "rules": Rules(0.5, 5.0, 2), "data": shape, "privacy": Privacy()}
+    words = {
+        "server": Address(),
+        "sites": Sites(NAMES),
+        "rules": Rules(0.5, 5.0, 2),
+        "data": shape,
+        "privacy": Privacy(),
+    }
     write_server(place, Server(**(words | (server or {}))))
     if public:
         for where in (place, *(folder / "sites" / name for name in NAMES)):
-            np.savetxt(where / "public.csv", np.c_[x[-public:], y[-public:]], "%g", ",", header=head, comments="")
-    experiment = {"method": method, "seed": 5, "train": {"batch": 8}, "schedule": {"rounds": rounds}, "options": options or {}}
-    (place / "experiment.toml").write_text(to_toml({**experiment, "model": model or {"name": "mlr"}}))
+            np.savetxt(
+                where / "public.csv",
+                np.c_[x[-public:], y[-public:]],
+                "%g",
+                ",",
+                header=head,
+                comments="",
+            )
+    experiment = {
+        "method": method,
+        "seed": 5,
+        "train": {"batch": 8},
+        "schedule": {"rounds": rounds},
+        "options": options or {},
+    }
+    (place / "experiment.toml").write_text(
+        to_toml({**experiment, "model": model or {"name": "mlr"}})
+    )
     return place
 
 
 @contextmanager
 def open_sites(folder, names=NAMES):
-    """The sites of a folder at their sockets, as threads; a grid that reaches them, and what they said."""
+    """The sites of a folder at their sockets, as threads; a grid that reaches them, and what they
+    said.
+    """
     grid, lines, stops = BytesGrid(), Lines(), []
     for number, name in enumerate(names):
         path, stop, ready = folder / f"{name}.sock", threading.Event(), threading.Event()
@@ -272,7 +345,9 @@ def open_sites(folder, names=NAMES):
             lines(line)
             ready.set()
 
-        thread = threading.Thread(target=serve, args=(folder / "sites" / name, path, say, stop.is_set), daemon=True)
+        thread = threading.Thread(
+            target=serve, args=(folder / "sites" / name, path, say, stop.is_set), daemon=True
+        )
         thread.start()
         assert ready.wait(20)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -297,7 +372,9 @@ def model_files(folder):
 
 
 def test_a_run_of_real_sites_leaves_what_any_run_leaves_and_equals_a_simulation(tmp_path):
-    """The ServerApp's main from the run's configuration; the journal replayed by the local engine gives the sites' models."""
+    """The ServerApp's main from the run's configuration; the journal replayed by the local engine
+    gives the sites' models.
+    """
     from flwr.app import Context, RecordDict
 
     place = make_federation(tmp_path)
@@ -310,7 +387,9 @@ def test_a_run_of_real_sites_leaves_what_any_run_leaves_and_equals_a_simulation(
     assert not (place / "run" / "split.parquet").exists()
     loop = replay(place / "run", simulated(tmp_path))
     assert largest_difference(loop, model_files(tmp_path)) < 1e-5
-    np.testing.assert_allclose(run.accuracy(), loop.evaluate()["personal", "test", "accuracy"], atol=1e-6)
+    np.testing.assert_allclose(
+        run.accuracy(), loop.evaluate()["personal", "test", "accuracy"], atol=1e-6
+    )
     assert "finished" in (place / "federation.log").read_text()
     assert said.has("the run is over", "model.safetensors")
     exchanges, rounds = overhead(place / "run")
@@ -320,7 +399,14 @@ def test_a_run_of_real_sites_leaves_what_any_run_leaves_and_equals_a_simulation(
 
 
 def test_two_architectures_public_rows_and_a_site_that_comes_late(tmp_path):
-    place = make_federation(tmp_path, "ktpfl", 2, 40, {"name": "mlr,dnn", "hidden": 4}, options={"draw": 20, "public_batch": 8})
+    place = make_federation(
+        tmp_path,
+        "ktpfl",
+        2,
+        40,
+        {"name": "mlr,dnn", "hidden": 4},
+        options={"draw": 20, "public_batch": 8},
+    )
     with open_sites(tmp_path) as (grid, _):
         grid.offline = {3}
         waiting = Lines()
@@ -354,21 +440,38 @@ def test_a_run_goes_on_from_its_checkpoint_and_a_finished_one_gives_its_models_a
         grid.offline = {2}  # nobody waits for it: how many rows it has is known
         app.play(grid, place, lines := Lines())
         assert lines.has("going on after round 2 of 3")
-        assert lines.has("at the end north is not there", "it will when the server is started again")
+        assert lines.has(
+            "at the end north is not there", "it will when the server is started again"
+        )
         assert not model_files(tmp_path)[1].exists()
         grid.offline = set()
         app.play(grid, place, Lines())
-    assert [sorted(line["answered"]) for line in journal(place / "run")] == [[0, 1, 2], [0, 1, 2], [0, 2]]
-    assert largest_difference(replay(place / "run", simulated(tmp_path)), model_files(tmp_path)) < 1e-5
+    assert [sorted(line["answered"]) for line in journal(place / "run")] == [
+        [0, 1, 2],
+        [0, 1, 2],
+        [0, 2],
+    ]
+    assert (
+        largest_difference(replay(place / "run", simulated(tmp_path)), model_files(tmp_path)) < 1e-5
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda rows: "label,p0\n" + "1,2\n" * 30, r"rows of shape \[1\], but this federation works on \[16\]"),
-        (lambda rows: rows.replace(",9\n", ",11\n"), "label '11', which this federation does not know"),
+        (
+            lambda rows: "label,p0\n" + "1,2\n" * 30,
+            r"rows of shape \[1\], but this federation works on \[16\]",
+        ),
+        (
+            lambda rows: rows.replace(",9\n", ",11\n"),
+            "label '11', which this federation does not know",
+        ),
         (lambda rows: "\n".join(rows.splitlines()[:3]), "none of them in its"),
-        (lambda rows: rows.replace("p0,p1", "p1,p0"), "feature columns of 'south' are not those of 'east'"),
+        (
+            lambda rows: rows.replace("p0,p1", "p1,p0"),
+            "feature columns of 'south' are not those of 'east'",
+        ),
     ],
 )
 def test_a_site_whose_rows_do_not_fit_is_refused_with_a_clear_line(change, match, tmp_path):
@@ -378,7 +481,9 @@ def test_a_site_whose_rows_do_not_fit_is_refused_with_a_clear_line(change, match
     with open_sites(tmp_path) as (grid, _):
         plan, told, lines = app.read_plan(place), {}, Lines()
         hello = wire.pack({"kind": "hello", "words": plan.words})
-        roll = app.Roll(grid, NAMES, lambda: hello, lambda i, head: app._admit(plan, told, i, head), lines)
+        roll = app.Roll(
+            grid, NAMES, lambda: hello, lambda i, head: app._admit(plan, told, i, head), lines
+        )
         assert roll.look() == [0, 1]
     import re
 
@@ -391,7 +496,9 @@ def test_a_site_refuses_words_that_are_not_its_own(tmp_path):
     words = app.read_plan(place).words
 
     def error(**changes):
-        return wire.unpack(site.answer(wire.pack({"kind": "hello", "words": words | changes}))).head["error"]
+        return wire.unpack(
+            site.answer(wire.pack({"kind": "hello", "words": words | changes}))
+        ).head["error"]
 
     assert error() == ""
     assert "unknown method 'os.system'" in error(method="os.system")
@@ -399,9 +506,23 @@ def test_a_site_refuses_words_that_are_not_its_own(tmp_path):
     assert "is not the public file of this federation" in error(public="0" * 32)
     assert "deals networks that it does not name" in error(architecture=[5])
     assert "batch" in error(train={"batch": "many"})
-    head = {"kind": "train", "words": words, "run": "abcdef01", "site": 0, "name": "west", "rows": {}, "stage": 0, "round": 0}
-    assert "for site 'west', this is 'east'" in wire.unpack(site.answer(wire.pack(head))).head["error"]
-    assert "have changed since the run began" in wire.unpack(site.answer(wire.pack(head | {"name": "east"}))).head["error"]
+    head = {
+        "kind": "train",
+        "words": words,
+        "run": "abcdef01",
+        "site": 0,
+        "name": "west",
+        "rows": {},
+        "stage": 0,
+        "round": 0,
+    }
+    assert (
+        "for site 'west', this is 'east'" in wire.unpack(site.answer(wire.pack(head))).head["error"]
+    )
+    assert (
+        "have changed since the run began"
+        in wire.unpack(site.answer(wire.pack(head | {"name": "east"}))).head["error"]
+    )
     assert "schema 7" in wire.unpack(site.answer(Frame(7, "{}", b""))).head["error"]
     assert "damaged" in wire.unpack(site.answer(Frame(1, "", b""))).head["error"]
 
@@ -442,7 +563,9 @@ def test_a_lost_state_is_replayed_too(tmp_path):
     assert [line["anew"] for line in journal(place / "run")] == [[], [], [0]] or [
         line["anew"] for line in journal(place / "run")
     ] == [[], [0], []]
-    assert largest_difference(replay(place / "run", simulated(tmp_path)), model_files(tmp_path)) < 1e-5
+    assert (
+        largest_difference(replay(place / "run", simulated(tmp_path)), model_files(tmp_path)) < 1e-5
+    )
 
 
 @pytest.mark.parametrize("method", ["apfl", "fedamp"])
@@ -466,7 +589,11 @@ def test_a_site_that_is_added_to_a_run_under_way_takes_part(method, tmp_path):
         run = app.play(grid, place, lines := Lines())
     assert lines.has("new in this run: south")
     assert run.about["clients"] == list(NAMES)
-    assert [line["answered"] for line in journal(place / "run") if "came" not in line] == [[0, 1], [0, 1], [0, 1, 2]]
+    assert [line["answered"] for line in journal(place / "run") if "came" not in line] == [
+        [0, 1],
+        [0, 1],
+        [0, 1, 2],
+    ]
     assert np.isfinite(run.accuracy()).all()
     assert all(path.exists() for path in model_files(tmp_path).values())
     with pytest.raises(BadInput, match="south came to"):

@@ -13,11 +13,20 @@ from helpers.federations import assert_same, personal, play
 
 def trip_of(loop, send):
     everyone = loop.everyone
-    return Trip(number=0, when=loop.when(), clients=everyone, send=send, answered=set(everyone), averaged=set(everyone))
+    return Trip(
+        number=0,
+        when=loop.when(),
+        clients=everyone,
+        send=send,
+        answered=set(everyone),
+        averaged=set(everyone),
+    )
 
 
 def rude(model, train):
-    """FedAvg whose start hands out the payload itself, whose step draws from the global stream and writes into its carry."""
+    """FedAvg whose start hands out the payload itself, whose step draws from the global stream and
+    writes into its carry.
+    """
     (stage,) = stages(METHODS["fedavg"](model, train))
     (exchange,) = stage.method.round
 
@@ -51,7 +60,9 @@ def test_a_run_whose_settings_were_chosen_equals_one_whose_settings_were_given(n
 
 
 def test_what_is_given_is_kept_and_only_the_rest_is_chosen(monkeypatch):
-    monkeypatch.setattr(choose, "seconds", lambda case, number, path, width, compiled: 1.0 / (1 + width))
+    monkeypatch.setattr(
+        choose, "seconds", lambda case, number, path, width, compiled: 1.0 / (1 + width)
+    )
     for given, wanted in (
         (Settings("sequential", 3, "auto"), Settings("sequential", 3, "no")),
         (Settings("auto", 0, "yes"), Settings("vectorized", 5, "yes")),

@@ -19,19 +19,38 @@ from coterie.engines.settings import Settings
 from coterie.experiment.schedule import Schedule
 from coterie.methods.registry import METHODS
 from coterie.running.loop import Loop
-from helpers.federations import SEQUENTIAL, STACKED, TRAIN, assert_same, float64, personal, play, tiny, tiny_model
+from helpers.federations import (
+    SEQUENTIAL,
+    STACKED,
+    TRAIN,
+    assert_same,
+    float64,
+    personal,
+    play,
+    tiny,
+    tiny_model,
+)
 
 
 def quadratic(centres: list[float], sizes: list[int]) -> tuple[Federation, Model]:
     """Client i's loss is 1/2 (w - c_i)^2: rows all equal to c_i."""
-    x = torch.tensor([c for c, n in zip(centres, sizes, strict=True) for _ in range(n + 1)])[:, None]
+    x = torch.tensor([c for c, n in zip(centres, sizes, strict=True) for _ in range(n + 1)])[
+        :, None
+    ]
     ends = np.cumsum([n + 1 for n in sizes])
     rows = [np.arange(e - n - 1, e) for e, n in zip(ends, sizes, strict=True)]
     empty = np.zeros(0, dtype=np.int64)
     federation = Federation(
-        "quadratic", x, x[:, 0], 0, [r[:-1] for r in rows], [empty] * len(rows), [r[-1:] for r in rows],
-        np.zeros(len(rows), dtype=int), [str(i) for i in range(len(rows))],
-    )  # fmt: skip
+        name="quadratic",
+        x=x,
+        y=x[:, 0],
+        classes=0,
+        train=[r[:-1] for r in rows],
+        validation=[empty] * len(rows),
+        test=[r[-1:] for r in rows],
+        groups=np.zeros(len(rows), dtype=int),
+        names=[str(i) for i in range(len(rows))],
+    )
 
     class Mean(nn.Module):
         def __init__(self):
@@ -52,7 +71,9 @@ def test_fedavg_fixed_point_is_the_weighted_mean_of_the_optima():
         federation, model = quadratic([1.0, 4.0, -2.0], [1, 2, 5])
         w = personal(play("fedavg", federation, [model], rounds=80, train=WHOLE))
         assert w[0].item() == pytest.approx((1 + 8 - 10) / 8, abs=1e-12)
-        equal = personal(play("fedavg", federation, [model], rounds=80, train=WHOLE._replace(weighting="equal")))
+        equal = personal(
+            play("fedavg", federation, [model], rounds=80, train=WHOLE._replace(weighting="equal"))
+        )
         assert equal[0].item() == pytest.approx(1.0, abs=1e-12)
 
 
@@ -60,14 +81,18 @@ def test_ditto_closed_form():
     """v* = (c_k + lam w) / (1 + lam)."""
     with float64():
         federation, model = quadratic([1.0, 4.0, -2.0], [1, 2, 5])
-        v = personal(play("ditto", federation, [model], rounds=200, train=WHOLE, options={"lam": 0.7}))
+        v = personal(
+            play("ditto", federation, [model], rounds=200, train=WHOLE, options={"lam": 0.7})
+        )
         w = (1 + 8 - 10) / 8
         for i, c in enumerate([1.0, 4.0, -2.0]):
             assert v[i].item() == pytest.approx((c + 0.7 * w) / 1.7, abs=1e-9)
 
 
 def test_pfedme_moreau_step():
-    """theta = (c_i + lam w_i) / (1 + lam) when the inner problem is solved, and w_i moves by -rate lam (w_i - theta)."""
+    """theta = (c_i + lam w_i) / (1 + lam) when the inner problem is solved, and w_i moves by -rate
+    lam (w_i - theta).
+    """
     with float64():
         federation, model = quadratic([3.0], [2])
         train = Train(batch=100, rate=0.5, steps=1)
@@ -75,7 +100,9 @@ def test_pfedme_moreau_step():
         loop = play("pfedme", federation, [model], rounds=1, train=train, options=options)
         theta = 3.0 / 3.0
         assert personal(loop)[0].item() == pytest.approx(theta, abs=1e-9)
-        assert loop.position.server.w.params["theta"].item() == pytest.approx(0.5 * 2.0 * theta, abs=1e-9)
+        assert loop.position.server.w.params["theta"].item() == pytest.approx(
+            0.5 * 2.0 * theta, abs=1e-9
+        )
         late = play("pfedme", *_two(), rounds=60, train=train, options=options)
         assert late.position.server.w.params["theta"].item() == pytest.approx(2.0, abs=1e-6)
         assert personal(late)[0].item() == pytest.approx((1 + 2 * 2.0) / 3, abs=1e-6)
@@ -114,8 +141,12 @@ def plain_sgd(loop: Loop, model: Model, point, client: int, train: Train, rounds
     module = model.module(point).train()
     data = loop.federation
     for number in range(rounds):
-        optimizer = torch.optim.SGD(module.parameters(), lr=train.rate, momentum=train.momentum, weight_decay=train.decay)
-        at, each = loop.engine.feed.batches(train.plan(), "train-0", Moment("train", number), [client])
+        optimizer = torch.optim.SGD(
+            module.parameters(), lr=train.rate, momentum=train.momentum, weight_decay=train.decay
+        )
+        at, each = loop.engine.feed.batches(
+            train.plan(), "train-0", Moment("train", number), [client]
+        )
         for s in range(each[0]):
             batch, _ = at(s)
             real = batch.mask[0] > 0
@@ -131,17 +162,26 @@ def plain_sgd(loop: Loop, model: Model, point, client: int, train: Train, rounds
 def test_training_equals_plain_pytorch(settings, norm):
     """Momentum, weight decay, short last batches and BatchNorm's running statistics included."""
     with float64():
-        model, train = tiny_model(norm=norm), Train(batch=4, rate=0.05, epochs=2, momentum=0.9, decay=0.01)
+        model, train = (
+            tiny_model(norm=norm),
+            Train(batch=4, rate=0.05, epochs=2, momentum=0.9, decay=0.01),
+        )
         federation = tiny(4)
-        # a last batch of one row has no variance: BatchNorm in PyTorch refuses it, so no client has one here
-        federation = federation._replace(train=[r[: len(r) - 1] if len(r) % 4 == 1 else r for r in federation.train])
+        # a last batch of one row has no variance: BatchNorm in PyTorch refuses it, so no client has
+        # one here
+        federation = federation._replace(
+            train=[r[: len(r) - 1] if len(r) % 4 == 1 else r for r in federation.train]
+        )
         loop = play("local", federation, [model], rounds=2, train=train, settings=settings)
         start = model.start(int(loop.position.server.seed))
         for i, vector in personal(loop).items():
             module = plain_sgd(loop, model, start, i, train, 2)
             state = module.state_dict()
             wanted = torch.cat(
-                [state[k].double().flatten() for k in [*model.shapes, *(k for k in state if k not in model.shapes)]]
+                [
+                    state[k].double().flatten()
+                    for k in [*model.shapes, *(k for k in state if k not in model.shapes)]
+                ]
             )
             torch.testing.assert_close(vector, wanted, rtol=1e-9, atol=1e-9)
 
@@ -149,19 +189,34 @@ def test_training_equals_plain_pytorch(settings, norm):
 def test_dropout_is_the_same_alone_and_stacked_and_drops_the_right_share():
     with float64():
         models = [tiny_model(dropout=0.5)]
-        assert_same(personal(play("fedavg", models=models)), personal(play("fedavg", models=models, settings=SEQUENTIAL)))
+        assert_same(
+            personal(play("fedavg", models=models)),
+            personal(play("fedavg", models=models, settings=SEQUENTIAL)),
+        )
     layer = Model(lambda: nn.Sequential(nn.Linear(1, 1), nn.Dropout(0.3)))
     point = layer.init(np.random.default_rng(0))
-    batch = Batch(torch.zeros(20_000, 1), torch.zeros(20_000), torch.ones(20_000), torch.arange(20_000), torch.tensor(5))
-    kept = [(layer.forward(point, batch._replace(key=torch.tensor(k)))[0] != 0).double() for k in (1, 2)]
+    batch = Batch(
+        torch.zeros(20_000, 1),
+        torch.zeros(20_000),
+        torch.ones(20_000),
+        torch.arange(20_000),
+        torch.tensor(5),
+    )
+    kept = [
+        (layer.forward(point, batch._replace(key=torch.tensor(k)))[0] != 0).double() for k in (1, 2)
+    ]
     assert kept[0].mean().item() == pytest.approx(0.7, abs=0.02)
-    assert ((kept[0] - 0.7) * (kept[1] - 0.7)).mean().abs().item() < 0.01  # another key, another draw
+    assert (
+        (kept[0] - 0.7) * (kept[1] - 0.7)
+    ).mean().abs().item() < 0.01  # another key, another draw
 
 
 @pytest.mark.parametrize(("name", "path"), [("ditto", "vectorized"), ("ucfl", "sequential")])
 def test_compiled_equals_eager(name, path):
-    """The same bits are not promised, the same numbers are: finished clients stay frozen, nobody's tensors are overwritten,
-    and neither a tensor that is two leaves of a carry nor one of no dimension is lost."""
+    """The same bits are not promised, the same numbers are: finished clients stay frozen, nobody's
+    tensors are overwritten, and neither a tensor that is two leaves of a carry nor one of no
+    dimension is lost.
+    """
     with float64():
         eager = play(name, rounds=2)
         compiled = play(name, rounds=2, settings=Settings(path, 16, "yes"))
@@ -204,7 +259,12 @@ def test_evaluation_equals_scoring_each_client_alone():
             point = type(views["personal"])({n: t[k] for n, t in views["personal"].params.items()})
             module = loop.engine.models[0].module(point)
             rows = loop.federation.test[i]
-            right = (module(loop.federation.x[rows]).argmax(-1) == loop.federation.y[rows]).double().mean().item()
+            right = (
+                (module(loop.federation.x[rows]).argmax(-1) == loop.federation.y[rows])
+                .double()
+                .mean()
+                .item()
+            )
             assert measured["personal", "test", "accuracy"][i] == pytest.approx(right)
 
 
@@ -249,7 +309,10 @@ class OwnDropout(nn.Module):
         (Mixer, "mixes the rows of a batch"),
         (OwnDropout, "random numbers of its own"),
         (lambda: nn.Sequential(nn.LSTM(6, 3)), "LSTM"),
-        (lambda: nn.Sequential(nn.Linear(6, 3), nn.InstanceNorm1d(3, track_running_stats=True)), "InstanceNorm1d"),
+        (
+            lambda: nn.Sequential(nn.Linear(6, 3), nn.InstanceNorm1d(3, track_running_stats=True)),
+            "InstanceNorm1d",
+        ),
     ],
 )
 def test_networks_that_would_be_silently_wrong_are_refused(make, line):
@@ -272,7 +335,9 @@ def test_a_method_cannot_reach_test_data():
     def spy(model, train):
         base = METHODS["fedavg"](model, train)
         trip = base.round[0]
-        return base._replace(round=(trip._replace(passes=(trip.passes[0]._replace(plan=train.plan(part="test")),)),))
+        return base._replace(
+            round=(trip._replace(passes=(trip.passes[0]._replace(plan=train.plan(part="test")),)),)
+        )
 
     with pytest.raises(BadInput, match="out of a method's reach"):
         play(spy)
@@ -289,7 +354,9 @@ def test_a_state_that_changes_its_form_is_named():
 
 
 def test_double_momentum_is_not_shared_between_rounds():
-    """A fresh optimizer every round: two rounds of one step differ from one round of two steps only through momentum."""
+    """A fresh optimizer every round: two rounds of one step differ from one round of two steps only
+    through momentum.
+    """
     with float64():
         federation, model = quadratic([1.0], [3])
         steps = Train(batch=100, rate=0.1, steps=1, momentum=0.9)
@@ -317,20 +384,36 @@ def test_engine_copies_nothing_of_the_data():
 )
 def test_gradients_are_counted_on_every_path(name, options, each):
     found = []
-    compiled = [STACKED._replace(compile="yes")] if name == "fedavg" else []  # one will do, as compiling takes its time
+    compiled = (
+        [STACKED._replace(compile="yes")] if name == "fedavg" else []
+    )  # one will do, as compiling takes its time
     for settings in (STACKED, SEQUENTIAL, *compiled):
         loop = play(name, rounds=2, settings=settings, options=options)
         rows = loop.table.whole().to_pylist()
-        found.append([(row["metric"], row["value"]) for row in rows if row["metric"] in ("steps", "gradients")])
+        found.append(
+            [
+                (row["metric"], row["value"])
+                for row in rows
+                if row["metric"] in ("steps", "gradients")
+            ]
+        )
     assert all(other == found[0] for other in found)
-    steps, gradients = ([v for metric, v in found[0] if metric == which] for which in ("steps", "gradients"))
+    steps, gradients = (
+        [v for metric, v in found[0] if metric == which] for which in ("steps", "gradients")
+    )
     assert gradients == [each * s for s in steps]
 
 
 def test_every_student_of_persfls_grid_counts():
     rows = play("persfl", rounds=1).table.whole().to_pylist()
-    taken = {(row["stage"], row["metric"]): row["value"] for row in rows if row["metric"] in ("steps", "gradients")}
+    taken = {
+        (row["stage"], row["metric"]): row["value"]
+        for row in rows
+        if row["metric"] in ("steps", "gradients")
+    }
     train = sum(-(-(5 + 3 * i) // 4) for i in range(5))
     assert taken["train", "gradients"] == train
-    assert taken["distil", "gradients"] % (3 * train) == 0  # three epochs, as many students as the grid has points
+    assert (
+        taken["distil", "gradients"] % (3 * train) == 0
+    )  # three epochs, as many students as the grid has points
     assert taken["distil", "gradients"] > taken["distil", "steps"]

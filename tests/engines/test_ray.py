@@ -29,7 +29,9 @@ from coterie.running.loop import Loop
 from helpers.federations import SEQUENTIAL, assert_same, float64, personal, play, tiny, tiny_model
 
 pytestmark = [
-    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is an extra"),  # not imported: it reads its switches then
+    pytest.mark.skipif(
+        find_spec("ray") is None, reason="Ray is an extra"
+    ),  # not imported: it reads its switches then
     pytest.mark.xdist_group("ray"),  # one process, one cluster
 ]
 
@@ -84,7 +86,11 @@ def both(pool, build, **more):
 def numbers(table):
     """Every number of a table but the seconds, by what it is."""
     rows = table.to_pylist()
-    return {tuple(v for k, v in row.items() if k != "value"): row["value"] for row in rows if row["metric"] != "seconds"}
+    return {
+        tuple(v for k, v in row.items() if k != "value"): row["value"]
+        for row in rows
+        if row["metric"] != "seconds"
+    }
 
 
 def assert_equal_runs(here, there, tolerance=1e-9):
@@ -92,7 +98,12 @@ def assert_equal_runs(here, there, tolerance=1e-9):
     assert_same(personal(here), personal(there), tolerance)
     wanted, found = numbers(here.table.whole()), numbers(there.table.whole())
     assert list(wanted) == list(found)
-    np.testing.assert_allclose(list(found.values()), list(wanted.values()), rtol=max(tolerance, 1e-6), atol=max(tolerance, 1e-6))
+    np.testing.assert_allclose(
+        list(found.values()),
+        list(wanted.values()),
+        rtol=max(tolerance, 1e-6),
+        atol=max(tolerance, 1e-6),
+    )
 
 
 # Parity
@@ -140,7 +151,10 @@ def test_float32_agrees_too(pool):
 def test_predictions_come_in_the_order_of_clients_and_are_the_same(pool):
     with float64():
         here, there = both(pool, "ditto")
-        found = [list(loop.engine.predictions(loop.everyone, loop.payload(), loop.when(), "test")) for loop in (here, there)]
+        found = [
+            list(loop.engine.predictions(loop.everyone, loop.payload(), loop.when(), "test"))
+            for loop in (here, there)
+        ]
         assert [i for i, _, _ in found[1]] == here.everyone
         for (_, y, p), (_, labels, chances) in zip(*found, strict=True):
             assert (y == labels).all()
@@ -150,7 +164,10 @@ def test_predictions_come_in_the_order_of_clients_and_are_the_same(pool):
 def test_a_newcomer_gets_the_model_it_would_get_on_one_machine(pool):
     federation = tiny(6)
     short = federation._replace(
-        **{part: getattr(federation, part)[:5] for part in ("train", "validation", "test", "names")}, groups=federation.groups[:5]
+        **{
+            part: getattr(federation, part)[:5] for part in ("train", "validation", "test", "names")
+        },
+        groups=federation.groups[:5],
     )
     with float64():
         here, there = both(pool, "ditto", federation=short)
@@ -160,7 +177,9 @@ def test_a_newcomer_gets_the_model_it_would_get_on_one_machine(pool):
 
 
 def test_settings_left_open_are_chosen_once_for_all_actors(pool):
-    loop = over(pool, play("fedmd", until=0, models=[tiny_model(5), tiny_model(7)], settings=Settings()))
+    loop = over(
+        pool, play("fedmd", until=0, models=[tiny_model(5), tiny_model(7)], settings=Settings())
+    )
     loop.engine.begin()
     assert sorted(loop.engine.seat) == loop.everyone
     loop.go(until=1)
@@ -244,7 +263,9 @@ def dying(marker):
     return build
 
 
-def test_an_exchange_cut_short_is_repeated_by_others_from_the_states_before_it(three, tmp_path, monkeypatch):
+def test_an_exchange_cut_short_is_repeated_by_others_from_the_states_before_it(
+    three, tmp_path, monkeypatch
+):
     """With no core for a new actor, those left take the clients of the lost one."""
     marker = tmp_path / "marker"
     with float64():
@@ -266,7 +287,10 @@ def test_a_loss_of_all_actors_is_one_line_that_says_how_to_go_on(three, monkeypa
     loop.go(until=1)
     kill(pool, next(iter(pool.actors)))
     monkeypatch.setattr(actors, "PATIENCE", 0.0)
-    with pytest.raises(BadInput, match=r"^every Ray actor was lost .* `coterie resume` goes on from the checkpoint$"):
+    with pytest.raises(
+        BadInput,
+        match=r"^every Ray actor was lost .* `coterie resume` goes on from the checkpoint$",
+    ):
         loop.go()
 
 
@@ -279,7 +303,9 @@ def test_shards_are_balanced_within_each_architecture():
     seat = deal(range(60), work, architecture, [0, 1, 4])
     assert sorted(seat) == list(range(60))
     for a in range(3):
-        loads = [sum(work[i] for i in seat if seat[i] == s and architecture[i] == a) for s in (0, 1, 4)]
+        loads = [
+            sum(work[i] for i in seat if seat[i] == s and architecture[i] == a) for s in (0, 1, 4)
+        ]
         assert max(loads) - min(loads) <= work[architecture == a].max()
     assert set(deal(range(3), np.ones(3), np.arange(3), [0, 1, 2]).values()) == {0, 1, 2}
     more = deal([0], np.ones(60), architecture, [0, 1], dict.fromkeys(range(1, 60), 0))
@@ -290,7 +316,11 @@ def test_a_shard_has_the_rows_of_its_clients_and_no_others():
     federation = tiny()
     shard = shard_of(federation, [1, 4])
     assert shard.clients == federation.clients
-    assert len(shard.x) == sum(len(getattr(federation, part)[i]) for part in ("train", "validation", "test") for i in (1, 4))
+    assert len(shard.x) == sum(
+        len(getattr(federation, part)[i])
+        for part in ("train", "validation", "test")
+        for i in (1, 4)
+    )
     for part in ("train", "validation", "test"):
         for i in range(federation.clients):
             rows = getattr(federation, part)[i] if i in (1, 4) else []
@@ -321,15 +351,26 @@ def test_ray_is_on_loopback_alone(three):
 @pytest.mark.parametrize(
     ("address", "line"),
     [
-        ("127.0.0.1:1", "ray_address = '127.0.0.1:1': no Ray answers there (Connection refused); `ray start --head` starts one"),
+        (
+            "127.0.0.1:1",
+            "ray_address = '127.0.0.1:1': no Ray answers there (Connection refused); `ray start "
+            "--head` starts one",
+        ),
         ("head", "ray_address = 'head': give HOST:PORT of the head node, as in 10.0.0.5:6379"),
-        ("ray://head:1", "ray_address = 'ray://head:1': give HOST:PORT of the head node, as in 10.0.0.5:6379"),
+        (
+            "ray://head:1",
+            "ray_address = 'ray://head:1': give HOST:PORT of the head node, as in 10.0.0.5:6379",
+        ),
     ],
 )
-def test_an_address_without_a_cluster_is_refused_in_one_line_and_no_folder_is_made(address, line, tmp_path):
+def test_an_address_without_a_cluster_is_refused_in_one_line_and_no_folder_is_made(
+    address, line, tmp_path
+):
     for use in (
         lambda: Pool(address),
-        lambda: execute(change(Experiment(), {"engine": "ray", "ray_address": address}), tmp_path / "r"),
+        lambda: execute(
+            change(Experiment(), {"engine": "ray", "ray_address": address}), tmp_path / "r"
+        ),
     ):
         with pytest.raises(BadInput) as caught:
             use()
@@ -338,7 +379,10 @@ def test_an_address_without_a_cluster_is_refused_in_one_line_and_no_folder_is_ma
 
 
 def test_more_actors_than_cores_are_refused(three):
-    with pytest.raises(BadInput, match=r"^actors = 9 of 1 threads each, but the Ray cluster has 3 cores: give fewer$"):
+    with pytest.raises(
+        BadInput,
+        match=r"^actors = 9 of 1 threads each, but the Ray cluster has 3 cores: give fewer$",
+    ):
         Pool(actors=9)
 
 
@@ -351,10 +395,14 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ({"actors": 2}, "unknown option 'actors' for engine local: it belongs to engine ray, add --engine ray"),
+        (
+            {"actors": 2},
+            "unknown option 'actors' for engine local: it belongs to engine ray, add --engine ray",
+        ),
         (
             {"ray_address": "head:6379"},
-            "unknown option 'ray_address' for engine local: it belongs to engine ray, add --engine ray",
+            "unknown option 'ray_address' for engine local: it belongs to engine ray, add "
+            "--engine ray",
         ),
         ({"engine": "ray", "actors": -1}, "actors = -1: give 1 to 1024, or 0 for one per core"),
     ],
@@ -376,20 +424,38 @@ assert ray.util.get_node_ip_address() == "127.0.0.1", "Ray was open to the netwo
 
 
 def test_the_command_line_runs_on_ray_and_leaves_nothing_of_it(tmp_path):
-    words = {"method": "fedavg", "rounds": 2, "clients": 4, "data.seed": 0, "path": "vectorized", "width": 4, "compile": "no"}
+    words = {
+        "method": "fedavg",
+        "rounds": 2,
+        "clients": 4,
+        "data.seed": 0,
+        "path": "vectorized",
+        "width": 4,
+        "compile": "no",
+    }
     line = ["run", "--engine", "ray", "--actors", "2", "--out", str(tmp_path / "there"), "--quiet"]
     line += [text for word, value in words.items() for text in (f"--{word}", str(value))]
-    home = {**{k: v for k, v in os.environ.items() if not k.startswith("RAY_")}, "HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", SCRIPT, *line], capture_output=True, text=True, env=home, check=False)
+    home = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("RAY_")},
+        "HOME": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *line], capture_output=True, text=True, env=home, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "token" not in done.stderr.lower()
     assert not (tmp_path / ".ray").exists()
     written = tomllib.loads((tmp_path / "there" / "config.toml").read_text())["engine"]
     assert (written["name"], written["actors"], written["threads"]) == ("ray", 2, 1)
     execute(change(Experiment(), words), tmp_path / "here")
-    here, there = (numbers(pq.read_table(tmp_path / run / "metrics.parquet")) for run in ("here", "there"))
+    here, there = (
+        numbers(pq.read_table(tmp_path / run / "metrics.parquet")) for run in ("here", "there")
+    )
     assert list(here) == list(there)
     np.testing.assert_allclose(list(there.values()), list(here.values()), rtol=1e-4, atol=1e-4)
-    models = [sorted(path.name for path in (tmp_path / run / "models").iterdir()) for run in ("here", "there")]
+    models = [
+        sorted(path.name for path in (tmp_path / run / "models").iterdir())
+        for run in ("here", "there")
+    ]
     assert models[0] == models[1]
     assert len(models[0]) == 4

@@ -34,11 +34,16 @@ def test_a_registered_engine_plays_runs_with_its_own_words(built, tmp_path):
 
 
 def test_a_default_of_an_engine_is_written_down(built, tmp_path):
-    assert execute(experiment(engine="mine", rounds=1), tmp_path / "run").experiment.engine["speed"] == 3
+    assert (
+        execute(experiment(engine="mine", rounds=1), tmp_path / "run").experiment.engine["speed"]
+        == 3
+    )
 
 
 def test_words_of_an_engine_that_is_not_named_are_refused(built):
     with pytest.raises(
-        BadInput, match=r"^unknown option 'speed' for engine local: it belongs to engine mine, add --engine mine$"
+        BadInput,
+        match=r"^unknown option 'speed' for engine local: it belongs to engine mine, add --engine "
+        r"mine$",
     ):
         change(Experiment(), {"speed": 4})

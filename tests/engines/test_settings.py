@@ -8,13 +8,21 @@ from coterie.engines.settings import ALONE, Settings, read_all, text_of
 
 
 def test_settings_survive_their_text():
-    every = [Settings(*s) for s in itertools.product(("auto", "vectorized", "sequential"), (0, 1, 64), ("auto", "yes", "no"))]
+    every = [
+        Settings(*s)
+        for s in itertools.product(
+            ("auto", "vectorized", "sequential"), (0, 1, 64), ("auto", "yes", "no")
+        )
+    ]
     assert [Settings.read(s.text()) for s in every] == every
     assert read_all(text_of(every)) == every
     assert (ALONE.text(), read_all("")) == ("sequential:1:no", [])
 
 
-@pytest.mark.parametrize("text", ["", "x:1:no", "sequential:1", "sequential:1:no:no", "sequential:x:no", "sequential:-1:no"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "x:1:no", "sequential:1", "sequential:1:no:no", "sequential:x:no", "sequential:-1:no"],
+)
 def test_what_is_no_settings_is_refused(text):
     with pytest.raises(ValueError):  # noqa: PT011
         Settings.read(text)

@@ -117,7 +117,9 @@ def test_a_word_is_found_in_its_section_whether_or_not_the_section_is_named():
         assert change(Experiment(), {word: "7"}).schedule.rounds == 7
     assert change(Experiment(), {"classes-each": 2}).split == {"name": "classes", "classes_each": 2}
     assert change(Experiment(method="ditto"), {"ditto.lam": 2}).options == {"lam": 2.0}
-    assert change(Experiment(method="ditto"), {"lam": 2}) == change(Experiment(method="ditto"), {"options.lam": 2})
+    assert change(Experiment(method="ditto"), {"lam": 2}) == change(
+        Experiment(method="ditto"), {"options.lam": 2}
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,19 +142,31 @@ def test_unknown_names_are_refused_and_the_nearest_is_offered(words, nearest):
 
 def test_a_word_of_something_not_chosen_tells_whose_it_is():
     line = refused({"alpha": 0.3})
-    assert line.startswith("unknown option 'alpha' for data digits, split classes, model dnn, method fedavg: it belongs to ")
+    assert line.startswith(
+        "unknown option 'alpha' for data digits, split classes, model dnn, method fedavg: it "
+        "belongs to "
+    )
     assert "data synthetic, split dirichlet" in line
     assert "method ditto" in refused({"lam": 0.3})
     assert "`coterie compare`" in refused({"seeds": [1]})
-    assert refused({"ditto.lam": 1}) == "'ditto.lam' is for method 'ditto', but the method is 'fedavg'"
+    assert (
+        refused({"ditto.lam": 1}) == "'ditto.lam' is for method 'ditto', but the method is 'fedavg'"
+    )
 
 
 def test_a_word_with_two_meanings_is_refused_and_both_are_offered():
     both = change(Experiment(method="fml"), {"split": "dirichlet"})
-    assert refused({"alpha": 0.3}, both) == "'alpha' may mean split.alpha or fml.alpha: write one of these"
+    assert (
+        refused({"alpha": 0.3}, both)
+        == "'alpha' may mean split.alpha or fml.alpha: write one of these"
+    )
     assert change(both, {"split.alpha": 0.3}).split["alpha"] == 0.3
     assert change(both, {"fml.alpha": 0.3}).options == {"alpha": 0.3}
-    assert refused({"name": "x"}) == "'name' may mean data.name or split.name or model.name or engine.name: write one of these"
+    assert (
+        refused({"name": "x"})
+        == "'name' may mean data.name or split.name or model.name or engine.name: write one of "
+        "these"
+    )
 
 
 def test_names_come_first_whatever_the_order_of_the_words():
@@ -163,12 +177,28 @@ def test_names_come_first_whatever_the_order_of_the_words():
 
 
 def test_another_name_leaves_the_options_of_the_one_before():
-    first = change(Experiment(), {"method": "ditto", "lam": 2, "split": "dirichlet", "alpha": 0.3, "model": "dnn", "hidden": 8})
+    first = change(
+        Experiment(),
+        {
+            "method": "ditto",
+            "lam": 2,
+            "split": "dirichlet",
+            "alpha": 0.3,
+            "model": "dnn",
+            "hidden": 8,
+        },
+    )
     other = change(first, {"method": "pfedme", "split": "iid", "model": "mlr"})
     assert (other.options, other.split, other.model) == ({}, {"name": "iid"}, {"name": "mlr"})
     assert change(first, {"method": "ditto", "split": "dirichlet", "model": "dnn"}) == first
-    drawn = change(Experiment(), {"data": "synthetic", "data.alpha": 1, "clients": 9, "validation": 0.1})
-    assert change(drawn, {"data": "digits"}).data == {"name": "digits", "clients": 9, "validation": 0.1}
+    drawn = change(
+        Experiment(), {"data": "synthetic", "data.alpha": 1, "clients": 9, "validation": 0.1}
+    )
+    assert change(drawn, {"data": "digits"}).data == {
+        "name": "digits",
+        "clients": 9,
+        "validation": 0.1,
+    }
 
 
 def test_a_new_word_of_the_engine_or_another_name_undoes_what_was_chosen():
@@ -187,9 +217,15 @@ def test_a_new_word_of_the_engine_or_another_name_undoes_what_was_chosen():
 
 
 def test_the_engine_is_named_by_its_own_word_and_survives_toml():
-    for words in ({"engine": "ray"}, {"engine.name": "ray"}, from_toml({"engine": {"name": "ray"}})):
+    for words in (
+        {"engine": "ray"},
+        {"engine.name": "ray"},
+        from_toml({"engine": {"name": "ray"}}),
+    ):
         assert change(Experiment(), words).engine == {"name": "ray"}
-    made = change(Experiment(), {"engine": "ray", "actors": "3", "ray-address": "head:6379", "width": 4})
+    made = change(
+        Experiment(), {"engine": "ray", "actors": "3", "ray-address": "head:6379", "width": 4}
+    )
     assert made.engine == {"name": "ray", "actors": 3, "ray_address": "head:6379", "width": 4}
     assert change(made, {"engine": "local"}).engine == {"name": "local", "width": 4}
     assert change(Experiment(), from_toml(tomllib.loads(to_toml(made.words())))) == made
@@ -251,10 +287,31 @@ def test_awkward_values_survive_toml():
 def test_words_survive_toml_for_every_kind_of_experiment(tmp_path):
     for words in (
         {},
-        {"method": "persfl", "lambdas": "0,0.5", "rate": 1e-5, "parts": "test", "drop": 0.1, "models": "no", "compile": "yes"},
-        {"data": "synthetic", "clients": 7, "data.alpha": 0.25, "split": "user", "seed": 3, "data.seed": 5},
+        {
+            "method": "persfl",
+            "lambdas": "0,0.5",
+            "rate": 1e-5,
+            "parts": "test",
+            "drop": 0.1,
+            "models": "no",
+            "compile": "yes",
+        },
+        {
+            "data": "synthetic",
+            "clients": 7,
+            "data.alpha": 0.25,
+            "split": "user",
+            "seed": 3,
+            "data.seed": 5,
+        },
         {"data": "gaussian", "sizes": "3,4,5", "s0sq": 0.5},
-        {"data": 'own "data"\\x\n.csv', "client": "", "features": "a,b", "scale": "none", "rows": "none"},
+        {
+            "data": 'own "data"\\x\n.csv',
+            "client": "",
+            "features": "a,b",
+            "scale": "none",
+            "rows": "none",
+        },
         {"data": PYTHON + "tiny", "model": PYTHON + "Net"},
         {"split": "dirichlet", "alpha": 1e300, "rule": "round", "model": "dnn,mlr", "hidden": 5},
         {"engine.chosen": "vectorized:20:no sequential:1:no", "threads": 2, "evaluate": 3},
@@ -302,4 +359,8 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
 
 
 def test_nested_tables_are_dotted_words():
-    assert from_toml({"seed": 1, "train": {"rate": 0.1}, "ditto": {"lam": 2}}) == {"seed": 1, "train.rate": 0.1, "ditto.lam": 2}
+    assert from_toml({"seed": 1, "train": {"rate": 0.1}, "ditto": {"lam": 2}}) == {
+        "seed": 1,
+        "train.rate": 0.1,
+        "ditto.lam": 2,
+    }

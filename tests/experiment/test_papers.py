@@ -1,4 +1,6 @@
-"""The papers' numbers and the recipes that are to reproduce them: every reference holds, and so do the papers' own laws."""
+"""The papers' numbers and the recipes that are to reproduce them: every reference holds, and so do
+the papers' own laws.
+"""
 
 import re
 
@@ -40,30 +42,50 @@ def test_every_recipe_is_a_plan_whose_words_have_a_meaning(name):
 @pytest.mark.parametrize("name", PAPER_RECIPES)
 def test_the_options_that_a_recipe_keeps_for_methods_it_does_not_compare_are_good_too(name):
     words = read_toml(config_path(name))
-    named = list(dict.fromkeys([*words["methods"], *words.get("options", {}), *words.get("tune", {})]))
+    named = list(
+        dict.fromkeys([*words["methods"], *words.get("options", {}), *words.get("tune", {})])
+    )
     assert list(plan_of(words, methods=named)[0]) == named
 
 
 @pytest.mark.parametrize("name", PAPER_RECIPES)
 def test_the_head_of_a_recipe_tells_the_paper_and_what_is_ours(name):
-    head = "\n".join(line for line in config_path(name).read_text().splitlines() if line.startswith("#"))
+    head = "\n".join(
+        line for line in config_path(name).read_text().splitlines() if line.startswith("#")
+    )
     assert re.match(r"# (PersFL|PFML|KT-pFL|Self-FL|UCFL)(, |'s)", head)
     assert "Stated:" in head
     assert "Ours:" in head
 
 
 def test_every_recipe_of_a_paper_reproduces_some_table():
-    named = {recipe for table in TABLES.values() for c in table.columns for recipe in (c.recipe, c.cheaper)}
-    unreported = {"persfl-cifar10-ds4", "persfl-mnist-ds4"}  # the thesis has this split, but no result on it
+    named = {
+        recipe
+        for table in TABLES.values()
+        for c in table.columns
+        for recipe in (c.recipe, c.cheaper)
+    }
+    unreported = {
+        "persfl-cifar10-ds4",
+        "persfl-mnist-ds4",
+    }  # the thesis has this split, but no result on it
     assert set(PAPER_RECIPES) - named == unreported
 
 
 def test_all_five_papers_are_there_with_every_table_of_results():
-    count = {paper: sum(t.paper == paper for t in TABLES.values()) for paper in ("PersFL", "PFML", "KT-pFL", "Self-FL", "UCFL")}
+    count = {
+        paper: sum(t.paper == paper for t in TABLES.values())
+        for paper in ("PersFL", "PFML", "KT-pFL", "Self-FL", "UCFL")
+    }
     assert sum(count.values()) == len(TABLES)
     assert all(n >= 5 for n in count.values())
-    assert {t.id for t in TABLES.values()} >= {f"pfml-{k}" for k in range(1, 7)} | {f"ktpfl-{k}" for k in range(1, 7)}
-    assert {t.id for t in TABLES.values()} >= {f"persfl-6.{k}" for k in range(2, 9)} | {"selffl-1", "ucfl-1"}
+    assert {t.id for t in TABLES.values()} >= {f"pfml-{k}" for k in range(1, 7)} | {
+        f"ktpfl-{k}" for k in range(1, 7)
+    }
+    assert {t.id for t in TABLES.values()} >= {f"persfl-6.{k}" for k in range(2, 9)} | {
+        "selffl-1",
+        "ucfl-1",
+    }
 
 
 def test_spreads_are_explained_where_there_are_any():
@@ -88,13 +110,33 @@ rows = [{ label = "PFML", method = "pfml", value = 1.0 }]
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('method = "pfml"', 'method = "pfmll"', "'pfmll' of column 'MNIST' is not in the recipe pfml-mnist-mlr; did you mean"),
-        ('method = "pfml"', 'method = "pfml", also = ["ditto"]', "'ditto' of column 'MNIST' is not in the recipe"),
-        ('recipe = "pfml-mnist-mlr"', 'recipe = "pfml-mnist-mlp"', "no recipe of that name; did you mean 'pfml-mnist-mlr'"),
+        (
+            'method = "pfml"',
+            'method = "pfmll"',
+            "'pfmll' of column 'MNIST' is not in the recipe pfml-mnist-mlr; did you mean",
+        ),
+        (
+            'method = "pfml"',
+            'method = "pfml", also = ["ditto"]',
+            "'ditto' of column 'MNIST' is not in the recipe",
+        ),
+        (
+            'recipe = "pfml-mnist-mlr"',
+            'recipe = "pfml-mnist-mlp"',
+            "no recipe of that name; did you mean 'pfml-mnist-mlr'",
+        ),
         ('recipe = "pfml-mnist-mlr"', 'recipe = ""', "has no recipe: say why in a note"),
         ("rows = [", 'above = [["fedavg", "pfedme@5"]]\nrows = [', "'pfedme@5' of column 'MNIST'"),
-        ("rows = [", 'cheaper = "ucfl-s1"\nrows = [', "'pfml' of column 'MNIST' is not in the recipe ucfl-s1"),
-        ('metric = "weighted"', 'metric = "wieghted"', "unknown metric 'wieghted'; did you mean 'weighted'"),
+        (
+            "rows = [",
+            'cheaper = "ucfl-s1"\nrows = [',
+            "'pfml' of column 'MNIST' is not in the recipe ucfl-s1",
+        ),
+        (
+            'metric = "weighted"',
+            'metric = "wieghted"',
+            "unknown metric 'wieghted'; did you mean 'weighted'",
+        ),
         ("value = 1.0", "valeu = 1.0", "unknown word 'valeu' of a row; did you mean 'value'"),
         ("value = 1.0", 'value = "high"', "value = 'high': give a number"),
         ('claim = "It is so."\n', "", "a table has no claim"),
@@ -155,7 +197,10 @@ def test_accuracies_are_percentages_and_metrics_are_explained():
 
 def test_persfl_gains_are_accuracies_beyond_fedavgs():
     for split in (1, 2, 3):
-        accuracy, gain = values("persfl-6.2", f"CIFAR-10 DS-{split}"), values("persfl-6.8", f"API, CIFAR-10 DS-{split}")
+        accuracy, gain = (
+            values("persfl-6.2", f"CIFAR-10 DS-{split}"),
+            values("persfl-6.8", f"API, CIFAR-10 DS-{split}"),
+        )
         for method in ("PersFL", "FedPer", "pFedMe", "Per-FedAvg"):
             assert gain[method] == pytest.approx(accuracy[method] - accuracy["FedAvg"], abs=0.11)
 
@@ -165,9 +210,18 @@ def test_a_figure_that_two_tables_print_is_one():
         for split in (1, 2, 3):
             column = f"{data} DS-{split}"
             assert values("persfl-6.6", column)["PersFL"] == values(table, column)["PersFL"]
-            assert values("persfl-6.4", column)["PersFL, optimal teacher"] == values(table, column)["PersFL"]
-    assert values("pfml-3", "MLR")["lambda 20, PM"] == values("pfml-5", "Synthetic, MLR, |U| = 5")["lambda 20, PM"]
-    assert values("pfml-3", "DNN")["lambda 30, GM"] == values("pfml-6", "Synthetic, DNN, |U| = 5")["beta 2, GM"]
+            assert (
+                values("persfl-6.4", column)["PersFL, optimal teacher"]
+                == values(table, column)["PersFL"]
+            )
+    assert (
+        values("pfml-3", "MLR")["lambda 20, PM"]
+        == values("pfml-5", "Synthetic, MLR, |U| = 5")["lambda 20, PM"]
+    )
+    assert (
+        values("pfml-3", "DNN")["lambda 30, GM"]
+        == values("pfml-6", "Synthetic, DNN, |U| = 5")["beta 2, GM"]
+    )
 
 
 # Recipes
@@ -175,10 +229,16 @@ def test_a_figure_that_two_tables_print_is_one():
 
 def test_persfl_recipes_take_the_rounds_of_table_6_7():
     for column, row in TABLES["persfl-6.7"].rows():
-        assert settings(column.recipe)[row.method].schedule.rounds == row.value, (column.name, row.label)
+        assert settings(column.recipe)[row.method].schedule.rounds == row.value, (
+            column.name,
+            row.label,
+        )
 
 
-@pytest.mark.parametrize("name", [f"ktpfl-{data}-n{case}" for data in ("emnist", "fashion", "cifar10") for case in (1, 2)])
+@pytest.mark.parametrize(
+    "name",
+    [f"ktpfl-{data}-n{case}" for data in ("emnist", "fashion", "cifar10") for case in (1, 2)],
+)
 def test_every_method_of_ktpfl_table_1_draws_as_many_public_rows(name):
     drawn = {m: e.options["draw"] for m, e in settings(name).items() if m != "local"}
     assert set(drawn.values()) == {3000}
@@ -198,21 +258,33 @@ def test_a_narrow_recipe_compares_the_same_methods_on_the_same_data(name):
 def test_every_ktpfl_recipe_on_letters_has_ten_outputs_and_cifar10_has_its_own_rho():
     for name in PAPER_RECIPES:
         for method, experiment in settings(name).items() if name.startswith("ktpfl-") else ():
-            assert experiment.data.get("outputs") == (10 if experiment.data["name"] == "femnist-letters" else None)
+            assert experiment.data.get("outputs") == (
+                10 if experiment.data["name"] == "femnist-letters" else None
+            )
             if method in ("ktpfl", "ktpfl-h") and "sweep" not in name and "public" not in name:
                 assert experiment.options["rho"] == (0.7 if "cifar10" in name else 0.6)
 
 
-@pytest.mark.parametrize("name", [name for name in recipes() if name.startswith(("selffl", "ucfl"))])
+@pytest.mark.parametrize(
+    "name", [name for name in recipes() if name.startswith(("selffl", "ucfl"))]
+)
 def test_a_recipe_that_tunes_has_validation_rows(name):
     words = read_toml(config_path(name))
     assert not words.get("tune") or words["data"]["validation"] > 0
     if name.startswith("ucfl"):
-        assert all(words["tune"][m] == {"batches": [2.0, 2.5, 5.0, 10.0]} for m in words["methods"] if m.startswith("ucfl"))
+        assert all(
+            words["tune"][m] == {"batches": [2.0, 2.5, 5.0, 10.0]}
+            for m in words["methods"]
+            if m.startswith("ucfl")
+        )
 
 
 def test_pfml_logistic_regression_has_its_l2_term():
     for name in (name for name in recipes() if name.startswith("pfml-") and "mixed" not in name):
         for method, experiment in settings(name).items():
-            weight = experiment.options.get("mu", 0) if experiment.method == "pfedme" else experiment.train.decay
+            weight = (
+                experiment.options.get("mu", 0)
+                if experiment.method == "pfedme"
+                else experiment.train.decay
+            )
             assert weight == (0.001 if experiment.model["name"] == "mlr" else 0), (name, method)

@@ -12,11 +12,16 @@ from helpers.federations import MODELS, play, tiny, tiny_model
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
-# Parts of the tiny network 6-h-3: what layer-wise methods send and keep. Two floats are the 8-byte seed of the common start.
+# Parts of the tiny network 6-h-3: what layer-wise methods send and keep. Two floats are the 8-byte
+# seed of the common start.
 BASE, HEAD = lambda h: 7 * h, lambda h: 3 * h + 3
 PARTS = {
     **{(name, "up"): ("base", BASE) for name in ("fedper", "fedrep")},
-    **{(name, way): ("base + 2", lambda h: BASE(h) + 2) for name in ("fedper", "fedrep") for way in ("down", "server")},
+    **{
+        (name, way): ("base + 2", lambda h: BASE(h) + 2)
+        for name in ("fedper", "fedrep")
+        for way in ("down", "server")
+    },
     **{(name, "client"): ("head", HEAD) for name in ("fedper", "fedrep")},
     ("lgfedavg", "up"): ("head", HEAD),
     **{("lgfedavg", way): ("head + 2", lambda h: HEAD(h) + 2) for way in ("down", "server")},
@@ -59,16 +64,26 @@ def size(name: str, hidden: int) -> int:
 
 
 def formula(name: str, key: str, figures: dict[tuple[int, int], float]) -> str:
-    """A named part of the model where a method sends one, else a d + c N d + b + e N + f N^2 fitted to all measurements."""
+    """A named part of the model where a method sends one, else a d + c N d + b + e N + f N^2 fitted
+    to all measurements.
+    """
     if (name, key) in PARTS:
         words, part = PARTS[name, key]
-        assert all(round(value) == part(h) for (h, _), value in figures.items()), (name, key, figures)
+        assert all(round(value) == part(h) for (h, _), value in figures.items()), (
+            name,
+            key,
+            figures,
+        )
         return words
     if (name, key) == ("pfedhn", "server"):
         return "the hyper-network and its momentum: some 200 d"
     matrix = np.array([[size(name, h), n * size(name, h), 1.0, n, n * n] for h, n in figures])
     fit, *_ = np.linalg.lstsq(matrix, np.array(list(figures.values())), rcond=None)
-    shown = [_term(value, unit) for value, unit in zip(fit, ("d", "N d", "", "N", "N^2"), strict=True) if abs(value) > 0.02]
+    shown = [
+        _term(value, unit)
+        for value, unit in zip(fit, ("d", "N d", "", "N", "N^2"), strict=True)
+        if abs(value) > 0.02
+    ]
     return " + ".join(shown).replace("+ -", "- ") or "0"
 
 
@@ -89,24 +104,33 @@ def newcomer(name: str, down: str, server: str, admits: bool) -> str:
         return "the server makes room (`admit`), then it starts at what it is sent"
     if "N" in server:
         return "none: the server knows its clients from the start"
-    return "starts alone at the common start" if down in ("2", "62") else "starts at what the server sends"
+    return (
+        "starts alone at the common start"
+        if down in ("2", "62")
+        else "starts at what the server sends"
+    )
 
 
 def table() -> str:
     """One row a method."""
     places = [(hidden, clients) for hidden in (4, 9) for clients in (6, 8, 11)]
     lines = [
-        "| method | paper | down | up | kept by a client | kept by the server | mixed networks | sampling | newcomer |",
+        "| method | paper | down | up | kept by a client | kept by the server | mixed networks | "
+        "sampling | newcomer |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name in METHODS:
         figures = {place: measured(name, *place) for place in places}
-        columns = {key: formula(name, key, {p: f[key] for p, f in figures.items()}) for key in ("down", "up", "client", "server")}
+        columns = {
+            key: formula(name, key, {p: f[key] for p, f in figures.items()})
+            for key in ("down", "up", "client", "server")
+        }
         program = play(name, until=0).program
         mixed = "yes" if all(s.method.mixed for s in program) else "no"
         admits = any(s.method.admit for s in program)
         lines.append(
-            f"| {name} | {paper(name)} | {columns['down']} | {columns['up']} | {columns['client']} | {columns['server']} "
+            f"| {name} | {paper(name)} | {columns['down']} | {columns['up']} | "
+            f"{columns['client']} | {columns['server']} "
             f"| {mixed} | yes | {newcomer(name, columns['down'], columns['server'], admits)} |"
         )
     return "\n".join(lines)

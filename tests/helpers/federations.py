@@ -37,8 +37,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def tiny(clients: int = 5, seed: int = 0, public: int = 24, validation: int = 4, groups: int = 2) -> Federation:
-    """Unequal clients with three classes of six features; two groups whose labels are turned round."""
+def tiny(
+    clients: int = 5, seed: int = 0, public: int = 24, validation: int = 4, groups: int = 2
+) -> Federation:
+    """Unequal clients with three classes of six features; two groups whose labels are turned
+    round.
+    """
     rng = np.random.default_rng(seed)
     sizes = [5 + 3 * i for i in range(clients)]
     x, y, parts = [], [], {"train": [], "validation": [], "test": []}
@@ -51,7 +55,9 @@ def tiny(clients: int = 5, seed: int = 0, public: int = 24, validation: int = 4,
             y.append((labels + i % groups) % 3)
             parts[part].append(np.arange(start, start + count))
             start += count
-    common = torch.as_tensor(centres[rng.integers(0, 3, max(public, 1))] + rng.normal(size=(max(public, 1), 6)))
+    common = torch.as_tensor(
+        centres[rng.integers(0, 3, max(public, 1))] + rng.normal(size=(max(public, 1), 6))
+    )
     dtype = torch.get_default_dtype()
     return Federation(
         name="tiny",
@@ -65,7 +71,11 @@ def tiny(clients: int = 5, seed: int = 0, public: int = 24, validation: int = 4,
     )
 
 
-def given(clients: list[tuple[torch.Tensor, torch.Tensor]], classes: int = 3, groups: list[int] | None = None) -> Federation:
+def given(
+    clients: list[tuple[torch.Tensor, torch.Tensor]],
+    classes: int = 3,
+    groups: list[int] | None = None,
+) -> Federation:
     """A federation whose clients hold these rows and labels; they are its test rows too."""
     ends = np.cumsum([len(y) for _, y in clients])
     rows = [np.arange(end - len(y), end) for end, (_, y) in zip(ends, clients, strict=True)]
@@ -116,7 +126,10 @@ def play(
     if isinstance(build, str):
         options = OPTIONS.get(build, {}) | (options or {})
         build = METHODS[build]
-    programs = [stages(build(model, train, **(options or {})) if callable(build) else build) for model in models]
+    programs = [
+        stages(build(model, train, **(options or {})) if callable(build) else build)
+        for model in models
+    ]
     plan = Schedule(rounds=rounds, evaluate=1000)._replace(**schedule)
     words = Experiment(method="method", seed=seed, schedule=plan, engine={"name": "local"})
     assembly = Assembly(
@@ -127,13 +140,17 @@ def play(
         architecture=architecture,
     )
     check_method(assembly)
-    loop = open_loop(assembly, lambda setup: LocalEngine(setup._replace(settings=[settings] * len(models))))
+    loop = open_loop(
+        assembly, lambda setup: LocalEngine(setup._replace(settings=[settings] * len(models)))
+    )
     loop.go(until=until)
     return loop
 
 
 def watched(name: str, **more: Any) -> tuple[Loop, list[tuple[dict[int, Any], Any, Any]]]:
-    """Play one round; the loop, and for each exchange what was sent to each client, the replies and the traffic."""
+    """Play one round; the loop, and for each exchange what was sent to each client, the replies and
+    the traffic.
+    """
     loop = play(name, until=0, **more)
     trips, original = [], loop.engine.exchange
 
@@ -153,17 +170,23 @@ def personal(loop: Loop) -> dict[int, torch.Tensor]:
     out = {}
     for _, chunk, views in loop.engine.points(loop.everyone, loop.payload(), loop.when()):
         point = views["personal"]
-        rows = [t.reshape(len(chunk), -1) for t in (*point.params.values(), *point.buffers.values())]
+        rows = [
+            t.reshape(len(chunk), -1) for t in (*point.params.values(), *point.buffers.values())
+        ]
         for k, i in enumerate(chunk):
             out[i] = torch.cat([r[k].to(torch.get_default_dtype()) for r in rows])
     return out
 
 
-def assert_same(a: dict[int, torch.Tensor], b: dict[int, torch.Tensor], tolerance: float = 1e-9) -> None:
+def assert_same(
+    a: dict[int, torch.Tensor], b: dict[int, torch.Tensor], tolerance: float = 1e-9
+) -> None:
     """Two sets of personal models agree."""
     assert a.keys() == b.keys()
     for i in a:
-        torch.testing.assert_close(a[i], b[i], rtol=tolerance, atol=tolerance, msg=lambda m, i=i: f"client {i}: {m}")
+        torch.testing.assert_close(
+            a[i], b[i], rtol=tolerance, atol=tolerance, msg=lambda m, i=i: f"client {i}: {m}"
+        )
 
 
 @contextmanager

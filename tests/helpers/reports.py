@@ -16,7 +16,15 @@ from coterie.results.folder import write_config
 from coterie.results.table import Table
 
 METHODS = ["local", "fedavg", "persfl", "ktpfl", "ucfl", "selffl", "apfl", "cfl"]
-WORDS = {"data": "digits", "clients": 4, "rounds": 3, "evaluate": 1, "public": "held-out", "public_rows": 40, "batch": 64}
+WORDS = {
+    "data": "digits",
+    "clients": 4,
+    "rounds": 3,
+    "evaluate": 1,
+    "public": "held-out",
+    "public_rows": 40,
+    "batch": 64,
+}
 FAST = {"path": "vectorized", "width": 8, "compile": "no", "threads": 1}
 OWN = {"persfl": {"distil_epochs": 1}, "ktpfl": {"draw": 20}}
 
@@ -71,7 +79,17 @@ def pretend(place: Path, name: str, n: int, rounds: int) -> None:
     found.write(place / "metrics.parquet")
     (place / "notes").mkdir()
     for r in (1, rounds):
-        save_file({"W": rng.random((n, n)).astype(np.float32)}, place / "notes" / f"round-{r:05d}.safetensors")
+        save_file(
+            {"W": rng.random((n, n)).astype(np.float32)},
+            place / "notes" / f"round-{r:05d}.safetensors",
+        )
     client, label = np.divmod(np.arange(10 * n), 10)
-    counts = pa.table({"client": client, "part": ["train"] * 10 * n, "label": label, "rows": rng.integers(0, 30, 10 * n)})
+    counts = pa.table(
+        {
+            "client": client,
+            "part": ["train"] * 10 * n,
+            "label": label,
+            "rows": rng.integers(0, 30, 10 * n),
+        }
+    )
     pq.write_table(counts, place / "split.parquet")

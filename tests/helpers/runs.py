@@ -1,4 +1,6 @@
-"""What tests of whole runs share: few words, a run that stops, what must not change, a small table."""
+"""What tests of whole runs share: few words, a run that stops, what must not change, a small
+table.
+"""
 
 from pathlib import Path
 
@@ -9,7 +11,16 @@ from coterie.data.own import from_arrays
 from coterie.experiment.config import Experiment, change
 from coterie.results.run import load
 
-SMALL = {"clients": 4, "rows": 160, "classes-each": 4, "hidden": 6, "batch": 8, "rounds": 4, "evaluate": 2, "checkpoint": 1}
+SMALL = {
+    "clients": 4,
+    "rows": 160,
+    "classes-each": 4,
+    "hidden": 6,
+    "batch": 8,
+    "rounds": 4,
+    "evaluate": 2,
+    "checkpoint": 1,
+}
 FAST = {"path": "vectorized", "width": 20, "compile": "no", "threads": 1}
 IMAGES = SMALL | FAST  # a few digits for a few clients, in one fixed way
 
@@ -44,7 +55,8 @@ def write_csv(path: Path, rows: int = 60, clients: int = 3, cell: str = "") -> P
     lines = ["client,a,b,label"]
     for r in range(rows):
         a, b = rng.normal(size=2)
-        lines.append(f"site{r % clients},{cell if cell and r == 7 else f'{a:.4f}'},{b:.4f},{'yes' if a > b else 'no'}")
+        first = cell if cell and r == 7 else f"{a:.4f}"
+        lines.append(f"site{r % clients},{first},{b:.4f},{'yes' if a > b else 'no'}")
     path.write_text("\n".join(lines) + "\n")
     return path
 

@@ -1,4 +1,6 @@
-"""A federation in one process: the real ClientApp and site sockets, and a Grid that turns every message into bytes and back."""
+"""A federation in one process: the real ClientApp and site sockets, and a Grid that turns every
+message into bytes and back.
+"""
 
 import socket
 import threading
@@ -37,7 +39,19 @@ with warnings.catch_warnings():
     from coterie.deploy.wire import digest, pack
     from coterie_relay import packed, unpacked
 
-__all__ = ["RULES", "BytesGrid", "Error", "Lines", "Message", "Town", "digest", "finish", "packed", "town", "unpacked"]
+__all__ = [
+    "RULES",
+    "BytesGrid",
+    "Error",
+    "Lines",
+    "Message",
+    "Town",
+    "digest",
+    "finish",
+    "packed",
+    "town",
+    "unpacked",
+]
 
 RULES = Rules(needed=0.5, deadline=1.0, tries=2)
 PARTS = ("train", "validation", "test")
@@ -62,7 +76,9 @@ class BytesGrid(Grid):
         self.registered: dict[int, str] = {}  # what a node's key was registered for
         self.offline: set[int] = set()
         self.activated: dict[int, str] = {}  # when a node came online
-        self.spoil: Callable[[int, Message, Message], Message | None] = lambda node, question, reply: reply
+        self.spoil: Callable[[int, Message, Message], Message | None] = (
+            lambda node, question, reply: reply
+        )
         self.seen: list[bytes] = []
         self._replies: dict[str, Message] = {}
         self._count = 0
@@ -81,7 +97,11 @@ class BytesGrid(Grid):
 
     def get_nodes(self) -> list[NodeInfo]:
         return [
-            NodeInfo(node_id=n, name=self.registered.get(n, ""), last_activated_at=self.activated.get(n, ""))
+            NodeInfo(
+                node_id=n,
+                name=self.registered.get(n, ""),
+                last_activated_at=self.activated.get(n, ""),
+            )
             for n in self.get_node_ids()
         ]
 
@@ -120,8 +140,22 @@ class BytesGrid(Grid):
 class Town:
     """Sites of a federation behind sockets, and the server's side of them."""
 
-    def __init__(self, folder: Path, federation: Any, models: list[Any], programs: list[Any], seed: int, privacy: Privacy):
-        self.folder, self.federation, self.models, self.programs, self.seed = folder, federation, models, programs, seed
+    def __init__(
+        self,
+        folder: Path,
+        federation: Any,
+        models: list[Any],
+        programs: list[Any],
+        seed: int,
+        privacy: Privacy,
+    ):
+        self.folder, self.federation, self.models, self.programs, self.seed = (
+            folder,
+            federation,
+            models,
+            programs,
+            seed,
+        )
         self.architecture = np.arange(federation.clients) % len(models)
         self.grid, self.lines, self._stops = BytesGrid(), Lines(), {}
         self.privacy = privacy
@@ -141,7 +175,12 @@ class Town:
     def site(self, i: int) -> Site:
         """Client i as a site: it has its own rows only."""
         none = np.zeros(0, np.int64)
-        own = {part: [rows if k == i else none for k, rows in enumerate(getattr(self.federation, part))] for part in PARTS}
+        own = {
+            part: [
+                rows if k == i else none for k, rows in enumerate(getattr(self.federation, part))
+            ]
+            for part in PARTS
+        }
         federation = self.federation._replace(**own)
         engine = LocalEngine(self.setup(federation).alone())
         rows = {part: len(own[part][i]) for part in PARTS}
@@ -161,7 +200,9 @@ class Town:
         path, stop = self.folder / f"s{i}", threading.Event()
         site = site or self.site(i)
         ready = threading.Event()
-        thread = threading.Thread(target=attend, args=(site, path, lambda line: ready.set(), stop.is_set), daemon=True)
+        thread = threading.Thread(
+            target=attend, args=(site, path, lambda line: ready.set(), stop.is_set), daemon=True
+        )
         thread.start()
         ready.wait(5)
         self._stops[i] = (stop, thread, path)
@@ -181,9 +222,20 @@ class Town:
         for i in list(self._stops):
             self.close(i)
 
-    def loop(self, schedule: Schedule, rules: Rules = RULES, run: str = "abcdef01", journal: Path | None = None) -> Loop:
+    def loop(
+        self,
+        schedule: Schedule,
+        rules: Rules = RULES,
+        run: str = "abcdef01",
+        journal: Path | None = None,
+    ) -> Loop:
         """A server as it starts."""
-        roll = Roll(self.grid, self.federation.names, lambda: pack({"kind": "hello", "words": {}}), say=self.lines)
+        roll = Roll(
+            self.grid,
+            self.federation.names,
+            lambda: pack({"kind": "hello", "words": {}}),
+            say=self.lines,
+        )
         hollow = self.federation._replace(x=self.federation.x[:0], y=self.federation.y[:0])
         engine = FlowerEngine(
             self.setup(hollow),
@@ -198,18 +250,29 @@ class Town:
 
     def models_at_home(self) -> dict[int, Any]:
         """What every site has on its disk at the end."""
-        files = {i: self.folder / f"site-{i}" / "model.safetensors" for i in range(self.federation.clients)}
+        files = {
+            i: self.folder / f"site-{i}" / "model.safetensors"
+            for i in range(self.federation.clients)
+        }
         return {i: load_file(path) for i, path in files.items() if path.exists()}
 
 
 @contextmanager
 def town(
-    folder: Path, name: str, federation: Any = None, models: Any = None, seed: int = 0, privacy: Any = (), **options: Any
+    folder: Path,
+    name: str,
+    federation: Any = None,
+    models: Any = None,
+    seed: int = 0,
+    privacy: Any = (),
+    **options: Any,
 ) -> Iterator[Town]:
     """A federation whose sites run one method."""
     federation = federation or tiny(4)
     models = models or [MODELS.get(name, tiny_model)()]
-    programs = [stages(METHODS[name](model, TRAIN, **(OPTIONS.get(name, {}) | options))) for model in models]
+    programs = [
+        stages(METHODS[name](model, TRAIN, **(OPTIONS.get(name, {}) | options))) for model in models
+    ]
     made = Town(folder, federation, models, programs, seed, Privacy(*privacy))
     try:
         yield made

@@ -12,7 +12,9 @@ from helpers.federations import assert_same, float64, personal, play, tiny, tiny
 
 FIXED = {"adaptive": False}
 trains = pytest.mark.parametrize(
-    "train", [Train(batch=4), Train(batch=4, momentum=0.9, decay=0.01, rate=0.05)], ids=["plain", "momentum"]
+    "train",
+    [Train(batch=4), Train(batch=4, momentum=0.9, decay=0.01, rate=0.05)],
+    ids=["plain", "momentum"],
 )
 
 
@@ -42,7 +44,9 @@ def test_w_is_fedavgs_whatever_alpha_and_alpha_zero_uses_it(train, alpha):
     with float64():
         mine = play("apfl", rounds=3, train=train, options={"alpha": alpha, **FIXED}, sample=0.6)
         average = play("fedavg", rounds=3, train=train, sample=0.6)
-        torch.testing.assert_close(mine.position.server.w.params, average.position.server.w.params, rtol=0, atol=1e-9)
+        torch.testing.assert_close(
+            mine.position.server.w.params, average.position.server.w.params, rtol=0, atol=1e-9
+        )
         if alpha == 0:
             assert_same(personal(mine), personal(average))
         else:
@@ -54,24 +58,37 @@ def test_the_model_used_mixes_v_with_the_received_w():
         loop = play("apfl", rounds=3, options={"alpha": 0.3, **FIXED})
         w = loop.position.server.w
         for i, state in states(loop).items():
-            wanted = torch.cat([(0.3 * v + 0.7 * w.params[k]).flatten() for k, v in state.v.params.items()])
+            wanted = torch.cat(
+                [(0.3 * v + 0.7 * w.params[k]).flatten() for k, v in state.v.params.items()]
+            )
             torch.testing.assert_close(personal(loop)[i], wanted, rtol=0, atol=1e-12)
 
 
 def one_round(steps, alpha=0.5, rate=0.3, rounds=2):
-    """The second of two rounds of one client on all its rows: state and w before it, state after it."""
+    """The second of two rounds of one client on all its rows: state and w before it, state after
+    it.
+    """
     train = Train(batch=100, rate=rate, steps=steps)
-    loops = [play("apfl", tiny(1), rounds=rounds, until=n, train=train, options={"alpha": alpha}) for n in (1, 2)]
+    loops = [
+        play("apfl", tiny(1), rounds=rounds, until=n, train=train, options={"alpha": alpha})
+        for n in (1, 2)
+    ]
     return states(loops[0])[0], loops[0].position.server.w, states(loops[1])[0], loops[0]
 
 
 def test_alpha_descends_on_the_loss_of_the_mixture():
-    """By finite differences of alpha -> f(alpha v + (1 - alpha) w'), with its penalty of .01 alpha^2; once a round."""
+    """By finite differences of alpha -> f(alpha v + (1 - alpha) w'), with its penalty of .01
+    alpha^2; once a round.
+    """
     with float64():
         before, w, after, loop = one_round(steps=1)
         rows = torch.as_tensor(loop.federation.train[0])
         batch = Batch(
-            loop.federation.x[rows], loop.federation.y[rows], torch.ones(len(rows)), torch.arange(len(rows)), torch.tensor(0)
+            loop.federation.x[rows],
+            loop.federation.y[rows],
+            torch.ones(len(rows)),
+            torch.arange(len(rows)),
+            torch.tensor(0),
         )
         model = loop.engine.models[0]
         stepped = w - 0.3 * model.grad(w, batch)
@@ -89,7 +106,10 @@ def test_alpha_descends_on_the_loss_of_the_mixture():
 def test_alpha_moves_once_a_round():
     with float64():
         train = Train(batch=100, rate=0.3)
-        alphas = [states(play("apfl", tiny(1), rounds=1, train=train._replace(steps=n)))[0].alpha for n in (1, 6)]
+        alphas = [
+            states(play("apfl", tiny(1), rounds=1, train=train._replace(steps=n)))[0].alpha
+            for n in (1, 6)
+        ]
         assert alphas[0] != 0.5
         torch.testing.assert_close(alphas[0], alphas[1], rtol=0, atol=1e-12)
 

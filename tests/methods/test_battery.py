@@ -38,20 +38,26 @@ def test_vectorized_equals_sequential(name):
 
 @every_method
 def test_one_round_in_float32_agrees_too(name):
-    assert_same(personal(play(name, rounds=1)), personal(play(name, rounds=1, settings=SEQUENTIAL)), 2e-4)
+    assert_same(
+        personal(play(name, rounds=1)), personal(play(name, rounds=1, settings=SEQUENTIAL)), 2e-4
+    )
 
 
 @every_method
 def test_chunk_width_changes_nothing(name):
     with float64():
-        assert_same(personal(play(name)), personal(play(name, settings=Settings("vectorized", 2, "no"))))
+        assert_same(
+            personal(play(name)), personal(play(name, settings=Settings("vectorized", 2, "no")))
+        )
 
 
 @every_method
 def test_sampling_and_dropouts_agree_on_both_paths(name):
     with float64():
         wanted = personal(play(name, rounds=3, sample=0.6, drop=0.3))
-        assert_same(wanted, personal(play(name, rounds=3, sample=0.6, drop=0.3, settings=SEQUENTIAL)))
+        assert_same(
+            wanted, personal(play(name, rounds=3, sample=0.6, drop=0.3, settings=SEQUENTIAL))
+        )
         assert all(torch.isfinite(w).all() for w in wanted.values())
 
 
@@ -61,12 +67,16 @@ def test_padding_changes_nothing(name, monkeypatch):
     with float64():
         plain = personal(play(name))
         original = batches.batch_rows
-        monkeypatch.setattr(batches, "batch_rows", lambda plan, largest: original(plan, largest) + 3)
+        monkeypatch.setattr(
+            batches, "batch_rows", lambda plan, largest: original(plan, largest) + 3
+        )
         assert_same(plain, personal(play(name)))
 
 
 def bits(tensor):
-    """A copy that tells every change, one between two NaNs too; of what vmap stacked, the whole stack."""
+    """A copy that tells every change, one between two NaNs too; of what vmap stacked, the whole
+    stack.
+    """
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor.detach().clone().contiguous().reshape(-1).view(torch.uint8)
@@ -93,12 +103,17 @@ def guarded(exchange, called):
         return None
     names = ("send", "prepare", "steps", "start", "finish", "receive")
     hooks = {name: watched(getattr(exchange, name), called) for name in names}
-    return exchange._replace(**hooks, passes=tuple(p._replace(step=watched(p.step, called)) for p in exchange.passes))
+    return exchange._replace(
+        **hooks, passes=tuple(p._replace(step=watched(p.step, called)) for p in exchange.passes)
+    )
 
 
 def guarded_stage(stage, called):
     method = stage.method
-    hooks = {name: watched(getattr(method, name), called) for name in ("join", "personal", "admit", "notes", "client_notes")}
+    hooks = {
+        name: watched(getattr(method, name), called)
+        for name in ("join", "personal", "admit", "notes", "client_notes")
+    }
     return stage._replace(
         enter=watched(stage.enter, called),
         enter_state=watched(stage.enter_state, called),
@@ -115,7 +130,10 @@ def test_nothing_mutates_its_arguments(name):
     """Every hook is called, with tensors whose bits are watched."""
     federation, called = tiny(6), set()
     short = federation._replace(
-        **{part: getattr(federation, part)[:5] for part in ("train", "validation", "test", "names")}, groups=federation.groups[:5]
+        **{
+            part: getattr(federation, part)[:5] for part in ("train", "validation", "test", "names")
+        },
+        groups=federation.groups[:5],
     )
     model = MODELS.get(name, tiny_model)()
     program = stages(METHODS[name](model, TRAIN, **OPTIONS.get(name, {})))
@@ -140,7 +158,9 @@ def test_the_watch_sees_a_change_between_two_nans():
 
 @every_method
 def test_order_of_clients_changes_nothing(name):
-    """Asking clients in another order gives the same models: streams are keyed by client, not by position."""
+    """Asking clients in another order gives the same models: streams are keyed by client, not by
+    position.
+    """
     with float64():
         loop = play(name, until=0)
         original = loop.engine.exchange
@@ -161,20 +181,30 @@ def test_test_data_never_touch_training(name):
     for rows in federation.test:
         x[rows] = 1e6
         y[rows] = 0
-    assert_same(personal(play(name, federation)), personal(play(name, federation._replace(x=x, y=y))), 0)
+    assert_same(
+        personal(play(name, federation)), personal(play(name, federation._replace(x=x, y=y))), 0
+    )
 
 
 @every_method
 def test_server_state_and_payload_survive_the_wire_format(name, tmp_path):
     loop = play(name)
     _, states = loop.engine.states[0].everything()
-    for label, tree in (("server", loop.position.server), ("payload", loop.payload()(0)), ("states", states)):
+    for label, tree in (
+        ("server", loop.position.server),
+        ("payload", loop.payload()(0)),
+        ("states", states),
+    ):
         save_tree(tree, tmp_path, label)
         back = load_tree(tmp_path, label)
         a, spec = pytree.tree_flatten(tree)
         b, back_spec = pytree.tree_flatten(back)
         assert spec == back_spec
-        assert all(torch.equal(torch.as_tensor(p), torch.as_tensor(q)) for p, q in zip(a, b, strict=True) if p is not None)
+        assert all(
+            torch.equal(torch.as_tensor(p), torch.as_tensor(q))
+            for p, q in zip(a, b, strict=True)
+            if p is not None
+        )
 
 
 @every_method
@@ -190,7 +220,11 @@ def test_a_client_that_does_not_answer_keeps_its_state(name):
 
 def _state(loop, client):
     store = loop.engine.states[0]
-    return [leaf.clone() for leaf in pytree.tree_leaves(store.gather([client]))] if client in store else []
+    return (
+        [leaf.clone() for leaf in pytree.tree_leaves(store.gather([client]))]
+        if client in store
+        else []
+    )
 
 
 @every_method
@@ -211,7 +245,9 @@ def test_training_lowers_the_training_loss(name):
 
 @every_method
 def test_resume_is_exact(name, tmp_path):
-    """Stopped after any round, written to disk, read back in a new process's place and played on: the same bits."""
+    """Stopped after any round, written to disk, read back in a new process's place and played on:
+    the same bits.
+    """
     whole = play(name, rounds=3, evaluate=2)
     for stop in range(1, whole.done):
         checkpoint(play(name, rounds=3, evaluate=2, until=stop), tmp_path)
@@ -232,7 +268,10 @@ def _numbers(loop):
 def test_a_newcomer_after_training_gets_a_model_and_changes_nobody_elses(name):
     federation = tiny(6)
     short = federation._replace(
-        **{part: getattr(federation, part)[:5] for part in ("train", "validation", "test", "names")}, groups=federation.groups[:5]
+        **{
+            part: getattr(federation, part)[:5] for part in ("train", "validation", "test", "names")
+        },
+        groups=federation.groups[:5],
     )
     loop = play(name, short)
     before = personal(loop)
@@ -244,10 +283,14 @@ def test_a_newcomer_after_training_gets_a_model_and_changes_nobody_elses(name):
 
 @every_method
 def test_every_note_that_is_written_is_declared_and_every_declared_one_is_written(name):
-    """Undeclared notes are refused while a method is played; what is declared is there to be drawn."""
+    """Undeclared notes are refused while a method is played; what is declared is there to be
+    drawn.
+    """
     loop = play(name, until=0)
     written = set(loop.server_notes())
-    views = {view for program in loop.engine.programs for stage in program for view in stage.method.views}
+    views = {
+        view for program in loop.engine.programs for stage in program for view in stage.method.views
+    }
 
     def after(loop, report):
         written.update(loop.server_notes(), loop.engine.client_notes(loop.everyone))
@@ -264,11 +307,15 @@ def test_a_note_that_is_not_declared_is_refused(name):
 
     def silent(model, train, **options):
         program = stages(build(model, train, **options))
-        return tuple(stage._replace(method=stage.method._replace(describes={})) for stage in program)
+        return tuple(
+            stage._replace(method=stage.method._replace(describes={})) for stage in program
+        )
 
     noting = any(s.method.notes or s.method.client_notes for s in play(name, until=0).program)
     if noting:
-        with pytest.raises(BadInput, match="is written but not declared: add it to the method's `describes`"):
+        with pytest.raises(
+            BadInput, match="is written but not declared: add it to the method's `describes`"
+        ):
             play(silent, models=[MODELS.get(name, tiny_model)()], options=OPTIONS.get(name, {}))
     else:
         play(silent, models=[MODELS.get(name, tiny_model)()], options=OPTIONS.get(name, {}))

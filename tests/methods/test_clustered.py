@@ -13,7 +13,17 @@ from coterie.methods.ifca import Upload, ifca
 from coterie.methods.oracle import per_cluster
 from coterie.results.table import values
 from coterie.running.loop import facts
-from helpers.federations import STACKED, TRAIN, assert_same, float64, given, personal, play, tiny, tiny_model
+from helpers.federations import (
+    STACKED,
+    TRAIN,
+    assert_same,
+    float64,
+    given,
+    personal,
+    play,
+    tiny,
+    tiny_model,
+)
 
 WHOLE = Train(batch=1000, rate=0.3, epochs=5)  # the order of rows does not matter
 
@@ -25,7 +35,9 @@ def turned(groups, each=3, n=40, seed=0):
     clients = []
     for i in range(groups * each):
         labels = rng.integers(0, 3, n)
-        x = torch.as_tensor(centres[labels] + rng.normal(size=(n, 6)), dtype=torch.get_default_dtype())
+        x = torch.as_tensor(
+            centres[labels] + rng.normal(size=(n, 6)), dtype=torch.get_default_dtype()
+        )
         clients.append((x, torch.as_tensor((labels + i // each) % 3)))
     return given(clients, groups=[i // each for i in range(groups * each)])
 
@@ -61,7 +73,9 @@ def heard(server, ids, models, method):
 
 
 def opposite(model, clients, length=1.0):
-    """Updates of the given length, one way for the first half of the clients and the other way for the rest."""
+    """Updates of the given length, one way for the first half of the clients and the other way for
+    the rest.
+    """
     w = model.start(0)
     way = tree(lambda a: torch.ones_like(a) / model.size**0.5, w) - tree(torch.zeros_like, w)
     return w, [w + (length if i < clients / 2 else -length) * way for i in range(clients)]
@@ -74,7 +88,9 @@ def fresh(method, clients, w):
 
 
 def test_cfl_splits_only_when_still_and_pulled_and_late():
-    """|mean dW| < eps1, max |dW| > eps2, more than `after` rounds, more than two members: each alone forbids the split."""
+    """|mean dW| < eps1, max |dW| > eps2, more than `after` rounds, more than two members: each
+    alone forbids the split.
+    """
     model = tiny_model()
     for clients, after, eps1, eps2, splits in [
         (4, 0, 0.4, 0.9, True),
@@ -112,16 +128,22 @@ def test_cfl_does_not_split_before_every_member_has_reported():
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
 def test_cfl_in_relative_units_does_not_depend_on_the_length_of_updates(scale):
-    """Clients pull apart by 2 while all move along together: by 1, then less; the split comes at the first below 0.4 of 1."""
+    """Clients pull apart by 2 while all move along together: by 1, then less; the split comes at
+    the first below 0.4 of 1.
+    """
     model = tiny_model()
     method = cfl(model, TRAIN, after=0)
     w, models = opposite(model, 4, 2 * scale)
     server = fresh(method, 4, w)
     shape = tree(torch.zeros_like, w)
-    along = Point(shape.params | {"0.bias": torch.tensor([1.0, -1.0, 1.0, -1.0, 0.0]) / 2}) - shape  # across the pull
+    along = (
+        Point(shape.params | {"0.bias": torch.tensor([1.0, -1.0, 1.0, -1.0, 0.0]) / 2}) - shape
+    )  # across the pull
     for shift, clusters in [(1.0, 1), (0.8, 1), (0.5, 1), (0.3, 2)]:
         here = pick(server.models, 0)
-        server = heard(server, [0, 1, 2, 3], [here + (m - w) + shift * scale * along for m in models], method)
+        server = heard(
+            server, [0, 1, 2, 3], [here + (m - w) + shift * scale * along for m in models], method
+        )
         assert len(server.cluster.unique()) == clusters
     assert same_partition(server.cluster, [0, 0, 1, 1])
 
@@ -130,7 +152,9 @@ def test_cut_is_complete_linkage_on_angles():
     """Lengths do not count, and the cut separates the ways even when one side is small."""
     way = torch.tensor([[1.0, 0.1], [5.0, 0.3], [0.2, 0.01], [-3.0, 0.2]])
     assert same_partition(cut(way), [0, 0, 0, 1])
-    angles = torch.tensor([0.0, 40.0, 80.0, 130.0]) * torch.pi / 180  # a chain: complete linkage halves it, single does not
+    angles = (
+        torch.tensor([0.0, 40.0, 80.0, 130.0]) * torch.pi / 180
+    )  # a chain: complete linkage halves it, single does not
     chain = torch.stack([angles.cos(), angles.sin()], 1)
     assert same_partition(cut(chain), [0, 0, 1, 1])
 
@@ -141,11 +165,18 @@ def test_cut_is_complete_linkage_on_angles():
 def test_oracle_is_fedavg_within_each_group():
     with float64():
         whole = turned(2, each=2)
-        for first in (0, 1):  # the group that comes first keeps its clients' numbers, and so their batches
+        for first in (
+            0,
+            1,
+        ):  # the group that comes first keeps its clients' numbers, and so their batches
             order = sorted(range(4), key=lambda i: whole.groups[i] != first)
             both = whole._replace(train=[whole.train[i] for i in order], groups=whole.groups[order])
             alone = both._replace(
-                **{part: getattr(both, part)[:2] for part in ("train", "validation", "test", "names")}, groups=both.groups[:2]
+                **{
+                    part: getattr(both, part)[:2]
+                    for part in ("train", "validation", "test", "names")
+                },
+                groups=both.groups[:2],
             )
             of_group = personal(play("oracle", both, train=TRAIN._replace(momentum=0.9)))
             wanted = personal(play("fedavg", alone, train=TRAIN._replace(momentum=0.9)))
@@ -175,7 +206,10 @@ def test_one_broadcast_a_group():
 def test_ifca_with_one_cluster_is_fedavg():
     with float64():
         train = WHOLE._replace(momentum=0.5)
-        assert_same(personal(play("ifca", train=train, options={"clusters": 1})), personal(play("fedavg", train=train)))
+        assert_same(
+            personal(play("ifca", train=train, options={"clusters": 1})),
+            personal(play("fedavg", train=train)),
+        )
 
 
 def test_ifca_takes_the_model_of_least_training_loss():
@@ -196,12 +230,16 @@ def loss(federation, point):
     """Mean training loss of one model on every client."""
     module = tiny_model().module(point)
     with torch.no_grad():
-        per_row = torch.nn.functional.cross_entropy(module(federation.x), federation.y, reduction="none")
+        per_row = torch.nn.functional.cross_entropy(
+            module(federation.x), federation.y, reduction="none"
+        )
     return torch.stack([per_row[rows].mean() for rows in federation.train])
 
 
 def test_ifca_finds_the_groups():
-    """From models that lean to one client of each group; from a worse start all may crowd in one cluster."""
+    """From models that lean to one client of each group; from a worse start all may crowd in one
+    cluster.
+    """
     federation = turned(2)
     alone = play("local", federation, rounds=1).engine.states[0].gather([0, 5])
     loop = play("ifca", federation, train=WHOLE, rounds=10, until=0)
@@ -241,8 +279,12 @@ def test_a_newcomer_finds_room(name, cluster):
     assert wider.cluster.tolist() == [*loop.position.server.cluster.tolist(), cluster]
     payload = loop.program[0].method.round[0].send(wider, 6, np.random.default_rng(0))
     after = loop.program[0].method.round[0].receive
-    upload = stack([payload]) if name != "ifca" else Upload(stack([pick(payload, 1)]), torch.tensor([1]))
-    server = after(wider, Replies(torch.tensor([6]), upload, torch.ones(1)), np.random.default_rng(0))
+    upload = (
+        stack([payload]) if name != "ifca" else Upload(stack([pick(payload, 1)]), torch.tensor([1]))
+    )
+    server = after(
+        wider, Replies(torch.tensor([6]), upload, torch.ones(1)), np.random.default_rng(0)
+    )
     assert len(server.cluster) == 7
 
 

@@ -18,7 +18,15 @@ from coterie.methods.registry import METHODS
 from coterie.networks.nets import NETS
 from helpers.federations import MODELS, OPTIONS, TRAIN, assert_same, personal, play, tiny_model
 
-WORDS = {"batch": 3, "rate": 0.05, "epochs": 2, "steps": 3, "momentum": 0.5, "decay": 0.1, "weighting": "equal"}
+WORDS = {
+    "batch": 3,
+    "rate": 0.05,
+    "epochs": 2,
+    "steps": 3,
+    "momentum": 0.5,
+    "decay": 0.1,
+    "weighting": "equal",
+}
 every_method = pytest.mark.parametrize("name", sorted(METHODS))
 
 
@@ -48,22 +56,33 @@ def test_a_word_of_train_changes_the_models_or_is_refused(name, word):
     if word not in unused(METHODS[name]):
         assert moved(plain, personal(play(name, train=train)))
         return
-    with pytest.raises(BadInput, match=f"^{name} (does not use|uses) {word} = {WORDS[word]}") as caught:
+    with pytest.raises(
+        BadInput, match=f"^{name} (does not use|uses) {word} = {WORDS[word]}"
+    ) as caught:
         build(name, train)
     assert "\n" not in str(caught.value)
     models = [MODELS.get(name, tiny_model)()]
     unchecked = inspect.unwrap(METHODS[name])
-    assert_same(plain, personal(play(unchecked, models=models, train=train, options=OPTIONS.get(name))), 0)
+    assert_same(
+        plain, personal(play(unchecked, models=models, train=train, options=OPTIONS.get(name))), 0
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "word", "when"),
-    [(name, word, when) for name in METHODS for word, when in unused(METHODS[name]).items() if when],
+    [
+        (name, word, when)
+        for name in METHODS
+        for word, when in unused(METHODS[name]).items()
+        if when
+    ],
 )
 def test_a_word_that_is_used_sometimes_changes_the_models_then(name, word, when):
     options = {when[0]: when[1]}
     train = TRAIN._replace(**{word: WORDS[word]})
-    assert moved(personal(play(name, options=options)), personal(play(name, train=train, options=options)))
+    assert moved(
+        personal(play(name, options=options)), personal(play(name, train=train, options=options))
+    )
 
 
 # Options
@@ -116,7 +135,10 @@ def test_a_range_is_told_in_words():
     assert described(Annotated[float, Range(0, 1, low_open=True)]) == "a number above 0, up to 1"
     assert described(Annotated[float, Range(0, 1, high_open=True)]) == "a number from 0 to below 1"
     assert described(Annotated[float, Range(0, 1, True, True)]) == "a number above 0 and below 1"
-    assert described(tuple[Annotated[float, Range(0, 1)], ...]) == "numbers separated by commas, each from 0 to 1"
+    assert (
+        described(tuple[Annotated[float, Range(0, 1)], ...])
+        == "numbers separated by commas, each from 0 to 1"
+    )
 
 
 @every_method
@@ -139,7 +161,9 @@ def test_a_variant_is_its_base_with_options_fixed():
     with pytest.raises(BadInput, match="half has no option 'beta'"):
         half(tiny_model(), TRAIN, beta=1.0)
     assert list(declared(METHODS["topk-pfl"])) == [
-        o for o in declared(METHODS["ktpfl"]) if o not in ("rate_c", "rho", "row_norm", "literal_eq7", "mix")
+        o
+        for o in declared(METHODS["ktpfl"])
+        if o not in ("rate_c", "rho", "row_norm", "literal_eq7", "mix")
     ]
 
 

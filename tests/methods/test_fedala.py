@@ -20,7 +20,13 @@ def states(loop):
 
 def rows_of(federation, i) -> Batch:
     rows = torch.as_tensor(federation.train[i])
-    return Batch(federation.x[rows], federation.y[rows], torch.ones(len(rows)), torch.arange(len(rows)), torch.tensor(0))
+    return Batch(
+        federation.x[rows],
+        federation.y[rows],
+        torch.ones(len(rows)),
+        torch.arange(len(rows)),
+        torch.tensor(0),
+    )
 
 
 def test_weights_of_one_adopt_the_global_model_and_zero_keeps_ones_own_top():
@@ -49,11 +55,15 @@ def test_a_weight_descends_on_the_loss_of_the_mixture():
     with float64():
         model, federation, rate = tiny_model(), tiny(), 0.3
         own, received, batch = model.start(1), model.start(2), rows_of(federation, 4)
-        weights = {k: torch.full(shape, 0.9) for k, shape in model.shapes.items() if model.head(1)(k)}
+        weights = {
+            k: torch.full(shape, 0.9) for k, shape in model.shapes.items() if model.head(1)(k)
+        }
         learn = fedala(model, Train(), weight_rate=rate).round[0].passes[0].step
         after = learn(Carry(begin(received, Train()), own, received, weights), batch).weights
         free = {k: w.clone().requires_grad_() for k, w in weights.items()}
-        slopes = torch.autograd.grad(model.loss(mix(own, received, free), batch), list(free.values()))
+        slopes = torch.autograd.grad(
+            model.loss(mix(own, received, free), batch), list(free.values())
+        )
         for (k, w), slope in zip(weights.items(), slopes, strict=True):
             torch.testing.assert_close(after[k], (w - rate * slope).clamp(0, 1))
             assert (slope != 0).any()
@@ -61,12 +71,16 @@ def test_a_weight_descends_on_the_loss_of_the_mixture():
 
 def test_weights_stay_shares_and_move():
     loop = play("fedala", rounds=5, options={"weight_rate": 50.0})
-    weights = torch.cat([w.flatten() for state in states(loop).values() for w in state.weights.values()])
+    weights = torch.cat(
+        [w.flatten() for state in states(loop).values() for w in state.weights.values()]
+    )
     assert ((weights >= 0) & (weights <= 1)).all()
     assert (weights == 0).any()
     assert (weights < 1).sum() > 10
     gentle = play("fedala", rounds=5)
-    weights = torch.cat([w.flatten() for state in states(gentle).values() for w in state.weights.values()])
+    weights = torch.cat(
+        [w.flatten() for state in states(gentle).values() for w in state.weights.values()]
+    )
     assert ((weights > 0) & (weights < 1)).any()
 
 
@@ -87,7 +101,10 @@ def test_learning_the_weights_lowers_the_loss_of_the_start():
 def test_local_training_starts_at_the_mixture():
     with float64():
         model, train = tiny_model(), Train(batch=100, rate=0.2, steps=1)
-        loops = [play("fedala", models=[model], train=train, rounds=3, until=n, options={"share": 1.0}) for n in (2, 3)]
+        loops = [
+            play("fedala", models=[model], train=train, rounds=3, until=n, options={"share": 1.0})
+            for n in (2, 3)
+        ]
         before, after = (states(loop) for loop in loops)
         for i in range(5):
             start = mix(before[i].own, loops[0].position.server.w, after[i].weights)
@@ -110,7 +127,10 @@ def test_first_visits_learn_nothing_second_ones_much_later_ones_little():
     model, train = tiny_model(), Train(batch=4)
     trip = fedala(model, train, share=0.5, first_epochs=7).round[0]
     state = fedala(model, train).join(model.start(0), None)
-    counts = [int(trip.steps(state._replace(visits=torch.tensor(n)), None, torch.tensor(17))) for n in (0, 1, 2, 9)]
+    counts = [
+        int(trip.steps(state._replace(visits=torch.tensor(n)), None, torch.tensor(17)))
+        for n in (0, 1, 2, 9)
+    ]
     assert counts == [0, 14, 2, 2]  # half of 17 rows are two batches
     _, [(_, _, traffic)] = watched("fedala")
     assert traffic.steps == sum(-(-len(rows) // 4) for rows in tiny().train)

@@ -52,8 +52,12 @@ def test_heuristic_weighs_the_like_minded():
     torch.testing.assert_close(xi.diagonal(), torch.full((6,), 0.3, dtype=xi.dtype))
     assert xi[0].argsort(descending=True)[0] == 1
     assert xi[0].argmin() == 2
-    torch.testing.assert_close((xi[0, 1] / xi[0, 2]).log(), torch.tensor(8.0, dtype=xi.dtype), rtol=0, atol=1e-3)  # e^{sigma 2}
-    torch.testing.assert_close(heuristic(w, everyone(6), 0.0, 4.0).diagonal(), torch.full((6,), 1 / 6, dtype=xi.dtype))
+    torch.testing.assert_close(
+        (xi[0, 1] / xi[0, 2]).log(), torch.tensor(8.0, dtype=xi.dtype), rtol=0, atol=1e-3
+    )  # e^{sigma 2}
+    torch.testing.assert_close(
+        heuristic(w, everyone(6), 0.0, 4.0).diagonal(), torch.full((6,), 1 / 6, dtype=xi.dtype)
+    )
     sharper = heuristic(w, everyone(6), 0.3, 12.0)
     assert sharper[0, 1] > xi[0, 1]
 
@@ -92,10 +96,23 @@ def test_a_client_reaches_the_proximal_minimum(pull):
         net = Model(lambda: build("mean", (6,), 1), "squared", "mean")
         train = Train(batch=100, rate=0.1, steps=400)
         options = {"lam": pull, "alpha": 1.0}
-        loop = play(fedamp, federation._replace(y=targets, classes=0), [net], rounds=1, train=train, options=options)
-        u = flat(play(fedamp, federation._replace(y=targets, classes=0), [net], until=0, train=train).position.server.u)[0]
+        loop = play(
+            fedamp,
+            federation._replace(y=targets, classes=0),
+            [net],
+            rounds=1,
+            train=train,
+            options=options,
+        )
+        u = flat(
+            play(
+                fedamp, federation._replace(y=targets, classes=0), [net], until=0, train=train
+            ).position.server.u
+        )[0]
         c = targets[federation.train[0]].mean(0)
-        torch.testing.assert_close(personal(loop)[0], (c + pull * u) / (1 + pull), rtol=0, atol=1e-9)
+        torch.testing.assert_close(
+            personal(loop)[0], (c + pull * u) / (1 + pull), rtol=0, atol=1e-9
+        )
 
 
 @both
@@ -114,7 +131,9 @@ def test_u_mixes_the_last_known_models_of_those_heard(name):
         loop = play(name, rounds=2, sample=0.4)
         server = loop.position.server
         assert not server.heard.all()
-        assert (server.xi[:, ~server.heard] - torch.diag(server.xi.diagonal())[:, ~server.heard] == 0).all()
+        assert (
+            server.xi[:, ~server.heard] - torch.diag(server.xi.diagonal())[:, ~server.heard] == 0
+        ).all()
         torch.testing.assert_close(flat(server.u), server.xi @ flat(server.models))
         for i in server.heard.nonzero().flatten().tolist():
             torch.testing.assert_close(flat(server.models)[i], personal(loop)[i])
@@ -137,7 +156,14 @@ def test_a_newcomer_gets_a_row_of_its_own(name):
 
 
 def test_alpha_falls_round_by_round():
-    pulls = [float(play("fedamp", until=n, options={"alpha": 0.01, "alpha_decay": 0.5}).position.server.pull) for n in (0, 1, 2)]
+    pulls = [
+        float(
+            play(
+                "fedamp", until=n, options={"alpha": 0.01, "alpha_decay": 0.5}
+            ).position.server.pull
+        )
+        for n in (0, 1, 2)
+    ]
     assert pulls == pytest.approx([10.0, 20.0, 40.0], rel=1e-5)
 
 

@@ -11,7 +11,16 @@ from coterie.core.point import flat, mean, pick, stack
 from coterie.core.tree import load_tree, save_tree
 from coterie.methods.feddf import Budget, distil, ensemble, feddf, pfeddf
 from coterie.networks.nets import build
-from helpers.federations import SEQUENTIAL, assert_same, float64, personal, play, tiny, tiny_model, watched
+from helpers.federations import (
+    SEQUENTIAL,
+    assert_same,
+    float64,
+    personal,
+    play,
+    tiny,
+    tiny_model,
+    watched,
+)
 
 OFF = {"distil_steps": 0}
 LONG = {"draw": 24, "public_batch": 8, "distil_steps": 150, "patience": 150, "distil_rate": 0.01}
@@ -25,7 +34,9 @@ def one(point):
     return flat(stack([point]))[0]
 
 
-@pytest.mark.parametrize("schedule", [{}, {"sample": 0.6, "drop": 0.2}], ids=["everyone", "sampled"])
+@pytest.mark.parametrize(
+    "schedule", [{}, {"sample": 0.6, "drop": 0.2}], ids=["everyone", "sampled"]
+)
 def test_without_distillation_it_is_fedavg(schedule):
     with float64():
         mine = play("feddf", rounds=3, options=OFF, **schedule)
@@ -47,7 +58,11 @@ def test_the_target_is_the_softmax_of_the_mean_logits_of_all_models():
     with float64():
         _, [(_, replies, _)] = watched("feddf", models=pair())
         x = replies.public.x
-        logits = [g.model.module(pick(g.upload, k))(x).detach() for g in replies.groups for k in range(len(g.ids))]
+        logits = [
+            g.model.module(pick(g.upload, k))(x).detach()
+            for g in replies.groups
+            for k in range(len(g.ids))
+        ]
         assert len(logits) == 5
         torch.testing.assert_close(ensemble(replies, replies.public), (sum(logits) / 5).softmax(-1))
 
@@ -56,12 +71,16 @@ def test_both_architectures_come_near_to_the_ensemble():
     with float64():
         federation = tiny(public=60)
         options = LONG | {"draw": 60}
-        loop, [(_, replies, _)] = watched("feddf", federation=federation, models=pair(), options=options)
+        loop, [(_, replies, _)] = watched(
+            "feddf", federation=federation, models=pair(), options=options
+        )
         target = ensemble(replies, replies.public)
         for a, group in enumerate(replies.groups):
             gaps = []
             for w in (mean(group.upload, group.weights), loop.position.server.prototypes[a]):
-                gaps.append(float(kl(target, group.model.logits(w, replies.public), replies.public)))
+                gaps.append(
+                    float(kl(target, group.model.logits(w, replies.public), replies.public))
+                )
             assert gaps[1] < 0.3 * gaps[0]
         noted = loop.server_notes()
         assert (noted["kl_after"] < 0.5 * noted["kl_before"]).all()
@@ -70,7 +89,10 @@ def test_both_architectures_come_near_to_the_ensemble():
 def test_knowledge_crosses_architectures():
     """A prototype none of whose clients has seen a class learns it from the other architecture."""
     federation = tiny(6, groups=1, public=100)
-    train = [rows[federation.y[rows].numpy() != 2] if i % 2 == 0 else rows for i, rows in enumerate(federation.train)]
+    train = [
+        rows[federation.y[rows].numpy() != 2] if i % 2 == 0 else rows
+        for i, rows in enumerate(federation.train)
+    ]
     federation = federation._replace(train=train)
     rows = np.concatenate(federation.test)
     rows = rows[federation.y[rows].numpy() == 2]
@@ -103,9 +125,13 @@ def test_the_held_out_rows_choose_the_step():
         assert torch.equal(one(best), one(w))
         assert gaps[0] == gaps[1]
         assert len(seen) == 40
-        better, gaps = distil(model, w, public, target, budget._replace(rate=1e-3), np.random.default_rng(0))
+        better, gaps = distil(
+            model, w, public, target, budget._replace(rate=1e-3), np.random.default_rng(0)
+        )
         assert gaps[1] < gaps[0]
-        torch.testing.assert_close(one(w), one(mean(replies.upload, replies.weights)))  # the start is not written over
+        torch.testing.assert_close(
+            one(w), one(mean(replies.upload, replies.weights))
+        )  # the start is not written over
         assert not torch.equal(one(better), one(w))
 
 
@@ -115,7 +141,9 @@ def test_an_architecture_without_answers_keeps_its_prototype():
         [group] = replies.groups
         before = play("feddf", models=pair(), until=0).position.server
         silent = 1 - group.architecture
-        assert torch.equal(one(loop.position.server.prototypes[silent]), one(before.prototypes[silent]))
+        assert torch.equal(
+            one(loop.position.server.prototypes[silent]), one(before.prototypes[silent])
+        )
 
 
 @pytest.mark.parametrize("name", ["feddf", "pfeddf"])
@@ -123,7 +151,9 @@ def test_mixed_architectures_run_alike_on_both_paths(name, tmp_path):
     with float64():
         models = [tiny_model(5), tiny_model(4, norm=True, dropout=0.2)]
         loop = play(name, models=models, rounds=3)
-        assert_same(personal(loop), personal(play(name, models=models, rounds=3, settings=SEQUENTIAL)))
+        assert_same(
+            personal(loop), personal(play(name, models=models, rounds=3, settings=SEQUENTIAL))
+        )
         save_tree(loop.position.server, tmp_path, "server")
         back = load_tree(tmp_path, "server")
         assert torch.equal(one(back.prototypes[1]), one(loop.position.server.prototypes[1]))
@@ -135,15 +165,22 @@ def test_clients_send_models_and_never_touch_public_rows():
     assert traffic.up == traffic.down == 5 * 4 * model.size
     with float64():
         wild = tiny()._replace(public=tiny().public._replace(x=tiny().public.x + 1e3))
-        assert_same(personal(play("feddf", options=OFF)), personal(play("feddf", wild, options=OFF)))
+        assert_same(
+            personal(play("feddf", options=OFF)), personal(play("feddf", wild, options=OFF))
+        )
 
 
 def test_pfeddf_is_fine_tuned_feddf():
     with float64():
         options = OFF | {"tune_epochs": 5}
-        assert_same(personal(play("pfeddf", options=options)), personal(play("finetune", options={"tune_epochs": 5})))
+        assert_same(
+            personal(play("pfeddf", options=options)),
+            personal(play("finetune", options={"tune_epochs": 5})),
+        )
         plain, tuned = play("feddf", rounds=3), play("pfeddf", rounds=3)
-        torch.testing.assert_close(plain.position.server.prototypes[0].params, tuned.position.server.prototypes[0].params)
+        torch.testing.assert_close(
+            plain.position.server.prototypes[0].params, tuned.position.server.prototypes[0].params
+        )
         losses = [loop.evaluate()["personal", "train", "loss"].mean() for loop in (plain, tuned)]
         assert losses[1] < losses[0]
 

@@ -18,26 +18,38 @@ def line(*values) -> Point:
 
 def validation(federation, i) -> Batch:
     rows = torch.as_tensor(federation.validation[i])
-    return Batch(federation.x[rows], federation.y[rows], torch.ones(len(rows)), torch.arange(len(rows)), torch.tensor(0))
+    return Batch(
+        federation.x[rows],
+        federation.y[rows],
+        torch.ones(len(rows)),
+        torch.arange(len(rows)),
+        torch.tensor(0),
+    )
 
 
 def test_scores_and_weights_by_hand():
     theta, models = pick(line(0.0), 0), line(0.0, 2.0, 4.0, -1.0)
     scores = score(theta, models, torch.tensor([0.0, 1.0, 6.0, -3.0]))
     torch.testing.assert_close(scores, torch.tensor([0.0, 0.5, 1.5, -3.0]))
-    torch.testing.assert_close(mix(theta, models, scores).params["a"], torch.tensor([0.25 * 2 + 0.75 * 4]))
+    torch.testing.assert_close(
+        mix(theta, models, scores).params["a"], torch.tensor([0.25 * 2 + 0.75 * 4])
+    )
 
 
 def test_a_harmful_model_has_no_weight():
     theta, good = pick(line(1.0), 0), line(3.0, 7.0)
     wild = line(3.0, 7.0, 1e6)
     without = mix(theta, good, torch.tensor([0.2, 0.1]))
-    torch.testing.assert_close(mix(theta, wild, torch.tensor([0.2, 0.1, -0.01])).params, without.params)
+    torch.testing.assert_close(
+        mix(theta, wild, torch.tensor([0.2, 0.1, -0.01])).params, without.params
+    )
 
 
 def test_where_nothing_helps_the_client_keeps_its_model():
     theta = pick(line(1.0), 0)
-    assert torch.equal(mix(theta, line(3.0, 7.0), torch.tensor([-1.0, 0.0])).params["a"], theta.params["a"])
+    assert torch.equal(
+        mix(theta, line(3.0, 7.0), torch.tensor([-1.0, 0.0])).params["a"], theta.params["a"]
+    )
 
 
 def test_a_round_mixes_by_validation_loss():
@@ -63,11 +75,19 @@ def test_a_round_mixes_by_validation_loss():
         for i in range(5):
             batch = validation(federation, i)
             own = model.loss(pick(before.models, i), batch)
-            gains = {int(j): own - model.loss(pick(before.models, int(j)), batch) for j in sent[i].ids if j != i}
+            gains = {
+                int(j): own - model.loss(pick(before.models, int(j)), batch)
+                for j in sent[i].ids
+                if j != i
+            }
             d = {j: float(gain / (theta[j] - theta[i]).norm()) for j, gain in gains.items()}
             good = {j: max(0.0, value) for j, value in d.items()}
             total = sum(good.values())
-            wanted = theta[i] + sum((good[j] / total) * (theta[j] - theta[i]) for j in d) if total else theta[i]
+            wanted = (
+                theta[i] + sum((good[j] / total) * (theta[j] - theta[i]) for j in d)
+                if total
+                else theta[i]
+            )
             moved += total > 0
             torch.testing.assert_close(views[i], wanted, rtol=0, atol=1e-9)
             for j in range(5):
@@ -112,7 +132,10 @@ def test_free_slots_hold_the_clients_own_model():
 def test_chance_runs_out():
     method = fedfomo(tiny_model(), Train(), offers=3, eps=1.0, eps_step=0.5)
     late = server()._replace(round=torch.tensor(2))
-    offers = {tuple(method.round[0].send(late, 2, np.random.default_rng(k)).ids.tolist()) for k in range(20)}
+    offers = {
+        tuple(method.round[0].send(late, 2, np.random.default_rng(k)).ids.tolist())
+        for k in range(20)
+    }
     assert offers == {(2, 7, 6)}
 
 
@@ -149,11 +172,15 @@ def test_a_newcomer_is_offered_models():
     wider = method.admit(loop.position.server)
     offer = method.round[0].send(wider, 5, np.random.default_rng(0))
     assert len(set(offer.ids.tolist())) == 5
-    torch.testing.assert_close(flat(pick(offer.models, slice(0, 1)))[0], flat(loop.position.server.models).mean(0))
+    torch.testing.assert_close(
+        flat(pick(offer.models, slice(0, 1)))[0], flat(loop.position.server.models).mean(0)
+    )
 
 
 @pytest.mark.parametrize(
-    ("options", "line"), [({"offers": 1}, "offers = 1"), ({"eps": 2.0}, "eps = 2"), ({"eps_step": -1.0}, "eps_step")], ids=str
+    ("options", "line"),
+    [({"offers": 1}, "offers = 1"), ({"eps": 2.0}, "eps = 2"), ({"eps_step": -1.0}, "eps_step")],
+    ids=str,
 )
 def test_bad_options_are_refused_in_one_line(options, line):
     with pytest.raises(BadInput, match=line):

@@ -47,7 +47,9 @@ WARM = {"T2_scale": True, "rate_c": 0.3, "rho": 0.1, "temperature": 2.0}
 
 def predictions(clients=4, rows=7, classes=3, seed=0):
     z = np.random.default_rng(seed).normal(size=(clients, rows, classes))
-    return torch.as_tensor(np.exp(z) / np.exp(z).sum(-1, keepdims=True), dtype=torch.get_default_dtype())
+    return torch.as_tensor(
+        np.exp(z) / np.exp(z).sum(-1, keepdims=True), dtype=torch.get_default_dtype()
+    )
 
 
 def matrix(clients=4, seed=1):
@@ -86,8 +88,12 @@ def test_slope_over_parameters_equals_finite_differences_on_the_simplex():
             for m in range(1, 4):
                 along = torch.zeros(4)
                 along[m], along[0] = step, -step  # a direction that keeps the row's sum
-                far, near = (((c[n] + t * along) @ w - w[n]).square().sum() / spread for t in (1, -1))
-                assert float(g[n, m] - g[n, 0]) == pytest.approx(float((far - near) / (2 * step)), abs=1e-7)
+                far, near = (
+                    ((c[n] + t * along) @ w - w[n]).square().sum() / spread for t in (1, -1)
+                )
+                assert float(g[n, m] - g[n, 0]) == pytest.approx(
+                    float((far - near) / (2 * step)), abs=1e-7
+                )
 
 
 @settings(max_examples=60, deadline=None)
@@ -100,8 +106,12 @@ def test_projection_is_the_nearest_point_of_the_simplex(rows, mass):
     c = project(v, torch.full((len(rows), 1), mass, dtype=torch.float64))
     assert (c >= 0).all()
     torch.testing.assert_close(c.sum(1), torch.full((len(rows),), mass, dtype=torch.float64))
-    others = torch.as_tensor(np.random.default_rng(0).dirichlet(np.ones(rows.shape[1]), size=50)) * mass
-    for n in range(len(rows)):  # the angle between v - c and any other point's direction is never acute
+    others = (
+        torch.as_tensor(np.random.default_rng(0).dirichlet(np.ones(rows.shape[1]), size=50)) * mass
+    )
+    for n in range(
+        len(rows)
+    ):  # the angle between v - c and any other point's direction is never acute
         assert ((others - c[n]) @ (v[n] - c[n]) <= 1e-9).all()
         corners = mass * torch.eye(rows.shape[1], dtype=torch.float64)
         assert ((corners - c[n]) @ (v[n] - c[n]) <= 1e-9).all()
@@ -122,12 +132,16 @@ def test_equal_predictions_leave_c_uniform_and_unequal_ones_move_it():
 def test_c_takes_one_projected_step_for_each_public_batch():
     with float64():
         c, s, rate, rho, lam = matrix(), predictions(rows=7), 0.2, 0.3, 0.5
-        method = METHODS["ktpfl"](tiny_model(), TRAIN, draw=7, public_batch=3, rate_c=rate, rho=rho, lam=lam)
+        method = METHODS["ktpfl"](
+            tiny_model(), TRAIN, draw=7, public_batch=3, rate_c=rate, rho=rho, lam=lam
+        )
         wanted = c.clone()
         for part in (s[:, :3], s[:, 3:6], s[:, 6:]):
             p = torch.einsum("nm,mxy->nxy", wanted, part)
             g = torch.einsum("mxy,nxy->nm", part, p.log() - part.log()) / part.shape[1]
-            wanted = project(wanted - rate * (lam * g + 2 * rho * (wanted - 1 / 4)), torch.ones(4, 1))
+            wanted = project(
+                wanted - rate * (lam * g + 2 * rho * (wanted - 1 / 4)), torch.ones(4, 1)
+            )
         server = Server(torch.tensor(0), Knowledge(c, torch.full((4,), 0.25)), torch.arange(4), s)
         torch.testing.assert_close(method.round[1].receive(server, None, None).mix.c, wanted)
 
@@ -135,7 +149,9 @@ def test_c_takes_one_projected_step_for_each_public_batch():
 def test_literal_equation_7_sums_over_samples_and_weighs_by_data():
     with float64():
         c, s, data = matrix(), predictions(rows=5), torch.tensor([0.1, 0.2, 0.3, 0.4])
-        method = METHODS["ktpfl"](tiny_model(), TRAIN, draw=5, rate_c=0.02, rho=0.0, literal_eq7=True)
+        method = METHODS["ktpfl"](
+            tiny_model(), TRAIN, draw=5, rate_c=0.02, rho=0.0, literal_eq7=True
+        )
         server = Server(torch.tensor(0), Knowledge(c, data), torch.arange(4), s)
         wanted = project(c - 0.02 * 5 * data[:, None] * prediction_slope(c, s), torch.ones(4, 1))
         torch.testing.assert_close(method.round[1].receive(server, None, None).mix.c, wanted)
@@ -144,7 +160,9 @@ def test_literal_equation_7_sums_over_samples_and_weighs_by_data():
 def test_softmax5_replaces_the_projection():
     with float64():
         c, s = matrix(), predictions()
-        after = descend(c, torch.arange(4), [lambda block: prediction_slope(block, s)], 0.1, 0.6, "softmax5")
+        after = descend(
+            c, torch.arange(4), [lambda block: prediction_slope(block, s)], 0.1, 0.6, "softmax5"
+        )
         stepped = c - 0.1 * (prediction_slope(c, s) + 1.2 * (c - 0.25))
         torch.testing.assert_close(after, torch.softmax(5 * stepped, 1))
         assert_same(
@@ -154,7 +172,13 @@ def test_softmax5_replaces_the_projection():
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("ktpfl", {"rate_c": 0.3}), ("ktpfl-h", {"rate_c": 0.3}), ("sim-pfl", {}), ("topk-pfl", {"k": 2})]
+    ("name", "options"),
+    [
+        ("ktpfl", {"rate_c": 0.3}),
+        ("ktpfl-h", {"rate_c": 0.3}),
+        ("sim-pfl", {}),
+        ("topk-pfl", {"k": 2}),
+    ],
 )
 def test_sampling_moves_active_entries_only_and_keeps_each_rows_mass(name, options):
     with float64():
@@ -243,15 +267,25 @@ def test_padded_public_rows_never_leak(path, public_batch):
 def test_distillation_is_a_plain_step_on_the_kl():
     with float64():
         model = tiny_model()
-        options = {"public_batch": DRAW, "temperature": 2.0, "lam": 0.5, "T2_scale": True, "distil_rate": 0.3}
+        options = {
+            "public_batch": DRAW,
+            "temperature": 2.0,
+            "lam": 0.5,
+            "T2_scale": True,
+            "distil_rate": 0.3,
+        }
         loop, trips = watched("ktpfl", models=[model], options=options)
         x = trips[0][1].public.x
         for i in range(5):
             module = model.module(state(loop, i).before)
             log_p = torch.log_softmax(module(x) / 2.0, -1)
-            (0.5 * 4 * nn.functional.kl_div(log_p, trips[1][0][i], reduction="batchmean")).backward()
+            (
+                0.5 * 4 * nn.functional.kl_div(log_p, trips[1][0][i], reduction="batchmean")
+            ).backward()
             for name, p in module.named_parameters():
-                torch.testing.assert_close(state(loop, i).w.params[name], (p - 0.3 * p.grad).detach())
+                torch.testing.assert_close(
+                    state(loop, i).w.params[name], (p - 0.3 * p.grad).detach()
+                )
 
 
 def test_targets_follow_c():
@@ -301,7 +335,9 @@ def test_the_kl_on_public_rows_falls():
 
 def test_the_model_before_distillation_is_a_view():
     measured = play("ktpfl", options=WARM).evaluate()
-    before, after = (measured[view, "train", "loss"] for view in ("before_distillation", "personal"))
+    before, after = (
+        measured[view, "train", "loss"] for view in ("before_distillation", "personal")
+    )
     assert np.isfinite(before).all()
     assert (before != after).all()
 
@@ -321,7 +357,9 @@ def test_clients_that_are_not_averaged_are_taught_too():
     with float64():
         for name in ("ktpfl", "ktpfl-h", "fedmd"):
             here = personal(play(name, rounds=3, sample=2, trains="all"))
-            assert_same(here, personal(play(name, rounds=3, sample=2, trains="all", settings=SEQUENTIAL)))
+            assert_same(
+                here, personal(play(name, rounds=3, sample=2, trains="all", settings=SEQUENTIAL))
+            )
             alone = personal(play("local", rounds=3, sample=2, trains="all"))
             assert all(float((here[i] - alone[i]).abs().max()) > 1e-6 for i in here)
 
@@ -446,13 +484,17 @@ def test_a_model_without_classes_is_refused():
 
 
 def test_a_tensor_that_is_two_leaves_of_the_carry_is_traced_as_two(monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda f, **_: f)  # the traced program itself, without waiting for its compilation
+    monkeypatch.setattr(
+        torch, "compile", lambda f, **_: f
+    )  # the traced program itself, without waiting for its compilation
 
     def step(carry, batch):
         moving, fixed = carry
         return moving + fixed * batch, fixed
 
     w = torch.ones(3)
-    moving, fixed = Stepper(vectorized=False, compiled=True).loop(step, (w, w), lambda s: (torch.tensor(1.0), None), 3)
+    moving, fixed = Stepper(vectorized=False, compiled=True).loop(
+        step, (w, w), lambda s: (torch.tensor(1.0), None), 3
+    )
     assert torch.equal(moving, torch.full((3,), 4.0))
     assert torch.equal(fixed, torch.ones(3))

@@ -33,7 +33,13 @@ def layers(loop, name):
     out = {}
     for _, chunk, views in loop.engine.points(loop.everyone, loop.payload(), loop.when()):
         for k, i in enumerate(chunk):
-            out[i] = torch.cat([a[k].flatten() for n, a in views["personal"].params.items() if n.startswith(name + ".")])
+            out[i] = torch.cat(
+                [
+                    a[k].flatten()
+                    for n, a in views["personal"].params.items()
+                    if n.startswith(name + ".")
+                ]
+            )
     return out
 
 
@@ -52,7 +58,10 @@ def bytes_of(loop, metric):
 @pytest.mark.parametrize(("method", "head"), [("fedper", 0), ("lgfedavg", 2)])
 def test_nothing_at_home_is_fedavg(method, head):
     with float64():
-        assert_same(personal(play(method, train=MOMENTUM, options={"head": head})), personal(play("fedavg", train=MOMENTUM)))
+        assert_same(
+            personal(play(method, train=MOMENTUM, options={"head": head})),
+            personal(play("fedavg", train=MOMENTUM)),
+        )
 
 
 def test_everything_at_home_is_local_training():
@@ -62,7 +71,10 @@ def test_everything_at_home_is_local_training():
         assert bytes_of(loop, "bytes_up") == 0
 
 
-@pytest.mark.parametrize(("method", "own", "shared"), [("fedper", "2", "0"), ("fedrep", "2", "0"), ("lgfedavg", "0", "2")])
+@pytest.mark.parametrize(
+    ("method", "own", "shared"),
+    [("fedper", "2", "0"), ("fedrep", "2", "0"), ("lgfedavg", "0", "2")],
+)
 def test_shared_layers_are_equal_and_own_layers_are_not(method, own, shared):
     loop = play(method)
     assert spread(layers(loop, shared)) == 0
@@ -73,7 +85,9 @@ def test_shared_layers_are_equal_and_own_layers_are_not(method, own, shared):
 
 
 def test_lgfedavg_is_the_complement_of_fedper():
-    """In the first round, before what came back differs, each keeps and averages what the other averages and keeps."""
+    """In the first round, before what came back differs, each keeps and averages what the other
+    averages and keeps.
+    """
     with float64():
         per, lg, fed, alone = (play(m, rounds=1) for m in ("fedper", "lgfedavg", "fedavg", "local"))
         assert_same(layers(per, "0"), layers(fed, "0"))
@@ -94,8 +108,18 @@ def test_own_layers_of_absent_clients_rest():
 @pytest.mark.parametrize(
     ("method", "head", "line"),
     [
-        ("fedper", 2, "fedper.head = 2, but tiny-5 has 2 layers .* give 0 to 1, another --model, or use local"),
-        ("fedrep", 2, "fedrep.head = 2, but tiny-5 has 2 layers .* give 0 to 1, another --model, or use local"),
+        (
+            "fedper",
+            2,
+            "fedper.head = 2, but tiny-5 has 2 layers .* give 0 to 1, another --model, or use "
+            "local",
+        ),
+        (
+            "fedrep",
+            2,
+            "fedrep.head = 2, but tiny-5 has 2 layers .* give 0 to 1, another --model, or use "
+            "local",
+        ),
         ("lgfedavg", 3, "lgfedavg.head = 3, but tiny-5 has 2 layers .* give 1 to 2"),
         ("lgfedavg", 0, "lgfedavg.head = 0"),
         *((method, -1, f"{method}.head = -1") for method in ("fedper", "fedrep", "lgfedavg")),
@@ -119,12 +143,16 @@ def test_a_network_of_one_layer_cannot_be_divided(method):
 def test_fedrep_without_head_is_fedavg():
     with float64():
         wanted = personal(play("fedavg", train=MOMENTUM))
-        assert_same(personal(play("fedrep", train=MOMENTUM, options={"head": 0, "head_epochs": 0})), wanted)
+        assert_same(
+            personal(play("fedrep", train=MOMENTUM, options={"head": 0, "head_epochs": 0})), wanted
+        )
 
 
 @pytest.mark.parametrize("settings", [STACKED, SEQUENTIAL])
 def test_fedrep_descends_on_the_head_and_then_on_the_body(settings):
-    """One client, all rows a step: three steps on the head with the body held, then two on the body with the new head."""
+    """One client, all rows a step: three steps on the head with the body held, then two on the body
+    with the new head.
+    """
     with float64():
         federation, model = tiny(clients=1), tiny_model()
         train = Train(batch=1000, rate=0.1, epochs=2, momentum=0.5)
@@ -151,7 +179,9 @@ def test_fedrep_refuses_less_than_no_epochs():
 
 
 def test_fedbn_never_sends_batchnorm():
-    """Neither parameters nor running statistics are in payload or server; they differ from client to client."""
+    """Neither parameters nor running statistics are in payload or server; they differ from client
+    to client.
+    """
     loop = play("fedbn")
     travels = loop.payload()(0).base
     assert set(travels.params) == {"0.weight", "0.bias", "3.weight", "3.bias"}
@@ -167,7 +197,10 @@ def test_fedbn_never_sends_batchnorm():
 def test_fedbn_of_one_client_is_fedavg():
     with float64():
         model, federation = tiny_model(norm=True), tiny(clients=1)
-        assert_same(personal(play("fedbn", federation, [model])), personal(play("fedavg", federation, [model])))
+        assert_same(
+            personal(play("fedbn", federation, [model])),
+            personal(play("fedavg", federation, [model])),
+        )
 
 
 def test_fedbn_refuses_models_without_batchnorm():
@@ -199,19 +232,29 @@ def test_scaffold_of_equal_clients_is_fedavg():
 def test_the_common_variate_is_the_mean_of_the_clients(weighting):
     """c = sum_i p_i c_i over all clients, whoever takes part; a client never asked has c_i = 0."""
     with float64():
-        loop = play("scaffold", rounds=6, sample=0.6, drop=0.2, train=TRAIN._replace(weighting=weighting))
+        loop = play(
+            "scaffold", rounds=6, sample=0.6, drop=0.2, train=TRAIN._replace(weighting=weighting)
+        )
         clients, states = loop.engine.states[0].everything()
-        p = torch.as_tensor(loop.federation.sizes, dtype=torch.float64) if weighting == "size" else torch.ones(5)
+        p = (
+            torch.as_tensor(loop.federation.sizes, dtype=torch.float64)
+            if weighting == "size"
+            else torch.ones(5)
+        )
         p = (p / p.sum())[clients]
         for name, c in loop.position.server.c.params.items():
             assert float(c.abs().max()) > 1e-3
-            torch.testing.assert_close(c, torch.tensordot(p, states.params[name], 1), rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(
+                c, torch.tensordot(p, states.params[name], 1), rtol=1e-9, atol=1e-12
+            )
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_a_clients_variate_is_its_mean_gradient(rounds, momentum):
-    """Steps so small that the gradient of every client stays: c_i is that gradient, after one round and after more."""
+    """Steps so small that the gradient of every client stays: c_i is that gradient, after one round
+    and after more.
+    """
     with float64():
         x = torch.tensor([[[1.0, 2.0, -1.0]], [[0.5, -1.0, 3.0]]])
         model = Model(lambda: nn.Linear(3, 1, bias=False), task="squared")
@@ -226,7 +269,10 @@ def test_a_clients_variate_is_its_mean_gradient(rounds, momentum):
 
 def quadratics(curvature, centre):
     """f_i(w) = a_i / 2 (w - b_i)^2, one row a client."""
-    rows = [(torch.tensor([[a**0.5]]), torch.tensor([a**0.5 * b])) for a, b in zip(curvature, centre, strict=True)]
+    rows = [
+        (torch.tensor([[a**0.5]]), torch.tensor([a**0.5 * b]))
+        for a, b in zip(curvature, centre, strict=True)
+    ]
     return given(rows, classes=0), Model(lambda: nn.Linear(1, 1, bias=False), task="squared")
 
 

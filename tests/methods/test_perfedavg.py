@@ -12,7 +12,9 @@ from coterie.core.point import Point
 from coterie.methods.perfedavg import curvature, perfedavg
 from helpers.federations import assert_same, float64, personal, play, tiny, tiny_model
 
-WHOLE = Train(batch=100, rate=0.2, steps=1)  # one step a round, on all rows: every batch of it is the same
+WHOLE = Train(
+    batch=100, rate=0.2, steps=1
+)  # one step a round, on all rows: every batch of it is the same
 
 
 def smooth() -> Model:
@@ -22,7 +24,13 @@ def smooth() -> Model:
 
 def rows_of(federation, client, part="train") -> Batch:
     rows = torch.as_tensor(getattr(federation, part)[client])
-    return Batch(federation.x[rows], federation.y[rows], torch.ones(len(rows)), torch.arange(len(rows)), torch.tensor(0))
+    return Batch(
+        federation.x[rows],
+        federation.y[rows],
+        torch.ones(len(rows)),
+        torch.arange(len(rows)),
+        torch.tensor(0),
+    )
 
 
 def flat(params) -> torch.Tensor:
@@ -30,7 +38,9 @@ def flat(params) -> torch.Tensor:
 
 
 def start(train=WHOLE, **options) -> Point:
-    return play("perfedavg", tiny(1), [smooth()], until=0, train=train, options=options).position.server.w
+    return play(
+        "perfedavg", tiny(1), [smooth()], until=0, train=train, options=options
+    ).position.server.w
 
 
 def test_the_difference_of_gradients_is_the_hessian_times_g():
@@ -42,12 +52,16 @@ def test_the_difference_of_gradients_is_the_hessian_times_g():
         near = {d: flat(curvature(model, w, g, batch, d).params) for d in (1e-2, 1e-3)}
         torch.testing.assert_close(near[1e-3], flat(exact), rtol=0, atol=1e-6)
         errors = [(near[d] - flat(exact)).norm() for d in (1e-2, 1e-3)]
-        assert 50 < errors[0] / errors[1] < 200  # a central difference: the error falls with the square of delta
+        assert (
+            50 < errors[0] / errors[1] < 200
+        )  # a central difference: the error falls with the square of delta
 
 
 @pytest.mark.parametrize("variant", ["hf", "fo"])
 def test_a_step_descends_on_the_loss_after_adaptation(variant):
-    """HF along the whole gradient of f(w - alpha grad f(w)), FO along the gradient at the adapted model."""
+    """HF along the whole gradient of f(w - alpha grad f(w)), FO along the gradient at the adapted
+    model.
+    """
     with float64():
         model, federation, alpha = smooth(), tiny(1), 0.4
         batch, w = rows_of(federation, 0), start()
@@ -71,9 +85,13 @@ def test_the_model_used_is_one_step_on_training_rows():
         model, federation = tiny_model(), tiny()
         loop = play("perfedavg", federation, [model], train=WHOLE, options={"alpha": 0.3})
         w = loop.position.server.w
-        wanted = {i: flat((w - 0.3 * model.grad(w, rows_of(federation, i))).params) for i in range(5)}
+        wanted = {
+            i: flat((w - 0.3 * model.grad(w, rows_of(federation, i))).params) for i in range(5)
+        }
         assert_same(personal(loop), wanted)
-        torch.testing.assert_close(loop.position.server.w.params, w.params)  # and it is discarded after
+        torch.testing.assert_close(
+            loop.position.server.w.params, w.params
+        )  # and it is discarded after
 
 
 def test_adaptation_sees_training_rows_only():
@@ -94,7 +112,10 @@ def test_without_adaptation_it_is_fedavg(variant):
     with float64():
         train = WHOLE._replace(steps=4, momentum=0.9, decay=0.01)
         options = {"variant": variant, "alpha": 0.0}
-        assert_same(personal(play("perfedavg", train=train, options=options)), personal(play("fedavg", train=train)))
+        assert_same(
+            personal(play("perfedavg", train=train, options=options)),
+            personal(play("fedavg", train=train)),
+        )
 
 
 def test_each_step_takes_batches_of_its_own():
@@ -105,7 +126,11 @@ def test_each_step_takes_batches_of_its_own():
 
 @pytest.mark.parametrize(
     ("options", "line"),
-    [({"variant": "hff"}, "variant = 'hff': give fo or hf"), ({"alpha": -1.0}, "alpha = -1"), ({"delta": 0.0}, "delta = 0")],
+    [
+        ({"variant": "hff"}, "variant = 'hff': give fo or hf"),
+        ({"alpha": -1.0}, "alpha = -1"),
+        ({"delta": 0.0}, "delta = 0"),
+    ],
     ids=str,
 )
 def test_bad_options_are_refused_in_one_line(options, line):

@@ -1,4 +1,6 @@
-"""Laws of PersFL: which global model becomes a client's teacher, what a student learns from it, and which student is kept."""
+"""Laws of PersFL: which global model becomes a client's teacher, what a student learns from it, and
+which student is kept.
+"""
 
 import copy
 import inspect
@@ -64,7 +66,9 @@ def measured(module, federation, client):
 
 def best_round(models, candidates, client, federation):
     model = tiny_model()
-    return min(candidates, key=lambda e: (measured(model.module(models[e]), federation, client)[0], e))
+    return min(
+        candidates, key=lambda e: (measured(model.module(models[e]), federation, client)[0], e)
+    )
 
 
 def test_the_teacher_is_the_global_model_of_lowest_validation_loss():
@@ -75,7 +79,10 @@ def test_the_teacher_is_the_global_model_of_lowest_validation_loss():
         assert note(loop, "teacher_round") == wanted
         assert len(set(wanted.values())) > 1
         for i, e in wanted.items():
-            torch.testing.assert_close(view(loop, "teacher")[i], torch.cat([t.flatten() for t in models[e].params.values()]))
+            torch.testing.assert_close(
+                view(loop, "teacher")[i],
+                torch.cat([t.flatten() for t in models[e].params.values()]),
+            )
 
 
 def test_the_random_start_is_no_teacher():
@@ -109,7 +116,10 @@ def test_a_client_validates_only_what_it_receives():
 
 def test_the_global_model_is_that_of_fedavg():
     with float64():
-        assert_same(view(play("persfl", rounds=3, options=FAST), "global"), personal(play("fedavg", rounds=3)))
+        assert_same(
+            view(play("persfl", rounds=3, options=FAST), "global"),
+            personal(play("fedavg", rounds=3)),
+        )
 
 
 def test_before_distillation_a_client_uses_its_teacher_or_else_the_global_model():
@@ -117,7 +127,9 @@ def test_before_distillation_a_client_uses_its_teacher_or_else_the_global_model(
         loop = play("persfl", rounds=3, sample=0.4, until=2)
         models, own = fedavg_models(2, TRAIN, sample=0.4), personal(loop)
         flat = [torch.cat([t.flatten() for t in w.params.values()]) for w in models]
-        taught = {i for i in loop.everyone if i in loop.engine.states[0] and state(loop, i).round == 1}
+        taught = {
+            i for i in loop.everyone if i in loop.engine.states[0] and state(loop, i).round == 1
+        }
         assert 0 < len(taught) < 5
         for i in loop.everyone:
             torch.testing.assert_close(own[i], flat[1 if i in taught else 2])
@@ -132,7 +144,9 @@ def test_a_client_lost_in_the_second_stage_uses_its_teacher_or_else_the_global_m
         loop.go()
         assert loop.position.stage == 1
         assert {i: int(state(loop, i).teacher.round) for i in loop.everyone} == before
-        assert all((e > 0) == (rounds > 1) for e in before.values())  # in one round a client sees the random start only
+        assert all(
+            (e > 0) == (rounds > 1) for e in before.values()
+        )  # in one round a client sees the random start only
         assert_same(personal(loop), view(loop, "teacher" if rounds > 1 else "global"))
 
 
@@ -153,10 +167,14 @@ def distilled(loop, model, client, train, epochs, lam, T, kind="kl_ts", reductio
     """A student's best checkpoint as (accuracy, -loss, -epoch, parameters)."""
     point = state(loop, client).teacher.w
     teacher, student = model.module(point).eval(), model.module(point)
-    optimizer = torch.optim.SGD(student.parameters(), train.rate, train.momentum, weight_decay=train.decay)
+    optimizer = torch.optim.SGD(
+        student.parameters(), train.rate, train.momentum, weight_decay=train.decay
+    )
     found = []
     for e in range(epochs):
-        at, each = loop.engine.feed.batches(Plan(batch=train.batch), f"train-{e}", Moment("distil", 0), [client])
+        at, each = loop.engine.feed.batches(
+            Plan(batch=train.batch), f"train-{e}", Moment("distil", 0), [client]
+        )
         student.train()
         for s in range(each[0]):
             batch, _ = at(s)
@@ -166,11 +184,20 @@ def distilled(loop, model, client, train, epochs, lam, T, kind="kl_ts", reductio
             logits = student(x)
             loss = (1 - lam) * F.cross_entropy(logits, y)
             if lam:
-                loss = loss + lam * T**2 * soft_loss(kind, reduction, teacher(x).detach(), logits, T)
+                loss = loss + lam * T**2 * soft_loss(
+                    kind, reduction, teacher(x).detach(), logits, T
+                )
             loss.backward()
             optimizer.step()
         loss, accuracy = measured(student, loop.federation, client)
-        found.append((accuracy, -loss, -e, torch.cat([p.detach().flatten() for p in copy.deepcopy(student).parameters()])))
+        found.append(
+            (
+                accuracy,
+                -loss,
+                -e,
+                torch.cat([p.detach().flatten() for p in copy.deepcopy(student).parameters()]),
+            )
+        )
     return max(found, key=lambda f: f[:3])
 
 
@@ -187,10 +214,18 @@ def distilled(loop, model, client, train, epochs, lam, T, kind="kl_ts", reductio
 def test_distillation_and_selection_equal_plain_pytorch(soft, reduction, norm):
     with float64():
         model, lams, temps = tiny_model(norm=norm), (0.0, 0.25, 0.75), (1.0, 5.0)
-        options = {"lambdas": "0,0.25,0.75", "temperatures": "1,5", "distil_epochs": 4, "soft": soft, "reduction": reduction}
+        options = {
+            "lambdas": "0,0.25,0.75",
+            "temperatures": "1,5",
+            "distil_epochs": 4,
+            "soft": soft,
+            "reduction": reduction,
+        }
         federation = tiny(validation=9)
         # a last batch of one row has no variance: BatchNorm in PyTorch refuses it
-        federation = federation._replace(train=[r[: len(r) - (len(r) % 4 == 1)] for r in federation.train])
+        federation = federation._replace(
+            train=[r[: len(r) - (len(r) % 4 == 1)] for r in federation.train]
+        )
         loop = play("persfl", federation, [model], rounds=3, train=SWIFT, options=options)
         own = view(loop, "personal")
         for i in loop.everyone:
@@ -203,13 +238,21 @@ def test_distillation_and_selection_equal_plain_pytorch(soft, reduction, norm):
             assert (note(loop, "lambda")[i], note(loop, "T")[i]) == (lam, T)
             torch.testing.assert_close(own[i], grid[lam, T][3], rtol=1e-9, atol=1e-9)
             for (lam, T), result in grid.items():
-                assert note(loop, f"grid_accuracy[lambda={lam:g},T={T:g}]")[i] == pytest.approx(result[0])
+                assert note(loop, f"grid_accuracy[lambda={lam:g},T={T:g}]")[i] == pytest.approx(
+                    result[0]
+                )
 
 
 def test_lambda_zero_is_fine_tuning_with_the_best_checkpoint_on_validation():
     with float64():
         model, train = tiny_model(), Train(batch=4, rate=0.2, momentum=0.8, decay=0.01)
-        loop = play("persfl", None, [model], train=train, options={"lambdas": 0, "temperatures": 1, "distil_epochs": 6})
+        loop = play(
+            "persfl",
+            None,
+            [model],
+            train=train,
+            options={"lambdas": 0, "temperatures": 1, "distil_epochs": 6},
+        )
         results = {i: distilled(loop, model, i, train, 6, 0.0, 1.0) for i in loop.everyone}
         assert_same(personal(loop), {i: r[3] for i, r in results.items()})
         assert len({r[2] for r in results.values()}) > 1  # not always the same epoch
@@ -238,7 +281,10 @@ def test_the_elementwise_mean_divides_the_soft_loss_by_the_classes():
     """r [(1 - 1/2) CE + 1/2 KL / 3] = (2 r / 3) [(1 - 1/4) CE + 1/4 KL]."""
     with float64():
         common = {"temperatures": 5, "distil_epochs": 2}
-        one = play("persfl", options=common | {"lambdas": 0.5, "distil_rate": 0.3, "reduction": "elementwise"})
+        one = play(
+            "persfl",
+            options=common | {"lambdas": 0.5, "distil_rate": 0.3, "reduction": "elementwise"},
+        )
         other = play("persfl", options=common | {"lambdas": 0.25, "distil_rate": 0.2})
         assert_same(personal(one), personal(other))
 
@@ -261,7 +307,14 @@ def test_the_second_stage_uploads_nothing_and_takes_everyone():
 def test_a_newcomer_takes_the_best_of_the_kept_models_or_the_last(keep):
     with float64():
         models = fedavg_models(6, SWIFT, sample=0.2)
-        loop = play("persfl", rounds=6, train=SWIFT, sample=0.2, until=6, options=FAST | {"keep_models": keep})
+        loop = play(
+            "persfl",
+            rounds=6,
+            train=SWIFT,
+            sample=0.2,
+            until=6,
+            options=FAST | {"keep_models": keep},
+        )
         newcomers = [i for i in loop.everyone if i not in loop.engine.states[0]]
         loop.go()
         best = {i: best_round(models, range(1, 7), i, tiny()) for i in newcomers}
@@ -273,7 +326,10 @@ def test_a_newcomer_takes_the_best_of_the_kept_models_or_the_last(keep):
 
 def test_kept_models_change_nothing_for_clients_that_saw_all():
     with float64():
-        assert_same(personal(play("persfl", rounds=3)), personal(play("persfl", rounds=3, options={"keep_models": True})))
+        assert_same(
+            personal(play("persfl", rounds=3)),
+            personal(play("persfl", rounds=3, options={"keep_models": True})),
+        )
 
 
 # Choices, by hand
@@ -293,7 +349,9 @@ def test_a_teacher_is_replaced_by_the_first_strictly_better_model(losses, last, 
     old = Teacher(Point({"w": torch.tensor(7.0)}), torch.tensor(0.5), torch.tensor(7))
     m = len(losses)
     models = Models(Point({"w": torch.arange(10.0 - m, 10.0)}), torch.tensor(9))
-    new = adopt(old, models, Tally(2 * torch.tensor(losses), torch.zeros(m), torch.full((m,), 2.0)), last)
+    new = adopt(
+        old, models, Tally(2 * torch.tensor(losses), torch.zeros(m), torch.full((m,), 2.0)), last
+    )
     assert (int(new.round), float(new.w.params["w"])) == (wanted, wanted)
 
 
@@ -314,7 +372,13 @@ def test_the_winner_has_the_best_accuracy_then_loss_then_the_first_place(accurac
 
 @pytest.mark.parametrize(
     ("accuracy", "loss", "taken"),
-    [(0.6, 9.0, True), (0.5, 0.2, True), (0.5, 0.3, False), (0.4, 0.1, False), (0.6, math.nan, False)],
+    [
+        (0.6, 9.0, True),
+        (0.5, 0.2, True),
+        (0.5, 0.3, False),
+        (0.4, 0.1, False),
+        (0.6, math.nan, False),
+    ],
 )
 def test_a_checkpoint_is_replaced_by_a_strictly_better_one(accuracy, loss, taken):
     old = Best(Point({"w": torch.zeros(2)}), torch.tensor(0.5), torch.tensor(0.3))
@@ -324,7 +388,9 @@ def test_a_checkpoint_is_replaced_by_a_strictly_better_one(accuracy, loss, taken
 
 def test_students_that_tie_leave_the_smallest_lambda_then_temperature():
     with float64():
-        loop = play("persfl", options={"lambdas": "1,0.25", "temperatures": "25,5", "distil_rate": 1e-300})
+        loop = play(
+            "persfl", options={"lambdas": "1,0.25", "temperatures": "25,5", "distil_rate": 1e-300}
+        )
         assert set(note(loop, "lambda").values()) == {0.25}
         assert set(note(loop, "T").values()) == {5}
 
@@ -336,7 +402,9 @@ def test_lambda_zero_is_tried_once():
 
 
 def test_students_that_diverge_are_never_chosen():
-    unchecked = inspect.unwrap(METHODS["persfl"])  # such a rate is refused, but a lower one may diverge as well
+    unchecked = inspect.unwrap(
+        METHODS["persfl"]
+    )  # such a rate is refused, but a lower one may diverge as well
     loop = play(unchecked, options={"lambdas": (0.0,), "distil_rate": 1e30, "distil_epochs": 3})
     assert all(torch.isfinite(w).all() for w in personal(loop).values())
 
@@ -365,7 +433,11 @@ def test_chunks_are_narrowed_to_the_students_that_fit(monkeypatch):
     [
         ({"distil_epochs": 0}, "distil_epochs = 0"),
         ({"distil_rate": -1.0}, "distil_rate = -1"),
-        ({"lambdas": "0,1.5"}, r"persfl.lambdas = '0,1.5': give numbers separated by commas, each from 0 to 1, such as 0,0.25"),
+        (
+            {"lambdas": "0,1.5"},
+            r"persfl.lambdas = '0,1.5': give numbers separated by commas, each from 0 to 1, such "
+            r"as 0,0.25",
+        ),
         ({"lambdas": "0;1"}, "give numbers separated by commas"),
         ({"temperatures": "0,1"}, "above 0"),
         ({"temperatures": "inf"}, "above 0, up to 1,000,000"),

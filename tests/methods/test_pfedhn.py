@@ -19,7 +19,9 @@ def loose(phi):
 
 
 def test_the_vector_jacobian_product_is_the_derivative():
-    """Against central differences of phi, v -> sum_i weight_i <h(v_i; phi), Delta_i>, one coordinate after another."""
+    """Against central differences of phi, v -> sum_i weight_i <h(v_i; phi), Delta_i>, one
+    coordinate after another.
+    """
     with float64():
         rng = np.random.default_rng(0)
         phi = build(SHAPES, 2, 4, 2, rng)
@@ -43,12 +45,16 @@ def test_the_vector_jacobian_product_is_the_derivative():
         for name, a in phi.params.items():
             wanted = slope(a, lambda b, name=name: pairing(phi.params | {name: b}, v, weights))
             torch.testing.assert_close(d_phi.params[name], wanted, rtol=0, atol=1e-7)
-        wanted = slope(v, lambda b: pairing(phi.params, b, torch.ones(3)))  # each v_i by its own product, whatever its weight
+        wanted = slope(
+            v, lambda b: pairing(phi.params, b, torch.ones(3))
+        )  # each v_i by its own product, whatever its weight
         torch.testing.assert_close(d_v, wanted, rtol=0, atol=1e-7)
 
 
 def test_one_averaged_step_at_the_phi_that_was_sent():
-    """phi by the weighted mean of the clients' products, each by autograd on its own; v_i by the client's own."""
+    """phi by the weighted mean of the clients' products, each by autograd on its own; v_i by the
+    client's own.
+    """
     with float64():
         loop, [(sent, replies, _)] = watched("pfedhn", options=PLAIN)
         before = play("pfedhn", until=0, options=PLAIN).position.server
@@ -60,7 +66,9 @@ def test_one_averaged_step_at_the_phi_that_was_sent():
             v = before.v[i : i + 1].clone().requires_grad_()
             theta = generate(phi, v, shapes)
             torch.testing.assert_close({k: a[0].detach() for k, a in theta.items()}, sent[i].params)
-            pairing = sum((a[0] * replies.upload.delta.params[k][i]).sum() for k, a in theta.items())
+            pairing = sum(
+                (a[0] * replies.upload.delta.params[k][i]).sum() for k, a in theta.items()
+            )
             *slopes, of_v = torch.autograd.grad(pairing, [*phi.values(), v])
             total = {k: a + share[i] * g for (k, a), g in zip(total.items(), slopes, strict=True)}
             torch.testing.assert_close(after.v[i], before.v[i] - 0.05 * of_v[0], rtol=0, atol=1e-9)
@@ -72,10 +80,18 @@ def test_delta_is_what_local_training_took_away():
     with float64():
         model, federation = tiny_model(), tiny()
         train = Train(batch=100, rate=0.2, steps=1)
-        _, [(sent, replies, traffic)] = watched("pfedhn", federation=federation, models=[model], train=train)
+        _, [(sent, replies, traffic)] = watched(
+            "pfedhn", federation=federation, models=[model], train=train
+        )
         for i, rows in enumerate(federation.train):
             ones = torch.ones(len(rows))
-            batch = Batch(federation.x[rows], federation.y[rows], ones, torch.arange(len(rows)), torch.tensor(0))
+            batch = Batch(
+                federation.x[rows],
+                federation.y[rows],
+                ones,
+                torch.arange(len(rows)),
+                torch.tensor(0),
+            )
             wanted = 0.2 * model.grad(sent[i], batch)
             torch.testing.assert_close(pick(replies.upload.delta, i).params, wanted.params)
         assert traffic.up == traffic.down == 5 * 8 * model.size
@@ -105,11 +121,15 @@ def test_momentum_decay_and_clip():
         first = play("pfedhn", until=1, options=PLAIN).position.server
         heavy = {**PLAIN, "server_momentum": 0.5}
         servers = [play("pfedhn", until=n, options=heavy).position.server for n in (1, 2)]
-        torch.testing.assert_close(loose(servers[0].phi), loose(first.phi))  # momentum starts at rest
+        torch.testing.assert_close(
+            loose(servers[0].phi), loose(first.phi)
+        )  # momentum starts at rest
         step = loose(servers[1].phi - servers[0].phi)
         torch.testing.assert_close(step, -0.05 * loose(servers[1].phi_speed))
         decayed = play("pfedhn", until=1, options={**PLAIN, "server_decay": 0.1}).position.server
-        torch.testing.assert_close(loose(decayed.phi), loose(first.phi) - 0.05 * 0.1 * loose(start.phi))
+        torch.testing.assert_close(
+            loose(decayed.phi), loose(first.phi) - 0.05 * 0.1 * loose(start.phi)
+        )
         short = play("pfedhn", until=1, options={**PLAIN, "clip": 1e-3}).position.server
         moved = loose(short.phi - start.phi).square().sum() + (short.v - start.v).square().sum()
         assert float(moved.sqrt()) == pytest.approx(0.05 * 1e-3, rel=1e-6)
@@ -121,7 +141,9 @@ def test_batchnorm_buffers_are_averaged_beside():
     share = replies.sizes / replies.sizes.sum()
     for name, b in loop.position.server.buffers.items():
         if b.is_floating_point():
-            torch.testing.assert_close(b, torch.tensordot(share, replies.upload.buffers[name], dims=1))
+            torch.testing.assert_close(
+                b, torch.tensordot(share, replies.upload.buffers[name], dims=1)
+            )
     assert loop.position.server.buffers
 
 

@@ -34,7 +34,9 @@ def softmax(z):
 
 
 def outputs(p, x):
-    """Logits of a linear map (W, b), or of a network with one hidden layer (W, b, V, c); weights are [out, in]."""
+    """Logits of a linear map (W, b), or of a network with one hidden layer (W, b, V, c); weights
+    are [out, in].
+    """
     return x @ p[0].T + p[1] if len(p) == 2 else np.maximum(x @ p[0].T + p[1], 0) @ p[2].T + p[3]
 
 
@@ -64,9 +66,19 @@ def local_round(w_t, m_prev, m, x, y, lam, inner, eta_p, kl_weight, train):
         theta, what = m, w
         for _ in range(inner):
             p_theta, p_what = softmax(outputs(theta, x)), softmax(outputs(what, x))
-            of_theta, of_what = slope(theta, x, y, p_what, kl_weight), slope(what, x, y, p_theta, kl_weight)
-            theta = move(theta, (eta_p, of_theta), (eta_p * lam, gap(theta, m_prev)), (eta_p * train.decay, theta))
-            what = move(what, (eta_p, of_what), (eta_p * lam, gap(what, w_t)), (eta_p * train.decay, what))
+            of_theta, of_what = (
+                slope(theta, x, y, p_what, kl_weight),
+                slope(what, x, y, p_theta, kl_weight),
+            )
+            theta = move(
+                theta,
+                (eta_p, of_theta),
+                (eta_p * lam, gap(theta, m_prev)),
+                (eta_p * train.decay, theta),
+            )
+            what = move(
+                what, (eta_p, of_what), (eta_p * lam, gap(what, w_t)), (eta_p * train.decay, what)
+            )
         p_m, p_w = softmax(outputs(m, x)), softmax(outputs(w, x))
         of_m, of_w = slope(m, x, y, p_w, kl_weight), slope(w, x, y, p_m, kl_weight)
         eta, decay = train.rate, train.rate * train.decay
@@ -75,7 +87,9 @@ def local_round(w_t, m_prev, m, x, y, lam, inner, eta_p, kl_weight, train):
     return w, m
 
 
-def in_numpy(federation, w, own, rounds, lam, inner, inner_rate, beta, kl, kl_weight, aux_init, train):
+def in_numpy(
+    federation, w, own, rounds, lam, inner, inner_rate, beta, kl, kl_weight, aux_init, train
+):
     sizes = np.array([len(rows) for rows in federation.train])
     for _ in range(rounds):
         locals_ = []
@@ -86,7 +100,10 @@ def in_numpy(federation, w, own, rounds, lam, inner, inner_rate, beta, kl, kl_we
             weight = kl_weight / 3 if kl == "elementwise" else kl_weight
             w_i, own[i] = local_round(w, m_prev, m, x, y, lam, inner, inner_rate, weight, train)
             locals_.append(w_i)
-        average = [sum(n * p[k] for n, p in zip(sizes / sizes.sum(), locals_, strict=True)) for k in range(len(w))]
+        average = [
+            sum(n * p[k] for n, p in zip(sizes / sizes.sum(), locals_, strict=True))
+            for k in range(len(w))
+        ]
         w = [(1 - beta) * a + beta * b for a, b in zip(w, average, strict=True)]
     return w, own
 
@@ -103,12 +120,22 @@ def in_numpy(federation, w, own, rounds, lam, inner, inner_rate, beta, kl, kl_we
     ids=str,
 )
 def test_three_rounds_equal_an_independent_numpy_run(words):
-    given = {"lam": 6.0, "inner": 3, "inner_rate": 0.03, "beta": 1.5, "kl": "batchmean", "kl_weight": 1.0, "aux_init": "persist"}
+    given = {
+        "lam": 6.0,
+        "inner": 3,
+        "inner_rate": 0.03,
+        "beta": 1.5,
+        "kl": "batchmean",
+        "kl_weight": 1.0,
+        "aux_init": "persist",
+    }
     train = WHOLE._replace(decay=0.01)
     with float64():
         federation, model = tiny(3), shared()
         loop = play(pfml, federation, [model], rounds=3, train=train, options=given | words)
-        w0 = play(pfml, federation, [model], until=0, train=train, options=given | words).position.server.w
+        w0 = play(
+            pfml, federation, [model], until=0, train=train, options=given | words
+        ).position.server.w
         w = [t.numpy() for t in w0.params.values()]
         auxiliary = words.get("auxiliary", "")
         net = companion(model, auxiliary)
@@ -118,23 +145,40 @@ def test_three_rounds_equal_an_independent_numpy_run(words):
         ]
         settings = {k: v for k, v in (given | words).items() if k != "auxiliary"}
         w, own = in_numpy(federation, w, own, rounds=3, train=train, **settings)
-        wanted = {i: torch.cat([torch.as_tensor(a).flatten() for a in p]) for i, p in enumerate(own)}
+        wanted = {
+            i: torch.cat([torch.as_tensor(a).flatten() for a in p]) for i, p in enumerate(own)
+        }
         assert_same(personal(loop), wanted)
         torch.testing.assert_close(
-            flat(loop.position.server.w), torch.cat([torch.as_tensor(a).flatten() for a in w]), rtol=0, atol=1e-9
+            flat(loop.position.server.w),
+            torch.cat([torch.as_tensor(a).flatten() for a in w]),
+            rtol=0,
+            atol=1e-9,
         )
 
 
 @pytest.mark.parametrize(
-    "train", [Train(batch=4), Train(batch=4, momentum=0.9, decay=0.01, rate=0.05)], ids=["plain", "momentum"]
+    "train",
+    [Train(batch=4), Train(batch=4, momentum=0.9, decay=0.01, rate=0.05)],
+    ids=["plain", "momentum"],
 )
-@pytest.mark.parametrize("schedule", [{}, {"sample": 0.6, "trains": "all"}], ids=["everyone", "sampled"])
+@pytest.mark.parametrize(
+    "schedule", [{}, {"sample": 0.6, "trains": "all"}], ids=["everyone", "sampled"]
+)
 def test_without_prox_and_mutual_learning_w_is_fedavg_and_m_is_local(train, schedule):
     with float64():
-        both = play("pfml", rounds=3, train=train, options={"lam": 0.0, "kl_weight": 0.0, "beta": 1.0}, **schedule)
+        both = play(
+            "pfml",
+            rounds=3,
+            train=train,
+            options={"lam": 0.0, "kl_weight": 0.0, "beta": 1.0},
+            **schedule,
+        )
         average = play("fedavg", rounds=3, train=train, **schedule)
         assert_same(personal(both), personal(play("local", rounds=3, train=train, **schedule)))
-        torch.testing.assert_close(flat(both.position.server.w), flat(average.position.server.w), rtol=0, atol=1e-9)
+        torch.testing.assert_close(
+            flat(both.position.server.w), flat(average.position.server.w), rtol=0, atol=1e-9
+        )
 
 
 def test_batchnorm_and_dropout_ride_along_in_the_limit():
@@ -143,21 +187,31 @@ def test_batchnorm_and_dropout_ride_along_in_the_limit():
         both = play("pfml", models=models, options={"lam": 0.0, "kl_weight": 0.0})
         assert_same(personal(both), personal(play("local", models=models)))
         average = play("fedavg", models=models).position.server.w
-        for mine, wanted in zip(both.position.server.w.buffers.values(), average.buffers.values(), strict=True):
+        for mine, wanted in zip(
+            both.position.server.w.buffers.values(), average.buffers.values(), strict=True
+        ):
             torch.testing.assert_close(mine, wanted)
 
 
 @pytest.mark.parametrize("lam", [0.5, 4.0, 20.0])
 def test_fixed_point_on_quadratics(lam):
-    """On |m - c|^2 / 2: theta = t + q^K (m - t) with t = (c + lam m_prev) / (1 + lam) and q = 1 - eta_p (1 + lam), and m rests
-    where m - c + lam (m - theta) = 0."""
+    """On |m - c|^2 / 2: theta = t + q^K (m - t) with t = (c + lam m_prev) / (1 + lam) and q = 1 -
+    eta_p (1 + lam), and m rests where m - c + lam (m - theta) = 0.
+    """
     with float64():
         federation = tiny(1)
         targets = federation.x + 3  # the model is one vector that starts at 0
         net = Model(lambda: build("mean", (6,), 1), "squared", "mean")
         train = Train(batch=100, rate=1 / (1 + lam), steps=80)
         options = {"lam": lam, "inner": 3, "inner_rate": 0.02, "kl_weight": 0.0}
-        loop = play(pfml, federation._replace(y=targets, classes=0), [net], rounds=1, train=train, options=options)
+        loop = play(
+            pfml,
+            federation._replace(y=targets, classes=0),
+            [net],
+            rounds=1,
+            train=train,
+            options=options,
+        )
         c = targets[federation.train[0]].mean(0)
         t = c / (1 + lam)
         s = lam * (1 - (1 - 0.02 * (1 + lam)) ** 3)
@@ -170,35 +224,51 @@ def test_m_stays_nearer_to_its_past_as_lam_grows():
     moved = []
     for lam in (0.0, 5.0, 15.0):
         options = {"lam": lam, "inner_rate": 0.05}
-        before, after = (personal(play("pfml", tiny(2), rounds=1, until=n, train=train, options=options)) for n in (0, 1))
+        before, after = (
+            personal(play("pfml", tiny(2), rounds=1, until=n, train=train, options=options))
+            for n in (0, 1)
+        )
         moved.append(sum(float((after[i] - before[i]).norm()) for i in after))
     assert moved == sorted(moved, reverse=True)
     assert moved[-1] < 0.7 * moved[0]
 
 
 def test_reset_makes_both_models_the_same_for_ever():
-    """One client of five is averaged, so that the server holds its w_i: it is its m_i too, but not where m_i persists."""
+    """One client of five is averaged, so that the server holds its w_i: it is its m_i too, but not
+    where m_i persists.
+    """
 
     def apart(**options):
         loop = play("pfml", rounds=3, sample=1 / 5, trains="all", options=options)
-        return min(float((m - flat(loop.position.server.w)).norm()) for m in personal(loop).values())
+        return min(
+            float((m - flat(loop.position.server.w)).norm()) for m in personal(loop).values()
+        )
 
     with float64():
         assert apart(aux_init="reset") < 1e-12
         assert apart(aux_init="persist") > 1e-2
-        strong = play("pfml", rounds=3, options={"aux_init": "reset", "kl_weight": 5.0})  # equal models teach each other nothing
-        assert_same(personal(strong), personal(play("pfml", rounds=3, options={"aux_init": "reset"})))
+        strong = play(
+            "pfml", rounds=3, options={"aux_init": "reset", "kl_weight": 5.0}
+        )  # equal models teach each other nothing
+        assert_same(
+            personal(strong), personal(play("pfml", rounds=3, options={"aux_init": "reset"}))
+        )
 
 
 def test_mutual_learning_draws_the_models_together():
     def apart(kl_weight):
-        loop = play("pfml", rounds=6, options={"kl_weight": kl_weight}, train=Train(batch=4, rate=0.05))
+        loop = play(
+            "pfml", rounds=6, options={"kl_weight": kl_weight}, train=Train(batch=4, rate=0.05)
+        )
         total = 0.0
         for _, chunk, views in loop.engine.points(loop.everyone, loop.payload(), loop.when()):
             for k, i in enumerate(chunk):
                 x = loop.federation.x[torch.as_tensor(loop.federation.train[i])]
                 with torch.no_grad():
-                    p, q = (loop.engine.models[0].module(pick(views[v], k))(x).softmax(-1) for v in ("personal", "global"))
+                    p, q = (
+                        loop.engine.models[0].module(pick(views[v], k))(x).softmax(-1)
+                        for v in ("personal", "global")
+                    )
                 total += float((p - q).abs().mean())
         return total
 
@@ -217,9 +287,13 @@ def test_beta_extrapolates_the_mean():
 def test_another_network_on_the_client_runs_and_learns():
     models = [shared("mlr")]
     options = {"auxiliary": "dnn:hidden=8"}
-    losses = [play("pfml", models=models, rounds=12, until=n, options=options).evaluate() for n in (0, 12)]
+    losses = [
+        play("pfml", models=models, rounds=12, until=n, options=options).evaluate() for n in (0, 12)
+    ]
     for view in ("personal", "global"):
-        assert np.mean(losses[1][view, "train", "loss"]) < 0.7 * np.mean(losses[0][view, "train", "loss"])
+        assert np.mean(losses[1][view, "train", "loss"]) < 0.7 * np.mean(
+            losses[0][view, "train", "loss"]
+        )
     loop = play("pfml", models=models, options=options)
     assert {len(w) for w in personal(loop).values()} == {6 * 8 + 8 + 8 * 3 + 3}
     assert len(flat(loop.position.server.w)) == 6 * 3 + 3
@@ -270,7 +344,9 @@ def test_a_model_without_input_shape_or_classes_has_no_other_network():
 
 
 def test_rates_are_refused_from_where_the_proximal_steps_diverge():
-    """With inner = 1 the outer step takes back rate lam inner_rate lam of the distance: more than twice it diverges."""
+    """With inner = 1 the outer step takes back rate lam inner_rate lam of the distance: more than
+    twice it diverges.
+    """
     pfml(shared(), Train(rate=0.1), lam=19.9, inner=1, inner_rate=0.05)
     with pytest.raises(BadInput, match="diverge"):
         pfml(shared(), Train(rate=0.1), lam=20.1, inner=1, inner_rate=0.05)

@@ -1,4 +1,6 @@
-"""Laws of Self-FL: what the server and the clients do with uncertainty, and the paper's synthetic experiment."""
+"""Laws of Self-FL: what the server and the clients do with uncertainty, and the paper's synthetic
+experiment.
+"""
 
 import importlib.util
 from pathlib import Path
@@ -59,10 +61,18 @@ def spread(points):
 def test_without_its_three_components_it_is_fedavg(weighting, schedule):
     with float64():
         train = TRAIN._replace(weighting=weighting)
-        ours = play("selffl", options={**OFF, "l_base": 3, "smooth": False}, rounds=5, train=train, **schedule)
+        ours = play(
+            "selffl",
+            options={**OFF, "l_base": 3, "smooth": False},
+            rounds=5,
+            train=train,
+            **schedule,
+        )
         base = play("fedavg", rounds=5, train=train._replace(steps=3), **schedule)
         for name, wanted in base.position.server.w.params.items():
-            torch.testing.assert_close(ours.position.server.theta.params[name], wanted, rtol=0, atol=1e-12)
+            torch.testing.assert_close(
+                ours.position.server.theta.params[name], wanted, rtol=0, atol=1e-12
+            )
         assert _steps(ours) == _steps(base)
 
 
@@ -71,7 +81,10 @@ def test_each_component_alone_changes_the_model(on):
     with float64():
         ours = play("selffl", options={**OFF, on: True, "l_base": 3}, rounds=5)
         base = play("fedavg", rounds=5, train=TRAIN._replace(steps=3))
-        apart = [(ours.position.server.theta.params[k] - w).abs().max() for k, w in base.position.server.w.params.items()]
+        apart = [
+            (ours.position.server.theta.params[k] - w).abs().max()
+            for k, w in base.position.server.w.params.items()
+        ]
         assert max(apart) > 1e-4
 
 
@@ -79,7 +92,9 @@ def test_extra_traffic_is_twelve_bytes_a_client():
     costs = {}
     for name in ("fedavg", "selffl"):
         table = play(name, rounds=1).table.whole().to_pylist()
-        costs[name] = sum(row["value"] for row in table if row["metric"] in ("bytes_down", "bytes_up"))
+        costs[name] = sum(
+            row["value"] for row in table if row["metric"] in ("bytes_down", "bytes_up")
+        )
     assert costs["selffl"] - costs["fedavg"] == 12 * 5
 
 
@@ -91,9 +106,15 @@ def test_base_steps_of_zero_are_those_of_the_training_table():
 def test_warm_start_is_fedavg_and_leaves_no_history():
     with float64():
         loop = play("selffl", options={"warm": 3, "l_base": 4}, rounds=2, until=3)
-        base = play(lambda m, train: (Stage("warm", fedavg(m, train)),), rounds=3, train=TRAIN._replace(steps=4))
+        base = play(
+            lambda m, train: (Stage("warm", fedavg(m, train)),),
+            rounds=3,
+            train=TRAIN._replace(steps=4),
+        )
         for name, wanted in base.position.server.w.params.items():
-            torch.testing.assert_close(loop.position.server.w.params[name], wanted, rtol=0, atol=1e-12)
+            torch.testing.assert_close(
+                loop.position.server.w.params[name], wanted, rtol=0, atol=1e-12
+            )
         assert [s.name for s in loop.program] == ["warm", "train"]
         loop.go(until=4)
         states = loop.engine.states[0].everything()[1]
@@ -111,9 +132,18 @@ def test_variances_are_those_of_the_models_that_travelled():
         assert rounds[0].upload.var.tolist() == [-1.0] * 5  # one model has no variance
         for count in (2, 3, 4):
             for i in range(5):
-                models = stack([Point({k: a[i] for k, a in r.upload.theta.params.items()}) for r in rounds[:count]])
-                assert float(rounds[count - 1].upload.var[i]) == pytest.approx(spread(models), rel=1e-9)
-        assert float(loop.position.server.s0sq) == pytest.approx(5 * spread(rounds[-1].upload.theta), rel=1e-9)
+                models = stack(
+                    [
+                        Point({k: a[i] for k, a in r.upload.theta.params.items()})
+                        for r in rounds[:count]
+                    ]
+                )
+                assert float(rounds[count - 1].upload.var[i]) == pytest.approx(
+                    spread(models), rel=1e-9
+                )
+        assert float(loop.position.server.s0sq) == pytest.approx(
+            5 * spread(rounds[-1].upload.theta), rel=1e-9
+        )
 
 
 def test_buffers_enter_no_variance():
@@ -128,13 +158,17 @@ def test_buffers_enter_no_variance():
         state, sent = fresh(point), Payload(point, torch.tensor(-1.0), torch.tensor(0.0))
         for model_ in (point, second):
             carry = trip.start(trip.prepare(state, sent, torch.tensor(10)), sent)
-            state, upload = trip.finish(carry._replace(way=carry.way._replace(w=model_)), state, sent)
+            state, upload = trip.finish(
+                carry._replace(way=carry.way._replace(w=model_)), state, sent
+            )
         uploads.append(upload)
     assert uploads[0].var == uploads[1].var == pytest.approx(0.25 * model.size)
     server = method.init(np.random.default_rng(0), _facts(2, [model]))
     for upload in uploads:  # s0^2 between two clients whose parameters agree
         pair = stack([uploads[0], upload])
-        after = trip.receive(server, Replies(torch.tensor([0, 1]), pair, torch.tensor([10.0, 10.0])), None)
+        after = trip.receive(
+            server, Replies(torch.tensor([0, 1]), pair, torch.tensor([10.0, 10.0])), None
+        )
         assert after.s0sq == 0
 
 
@@ -156,7 +190,9 @@ def _choice(var=1.0, t=5, s0sq=1.0, others=10.0, rows=10, train=TRAIN, **options
     return selffl(model, train, **options).round[0].prepare(state, sent, torch.tensor(rows)).choice
 
 
-@pytest.mark.parametrize("state", [{"t": 0}, {"t": 1}, {"s0sq": -1.0}, {"others": 0.0}, {"var": float("nan")}])
+@pytest.mark.parametrize(
+    "state", [{"t": 0}, {"t": 1}, {"s0sq": -1.0}, {"others": 0.0}, {"var": float("nan")}]
+)
 def test_without_history_a_client_takes_a_plain_step(state):
     choice = _choice(**state)
     assert (int(choice.guard), int(choice.steps), float(choice.pull)) == (HISTORY, 20, 0.0)
@@ -189,9 +225,14 @@ def test_steps_solve_the_papers_equation():
 
 
 def test_units_scale_the_step_size():
-    h = {units: float(_choice(var=1.0, rows=20, units=units).h) for units in ("plain", "per_sample", "per_batch")}
+    h = {
+        units: float(_choice(var=1.0, rows=20, units=units).h)
+        for units in ("plain", "per_sample", "per_batch")
+    }
     assert h == pytest.approx({"plain": 0.1, "per_sample": 0.1 / 20, "per_batch": 0.1 * 4 / 20})
-    assert float(_choice(var=1.0, rows=3, units="per_batch").h) == pytest.approx(0.1)  # a batch has no more rows than the client
+    assert float(_choice(var=1.0, rows=3, units="per_batch").h) == pytest.approx(
+        0.1
+    )  # a batch has no more rows than the client
 
 
 def test_fraction_rule_goes_the_share_of_the_way():
@@ -320,9 +361,15 @@ def test_summed_spread_over_active_clients_is_nearly_the_bayes_weight():
 def test_sums_may_run_over_all_clients_ever_seen():
     model, trip, server = _server(rate=0.5, smooth=False, others="seen")
     after = trip.receive(server, _replies(model, [0, 1], [1.0, 2.0]), None)
-    assert float(after.others[0]) == pytest.approx(1 / (float(after.s0sq) + 2), rel=1e-5)  # clients 2 and 3 are unknown
-    assert float(after.others[3]) == pytest.approx(sum(1 / (float(after.s0sq) + v) for v in (1, 2)), rel=1e-5)
-    after = trip.receive(after, _replies(model, [2, 3], [3.0, -1.0]), None)  # 0 and 1 are not active now; the median is 2
+    assert float(after.others[0]) == pytest.approx(
+        1 / (float(after.s0sq) + 2), rel=1e-5
+    )  # clients 2 and 3 are unknown
+    assert float(after.others[3]) == pytest.approx(
+        sum(1 / (float(after.s0sq) + v) for v in (1, 2)), rel=1e-5
+    )
+    after = trip.receive(
+        after, _replies(model, [2, 3], [3.0, -1.0]), None
+    )  # 0 and 1 are not active now; the median is 2
     s0sq = float(after.s0sq)
     assert float(after.others[0]) == pytest.approx(sum(1 / (s0sq + v) for v in (2, 3, 2)), rel=1e-5)
     assert float(after.others[3]) == pytest.approx(sum(1 / (s0sq + v) for v in (1, 2, 3)), rel=1e-5)
@@ -333,12 +380,18 @@ def test_smoothing_moves_by_the_activity_rate():
     replies = _replies(model, [0, 2], [1.0, 2.0])
     estimate = _server(rate=0.25, smooth=False)[1].receive(server, replies, None).theta
     after = trip.receive(server, replies, None)
-    _same(after.theta, {k: 0.75 * a + 0.25 * estimate.params[k] for k, a in server.theta.params.items()})
+    _same(
+        after.theta,
+        {k: 0.75 * a + 0.25 * estimate.params[k] for k, a in server.theta.params.items()},
+    )
 
 
 def test_cluster_version_aggregates_the_newest_model_of_everybody_seen():
     model, trip, server = _server(rate=0.5, cluster=True)
-    first, second = _replies(model, [0, 1], [1.0, 2.0]), _replies(model, [1, 3], [5.0, 3.0], seeds=[8, 9])
+    first, second = (
+        _replies(model, [0, 1], [1.0, 2.0]),
+        _replies(model, [1, 3], [5.0, 3.0], seeds=[8, 9]),
+    )
     after = trip.receive(trip.receive(server, first, None), second, None)
     kept = stack([model.start(10), model.start(18), model.start(19)])  # client 2 was never active
     s0sq = 3 * spread(kept)
@@ -371,13 +424,23 @@ def test_augmented_version_measures_converged_models_and_averages_the_others():
         options = {"augmented": True, "converge_steps": 30, "l_base": 3}
         loop, rounds = uploads_of(3, options)
         plain, plain_rounds = uploads_of(3, {"l_base": 3})
-        for k, a in rounds[0].upload.theta.params.items():  # theta_m is what its l steps reach, as in Algorithm 1
-            torch.testing.assert_close(a, plain_rounds[0].upload.theta.params[k], rtol=0, atol=1e-12)
+        for k, a in rounds[
+            0
+        ].upload.theta.params.items():  # theta_m is what its l steps reach, as in Algorithm 1
+            torch.testing.assert_close(
+                a, plain_rounds[0].upload.theta.params[k], rtol=0, atol=1e-12
+            )
         for i in range(5):
-            optima = stack([Point({k: a[i] for k, a in r.upload.optimum.params.items()}) for r in rounds])
+            optima = stack(
+                [Point({k: a[i] for k, a in r.upload.optimum.params.items()}) for r in rounds]
+            )
             assert float(rounds[-1].upload.var[i]) == pytest.approx(spread(optima), rel=1e-9)
-        assert float(loop.position.server.s0sq) == pytest.approx(5 * spread(rounds[-1].upload.optimum), rel=1e-9)
-        assert spread(rounds[-1].upload.optimum) != pytest.approx(spread(rounds[-1].upload.theta), rel=1e-3)
+        assert float(loop.position.server.s0sq) == pytest.approx(
+            5 * spread(rounds[-1].upload.optimum), rel=1e-9
+        )
+        assert spread(rounds[-1].upload.optimum) != pytest.approx(
+            spread(rounds[-1].upload.theta), rel=1e-3
+        )
         own = personal(loop)
         for i in range(5):
             wanted = torch.cat([a[i].flatten() for a in rounds[-1].upload.theta.params.values()])
@@ -399,7 +462,9 @@ def test_notes_tell_how_clients_worked():
     loop = play("selffl", options={"l_max": 6, "l_base": 3}, rounds=4)
     rows = loop.table.whole().to_pylist()
     note = {
-        (row["metric"], row["round"], row["client"]): row["value"] for row in rows if row["view"] == "" and row["client"] >= 0
+        (row["metric"], row["round"], row["client"]): row["value"]
+        for row in rows
+        if row["view"] == "" and row["client"] >= 0
     }
     assert {k[0] for k in note} >= {"sigma2", "steps_taken", "raw_steps", "r", "capped", "guard"}
     for t, total in enumerate(_steps(loop), 1):
@@ -449,7 +514,9 @@ def test_engine_reaches_the_optimum_of_far_clients(fl_weight, rounds):
         got = gaussian.engine(data, rounds, fl_weight=fl_weight, known_spread=1.0)
         aim = law.fl_optimum(world.z, 1.0, world.s2, fl_weight)[0]
         assert np.abs(got - aim).max() < 5e-3
-        assert np.abs(law.fl_optimum(world.z, 1.0, world.s2)[0] - world.z[0]).max() > 0.05  # far from the local optimum
+        assert (
+            np.abs(law.fl_optimum(world.z, 1.0, world.s2)[0] - world.z[0]).max() > 0.05
+        )  # far from the local optimum
 
 
 def test_one_round_of_rounded_steps_misses_by_what_the_formula_says():
@@ -462,7 +529,9 @@ def test_one_round_of_rounded_steps_misses_by_what_the_formula_says():
         h = gaussian.RATE / world.s2[0]
         rest = law.without(law.weights(1.0, world.s2[0]))
         steps = np.rint(law.steps(law.share(world.s2[0], rest), h))
-        np.testing.assert_allclose(np.abs(got - world.z[0]), (1 - h) ** steps * np.abs(world.z[0]), atol=1e-12)
+        np.testing.assert_allclose(
+            np.abs(got - world.z[0]), (1 - h) ** steps * np.abs(world.z[0]), atol=1e-12
+        )
 
 
 def test_known_variances_need_no_history():

@@ -1,4 +1,6 @@
-"""Laws of User-Centric FL: the weights W of equation (6), the streams, and what is mixed and broadcast."""
+"""Laws of User-Centric FL: the weights W of equation (6), the streams, and what is mixed and
+broadcast.
+"""
 
 import math
 
@@ -32,7 +34,9 @@ def rows(n, seed=0, turn=0, features=6):
     rng = np.random.default_rng(seed)
     centres = np.random.default_rng(7).normal(size=(3, features)) * 2
     labels = rng.integers(0, 3, n)
-    x = torch.as_tensor(centres[labels] + rng.normal(size=(n, features)), dtype=torch.get_default_dtype())
+    x = torch.as_tensor(
+        centres[labels] + rng.normal(size=(n, features)), dtype=torch.get_default_dtype()
+    )
     return x, torch.as_tensor((labels + turn) % 3)
 
 
@@ -44,12 +48,22 @@ def repeated(times=(1, 2, 3)):
 
 def opposed(n=120, clients=6):
     """Two groups whose labels are turned against each other."""
-    return given([rows(n, i, i % 2) for i in range(clients)], groups=[i % 2 for i in range(clients)])
+    return given(
+        [rows(n, i, i % 2) for i in range(clients)], groups=[i % 2 for i in range(clients)]
+    )
 
 
 def similar(federation, seed=0, model=None, settings=STACKED, **options):
     """The server after the similarity round."""
-    loop = play("ucfl", federation, [model] if model else None, until=1, seed=seed, settings=settings, options=options)
+    loop = play(
+        "ucfl",
+        federation,
+        [model] if model else None,
+        until=1,
+        seed=seed,
+        settings=settings,
+        options=options,
+    )
     return loop.position.server
 
 
@@ -72,8 +86,13 @@ def test_identical_distributions_weigh_a_peer_by_the_number_of_batches(batches):
     factors = []
     for seed in range(3):
         rng = np.random.default_rng(seed)
-        clients = [(torch.as_tensor(rng.normal(size=(300, 60))), torch.as_tensor(rng.integers(0, 10, 300))) for _ in range(6)]
-        weights = similar(given([(x.float(), y) for x, y in clients], classes=10), seed, model, batches=batches).weights
+        clients = [
+            (torch.as_tensor(rng.normal(size=(300, 60))), torch.as_tensor(rng.integers(0, 10, 300)))
+            for _ in range(6)
+        ]
+        weights = similar(
+            given([(x.float(), y) for x, y in clients], classes=10), seed, model, batches=batches
+        ).weights
         peers = weights / weights.diagonal()[:, None]
         factors.append(peers[~torch.eye(6, dtype=torch.bool)])
     found, wanted = float(torch.cat(factors).mean()), math.exp(-1 / (batches - 1))
@@ -97,21 +116,36 @@ def test_weights_are_those_of_the_full_gradients(settings):
         n, sigma = torch.as_tensor(federation.sizes, dtype=torch.float64), server.sigma
         for i, g in enumerate(slopes):
             row = torch.stack(
-                [n[j] * torch.exp(-(g - h).square().sum() / (2 * sigma[i] * sigma[j])) for j, h in enumerate(slopes)]
+                [
+                    n[j] * torch.exp(-(g - h).square().sum() / (2 * sigma[i] * sigma[j]))
+                    for j, h in enumerate(slopes)
+                ]
             )
             torch.testing.assert_close(server.weights[i], row / row.sum(), rtol=1e-9, atol=1e-12)
 
 
 def test_sigma_is_the_spread_of_gradients_on_subsets():
-    """Where a batch is one row, sigma^2 is a mean of squared distances between a row's gradient and the mean gradient."""
+    """Where a batch is one row, sigma^2 is a mean of squared distances between a row's gradient and
+    the mean gradient.
+    """
     with float64():
-        x = torch.eye(6)[:2].repeat_interleave(4, 0)  # eight rows of two kinds, so that every distance is the same
+        x = torch.eye(6)[:2].repeat_interleave(
+            4, 0
+        )  # eight rows of two kinds, so that every distance is the same
         model = Model(lambda: nn.Linear(6, 1, bias=False), task="squared")
-        loop = play("ucfl", given([(x, torch.zeros(8))], classes=0), [model], until=0, options={"batches": 8.0})
+        loop = play(
+            "ucfl",
+            given([(x, torch.zeros(8))], classes=0),
+            [model],
+            until=0,
+            options={"batches": 8.0},
+        )
         w = loop.payload()(0).params["weight"][0]
         loop.go(until=1)
         apart = (x[0] * w[0] - x[-1] * w[1]) / 2
-        torch.testing.assert_close(loop.position.server.sigma, apart.norm()[None], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            loop.position.server.sigma, apart.norm()[None], rtol=1e-9, atol=1e-12
+        )
 
 
 def test_weights_do_not_depend_on_units():
@@ -130,11 +164,15 @@ def test_a_sigma_of_zero_counts_as_the_smallest_other_one():
     found = collaboration(g, torch.tensor([0.0, 0.5, 2.0]), n)
     assert torch.equal(found, collaboration(g, torch.tensor([0.5, 0.5, 2.0]), n))
     nobody = collaboration(torch.stack([g[0], g[0], g[1]]), torch.zeros(3), n)
-    torch.testing.assert_close(nobody, torch.tensor([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], dtype=torch.float64))
+    torch.testing.assert_close(
+        nobody, torch.tensor([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], dtype=torch.float64)
+    )
 
 
 def test_opposed_groups_are_found():
-    """Labels turned against each other: W keeps to the group, and so do two streams and those of the silhouette."""
+    """Labels turned against each other: W keeps to the group, and so do two streams and those of
+    the silhouette.
+    """
     federation = opposed()
     group = torch.as_tensor(federation.groups)
     same = group[:, None] == group
@@ -185,7 +223,9 @@ def test_without_answers_before_training_it_is_fedavg():
 def test_who_did_not_answer_keeps_fedavgs_row_and_is_in_no_other():
     loop = play("ucfl", until=0)
     before, compare = loop.position.server, loop.program[0].method.round[0].receive
-    g = stack([Vector({k: torch.randn(s) for k, s in tiny_model().shapes.items()}) for _ in range(3)])
+    g = stack(
+        [Vector({k: torch.randn(s) for k, s in tiny_model().shapes.items()}) for _ in range(3)]
+    )
     ids = torch.tensor([0, 2, 3])
     replies = Replies(ids, Upload(g, torch.ones(3)), before.sizes[ids])
     after = compare(before, replies, np.random.default_rng(0))
@@ -219,7 +259,9 @@ def test_every_client_gets_the_mixture_of_its_row():
     after, sent = mixed(hand_made([0, 1, 2, 3], mix), [0, 1, 2, 3])
     for name, a in after.models.params.items():
         for i in range(4):
-            torch.testing.assert_close(a[i], sum(mix[i, j] * sent.params[name][j] for j in range(4)))
+            torch.testing.assert_close(
+                a[i], sum(mix[i, j] * sent.params[name][j] for j in range(4))
+            )
 
 
 def test_absent_clients_keep_their_model_and_rows_are_shared_among_the_others():
@@ -231,7 +273,9 @@ def test_absent_clients_keep_their_model_and_rows_are_shared_among_the_others():
         assert torch.equal(a[2], server.models.params[name][2])
         for i in (1, 3):
             total = mix[i, 1] + mix[i, 3]
-            torch.testing.assert_close(a[i], (mix[i, 1] * sent.params[name][0] + mix[i, 3] * sent.params[name][1]) / total)
+            torch.testing.assert_close(
+                a[i], (mix[i, 1] * sent.params[name][0] + mix[i, 3] * sent.params[name][1]) / total
+            )
 
 
 def test_a_stream_lives_while_a_member_is_there():
@@ -250,7 +294,11 @@ def test_a_stream_is_broadcast_once(streams, distinct):
     def cost(metric, done):
         return values(table, metric, "", "", done)[1].item()
 
-    assert [cost("bytes_broadcast", done) for done in (1, 2, 3)] == [size, distinct * size, distinct * size]
+    assert [cost("bytes_broadcast", done) for done in (1, 2, 3)] == [
+        size,
+        distinct * size,
+        distinct * size,
+    ]
     assert [cost("bytes_down", done) for done in (1, 2)] == [6 * size, 6 * size]
     assert [cost("bytes_up", done) for done in (1, 2)] == [6 * (size + 4), 6 * size]
 
@@ -262,7 +310,9 @@ def test_a_newcomer_has_the_mean_model_and_changes_nobody_elses():
     wider = method.admit(server)
     rng = np.random.default_rng(0)
     for name, a in method.round[0].send(wider, 3, rng).params.items():
-        torch.testing.assert_close(a, (2 * server.models.params[name][0] + server.models.params[name][1]) / 3)
+        torch.testing.assert_close(
+            a, (2 * server.models.params[name][0] + server.models.params[name][1]) / 3
+        )
     torch.testing.assert_close(wider.mix.sum(1), torch.ones(3))
     torch.testing.assert_close(wider.weights.sum(1), torch.ones(4))
     after, sent = mixed(wider, [0, 1, 2, 3])
@@ -272,10 +322,16 @@ def test_a_newcomer_has_the_mean_model_and_changes_nobody_elses():
 
 
 def test_gradients_of_a_network_with_batchnorm_are_sums_over_rows():
-    """Running statistics, not those of a batch: the same rows in other batches give the same gradient."""
+    """Running statistics, not those of a batch: the same rows in other batches give the same
+    gradient.
+    """
     with float64():
-        server = similar(repeated((1, 30)), model=tiny_model(norm=True))  # 12 rows in one batch, 360 in two
-        torch.testing.assert_close(server.weights, (torch.tensor([1.0, 30]) / 31).repeat(2, 1), rtol=1e-9, atol=1e-9)
+        server = similar(
+            repeated((1, 30)), model=tiny_model(norm=True)
+        )  # 12 rows in one batch, 360 in two
+        torch.testing.assert_close(
+            server.weights, (torch.tensor([1.0, 30]) / 31).repeat(2, 1), rtol=1e-9, atol=1e-9
+        )
 
 
 def test_impossible_options_are_refused():

@@ -39,11 +39,15 @@ def test_global_optimum_solves_the_normal_equations():
 def test_paper_optimum_is_the_posterior_of_a_client_that_takes_itself_for_the_parent():
     for m in range(M):
         v = np.where(np.arange(M) == m, S2, S0SQ + S2)
-        np.testing.assert_allclose(law.fl_optimum(Z, S0SQ, S2)[m], (Z / v).sum() / (1 / v).sum(), rtol=1e-13)
+        np.testing.assert_allclose(
+            law.fl_optimum(Z, S0SQ, S2)[m], (Z / v).sum() / (1 / v).sum(), rtol=1e-13
+        )
 
 
 def test_exact_optimum_is_the_posterior_mean_of_the_whole_hierarchy():
-    """Unknowns theta_0, theta_1..M with their joint precision matrix, solved as one linear system."""
+    """Unknowns theta_0, theta_1..M with their joint precision matrix, solved as one linear
+    system.
+    """
     matrix = np.zeros((M + 1, M + 1))
     matrix[0, 0] = M / S0SQ
     matrix[0, 1:] = matrix[1:, 0] = -1 / S0SQ
@@ -76,7 +80,9 @@ def test_rounding_the_steps_costs_what_the_formula_says():
 
 def test_start_value_seen_from_the_global_optimum():
     w, g = law.weights(S0SQ, S2), law.global_optimum(Z, S0SQ, S2)
-    np.testing.assert_allclose(law.start(Z, S0SQ, S2), g - w / law.without(w) * (Z - g), rtol=1e-12)  # (9)
+    np.testing.assert_allclose(
+        law.start(Z, S0SQ, S2), g - w / law.without(w) * (Z - g), rtol=1e-12
+    )  # (9)
 
 
 def test_gain_is_the_ratio_of_the_variances():
@@ -94,7 +100,9 @@ def test_no_spread_weighs_by_precision_and_endless_spread_weighs_all_alike():
 @both
 def test_limits_of_the_optima(fl_weight):
     rest = law.without(law.weights(1e9, S2))
-    np.testing.assert_allclose(law.fl_optimum(Z, 1e9, S2, fl_weight), Z, atol=1e-7)  # s0 -> inf: alone
+    np.testing.assert_allclose(
+        law.fl_optimum(Z, 1e9, S2, fl_weight), Z, atol=1e-7
+    )  # s0 -> inf: alone
     np.testing.assert_allclose(law.gain(S2, law.trust(1e9, rest, fl_weight)), 1, atol=1e-7)
     np.testing.assert_allclose(law.global_optimum(Z, 1e9, S2), Z.mean(), atol=1e-7)
     together = (Z / S2).sum() / (1 / S2).sum()  # s0 = 0: one model, weighed by precision
@@ -113,16 +121,24 @@ def test_steps_grow_with_the_variance_towards_their_limit():
 
 @pytest.mark.parametrize(
     ("s0sq", "largest", "wanted"),
-    [(0.001, 20, (0.0664, 0.0284, 0.0272)), (1.0, 200, (0.0293, 0.0375, 0.0293)), (0.01, 20, (0.0664, 0.0738, 0.0517))],
+    [
+        (0.001, 20, (0.0664, 0.0284, 0.0272)),
+        (1.0, 200, (0.0293, 0.0375, 0.0293)),
+        (0.01, 20, (0.0664, 0.0738, 0.0517)),
+    ],
 )
 def test_errors_of_local_paper_and_exact_estimates(s0sq, largest, wanted):
-    """The paper's estimate is worse than local training when clients differ; the Bayes estimate never is."""
+    """The paper's estimate is worse than local training when clients differ; the Bayes estimate
+    never is.
+    """
     rng = np.random.default_rng(1)
     s2 = 0.1 / rng.integers(10, largest, (4000, 20), endpoint=True)
     truth = rng.normal(1.6, np.sqrt(s0sq), s2.shape)
     z = rng.normal(truth, np.sqrt(s2))
     estimates = (z, law.fl_optimum(z, s0sq, s2), law.fl_optimum(z, s0sq, s2, "exact"))
-    np.testing.assert_allclose([np.abs(e - truth).mean() for e in estimates], wanted, rtol=0, atol=7e-4)
+    np.testing.assert_allclose(
+        [np.abs(e - truth).mean() for e in estimates], wanted, rtol=0, atol=7e-4
+    )
 
 
 def test_iterated_rule_settles_near_the_optimum():
@@ -145,10 +161,19 @@ def test_spread_is_the_variance_summed_over_coordinates():
 
 
 @settings(max_examples=60, deadline=None)
-@given(arrays(np.float64, st.tuples(st.integers(1, 12), st.integers(1, 4)), elements=st.floats(-100, 100)))
+@given(
+    arrays(
+        np.float64, st.tuples(st.integers(1, 12), st.integers(1, 4)), elements=st.floats(-100, 100)
+    )
+)
 def test_online_variance_is_the_population_variance(x):
-    mean, var = Vector({"x": torch.zeros(x.shape[1], dtype=torch.float64)}), torch.tensor(0.0, dtype=torch.float64)
+    mean, var = (
+        Vector({"x": torch.zeros(x.shape[1], dtype=torch.float64)}),
+        torch.tensor(0.0, dtype=torch.float64),
+    )
     for t, row in enumerate(x, 1):
-        mean, var = law.online(torch.tensor(float(t), dtype=torch.float64), mean, var, Vector({"x": torch.tensor(row)}))
+        mean, var = law.online(
+            torch.tensor(float(t), dtype=torch.float64), mean, var, Vector({"x": torch.tensor(row)})
+        )
     np.testing.assert_allclose(mean.params["x"].numpy(), x.mean(0), atol=1e-10)
     np.testing.assert_allclose(float(var), x.var(0).sum(), rtol=1e-9, atol=1e-8)

@@ -1,4 +1,6 @@
-"""Laws of the networks: counts, layers, stacked gradients, the LSTM cell, initial values, refusals."""
+"""Laws of the networks: counts, layers, stacked gradients, the LSTM cell, initial values,
+refusals.
+"""
 
 import pytest
 import torch
@@ -94,7 +96,9 @@ def test_stacked_gradients_equal_each_clients_own(case):
     nets = [seeded(seed, name, shape, classes, **chosen).double().eval() for seed in range(3)]
     parameters, buffers = stack_module_state(nets)
     x = inputs(nets[0], shape, 3, 4)
-    target = torch.randn(3, 4, outputs, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    target = torch.randn(
+        3, 4, outputs, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
+    )
 
     def loss(parameters, buffers, x, target):
         return (functional_call(nets[0], (parameters, buffers), (x,)) - target).square().mean()
@@ -168,7 +172,13 @@ def test_lenet5_convolutions_start_he_uniform_and_the_rest_at_the_default():
         assert torch.equal(he.get_parameter(key), default.get_parameter(key))
 
 
-SHORT = {nn.Conv2d: "conv", nn.ReLU: "relu", nn.MaxPool2d: "max", nn.AvgPool2d: "avg", nn.Flatten: "flat"}
+SHORT = {
+    nn.Conv2d: "conv",
+    nn.ReLU: "relu",
+    nn.MaxPool2d: "max",
+    nn.AvgPool2d: "avg",
+    nn.Flatten: "flat",
+}
 SHORT |= {nn.Linear: "dense", nn.Dropout: "drop", nn.BatchNorm2d: "bn"}
 DENSE3 = "flat dense relu dense relu dense"
 
@@ -186,19 +196,27 @@ DENSE3 = "flat dense relu dense relu dense"
         ("smallcnn", "conv relu max conv relu max flat dense"),
         (
             "kt-alexnet",
-            "conv relu max conv relu max conv relu conv relu conv relu max flat drop dense relu drop dense relu dense",
+            "conv relu max conv relu max conv relu conv relu conv relu max flat drop dense relu "
+            "drop dense relu dense",
         ),
     ],
 )
 def test_layers_stand_in_the_published_order(name, layers):
     with torch.device("meta"):
         net = build(name, (3, 32, 32), 10)
-    assert [SHORT[type(m)] for m in net.modules() if not isinstance(m, nn.Sequential)] == layers.split()
+    assert [
+        SHORT[type(m)] for m in net.modules() if not isinstance(m, nn.Sequential)
+    ] == layers.split()
 
 
 def test_shuffle_units_follow_the_published_order():
     net = build("kt-shufflenet", (3, 8, 8), 10, width=0.1)
-    parts = {"stem": net.stem, "left": net.stage1[0].left, "right": net.stage1[0].right, "last": net.last}
+    parts = {
+        "stem": net.stem,
+        "left": net.stage1[0].left,
+        "right": net.stage1[0].right,
+        "last": net.last,
+    }
     parts["later"] = net.stage1[1].right
     found = {key: " ".join(SHORT[type(m)] for m in part) for key, part in parts.items()}
     branch = "conv bn relu conv bn conv bn relu"
@@ -235,7 +253,11 @@ def test_biases_of_the_deep_nets_are_as_published():
     )
     assert all(m.bias is None for m in resnet.modules() if isinstance(m, nn.Conv2d))
     assert all(m.bias is not None for m in shuffle.modules() if isinstance(m, nn.Conv2d))
-    dropouts = [m.p for m in build("kt-alexnet", (3, 28, 28), 10, width=0.02).modules() if isinstance(m, nn.Dropout)]
+    dropouts = [
+        m.p
+        for m in build("kt-alexnet", (3, 28, 28), 10, width=0.02).modules()
+        if isinstance(m, nn.Dropout)
+    ]
     assert dropouts == [0.5, 0.5]
 
 
@@ -249,7 +271,9 @@ def test_shuffle_unit_passes_its_first_half_to_the_even_channels():
 
 def test_residual_block_adds_a_shortcut_that_is_plain_where_shapes_agree():
     net = build("kt-resnet18", (3, 8, 8), 10, width=0.1)
-    blocks = [block for stage in (net.stage1, net.stage2, net.stage3, net.stage4) for block in stage]
+    blocks = [
+        block for stage in (net.stage1, net.stage2, net.stage3, net.stage4) for block in stage
+    ]
     plain = [isinstance(block.shortcut, nn.Identity) for block in blocks]
     assert plain == [True, True, False, True, False, True, False, True]
     block = blocks[0].eval()
@@ -315,13 +339,15 @@ def test_options_are_read_from_the_signature():
             "cifarnet",
             (64,),
             {},
-            "net 'cifarnet' takes images [channels, height, width], but the input is 64: use dnn or mlr",
+            "net 'cifarnet' takes images [channels, height, width], but the input is 64: use dnn "
+            "or mlr",
         ),
         (
             "cifarnet",
             (1, 8, 8),
             {},
-            "net 'cifarnet' takes images of at least 16x16, but the input is 1x8x8: use smallcnn, dnn or mlr",
+            "net 'cifarnet' takes images of at least 16x16, but the input is 1x8x8: use smallcnn, "
+            "dnn or mlr",
         ),
         (
             "smallcnn",
@@ -333,7 +359,8 @@ def test_options_are_read_from_the_signature():
             "lstm",
             (25,),
             {},
-            "net 'lstm' takes [steps, features], but the input is 25: give its table of word vectors, or use dnn or mlr",
+            "net 'lstm' takes [steps, features], but the input is 25: give its table of word "
+            "vectors, or use dnn or mlr",
         ),
         (
             "lstm",
@@ -345,7 +372,8 @@ def test_options_are_read_from_the_signature():
             "lstm",
             (25, 6),
             {"table": TABLE},
-            "net 'lstm' takes token indices [steps] for its table, but the input is 25x6: use dnn or mlr",
+            "net 'lstm' takes token indices [steps] for its table, but the input is 25x6: use dnn "
+            "or mlr",
         ),
         (
             "lstm",
@@ -357,7 +385,8 @@ def test_options_are_read_from_the_signature():
             "mlr",
             (),
             {},
-            "input empty and classes = 10 for net 'mlr': every side and the number of classes must be at least 1",
+            "input empty and classes = 10 for net 'mlr': every side and the number of classes "
+            "must be at least 1",
         ),
     ],
 )

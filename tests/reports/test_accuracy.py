@@ -20,4 +20,6 @@ def test_many_clients_are_in_each_methods_own_order(tmp_path):
         assert s["x"] == list(range(1, 71))
     local = figure(data, "clients")["series"][0]
     client = int(local["text"][0].split()[2].rstrip(","))
-    assert 100 * data["clients"]["accuracy"]["local"][client] == pytest.approx(local["y"][0], rel=1e-3)
+    assert 100 * data["clients"]["accuracy"]["local"][client] == pytest.approx(
+        local["y"][0], rel=1e-3
+    )

@@ -1,4 +1,6 @@
-"""The report's page in a real browser: what is drawn, what answers, and that nothing leaves the page."""
+"""The report's page in a real browser: what is drawn, what answers, and that nothing leaves the
+page.
+"""
 
 import json
 import os
@@ -35,8 +37,16 @@ class Seen:
         self.page, self.requests, self.problems = page, [], []
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("pageerror", lambda problem: self.problems.append(str(problem)))
-        page.on("console", lambda message: self.problems.append(message.text) if message.type in ("error", "warning") else None)
-        page.on("dialog", lambda dialog: (self.problems.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on(
+            "console",
+            lambda message: (
+                self.problems.append(message.text) if message.type in ("error", "warning") else None
+            ),
+        )
+        page.on(
+            "dialog",
+            lambda dialog: (self.problems.append(f"dialog {dialog.message}"), dialog.dismiss()),
+        )
 
     def open(self, path: Path, fragment: str = "") -> Any:
         self.page.goto(path.as_uri() + fragment)
@@ -45,7 +55,9 @@ class Seen:
 
     def check(self) -> None:
         assert self.problems == []
-        assert [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+        assert [
+            url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))
+        ] == []
         assert len({url.split("#")[0] for url in self.requests if url.startswith("file:")}) == 1
 
 
@@ -92,7 +104,9 @@ def opened(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 @pytest.fixture
 def page(opened: Seen) -> Iterator[Any]:
-    """One page for the tests that leave it as they found it: starting the drawing library is most of their time."""
+    """One page for the tests that leave it as they found it: starting the drawing library is most
+    of their time.
+    """
     yield opened.page
     opened.check()
 
@@ -103,9 +117,14 @@ def write(path: Path, data: dict[str, Any]) -> Path:
 
 
 def until(page: Any, truth: str) -> None:
-    """Waits until an expression holds; compiled once, as the page's policy forbids code made later."""
+    """Waits until an expression holds; compiled once, as the page's policy forbids code made
+    later.
+    """
     look = f"const look = () => ({truth}) ? done() : requestAnimationFrame(look); look();"
-    page.evaluate(f"new Promise((done, fail) => {{ setTimeout(() => fail(Error('never')), {PATIENCE}); {look} }})")
+    page.evaluate(
+        f"new Promise((done, fail) => {{ setTimeout(() => fail(Error('never')), {PATIENCE}); "
+        f"{look} }})"
+    )
 
 
 def names(page: Any, table: str) -> list[str]:
@@ -115,21 +134,35 @@ def names(page: Any, table: str) -> list[str]:
 def marks(page: Any) -> dict[str, int]:
     """How many marks every plot on show has."""
     page.evaluate("window.coterie.drawAll()")
-    until(page, "[...document.querySelectorAll('.plot')].every(p => p.offsetParent === null || p.dataset.drawn === 'yes')")
-    count = f"plots => Object.fromEntries(plots.map(p => [p.parentNode.id, p.querySelectorAll({MARKS!r}).length]))"
+    until(
+        page,
+        "[...document.querySelectorAll('.plot')].every(p => p.offsetParent === null || "
+        "p.dataset.drawn === 'yes')",
+    )
+    count = (
+        "plots => Object.fromEntries(plots.map(p => [p.parentNode.id, "
+        f"p.querySelectorAll({MARKS!r}).length]))"
+    )
     return page.locator(".plot:visible").evaluate_all(count)
 
 
 @pytest.mark.parametrize(("clients", "methods"), [(5, 1), (70, 30)])
-def test_every_figure_is_drawn_with_marks(seen: Seen, tmp_path: Path, clients: int, methods: int) -> None:
-    data = sample(clients, ["fedavg"] if methods == 1 else [*SOME, *(f"method-{i}" for i in range(methods - 5))])
+def test_every_figure_is_drawn_with_marks(
+    seen: Seen, tmp_path: Path, clients: int, methods: int
+) -> None:
+    data = sample(
+        clients,
+        ["fedavg"] if methods == 1 else [*SOME, *(f"method-{i}" for i in range(methods - 5))],
+    )
     found = marks(seen.open(write(tmp_path / "report.html", data)))
     assert set(found) == {f"figure-{one['key']}" for one in data["figures"]}
     assert min(found.values()) > 0, found
 
 
 def test_a_thousand_clients_open_on_the_first_screen_alone(seen: Seen, tmp_path: Path) -> None:
-    page = seen.open(write(tmp_path / "report.html", sample(1000, [*SOME, "ucfl", "apfl", "fedamp"])))
+    page = seen.open(
+        write(tmp_path / "report.html", sample(1000, [*SOME, "ucfl", "apfl", "fedamp"]))
+    )
     drawn = page.locator(".plot[data-drawn]").count()
     assert drawn < page.locator(".plot").count()  # the rest waits until it comes near
     page.locator("#figure-each-client").scroll_into_view_if_needed()
@@ -162,7 +195,10 @@ def test_the_slider_changes_the_heat_map(page: Any) -> None:
     last = sample()["figures"][6]["heat"]["frames"]
     assert page.evaluate(values) == last[2][1]
     page.locator("#figure-weights input[type=range]").press("Home")
-    until(page, f"JSON.stringify({values}) === {json.dumps(json.dumps(last[0][1], separators=(',', ':')))}")
+    until(
+        page,
+        f"JSON.stringify({values}) === {json.dumps(json.dumps(last[0][1], separators=(',', ':')))}",
+    )
     assert page.locator("#figure-weights output").inner_text() == "round 1"
     page.locator("#figure-weights input[type=range]").press("End")
 
@@ -202,7 +238,10 @@ def test_the_theme_follows_the_system_and_the_button(page: Any) -> None:
     curve = "document.querySelector('#figure-deviation .point path').style.fill"
     light = page.evaluate(shade), page.evaluate(curve)
     for dark, back in (
-        (lambda: page.emulate_media(color_scheme="dark"), lambda: page.emulate_media(color_scheme="light")),
+        (
+            lambda: page.emulate_media(color_scheme="dark"),
+            lambda: page.emulate_media(color_scheme="light"),
+        ),
         (page.locator("#theme").click, page.locator("#theme").click),
     ):
         dark()
@@ -215,7 +254,10 @@ def test_the_theme_follows_the_system_and_the_button(page: Any) -> None:
 
 def test_the_chooser_and_the_legend_hide_methods(page: Any) -> None:
     marks(page)
-    curves = "document.querySelector('#figure-accuracy-by-round .plot').data.filter(t => t.name).map(t => t.name)"
+    curves = (
+        "document.querySelector('#figure-accuracy-by-round .plot').data.filter(t => t.name).map(t "
+        "=> t.name)"
+    )
     bars = "document.querySelectorAll('#figure-deviation .points .point').length"
     page.locator("#chooser input[value=ditto]").uncheck()
     until(page, f"!{curves}.includes('ditto') && {bars} === 4")
@@ -228,7 +270,9 @@ def test_the_chooser_and_the_legend_hide_methods(page: Any) -> None:
     until(page, f"{curves}.length === {len(SOME)} && {bars} === {len(SOME)}")
 
 
-def test_of_many_methods_those_of_the_answer_and_the_baselines_come_first(seen: Seen, tmp_path: Path) -> None:
+def test_of_many_methods_those_of_the_answer_and_the_baselines_come_first(
+    seen: Seen, tmp_path: Path
+) -> None:
     many = [*(f"method-{i}" for i in range(28)), "fedavg", "local"]
     data = sample(6, many) | {"answer": ["Use method-17, which beats method-2."]}
     page = seen.open(write(tmp_path / "report.html", data))
@@ -239,7 +283,8 @@ def test_of_many_methods_those_of_the_answer_and_the_baselines_come_first(seen: 
     page.locator("#figure-accuracy-by-round").scroll_into_view_if_needed()
     page.wait_for_selector("#figure-accuracy-by-round .plot[data-drawn]")
     looks = page.evaluate(
-        "document.querySelector('#figure-accuracy-by-round .plot').data.filter(t => t.name).map(t => t.line.color + t.line.dash)"
+        "document.querySelector('#figure-accuracy-by-round .plot').data.filter(t => t.name).map(t "
+        "=> t.line.color + t.line.dash)"
     )
     assert len(set(looks)) == 30
 
@@ -247,7 +292,12 @@ def test_of_many_methods_those_of_the_answer_and_the_baselines_come_first(seen: 
 def test_a_narrow_window_does_not_scroll_sideways(seen: Seen, tmp_path: Path) -> None:
     long = [f"{name}@a-rather-long-label-of-a-variant" for name in SOME]
     seen.page.set_viewport_size({"width": 400, "height": 800})
-    page = seen.open(write(tmp_path / "report.html", sample(6, long, [f"hospital-{'x' * 40}-{i}" for i in range(6)])))
+    page = seen.open(
+        write(
+            tmp_path / "report.html",
+            sample(6, long, [f"hospital-{'x' * 40}-{i}" for i in range(6)]),
+        )
+    )
     for _ in ("the report", "a client"):
         marks(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
@@ -257,7 +307,11 @@ def test_a_narrow_window_does_not_scroll_sideways(seen: Seen, tmp_path: Path) ->
 
 
 def test_hostile_names_do_no_harm_and_are_shown_as_they_are(seen: Seen, tmp_path: Path) -> None:
-    data = sample(len(HOSTILE), SOME, HOSTILE) | {"title": HOSTILE[1], "answer": [HOSTILE[0]], "warnings": [HOSTILE[2]]}
+    data = sample(len(HOSTILE), SOME, HOSTILE) | {
+        "title": HOSTILE[1],
+        "answer": [HOSTILE[0]],
+        "warnings": [HOSTILE[2]],
+    }
     page = seen.open(write(tmp_path / "report.html", data))
     assert min(marks(page).values()) > 0
     assert page.locator("h1").inner_text() == HOSTILE[1]
@@ -291,13 +345,19 @@ def test_a_run_shows_its_configuration_and_how_to_repeat_it(page: Any) -> None:
     assert "torch 2" in text
 
 
-def test_paper_gets_every_figure_in_light_and_the_screen_its_theme_back(seen: Seen, tmp_path: Path) -> None:
+def test_paper_gets_every_figure_in_light_and_the_screen_its_theme_back(
+    seen: Seen, tmp_path: Path
+) -> None:
     seen.page.emulate_media(color_scheme="dark")
     page = seen.open(write(tmp_path / "report.html", sample()))
     ground = "getComputedStyle(document.body).backgroundColor"
     dark = page.evaluate(ground)
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    until(page, "document.querySelectorAll('.plot[data-drawn]').length === document.querySelectorAll('.plot').length")
+    until(
+        page,
+        "document.querySelectorAll('.plot[data-drawn]').length === "
+        "document.querySelectorAll('.plot').length",
+    )
     assert page.evaluate(ground) != dark
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.evaluate(ground) == dark
@@ -309,7 +369,10 @@ def test_a_report_of_nothing_is_still_a_page(seen: Seen, tmp_path: Path) -> None
 
 
 def test_the_embedded_data_is_the_data() -> None:
-    data = {"names": [*HOSTILE, "\u2029", "Zürich", "日本", "\ud800"], "values": [1.5, float("nan"), float("inf"), (1, None)]}
+    data = {
+        "names": [*HOSTILE, "\u2029", "Zürich", "日本", "\ud800"],
+        "values": [1.5, float("nan"), float("inf"), (1, None)],
+    }
     text = embed(data)
     assert not re.search("[<>&\u2028\u2029]", text)
     back = json.loads(text.encode())

@@ -67,7 +67,10 @@ def test_mixing_is_noted_for_methods_that_mix(data):
 
 def test_a_loss_is_lower_is_better(tmp_path):
     for name in ("fedavg", "local"):
-        execute(change(Experiment(method=name), {"data": "gaussian", "rounds": 2, **FAST}), tmp_path / name)
+        execute(
+            change(Experiment(method=name), {"data": "gaussian", "rounds": 2, **FAST}),
+            tmp_path / name,
+        )
     data = report_data([tmp_path / "fedavg", tmp_path / "local"])
     assert data["measure"] == "loss"
     means = [row["mean"] for row in table(data, "methods").values()]
@@ -76,7 +79,13 @@ def test_a_loss_is_lower_is_better(tmp_path):
     assert worst == pytest.approx(load(tmp_path / "local").measured().max(), rel=1e-4)
     assert "no classes" in " ".join(data["answer"])
     assert not [f for f in data["figures"] if f["key"] in ("qoi", "evenness", "split")]
-    better = next(c for t in data["tables"] if t["key"] == "methods" for c in t["columns"] if c["name"] == "mean")
+    better = next(
+        c
+        for t in data["tables"]
+        if t["key"] == "methods"
+        for c in t["columns"]
+        if c["name"] == "mean"
+    )
     assert better["better"] == "low"
 
 

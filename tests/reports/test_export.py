@@ -15,7 +15,15 @@ from coterie.reports.export import scalars, tags_of, to_mlflow, to_tensorboard, 
 from coterie.results.run import load
 from coterie.results.table import total
 
-WORDS = {"clients": 4, "rows": 160, "classes-each": 4, "hidden": 6, "batch": 8, "rounds": 3, "evaluate": 1}
+WORDS = {
+    "clients": 4,
+    "rows": 160,
+    "classes-each": 4,
+    "hidden": 6,
+    "batch": 8,
+    "rounds": 3,
+    "evaluate": 1,
+}
 FAST = {"path": "vectorized", "width": 20, "compile": "no", "threads": 1}
 
 
@@ -42,9 +50,15 @@ def test_scalars_are_the_figures_of_the_table(run):
     end = run.summary()
     for name in ("mean", "weighted", "worst"):
         assert found[f"accuracy/test/personal/{name}", 3] == getattr(end, name)
-    assert found["loss/test/personal/worst", 3] >= found["loss/test/personal/mean", 3]  # the highest loss is the worst
-    assert {view for name, _ in found if len(parts := name.split("/")) == 4 for view in [parts[2]]} == {"personal", "global"}
-    assert sum(v for (name, _), v in found.items() if name == "cost/bytes_up") == total(run.table, "bytes_up")
+    assert (
+        found["loss/test/personal/worst", 3] >= found["loss/test/personal/mean", 3]
+    )  # the highest loss is the worst
+    assert {
+        view for name, _ in found if len(parts := name.split("/")) == 4 for view in [parts[2]]
+    } == {"personal", "global"}
+    assert sum(v for (name, _), v in found.items() if name == "cost/bytes_up") == total(
+        run.table, "bytes_up"
+    )
     times = [s.time for s in scalars(run) if s.name == "cost/steps"]
     assert len(times) == 3
     assert times == sorted(times)
@@ -54,12 +68,17 @@ def test_tensorboard_reads_what_the_run_says(run, tmp_path):
     read = events(to_tensorboard(run, tmp_path / "events"))
     for name in ("accuracy/test/personal/mean", "loss/train/global/mean", "cost/bytes_down"):
         told = {e.step: e.value for e in read.Scalars(name)}
-        assert told == pytest.approx({s.round: s.value for s in scalars(run) if s.name == name}, rel=1e-6)
+        assert told == pytest.approx(
+            {s.round: s.value for s in scalars(run) if s.name == name}, rel=1e-6
+        )
     clients = read.Histograms("clients/accuracy/test/personal")[-1]
     assert clients.step == 3
     assert clients.histogram_value.num == len(run.accuracy())
     assert clients.histogram_value.sum == pytest.approx(run.accuracy().sum())
-    text = {tag: read.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in read.Tags()["tensors"]}
+    text = {
+        tag: read.Tensors(tag)[0].tensor_proto.string_val[0].decode()
+        for tag in read.Tags()["tensors"]
+    }
     assert "rounds = 3" in text["config/text_summary"]
     assert run.about["data"] in text["tags/text_summary"]
     assert "_hparams_/session_start_info" in read.summary_metadata
@@ -73,7 +92,9 @@ def test_tensorboard_export_is_not_doubled(run, tmp_path):
 
 def test_command_exports_every_run_of_a_comparison(comparison, tmp_path):
     out = tmp_path / "boards"
-    said = CliRunner().invoke(export, [str(comparison), "--to", "tensorboard", "--out", str(out)], catch_exceptions=False)
+    said = CliRunner().invoke(
+        export, [str(comparison), "--to", "tensorboard", "--out", str(out)], catch_exceptions=False
+    )
     assert said.output.startswith("2 runs: tensorboard --logdir")
     for name in ("fedavg-seed0", "ditto-seed0"):
         assert events(out / "both" / name).Scalars("accuracy/test/personal/mean")[-1].step == 3
@@ -97,8 +118,19 @@ def test_mlflow_reads_what_the_run_says(run, comparison, tmp_path):
     history = client.get_metric_history(key, "cost/bytes_up")
     assert [m.step for m in history] == [1, 2, 3]
     assert sum(m.value for m in history) == total(run.table, "bytes_up")
-    words = [str(comparison), "--to", "mlflow", "--out", str(tmp_path / "mlflow.db"), "--experiment", "both"]
-    assert "2 runs in experiment 'both'" in CliRunner().invoke(export, words, catch_exceptions=False).output
+    words = [
+        str(comparison),
+        "--to",
+        "mlflow",
+        "--out",
+        str(tmp_path / "mlflow.db"),
+        "--experiment",
+        "both",
+    ]
+    assert (
+        "2 runs in experiment 'both'"
+        in CliRunner().invoke(export, words, catch_exceptions=False).output
+    )
     logged = client.search_runs([client.get_experiment_by_name("both").experiment_id])
     assert {r.info.run_name for r in logged} == {"fedavg-seed0", "ditto-seed0"}
 

@@ -13,7 +13,10 @@ def test_gains_are_over_the_better_of_fedavg_and_local(data, folder):
     def accuracy(name: str) -> list[np.ndarray]:
         return [load(folder / f"{name}-seed{seed}").accuracy() for seed in (0, 1)]
 
-    pui = [improvement(qoi(p, g, a)).pui for p, g, a in zip(*map(accuracy, ("persfl", "fedavg", "local")), strict=True)]
+    pui = [
+        improvement(qoi(p, g, a)).pui
+        for p, g, a in zip(*map(accuracy, ("persfl", "fedavg", "local")), strict=True)
+    ]
     assert table(data, "gains")["persfl"]["PUI"] == pytest.approx(np.mean(pui))
     assert not {"fedavg", "local"} & set(table(data, "gains"))
 

@@ -17,7 +17,12 @@ def test_what_is_damaged_is_said_and_the_rest_is_shown(copy):
     (copy / "cfl-seed0" / "run.json").write_text("{")
     shutil.rmtree(copy / "apfl-seed0")
     facts(copy / "ktpfl-seed0", data="other")
-    facts(copy / "selffl-seed0", clients=["a"], rows={"train": [1], "validation": [1], "test": [1]}, groups=[0])
+    facts(
+        copy / "selffl-seed0",
+        clients=["a"],
+        rows={"train": [1], "validation": [1], "test": [1]},
+        groups=[0],
+    )
     facts(copy / "persfl-seed1", coterie="0.0.1")
     data = report_data([copy])
     assert sorted(data["methods"]) == sorted(METHODS)
@@ -40,7 +45,9 @@ def test_a_method_without_the_usual_seed_is_left_out(folder):
     paths = [folder / name for name in ("local-seed0", "fedavg-seed0", "apfl-seed1")]
     data = report_data(paths)
     assert data["methods"] == ["local", "fedavg"]
-    assert data["warnings"] == ["apfl is left out: it has seed 1, the others seed 0; run it with that seed too"]
+    assert data["warnings"] == [
+        "apfl is left out: it has seed 1, the others seed 0; run it with that seed too"
+    ]
 
 
 def test_a_seed_that_a_method_lacks_counts_for_none(copy):
@@ -88,7 +95,12 @@ def test_a_stopped_run_is_shown_as_it_stood(tmp_path):
 
 
 def test_runs_that_differ_in_more_than_the_seed_are_told_apart(tmp_path):
-    for name, words in {"a": {}, "b": {"seed": 1}, "c": {"rate": 0.01}, "d": {"rate": 0.01, "seed": 1}}.items():
+    for name, words in {
+        "a": {},
+        "b": {"seed": 1},
+        "c": {"rate": 0.01},
+        "d": {"rate": 0.01, "seed": 1},
+    }.items():
         execute(base(method="local", **words), tmp_path / name)
     assert set(gather([tmp_path / n for n in "abcd"]).records) == {"local", "local (c)"}
     evidence = gather([tmp_path / n for n in "aabb"])
@@ -101,4 +113,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_told_apart(tmp_path):
 def test_evidence_is_aligned_by_seed(folder):
     evidence = gather([folder])
     assert isinstance(evidence, Evidence)
-    assert all([r.run.experiment.seed for r in runs] == evidence.seeds for runs in evidence.records.values())
+    assert all(
+        [r.run.experiment.seed for r in runs] == evidence.seeds
+        for runs in evidence.records.values()
+    )

@@ -12,14 +12,21 @@ def test_between_groups_is_the_mean_over_pairs():
     found = between(matrix, group)
     for a in range(3):
         for b in range(3):
-            pairs = [matrix[i, j] for i in range(7) for j in range(7) if i != j and group[i] == a and group[j] == b]
+            pairs = [
+                matrix[i, j]
+                for i in range(7)
+                for j in range(7)
+                if i != j and group[i] == a and group[j] == b
+            ]
             assert found[a, b] == pytest.approx(np.mean(pairs)) if pairs else np.isnan(found[a, b])
 
 
 def test_peers_are_the_largest_weights_on_others():
     matrix = np.random.default_rng(1).normal(size=(30, 30))
     for i, found in enumerate(peers(matrix)):
-        others = sorted(((matrix[i, j], j) for j in range(30) if j != i and matrix[i, j] > 0), reverse=True)[:PEERS]
+        others = sorted(
+            ((matrix[i, j], j) for j in range(30) if j != i and matrix[i, j] > 0), reverse=True
+        )[:PEERS]
         assert [(j, w) for w, j in others] == found
 
 

@@ -1,4 +1,6 @@
-"""Figures of notes: a method that nobody knows gets a figure for every note it declares, without a line in reports."""
+"""Figures of notes: a method that nobody knows gets a figure for every note it declares, without a
+line in reports.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,11 @@ def server_notes(server: Any) -> dict[str, Any]:
 
 
 def client_notes(state: Any) -> dict[str, Any]:
-    grid = {f"try[sugar={a},milk={b}]": torch.tensor(0.1 * a + 0.01 * b) for a in (1, 2) for b in (5, 10)}
+    grid = {
+        f"try[sugar={a},milk={b}]": torch.tensor(0.1 * a + 0.01 * b)
+        for a in (1, 2)
+        for b in (5, 10)
+    }
     pair = {"gap_before": torch.tensor(5.0), "gap_after": torch.tensor(3.0)}
     rest = {"own_g": 1, "r": 100.0, "h": 1.0, "T": 42.0}
     return {**{k: torch.tensor(v) for k, v in rest.items()}, **pair, **grid}
@@ -65,7 +71,9 @@ def stranger(model, train):
     return base._replace(views={"old": lambda state, w: w}, **notes)
 
 
-def play(folder: Path, monkeypatch: pytest.MonkeyPatch, method: Any = stranger, seed: int = 0) -> Path:
+def play(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, method: Any = stranger, seed: int = 0
+) -> Path:
     monkeypatch.setitem(METHODS, "stranger", method)
     execute(change(Experiment(method="stranger"), WORDS | FAST | {"seed": seed}), folder)
     return folder
@@ -104,7 +112,11 @@ def test_lines_show_the_numbers_that_were_noted(data):
     assert ends("s") == {"stranger": 7}
     assert ends("gap") == {"before": 5, "after": 3}
     assert ends("peace") == {"before": 1, "after": 2}
-    assert all(s["x"] == [1, 2, 3] for key in ("r", "n", "h", "s", "gap") for s in figure(data, key)["series"])
+    assert all(
+        s["x"] == [1, 2, 3]
+        for key in ("r", "n", "h", "s", "gap")
+        for s in figure(data, key)["series"]
+    )
 
 
 def test_dots_show_every_client(data):
@@ -124,7 +136,10 @@ def test_maps_show_matrices_groups_vectors_and_grids(data):
     grid = figure(data, "try")
     assert (grid["y"], grid["x"]) == ("sugar", "milk")
     assert (grid["heat"]["rows"], grid["heat"]["columns"]) == (["1", "2"], ["5", "10"])
-    assert grid["heat"]["frames"][0][1] == [[pytest.approx(15), pytest.approx(20)], [pytest.approx(25), pytest.approx(30)]]
+    assert grid["heat"]["frames"][0][1] == [
+        [pytest.approx(15), pytest.approx(20)],
+        [pytest.approx(25), pytest.approx(30)],
+    ]
 
 
 def test_a_client_page_names_notes_by_their_labels_and_peers_by_the_matrix(data):
@@ -137,7 +152,10 @@ def test_a_client_page_names_notes_by_their_labels_and_peers_by_the_matrix(data)
 
 def test_a_view_has_one_name_and_its_words(data):
     rows = next(t for t in data["tables"] if t["key"] == "other-views")["rows"]
-    assert [(row[1], row[3]) for row in rows] == [("personal", "the client's own model"), ("old", "yesterday's model")]
+    assert [(row[1], row[3]) for row in rows] == [
+        ("personal", "the client's own model"),
+        ("old", "yesterday's model"),
+    ]
 
 
 def test_methods_that_declare_a_note_alike_share_its_figure(tmp_path, monkeypatch):
@@ -146,21 +164,30 @@ def test_methods_that_declare_a_note_alike_share_its_figure(tmp_path, monkeypatc
     execute(change(Experiment(method="twin"), WORDS | FAST), tmp_path / "b")
     data = report_data([folder, tmp_path / "b"])
     assert [s["name"] for s in figure(data, "T")["series"]] == ["stranger", "twin"]
-    assert {f["key"] for f in data["figures"] if f["title"].startswith("Trust")} == {"m-stranger", "m-twin"}
+    assert {f["key"] for f in data["figures"] if f["title"].startswith("Trust")} == {
+        "m-stranger",
+        "m-twin",
+    }
 
 
 @pytest.mark.parametrize("who", ["notes", "client_notes"])
 def test_a_note_that_is_not_declared_stops_the_run_at_once(tmp_path, monkeypatch, who):
     def silent(model, train):
-        return fedavg(model, train)._replace(**{who: lambda state: {"secret": torch.ones(CLIENTS) if who == "notes" else 1.0}})
+        return fedavg(model, train)._replace(
+            **{who: lambda state: {"secret": torch.ones(CLIENTS) if who == "notes" else 1.0}}
+        )
 
     with pytest.raises(BadInput, match="the note 'secret' is written but not declared"):
         play(tmp_path / "run", monkeypatch, silent)
-    assert (tmp_path / "run").exists() == (who == "client_notes")  # a server's is known before the run starts
+    assert (tmp_path / "run").exists() == (
+        who == "client_notes"
+    )  # a server's is known before the run starts
 
 
 def test_reports_know_no_method_by_name():
-    """Of methods it knows only the two that gains are measured over; all else comes from the runs."""
+    """Of methods it knows only the two that gains are measured over; all else comes from the
+    runs.
+    """
     words = set(METHODS) - {"local", "fedavg"}
     for file in Path(report.__file__).parent.rglob("*"):
         if file.suffix in (".py", ".js"):

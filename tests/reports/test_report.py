@@ -41,7 +41,9 @@ def test_the_command_writes_page_figures_and_tables(copy):
     names |= {f"{t['key']}.{end}" for t in data["tables"] for end in ("csv", "tex")}
     assert {p.name for p in (copy / "files").iterdir()} == names
     assert all(p.stat().st_size for p in (copy / "files").iterdir())
-    said = CliRunner().invoke(report, [str(run), str(copy / "local-seed0"), "--out", str(copy / "two.html")])
+    said = CliRunner().invoke(
+        report, [str(run), str(copy / "local-seed0"), "--out", str(copy / "two.html")]
+    )
     assert "coterie: local-seed0 is left out" in said.output
 
 

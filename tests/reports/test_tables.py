@@ -23,8 +23,12 @@ def test_the_method_table_is_that_of_the_runs(data, folder):
     assert set(found) == set(METHODS) == set(data["methods"])
     for name in METHODS:
         runs = [load(folder / f"{name}-seed{seed}") for seed in (0, 1)]
-        assert found[name]["mean"] == pytest.approx(100 * np.mean([r.accuracy().mean() for r in runs]), rel=1e-5)
-        assert found[name]["worst client"] == pytest.approx(100 * np.mean([r.accuracy().min() for r in runs]), rel=1e-5)
+        assert found[name]["mean"] == pytest.approx(
+            100 * np.mean([r.accuracy().mean() for r in runs]), rel=1e-5
+        )
+        assert found[name]["worst client"] == pytest.approx(
+            100 * np.mean([r.accuracy().min() for r in runs]), rel=1e-5
+        )
     means = [row["mean"] for row in found.values()]
     assert means == sorted(means, reverse=True)
 
@@ -32,20 +36,27 @@ def test_the_method_table_is_that_of_the_runs(data, folder):
 def test_two_classes_have_false_accepts_over_fedavg(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 4)).astype(np.float32)
-    frame = {f"x{k}": x[:, k] for k in range(4)} | {"label": (x.sum(1) > 0).astype(int), "client": np.arange(120) % 3}
+    frame = {f"x{k}": x[:, k] for k in range(4)} | {
+        "label": (x.sum(1) > 0).astype(int),
+        "client": np.arange(120) % 3,
+    }
     pq.write_table(pa.table(frame), tmp_path / "own.parquet")
     words = {"data": str(tmp_path / "own.parquet"), "rounds": 2, **FAST}
     for name in ("fedavg", "local"):
         execute(change(Experiment(method=name), words), tmp_path / name)
     runs = [load(tmp_path / name) for name in ("local", "fedavg")]
     found = table(report_data([run.folder for run in runs]), "scores-accepts")
-    assert found["local"]["relative false accepts"] == pytest.approx(relative_false_accepts(*runs).relative_fa, rel=1e-5)
+    assert found["local"]["relative false accepts"] == pytest.approx(
+        relative_false_accepts(*runs).relative_fa, rel=1e-5
+    )
 
 
 def test_every_declared_score_is_in_report_terminal_and_file(data, folder, capsys):
     """One declaration in analysis/scores.py is all that a new measure takes."""
     columns = next(t for t in data["tables"] if t["key"] == "scores")["columns"][1:]
-    assert [(c["name"], c["better"]) for c in columns] == [(s.label, "high" if s.higher else "low") for s in MORE]
+    assert [(c["name"], c["better"]) for c in columns] == [
+        (s.label, "high" if s.higher else "low") for s in MORE
+    ]
     rows = pd.read_csv(folder / "table.csv").set_index("method")
     show_comparison(load_comparison(folder))
     said = capsys.readouterr().out

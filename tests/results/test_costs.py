@@ -73,7 +73,9 @@ def test_bad_rounds_are_refused():
 
 
 @calm
-@given(st.integers(1, 50), st.integers(1, 50), st.floats(0, 10), st.floats(0, 10), st.floats(0.1, 10))
+@given(
+    st.integers(1, 50), st.integers(1, 50), st.floats(0, 10), st.floats(0, 10), st.floats(0.1, 10)
+)
 def test_one_stream_more_costs_one_downlink_and_a_shared_uplink_never_more(k, m, rho, t_min, mu):
     serial = c.round_time(k, m, rho, t_min, mu)
     assert c.round_time(k + 1, m, rho, t_min, mu) == pytest.approx(serial + 1)
@@ -86,7 +88,9 @@ def test_one_stream_more_costs_one_downlink_and_a_shared_uplink_never_more(k, m,
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """FedAvg with half of the clients, some of them lost; UCFL with two streams; all in four rounds measured twice."""
+    """FedAvg with half of the clients, some of them lost; UCFL with two streams; all in four rounds
+    measured twice.
+    """
     folder = tmp_path_factory.mktemp("costs")
     words = IMAGES | FAST | {"clients": 6, "rounds": 4, "evaluate": 2, "models": False}
     some = {"sample": 3, "drop": 0.3}
@@ -105,7 +109,9 @@ def test_costs_of_a_run_are_those_of_its_table(runs):
     assert found.down.tolist() == found.up.tolist() == [6 * 4 * MODEL] * 4
     assert found.broadcast.tolist() == [4 * MODEL] * 4
     for name, column in zip(
-        ("bytes_down", "bytes_broadcast", "bytes_up", "steps", "gradients", "seconds"), found[2:], strict=True
+        ("bytes_down", "bytes_broadcast", "bytes_up", "steps", "gradients", "seconds"),
+        found[2:],
+        strict=True,
     ):
         assert column.sum() == pytest.approx(total(runs["fedavg"].table, name))
     last = found.summed()
@@ -117,7 +123,9 @@ def test_costs_of_a_run_are_those_of_its_table(runs):
 @pytest.mark.parametrize("system", c.SYSTEMS)
 def test_simulated_time_of_fedavg_is_that_of_one_stream(runs, system, uplink):
     found = c.simulated_time(runs["fedavg"], system, uplink)
-    assert found == pytest.approx(c.elapsed([1] * 4, [6] * 4, *c.SYSTEMS[system], uplink), rel=1e-12)
+    assert found == pytest.approx(
+        c.elapsed([1] * 4, [6] * 4, *c.SYSTEMS[system], uplink), rel=1e-12
+    )
 
 
 def test_simulated_time_counts_the_clients_that_answered(runs):
@@ -131,7 +139,9 @@ def test_simulated_time_counts_the_clients_that_answered(runs):
 
 @pytest.mark.parametrize("system", c.SYSTEMS)
 def test_simulated_time_of_ucfl_is_that_of_its_streams(runs, system):
-    """In the round before, the upload is a gradient and its variance: one number more than a model."""
+    """In the round before, the upload is a gradient and its variance: one number more than a
+    model.
+    """
     rho, t_min, mu = c.SYSTEMS[system]
     found = np.diff(c.simulated_time(runs["ucfl"], system), prepend=0)
     assert found[0] == pytest.approx(c.round_time(1, 6, rho * (MODEL + 1) / MODEL, t_min, mu))
@@ -142,7 +152,9 @@ def test_local_sends_next_to_nothing_and_its_clients_compute(runs):
     """A key of eight bytes says where to start."""
     found = c.costs(runs["local"])
     assert (found.broadcast.tolist(), found.up.tolist()) == ([8] * 4, [0] * 4)
-    assert c.simulated_time(runs["local"], "wired") == pytest.approx((1 + 2 / MODEL) * np.arange(1, 5))
+    assert c.simulated_time(runs["local"], "wired") == pytest.approx(
+        (1 + 2 / MODEL) * np.arange(1, 5)
+    )
 
 
 def test_a_table_that_does_not_say_who_answered_counts_the_clients_asked(runs):
@@ -152,7 +164,10 @@ def test_a_table_that_does_not_say_who_answered_counts_the_clients_asked(runs):
 
 
 def test_models_of_several_sizes_count_by_their_clients(runs):
-    facts = runs["local"].about | {"models": [{"parameters": 100}, {"parameters": 400}], "architecture": [0, 1, 0, 0, 1, 0]}
+    facts = runs["local"].about | {
+        "models": [{"parameters": 100}, {"parameters": 400}],
+        "architecture": [0, 1, 0, 0, 1, 0],
+    }
     assert c.model_bytes(replace(runs["local"], about=facts)) == 4 * 200
     assert c.model_bytes(runs["local"]) == 4 * MODEL
 

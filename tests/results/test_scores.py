@@ -1,4 +1,6 @@
-"""Scores of one client and false accepts of a run: values worked by hand, scikit-learn beside them, bounds."""
+"""Scores of one client and false accepts of a run: values worked by hand, scikit-learn beside them,
+bounds.
+"""
 
 import warnings
 from dataclasses import replace
@@ -47,7 +49,9 @@ def sure(guess, classes):
 
 
 def test_scores_worked_by_hand():
-    """Class 0: two of three found, none taken for it wrongly; class 1: both found, and a 0 taken for it; 2 is not held."""
+    """Class 0: two of three found, none taken for it wrongly; class 1: both found, and a 0 taken
+    for it; 2 is not held.
+    """
     p = [[0.9, 0.1, 0], [0.8, 0.2, 0], [0.4, 0.6, 0], [0.3, 0.7, 0], [0.1, 0.9, 0]]
     found = scores([0, 0, 0, 1, 1], p)
     assert found["accuracy"] == pytest.approx(4 / 5)
@@ -75,8 +79,12 @@ def test_calibration_error_worked_by_hand():
     assert calibration_error([1] * 6 + [0] * 4, [0.75] * 10) == pytest.approx(0.15)
     assert calibration_error([1, 0], [1.0, 0.0]) == 0
     edge = 3 / 15
-    assert calibration_error([1, 0], [edge, edge - 1e-6]) == pytest.approx(0.5 - edge, abs=1e-5)  # one bin
-    assert calibration_error([1, 0], [edge, edge + 1e-6]) == pytest.approx(0.5, abs=1e-5)  # two: .8 and .2
+    assert calibration_error([1, 0], [edge, edge - 1e-6]) == pytest.approx(
+        0.5 - edge, abs=1e-5
+    )  # one bin
+    assert calibration_error([1, 0], [edge, edge + 1e-6]) == pytest.approx(
+        0.5, abs=1e-5
+    )  # two: .8 and .2
 
 
 def test_a_part_without_rows_has_no_scores():
@@ -118,7 +126,9 @@ def test_scores_are_those_of_scikit_learn_on_the_classes_held(given_task):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert found["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, p.argmax(1)))
-    assert found["f1"] == pytest.approx(f1_score(y, p.argmax(1), labels=np.unique(y), average="macro", zero_division=0))
+    assert found["f1"] == pytest.approx(
+        f1_score(y, p.argmax(1), labels=np.unique(y), average="macro", zero_division=0)
+    )
 
 
 @calm
@@ -144,7 +154,9 @@ def test_scores_do_not_depend_on_the_order_of_rows_or_names_of_classes(given_tas
 @given(st.integers(1, 14), st.integers(1, 50), st.integers(0, 50))
 def test_calibration_error_of_one_bin_is_its_gap(place, n, right):
     confidence, hits = (place + 0.5) / 15, np.arange(n) < right
-    assert calibration_error(hits, np.full(n, confidence)) == pytest.approx(abs(hits.mean() - confidence))
+    assert calibration_error(hits, np.full(n, confidence)) == pytest.approx(
+        abs(hits.mean() - confidence)
+    )
 
 
 # False accepts of a run
@@ -156,14 +168,32 @@ def net() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two methods on tumours: four clients of two device types, the second of which measures everything the other way round."""
+    """Two methods on tumours: four clients of two device types, the second of which measures
+    everything the other way round.
+    """
     folder = tmp_path_factory.mktemp("scores")
     x, y = load_breast_cancer(return_X_y=True)
-    x, y, owner = ((x - x.mean(0)) / x.std(0)).astype(np.float32)[:320, 2:10], y[:320], np.arange(320) % 4
+    x, y, owner = (
+        ((x - x.mean(0)) / x.std(0)).astype(np.float32)[:320, 2:10],
+        y[:320],
+        np.arange(320) % 4,
+    )
     x[owner > 1] *= -1
-    devices = build(from_arrays(x, y, owner, name="tumours"))._replace(groups=np.array([0, 0, 1, 1]))
-    words = {"rounds": 4, "rate": 0.5, "path": "vectorized", "width": 4, "compile": "no", "threads": 1}
-    return {name: coterie.run(name, data=devices, model=net, out=folder / name, **words) for name in ("fedavg", "local")}
+    devices = build(from_arrays(x, y, owner, name="tumours"))._replace(
+        groups=np.array([0, 0, 1, 1])
+    )
+    words = {
+        "rounds": 4,
+        "rate": 0.5,
+        "path": "vectorized",
+        "width": 4,
+        "compile": "no",
+        "threads": 1,
+    }
+    return {
+        name: coterie.run(name, data=devices, model=net, out=folder / name, **words)
+        for name in ("fedavg", "local")
+    }
 
 
 def test_models_of_their_own_accept_fewer_false_tumours_than_one_for_both_devices(runs):
@@ -181,7 +211,9 @@ def test_false_accepts_of_a_group_are_those_of_its_clients_rows(runs):
     assert list(found) == [0, 1]
     for group, clients in ((0, (0, 1)), (1, (2, 3))):
         rows = np.isin(mine["client"], clients)
-        assert found[group] == false_accepts(mine["label"][rows], mine["score"][rows], base["score"][rows])
+        assert found[group] == false_accepts(
+            mine["label"][rows], mine["score"][rows], base["score"][rows]
+        )
 
 
 def test_the_scores_of_a_run_give_the_accuracy_of_its_table(runs):
@@ -190,7 +222,9 @@ def test_the_scores_of_a_run_give_the_accuracy_of_its_table(runs):
         for client, accuracy in enumerate(run.accuracy()):
             mine = rows["client"] == client
             assert mine.sum() == run.rows[client]
-            assert scores(rows["label"][mine], rows["score"][mine])["accuracy"] == pytest.approx(accuracy)
+            assert scores(rows["label"][mine], rows["score"][mine])["accuracy"] == pytest.approx(
+                accuracy
+            )
 
 
 def copied(run, folder, **columns):
@@ -201,7 +235,11 @@ def copied(run, folder, **columns):
 
 
 def test_a_group_of_one_class_has_no_false_accepts(runs, tmp_path):
-    label = np.where(read_scores(runs["local"].folder)["client"] < 2, 1, read_scores(runs["local"].folder)["label"])
+    label = np.where(
+        read_scores(runs["local"].folder)["client"] < 2,
+        1,
+        read_scores(runs["local"].folder)["label"],
+    )
     one, two = (copied(runs[name], tmp_path / name, label=label) for name in ("local", "fedavg"))
     found = false_accepts_by_group(one, two)
     assert np.isnan(found[0]).all()
@@ -211,18 +249,30 @@ def test_a_group_of_one_class_has_no_false_accepts(runs, tmp_path):
 def test_the_order_in_which_clients_were_scored_does_not_matter(runs, tmp_path):
     rows = read_scores(runs["local"].folder)
     order = np.argsort(-rows["client"], kind="stable")
-    turned = copied(runs["local"], tmp_path / "turned", **{name: column[order] for name, column in rows.items()})
-    assert relative_false_accepts(turned, runs["fedavg"]) == relative_false_accepts(runs["local"], runs["fedavg"])
+    turned = copied(
+        runs["local"], tmp_path / "turned", **{name: column[order] for name, column in rows.items()}
+    )
+    assert relative_false_accepts(turned, runs["fedavg"]) == relative_false_accepts(
+        runs["local"], runs["fedavg"]
+    )
 
 
 def test_runs_on_other_rows_are_refused(runs, tmp_path):
     label = 1 - read_scores(runs["local"].folder)["label"]
-    with pytest.raises(BadInput, match="scored different test rows: compare runs on the same data, split and seed"):
-        relative_false_accepts(copied(runs["local"], tmp_path / "other", label=label), runs["fedavg"])
+    with pytest.raises(
+        BadInput, match="scored different test rows: compare runs on the same data, split and seed"
+    ):
+        relative_false_accepts(
+            copied(runs["local"], tmp_path / "other", label=label), runs["fedavg"]
+        )
 
 
 def test_a_folder_without_scores_or_with_damaged_ones_is_refused(tmp_path):
-    with pytest.raises(BadInput, match=r"has no scores\.parquet: scores are written at the end of a run on data of two classes"):
+    with pytest.raises(
+        BadInput,
+        match=r"has no scores\.parquet: scores are written at the end of a run on data of two "
+        r"classes",
+    ):
         read_scores(tmp_path)
     (tmp_path / SCORES).write_bytes(b"PAR1 none")
     with pytest.raises(BadInput, match=r"scores\.parquet cannot be read"):

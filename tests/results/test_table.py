@@ -27,10 +27,17 @@ NAN = float("nan")
 def example() -> Table:
     """Two rounds of three clients; client 1 has no validation rows, nobody has any in round 2."""
     table = Table()
-    for round, accuracy, validation in ((1, [0.2, 0.4, 0.9], [0.5, NAN, 0.7]), (2, [0.3, 0.5, 0.7], [NAN, NAN, NAN])):
+    for round, accuracy, validation in (
+        (1, [0.2, 0.4, 0.9], [0.5, NAN, 0.7]),
+        (2, [0.3, 0.5, 0.7], [NAN, NAN, NAN]),
+    ):
         table.add("train", round, np.arange(3), "personal", "test", "accuracy", np.array(accuracy))
-        table.add("train", round, np.arange(3), "personal", "validation", "accuracy", np.array(validation))
-        table.add("train", round, np.array([EVERYONE]), "", "", "bytes_up", np.array([100.0 * round]))
+        table.add(
+            "train", round, np.arange(3), "personal", "validation", "accuracy", np.array(validation)
+        )
+        table.add(
+            "train", round, np.array([EVERYONE]), "", "", "bytes_up", np.array([100.0 * round])
+        )
     table.add("train", 1, np.array([2, 0]), "global", "test", "accuracy", np.array([0.6, 0.1]))
     return table
 
@@ -140,7 +147,9 @@ def test_file_reads_with_pyarrow_and_has_the_documented_columns(tmp_path):
     assert read.schema.field("round").type == pa.int32()
     assert read.num_rows == example().whole().num_rows
     assert set(read["metric"].to_pylist()) == {"accuracy", "bytes_up"}
-    assert [p.name for p in tmp_path.iterdir()] == ["metrics.parquet"]  # nothing half-written beside it
+    assert [p.name for p in tmp_path.iterdir()] == [
+        "metrics.parquet"
+    ]  # nothing half-written beside it
 
 
 def test_table_read_again_goes_on_where_it_stood(tmp_path):

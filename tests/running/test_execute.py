@@ -1,4 +1,6 @@
-"""A run on disk: complete words, exact repeats, exact resume, models that are what the table says."""
+"""A run on disk: complete words, exact repeats, exact resume, models that are what the table
+says.
+"""
 
 import json
 import os
@@ -40,14 +42,21 @@ def opened(experiment):
 
 @pytest.mark.parametrize("words", [{"method": "ditto"}, {"data": "gaussian", "rows": None}])
 def test_written_words_name_every_field(words, tmp_path):
-    words = {k: v for k, v in (IMAGES | words).items() if k not in (("classes-each", "hidden") if "data" in words else ())}
+    words = {
+        k: v
+        for k, v in (IMAGES | words).items()
+        if k not in (("classes-each", "hidden") if "data" in words else ())
+    }
     run = execute(change(Experiment(), words | {"rounds": 1}), tmp_path / "run")
     written = read_experiment_file(run.folder / "config.toml")
     for section, known in fields(written).items():
         there = written.words()[section]
         for word, (_, default) in known.items():
             assert word in there or default is None, f"{section}.{word}"
-    assert written == run.experiment or {k: v for k, v in run.experiment.data.items() if v is not None} == written.data
+    assert (
+        written == run.experiment
+        or {k: v for k, v in run.experiment.data.items() if v is not None} == written.data
+    )
 
 
 def test_defaults_written_are_those_that_ran(tmp_path):
@@ -66,7 +75,9 @@ def test_running_the_written_words_again_is_bit_identical(method, tmp_path):
     execute(experiment(method=method, **options), tmp_path / "one")
     execute(read_experiment_file(tmp_path / "one" / "config.toml"), tmp_path / "two")
     assert results(tmp_path / "one") == results(tmp_path / "two")
-    assert (tmp_path / "one" / "config.toml").read_text() == (tmp_path / "two" / "config.toml").read_text()
+    assert (tmp_path / "one" / "config.toml").read_text() == (
+        tmp_path / "two" / "config.toml"
+    ).read_text()
 
 
 def test_what_was_chosen_by_timing_is_reused(tmp_path):
@@ -93,11 +104,14 @@ def test_other_words_give_other_results(tmp_path):
 
 def test_words_of_another_number_of_networks_do_not_inherit_the_choice():
     chosen = change(
-        Experiment(method="fedmd"), IMAGES | {"engine.chosen": "sequential:1:no", "public": "held-out", "public_rows": 40}
+        Experiment(method="fedmd"),
+        IMAGES | {"engine.chosen": "sequential:1:no", "public": "held-out", "public_rows": 40},
     )
     loop = opened(change(chosen, {"draw": 20, "public_batch": 8}))
     assert loop.engine.settings[0].path == "sequential"
-    two = replace(chosen, model={"name": "mlr,dnn", "hidden": 6}, options={"draw": 20, "public_batch": 8})
+    two = replace(
+        chosen, model={"name": "mlr,dnn", "hidden": 6}, options={"draw": 20, "public_batch": 8}
+    )
     loop = opened(two)
     assert [s.path for s in loop.engine.settings] == ["vectorized", "vectorized"]
     with pytest.raises(BadInput, match="chosen = 'x:y:z': leave it out"):
@@ -119,7 +133,10 @@ def test_own_data_are_found_again_from_another_folder(tmp_path, monkeypatch):
 
 def test_drawn_data_follow_the_seed_unless_they_have_their_own():
     words = {"data": "gaussian", "clients": 3}
-    made = [federation_of(change(Experiment(), words | more)).x for more in ({}, {"seed": 1}, {"seed": 1, "data.seed": 0})]
+    made = [
+        federation_of(change(Experiment(), words | more)).x
+        for more in ({}, {"seed": 1}, {"seed": 1, "data.seed": 0})
+    ]
     assert not torch.equal(made[0][:5], made[1][:5])
     assert torch.equal(made[0], made[2])
 
@@ -132,7 +149,13 @@ CASES = {
     "selffl": {"l_max": 3, "warm": 1},
     "fedavg": {"momentum": 0.5, "validation": 0},
     "pfedme": {"model": "smallcnn", "path": "sequential", "inner": 1},
-    "fedmd": {"model": "mlr,dnn", "public": "held-out", "public_rows": 30, "draw": 20, "public_batch": 8},
+    "fedmd": {
+        "model": "mlr,dnn",
+        "public": "held-out",
+        "public_rows": 30,
+        "draw": 20,
+        "public_batch": 8,
+    },
 }
 
 
@@ -151,7 +174,9 @@ def test_a_run_stopped_after_any_round_and_resumed_is_bit_identical(method, tmp_
         seen = []
         resume(folder, lambda report: seen.append(report.round))
         assert results(folder) == results(tmp_path / "whole")
-        assert seen == list(range(min(stop + 1, rounds), rounds + 1))  # it went on, not again from the start
+        assert seen == list(
+            range(min(stop + 1, rounds), rounds + 1)
+        )  # it went on, not again from the start
         assert len(checkpoints(folder)) == 1
 
 
@@ -182,7 +207,9 @@ def test_without_a_checkpoint_resume_starts_anew(stop, tmp_path):
 def test_a_run_stopped_before_its_facts_were_written_starts_anew(tmp_path):
     execute(experiment(), tmp_path / "whole")
     (tmp_path / "stopped").mkdir()
-    (tmp_path / "stopped" / "config.toml").write_bytes((tmp_path / "whole" / "config.toml").read_bytes())
+    (tmp_path / "stopped" / "config.toml").write_bytes(
+        (tmp_path / "whole" / "config.toml").read_bytes()
+    )
     (tmp_path / "stopped" / "run.json.part").write_text("{")
     resume(tmp_path / "stopped")
     assert results(tmp_path / "stopped") == results(tmp_path / "whole")
@@ -212,7 +239,11 @@ def test_resume_of_a_finished_run_changes_nothing(tmp_path):
 def test_resume_is_refused_when_the_data_have_changed(tmp_path):
     path = write_csv(tmp_path / "own.csv")
     with pytest.raises(Stopped):
-        execute(change(Experiment(), FAST | {"data": str(path), "rounds": 3, "checkpoint": 1}), tmp_path / "run", stop_at(2))
+        execute(
+            change(Experiment(), FAST | {"data": str(path), "rounds": 3, "checkpoint": 1}),
+            tmp_path / "run",
+            stop_at(2),
+        )
     text = path.read_text()
     path.write_text(text.replace("yes", "no", 1))
     with pytest.raises(BadInput, match=r"the data have changed since .* was started"):
@@ -228,18 +259,33 @@ def test_resume_from_a_damaged_checkpoint_is_refused(tmp_path):
     data = bytearray((folder / "state.safetensors").read_bytes())
     data[-1] ^= 1
     (folder / "state.safetensors").write_bytes(bytes(data))
-    with pytest.raises(BadInput, match=r"checkpoint .* is damaged \(state.safetensors is not as it was written\): .*begin anew"):
+    with pytest.raises(
+        BadInput,
+        match=r"checkpoint .* is damaged \(state.safetensors is not as it was written\): .*begin "
+        r"anew",
+    ):
         resume(tmp_path / "run")
 
 
 def test_a_run_killed_by_the_system_and_resumed_is_bit_identical(tmp_path):
     """SIGKILL at no chosen moment, in another process, resumed through the command line."""
     words = IMAGES | {"rounds": 80, "checkpoint": 8, "evaluate": 40}
-    arguments = ["run", "ditto", "--out", str(tmp_path / "killed"), *(f"--{k}={v}" for k, v in words.items())]
+    arguments = [
+        "run",
+        "ditto",
+        "--out",
+        str(tmp_path / "killed"),
+        *(f"--{k}={v}" for k, v in words.items()),
+    ]
     code = "import torch; torch.set_num_threads(1); from coterie.cli.main import main; main()"
-    child = subprocess.Popen([sys.executable, "-c", code, *arguments], env=os.environ | {"OMP_NUM_THREADS": "1"})
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
     deadline = time.monotonic() + 60
-    while len(checkpoints(tmp_path / "killed")) == 0 or checkpoints(tmp_path / "killed")[-1].name < "checkpoint-0000008":
+    while (
+        len(checkpoints(tmp_path / "killed")) == 0
+        or checkpoints(tmp_path / "killed")[-1].name < "checkpoint-0000008"
+    ):
         assert child.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -267,9 +313,15 @@ def test_nothing_a_run_leaves_is_pickled_or_half_written(tmp_path):
     assert [p.name for p in files if not p.suffix] == [".lock"]
     assert not any(p.read_bytes().startswith((b"\x80", b"PK")) for p in files)
     source = Path(coterie.__file__).parent
-    for path in (p for room in ("core", "results", "running", "comparison") for p in (source / room).glob("*.py")):
+    for path in (
+        p
+        for room in ("core", "results", "running", "comparison")
+        for p in (source / room).glob("*.py")
+    ):
         text = path.read_text()
-        assert not any(word in text for word in ("import pickle", "torch.save(", "torch.load(", "allow_pickle"))
+        assert not any(
+            word in text for word in ("import pickle", "torch.save(", "torch.load(", "allow_pickle")
+        )
 
 
 # Models
@@ -283,7 +335,10 @@ def right(module: nn.Module, federation, client: int) -> float:
 
 @pytest.mark.parametrize("method", ["ditto", "finetune", "persfl"])
 def test_a_loaded_model_is_a_plain_module_with_the_accuracy_of_the_table(method, tmp_path):
-    run = execute(experiment(method=method, **({"distil_epochs": 1} if method == "persfl" else {})), tmp_path / "run")
+    run = execute(
+        experiment(method=method, **({"distil_epochs": 1} if method == "persfl" else {})),
+        tmp_path / "run",
+    )
     federation = federation_of(run.experiment)
     for client, accuracy in enumerate(run.accuracy()):
         module = coterie.load_model(run.folder, client)
@@ -298,10 +353,17 @@ def test_models_are_kept_only_if_wanted_and_asked_for_by_number_or_name(tmp_path
     run = execute(change(Experiment(), FAST | {"data": str(path), "rounds": 1}), tmp_path / "run")
     by_name, by_number = run.model("site1").state_dict(), run.model(1).state_dict()
     assert all(torch.equal(by_name[k], by_number[k]) for k in by_name)
-    for client, message in ((3, "no client 3: its clients are 0 to 2"), (-1, "no client -1"), ("site9", "no client 'site9'")):
+    for client, message in (
+        (3, "no client 3: its clients are 0 to 2"),
+        (-1, "no client -1"),
+        ("site9", "no client 'site9'"),
+    ):
         with pytest.raises(BadInput, match=message):
             run.model(client)
-    none = execute(change(Experiment(), FAST | {"data": str(path), "rounds": 1, "models": "no"}), tmp_path / "none")
+    none = execute(
+        change(Experiment(), FAST | {"data": str(path), "rounds": 1, "models": "no"}),
+        tmp_path / "none",
+    )
     assert not (none.folder / "models").exists()
     with pytest.raises(BadInput, match="told to keep no models"):
         none.model(0)
@@ -330,8 +392,12 @@ def test_own_arrays_and_an_own_network_through_python(tmp_path):
     assert run.experiment.split["name"] == "user"
     federation = federation_of(run.experiment, data)
     for client, accuracy in enumerate(run.accuracy()):
-        assert right(run.model(client, Net), federation, client) == pytest.approx(accuracy, abs=1e-6)
-    with pytest.raises(BadInput, match="a network of your own: pass the function that makes it as build="):
+        assert right(run.model(client, Net), federation, client) == pytest.approx(
+            accuracy, abs=1e-6
+        )
+    with pytest.raises(
+        BadInput, match="a network of your own: pass the function that makes it as build="
+    ):
         run.model(0)
     with pytest.raises(BadInput, match="does not fit the network that `build` makes"):
         run.model(0, lambda: nn.Linear(6, 2))
@@ -342,12 +408,22 @@ def test_a_run_of_python_objects_is_resumed_with_them_and_not_without(tmp_path):
     words = FAST | {"rounds": 3, "checkpoint": 1}
     coterie.run("ditto", data=arrays(), model=Net, out=tmp_path / "whole", **words)
     with pytest.raises(Stopped):
-        coterie.run("ditto", data=arrays(), model=Net, out=tmp_path / "run", watch=stop_at(2), **words)
-    with pytest.raises(BadInput, match="'python:mine' were given as Python objects: give them again from Python, as data="):
+        coterie.run(
+            "ditto", data=arrays(), model=Net, out=tmp_path / "run", watch=stop_at(2), **words
+        )
+    with pytest.raises(
+        BadInput,
+        match="'python:mine' were given as Python objects: give them again from Python, as data=",
+    ):
         coterie.resume(tmp_path / "run")
-    with pytest.raises(BadInput, match="'python:Net' was given as a Python object: give it again from Python, as model="):
+    with pytest.raises(
+        BadInput,
+        match="'python:Net' was given as a Python object: give it again from Python, as model=",
+    ):
         coterie.resume(tmp_path / "run", data=arrays())
-    with pytest.raises(BadInput, match=r"was started with .*'parameters': 47.*, not .*'parameters': 14"):
+    with pytest.raises(
+        BadInput, match=r"was started with .*'parameters': 47.*, not .*'parameters': 14"
+    ):
         coterie.resume(tmp_path / "run", data=arrays(), model=lambda: nn.Linear(6, 2))
     coterie.resume(tmp_path / "run", data=arrays(), model=Net)
     assert results(tmp_path / "run") == results(tmp_path / "whole")
@@ -387,7 +463,10 @@ def test_federations_that_no_engine_could_run_are_refused(tmp_path):
         (good._replace(x=x), "NaN or infinity"),
         (good._replace(y=y), "labels 0 to 3, but 3 classes: give 0 to 2"),
         (good._replace(test=far), "rows 0 to 10,000: give 0 to "),
-        (good._replace(train=[np.zeros(0, int), *good.train[1:]]), "client 0 \\('0'\\) of the federation has no training rows"),
+        (
+            good._replace(train=[np.zeros(0, int), *good.train[1:]]),
+            "client 0 \\('0'\\) of the federation has no training rows",
+        ),
         (good._replace(names=["a"]), "5 clients in train, but 1 in names"),
     ):
         with pytest.raises(BadInput, match=message):
@@ -408,12 +487,18 @@ def test_a_data_set_with_labels_outside_its_classes_is_refused(tmp_path):
     [
         ({"model": lambda: nn.Linear(7, 2)}, r"cannot take rows of shape \[6\]"),
         ({"model": lambda: nn.Linear(6, 1)}, None),  # one logit tells two classes apart
-        ({"model": lambda: nn.Sequential(nn.Linear(6, 2), nn.Flatten(0))}, r"outputs of shape \[\] a row"),
+        (
+            {"model": lambda: nn.Sequential(nn.Linear(6, 2), nn.Flatten(0))},
+            r"outputs of shape \[\] a row",
+        ),
         ({"model": nn.Linear(6, 2)}, "model is a module: give the function or class that makes it"),
         ({"data": np.zeros((4, 3))}, "data is a ndarray: give a name, a path, a Federation or "),
         ({"split": {"name": "iid", "alpa": 1}}, r"unknown option 'alpa' in \[split\]"),
         ({"train": {"rate": -1}}, "rate = -1.0: give a step size above 0"),
-        ({"model": [Net, lambda: nn.Linear(6, 2)]}, "fedavg needs one architecture for all clients, 2 were given"),
+        (
+            {"model": [Net, lambda: nn.Linear(6, 2)]},
+            "fedavg needs one architecture for all clients, 2 were given",
+        ),
     ],
 )
 def test_python_objects_that_do_not_fit_are_refused(words, message, tmp_path):
@@ -427,7 +512,10 @@ def test_python_objects_that_do_not_fit_are_refused(words, message, tmp_path):
 
 
 def test_a_network_that_tells_too_few_classes_apart_is_refused(tmp_path):
-    with pytest.raises(BadInput, match=r"gives outputs of shape \[2\] a row, but the data have 3 classes: give \[3\]"):
+    with pytest.raises(
+        BadInput,
+        match=r"gives outputs of shape \[2\] a row, but the data have 3 classes: give \[3\]",
+    ):
         coterie.run("fedavg", data=tiny(), model=Net, out=tmp_path / "run", rounds=1, **FAST)
 
 
@@ -437,7 +525,15 @@ def test_an_own_method_is_run_by_its_name_with_its_options(tmp_path):
 
     coterie.register(slower)
     try:
-        run = coterie.run("slower", data=arrays(), out=tmp_path / "run", rounds=1, factor="0.25", unsaid="1", **FAST)
+        run = coterie.run(
+            "slower",
+            data=arrays(),
+            out=tmp_path / "run",
+            rounds=1,
+            factor="0.25",
+            unsaid="1",
+            **FAST,
+        )
         assert run.experiment.options == {"factor": 0.25, "unsaid": 1}
         with pytest.raises(BadInput, match="did you mean 'factor'"):
             coterie.run("slower", data=arrays(), facto=1, out=tmp_path / "no")
@@ -456,7 +552,10 @@ def test_runs_without_an_out_get_folders_of_their_own(tmp_path, monkeypatch):
 
 def test_data_without_classes_are_judged_by_their_loss(tmp_path):
     run = execute(
-        change(Experiment(), FAST | {"data": "gaussian", "clients": 5, "rounds": 1, "method": "selffl"}), tmp_path / "run"
+        change(
+            Experiment(), FAST | {"data": "gaussian", "clients": 5, "rounds": 1, "method": "selffl"}
+        ),
+        tmp_path / "run",
     )
     assert run.measure == "loss"
     assert run.summary().worst == run.measured().max() > 0
@@ -465,7 +564,9 @@ def test_data_without_classes_are_judged_by_their_loss(tmp_path):
 
 def test_validation_summaries_weigh_by_validation_rows(tmp_path):
     federation = tiny(validation=4)
-    uneven = federation._replace(validation=[rows[: 1 + i % 4] for i, rows in enumerate(federation.validation)])
+    uneven = federation._replace(
+        validation=[rows[: 1 + i % 4] for i, rows in enumerate(federation.validation)]
+    )
     run = coterie.run("local", data=uneven, model=Net3, out=tmp_path / "run", rounds=1, **FAST)
     rows, found = np.array([1, 2, 3, 4, 1]), run.accuracy("validation")
     assert run.summary("validation").weighted == pytest.approx((rows * found).sum() / rows.sum())

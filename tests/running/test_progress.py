@@ -1,4 +1,6 @@
-"""What a run leaves while it goes and when it ends: progress, the lock, the split, the scores, and a run played again."""
+"""What a run leaves while it goes and when it ends: progress, the lock, the split, the scores, and
+a run played again.
+"""
 
 import subprocess
 import sys
@@ -39,7 +41,9 @@ def test_every_round_is_told_once_also_after_a_resume(tmp_path):
     resume(tmp_path / "run")
     told = lines(tmp_path / "run")
     assert [line["round"] for line in told] == [1, 2, 3, 4]
-    assert all(line["rounds"] == 4 and 0 <= line["accuracy"] <= 1 and line["time"] > 0 for line in told)
+    assert all(
+        line["rounds"] == 4 and 0 <= line["accuracy"] <= 1 and line["time"] > 0 for line in told
+    )
 
 
 def test_a_line_cut_off_is_left_out(tmp_path):
@@ -48,9 +52,13 @@ def test_a_line_cut_off_is_left_out(tmp_path):
 
 
 def test_a_folder_in_use_is_refused_and_free_when_its_process_is_killed(tmp_path):
-    code = "import sys, time\nfrom pathlib import Path\nfrom coterie.running.progress import alone\n"
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom coterie.running.progress import alone\n"
+    )
     code += "with alone(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
-    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout.readline() == "held\n"
         assert busy(tmp_path)
         with pytest.raises(BadInput, match="another process"), alone(tmp_path):

@@ -1,4 +1,6 @@
-"""`coterie ui`: what it shows is what the files say, nobody reads past the folder, and a browser sees a run grow."""
+"""`coterie ui`: what it shows is what the files say, nobody reads past the folder, and a browser
+sees a run grow.
+"""
 
 import json
 import os
@@ -38,7 +40,16 @@ with warnings.catch_warnings():  # it would rather have a newer package than htt
     warnings.simplefilter("ignore")
     from starlette.testclient import TestClient
 
-WORDS = {"clients": 4, "rows": 160, "classes-each": 4, "hidden": 6, "batch": 8, "rounds": 4, "evaluate": 1, "checkpoint": 2}
+WORDS = {
+    "clients": 4,
+    "rows": 160,
+    "classes-each": 4,
+    "hidden": 6,
+    "batch": 8,
+    "rounds": 4,
+    "evaluate": 1,
+    "checkpoint": 2,
+}
 FAST = {"path": "vectorized", "width": 20, "compile": "no", "threads": 1}
 HERE = "http://127.0.0.1:8765"
 TOKEN = "a-token-for-the-tests"
@@ -81,7 +92,9 @@ def interrupt(folder: Path, silent: float) -> Path:
 @contextmanager
 def served(root: Path, token: str = "") -> Iterator[int]:
     """The app behind a real socket; its port."""
-    server = uvicorn.Server(uvicorn.Config(build(root, token=token), log_level="critical", ws="none", lifespan="off"))
+    server = uvicorn.Server(
+        uvicorn.Config(build(root, token=token), log_level="critical", ws="none", lifespan="off")
+    )
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -112,7 +125,11 @@ def test_list_is_what_the_folders_say(root):
     assert runs["both/local-seed0"]["parent"] == "both"
     last = json.loads((root / "single" / "progress.jsonl").read_text().splitlines()[-1])
     assert runs["single"]["accuracy"] == last["accuracy"]
-    assert (runs["single"]["method"], runs["single"]["done"], runs["single"]["rounds"]) == ("ditto", 4, 4)
+    assert (runs["single"]["method"], runs["single"]["done"], runs["single"]["rounds"]) == (
+        "ditto",
+        4,
+        4,
+    )
 
 
 def test_list_is_not_sent_again_unchanged(root):
@@ -130,7 +147,11 @@ def test_a_run_of_its_own_folder_and_a_folder_yet_to_come_are_shown(root, tmp_pa
 def test_only_changed_folders_are_read_again(root, monkeypatch):
     library, read = Library(root), []
     original = listing._read
-    monkeypatch.setattr(listing, "_read", lambda top, folder, files: read.append(folder.name) or original(top, folder, files))
+    monkeypatch.setattr(
+        listing,
+        "_read",
+        lambda top, folder, files: read.append(folder.name) or original(top, folder, files),
+    )
     library.entries()
     assert len(read) == 4
     library._due = 0.0
@@ -157,7 +178,9 @@ def test_a_silent_run_without_a_process_is_stopped_and_says_how_to_go_on(root):
     assert entries(root)["single"].status == "stopped"
     assert entries(root)["single"].why == f"coterie resume {folder}"
     odd = folder.rename(root / "a; rm b")
-    assert entries(root)["a%3B%20rm%20b"].why == f"coterie resume '{odd}'"  # it is made to be pasted into a shell
+    assert (
+        entries(root)["a%3B%20rm%20b"].why == f"coterie resume '{odd}'"
+    )  # it is made to be pasted into a shell
     folder = odd.rename(folder)
     with alone(folder):  # a long round: silent, but at work
         assert entries(root)["single"].status == "running"
@@ -210,7 +233,9 @@ def test_a_broken_line_of_progress_hides_no_other(root):
     path = root / "single" / "progress.jsonl"
     text = path.read_text()
     path.write_text(
-        '{"round": 1, "acc\n[]\n{"round": "x"}\n' + text + '{"round": 5, "accuracy": NaN, "seconds": [], "stage": 3}\n'
+        '{"round": 1, "acc\n[]\n{"round": "x"}\n'
+        + text
+        + '{"round": 5, "accuracy": NaN, "seconds": [], "stage": 3}\n'
     )
     rows = client(root).get("/api/run", params={"id": "single"}).json()["rows"]
     assert [row["round"] for row in rows] == [1, 2, 3, 4, 5]
@@ -222,7 +247,9 @@ def test_names_of_any_kind_are_listed(root):
     shutil.copytree(root / "single", root / odd)
     asker = client(root)
     found = [run for run in asker.get("/api/runs").json()["runs"] if run["name"].startswith("a b")]
-    assert asker.get("/api/run", params={"id": found[0]["id"]}).json()["run"]["id"] == found[0]["id"]
+    assert (
+        asker.get("/api/run", params={"id": found[0]["id"]}).json()["run"]["id"] == found[0]["id"]
+    )
 
 
 # what a run's page gets
@@ -248,28 +275,41 @@ def test_curves_are_those_of_the_last_checkpoint_then_of_the_end(root):
     end = asker.get("/api/measured", params={"id": "single"}).json()
     parts = {(c["metric"], c["part"], c["view"]) for c in end["curves"]}
     assert parts == {
-        (m, p, v) for m in ("accuracy", "loss") for p in ("train", "validation", "test") for v in ("personal", "global")
+        (m, p, v)
+        for m in ("accuracy", "loss")
+        for p in ("train", "validation", "test")
+        for v in ("personal", "global")
     }
     assert all(c["rounds"] == [1, 2, 3, 4] for c in end["curves"])
     assert len(end["clients"]["values"]) == 4
     assert 'method = "ditto"' in end["config"]
     interrupt(folder, silent=0)
-    assert client(root).get("/api/measured", params={"id": "single"}).json() == end  # the checkpoint of round 4
+    assert (
+        client(root).get("/api/measured", params={"id": "single"}).json() == end
+    )  # the checkpoint of round 4
     for kept in checkpoints(folder):
         shutil.rmtree(kept)
     assert client(root).get("/api/measured", params={"id": "single"}).json()["curves"] == []
 
 
 def test_a_run_without_progress_is_drawn_from_its_table(root):
-    lines = [json.loads(line) for line in (root / "single" / "progress.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (root / "single" / "progress.jsonl").read_text().splitlines()
+    ]
     (root / "single" / "progress.jsonl").unlink()
     said = client(root).get("/api/run", params={"id": "single"}).json()
-    assert [row["accuracy"] for row in said["rows"]] == pytest.approx([row["accuracy"] for row in lines])
+    assert [row["accuracy"] for row in said["rows"]] == pytest.approx(
+        [row["accuracy"] for row in lines]
+    )
     assert said["run"]["done"] == 4
 
 
 def test_a_chosen_comparison_is_its_runs(root):
-    chosen = client(root).get("/api/chosen", params={"run": ["both", "both/local-seed0", "single"]}).json()
+    chosen = (
+        client(root)
+        .get("/api/chosen", params={"run": ["both", "both/local-seed0", "single"]})
+        .json()
+    )
     assert [run["id"] for run in chosen] == ["both/fedavg-seed0", "both/local-seed0", "single"]
 
 
@@ -296,14 +336,30 @@ def test_a_report_is_made_once_until_files_change(root, monkeypatch):
 
 @pytest.mark.parametrize(
     "name",
-    ["../secret", "%2e%2e/secret", "..%2fsecret", "both/../../secret", "/etc", "single/../single", "./single", "", "\0", "link"],
+    [
+        "../secret",
+        "%2e%2e/secret",
+        "..%2fsecret",
+        "both/../../secret",
+        "/etc",
+        "single/../single",
+        "./single",
+        "",
+        "\0",
+        "link",
+    ],
 )
 def test_nothing_outside_the_list_can_be_asked_for(root, name):
     shutil.copytree(root / "single", root.parent / "secret")
     (root / "link").symlink_to(root.parent / "secret")
     asker = client(root)
     asked = [root.parent / "secret" if name == "/etc" else name]
-    for path, word in (("/api/run", "id"), ("/api/measured", "id"), ("/api/chosen", "run"), ("/report", "run")):
+    for path, word in (
+        ("/api/run", "id"),
+        ("/api/measured", "id"),
+        ("/api/chosen", "run"),
+        ("/report", "run"),
+    ):
         for one in (name, *asked):
             answer = asker.get(path, params={word: str(one)})
             assert answer.status_code == 404, (path, one)
@@ -312,11 +368,23 @@ def test_nothing_outside_the_list_can_be_asked_for(root, name):
 
 def test_no_path_leads_to_a_file(root):
     with served(root) as port:  # as sent: a client library would tidy the path up
-        for path in ("/assets/../app.py", "/assets/%2e%2e/app.py", "/assets/..%2fapp.py", "//etc/passwd", "/assets//etc/passwd"):
-            answer = raw(port, f"GET {path} HTTP/1.1\r\nHost: localhost:{port}\r\nConnection: close\r\n\r\n")
+        for path in (
+            "/assets/../app.py",
+            "/assets/%2e%2e/app.py",
+            "/assets/..%2fapp.py",
+            "//etc/passwd",
+            "/assets//etc/passwd",
+        ):
+            answer = raw(
+                port, f"GET {path} HTTP/1.1\r\nHost: localhost:{port}\r\nConnection: close\r\n\r\n"
+            )
             assert answer.startswith("HTTP/1.1 404"), path
             assert "there is no such page" in answer
-        twice = raw(port, f"GET / HTTP/1.1\r\nHost: localhost:{port}\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
+        twice = raw(
+            port,
+            f"GET / HTTP/1.1\r\nHost: localhost:{port}\r\nHost: evil.example\r\nConnection: "
+            "close\r\n\r\n",
+        )
         assert twice.startswith(("HTTP/1.1 400", "HTTP/1.1 421"))
 
 
@@ -346,7 +414,16 @@ def test_links_out_of_the_folder_are_not_followed(root):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1.evil.example", "localhost:80@evil.example", "0.0.0.0:8765", "", "[::2]", "localhost:"]
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost:80@evil.example",
+        "0.0.0.0:8765",
+        "",
+        "[::2]",
+        "localhost:",
+    ],
 )
 def test_other_names_for_this_machine_are_refused(root, host):
     answer = client(root).get("/api/runs", headers={"Host": host})
@@ -354,7 +431,9 @@ def test_other_names_for_this_machine_are_refused(root, host):
     assert "ditto" not in answer.text
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:1", "localhost", "LocalHost:8765", "[::1]:8765", "[::1]"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:1", "localhost", "LocalHost:8765", "[::1]:8765", "[::1]"]
+)
 def test_own_names_are_answered(root, host):
     assert client(root).get("/api/runs", headers={"Host": host}).status_code == 200
 
@@ -364,7 +443,9 @@ def test_nothing_but_get_is_taken(root, method):
     assert client(root).request(method, "/api/runs").status_code == 405
 
 
-@pytest.mark.parametrize("path", ["/", "/run", "/compare", "/api/runs", "/report", "/assets/style.css", "/nothing"])
+@pytest.mark.parametrize(
+    "path", ["/", "/run", "/compare", "/api/runs", "/report", "/assets/style.css", "/nothing"]
+)
 def test_every_answer_carries_the_headers(root, path):
     headers = client(root).get(path).headers
     assert headers["x-content-type-options"] == "nosniff"
@@ -396,7 +477,11 @@ def test_a_token_in_the_address_becomes_a_cookie(root):
     assert TOKEN not in cookie
     assert asker.get("/api/runs").status_code == 200
     with served(root, TOKEN) as port:
-        away = raw(port, f"GET //evil.example/?token={TOKEN} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        away = raw(
+            port,
+            f"GET //evil.example/?token={TOKEN} HTTP/1.1\r\nHost: localhost\r\nConnection: "
+            "close\r\n\r\n",
+        )
     assert "\r\nlocation: /evil.example/\r\n" in away
 
 
@@ -428,7 +513,9 @@ def test_a_taken_port_is_one_line(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(BadInput, match="is taken: give another --port"):
-            CliRunner().invoke(ui, [str(tmp_path), "--port", str(taken.getsockname()[1])], catch_exceptions=False)
+            CliRunner().invoke(
+                ui, [str(tmp_path), "--port", str(taken.getsockname()[1])], catch_exceptions=False
+            )
 
 
 def test_without_its_extra_the_command_says_so(tmp_path, monkeypatch):
@@ -440,7 +527,9 @@ def test_without_its_extra_the_command_says_so(tmp_path, monkeypatch):
 # the whole of it
 
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 
 
 @contextmanager
@@ -448,7 +537,9 @@ def started(*words: str) -> Iterator[subprocess.Popen]:
     """`coterie WORDS` in a process of its own, stopped at the end."""
     command = [sys.executable, "-c", "from coterie.cli.main import main; main()", *words]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
     try:
         yield process
     finally:
@@ -479,7 +570,9 @@ def until(page, condition: str) -> None:
 
 
 def test_a_browser_sees_a_run_grow_stop_and_compared(root, browser):
-    words = [f"--{k}={v}" for k, v in (WORDS | FAST | {"rounds": 100_000, "checkpoint": 20}).items()]
+    words = [
+        f"--{k}={v}" for k, v in (WORDS | FAST | {"rounds": 100_000, "checkpoint": 20}).items()
+    ]
     live = root / "live"
     with (
         started("run", "fedavg", *words, "--out", str(live), "--quiet") as training,
@@ -489,9 +582,19 @@ def test_a_browser_sees_a_run_grow_stop_and_compared(root, browser):
         page = browser.new_page()
         page.set_default_timeout(60_000)
         wrong: list[str] = []
-        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda message: (
+                wrong.append(message.text) if message.type in ("error", "warning") else None
+            ),
+        )
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda r: None if r.url.startswith((address, "data:", "blob:")) else wrong.append(r.url))
+        page.on(
+            "request",
+            lambda r: (
+                None if r.url.startswith((address, "data:", "blob:")) else wrong.append(r.url)
+            ),
+        )
         page.goto(address)
         page.get_by_role("row", name="live").get_by_text("running").wait_for()
         page.get_by_role("link", name="live").click()
@@ -501,7 +604,9 @@ def test_a_browser_sees_a_run_grow_stop_and_compared(root, browser):
         until(page, f"({points}) > {before}")
         page.get_by_text("of 100000 rounds").wait_for()
         page.get_by_text(re.compile("about .* left")).wait_for()
-        until(page, "document.getElementById('accuracy').data.length === 3")  # the checkpoint's parts have come
+        until(
+            page, "document.getElementById('accuracy').data.length === 3"
+        )  # the checkpoint's parts have come
         training.kill()
 
         page.goto(address)
@@ -534,7 +639,12 @@ def test_the_list_is_sorted_filtered_and_opened(root, browser):
         page = browser.new_page()
         page.set_default_timeout(60_000)
         wrong: list[str] = []
-        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda message: (
+                wrong.append(message.text) if message.type in ("error", "warning") else None
+            ),
+        )
         page.on("dialog", lambda dialog: wrong.append(dialog.message))
         page.goto(f"http://127.0.0.1:{port}/")
         names = page.locator("tbody td.name a")
@@ -544,13 +654,17 @@ def test_the_list_is_sorted_filtered_and_opened(root, browser):
         page.get_by_role("button", name="Name", exact=True).click()
         assert names.all_inner_texts() == ["single", "both", hostile.name]
         page.get_by_role("button", name="Runs of both").click()
-        assert sorted(names.all_inner_texts()) == sorted([hostile.name, "both", "fedavg-seed0", "local-seed0", "single"])
+        assert sorted(names.all_inner_texts()) == sorted(
+            [hostile.name, "both", "fedavg-seed0", "local-seed0", "single"]
+        )
         page.get_by_label("Filter the runs").fill("ditto single")
         assert names.all_inner_texts() == ["single"]
         names.first.click()
         page.get_by_role("heading", name="single").wait_for()
         page.goto(f"http://127.0.0.1:{port}/run?id=nowhere")
         page.get_by_text("there is no run 'nowhere' here").wait_for()
-        wrong = [line for line in wrong if "404" not in line]  # the browser's own word for the last page
+        wrong = [
+            line for line in wrong if "404" not in line
+        ]  # the browser's own word for the last page
         page.goto("about:blank")  # no more questions, or the server would wait for their answers
         assert wrong == []

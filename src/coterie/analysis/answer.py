@@ -1,8 +1,9 @@
 """What personalization is worth: gain and fairness over clients, and the answer of a comparison.
 
-Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated Learning" (Purdue, 2021), chapter
-5; shares of clients and relative false accepts those of Self-FL. Accuracies are shares from 0 to 1, gains percentage points; a
-client without a number (NaN) does not count. What a run costs is in costs.py.
+Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated
+Learning" (Purdue, 2021), chapter 5; shares of clients and relative false accepts those of Self-FL.
+Accuracies are shares from 0 to 1, gains percentage points; a client without a number (NaN) does not
+count. What a run costs is in costs.py.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class Answer(NamedTuple):
     """What a comparison says; None where no method deserves the name."""
 
     best: str | None  # improves most clients over FedAvg and Local, then by most
-    fairest: str | None  # smallest deviation over clients of those whose mean beats FedAvg's and Local's
+    fairest: (
+        str | None
+    )  # smallest deviation over clients of those whose mean beats FedAvg's and Local's
     cheapest: str | None  # fewest bytes of the same
     recommended: str | None  # chosen on validation data alone
     reason: str  # of the recommendation
@@ -47,10 +50,15 @@ def answer(
     fedavg: str = "fedavg",
     local: str = "local",
 ) -> Answer:
-    """The answer from [seeds, clients] accuracies and bytes of every method; figures are means over seeds of each seed's."""
+    """The answer from [seeds, clients] accuracies and bytes of every method; figures are means over
+    seeds of each seed's.
+    """
     for name in (fedavg, local):
         if name not in test:
-            raise BadInput(f"'{name}' is not among the methods {', '.join(test)}: a gain is measured over FedAvg and Local")
+            raise BadInput(
+                f"'{name}' is not among the methods {', '.join(test)}: a gain is measured over "
+                "FedAvg and Local"
+            )
     for name in {**test, **validation}:
         if name not in traffic:
             raise BadInput(f"'{name}' has accuracies, but no bytes{nearest(name, traffic)}")
@@ -58,16 +66,24 @@ def answer(
     runs = {name: np.atleast_2d(np.asarray(a, dtype=float)) for name, a in test.items()}
     gains = _gains(test, fedavg, local)
     better = [name for name in test if gains[name].pui > 0]
-    best = max(better, key=lambda name: (round(gains[name].pui, DIGITS), gains[name].api), default=None)
+    best = max(
+        better, key=lambda name: (round(gains[name].pui, DIGITS), gains[name].api), default=None
+    )
     means = {name: mean_of([mean_of(seed) for seed in a]) for name, a in runs.items()}
-    worthy = [name for name in test if round(means[name] - max(means[fedavg], means[local]), DIGITS) > 0]
+    worthy = [
+        name for name in test if round(means[name] - max(means[fedavg], means[local]), DIGITS) > 0
+    ]
     others = [name for name in table.methods if best and name != best]
     beaten = tuple(name for name in others if best and table.beats(best, name))
     unbeaten = tuple(name for name in others if name not in beaten)
     recommended, reason = recommend(validation, traffic, fixed_split, fedavg, local)
     return Answer(
         best,
-        min(worthy, key=lambda name: mean_of([_deviation(seed) for seed in runs[name]]), default=None),
+        min(
+            worthy,
+            key=lambda name: mean_of([_deviation(seed) for seed in runs[name]]),
+            default=None,
+        ),
         min(worthy, key=lambda name: (traffic[name], -means[name]), default=None),
         recommended,
         reason,
@@ -85,7 +101,9 @@ def _gains(accuracies: Mapping[str, ArrayLike], fedavg: str, local: str) -> dict
     """Every method's figures of each seed, averaged over seeds."""
     floor = [np.atleast_2d(np.asarray(accuracies[name], dtype=float)) for name in (fedavg, local)]
     return {
-        name: Improvement(*map(mean_of, zip(*map(improvement, qoi(np.atleast_2d(a), *floor)), strict=True)))
+        name: Improvement(
+            *map(mean_of, zip(*map(improvement, qoi(np.atleast_2d(a), *floor)), strict=True))
+        )
         for name, a in accuracies.items()
     }
 
@@ -102,15 +120,19 @@ def recommend(
     fedavg: str = "fedavg",
     local: str = "local",
 ) -> tuple[str | None, str]:
-    """(method, reason): of those within one standard error of the best mean validation accuracy, the one of least traffic.
+    """(method, reason): of those within one standard error of the best mean validation accuracy,
+    the one of least traffic.
 
-    At equal traffic the one that improves more clients, then the higher mean: a mean alone may rest on a few clients.
+    At equal traffic the one that improves more clients, then the higher mean: a mean alone may rest
+    on a few clients.
     """
     values = units(validation, fixed_split) if validation else np.empty((0, 0))
     if not values.size:
         return None, "there are no validation data to choose on"
     names, means, n = list(validation), values.mean(axis=1), values.shape[1]
-    gains = _gains(validation, fedavg, local) if fedavg in validation and local in validation else {}
+    gains = (
+        _gains(validation, fedavg, local) if fedavg in validation and local in validation else {}
+    )
     pui = [round(gains[name].pui, DIGITS) if gains else 0.0 for name in names]
     cost = [traffic[name] for name in names]
     top = int(means.argmax())
@@ -119,7 +141,10 @@ def recommend(
     close = [i for i in range(len(names)) if gaps[i].mean() <= error[i]]
     chosen = min(close, key=lambda i: (cost[i], -pui[i], -means[i]))
     if chosen == top:
-        why = f"it has the highest mean accuracy on validation data, {100 * means[top]:.1f} %, and no cheaper method is close"
+        why = (
+            f"it has the highest mean accuracy on validation data, {100 * means[top]:.1f} %, and "
+            "no cheaper method is close"
+        )
         return names[top], why
     ground = (
         f"for {cost[chosen] / 1e6:,.1f} MB instead of {cost[top] / 1e6:,.1f}"
@@ -127,7 +152,8 @@ def recommend(
         else f"and it improves {pui[chosen]:.0f} % of the clients there instead of {pui[top]:.0f} %"
     )
     return names[chosen], (
-        f"its mean accuracy on validation data, {100 * means[chosen]:.1f} %, is within one standard error of the highest "
+        f"its mean accuracy on validation data, {100 * means[chosen]:.1f} %, is within one "
+        "standard error of the highest "
         f"({names[top]}, {100 * means[top]:.1f} %), {ground}"
     )
 
@@ -144,7 +170,10 @@ def _best(answer: Answer) -> list[str]:
         return ["No method improves any client over both FedAvg and Local."]
     gain = answer.gain
     loss = f", and worsens {gain.pud:.0f} % by {-gain.apd:.1f}" if gain.pud else ""
-    figures = f"{gain.pui:.0f} % of the clients over the better of FedAvg and Local, by {gain.api:.1f} points on average{loss}"
+    figures = (
+        f"{gain.pui:.0f} % of the clients over the better of FedAvg and Local, by {gain.api:.1f} "
+        f"points on average{loss}"
+    )
     if answer.best in answer.worthy:
         said = [f"{answer.best} performs best: it improves {figures}."]
     else:  # many small gains and a few large losses are no performance
@@ -156,18 +185,31 @@ def _best(answer: Answer) -> list[str]:
     note = [answer.note[:1].upper() + answer.note[1:] + "."] if answer.note else []
     if not answer.beaten:
         return [*said, f"It is not significantly better than any other method {test}.", *note]
-    some = _list(answer.beaten, "and") if len(answer.beaten) <= NAMED else f"{len(answer.beaten)} other methods"
-    return [*said, f"It is significantly better than {some}, but not than {_list(answer.unbeaten, 'or')} {test}.", *note]
+    some = (
+        _list(answer.beaten, "and")
+        if len(answer.beaten) <= NAMED
+        else f"{len(answer.beaten)} other methods"
+    )
+    return [
+        *said,
+        f"It is significantly better than {some}, but not than {_list(answer.unbeaten, 'or')} "
+        f"{test}.",
+        *note,
+    ]
 
 
 def _fairest_and_cheapest(answer: Answer) -> str:
     if not answer.worthy:
         return "No method's mean accuracy beats both FedAvg's and Local's."
     if len(answer.worthy) == 1:
-        return f"{answer.worthy[0]} is the only method whose mean accuracy beats both FedAvg's and Local's."
+        return (
+            f"{answer.worthy[0]} is the only method whose mean accuracy beats both FedAvg's and "
+            "Local's."
+        )
     other = "" if answer.cheapest == answer.fairest else f"{answer.cheapest} "
     return (
-        f"Of the {len(answer.worthy)} methods whose mean accuracy beats both FedAvg's and Local's, {answer.fairest} is the "
+        f"Of the {len(answer.worthy)} methods whose mean accuracy beats both FedAvg's and "
+        f"Local's, {answer.fairest} is the "
         f"fairest (smallest deviation over clients) and {other}the cheapest (fewest bytes)."
     )
 

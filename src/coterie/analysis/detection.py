@@ -1,8 +1,9 @@
 """What personalization is worth: gain and fairness over clients, and the answer of a comparison.
 
-Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated Learning" (Purdue, 2021), chapter
-5; shares of clients and relative false accepts those of Self-FL. Accuracies are shares from 0 to 1, gains percentage points; a
-client without a number (NaN) does not count. What a run costs is in costs.py.
+Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated
+Learning" (Purdue, 2021), chapter 5; shares of clients and relative false accepts those of Self-FL.
+Accuracies are shares from 0 to 1, gains percentage points; a client without a number (NaN) does not
+count. What a run costs is in costs.py.
 """
 
 from __future__ import annotations
@@ -26,23 +27,39 @@ class FalseAccepts(NamedTuple):
     threshold: float  # accept from here on
 
 
-def false_accepts(labels: ArrayLike, scores: ArrayLike, baseline: ArrayLike, threshold: float = 0.5) -> FalseAccepts:
-    """False accepts over those of a baseline, at the threshold whose false rejects are closest to the baseline's.
+def false_accepts(
+    labels: ArrayLike, scores: ArrayLike, baseline: ArrayLike, threshold: float = 0.5
+) -> FalseAccepts:
+    """False accepts over those of a baseline, at the threshold whose false rejects are closest to
+    the baseline's.
 
-    The baseline accepts scores of at least `threshold`. Of equally close thresholds the one with fewer false rejects counts,
-    then with fewer false accepts: a model beside itself has at most 1, and just below it where positives are many.
+    The baseline accepts scores of at least `threshold`. Of equally close thresholds the one with
+    fewer false rejects counts, then with fewer false accepts: a model beside itself has at most 1,
+    and just below it where positives are many.
     """
     truth = np.asarray(labels).astype(bool)
     if truth.all() or not truth.any():
-        raise BadInput(f"labels of {len(truth)} rows are all alike: false accepts and rejects need rows of both classes")
+        raise BadInput(
+            f"labels of {len(truth)} rows are all alike: false accepts and rejects need rows of "
+            "both classes"
+        )
     base, own = np.asarray(baseline, dtype=float), np.asarray(scores, dtype=float)
     if np.isnan(base).any() or np.isnan(own).any():
-        raise BadInput("some scores are no numbers, as of a model that diverged: lower its rate and run it again")
+        raise BadInput(
+            "some scores are no numbers, as of a model that diverged: lower its rate and run it "
+            "again"
+        )
     fa0, fr0 = float((base[~truth] >= threshold).mean()), float((base[truth] < threshold).mean())
     fa, accepted, thresholds = roc_curve(truth, own, drop_intermediate=False)
     fr = np.round(1 - accepted, DIGITS)
-    best = np.lexsort((fa, fr, np.round(np.abs(fr - fr0), DIGITS)))[0]  # the last key is the first to count
-    return FalseAccepts(_ratio(float(fa[best]), fa0), _ratio(float(1 - accepted[best]), fr0), float(thresholds[best]))
+    best = np.lexsort((fa, fr, np.round(np.abs(fr - fr0), DIGITS)))[
+        0
+    ]  # the last key is the first to count
+    return FalseAccepts(
+        _ratio(float(fa[best]), fa0),
+        _ratio(float(1 - accepted[best]), fr0),
+        float(thresholds[best]),
+    )
 
 
 def _ratio(a: float, b: float) -> float:

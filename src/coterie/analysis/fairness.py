@@ -1,8 +1,9 @@
 """What personalization is worth: gain and fairness over clients, and the answer of a comparison.
 
-Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated Learning" (Purdue, 2021), chapter
-5; shares of clients and relative false accepts those of Self-FL. Accuracies are shares from 0 to 1, gains percentage points; a
-client without a number (NaN) does not count. What a run costs is in costs.py.
+Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated
+Learning" (Purdue, 2021), chapter 5; shares of clients and relative false accepts those of Self-FL.
+Accuracies are shares from 0 to 1, gains percentage points; a client without a number (NaN) does not
+count. What a run costs is in costs.py.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from coterie.core.errors import BadInput
 def _shared(values: ArrayLike) -> np.ndarray | None:
     f = there(values)
     if len(f) and f.min() < 0:
-        raise BadInput(f"fairness of {f.min():g}: give values of at least 0, gains and losses apart")
+        raise BadInput(
+            f"fairness of {f.min():g}: give values of at least 0, gains and losses apart"
+        )
     return f if len(f) and f.max() > 0 else None
 
 
@@ -32,7 +35,9 @@ def variance_of(values: ArrayLike) -> float:
 
 
 def cosine(values: ArrayLike) -> float:
-    """Cosine of F and the vector of ones (5.10), from 1/sqrt(K) to 1; the square root of Jain's index."""
+    """Cosine of F and the vector of ones (5.10), from 1/sqrt(K) to 1; the square root of Jain's
+    index.
+    """
     return sqrt(jain(values))
 
 
@@ -70,11 +75,20 @@ class Fairness(NamedTuple):
 
 def fairness(values: ArrayLike) -> Fairness:
     """All measures of one vector."""
-    return Fairness(variance_of(values), cosine(values), jain(values), entropy(values), evenness(values), len(there(values)))
+    return Fairness(
+        variance_of(values),
+        cosine(values),
+        jain(values),
+        entropy(values),
+        evenness(values),
+        len(there(values)),
+    )
 
 
 def gain_fairness(qoi: ArrayLike) -> tuple[Fairness, Fairness]:
-    """How evenly the gains are shared by those that gain (U+), and the losses by those that lose (U-)."""
+    """How evenly the gains are shared by those that gain (U+), and the losses by those that lose
+    (U-).
+    """
     q = there(qoi)
     return fairness(q[q > 0]), fairness(-q[q < 0])
 

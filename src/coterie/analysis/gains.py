@@ -1,8 +1,9 @@
 """What personalization is worth: gain and fairness over clients, and the answer of a comparison.
 
-Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated Learning" (Purdue, 2021), chapter
-5; shares of clients and relative false accepts those of Self-FL. Accuracies are shares from 0 to 1, gains percentage points; a
-client without a number (NaN) does not count. What a run costs is in costs.py.
+Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated
+Learning" (Purdue, 2021), chapter 5; shares of clients and relative false accepts those of Self-FL.
+Accuracies are shares from 0 to 1, gains percentage points; a client without a number (NaN) does not
+count. What a run costs is in costs.py.
 """
 
 from __future__ import annotations
@@ -27,8 +28,13 @@ def qoi_global(personal: ArrayLike, fedavg: ArrayLike) -> np.ndarray:
     for name, value in (("personal", personal), ("fedavg or local", fedavg)):
         found = there(value)
         if len(found) and not (found.min() >= 0 and found.max() <= 1):
-            raise BadInput(f"{name} accuracies from {found.min():g} to {found.max():g}: give shares from 0 to 1, not percent")
-    return np.round(100 * (np.asarray(personal, dtype=float) - np.asarray(fedavg, dtype=float)), DIGITS)
+            raise BadInput(
+                f"{name} accuracies from {found.min():g} to {found.max():g}: give shares from 0 "
+                "to 1, not percent"
+            )
+    return np.round(
+        100 * (np.asarray(personal, dtype=float) - np.asarray(fedavg, dtype=float)), DIGITS
+    )
 
 
 class Improvement(NamedTuple):

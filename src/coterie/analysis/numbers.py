@@ -28,7 +28,9 @@ def means(values: np.ndarray, axis: int) -> np.ndarray:
     """Mean of what is no NaN along an axis; NaN where nothing is left."""
     known = ~np.isnan(values)
     count = known.sum(axis)
-    return np.where(count > 0, np.where(known, values, 0.0).sum(axis) / np.maximum(count, 1), np.nan)
+    return np.where(
+        count > 0, np.where(known, values, 0.0).sum(axis) / np.maximum(count, 1), np.nan
+    )
 
 
 def deviation_of(values: ArrayLike) -> float:

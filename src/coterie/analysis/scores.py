@@ -1,7 +1,9 @@
-"""What one client's own model is worth beyond accuracy, and a detector's false accepts beside those of a baseline.
+"""What one client's own model is worth beyond accuracy, and a detector's false accepts beside those
+of a baseline.
 
-Macro averages run over the classes that the client HOLDS in the part: it cannot be blamed for a class it never sees, and a row
-taken for such a class costs recall. So recall and balanced accuracy are one number, kept under both names.
+Macro averages run over the classes that the client HOLDS in the part: it cannot be blamed for a
+class it never sees, and a row taken for such a class costs recall. So recall and balanced accuracy
+are one number, kept under both names.
 """
 
 from __future__ import annotations
@@ -46,26 +48,36 @@ class Guesses:
     def macro(self) -> tuple[float, float, float]:
         """Precision, recall and F1, averaged over the classes that the client holds."""
         held = np.unique(self.labels)
-        found = precision_recall_fscore_support(self.labels, self.classes, labels=held, average="macro", zero_division=0)
+        found = precision_recall_fscore_support(
+            self.labels, self.classes, labels=held, average="macro", zero_division=0
+        )
         return found[:3]
 
 
 def calibration_error(right: ArrayLike, confidence: ArrayLike) -> float:
-    """Expected calibration error: the gap between confidence and accuracy in 15 bins of equal width, weighted by rows.
+    """Expected calibration error: the gap between confidence and accuracy in 15 bins of equal
+    width, weighted by rows.
 
     NaN for confidences that are no numbers, as of a model that diverged.
     """
-    hits, sure = np.asarray(right).astype(int), np.clip(np.asarray(confidence, dtype=float), 0, 1)  # softmax rounds above 1
+    hits, sure = (
+        np.asarray(right).astype(int),
+        np.clip(np.asarray(confidence, dtype=float), 0, 1),
+    )  # softmax rounds above 1
     if not len(sure) or np.isnan(sure).any():
         return float("nan")
     accuracy, stated = calibration_curve(hits, sure, n_bins=BINS)
-    place = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], sure)  # its bins: an edge belongs to the bin below
+    place = np.searchsorted(
+        np.linspace(0, 1, BINS + 1)[1:-1], sure
+    )  # its bins: an edge belongs to the bin below
     counts = np.bincount(place, minlength=BINS)
     return float(np.average(np.abs(accuracy - stated), weights=counts[counts > 0]))
 
 
 class Score(NamedTuple):
-    """A measure of a client's own model at the end of a run: all that terminal, report and files know of it."""
+    """A measure of a client's own model at the end of a run: all that terminal, report and files
+    know of it.
+    """
 
     name: str  # in the table of a run and in CSV files
     label: str
@@ -80,7 +92,12 @@ SCORES = (
     Score("f1", "F1", lambda g: g.macro[2], meaning=HELD),
     Score("precision", "precision", lambda g: g.macro[0], meaning=HELD),
     Score("recall", "recall", lambda g: g.macro[1], meaning=HELD),
-    Score("balanced_accuracy", "balanced accuracy", lambda g: g.macro[1], meaning="the same number as recall"),
+    Score(
+        "balanced_accuracy",
+        "balanced accuracy",
+        lambda g: g.macro[1],
+        meaning="the same number as recall",
+    ),
     Score(
         "calibration_error",
         "calibration error",
@@ -94,7 +111,9 @@ MORE = SCORES[1:]  # accuracy is measured in every round, on every part
 
 
 def scores(labels: ArrayLike, probabilities: ArrayLike) -> dict[str, float]:
-    """Every score from labels [n] and probabilities [n, K], or [n] of class 1; NaN where there are no rows."""
+    """Every score from labels [n] and probabilities [n, K], or [n] of class 1; NaN where there are
+    no rows.
+    """
     y, p = np.asarray(labels).astype(int), np.asarray(probabilities, dtype=float)
     if p.ndim == 1 or p.shape[1] == 1:
         p = np.stack([1 - p.ravel(), p.ravel()], axis=1)

@@ -1,8 +1,9 @@
 """What personalization is worth: gain and fairness over clients, and the answer of a comparison.
 
-Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated Learning" (Purdue, 2021), chapter
-5; shares of clients and relative false accepts those of Self-FL. Accuracies are shares from 0 to 1, gains percentage points; a
-client without a number (NaN) does not count. What a run costs is in costs.py.
+Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated
+Learning" (Purdue, 2021), chapter 5; shares of clients and relative false accepts those of Self-FL.
+Accuracies are shares from 0 to 1, gains percentage points; a client without a number (NaN) does not
+count. What a run costs is in costs.py.
 """
 
 from __future__ import annotations
@@ -41,9 +42,13 @@ def mean_interval(values: ArrayLike) -> Interval:
 
 
 def spread(values: ArrayLike) -> tuple[float, float, float]:
-    """(mean, low, high) over seeds: the 95 % interval from three seeds on, the two values of two, no bounds for one."""
+    """(mean, low, high) over seeds: the 95 % interval from three seeds on, the two values of two,
+    no bounds for one.
+    """
     found = there(values)
-    if len(found) == 2:  # Student's interval of two values is eighteen times as wide as they are apart
+    if (
+        len(found) == 2
+    ):  # Student's interval of two values is eighteen times as wide as they are apart
         return float(found.mean()), float(found.min()), float(found.max())
     return mean_interval(found)[:3]
 
@@ -51,11 +56,15 @@ def spread(values: ArrayLike) -> tuple[float, float, float]:
 def units(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> np.ndarray:
     """[methods, units] independent numbers from [seeds, clients] of each method.
 
-    Clients, averaged over seeds, where every seed deals the same split; else seeds, averaged over clients.
+    Clients, averaged over seeds, where every seed deals the same split; else seeds, averaged over
+    clients.
     """
     shapes = {name: np.atleast_2d(np.asarray(a)).shape for name, a in accuracies.items()}
     if len(set(shapes.values())) != 1:
-        raise BadInput(f"accuracies of shapes {shapes}: give [seeds, clients] alike for all methods, at least one")
+        raise BadInput(
+            f"accuracies of shapes {shapes}: give [seeds, clients] alike for all methods, at "
+            "least one"
+        )
     block = np.stack([np.atleast_2d(np.asarray(a, dtype=float)) for a in accuracies.values()])
     known = ~np.isnan(block).any(axis=0)
     axis = 0 if fixed_split else 1
@@ -92,14 +101,20 @@ def rank_table(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> RankTa
     values = values[order]
     pairs = list(itertools.combinations(range(m), 2))
     p = np.ones((m, m))
-    for (i, j), corrected in zip(pairs, holm([_wilcoxon(values[i] - values[j]) for i, j in pairs]), strict=True):
+    for (i, j), corrected in zip(
+        pairs, holm([_wilcoxon(values[i] - values[j]) for i, j in pairs]), strict=True
+    ):
         p[i, j] = p[j, i] = corrected
     names = tuple(np.array(list(accuracies))[order].tolist())
-    return RankTable(names, values.mean(axis=1), rank[order], p, population, n, _too_few(m, n, population))
+    return RankTable(
+        names, values.mean(axis=1), rank[order], p, population, n, _too_few(m, n, population)
+    )
 
 
 def _wilcoxon(gaps: np.ndarray) -> float:
-    """Two-sided p; few gaps by all their signs, as scipy's exact way with ties takes seconds and others than exact mislead."""
+    """Two-sided p; few gaps by all their signs, as scipy's exact way with ties takes seconds and
+    others than exact mislead.
+    """
     gaps = np.round(gaps, DIGITS)
     gaps = gaps[gaps != 0]
     n = len(gaps)
@@ -111,7 +126,9 @@ def _wilcoxon(gaps: np.ndarray) -> float:
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
-    """Holm's step-down correction: the i-th smallest of k times k + 1 - i, never falling, at most 1."""
+    """Holm's step-down correction: the i-th smallest of k times k + 1 - i, never falling, at most
+    1.
+    """
     given = np.asarray(p, dtype=float)
     order = np.argsort(given, kind="stable")
     out = np.empty_like(given)
@@ -128,7 +145,10 @@ def _too_few(methods: int, n: int, population: str) -> str:
     need = next(k for k in itertools.count(n) if pairs * 2 / 2**k < LEVEL)
     smallest = f" (a corrected p of {floor:.2g} at best)" if floor < 1 else ""
     few = f"{n} {population if n > 1 else population[:-1]}"
-    return f"{few} cannot show a difference between {methods} methods{smallest}: it takes {need} {population}"
+    return (
+        f"{few} cannot show a difference between {methods} methods{smallest}: it takes {need} "
+        f"{population}"
+    )
 
 
 RESAMPLES = 10_000
@@ -138,7 +158,9 @@ BLOCK = 10_000_000  # numbers drawn at once
 
 
 class Difference(NamedTuple):
-    """Mean difference a - b over clients, with a 95 % bootstrap interval; NaN bounds where one thing alone could be drawn."""
+    """Mean difference a - b over clients, with a 95 % bootstrap interval; NaN bounds where one
+    thing alone could be drawn.
+    """
 
     mean: float
     low: float
@@ -155,9 +177,9 @@ class Difference(NamedTuple):
 def paired(a: np.ndarray, b: np.ndarray, fixed_split: bool) -> Difference:
     """Compare [seeds, clients] accuracies of two methods on the same seeds and clients.
 
-    With a fixed split, seeds are averaged for each client and clients are resampled. Otherwise client k of one seed is not
-    client k of another, and whole seeds are resampled: an interval never leaves the range of its seeds, so with few of them it
-    is too narrow, and `n` says how few.
+    With a fixed split, seeds are averaged for each client and clients are resampled. Otherwise
+    client k of one seed is not client k of another, and whole seeds are resampled: an interval
+    never leaves the range of its seeds, so with few of them it is too narrow, and `n` says how few.
     """
     gaps = a - b
     there = ~np.isnan(gaps)

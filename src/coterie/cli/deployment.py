@@ -42,7 +42,13 @@ from coterie.experiment.values import to_toml
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 PUBLIC = "public"  # the name of the public rows in every folder
-WORDS = ("model", "train", "schedule", "options")  # what an experiment of a federation says; the rows are the sites' own
+# what an experiment of a federation says; the rows are the sites' own
+WORDS = (
+    "model",
+    "train",
+    "schedule",
+    "options",
+)
 
 
 def _part(name: str) -> Any:
@@ -50,12 +56,16 @@ def _part(name: str) -> Any:
     try:
         return import_module(f"coterie.deploy.{name}")
     except ModuleNotFoundError as missing:
-        raise BadInput(f"a federation needs {missing.name}: pip install 'coterie[federation]'") from None
+        raise BadInput(
+            f"a federation needs {missing.name}: pip install 'coterie[federation]'"
+        ) from None
 
 
 @click.group(short_help="Make and mend the files of a real federation.")
 def federation() -> None:
-    """Make and mend the files of a real federation: keys, certificates, and a folder for the server and every site."""
+    """Make and mend the files of a real federation: keys, certificates, and a folder for the server
+    and every site.
+    """
 
 
 @federation.command(context_settings=FREE, short_help="Make the folders of a server and its sites.")
@@ -63,18 +73,33 @@ def federation() -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[--WORD VALUE]...")
 @click.option("--sites", required=True, help="Names separated by commas, as in north,south,east.")
 @click.option("--address", required=True, help="HOST:PORT under which sites reach the server.")
-@click.option("--listen", help="Address of the network card the server listens on; default all, or this machine only.")
+@click.option(
+    "--listen",
+    help="Address of the network card the server listens on; default all, or this machine only.",
+)
 @click.option("--method", help="Name of the method; default that of --config, or fedavg.")
 @click.option("--config", help="A TOML file of an experiment, or the name of a recipe.")
 @click.option("--like", type=FILE, help="A file whose columns and classes are those of every site.")
-@click.option("--label", default="label", show_default=True, help="The column that holds the classes.")
+@click.option(
+    "--label", default="label", show_default=True, help="The column that holds the classes."
+)
 @click.option("--classes", type=int, help="How many classes there are.")
 @click.option("--features", type=int, help="How many numbers a row has.")
 @click.option("--shape", help="Shape of a row that is no flat list, as in 1,28,28.")
-@click.option("--public", type=FILE, help="A file of rows that everyone may see; copied to every folder.")
-@click.option("--days", default=SERVER_DAYS, show_default=True, help="Days until the server's certificate expires.")
-def init(folder: Path, arguments: tuple[str, ...], sites: str, address: str, **options: Any) -> None:
-    """Make FOLDER/server and FOLDER/sites/NAME, each ready to be copied to its machine, and FOLDER/authority, to be kept.
+@click.option(
+    "--public", type=FILE, help="A file of rows that everyone may see; copied to every folder."
+)
+@click.option(
+    "--days",
+    default=SERVER_DAYS,
+    show_default=True,
+    help="Days until the server's certificate expires.",
+)
+def init(
+    folder: Path, arguments: tuple[str, ...], sites: str, address: str, **options: Any
+) -> None:
+    """Make FOLDER/server and FOLDER/sites/NAME, each ready to be copied to its machine, and
+    FOLDER/authority, to be kept.
 
     Words of an experiment (--rounds 20, --hidden 64, ...) are those of `coterie run`.
     """
@@ -85,7 +110,9 @@ def init(folder: Path, arguments: tuple[str, ...], sites: str, address: str, **o
     host, _ = host_and_port(address)
     listen = options["listen"] or (host if is_loopback(host) else "0.0.0.0")
     public = f"{PUBLIC}{options['public'].suffix}" if options["public"] else ""
-    server = check_server(Server(Address(address, listen), Sites(names), Rules(), _shape(options, public), Privacy()))
+    server = check_server(
+        Server(Address(address, listen), Sites(names), Rules(), _shape(options, public), Privacy())
+    )
     experiment = experiment_file(options["config"], options["method"], words_of(arguments)[1])
     keys.make_authority(folder / "authority")
     keys.make_server_certificate(folder / "authority", folder / "server", [host], options["days"])
@@ -96,8 +123,14 @@ def init(folder: Path, arguments: tuple[str, ...], sites: str, address: str, **o
     for name in names:
         _make_site(folder, server, name, options["label"])
     say(f"made {folder}/server and {folder}/sites/: {', '.join(names)}")
-    say(f"next: copy {folder}/sites/NAME to each site and run `coterie site NAME --data its.csv` there;")
-    say(f"      `coterie server {folder}/server` hosts the run; keep {folder}/authority to yourself, it signs certificates")
+    say(
+        f"next: copy {folder}/sites/NAME to each site and run `coterie site NAME --data its.csv` "
+        "there;"
+    )
+    say(
+        f"      `coterie server {folder}/server` hosts the run; keep {folder}/authority to "
+        "yourself, it signs certificates"
+    )
 
 
 def _shape(options: dict[str, Any], public: str) -> Shape:
@@ -106,13 +139,21 @@ def _shape(options: dict[str, Any], public: str) -> Shape:
         found = own.read(options["like"], client="", label=options["label"])
         rows = tuple(found.data.x.shape[1:])
         flat = len(rows) == 1
-        return Shape(len(found.labels), rows[0] if flat else 0, () if flat else rows, tuple(found.labels), public)
+        return Shape(
+            len(found.labels),
+            rows[0] if flat else 0,
+            () if flat else rows,
+            tuple(found.labels),
+            public,
+        )
     if not options["classes"] or not (options["features"] or options["shape"]):
         raise BadInput("say what rows look like: --like example.csv, or --classes 10 --features 64")
     try:
         shape = tuple(int(side) for side in (options["shape"] or "").split(",") if side.strip())
     except ValueError:
-        raise BadInput(f"shape = '{options['shape']}': give whole numbers separated by commas, as in 1,28,28") from None
+        raise BadInput(
+            f"shape = '{options['shape']}': give whole numbers separated by commas, as in 1,28,28"
+        ) from None
     return Shape(options["classes"], options["features"] or 0, shape, (), public)
 
 
@@ -121,7 +162,10 @@ def experiment_file(config: str | None, method: str | None, words: dict[str, Any
     experiment = read_experiment_file(config_path(config)) if config else Experiment()
     experiment = change(experiment, ({"method": method} if method else {}) | words)
     said = experiment.words()
-    return to_toml({"method": said["method"], "seed": said["seed"]} | {section: said[section] for section in WORDS})
+    return to_toml(
+        {"method": said["method"], "seed": said["seed"]}
+        | {section: said[section] for section in WORDS}
+    )
 
 
 def _make_site(folder: Path, server: Server, name: str, label: str) -> None:
@@ -130,36 +174,50 @@ def _make_site(folder: Path, server: Server, name: str, label: str) -> None:
     place = folder / "sites" / name
     keys.make_site_key(place, name)
     keys.write_new(place / keys.CA, (folder / "authority" / keys.CA).read_bytes())
-    write_site(place, Site(Home(name, server.server.address, label=label, public=server.data.public), Privacy()))
+    write_site(
+        place,
+        Site(Home(name, server.server.address, label=label, public=server.data.public), Privacy()),
+    )
     if server.data.public:
         shutil.copy(folder / "server" / server.data.public, place / server.data.public)
     keys.private_folder(folder / "server" / KEYS)
-    keys.write_new(folder / "server" / KEYS / f"{name}.pub", (place / keys.SITE_PUBLIC).read_bytes())
+    keys.write_new(
+        folder / "server" / KEYS / f"{name}.pub", (place / keys.SITE_PUBLIC).read_bytes()
+    )
 
 
 def _made(folder: Path) -> Server:
     if not (folder / "server" / SERVER).exists():
-        raise BadInput(f"{folder} has no server/{SERVER}: give the folder that `coterie federation init` made")
+        raise BadInput(
+            f"{folder} has no server/{SERVER}: give the folder that `coterie federation init` made"
+        )
     return read_server(folder / "server")
 
 
 @federation.command(short_help="Make a folder for one more site.")
 @click.argument("folder", type=FOLDER)
 @click.argument("name")
-@click.option("--label", default="label", show_default=True, help="The column that holds the classes.")
+@click.option(
+    "--label", default="label", show_default=True, help="The column that holds the classes."
+)
 def add(folder: Path, name: str, label: str) -> None:
-    """Make FOLDER/sites/NAME and let the server know its key; a removed site comes back with a new key."""
+    """Make FOLDER/sites/NAME and let the server know its key; a removed site comes back with a new
+    key.
+    """
     server = _made(folder)
     check_name(name)
     names, removed = server.names, server.sites.removed
     if name in names and name not in removed:
         raise BadInput(f"{name} is a site of {folder} already: give another name")
     kept = tuple(n for n in removed if n != name)
-    changed = check_server(server._replace(sites=Sites(names if name in names else (*names, name), kept)))
+    changed = check_server(
+        server._replace(sites=Sites(names if name in names else (*names, name), kept))
+    )
     _make_site(folder, server, name, label)
     write_server(folder / "server", changed)
     say(
-        f"made {folder}/sites/{name}; where the server is elsewhere, copy {SERVER} and {KEYS}/{name}.pub of {folder}/server there"
+        f"made {folder}/sites/{name}; where the server is elsewhere, copy {SERVER} and "
+        f"{KEYS}/{name}.pub of {folder}/server there"
     )
 
 
@@ -170,18 +228,31 @@ def remove(folder: Path, name: str) -> None:
     """Let the server accept the key of NAME no longer; its number stays its own."""
     server = _made(folder)
     if name not in server.names or name in server.sites.removed:
-        raise BadInput(f"{folder} has no site '{name}'{nearest(name, set(server.names) - set(server.sites.removed))}")
-    write_server(folder / "server", server._replace(sites=Sites(server.names, (*server.sites.removed, name))))
+        raise BadInput(
+            f"{folder} has no site "
+            f"'{name}'{nearest(name, set(server.names) - set(server.sites.removed))}"
+        )
+    write_server(
+        folder / "server", server._replace(sites=Sites(server.names, (*server.sites.removed, name)))
+    )
     (folder / "server" / KEYS / f"{name}.pub").unlink(missing_ok=True)
     place = folder / "sites" / name
     if place.exists():
         place.rename(place.with_name(f"{name}.removed-{time.strftime('%Y%m%d-%H%M%S')}"))
-    say(f"removed {name}; where the server is elsewhere, copy {SERVER} there and delete {KEYS}/{name}.pub")
+    say(
+        f"removed {name}; where the server is elsewhere, copy {SERVER} there and delete "
+        f"{KEYS}/{name}.pub"
+    )
 
 
 @federation.command(short_help="Make a new server certificate.")
 @click.argument("folder", type=FOLDER)
-@click.option("--address", "addresses", multiple=True, help="Host, or HOST:PORT, of the server; default those it had.")
+@click.option(
+    "--address",
+    "addresses",
+    multiple=True,
+    help="Host, or HOST:PORT, of the server; default those it had.",
+)
 @click.option("--days", default=SERVER_DAYS, show_default=True, help="Days until it expires.")
 def renew(folder: Path, addresses: tuple[str, ...], days: int) -> None:
     """Make a new certificate for FOLDER/server from FOLDER/authority; sites need nothing new."""
@@ -189,7 +260,10 @@ def renew(folder: Path, addresses: tuple[str, ...], days: int) -> None:
     _made(folder)
     hosts = [host_and_port(a if ":" in a else f"{a}:1")[0] for a in addresses]
     hosts = keys.renew_server_certificate(folder / "authority", folder / "server", hosts, days)
-    say(f"{folder}/server/{keys.CERTIFICATE} is good for {days} days, for {', '.join(hosts)}; start the server again to use it")
+    say(
+        f"{folder}/server/{keys.CERTIFICATE} is good for {days} days, for {', '.join(hosts)}; "
+        "start the server again to use it"
+    )
 
 
 @click.command(short_help="Host a federation's run.")
@@ -207,17 +281,25 @@ def server(folder: Path, insecure: bool) -> None:
     try:
         done = _part("hosting").serve_federation(folder, insecure, _line)
     except _part("processes").Stopped:
-        raise Interrupted(f"stopped; `coterie server {folder}` goes on from the last checkpoint") from None
+        raise Interrupted(
+            f"stopped; `coterie server {folder}` goes on from the last checkpoint"
+        ) from None
     show_run(load(done))
     say(f"report: {write_report([done])}")
 
 
 @click.command(short_help="Take part in a federation with the data of this site.")
 @click.argument("folder", type=FOLDER)
-@click.option("--data", type=click.Path(path_type=Path, exists=True), help="The rows of this site; remembered in site.toml.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True),
+    help="The rows of this site; remembered in site.toml.",
+)
 @click.option("--insecure", is_flag=True, help="Plaintext, without keys: on this machine only.")
 def site(folder: Path, data: Path | None, insecure: bool) -> None:
-    """Take part with the rows of this site until stopped; what is learned here stays in FOLDER/state."""
+    """Take part with the rows of this site until stopped; what is learned here stays in
+    FOLDER/state.
+    """
     _part("joining").serve_site(folder, data, insecure, _line)
 
 

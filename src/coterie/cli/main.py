@@ -14,7 +14,15 @@ from typing import Any
 
 import click
 
-from coterie.cli.show import progress, say, show_comparison, show_data, show_method, show_methods, show_run
+from coterie.cli.show import (
+    progress,
+    say,
+    show_comparison,
+    show_data,
+    show_method,
+    show_methods,
+    show_run,
+)
 from coterie.cli.words import FREE, Interrupted, words_of
 from coterie.comparison import execute as comparisons
 from coterie.comparison.plan import FILE, plan_of
@@ -102,20 +110,35 @@ def _words_help() -> str:
     for section in SECTIONS:
         choices = REGISTRIES.get(section, {})
         names = f"--{section} NAME ({', '.join(choices)}) " if choices else ""
-        words = [f"--{w.replace('_', '-')}" for w in known[section] if w not in ("name", "chosen", "seed")]
+        words = [
+            f"--{w.replace('_', '-')}"
+            for w in known[section]
+            if w not in ("name", "chosen", "seed")
+        ]
         if section == "engine":  # few enough to show what each has of its own
-            own = {n: [f"--{w.replace('_', '-')}" for w in options_of("engine", n)] for n in choices}
+            own = {
+                n: [f"--{w.replace('_', '-')}" for w in options_of("engine", n)] for n in choices
+            }
             words += [f"({n}: {' '.join(options)})" for n, options in own.items() if options]
-        text = names + " ".join(words) if section != "options" else "those of the method: see `coterie methods METHOD`"
-        lines += textwrap.wrap(f"{section:10}{text}", 78, subsequent_indent=" " * 10, break_on_hyphens=False)
-    return "\n".join([*lines, f"{'and':10}--seed; --data.seed where the data shall not change with it"])
+        text = (
+            names + " ".join(words)
+            if section != "options"
+            else "those of the method: see `coterie methods METHOD`"
+        )
+        lines += textwrap.wrap(
+            f"{section:10}{text}", 78, subsequent_indent=" " * 10, break_on_hyphens=False
+        )
+    return "\n".join(
+        [*lines, f"{'and':10}--seed; --data.seed where the data shall not change with it"]
+    )
 
 
 @click.group(
     cls=_Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Personalized federated learning: train and compare methods that give every client its own model.",
+    help="Personalized federated learning: train and compare methods that give every client its "
+    "own model.",
     epilog="Begin with `coterie run ditto`, or `coterie compare --config demo`.",
 )
 @click.version_option(__version__, prog_name="coterie")
@@ -132,19 +155,26 @@ def _work(folder: Path, quiet: bool) -> Iterator[Callable[[str, int | None, Roun
         with progress(quiet) as show:
             yield show
     except KeyboardInterrupt:
-        raise Interrupted(f"stopped; `coterie resume {folder}` goes on" if folder.exists() else "stopped") from None
+        raise Interrupted(
+            f"stopped; `coterie resume {folder}` goes on" if folder.exists() else "stopped"
+        ) from None
 
 
 @cli.command(context_settings=FREE, short_help="Train one method.", epilog=_words_help())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[METHOD] [--WORD VALUE]...")
 @click.option("--config", help="A TOML file, or the name of a recipe.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run; default runs/TIME-METHOD-DATA.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder of the run; default runs/TIME-METHOD-DATA.",
+)
 @click.option("--quiet", is_flag=True, help="No progress display.")
 def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet: bool) -> None:
     """Train METHOD and write a run folder.
 
-    Any word of an experiment is an option, as in --data mnist --split dirichlet --alpha 0.3 --rounds 100; write --SECTION.WORD
-    where a word has two meanings. Words of the command line change those of --config.
+    Any word of an experiment is an option, as in --data mnist --split dirichlet --alpha 0.3
+    --rounds 100; write --SECTION.WORD where a word has two meanings. Words of the command line
+    change those of --config.
     """
     method, words = words_of(arguments, "METHOD")
     if not (method or config or "method" in words):
@@ -153,16 +183,22 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
     experiment = change(experiment, ({"method": method} if method else {}) | words)
     folder = out or run_folder(Path("runs"), f"{experiment.method}-{data_name(experiment)}")
     with _work(folder, quiet) as show:
-        finished = experiments.execute(experiment, folder, lambda r: show(experiment.method, experiment.seed, r))
+        finished = experiments.execute(
+            experiment, folder, lambda r: show(experiment.method, experiment.seed, r)
+        )
     show_run(finished)
 
 
 @cli.command(
-    short_help="Train several methods alike and compare them client by client.", context_settings=FREE, epilog=_words_help()
+    short_help="Train several methods alike and compare them client by client.",
+    context_settings=FREE,
+    epilog=_words_help(),
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[--WORD VALUE]...")
 @click.option(
-    "--methods", help="Names separated by commas (ditto@2 is ditto once more), or 'all': every one that these data allow."
+    "--methods",
+    help="Names separated by commas (ditto@2 is ditto once more), or 'all': every one that these "
+    "data allow.",
 )
 @click.option("--seeds", help="How many seeds (0, 1, ...), or a list such as 3,5,8.")
 @click.option("--config", help="A TOML file, or the name of a recipe.")
@@ -172,9 +208,21 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
     metavar="METHOD.OPTION=V1,V2",
     help="Values to try (V1;V2 where values have commas); validation accuracy chooses.",
 )
-@click.option("--target", type=float, help="Also tell how soon each method reaches this accuracy, from 0 to 1.")
-@click.option("--report/--no-report", default=True, help="Whether to write the page report.html; it is written by default.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the comparison; default runs/TIME-compare.")
+@click.option(
+    "--target",
+    type=float,
+    help="Also tell how soon each method reaches this accuracy, from 0 to 1.",
+)
+@click.option(
+    "--report/--no-report",
+    default=True,
+    help="Whether to write the page report.html; it is written by default.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder of the comparison; default runs/TIME-compare.",
+)
 @click.option("--quiet", is_flag=True, help="No progress display.")
 def compare(
     arguments: tuple[str, ...],
@@ -187,9 +235,11 @@ def compare(
     out: Path | None,
     quiet: bool,
 ) -> None:
-    """Train METHODS on the same data, splits, budgets and seeds; print the answer and a table, and write a report.
+    """Train METHODS on the same data, splits, budgets and seeds; print the answer and a table, and
+    write a report.
 
-    Takes the words of `coterie run`; METHOD.WORD sets one for a single method, as in --ditto.lam 0.5.
+    Takes the words of `coterie run`; METHOD.WORD sets one for a single method, as in --ditto.lam
+    0.5.
     """
     own: dict[str, dict[str, Any]] = {}
     common: dict[str, Any] = {}
@@ -257,7 +307,9 @@ def _grid(entry: str) -> tuple[str, str, list[str]]:
     place, equals, choices = entry.partition("=")
     name, dot, option = place.partition(".")
     if not (equals and dot and choices):
-        raise BadInput(f"--tune {entry}: write METHOD.OPTION=V1,V2, as in --tune ucfl.batches=2,5,10")
+        raise BadInput(
+            f"--tune {entry}: write METHOD.OPTION=V1,V2, as in --tune ucfl.batches=2,5,10"
+        )
     return name, option, choices.split(";" if ";" in choices else ",")
 
 
@@ -265,7 +317,9 @@ def _grid(entry: str) -> tuple[str, str, list[str]]:
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--quiet", is_flag=True, help="No progress display.")
 def resume(folder: Path, quiet: bool) -> None:
-    """Go on from the last checkpoint of FOLDER; the result is the same as if it had never stopped."""
+    """Go on from the last checkpoint of FOLDER; the result is the same as if it had never
+    stopped.
+    """
     with _work(folder, quiet) as show:
         if (folder / FILE).exists():
             result: Any = comparisons.resume_comparison(folder, show)
@@ -286,12 +340,15 @@ def methods(name: str | None) -> None:
 @cli.command(context_settings=FREE, short_help="Show how a data set is dealt to clients.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[DATA] [--WORD VALUE]...")
 @click.option(
-    "--picture", type=click.Path(path_type=Path), help="PNG or SVG to write; default DATA-SPLIT.png, numbered if taken."
+    "--picture",
+    type=click.Path(path_type=Path),
+    help="PNG or SVG to write; default DATA-SPLIT.png, numbered if taken.",
 )
 def data(arguments: tuple[str, ...], picture: Path | None) -> None:
     """Print the split of DATA (digits) as a table and draw it (clients x classes).
 
-    Takes --split, --clients, --validation, --test, the split's own options (--alpha, --classes-each, ...), --data-dir, --seed.
+    Takes --split, --clients, --validation, --test, the split's own options (--alpha,
+    --classes-each, ...), --data-dir, --seed.
     """
     from coterie.data.picture import SUFFIXES, split_picture
 
@@ -308,7 +365,9 @@ def data(arguments: tuple[str, ...], picture: Path | None) -> None:
     federation = federation_of(experiment)
     show_data(federation)
     if federation.classes:
-        target = picture or _unused(Path(f"{data_name(experiment)}-{chosen_names(experiment)['split'] or 'split'}.png"))
+        target = picture or _unused(
+            Path(f"{data_name(experiment)}-{chosen_names(experiment)['split'] or 'split'}.png")
+        )
         split_picture(federation, target)
         say(f"picture: {target}")
 

@@ -48,7 +48,9 @@ def show(grid: Grid, widest: int = 2000) -> None:
     """A table, not squeezed when the output is a file or a pipe."""
     out = console()
     if not sys.stdout.isatty():
-        out = console(min(widest, Measurement.get(console(widest), console(widest).options, grid).maximum))
+        out = console(
+            min(widest, Measurement.get(console(widest), console(widest).options, grid).maximum)
+        )
     out.print(grid)
 
 
@@ -66,7 +68,11 @@ def show_methods() -> None:
     """Every method: paper, options, defaults."""
     grid = Grid("method", "paper", "options and defaults", show_lines=True)
     for name in METHODS:
-        grid.add_row(name, paper_of(name), ", ".join(f"{k}={_plain(d)}" for k, (_, d) in options_of("method", name).items()))
+        grid.add_row(
+            name,
+            paper_of(name),
+            ", ".join(f"{k}={_plain(d)}" for k, (_, d) in options_of("method", name).items()),
+        )
     show(grid, 160)
 
 
@@ -74,7 +80,10 @@ def show_method(name: str) -> None:
     """All about one method: the head of its file, what its builder says, its options."""
     for paragraph in [*_about(name), inspect.getdoc(METHODS[name]) or ""]:
         say(paragraph + "\n")
-    ignored = [w if when is None else f"{w} (unless {when[0]} = {_plain(when[1])})" for w, when in unused(METHODS[name]).items()]
+    ignored = [
+        w if when is None else f"{w} (unless {when[0]} = {_plain(when[1])})"
+        for w, when in unused(METHODS[name]).items()
+    ]
     if ignored:
         say(f"Of [train], {name} does not use {', '.join(ignored)}.\n")
     options = options_of("method", name)
@@ -121,7 +130,10 @@ def progress(quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], N
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]} accuracy {task.fields[accuracy]} {task.fields[speed]} clients/s"),
+        TextColumn(
+            "loss {task.fields[loss]} accuracy {task.fields[accuracy]} {task.fields[speed]} "
+            "clients/s"
+        ),
         TimeRemainingColumn(),
     ]
     with Progress(*columns, console=console()) as bars:
@@ -133,7 +145,9 @@ def progress(quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], N
                 for old in tasks.values():
                     bars.update(old, visible=False)
                 words = label if seed is None else f"{label} seed {seed}"
-                tasks[key] = bars.add_task(words, total=report.rounds, loss="-", accuracy="-", speed="-")
+                tasks[key] = bars.add_task(
+                    words, total=report.rounds, loss="-", accuracy="-", speed="-"
+                )
             shown: dict[str, Any] = {"speed": f"{report.clients / max(report.seconds, 1e-9):,.0f}"}
             if report.accuracy is not None:
                 shown |= {"accuracy": f"{report.accuracy:.3f}", "loss": f"{report.loss:.3f}"}
@@ -144,7 +158,13 @@ def progress(quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], N
 
 def show_run(run: Run) -> None:
     """A run's clients in one line a view."""
-    heads = ("view", f"mean {run.measure}", f"weighted by {run.part} rows", "deviation over clients", "worst client")
+    heads = (
+        "view",
+        f"mean {run.measure}",
+        f"weighted by {run.part} rows",
+        "deviation over clients",
+        "worst client",
+    )
     grid = Grid(*heads)
     for view in run.views:
         grid.add_row(view, *(_number(v, run) for v in run.summary(run.part, view)))
@@ -164,7 +184,9 @@ def _number(value: float, run: Run) -> str:
 
 
 def show_comparison(comparison: Comparison, target: float | None = None) -> None:
-    """The answer, the table with the best mean first, who beats whom, and how soon each method reaches a target."""
+    """The answer, the table with the best mean first, who beats whom, and how soon each method
+    reaches a target.
+    """
     first, rows = comparison.first, _sorted(comparison)
     seeds, clients = len(next(iter(comparison.runs.values()))), len(first.rows)
     found = comparison.answer()
@@ -172,7 +194,10 @@ def show_comparison(comparison: Comparison, target: float | None = None) -> None
         say(sentences(found) + "\n")
     unit = " in %" if first.measure == "accuracy" else ""
     plural = "s" if seeds > 1 else ""
-    say(f"{first.part.capitalize()} {first.measure}{unit} of every client's own model: {clients:,} clients, {seeds} seed{plural}")
+    say(
+        f"{first.part.capitalize()} {first.measure}{unit} of every client's own model: "
+        f"{clients:,} clients, {seeds} seed{plural}"
+    )
     _show_rows(rows, first)
     _show_scores(comparison, [row.method for row in rows])
     _show_differences(comparison, [row.method for row in rows], noted=bool(found))
@@ -184,7 +209,9 @@ def show_comparison(comparison: Comparison, target: float | None = None) -> None
 
 
 def _sorted(comparison: Comparison) -> list[Row]:
-    return sorted(comparison.rows(), key=lambda r: r.mean, reverse=comparison.first.measure == "accuracy")
+    return sorted(
+        comparison.rows(), key=lambda r: r.mean, reverse=comparison.first.measure == "accuracy"
+    )
 
 
 def _show_rows(rows: list[Row], first: Run) -> None:
@@ -203,7 +230,9 @@ def _show_rows(rows: list[Row], first: Run) -> None:
     }
     best = any(row.at_best == row.at_best for row in rows)
     if best:
-        columns["at best\nround"] = [f"{_number(row.at_best, first)} ({row.best_round:.0f})" for row in rows]
+        columns["at best\nround"] = [
+            f"{_number(row.at_best, first)} ({row.best_round:.0f})" for row in rows
+        ]
     columns |= {
         "MB down": [f"{row.bytes_down / 1e6:.2f}" for row in rows],
         "MB up": [f"{row.bytes_up / 1e6:.2f}" for row in rows],
@@ -214,7 +243,10 @@ def _show_rows(rows: list[Row], first: Run) -> None:
         grid.add_row(*cells)
     show(grid)
     if best:
-        say(f"Figures are of the last round; at best round: of the one (in brackets) whose validation {first.measure} is best.")
+        say(
+            "Figures are of the last round; at best round: of the one (in brackets) whose "
+            f"validation {first.measure} is best."
+        )
 
 
 def _show_scores(comparison: Comparison, methods: list[str]) -> None:
@@ -223,7 +255,13 @@ def _show_scores(comparison: Comparison, methods: list[str]) -> None:
     known = [score for score in MORE if score.name in found[methods[0]]]
     if not known:
         return
-    grid = Grid("method", *(score.label.replace(" ", "\n") + ("" if score.higher else "\n(low is good)") for score in known))
+    grid = Grid(
+        "method",
+        *(
+            score.label.replace(" ", "\n") + ("" if score.higher else "\n(low is good)")
+            for score in known
+        ),
+    )
     for method in methods:
         values = [found[method][score.name] for score in known]
         grid.add_row(method, *(f"{100 * value:.2f}" if value == value else "-" for value in values))
@@ -232,23 +270,37 @@ def _show_scores(comparison: Comparison, methods: list[str]) -> None:
 
 
 def _show_differences(comparison: Comparison, methods: list[str], noted: bool) -> None:
-    """Every method against the two that it must beat, client by client, and whom it beats beyond chance."""
+    """Every method against the two that it must beat, client by client, and whom it beats beyond
+    chance.
+    """
     if len(methods) < 2:
         return
     others = [name for name in ("fedavg", "local") if name in comparison.runs]
     ranks = comparison.ranks()
     place = dict(zip(ranks.methods, ranks.rank, strict=True))
     share = comparison.first.measure == "accuracy"
-    grid = Grid("method", *(f"against {name}" for name in others), "mean rank", "significantly better than")
+    grid = Grid(
+        "method", *(f"against {name}" for name in others), "mean rank", "significantly better than"
+    )
     for method in methods:
         found = {name: comparison.difference(method, name) for name in others if name != method}
-        cells = [_interval(found[name], 100 if share else 1) if name in found else "" for name in others]
+        cells = [
+            _interval(found[name], 100 if share else 1) if name in found else "" for name in others
+        ]
         grid.add_row(method, *cells, f"{place[method]:.2f}", _beaten(ranks, method))
     over = f"{ranks.n} {ranks.population}"
-    averaged = "seeds averaged" if ranks.population == "clients" else "as each seed deals the data anew"
+    averaged = (
+        "seeds averaged" if ranks.population == "clients" else "as each seed deals the data anew"
+    )
     unit = "points" if share else "loss (above 0 is better)"
-    say(f"Difference in {unit}, client by client, with a 95 % interval (bootstrap over {over}, {averaged});")
-    say(f"ranks and significance over {over} (Wilcoxon signed-rank, Holm-corrected over all pairs, 5 %)")
+    say(
+        f"Difference in {unit}, client by client, with a 95 % interval (bootstrap over {over}, "
+        f"{averaged});"
+    )
+    say(
+        f"ranks and significance over {over} (Wilcoxon signed-rank, Holm-corrected over all "
+        "pairs, 5 %)"
+    )
     show(grid)
     if ranks.note and not noted:
         say(ranks.note[:1].upper() + ranks.note[1:] + ".")
@@ -264,7 +316,11 @@ def _beaten(ranks: RankTable, method: str) -> str:
     if not missing and len(others) > 1:
         return "every other"
     if len(beaten) > FEW:
-        return f"all but {', '.join(missing)}" if len(missing) <= FEW else f"{len(beaten)} of {len(others)}"
+        return (
+            f"all but {', '.join(missing)}"
+            if len(missing) <= FEW
+            else f"{len(beaten)} of {len(others)}"
+        )
     return ", ".join(beaten)
 
 
@@ -278,24 +334,36 @@ def _show_reached(comparison: Comparison, target: float) -> None:
             continue
         runs = comparison.runs[name]
         traffic = np.mean([spent_until(run, round, "bytes") for run in runs]) / 1e6
-        times = [np.mean([spent_until(run, round, "time", system) for run in runs]) for system in SYSTEMS]
+        times = [
+            np.mean([spent_until(run, round, "time", system) for run in runs]) for system in SYSTEMS
+        ]
         grid.add_row(name, str(round), f"{traffic:.2f}", *(f"{time:,.0f}" for time in times))
     goal = _number(target, first) + (" %" if first.measure == "accuracy" else "")
-    say(f"First measured round with a mean {first.part} {first.measure} of {goal}, and its cost until then:")
+    say(
+        f"First measured round with a mean {first.part} {first.measure} of {goal}, and its cost "
+        "until then:"
+    )
     say("MB down and up, and simulated time in downlinks of one model (uplinks one after another)")
     show(grid)
 
 
 def _show_views(comparison: Comparison) -> None:
-    """What else a method's clients could use (such as its global model), and the shares of clients that it notes."""
+    """What else a method's clients could use (such as its global model), and the shares of clients
+    that it notes.
+    """
     for name, runs in comparison.runs.items():
         others = [view for view in runs[0].views if view != "personal"]
-        means = {view: 100 * float(np.mean([run.summary(run.part, view).mean for run in runs])) for view in others}
+        means = {
+            view: 100 * float(np.mean([run.summary(run.part, view).mean for run in runs]))
+            for view in others
+        }
         words = [f"{view} {value:.2f}" for view, value in means.items()]
         for key, note in from_words(runs[0].about.get("notes", {})).items():
             noted = [share(run.table, key) for run in runs] if note.kind is Kind.SHARE else []
             if not np.isnan(noted).all():
-                words.append(f"{note.label} in {100 * float(np.nanmean(noted)):.0f} % of its clients' rounds")
+                words.append(
+                    f"{note.label} in {100 * float(np.nanmean(noted)):.0f} % of its clients' rounds"
+                )
         if words:
             say(f"{name} also: {', '.join(words)}")
 

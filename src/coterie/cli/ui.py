@@ -19,9 +19,18 @@ from coterie.core.errors import BadInput
 @click.command(short_help="Watch runs live in the browser.")
 @click.argument("folder", type=click.Path(path_type=Path), required=False)
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; any but this machine's own needs a token."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; any but this machine's own needs a token.",
 )
-@click.option("--port", default=8765, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
+@click.option(
+    "--port",
+    default=8765,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="0: any free one.",
+)
 @click.option("--open", "browse", is_flag=True, help="Open the browser.")
 @click.option(
     "--token",
@@ -32,20 +41,29 @@ from coterie.core.errors import BadInput
 def ui(folder: Path | None, host: str, port: int, browse: bool, token: str | None) -> None:
     """Show the runs and comparisons in FOLDER (runs) in the browser, while they train and after.
 
-    Reads only, serves this machine only unless --host says otherwise, and asks nothing of the network.
+    Reads only, serves this machine only unless --host says otherwise, and asks nothing of the
+    network.
     """
     try:
         import starlette  # noqa: F401
         import uvicorn
     except ImportError:
-        raise BadInput("coterie ui needs starlette and uvicorn: pip install 'coterie[ui]'") from None
+        raise BadInput(
+            "coterie ui needs starlette and uvicorn: pip install 'coterie[ui]'"
+        ) from None
     from coterie.ui.app import build
     from coterie.ui.guard import is_loopback
 
     if folder and not folder.is_dir():
-        raise BadInput(f"there is no folder {folder}: give the one that holds your runs, as in `coterie ui runs`")
+        raise BadInput(
+            f"there is no folder {folder}: give the one that holds your runs, as in `coterie ui "
+            "runs`"
+        )
     if token is not None and len(token) < 8:
-        raise BadInput(f"--token of {len(token)} characters is soon guessed: give at least 8, or none and one is made up")
+        raise BadInput(
+            f"--token of {len(token)} characters is soon guessed: give at least 8, or none and "
+            "one is made up"
+        )
     root = folder or Path("runs")  # it may come with the first run
     near = is_loopback(host)
     token = token or ("" if near else secrets.token_urlsafe(24))
@@ -55,7 +73,10 @@ def ui(folder: Path | None, host: str, port: int, browse: bool, token: str | Non
     address = _address(host, port) + (f"?token={quote(token, safe='')}" if token else "")
     click.echo(f"runs of {root}: {address}")
     if not near:
-        click.echo("what is sent is not encrypted: beyond a network you trust, go through ssh or a TLS proxy")
+        click.echo(
+            "what is sent is not encrypted: beyond a network you trust, go through ssh or a TLS "
+            "proxy"
+        )
     click.echo("Ctrl-C stops it")
     if browse:
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
@@ -82,9 +103,14 @@ def _listen(host: str, port: int) -> socket.socket:
     """A listening socket; from now on a browser's call waits in line."""
     bare = host.strip("[]")
     try:
-        family, *_, place = socket.getaddrinfo(bare, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, *_, place = socket.getaddrinfo(
+            bare, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
     except (socket.gaierror, UnicodeError):
-        raise BadInput(f"--host {host} is no address of this machine: give 127.0.0.1, 0.0.0.0 or one of its own") from None
+        raise BadInput(
+            f"--host {host} is no address of this machine: give 127.0.0.1, 0.0.0.0 or one of its "
+            "own"
+        ) from None
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         if os.name != "nt":  # there it would share a taken port
@@ -94,10 +120,17 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as problem:
         listener.close()
         if problem.errno == errno.EADDRINUSE:
-            raise BadInput(f"port {port} of {host} is taken: give another --port, or --port 0 for a free one") from None
+            raise BadInput(
+                f"port {port} of {host} is taken: give another --port, or --port 0 for a free one"
+            ) from None
         if problem.errno == errno.EACCES:
-            raise BadInput(f"port {port} needs an administrator: give one of 1024 or more") from None
-        raise BadInput(f"--host {host}: {problem.strerror}: give 127.0.0.1, 0.0.0.0 or an address of this machine") from None
+            raise BadInput(
+                f"port {port} needs an administrator: give one of 1024 or more"
+            ) from None
+        raise BadInput(
+            f"--host {host}: {problem.strerror}: give 127.0.0.1, 0.0.0.0 or an address of this "
+            "machine"
+        ) from None
     return listener
 
 

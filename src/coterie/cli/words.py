@@ -15,7 +15,9 @@ class Interrupted(Exception):
 
 
 def words_of(arguments: Sequence[str], lone: str = "") -> tuple[str | None, dict[str, Any]]:
-    """`--word value`, `--word=value` and `--word` alone (yes) as words, and the one argument that may stand alone."""
+    """`--word value`, `--word=value` and `--word` alone (yes) as words, and the one argument that
+    may stand alone.
+    """
     words: dict[str, Any] = {}
     found: str | None = None
     rest = list(arguments)
@@ -25,7 +27,12 @@ def words_of(arguments: Sequence[str], lone: str = "") -> tuple[str | None, dict
             found = word
             continue
         if not word.startswith("--") or len(word) < 3:
-            raise BadInput(f"'{word}' stands alone: write {lone + ' once, and ' if lone else ''}options as --name value")
+            raise BadInput(
+                f"'{word}' stands alone: write {lone + ' once, and ' if lone else ''}options as "
+                "--name value"
+            )
         name, equals, value = word[2:].partition("=")
-        words[name] = value if equals else rest.pop(0) if rest and not rest[0].startswith("--") else True
+        words[name] = (
+            value if equals else rest.pop(0) if rest and not rest[0].startswith("--") else True
+        )
     return found, words

@@ -32,10 +32,11 @@ def compare(
     data: Given = None,
     models: Networks = None,
 ) -> Comparison:
-    """Run every method with every seed in a new folder; bad input is refused before the folder exists.
+    """Run every method with every seed in a new folder; bad input is refused before the folder
+    exists.
 
-    `grids` lists values to try for a method's options: the best mean validation accuracy over the seeds wins, and only the
-    winner is measured on test data.
+    `grids` lists values to try for a method's options: the best mean validation accuracy over the
+    seeds wins, and only the winner is measured on test data.
     """
     check_unused(folder)
     grids = grids or {}
@@ -48,14 +49,19 @@ def compare(
 
 
 def resume_comparison(
-    folder: Path, watch: Watch = lambda method, seed, report: None, data: Given = None, models: Networks = None
+    folder: Path,
+    watch: Watch = lambda method, seed, report: None,
+    data: Given = None,
+    models: Networks = None,
 ) -> Comparison:
     """Go on with a comparison that was stopped; runs that are finished stay as they are."""
     experiments, seeds, grids = read_plan(folder / FILE)
     return _play(experiments, seeds, grids, folder, watch, Prepared(data, models))
 
 
-def _try_out(experiments: Mapping[str, Experiment], seed: int, grids: Grids, prepared: Prepared) -> None:
+def _try_out(
+    experiments: Mapping[str, Experiment], seed: int, grids: Grids, prepared: Prepared
+) -> None:
     """Put every run of a seed together and open it, so that what cannot run is refused now."""
     federation = prepared.federation(replace(next(iter(experiments.values())), seed=seed))
     if grids and not any(len(rows) for rows in federation.validation):
@@ -86,13 +92,17 @@ def _play(
             return execute_assembly(prepared.assembly(experiment), place, show)
 
     tuned = {
-        name: tune(name, experiment, grids[name], seeds, folder / "tuning" / name, one) if name in grids else experiment
+        name: tune(name, experiment, grids[name], seeds, folder / "tuning" / name, one)
+        if name in grids
+        else experiment
         for name, experiment in experiments.items()
     }
     runs: dict[str, list[Run]] = {name: [] for name in experiments}
     for seed in seeds:  # seeds outside, so that each seed's data are made once
         for name, experiment in tuned.items():
-            runs[name].append(one(name, seed, replace(experiment, seed=seed), folder / f"{name}-seed{seed}"))
+            runs[name].append(
+                one(name, seed, replace(experiment, seed=seed), folder / f"{name}-seed{seed}")
+            )
     comparison = Comparison(folder, runs)
     write_csv(comparison)
     return comparison
@@ -101,4 +111,7 @@ def _play(
 def load_comparison(folder: Path) -> Comparison:
     """The finished runs of a comparison."""
     experiments, seeds, _ = read_plan(folder / FILE)
-    return Comparison(folder, {name: [load(folder / f"{name}-seed{seed}") for seed in seeds] for name in experiments})
+    return Comparison(
+        folder,
+        {name: [load(folder / f"{name}-seed{seed}") for seed in seeds] for name in experiments},
+    )

@@ -1,4 +1,6 @@
-"""What a comparison will run: an experiment a method, all on the same data; read from words and written as a file."""
+"""What a comparison will run: an experiment a method, all on the same data; read from words and
+written as a file.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from typing import Any
 from coterie.core.errors import BadInput
 from coterie.core.files import write
 from coterie.experiment.build import anchored
-from coterie.experiment.config import Experiment, change, check_train, from_toml, options_of, read_toml
+from coterie.experiment.config import (
+    Experiment,
+    change,
+    check_train,
+    from_toml,
+    options_of,
+    read_toml,
+)
 from coterie.experiment.values import to_toml
 
 Grids = Mapping[str, Mapping[str, Sequence[Any]]]  # {method: {option: values to try}}
@@ -25,17 +34,25 @@ def plan(
     grids: Grids | None = None,
     strict: bool = True,
 ) -> dict[str, Experiment]:
-    """An experiment a method: the common words, then the method's own; every word is checked before anything runs.
+    """An experiment a method: the common words, then the method's own; every word is checked before
+    anything runs.
 
-    A method may be there several times with other options: "persfl" and "persfl@last" are two rows of the table.
+    A method may be there several times with other options: "persfl" and "persfl@last" are two rows
+    of the table.
     strict: a method that does not use a word of `[train]` is refused.
     """
     methods, own, grids = list(dict.fromkeys(methods)), own or {}, grids or {}
     for name in (*own, *grids):
         if name not in methods:
-            raise BadInput(f"options are given for '{name}', which is not among the methods {', '.join(methods)}")
+            raise BadInput(
+                f"options are given for '{name}', which is not among the methods "
+                f"{', '.join(methods)}"
+            )
     base = anchored(base)
-    experiments = {name: own_words(replace(base, method=method_of(name), options={}), own.get(name, {})) for name in methods}
+    experiments = {
+        name: own_words(replace(base, method=method_of(name), options={}), own.get(name, {}))
+        for name in methods
+    }
     for name, grid in grids.items():
         for word, choices in grid.items():
             if isinstance(choices, str) or not isinstance(choices, Sequence) or not choices:
@@ -48,12 +65,15 @@ def plan(
 
 
 def _check(name: str, experiment: Experiment) -> None:
-    """Refuse a word of `[train]` that a method does not use, and say how to give it to the others."""
+    """Refuse a word of `[train]` that a method does not use, and say how to give it to the
+    others.
+    """
     try:
         check_train(experiment)
     except BadInput as problem:
         raise BadInput(
-            f"{problem}; in a comparison each method may have its own, as in [options.{name}] or --{name}.WORD"
+            f"{problem}; in a comparison each method may have its own, as in [options.{name}] or "
+            f"--{name}.WORD"
         ) from None
 
 
@@ -62,7 +82,9 @@ def method_of(name: str) -> str:
     method, at, label = str(name).partition("@")
     options_of("method", method)
     if at and not re.fullmatch(r"[A-Za-z0-9._-]+", label):
-        raise BadInput(f"'{name}': write letters, digits, '.', '_' or '-' after @, as in {method}@second")
+        raise BadInput(
+            f"'{name}': write letters, digits, '.', '_' or '-' after @, as in {method}@second"
+        )
     return method
 
 
@@ -70,10 +92,16 @@ def own_words(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
     """The experiment with words for its method alone; data and split stay those of all."""
     name = experiment.method
     options = options_of("method", name)
-    changed = change(experiment, {f"{name}.{w}" if w.replace("-", "_") in options else w: v for w, v in words.items()})
+    changed = change(
+        experiment,
+        {f"{name}.{w}" if w.replace("-", "_") in options else w: v for w, v in words.items()},
+    )
     shared = [(e.data, e.split, e.seed, e.method) for e in (experiment, changed)]
     if shared[0] != shared[1]:
-        raise BadInput(f"{', '.join(words)} for {name} alone: the methods of a comparison share data, split and seeds")
+        raise BadInput(
+            f"{', '.join(words)} for {name} alone: the methods of a comparison share data, split "
+            "and seeds"
+        )
     return changed
 
 
@@ -88,7 +116,8 @@ def plan_of(
 ) -> tuple[dict[str, Experiment], list[int], Grids]:
     """(experiments, seeds, grids) of a comparison file's words, with what was said beside the file.
 
-    A file has methods, seeds, the common tables, `[options.METHOD]` and `[tune.METHOD]`; the file of a single run serves too.
+    A file has methods, seeds, the common tables, `[options.METHOD]` and `[tune.METHOD]`; the file
+    of a single run serves too.
     """
     tables = dict(words)
     listed, single = tables.pop("methods", None), tables.pop("method", None)
@@ -100,42 +129,71 @@ def plan_of(
     for table, place in ((options, "options"), (tune, "tune")):
         for name, inner in table.items():
             if not isinstance(inner, dict):
-                raise BadInput(f"[{place}] {name} = {inner!r}: a comparison has a table a method, as in [{place}.ditto]")
+                raise BadInput(
+                    f"[{place}] {name} = {inner!r}: a comparison has a table a method, as in "
+                    f"[{place}.ditto]"
+                )
             method_of(name)
     chosen = listed if methods is None else methods
     if not isinstance(chosen, Sequence) or isinstance(chosen, str) or not chosen:
-        raise BadInput("name the methods to compare, as in --methods local,fedavg,ditto or methods = [...] in the file")
+        raise BadInput(
+            "name the methods to compare, as in --methods local,fedavg,ditto or methods = [...] "
+            "in the file"
+        )
     # what the file says of methods that are not compared now waits for another time
     options, tune = ({k: v for k, v in table.items() if k in chosen} for table in (options, tune))
     for word in ("seed", "method"):
         if word in (common or {}):
             raise BadInput(f"a comparison has no single {word}: use --{word}s")
     base = change(change(Experiment(method=""), from_toml(tables)), common or {})
-    own = {name: {**options.get(name, {}), **(own or {}).get(name, {})} for name in {**options, **(own or {})}}
-    grids = {name: {**tune.get(name, {}), **(grids or {}).get(name, {})} for name in {**tune, **(grids or {})}}
-    return plan(chosen, base, own, grids, strict), _seeds(numbers if seeds is None else seeds), grids
+    own = {
+        name: {**options.get(name, {}), **(own or {}).get(name, {})}
+        for name in {**options, **(own or {})}
+    }
+    grids = {
+        name: {**tune.get(name, {}), **(grids or {}).get(name, {})}
+        for name in {**tune, **(grids or {})}
+    }
+    return (
+        plan(chosen, base, own, grids, strict),
+        _seeds(numbers if seeds is None else seeds),
+        grids,
+    )
 
 
 def _seeds(numbers: Any) -> list[int]:
-    good = isinstance(numbers, Sequence) and all(isinstance(n, int) and not isinstance(n, bool) for n in numbers)
+    good = isinstance(numbers, Sequence) and all(
+        isinstance(n, int) and not isinstance(n, bool) for n in numbers
+    )
     if not good or not numbers or len(set(numbers)) < len(numbers):
         raise BadInput(f"seeds = {numbers}: give different whole numbers, such as [0, 1, 2]")
     return list(numbers)
 
 
-def write_plan(folder: Path, experiments: Mapping[str, Experiment], seeds: Sequence[int], grids: Grids) -> None:
-    """The plan as a file that plan_of reads: what the first method has is common, the others write where they differ."""
+def write_plan(
+    folder: Path, experiments: Mapping[str, Experiment], seeds: Sequence[int], grids: Grids
+) -> None:
+    """The plan as a file that plan_of reads: what the first method has is common, the others write
+    where they differ.
+    """
     base = next(iter(experiments.values())).words()
-    own: dict[str, Any] = {"options": {name: _differences(base, e.words()) for name, e in experiments.items()}}
+    own: dict[str, Any] = {
+        "options": {name: _differences(base, e.words()) for name, e in experiments.items()}
+    }
     if grids:
         own["tune"] = {name: {k: list(v) for k, v in grid.items()} for name, grid in grids.items()}
     common = {k: v for k, v in base.items() if k not in ("method", "seed", "options")}
-    write(folder / FILE, to_toml({"methods": list(experiments), "seeds": list(seeds), **common, **own}))
+    write(
+        folder / FILE,
+        to_toml({"methods": list(experiments), "seeds": list(seeds), **common, **own}),
+    )
 
 
 def _differences(base: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
     """A method's options, and its words that are not those of `base`."""
-    other = words["model"].get("name") != base["model"].get("name")  # then the options of the network are its own
+    other = words["model"].get("name") != base["model"].get(
+        "name"
+    )  # then the options of the network are its own
     found = dict(words["options"])
     for section in ("model", "train", "schedule", "engine", "keep"):
         for word, value in words[section].items():

@@ -30,7 +30,9 @@ class Kept(NamedTuple):
 
 
 class Prepared:
-    """Data and assemblies by seed; only as many seeds are kept as fit into ROOM bytes, at least one."""
+    """Data and assemblies by seed; only as many seeds are kept as fit into ROOM bytes, at least
+    one.
+    """
 
     def __init__(self, data: Given, networks: Networks):
         self.data, self.networks = data, networks

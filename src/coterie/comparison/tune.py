@@ -18,13 +18,20 @@ from coterie.experiment.config import Experiment
 from coterie.results.run import Run
 
 
-def candidates(experiment: Experiment, grid: Mapping[str, Sequence[Any]]) -> list[tuple[dict[str, Any], Experiment]]:
-    """(options, experiment) for every point of a grid; a candidate sees validation data only, and keeps nothing."""
+def candidates(
+    experiment: Experiment, grid: Mapping[str, Sequence[Any]]
+) -> list[tuple[dict[str, Any], Experiment]]:
+    """(options, experiment) for every point of a grid; a candidate sees validation data only, and
+    keeps nothing.
+    """
     found = []
     for choice in itertools.product(*grid.values()) if grid else ():
         words = dict(zip(grid, choice, strict=True))
         candidate = own_words(experiment, words)
-        schedule, keep = candidate.schedule._replace(parts=("validation",)), candidate.keep._replace(models=False, checkpoint=0)
+        schedule, keep = (
+            candidate.schedule._replace(parts=("validation",)),
+            candidate.keep._replace(models=False, checkpoint=0),
+        )
         found.append((words, replace(candidate, schedule=schedule, keep=keep)))
     return found
 
@@ -37,15 +44,25 @@ def tune(
     folder: Path,
     one: Callable[[str, int, Experiment, Path], Run],
 ) -> Experiment:
-    """The experiment with the options of best mean validation accuracy over the seeds; what was tried is written down."""
+    """The experiment with the options of best mean validation accuracy over the seeds; what was
+    tried is written down.
+    """
     tried = []
     for number, (words, candidate) in enumerate(candidates(experiment, grid), 1):
         label = f"{name} {' '.join(f'{k}={v}' for k, v in words.items())}"
-        runs = [one(label, seed, replace(candidate, seed=seed), folder / f"try{number}-seed{seed}") for seed in seeds]
+        runs = [
+            one(label, seed, replace(candidate, seed=seed), folder / f"try{number}-seed{seed}")
+            for seed in seeds
+        ]
         scores = [mean_of(run.measured("validation")) for run in runs]
         sign = 1 if runs[0].measure == "accuracy" else -1
-        tried.append((sign * float(np.nan_to_num(np.mean(scores), nan=-sign * np.inf)), words, scores))
+        tried.append(
+            (sign * float(np.nan_to_num(np.mean(scores), nan=-sign * np.inf)), words, scores)
+        )
     best = max(tried, key=lambda t: t[0])[1]  # the first of equals; a try that diverged is the last
-    report = {"tried": [{"options": words, "validation": scores} for _, words, scores in tried], "best": best}
+    report = {
+        "tried": [{"options": words, "validation": scores} for _, words, scores in tried],
+        "best": best,
+    }
     write(folder / "tuning.json", json.dumps(report, indent=1))
     return own_words(experiment, best)

@@ -1,4 +1,6 @@
-"""Trees on disk without pickle: a JSON skeleton beside a safetensors file, put in place atomically."""
+"""Trees on disk without pickle: a JSON skeleton beside a safetensors file, put in place
+atomically.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,17 @@ WHOLE = "files.json"  # {file: checksum}, written last
 
 def checkpoints(run: Path) -> list[Path]:
     """Checkpoints of a run, oldest first; what an interrupted save left behind (.part) is none."""
-    return sorted(p for p in run.glob("checkpoint-*") if p.is_dir() and not p.name.endswith(".part"))
+    return sorted(
+        p for p in run.glob("checkpoint-*") if p.is_dir() and not p.name.endswith(".part")
+    )
 
 
-def save_checkpoint(run: Path, number: int, tree: Tree, extra: dict[str, Callable[[Path], None]]) -> None:
-    """A new checkpoint, then the older ones go; `extra` maps file names to functions that write them."""
+def save_checkpoint(
+    run: Path, number: int, tree: Tree, extra: dict[str, Callable[[Path], None]]
+) -> None:
+    """A new checkpoint, then the older ones go; `extra` maps file names to functions that write
+    them.
+    """
     final = run / f"checkpoint-{number:07d}"
     temporary = run / f"checkpoint-{number:07d}.part"
     if not final.exists():
@@ -45,10 +53,17 @@ def load_checkpoint(folder: Path) -> Tree:
     try:
         for name, written in json.loads((folder / WHOLE).read_text(encoding="utf-8")).items():
             if digest(folder / name) != written:
-                raise BadInput(f"the checkpoint {folder} is damaged ({name} is not as it was written): {way_out}")
+                raise BadInput(
+                    f"the checkpoint {folder} is damaged ({name} is not as it was written): "
+                    f"{way_out}"
+                )
     except (OSError, ValueError, AttributeError) as problem:
         if isinstance(problem, BadInput):
             raise
-        what = f"{Path(problem.filename).name} is missing" if isinstance(problem, FileNotFoundError) else f"{WHOLE} is damaged"
+        what = (
+            f"{Path(problem.filename).name} is missing"
+            if isinstance(problem, FileNotFoundError)
+            else f"{WHOLE} is damaged"
+        )
         raise BadInput(f"the checkpoint {folder} is not whole ({what}): {way_out}") from None
     return load_tree(folder, "state")

@@ -1,6 +1,7 @@
 """Layers that depend on more than their input: BatchNorm on the real rows only, Dropout from a key.
 
-A user's module is copied and such layers are replaced, so that stacking clients and padding batches change nothing.
+A user's module is copied and such layers are replaced, so that stacking clients and padding batches
+change nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from coterie.core.errors import BadInput
 
 
 class Context:
-    """What a training pass knows beside its input: which rows are real, and the key of its random draws."""
+    """What a training pass knows beside its input: which rows are real, and the key of its random
+    draws.
+    """
 
     def __init__(self) -> None:
         self.mask: Tensor | None = None
@@ -37,7 +40,9 @@ def uniform(shape: tuple[int, ...], key: Tensor) -> Tensor:
     count = 1
     for length in shape:
         count *= length
-    h = torch.arange(count, dtype=torch.int64) + key * 0x2545F491  # products of the index alone overflow once compiled
+    h = (
+        torch.arange(count, dtype=torch.int64) + key * 0x2545F491
+    )  # products of the index alone overflow once compiled
     for shift, factor in ((32, 0x2C1B3C6D), (29, 0x297A2D39), (31, 0x1B56C4E9)):
         h = (h ^ ((h >> shift) & ((1 << (64 - shift)) - 1))) * factor
     bits = (h >> 20) & 0xFFFFFF
@@ -63,11 +68,17 @@ class KeyedDropout(nn.Module):
 
 
 class RowBatchNorm(nn.Module):
-    """BatchNorm over the real rows of a padded batch, its statistics carried as buffers of the model."""
+    """BatchNorm over the real rows of a padded batch, its statistics carried as buffers of the
+    model.
+    """
 
     def __init__(self, source: nn.modules.batchnorm._BatchNorm, context: Context):
         super().__init__()
-        self.eps, self.momentum, self.tracks = source.eps, source.momentum, source.track_running_stats
+        self.eps, self.momentum, self.tracks = (
+            source.eps,
+            source.momentum,
+            source.track_running_stats,
+        )
         self.weight, self.bias = source.weight, source.bias
         self.running_mean: Tensor
         self.running_var: Tensor
@@ -78,7 +89,9 @@ class RowBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training and self.tracks:
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+            return F.batch_norm(
+                x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
+            )
         mask = self._context[0].mask
         mask = torch.ones(x.shape[0], dtype=x.dtype) if mask is None else mask.to(x.dtype)
         real = mask.reshape(-1, *(1,) * (x.dim() - 1))
@@ -91,21 +104,39 @@ class RowBatchNorm(nn.Module):
         if self.training and self.tracks:
             self._track(mean.detach(), (var * count / (count - 1).clamp(min=1)).detach())
         out = centred * (var.reshape(wide) + self.eps).rsqrt()
-        return out if self.weight is None else out * self.weight.reshape(wide) + self.bias.reshape(wide)
+        return (
+            out
+            if self.weight is None
+            else out * self.weight.reshape(wide) + self.bias.reshape(wide)
+        )
 
     def _track(self, mean: Tensor, var: Tensor) -> None:
-        """New running statistics; `functional_call` hands the new buffers back, nothing is changed in place."""
+        """New running statistics; `functional_call` hands the new buffers back, nothing is changed
+        in place.
+        """
         self.num_batches_tracked = self.num_batches_tracked + 1
-        rate = 1 / self.num_batches_tracked.to(mean.dtype) if self.momentum is None else self.momentum
+        rate = (
+            1 / self.num_batches_tracked.to(mean.dtype) if self.momentum is None else self.momentum
+        )
         self.running_mean = self.running_mean + rate * (mean - self.running_mean)
         self.running_var = self.running_var + rate * (var - self.running_var)
 
 
-REFUSED = (nn.SyncBatchNorm, nn.LSTM, nn.GRU, nn.RNN, nn.modules.batchnorm._LazyNormBase, nn.AlphaDropout, nn.FeatureAlphaDropout)
+REFUSED = (
+    nn.SyncBatchNorm,
+    nn.LSTM,
+    nn.GRU,
+    nn.RNN,
+    nn.modules.batchnorm._LazyNormBase,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
 
 
 def prepare(module: nn.Module, context: Context) -> nn.Module:
-    """Replace, in a module of our own, the layers that need the context; refuse those nothing can be done for."""
+    """Replace, in a module of our own, the layers that need the context; refuse those nothing can
+    be done for.
+    """
     places = iter(range(1_000_000))
 
     def visit(parent: nn.Module, path: str) -> None:
@@ -124,14 +155,21 @@ def prepare(module: nn.Module, context: Context) -> nn.Module:
     return module
 
 
-def _replacement(layer: nn.Module, path: str, context: Context, places: Iterator[int]) -> nn.Module | None:
-    if isinstance(layer, REFUSED) or (isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats):
+def _replacement(
+    layer: nn.Module, path: str, context: Context, places: Iterator[int]
+) -> nn.Module | None:
+    if isinstance(layer, REFUSED) or (
+        isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats
+    ):
         way = (
             "coterie.networks.recurrent has an LSTM written from its cell"
             if isinstance(layer, nn.RNNBase)
             else "use nn.GroupNorm, nn.BatchNorm or nn.Dropout"
         )
-        raise BadInput(f"layer '{path}' is a {type(layer).__name__}, which cannot be stacked over clients: {way}")
+        raise BadInput(
+            f"layer '{path}' is a {type(layer).__name__}, which cannot be stacked over clients: "
+            f"{way}"
+        )
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
         return RowBatchNorm(layer, context)
     if isinstance(layer, nn.modules.dropout._DropoutNd):

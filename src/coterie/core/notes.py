@@ -73,7 +73,8 @@ def check_server_notes(
         if note.kind in FROM_CLIENTS or not fits:
             raise BadInput(
                 f"the server's note '{name}' has the shape {list(shape)}, which is no "
-                f"'{note.kind}' of {clients} clients: see coterie.core.notes.Kind for what a kind holds"
+                f"'{note.kind}' of {clients} clients: see coterie.core.notes.Kind for what a kind "
+                "holds"
             )
 
 

@@ -1,9 +1,10 @@
 """Models as points of a space: what formulas are written on.
 
-A `Point` is a model: its trainable parameters and its buffers (BatchNorm's running statistics). The difference of two points
-and a gradient are `Vector`s. Points and vectors add as in geometry, so `v - lr * (grad + lam * (v - w))` reads as in a paper,
-while buffers never enter a distance, a proximal term or a step: a gradient carries the buffers its forward pass made
-(`fresh`), and the point that takes the step takes them over. Points are averaged with `mean` and `blend`, buffers included.
+A `Point` is a model: its trainable parameters and its buffers (BatchNorm's running statistics). The
+difference of two points and a gradient are `Vector`s. Points and vectors add as in geometry, so `v
+- lr * (grad + lam * (v - w))` reads as in a paper, while buffers never enter a distance, a proximal
+term or a step: a gradient carries the buffers its forward pass made (`fresh`), and the point that
+takes the step takes them over. Points are averaged with `mean` and `blend`, buffers included.
 
 Every leaf may have leading dimensions: a stack of m models is a Point whose leaves are [m, ...].
 """
@@ -33,10 +34,14 @@ class Point:
     def __sub__(self, other: Any) -> Any:
         if isinstance(other, Point):
             return Vector({k: a - other.params[k] for k, a in self.params.items()})
-        return Point({k: a - other.params[k] for k, a in self.params.items()}, other.fresh or self.buffers)
+        return Point(
+            {k: a - other.params[k] for k, a in self.params.items()}, other.fresh or self.buffers
+        )
 
     def __add__(self, other: Vector) -> Point:
-        return Point({k: a + other.params[k] for k, a in self.params.items()}, other.fresh or self.buffers)
+        return Point(
+            {k: a + other.params[k] for k, a in self.params.items()}, other.fresh or self.buffers
+        )
 
     def as_vector(self) -> Vector:
         """The parameters as a vector from the origin (for weight decay, cosines)."""
@@ -53,10 +58,14 @@ class Vector:
         self.fresh = fresh or {}  # buffers of the forward pass that made this gradient
 
     def __add__(self, other: Vector) -> Vector:
-        return Vector({k: a + other.params[k] for k, a in self.params.items()}, other.fresh or self.fresh)
+        return Vector(
+            {k: a + other.params[k] for k, a in self.params.items()}, other.fresh or self.fresh
+        )
 
     def __sub__(self, other: Vector) -> Vector:
-        return Vector({k: a - other.params[k] for k, a in self.params.items()}, other.fresh or self.fresh)
+        return Vector(
+            {k: a - other.params[k] for k, a in self.params.items()}, other.fresh or self.fresh
+        )
 
     def __mul__(self, factor: float | Tensor) -> Vector:
         return Vector({k: a * factor for k, a in self.params.items()}, self.fresh)
@@ -111,7 +120,9 @@ def _mix(weights: Tensor, stacked: Tensor) -> Tensor:
 
 
 def mean(stacked: T, weights: Tensor) -> T:
-    """Weighted sum over a stack of trees; weights [m] give one tree, weights [k, m] a stack of k."""
+    """Weighted sum over a stack of trees; weights [m] give one tree, weights [k, m] a stack of
+    k.
+    """
     return tree(lambda a: _mix(weights, a), stacked)
 
 
@@ -120,7 +131,8 @@ def blend(a: Point, b: Point, t: float | Tensor) -> Point:
     params = {k: x + t * (b.params[k] - x) for k, x in a.params.items()}
     inside = torch.as_tensor(t).clamp(0, 1)
     buffers = {
-        k: (x + inside * (b.buffers[k] - x)).to(x.dtype) if x.is_floating_point() else b.buffers[k] for k, x in a.buffers.items()
+        k: (x + inside * (b.buffers[k] - x)).to(x.dtype) if x.is_floating_point() else b.buffers[k]
+        for k, x in a.buffers.items()
     }
     return Point(params, buffers)
 

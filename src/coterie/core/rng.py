@@ -1,4 +1,6 @@
-"""Named random streams: a draw depends on what it is for, never on the order in which draws are made."""
+"""Named random streams: a draw depends on what it is for, never on the order in which draws are
+made.
+"""
 
 from hashlib import blake2b
 

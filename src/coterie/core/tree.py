@@ -23,7 +23,11 @@ def encode(tree: Tree, tensors: dict[str, Tensor]) -> Any:
     """The skeleton of a tree; its tensors go into `tensors`, numbered."""
     if isinstance(tree, Tensor | np.ndarray):
         number = str(len(tensors))
-        values = tree.detach() if isinstance(tree, Tensor) else torch.from_numpy(np.array(tree, order="C"))
+        values = (
+            tree.detach()
+            if isinstance(tree, Tensor)
+            else torch.from_numpy(np.array(tree, order="C"))
+        )
         tensors[number] = values.contiguous().clone()
         return {"tensor" if isinstance(tree, Tensor) else "array": number}
     if isinstance(tree, Point | Vector):
@@ -39,7 +43,10 @@ def encode(tree: Tree, tensors: dict[str, Tensor]) -> Any:
         return {"list" if isinstance(tree, list) else "tuple": items}
     if tree is None or isinstance(tree, bool | int | float | str):
         return {"value": tree}
-    raise BadInput(f"a {type(tree).__name__} cannot be saved: states are made of tensors, numbers, text, tuples, lists, dicts")
+    raise BadInput(
+        f"a {type(tree).__name__} cannot be saved: states are made of tensors, numbers, text, "
+        "tuples, lists, dicts"
+    )
 
 
 def decode(skeleton: Any, tensors: dict[str, Tensor]) -> Tree:
@@ -56,7 +63,11 @@ def decode(skeleton: Any, tensors: dict[str, Tensor]) -> Tree:
         return {k: decode(v, tensors) for k, v in body}
     if kind == "value":
         return body
-    items = [decode(v, tensors) for v in skeleton["items"]] if kind == "named" else [decode(v, tensors) for v in body]
+    items = (
+        [decode(v, tensors) for v in skeleton["items"]]
+        if kind == "named"
+        else [decode(v, tensors) for v in body]
+    )
     if kind == "named":
         return _class(body)(*items)
     return items if kind == "list" else tuple(items)
@@ -65,7 +76,10 @@ def decode(skeleton: Any, tensors: dict[str, Tensor]) -> Tree:
 def _class_name(kind: type) -> str:
     name = f"{kind.__module__}:{kind.__qualname__}"
     if "<locals>" in name:
-        raise BadInput(f"{kind.__qualname__} is defined inside a function and cannot be loaded again: move it to its module")
+        raise BadInput(
+            f"{kind.__qualname__} is defined inside a function and cannot be loaded again: move "
+            "it to its module"
+        )
     return name
 
 
@@ -76,7 +90,10 @@ def _class(name: str) -> Any:
     for part in path.split("."):
         found = getattr(found, part, None)
     if not (isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")):
-        raise BadInput(f"the file speaks of {name}, which is not loaded here: import the method that wrote it first")
+        raise BadInput(
+            f"the file speaks of {name}, which is not loaded here: import the method that wrote "
+            "it first"
+        )
     return found
 
 
@@ -85,7 +102,9 @@ def save_tree(tree: Tree, folder: Path, name: str) -> None:
     tensors: dict[str, Tensor] = {}
     skeleton = encode(tree, tensors)
     save_file(tensors, folder / f"{name}.safetensors")
-    (folder / f"{name}.json").write_text(json.dumps({"format": FORMAT, "tree": skeleton}), encoding="utf-8")
+    (folder / f"{name}.json").write_text(
+        json.dumps({"format": FORMAT, "tree": skeleton}), encoding="utf-8"
+    )
 
 
 def load_tree(folder: Path, name: str) -> Tree:
@@ -93,7 +112,10 @@ def load_tree(folder: Path, name: str) -> Tree:
     try:
         written = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
         if written["format"] != FORMAT:
-            raise BadInput(f"{folder / name}.json has format {written['format']}, this version of coterie reads {FORMAT}")
+            raise BadInput(
+                f"{folder / name}.json has format {written['format']}, this version of coterie "
+                f"reads {FORMAT}"
+            )
         tensors = {k: t.clone() for k, t in load_file(folder / f"{name}.safetensors").items()}
         return decode(written["tree"], tensors)
     except BadInput:
@@ -101,4 +123,6 @@ def load_tree(folder: Path, name: str) -> Tree:
     except FileNotFoundError as missing:
         raise BadInput(f"{missing.filename or folder} is missing") from None
     except Exception as damage:  # whatever a damaged file makes its reader raise
-        raise BadInput(f"{folder / name}.json or .safetensors is damaged ({damage or type(damage).__name__})") from None
+        raise BadInput(
+            f"{folder / name}.json or .safetensors is damaged ({damage or type(damage).__name__})"
+        ) from None

@@ -11,9 +11,10 @@ import torch
 
 BLOCK = 4096  # rows worked on at once, so that no second copy of a large store is made
 PARTS = ("train", "validation", "test")
+# the columns of label_counts
 COUNTS = pa.schema(
     [("client", pa.int32()), ("part", pa.string()), ("label", pa.int32()), ("rows", pa.int64())]
-)  # the columns of label_counts
+)
 
 
 class Public(NamedTuple):

@@ -1,7 +1,8 @@
-"""The ServerApp of a federation: greets the sites, plays the run through the same code as any experiment, ends at every site.
+"""The ServerApp of a federation: greets the sites, plays the run through the same code as any
+experiment, ends at every site.
 
-The run's configuration names the server's folder; everything else is read from it. What the server says goes to its own output
-and, with the time, to federation.log in that folder.
+The run's configuration names the server's folder; everything else is read from it. What the server
+says goes to its own output and, with the time, to federation.log in that folder.
 """
 
 from __future__ import annotations
@@ -83,10 +84,15 @@ def read_plan(folder: Path) -> Plan:
     """A server's folder, read and checked."""
     server = read_server(folder)
     data = {"name": f"{PYTHON}federation"}
-    experiment = replace(read_experiment_file(folder / EXPERIMENT), data=data, split={}, keep=Keep(1, False))
+    experiment = replace(
+        read_experiment_file(folder / EXPERIMENT), data=data, split={}, keep=Keep(1, False)
+    )
     public = read_public(inside(folder, server.data.public), LABEL) if server.data.public else None
     if public and tuple(public.x.shape[1:]) != server.data.input_shape:
-        raise BadInput(f"{server.data.public} has rows of shape {list(public.x.shape[1:])}, not {list(server.data.input_shape)}")
+        raise BadInput(
+            f"{server.data.public} has rows of shape {list(public.x.shape[1:])}, not "
+            f"{list(server.data.input_shape)}"
+        )
     ones = {part: [1] * len(server.names) for part in PARTS}
     draft = assemble(experiment, hollow(server.names, ones, server.data, public))
     full = draft.experiment.words()
@@ -100,14 +106,18 @@ def read_plan(folder: Path) -> Plan:
 
 
 def play(grid: Grid, folder: Path, say: Say = print) -> Run:
-    """Play the run of a server's folder to its end, from its checkpoint where there is one; sites may have been added since."""
+    """Play the run of a server's folder to its end, from its checkpoint where there is one; sites
+    may have been added since.
+    """
     plan, run = read_plan(folder), folder / RUN
     roll, rows = _gather(plan, run, grid, say)
     old, found = status(run), checkpoints(run)
     first = len(load_checkpoint(found[-1])["states"]["sites"]) if found else len(plan.server.names)
     run.mkdir(exist_ok=True)
     with alone(run):
-        loop = _loop(plan, roll, {part: numbers[:first] for part, numbers in rows.items()}, run, say)
+        loop = _loop(
+            plan, roll, {part: numbers[:first] for part, numbers in rows.items()}, run, say
+        )
         if old and first == len(read_about(run)["clients"]):
             check_same(loop, run)
         if found:
@@ -124,18 +134,25 @@ def play(grid: Grid, folder: Path, say: Say = print) -> Run:
 
 
 def _gather(plan: Plan, run: Path, grid: Grid, say: Say) -> tuple[Roll, dict[str, list[int]]]:
-    """Who is there, and how many rows every site has: as the run's folder says, else as the site itself does."""
+    """Who is there, and how many rows every site has: as the run's folder says, else as the site
+    itself does.
+    """
     names, removed = plan.server.names, plan.server.sites.removed
-    known: dict[str, list[int]] = read_about(run)["rows"] if status(run) else {part: [] for part in PARTS}
+    known: dict[str, list[int]] = (
+        read_about(run)["rows"] if status(run) else {part: [] for part in PARTS}
+    )
     seen = read_about(run)["clients"] if status(run) else []
     if list(names[: len(seen)]) != seen:
         raise BadInput(
-            f"the sites of {run} are {', '.join(seen)}: in sites.names they come first, in this order; new ones after them"
+            f"the sites of {run} are {', '.join(seen)}: in sites.names they come first, in this "
+            "order; new ones after them"
         )
     told: dict[int, Head] = {}
     hello = wire.pack({"kind": "hello", "words": plan.words})
     greeting = min(GREETING, plan.server.rules.deadline)
-    roll = Roll(grid, names, lambda: hello, lambda i, head: _admit(plan, told, i, head), say, greeting)
+    roll = Roll(
+        grid, names, lambda: hello, lambda i, head: _admit(plan, told, i, head), say, greeting
+    )
     wanted = {i for i, name in enumerate(names) if name not in removed and i >= len(seen)}
     reminded = time.monotonic() - REMIND
     while wanted and not wanted <= set(roll.look()):
@@ -144,15 +161,22 @@ def _gather(plan: Plan, run: Path, grid: Grid, say: Say) -> tuple[Roll, dict[str
             say(f"waiting for {', '.join(names[i] for i in sorted(wanted - set(roll.nodes)))}")
         time.sleep(LOOK)
     later = range(len(seen), len(names))
-    return roll, {part: [*known[part], *(int(told[i]["rows"][part]) if i in told else 0 for i in later)] for part in PARTS}
+    return roll, {
+        part: [*known[part], *(int(told[i]["rows"][part]) if i in told else 0 for i in later)]
+        for part in PARTS
+    }
 
 
 def _newcomers(plan: Plan, loop: Loop, rows: dict[str, list[int]], say: Say) -> None:
-    """Sites that were added to a run under way: the server makes room for them, and they begin at what it sends."""
+    """Sites that were added to a run under way: the server makes room for them, and they begin at
+    what it sends.
+    """
     assert isinstance(loop.engine, FlowerEngine)
     came = plan.server.names[loop.federation.clients :]
     loop.admit(plan.federation(rows))
-    loop.engine.note(came=list(came), stage=loop.when().stage, round=loop.position.round, exchange=-1)
+    loop.engine.note(
+        came=list(came), stage=loop.when().stage, round=loop.position.round, exchange=-1
+    )
     say(f"new in this run: {', '.join(came)}")
 
 
@@ -160,7 +184,9 @@ def _loop(plan: Plan, roll: Roll, rows: dict[str, list[int]], run: Path, say: Sa
     """The server's side of the run, at its start."""
     removed = [i for i, name in enumerate(plan.server.names) if name in plan.server.sites.removed]
     federation = plan.federation(rows)
-    asked = [i for i in range(federation.clients) if i not in removed]  # nobody misses the others' rows
+    asked = [
+        i for i in range(federation.clients) if i not in removed
+    ]  # nobody misses the others' rows
 
     def engine(setup: Setup) -> FlowerEngine:
         return FlowerEngine(
@@ -180,19 +206,29 @@ def _loop(plan: Plan, roll: Roll, rows: dict[str, list[int]], run: Path, say: Sa
 def _admit(plan: Plan, told: dict[int, Head], number: int, head: Head) -> None:
     """Keep what a site says of itself, if it fits what the others said."""
     rows = head.get("rows")
-    if not isinstance(rows, dict) or not all(isinstance(rows.get(part), int) and rows[part] >= 0 for part in PARTS):
+    if not isinstance(rows, dict) or not all(
+        isinstance(rows.get(part), int) and rows[part] >= 0 for part in PARTS
+    ):
         raise BadInput(f"'{plan.server.names[number]}' does not say how many rows it has")
     if not rows["train"]:
         raise BadInput(f"'{plan.server.names[number]}' has no training rows")
     for other, known in told.items():
         if other != number and known.get("columns") != head.get("columns"):
             raise BadInput(
-                f"the feature columns of '{plan.server.names[number]}' are not those of '{plan.server.names[other]}' in name and "
+                f"the feature columns of '{plan.server.names[number]}' are not those of "
+                f"'{plan.server.names[other]}' in name and "
                 "order: list them with `features` in site.toml"
             )
     told[number] = head
 
 
 def _line(report: RoundReport) -> str:
-    score = "" if report.accuracy is None else f", accuracy {report.accuracy:.3f}, loss {report.loss:.3f}"
-    return f"{report.stage}, round {report.round} of {report.rounds}: {report.clients} sites, {report.seconds:.1f} s{score}"
+    score = (
+        ""
+        if report.accuracy is None
+        else f", accuracy {report.accuracy:.3f}, loss {report.loss:.3f}"
+    )
+    return (
+        f"{report.stage}, round {report.round} of {report.rounds}: {report.clients} sites, "
+        f"{report.seconds:.1f} s{score}"
+    )

@@ -1,7 +1,9 @@
-"""Keys and certificates of a federation: an authority of its own, a server certificate, and one key for every site.
+"""Keys and certificates of a federation: an authority of its own, a server certificate, and one key
+for every site.
 
-The server proves itself with a certificate that the authority signed; a site proves itself with a key whose public half the
-server knows (Flower's node authentication: ECDSA on P-384, in the files that ssh-keygen would write).
+The server proves itself with a certificate that the authority signed; a site proves itself with a
+key whose public half the server knows (Flower's node authentication: ECDSA on P-384, in the files
+that ssh-keygen would write).
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ USES = (
 
 
 def make_authority(folder: Path, days: int = AUTHORITY_DAYS) -> None:
-    """The authority that signs server certificates; its key stays in this folder and is needed only to renew."""
+    """The authority that signs server certificates; its key stays in this folder and is needed only
+    to renew.
+    """
     private_folder(folder)
     key = ec.generate_private_key(ec.SECP384R1())
     name = _name("coterie federation authority")
@@ -55,8 +59,12 @@ def make_authority(folder: Path, days: int = AUTHORITY_DAYS) -> None:
     write_new(folder / CA, builder.sign(key, hashes.SHA384()).public_bytes(files.Encoding.PEM))
 
 
-def make_server_certificate(authority: Path, folder: Path, hosts: Sequence[str], days: int = SERVER_DAYS) -> None:
-    """A key and a certificate for a server that is reached under these names and addresses, and from its own machine."""
+def make_server_certificate(
+    authority: Path, folder: Path, hosts: Sequence[str], days: int = SERVER_DAYS
+) -> None:
+    """A key and a certificate for a server that is reached under these names and addresses, and
+    from its own machine.
+    """
     private_folder(folder)
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _signed(authority, key.public_key(), hosts, days)
@@ -65,8 +73,12 @@ def make_server_certificate(authority: Path, folder: Path, hosts: Sequence[str],
     write_new(folder / CA, (authority / CA).read_bytes())
 
 
-def renew_server_certificate(authority: Path, folder: Path, hosts: Sequence[str] = (), days: int = SERVER_DAYS) -> list[str]:
-    """A new certificate for the server's key, for the same hosts where none are given; returns the hosts."""
+def renew_server_certificate(
+    authority: Path, folder: Path, hosts: Sequence[str] = (), days: int = SERVER_DAYS
+) -> list[str]:
+    """A new certificate for the server's key, for the same hosts where none are given; returns the
+    hosts.
+    """
     old = load(folder / CERTIFICATE)
     wanted = list(hosts) or hosts_of(old)
     temporary = folder / f"{CERTIFICATE}.part"
@@ -79,7 +91,9 @@ def make_site_key(folder: Path, name: str) -> None:
     """A site's key for node authentication, and its public half."""
     private_folder(folder)
     key = ec.generate_private_key(ec.SECP384R1())
-    private = key.private_bytes(files.Encoding.PEM, files.PrivateFormat.OpenSSH, files.NoEncryption())
+    private = key.private_bytes(
+        files.Encoding.PEM, files.PrivateFormat.OpenSSH, files.NoEncryption()
+    )
     public = key.public_key().public_bytes(files.Encoding.OpenSSH, files.PublicFormat.OpenSSH)
     write_new(folder / SITE_KEY, private, private=True)
     write_new(folder / SITE_PUBLIC, public + f" {name}\n".encode())
@@ -87,7 +101,9 @@ def make_site_key(folder: Path, name: str) -> None:
 
 def as_header(public: str) -> str:
     """A site's public key as its requests carry it."""
-    pem = files.load_ssh_public_key(public.encode()).public_bytes(files.Encoding.PEM, files.PublicFormat.SubjectPublicKeyInfo)
+    pem = files.load_ssh_public_key(public.encode()).public_bytes(
+        files.Encoding.PEM, files.PublicFormat.SubjectPublicKeyInfo
+    )
     return b64encode(pem).decode()
 
 
@@ -97,7 +113,9 @@ def days_left(certificate: Path) -> float:
 
 
 def check_days(certificate: Path, way: str) -> str:
-    """A warning where a certificate expires soon, "" where it does not; an expired one is refused."""
+    """A warning where a certificate expires soon, "" where it does not; an expired one is
+    refused.
+    """
     left = days_left(certificate)
     if left <= 0:
         raise BadInput(f"{certificate} expired {-left:.0f} days ago: {way}")
@@ -115,7 +133,10 @@ def check_private(key: Path) -> None:
 def hosts_of(certificate: x509.Certificate) -> list[str]:
     """The names and addresses that a certificate is for."""
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+    return [
+        *names.get_values_for_type(x509.DNSName),
+        *map(str, names.get_values_for_type(x509.IPAddress)),
+    ]
 
 
 def private_folder(folder: Path) -> None:
@@ -125,16 +146,22 @@ def private_folder(folder: Path) -> None:
 
 
 def write_new(path: Path, content: bytes, private: bool = False) -> None:
-    """A file that was not there before; a private one is never readable by others, not even for a moment."""
+    """A file that was not there before; a private one is never readable by others, not even for a
+    moment.
+    """
     try:
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
     except FileExistsError:
-        raise BadInput(f"{path} exists already and is not overwritten: give another folder, or move it away") from None
+        raise BadInput(
+            f"{path} exists already and is not overwritten: give another folder, or move it away"
+        ) from None
     with os.fdopen(number, "wb") as file:
         file.write(content)
 
 
-def _signed(authority: Path, public: ec.EllipticCurvePublicKey, hosts: Sequence[str], days: int) -> bytes:
+def _signed(
+    authority: Path, public: ec.EllipticCurvePublicKey, hosts: Sequence[str], days: int
+) -> bytes:
     """A server certificate as PEM."""
     if not 1 <= days <= AUTHORITY_DAYS:
         raise BadInput(f"days = {days}: give a number from 1 to {AUTHORITY_DAYS}")
@@ -142,7 +169,8 @@ def _signed(authority: Path, public: ec.EllipticCurvePublicKey, hosts: Sequence[
     left = int(days_left(authority / CA))
     if days > left:
         raise BadInput(
-            f"days = {days}, but {authority / CA} itself expires in {left} days: lower --days, or make a new federation"
+            f"days = {days}, but {authority / CA} itself expires in {left} days: lower --days, or "
+            "make a new federation"
         )
     everywhere = list(dict.fromkeys([*hosts, *LOOPBACK]))
     builder = (
@@ -150,14 +178,21 @@ def _signed(authority: Path, public: ec.EllipticCurvePublicKey, hosts: Sequence[
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage("digital_signature"), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in everywhere]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([_general_name(host) for host in everywhere]),
+            critical=False,
+        )
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
+        )
     )
     return builder.sign(key, hashes.SHA384()).public_bytes(files.Encoding.PEM)
 
 
-def _certificate(subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
     start = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -175,10 +210,13 @@ def load(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except FileNotFoundError:
-        raise BadInput(f"{path} is missing: copy it from where `coterie federation init` made it") from None
+        raise BadInput(
+            f"{path} is missing: copy it from where `coterie federation init` made it"
+        ) from None
     except ValueError:
         raise BadInput(
-            f"{path} is no certificate in PEM format: copy it again from where `coterie federation init` made it"
+            f"{path} is no certificate in PEM format: copy it again from where `coterie "
+            "federation init` made it"
         ) from None
 
 
@@ -189,7 +227,10 @@ def _authority_key(authority: Path) -> ec.EllipticCurvePrivateKey:
         key = files.load_pem_private_key(path.read_bytes(), None)
     except (ValueError, TypeError):
         raise BadInput(f"{path} is no private key in PEM format: restore it from a copy") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != load(authority / CA).public_key():
+    if (
+        not isinstance(key, ec.EllipticCurvePrivateKey)
+        or key.public_key() != load(authority / CA).public_key()
+    ):
         raise BadInput(f"{path} does not belong to {authority / CA}: restore both from a copy")
     return key
 
@@ -197,7 +238,10 @@ def _authority_key(authority: Path) -> ec.EllipticCurvePrivateKey:
 def _public(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise BadInput("the server's certificate has no elliptic-curve key: make a new federation with `coterie federation init`")
+        raise BadInput(
+            "the server's certificate has no elliptic-curve key: make a new federation with "
+            "`coterie federation init`"
+        )
     return key
 
 

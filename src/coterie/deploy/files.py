@@ -1,4 +1,6 @@
-"""The files of a federation: server.toml for the server, site.toml for every site, read and checked before anything starts."""
+"""The files of a federation: server.toml for the server, site.toml for every site, read and checked
+before anything starts.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Address(NamedTuple):
 
 
 class Sites(NamedTuple):
-    """The `[sites]` table: a site's number is its position, so names are only ever added at the end."""
+    """The `[sites]` table: a site's number is its position, so names are only ever added at the
+    end.
+    """
 
     names: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()  # named once, never asked again; the number stays theirs
@@ -47,7 +51,9 @@ class Rules(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The `[data]` table of a server: what the rows of every site look like, and how each site deals its own."""
+    """The `[data]` table of a server: what the rows of every site look like, and how each site
+    deals its own.
+    """
 
     classes: int = 2
     features: int = 0  # numbers a row, or `shape` where a row is no flat list
@@ -67,7 +73,9 @@ class Shape(NamedTuple):
 class Privacy(NamedTuple):
     """The `[privacy]` table: what is done to an upload before it leaves its site."""
 
-    clip: float = 0.0  # largest Euclidean norm of what an upload tells beyond what was received; 0: any
+    clip: float = (
+        0.0  # largest Euclidean norm of what an upload tells beyond what was received; 0: any
+    )
     noise: float = 0.0  # deviation of the Gaussian noise added to it, in units of clip; 0: none
 
 
@@ -92,7 +100,9 @@ class Server(NamedTuple):
 
 
 class Home(NamedTuple):
-    """The `[site]` table: who this site is, whom it serves, where its rows are; paths are relative to the folder."""
+    """The `[site]` table: who this site is, whom it serves, where its rows are; paths are relative
+    to the folder.
+    """
 
     name: str = ""
     server: str = "localhost:8443"
@@ -111,7 +121,9 @@ class Site(NamedTuple):
 
 
 def strictest(asked: Privacy, own: Privacy) -> Privacy:
-    """What a site does to its uploads: at least what the server asks, and at least what it insists on itself."""
+    """What a site does to its uploads: at least what the server asks, and at least what it insists
+    on itself.
+    """
     clips = [clip for clip in (asked.clip, own.clip) if clip > 0]
     return Privacy(min(clips, default=0.0), max(asked.noise, own.noise))
 
@@ -119,7 +131,11 @@ def strictest(asked: Privacy, own: Privacy) -> Privacy:
 def read_server(folder: Path) -> Server:
     """The server.toml of a folder, checked."""
     place = folder / SERVER
-    server = _read(place, Server, f"give the folder that `coterie federation init` made, such as {folder / 'server'}")
+    server = _read(
+        place,
+        Server,
+        f"give the folder that `coterie federation init` made, such as {folder / 'server'}",
+    )
     try:
         return check_server(server)
     except BadInput as problem:
@@ -136,12 +152,17 @@ def check_server(server: Server) -> Server:
         raise BadInput("sites.names is empty: name at least one site, such as north")
     for name in server.names:
         check_name(name)
-    twice = [name for name, times in Counter(name.lower() for name in server.names).items() if times > 1]
+    twice = [
+        name for name, times in Counter(name.lower() for name in server.names).items() if times > 1
+    ]
     if twice:
         raise BadInput(f"sites.names has '{twice[0]}' twice: give every site a name of its own")
     unknown = [name for name in server.sites.removed if name not in server.names]
     if unknown:
-        raise BadInput(f"sites.removed names '{unknown[0]}', which is no site{nearest(unknown[0], server.names)}")
+        raise BadInput(
+            f"sites.removed names '{unknown[0]}', which is no "
+            f"site{nearest(unknown[0], server.names)}"
+        )
     if len(set(server.sites.removed)) == len(server.names):
         raise BadInput("every site is removed: add one with `coterie federation add`")
     _within("rules.needed", server.rules.needed, 0, 1)
@@ -155,7 +176,12 @@ def check_server(server: Server) -> Server:
 def read_site(folder: Path) -> Site:
     """The site.toml of a folder, checked."""
     place = folder / SITE
-    site = _read(place, Site, f"give the folder that `coterie federation init` made, such as {folder / 'sites' / 'north'}")
+    site = _read(
+        place,
+        Site,
+        "give the folder that `coterie federation init` made, such as "
+        f"{folder / 'sites' / 'north'}",
+    )
     try:
         check_name(site.site.name)
         host_and_port(site.site.server)
@@ -171,7 +197,10 @@ def read_site(folder: Path) -> Site:
 
 def write_server(folder: Path, server: Server) -> None:
     """A server.toml, whole or not at all."""
-    _write(folder / SERVER, {name: table._asdict() for name, table in check_server(server)._asdict().items()})
+    _write(
+        folder / SERVER,
+        {name: table._asdict() for name, table in check_server(server)._asdict().items()},
+    )
 
 
 def write_site(folder: Path, site: Site) -> None:
@@ -196,7 +225,9 @@ def host_and_port(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     good_host = re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", host) or _is_ip(host)
-    if not (colon and good_host and port.isascii() and port.isdigit() and 0 < int(port) <= LARGEST_PORT):
+    if not (
+        colon and good_host and port.isascii() and port.isdigit() and 0 < int(port) <= LARGEST_PORT
+    ):
         raise BadInput(f"address = '{address}': give host:port, as in fl.example.org:8443")
     return host, int(port)
 
@@ -221,25 +252,37 @@ def _within(word: str, value: float, low: float, high: float) -> None:
 
 def check_shape(data: Shape) -> None:
     _within("data.classes", data.classes, 2, 10**6)
-    if bool(data.features) == bool(data.shape) or data.features < 0 or any(side < 1 for side in data.shape):
+    if (
+        bool(data.features) == bool(data.shape)
+        or data.features < 0
+        or any(side < 1 for side in data.shape)
+    ):
         raise BadInput(
-            "data.features or data.shape must say how large a row is: give one, as features = 64 or shape = [1, 28, 28]"
+            "data.features or data.shape must say how large a row is: give one, as features = 64 "
+            "or shape = [1, 28, 28]"
         )
     if data.labels and (len(data.labels) != data.classes or len(set(data.labels)) != data.classes):
         raise BadInput(
-            f"data.labels names {len(set(data.labels))} classes, but classes = {data.classes}: name each once, or none"
+            f"data.labels names {len(set(data.labels))} classes, but classes = {data.classes}: "
+            "name each once, or none"
         )
     _within("data.validation", data.validation, 0, 1)
     _within("data.test", data.test, 0, 1)
     if data.validation + data.test >= 1:
-        raise BadInput(f"data.validation + data.test = {data.validation + data.test:g}: leave a share of the rows for training")
+        raise BadInput(
+            f"data.validation + data.test = {data.validation + data.test:g}: leave a share of the "
+            "rows for training"
+        )
 
 
 def _check_privacy(privacy: Privacy) -> None:
     _within("privacy.clip", privacy.clip, 0, 1e12)
     _within("privacy.noise", privacy.noise, 0, 1e12)
     if privacy.noise and not privacy.clip:
-        raise BadInput(f"privacy.noise = {privacy.noise:g} without privacy.clip: noise is measured in units of clip, give both")
+        raise BadInput(
+            f"privacy.noise = {privacy.noise:g} without privacy.clip: noise is measured in units "
+            "of clip, give both"
+        )
 
 
 def _read(place: Path, kind: type[Table], way: str) -> Table:

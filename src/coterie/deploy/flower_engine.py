@@ -1,8 +1,10 @@
-"""The engine of a real federation: payloads and uploads travel as Flower messages, states stay on the sites' own disks.
+"""The engine of a real federation: payloads and uploads travel as Flower messages, states stay on
+the sites' own disks.
 
-The server remembers, for every site, the token of the last state it accepted. A message names it as the base to build on; a
-reply makes a new state count only when it was accepted here. So a lost reply, a site that was killed and a server that went back
-to its checkpoint all leave both sides with the same state.
+The server remembers, for every site, the token of the last state it accepted. A message names it as
+the base to build on; a reply makes a new state count only when it was accepted here. So a lost
+reply, a site that was killed and a server that went back to its checkpoint all leave both sides
+with the same state.
 """
 
 from __future__ import annotations
@@ -68,18 +70,30 @@ class FlowerEngine(Engine):
         say: Say = print,
     ):
         super().__init__(setup.alone())
-        self.roll, self.run, self.words, self.rules, self.journal, self._say = roll, run, words, rules, journal, say
+        self.roll, self.run, self.words, self.rules, self.journal, self._say = (
+            roll,
+            run,
+            words,
+            rules,
+            journal,
+            say,
+        )
         self.removed = frozenset(removed)
         self.tokens: dict[int, str] = {}  # the state of each site that counts
         self._saved: dict[int, str] = {}  # the same at the last checkpoint
-        self._refused: dict[int, str] = {}  # why a site's last reply was left out, for the site to say too
+        self._refused: dict[
+            int, str
+        ] = {}  # why a site's last reply was left out, for the site to say too
         self._had: set[int] = set()  # sites that had a state once and have lost it
         self._notes: dict[int, dict[str, float]] = {}
         self._typical: dict[int, Tree] = {}  # a state of each architecture, for its structure
 
     def take(self, federation: Federation, architecture: np.ndarray) -> None:
         super().take(federation, architecture)
-        self.rows = [{part: len(getattr(federation, part)[i]) for part in PARTS} for i in range(federation.clients)]
+        self.rows = [
+            {part: len(getattr(federation, part)[i]) for part in PARTS}
+            for i in range(federation.clients)
+        ]
 
     def enter(self, stage: int) -> None:
         self.stage = stage  # sites change their states when the next message comes
@@ -87,7 +101,11 @@ class FlowerEngine(Engine):
 
     def dump(self) -> Tree:
         self._saved = dict(self.tokens)
-        return {"run": self.run, "tokens": dict(self.tokens), "sites": list(self.roll.names[: len(self.sizes)])}
+        return {
+            "run": self.run,
+            "tokens": dict(self.tokens),
+            "sites": list(self.roll.names[: len(self.sizes)]),
+        }
 
     def restore(self, dumped: Tree, stage: int) -> None:
         self.stage, self.run = stage, dumped["run"]
@@ -103,7 +121,10 @@ class FlowerEngine(Engine):
         if index:  # who lost its state in the middle of a round has nothing to go on from
             asked = [i for i in asked if i in self.tokens]
         payloads = {i: tensors(trip.send(i)) for i in asked}
-        likes = {a: self._like(index, a, payloads) for a in sorted({int(self.architecture[i]) for i in asked})}
+        likes = {
+            a: self._like(index, a, payloads)
+            for a in sorted({int(self.architecture[i]) for i in asked})
+        }
         token = f"{self.stage}-{when.round}-{index}"
         works: dict[int, Work] = {}
         tries = self._until_enough(index, when, asked, payloads, likes, works, token)
@@ -144,29 +165,38 @@ class FlowerEngine(Engine):
         works: dict[int, Work],
         token: str,
     ) -> int:
-        """Ask until enough sites have answered; those who have are not asked again. The number of times it took."""
+        """Ask until enough sites have answered; those who have are not asked again. The number of
+        times it took.
+        """
         needed = max(1, math.ceil(self.rules.needed * len(asked) - 1e-9))
         for attempt in range(1, self.rules.tries + 1):
-            missing = {i: payloads[i] for i in asked if i not in works and (index == 0 or i in self.tokens)}
+            missing = {
+                i: payloads[i] for i in asked if i not in works and (index == 0 or i in self.tokens)
+            }
             answers = self._ask("train", when, missing, exchange=index)
             for i, answer in answers.items():
                 try:
                     works[i] = accepted(answer, token, likes[int(self.architecture[i])])
                 except BadInput as problem:
                     self._missed(i, answer, f"{self._at(when)}: {self.roll.names[i]} {problem}")
-                    if not (isinstance(answer, Content) and answer.head.get("error")):  # else the site said so itself
+                    if not (
+                        isinstance(answer, Content) and answer.head.get("error")
+                    ):  # else the site said so itself
                         self._refused[i] = f"{self._at(when)}: this site {problem}"
             if len(works) >= needed or not asked:
                 return attempt
             if attempt < self.rules.tries:
                 self._say(
-                    f"{self._at(when)}: {len(works)} of {len(asked)} sites answered and {needed} are needed: "
+                    f"{self._at(when)}: {len(works)} of {len(asked)} sites answered and {needed} "
+                    "are needed: "
                     f"asking the others again ({attempt} of {self.rules.tries} tries)"
                 )
                 self._wait([i for i in asked if i not in works])
         raise BadInput(
-            f"{self._at(when)}: {len(works)} of {len(asked)} sites answered in {self.rules.tries} tries and {needed} are needed: "
-            "the run stops and its state is kept; start the server again when they are back, or lower rules.needed"
+            f"{self._at(when)}: {len(works)} of {len(asked)} sites answered in {self.rules.tries} "
+            f"tries and {needed} are needed: "
+            "the run stops and its state is kept; start the server again when they are back, or "
+            "lower rules.needed"
         )
 
     def _wait(self, missing: Sequence[int]) -> None:
@@ -176,7 +206,9 @@ class FlowerEngine(Engine):
         while not set(missing) & set(self.roll.look()) and time.monotonic() < begin + deadline:
             time.sleep(min(1.0, deadline / 4))
 
-    def _ask(self, kind: str, when: Moment, payloads: Mapping[int, Tree], **more: Any) -> dict[int, Answer]:
+    def _ask(
+        self, kind: str, when: Moment, payloads: Mapping[int, Tree], **more: Any
+    ) -> dict[int, Answer]:
         questions = {}
         for i, payload in payloads.items():
             head = {
@@ -242,7 +274,11 @@ class FlowerEngine(Engine):
         parts: Sequence[str] = PARTS,
         final: bool = False,
     ) -> Measured:
-        out: Measured = {("personal", p, m): np.full(len(clients), np.nan) for p in parts for m in ("loss", "accuracy")}
+        out: Measured = {
+            ("personal", p, m): np.full(len(clients), np.nan)
+            for p in parts
+            for m in ("loss", "accuracy")
+        }
         asked = {i: tensors(send(i)) for i in clients if i not in self.removed}
         place = {i: k for k, i in enumerate(clients)}
         for i, answer in self._ask("evaluate", when, asked, parts=list(parts), final=final).items():
@@ -250,10 +286,17 @@ class FlowerEngine(Engine):
                 views = ("personal", *self.method(int(self.architecture[i])).views)
                 values = measures(whole(answer), views, parts)
             except BadInput as problem:
-                self._missed(i, answer, f"evaluation after {when.stage}, round {when.round}: {self.roll.names[i]} {problem}")
+                self._missed(
+                    i,
+                    answer,
+                    f"evaluation after {when.stage}, round {when.round}: {self.roll.names[i]} "
+                    f"{problem}",
+                )
                 continue
             for view, part, metric, value in values:
-                out.setdefault((view, part, metric), np.full(len(clients), np.nan))[place[i]] = value
+                out.setdefault((view, part, metric), np.full(len(clients), np.nan))[place[i]] = (
+                    value
+                )
         return out
 
     def client_notes(self, clients: Sequence[int]) -> dict[str, dict[int, float]]:
@@ -268,12 +311,16 @@ class FlowerEngine(Engine):
     def points(self, clients: Sequence[int], send: Send, when: Moment) -> Views:
         return iter(())  # models stay with the sites
 
-    def predictions(self, clients: Sequence[int], send: Send, when: Moment, part: str) -> Predictions:
+    def predictions(
+        self, clients: Sequence[int], send: Send, when: Moment, part: str
+    ) -> Predictions:
         return iter(())
 
     @torch.no_grad()
     def finish(self, clients: Sequence[int], send: Send, when: Moment) -> None:
-        """Let every site write its own model; who is away gets another chance while the others do."""
+        """Let every site write its own model; who is away gets another chance while the others
+        do.
+        """
         left = {i: tensors(send(i)) for i in clients if i not in self.removed}
         for attempt in range(min(2, self.rules.tries)):
             for i, answer in self._ask("finish", when, left).items():
@@ -282,7 +329,12 @@ class FlowerEngine(Engine):
                     del left[i]
                 except BadInput as problem:
                     last = "; it will when the server is started again" if attempt else ""
-                    self._missed(i, answer, f"at the end {self.roll.names[i]} {problem}: it has not written its model{last}")
+                    self._missed(
+                        i,
+                        answer,
+                        f"at the end {self.roll.names[i]} {problem}: it has not written its "
+                        f"model{last}",
+                    )
             if not left:
                 return
 

@@ -1,10 +1,11 @@
 """The only door to the network: passes on what sites say to SuperLink, and nothing else.
 
-SuperLink has one port for everything, and in its free edition whoever reaches that port may also start programs and register
-keys. So SuperLink listens on this machine only, and sites meet this gate: it lets through the paths of Flower's Fleet API, whose
-every request is signed by a site's key. It also holds a site's question for messages open until there is one, so a site that
-asks every three seconds hears at once; and it lets a site that was killed and started again in at once, where SuperLink would
-wait until it has missed the old one for a minute.
+SuperLink has one port for everything, and in its free edition whoever reaches that port may also
+start programs and register keys. So SuperLink listens on this machine only, and sites meet this
+gate: it lets through the paths of Flower's Fleet API, whose every request is signed by a site's
+key. It also holds a site's question for messages open until there is one, so a site that asks every
+three seconds hears at once; and it lets a site that was killed and started again in at once, where
+SuperLink would wait until it has missed the old one for a minute.
 """
 
 from __future__ import annotations
@@ -28,12 +29,24 @@ from coterie.core.errors import BadInput
 from coterie.deploy.certificates import CA, CERTIFICATE, KEY
 
 FLEET = "/v1/fleet/"
-QUESTION, ARRIVAL, LEAVING = FLEET + "pull-messages", FLEET + "activate-node", FLEET + "deactivate-node"
+QUESTION, ARRIVAL, LEAVING = (
+    FLEET + "pull-messages",
+    FLEET + "activate-node",
+    FLEET + "deactivate-node",
+)
 HELD = 10.0  # seconds a question for messages stays open; SuperNode gives up after 30
 PAUSE = 0.3  # seconds between two looks for a message, when few are waiting
 LOOKS = 10.0  # looks a second at most, however many are waiting
 LARGEST = 2**28  # bytes of one request; Flower cuts arrays into pieces far smaller
-OWN_HEADERS = {"host", "content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "content-encoding"}
+OWN_HEADERS = {
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "keep-alive",
+    "upgrade",
+    "content-encoding",
+}
 QUIET = 60.0  # seconds before the same refusal is told again
 STARTING = 10.0  # seconds
 Note = Callable[[str], None]
@@ -44,7 +57,14 @@ class Gate:
     """A running gate; `note` hears one line for every connection or request that is refused."""
 
     def __init__(
-        self, listen: str, port: int, superlink: str, folder: Path, insecure: bool, note: Note, members: Members
+        self,
+        listen: str,
+        port: int,
+        superlink: str,
+        folder: Path,
+        insecure: bool,
+        note: Note,
+        members: Members,
     ) -> None:
         self._told: dict[str, float] = {}
         self._note = note
@@ -65,7 +85,9 @@ class Gate:
         if config.ssl:
             config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
             config.ssl.sslobject_class = _handshakes(self._refused)
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what matters is told in our own words
+        logging.getLogger("uvicorn.error").setLevel(
+            logging.CRITICAL
+        )  # what matters is told in our own words
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="gate", daemon=True)
         self._thread.start()
@@ -73,7 +95,8 @@ class Gate:
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > until:
                 raise BadInput(
-                    f"{listen}:{port} cannot be listened on: another program has the port, or there is no such address"
+                    f"{listen}:{port} cannot be listened on: another program has the port, or "
+                    "there is no such address"
                 )
             time.sleep(0.02)
 
@@ -100,14 +123,26 @@ class Gate:
 class _Door:
     """The ASGI application."""
 
-    def __init__(self, superlink: str, authority: str, insecure: bool, refused: Note, note: Note, members: Members) -> None:
+    def __init__(
+        self,
+        superlink: str,
+        authority: str,
+        insecure: bool,
+        refused: Note,
+        note: Note,
+        members: Members,
+    ) -> None:
         self.base = f"{'http' if insecure else 'https'}://{superlink}"
-        self.trust: bool | ssl.SSLContext = False if insecure else ssl.create_default_context(cafile=authority)
+        self.trust: bool | ssl.SSLContext = (
+            False if insecure else ssl.create_default_context(cafile=authority)
+        )
         self.refused, self.note, self.members = refused, note, members
         self.waiting = 0
         self.closing = False
 
-    async def __call__(self, scope: dict, receive: Callable[[], Awaitable[dict]], send: Callable) -> None:  # type: ignore[type-arg]
+    async def __call__(
+        self, scope: dict, receive: Callable[[], Awaitable[dict]], send: Callable
+    ) -> None:  # type: ignore[type-arg]
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
@@ -120,7 +155,9 @@ class _Door:
     async def _live(self, receive: Callable[[], Awaitable[dict]], send: Callable) -> None:  # type: ignore[type-arg]
         await receive()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-        async with httpx.AsyncClient(verify=self.trust, timeout=60, limits=limits, trust_env=False) as self.client:
+        async with httpx.AsyncClient(
+            verify=self.trust, timeout=60, limits=limits, trust_env=False
+        ) as self.client:
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
@@ -140,14 +177,20 @@ class _Door:
             answer = await self._arrive(who, request, body, answer)
         return Response(answer.content, answer.status_code, _kept(answer.headers))
 
-    async def _arrive(self, who: str, request: Request, body: bytes, answer: httpx.Response) -> httpx.Response:
-        """SuperLink does not let this one in: a stranger, or a site whose old self it still takes for alive."""
+    async def _arrive(
+        self, who: str, request: Request, body: bytes, answer: httpx.Response
+    ) -> httpx.Response:
+        """SuperLink does not let this one in: a stranger, or a site whose old self it still takes
+        for alive.
+        """
         known = self.members.get(request.headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER, ""))
         if known is None:
             self.refused(f"{who} has a key that no site of this federation has")
             return answer
         name, node = known
-        await self._ask(LEAVING, request, DeactivateNodeRequest(node_id=node).SerializeToString())  # signed as the arrival is
+        await self._ask(
+            LEAVING, request, DeactivateNodeRequest(node_id=node).SerializeToString()
+        )  # signed as the arrival is
         answer = await self._ask(ARRIVAL, request, body)
         if answer.status_code < 400:
             self.note(f"{name} has started again: its old connection is dropped")
@@ -161,14 +204,18 @@ class _Door:
         try:
             while True:
                 try:
-                    answer = await self.client.post(self.base + path, content=body, headers=_kept(request.headers))
+                    answer = await self.client.post(
+                        self.base + path, content=body, headers=_kept(request.headers)
+                    )
                 except httpx.TransportError:
                     return httpx.Response(503)  # SuperLink is away for a moment; sites try again
                 empty = path == QUESTION and answer.status_code == 200 and not answer.content
                 if not empty or self.closing or time.monotonic() > until:
                     return answer
                 await asyncio.sleep(max(PAUSE, self.waiting / LOOKS))
-                if await request.is_disconnected():  # whoever gets a message must still be there to take it
+                if (
+                    await request.is_disconnected()
+                ):  # whoever gets a message must still be there to take it
                     return answer
         finally:
             self.waiting -= 1
@@ -205,13 +252,16 @@ def _handshakes(refused: Note) -> type[ssl.SSLObject]:
     return Told
 
 
+UNTRUSTED = "it does not trust this server's certificate (another ca.crt, or none)"
+
+
 def _reason(problem: ssl.SSLError) -> str:
     known = {
         "HTTP_REQUEST": "it spoke plaintext",
         "WRONG_VERSION_NUMBER": "it spoke plaintext or an unknown protocol",
-        "TLSV1_ALERT_UNKNOWN_CA": "it does not trust this server's certificate (another ca.crt, or none)",
-        "SSLV3_ALERT_BAD_CERTIFICATE": "it does not trust this server's certificate (another ca.crt, or none)",
-        "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not trust this server's certificate (another ca.crt, or none)",
+        "TLSV1_ALERT_UNKNOWN_CA": UNTRUSTED,
+        "SSLV3_ALERT_BAD_CERTIFICATE": UNTRUSTED,
+        "SSLV3_ALERT_CERTIFICATE_UNKNOWN": UNTRUSTED,
         "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it says this server's certificate has expired",
     }
     return known.get(problem.reason or "", problem.reason or str(problem))

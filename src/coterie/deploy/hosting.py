@@ -1,4 +1,6 @@
-"""The server of a federation: SuperLink behind the gate, the keys it accepts, and the run, watched until it is over."""
+"""The server of a federation: SuperLink behind the gate, the keys it accepts, and the run, watched
+until it is over.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ from coterie.core.files import write
 from coterie.deploy import certificates as keys
 from coterie.deploy.files import KEYS, RUN, Server, host_and_port, is_loopback, read_server
 from coterie.deploy.gate import Gate, Members
-from coterie.deploy.processes import HERE, HOME, Child, flwr, free_port, program, stoppable, wait_for_port
+from coterie.deploy.processes import (
+    HERE,
+    HOME,
+    Child,
+    flwr,
+    free_port,
+    program,
+    stoppable,
+    wait_for_port,
+)
 from coterie.experiment.values import to_toml
 from coterie.results.folder import status
 from coterie.running.progress import alone, busy
@@ -26,7 +37,9 @@ Say = Callable[[str], None]
 
 
 def serve_federation(folder: Path, insecure: bool, say: Say) -> Path:
-    """Host a federation until its run is over; returns the run's folder. Started again, it goes on where it was."""
+    """Host a federation until its run is over; returns the run's folder. Started again, it goes on
+    where it was.
+    """
     folder = folder.absolute()
     server = read_server(folder)
     program("flower-superlink")
@@ -48,11 +61,21 @@ def serve_federation(folder: Path, insecure: bool, say: Say) -> Path:
             wait_for_port(port, children[0])
             registered = {} if insecure else _register(folder, home, server, say)
             members = _by_key(registered)
-            gate = Gate(server.server.listen, server.port, f"{HERE}:{port}", folder, insecure, say, members)
-            say(f"listening on {server.server.listen}:{server.port} for {', '.join(_members(server))}")
+            gate = Gate(
+                server.server.listen, server.port, f"{HERE}:{port}", folder, insecure, say, members
+            )
+            say(
+                f"listening on {server.server.listen}:{server.port} for "
+                f"{', '.join(_members(server))}"
+            )
             _wait_for_last(folder)
             children.append(
-                Child([program("flwr"), "run", str(home / "app"), LINK, "--stream"], home, home / "run.log", _told(say))
+                Child(
+                    [program("flwr"), "run", str(home / "app"), LINK, "--stream"],
+                    home,
+                    home / "run.log",
+                    _told(say),
+                )
             )
             _follow(children, folder, home, members, insecure, say)
         finally:
@@ -64,11 +87,16 @@ def serve_federation(folder: Path, insecure: bool, say: Say) -> Path:
 
 
 def _wait_for_last(folder: Path, seconds: float = 60.0) -> None:
-    """An application whose SuperLink was killed takes a while to end; two must not write one run."""
+    """An application whose SuperLink was killed takes a while to end; two must not write one
+    run.
+    """
     until = time.monotonic() + seconds
     while (folder / RUN).is_dir() and busy(folder / RUN):
         if time.monotonic() > until:
-            raise BadInput(f"{folder / RUN} is still being written by another process: stop it, then start the server again")
+            raise BadInput(
+                f"{folder / RUN} is still being written by another process: stop it, then start "
+                "the server again"
+            )
         time.sleep(0.5)
 
 
@@ -78,7 +106,8 @@ def _check_door(folder: Path, server: Server, insecure: bool, say: Say) -> None:
         for where in (host, server.server.listen):
             if not is_loopback(where):
                 raise BadInput(
-                    f"--insecure with {where}: plaintext is for this machine only; use localhost, or leave --insecure out"
+                    f"--insecure with {where}: plaintext is for this machine only; use localhost, "
+                    "or leave --insecure out"
                 )
         return
     keys.check_private(folder / keys.KEY)
@@ -89,14 +118,21 @@ def _check_door(folder: Path, server: Server, insecure: bool, say: Say) -> None:
     known = keys.hosts_of(keys.load(folder / keys.CERTIFICATE))
     if host not in known:
         raise BadInput(
-            f"{folder / keys.CERTIFICATE} is for {', '.join(known)}, not for {host}: `coterie federation renew --address`"
+            f"{folder / keys.CERTIFICATE} is for {', '.join(known)}, not for {host}: `coterie "
+            "federation renew --address`"
         )
 
 
 def _write_app(home: Path, folder: Path, port: int, insecure: bool) -> None:
-    """What Flower needs to find our SuperLink and to start our two applications, which are installed with coterie."""
-    link = {"address": f"{HERE}:{port}"} | ({"insecure": True} if insecure else {"root-certificates": str(folder / keys.CA)})
-    (home / "config.toml").write_text(to_toml({"superlink": {"default": LINK, LINK: link}}), encoding="utf-8")
+    """What Flower needs to find our SuperLink and to start our two applications, which are
+    installed with coterie.
+    """
+    link = {"address": f"{HERE}:{port}"} | (
+        {"insecure": True} if insecure else {"root-certificates": str(folder / keys.CA)}
+    )
+    (home / "config.toml").write_text(
+        to_toml({"superlink": {"default": LINK, LINK: link}}), encoding="utf-8"
+    )
     app = {
         "publisher": "coterie",
         "components": {"serverapp": "coterie.deploy.app:app", "clientapp": "coterie_relay:app"},
@@ -117,10 +153,17 @@ def _write_app(home: Path, folder: Path, port: int, insecure: bool) -> None:
 def _superlink(folder: Path, home: Path, port: int, insecure: bool) -> Child:
     """SuperLink, for this machine only: sites reach it through the gate."""
     files = {"ca-certfile": keys.CA, "certfile": keys.CERTIFICATE, "keyfile": keys.KEY}
-    secured = [part for option, name in files.items() for part in (f"--ssl-{option}", str(folder / name))]
+    secured = [
+        part for option, name in files.items() for part in (f"--ssl-{option}", str(folder / name))
+    ]
     door = ["--insecure"] if insecure else [*secured, "--enable-supernode-auth"]
     place = ["--host", HERE, "--port", str(port), "--database", str(home / DATABASE)]
-    command = [program("flower-superlink"), *place, *door, "--disable-runtime-dependency-installation"]
+    command = [
+        program("flower-superlink"),
+        *place,
+        *door,
+        "--disable-runtime-dependency-installation",
+    ]
     return Child(command, home, home / "superlink.log")
 
 
@@ -129,7 +172,9 @@ def _members(server: Server) -> list[str]:
 
 
 def _register(folder: Path, home: Path, server: Server, say: Say) -> dict[str, list[str]]:
-    """Make SuperLink know the keys of the members, and no others; {site: [node, public key]} is kept in nodes.json."""
+    """Make SuperLink know the keys of the members, and no others; {site: [node, public key]} is
+    kept in nodes.json.
+    """
     path = home / NODES
     known: dict[str, list[str]] = json.loads(path.read_text()) if path.exists() else {}
     wanted = {name: _public_key(folder, name) for name in _members(server)}
@@ -138,14 +183,23 @@ def _register(folder: Path, home: Path, server: Server, say: Say) -> dict[str, l
         say(f"{name}: its old key is no longer accepted")
     new = [name for name in wanted if name not in known]
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda n: flwr(home, "supernode", "register", str(_key(folder, n)), LINK, "--name", n), new))
+        answers = list(
+            pool.map(
+                lambda n: flwr(
+                    home, "supernode", "register", str(_key(folder, n)), LINK, "--name", n
+                ),
+                new,
+            )
+        )
     for name, answer in zip(new, answers, strict=True):
         if answer.get("success"):
             known[name] = [str(answer["node-id"]), wanted[name]]
     write(path, json.dumps(known, indent=1))
     for name, answer in zip(new, answers, strict=True):
         if name not in known:
-            raise BadInput(f"the key of {name} could not be registered: {answer.get('error-message', answer)}")
+            raise BadInput(
+                f"the key of {name} could not be registered: {answer.get('error-message', answer)}"
+            )
     return known
 
 
@@ -158,7 +212,9 @@ def _public_key(folder: Path, name: str) -> str:
     try:
         return " ".join(path.read_text().split()[:2])
     except OSError:
-        raise BadInput(f"{path} is missing: copy {keys.SITE_PUBLIC} of site {name} there, or remove the site") from None
+        raise BadInput(
+            f"{path} is missing: copy {keys.SITE_PUBLIC} of site {name} there, or remove the site"
+        ) from None
 
 
 def _by_key(registered: dict[str, list[str]]) -> Members:
@@ -166,13 +222,20 @@ def _by_key(registered: dict[str, list[str]]) -> Members:
     return {keys.as_header(key): (name, int(node)) for name, (node, key) in registered.items()}
 
 
-def _follow(children: list[Child], folder: Path, home: Path, members: Members, insecure: bool, say: Say) -> None:
-    """Wait for the end of the run; sites that are added or removed meanwhile are let in or shut out."""
+def _follow(
+    children: list[Child], folder: Path, home: Path, members: Members, insecure: bool, say: Say
+) -> None:
+    """Wait for the end of the run; sites that are added or removed meanwhile are let in or shut
+    out.
+    """
     link, run = children
     looked, told = time.monotonic(), ""
     while run.ended() is None:
         if link.ended() is not None:
-            raise BadInput(f"SuperLink ended: {link.last_words()}; start the server again, it goes on from the last checkpoint")
+            raise BadInput(
+                f"SuperLink ended: {link.last_words()}; start the server again, it goes on from "
+                "the last checkpoint"
+            )
         if not insecure and time.monotonic() - looked > LOOK:
             looked = time.monotonic()
             try:
@@ -192,12 +255,17 @@ def _keep_up(folder: Path, home: Path, members: Members, say: Say) -> None:
         found = _by_key(_register(folder, home, server, say))
         members.clear()
         members.update(found)
-        say(f"the sites are now {', '.join(_members(server))}; who is new takes part once the server is started again")
+        say(
+            f"the sites are now {', '.join(_members(server))}; who is new takes part once the "
+            "server is started again"
+        )
 
 
 def _told(say: Say) -> Callable[[str], None]:
     """The lines of a run's log that are for people."""
-    noise = re.compile(r"^(Using SuperLink|Successfully|Starting logstream|Start `flwr|Flower App configuration)")
+    noise = re.compile(
+        r"^(Using SuperLink|Successfully|Starting logstream|Start `flwr|Flower App configuration)"
+    )
 
     def hear(line: str) -> None:
         text = re.sub(r"^(INFO|DEBUG) *: *", "", line).rstrip()
@@ -210,6 +278,7 @@ def _told(say: Say) -> Callable[[str], None]:
 def _finished(folder: Path, run: Child) -> Path:
     if status(folder / RUN) != "finished":
         raise BadInput(
-            f"the run is not finished: {run.last_words()}; start the server again, it goes on from the last checkpoint"
+            f"the run is not finished: {run.last_words()}; start the server again, it goes on "
+            "from the last checkpoint"
         )
     return folder / RUN

@@ -1,4 +1,6 @@
-"""A site of a federation: the service that holds its rows and models, and a SuperNode kept running beside it."""
+"""A site of a federation: the service that holds its rows and models, and a SuperNode kept running
+beside it.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +18,46 @@ from pathlib import Path
 
 from coterie.core.errors import BadInput
 from coterie.deploy import certificates as keys
-from coterie.deploy.files import SITE, Site, host_and_port, inside, is_loopback, read_site, write_site
-from coterie.deploy.processes import HERE, HOME, LONGEST_SOCKET, Child, Stopped, free_port, program, stoppable
+from coterie.deploy.files import (
+    SITE,
+    Site,
+    host_and_port,
+    inside,
+    is_loopback,
+    read_site,
+    write_site,
+)
+from coterie.deploy.processes import (
+    HERE,
+    HOME,
+    LONGEST_SOCKET,
+    Child,
+    Stopped,
+    free_port,
+    program,
+    stoppable,
+)
 from coterie.running.progress import alone
 
 LONGEST_PAUSE = 30.0  # seconds before a SuperNode that ended is started again
 REFUSALS = (  # what SuperNode says when trying again is of no use, and what it means
-    (r"certificate verify failed: ([^(\n]*)", "the server's certificate is not accepted ({0}): compare ca.crt and the address"),
+    (
+        r"certificate verify failed: ([^(\n]*)",
+        "the server's certificate is not accepted ({0}): compare ca.crt and the address",
+    ),
     (
         r"SSL/TLS handshake error|SSL: ",
-        "the server does not speak TLS as it must: it was started with --insecure, or is another program",
+        "the server does not speak TLS as it must: it was started with --insecure, or is another "
+        "program",
     ),
     (
         r"\[code: (2\d\d\d)\]|Invalid SuperNode authentication|401",
         "the server does not know this site's key: ask it to add the site",
     ),
-    (r"Exit Code: (302|303|304|60\d)", "SuperNode cannot use its key or certificate (exit code {0})"),
+    (
+        r"Exit Code: (302|303|304|60\d)",
+        "SuperNode cannot use its key or certificate (exit code {0})",
+    ),
 )
 Say = Callable[[str], None]
 
@@ -46,10 +72,15 @@ def serve_site(folder: Path, data: Path | None, insecure: bool, say: Say) -> Non
     if not site.site.data:
         raise BadInput(f"{folder / SITE} names no data: give --data my.csv")
     if not inside(folder, site.site.data).exists():
-        raise BadInput(f"there is no file or folder {inside(folder, site.site.data)}: give --data my.csv")
+        raise BadInput(
+            f"there is no file or folder {inside(folder, site.site.data)}: give --data my.csv"
+        )
     host = host_and_port(site.site.server)[0]
     if insecure and not is_loopback(host):
-        raise BadInput(f"--insecure with {host}: plaintext is for this machine only; use localhost, or leave --insecure out")
+        raise BadInput(
+            f"--insecure with {host}: plaintext is for this machine only; use localhost, or leave "
+            "--insecure out"
+        )
     if not insecure:
         keys.check_private(folder / keys.SITE_KEY)
         if warning := keys.check_days(folder / keys.CA, "ask the server for a new one"):
@@ -67,18 +98,26 @@ def serve_site(folder: Path, data: Path | None, insecure: bool, say: Say) -> Non
             serve(folder, meeting, say)
         except Stopped:
             if node.refusal:
-                raise BadInput(f"{site.site.name} was refused by {site.site.server}: {node.refusal}") from None
+                raise BadInput(
+                    f"{site.site.name} was refused by {site.site.server}: {node.refusal}"
+                ) from None
             say("stopped")
         finally:
             node.stop()
 
 
 class _Socket:
-    """Where a site's parts meet: a path short enough for a Unix socket, in a folder that only its owner may enter."""
+    """Where a site's parts meet: a path short enough for a Unix socket, in a folder that only its
+    owner may enter.
+    """
 
     def __init__(self, home: Path) -> None:
-        plain = re.fullmatch(r"[\w./ -]+", str(home)) and len(os.fsencode(home)) < LONGEST_SOCKET - len("/site.sock")
-        self.folder, self.borrowed = (home, False) if plain else (Path(tempfile.mkdtemp(prefix="coterie-")), True)
+        plain = re.fullmatch(r"[\w./ -]+", str(home)) and len(
+            os.fsencode(home)
+        ) < LONGEST_SOCKET - len("/site.sock")
+        self.folder, self.borrowed = (
+            (home, False) if plain else (Path(tempfile.mkdtemp(prefix="coterie-")), True)
+        )
 
     def __enter__(self) -> Path:
         path = self.folder / "site.sock"
@@ -93,11 +132,19 @@ class _Socket:
 
 
 class _Node(threading.Thread):
-    """Keeps a SuperNode running; where the server refuses it for good, says why and stops the site."""
+    """Keeps a SuperNode running; where the server refuses it for good, says why and stops the
+    site.
+    """
 
     def __init__(self, folder: Path, site: Site, meeting: Path, insecure: bool, say: Say) -> None:
         super().__init__(name="supernode", daemon=True)
-        self.folder, self.site, self.meeting, self.insecure, self.say = folder, site, meeting, insecure, say
+        self.folder, self.site, self.meeting, self.insecure, self.say = (
+            folder,
+            site,
+            meeting,
+            insecure,
+            say,
+        )
         self.refusal = self.told = ""
         self.over = threading.Event()
 
@@ -129,7 +176,9 @@ class _Node(threading.Thread):
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _wait_for_server(self) -> None:
-        """Come back when the server is there, sooner than SuperNode would find out; plaintext to a TLS server is refused."""
+        """Come back when the server is there, sooner than SuperNode would find out; plaintext to a
+        TLS server is refused.
+        """
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         while not self.over.is_set():
@@ -153,8 +202,20 @@ class _Node(threading.Thread):
             "--auth-supernode-private-key",
             str(self.folder / keys.SITE_KEY),
         ]
-        command = [program("flower-supernode"), "--superlink", self.site.site.server, "--host", HERE, "--port", str(free_port())]
-        command += ["--node-config", f'socket="{self.meeting}"', *(["--insecure"] if self.insecure else files)]
+        command = [
+            program("flower-supernode"),
+            "--superlink",
+            self.site.site.server,
+            "--host",
+            HERE,
+            "--port",
+            str(free_port()),
+        ]
+        command += [
+            "--node-config",
+            f'socket="{self.meeting}"',
+            *(["--insecure"] if self.insecure else files),
+        ]
 
         def hear(line: str) -> None:
             heard.append(line)

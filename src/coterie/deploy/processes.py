@@ -1,4 +1,6 @@
-"""Flower's programs as children of ours: started with our defaults, their words kept in a log, stopped by their number."""
+"""Flower's programs as children of ours: started with our defaults, their words kept in a log,
+stopped by their number.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,10 @@ PARENT_DIES = 1  # PR_SET_PDEATHSIG
 OFF = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # else SuperLink fetches what an app lists, such as another torch
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.4",  # seconds between two looks for work; Flower's own is 1
+    # else SuperLink fetches what an app lists, such as another torch
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    # seconds between two looks for work; Flower's own is 1
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.4",
     "OTEL_SDK_DISABLED": "true",
     "NO_COLOR": "1",
 }
@@ -40,11 +44,19 @@ class Stopped(BaseException):  # not an Exception: nothing that deals with mista
 
 
 class Child:
-    """One program: every line it says goes to its log and to `hear`; it dies with us, however we die."""
+    """One program: every line it says goes to its log and to `hear`; it dies with us, however we
+    die.
+    """
 
-    def __init__(self, command: Sequence[str], home: Path, log: Path, hear: Line = lambda line: None) -> None:
+    def __init__(
+        self, command: Sequence[str], home: Path, log: Path, hear: Line = lambda line: None
+    ) -> None:
         self.name, self.log = Path(command[0]).name, log
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
+        pipes: dict[str, Any] = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+            "stdin": subprocess.DEVNULL,
+        }
         self._process = subprocess.Popen(
             command,
             env=environment(home),
@@ -107,16 +119,27 @@ class Child:
 
 
 def _die_with_parent() -> None:
-    """Where the system can: end this child when the thread that started it ends, even by SIGKILL."""
+    """Where the system can: end this child when the thread that started it ends, even by
+    SIGKILL.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PARENT_DIES, signal.SIGTERM)
 
 
 def environment(home: Path) -> dict[str, str]:
-    """What Flower's programs see: our switches, their files in `home`, and the programs beside this Python first."""
+    """What Flower's programs see: our switches, their files in `home`, and the programs beside this
+    Python first.
+    """
     here = str(Path(sys.executable).parent)
     kept = {k: v for k, v in os.environ.items() if not k.startswith("FLWR_")}
-    return kept | OFF | {"FLWR_HOME": str(home), "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    return (
+        kept
+        | OFF
+        | {
+            "FLWR_HOME": str(home),
+            "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        }
+    )
 
 
 def program(name: str) -> str:
@@ -130,12 +153,19 @@ def program(name: str) -> str:
 def flwr(home: Path, *arguments: str) -> dict[str, Any]:
     """What one call of Flower's command line answers."""
     done = subprocess.run(
-        [program("flwr"), *arguments, "--format", "json"], env=environment(home), capture_output=True, text=True, check=False
+        [program("flwr"), *arguments, "--format", "json"],
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     try:
         answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
     except ValueError:
-        answer = {"success": False, "error-message": COLOURS.sub("", done.stderr or done.stdout).strip()[-500:]}
+        answer = {
+            "success": False,
+            "error-message": COLOURS.sub("", done.stderr or done.stdout).strip()[-500:],
+        }
     return answer
 
 
@@ -151,7 +181,9 @@ def wait_for_port(port: int, child: Child, seconds: float = 90.0) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if child.ended() is not None:
-            raise BadInput(f"{child.name} did not start: {child.last_words()} (all of it in {child.log})")
+            raise BadInput(
+                f"{child.name} did not start: {child.last_words()} (all of it in {child.log})"
+            )
         try:
             socket.create_connection((HERE, port), 1).close()
             return

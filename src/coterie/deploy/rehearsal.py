@@ -1,4 +1,6 @@
-"""A federation on one machine: its server and sites as processes, to try a set-up before it leaves the house."""
+"""A federation on one machine: its server and sites as processes, to try a set-up before it leaves
+the house.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ Hear = Callable[[str, str], None]  # who, what
 
 
 class Rehearsal:
-    """The processes of a folder that `coterie federation init` made; `files` holds NAME.csv of every site."""
+    """The processes of a folder that `coterie federation init` made; `files` holds NAME.csv of
+    every site.
+    """
 
     def __init__(self, folder: Path, files: Path, hear: Hear = lambda who, line: None) -> None:
         self.folder, self.files, self.hear = folder, files, hear
@@ -36,7 +40,12 @@ class Rehearsal:
     def __enter__(self) -> Rehearsal:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop(*self.running)
 
     def server(self) -> Child:
@@ -76,14 +85,19 @@ class Rehearsal:
         child.wait()
 
     def until(self, who: str, words: str, seconds: float = 180.0, after: int = 0) -> str:
-        """The first line of a process, from its line number `after` on, that has these words; waits for it."""
+        """The first line of a process, from its line number `after` on, that has these words; waits
+        for it.
+        """
         end = time.monotonic() + seconds
         while True:
             for line in self.lines.get(who, [])[after:]:
                 if words in line:
                     return line
             if time.monotonic() > end:
-                raise BadInput(f"{who} did not say '{words}' in {seconds:g} s: see {self.folder / f'{who}.log'}")
+                raise BadInput(
+                    f"{who} did not say '{words}' in {seconds:g} s: see "
+                    f"{self.folder / f'{who}.log'}"
+                )
             time.sleep(0.05)
 
     def models(self) -> dict[int, Path]:
@@ -96,11 +110,17 @@ class Rehearsal:
         server = read_server(self.folder / "server")
         data = server.data
         federation = build(self.files, seed=data.seed, validation=data.validation, test=data.test)
-        public = read_public(inside(self.folder / "server", data.public), "label") if data.public else None
+        public = (
+            read_public(inside(self.folder / "server", data.public), "label")
+            if data.public
+            else None
+        )
         return federation._replace(public=public)
 
     def difference(self, run: Path) -> float:
-        """The run played again by the local engine: the largest difference of any parameter of any site's model."""
+        """The run played again by the local engine: the largest difference of any parameter of any
+        site's model.
+        """
         return largest_difference(replay(run, self.simulated()), self.models())
 
 
@@ -112,7 +132,9 @@ def _under(pid: int) -> list[int]:
             text = path.read_text()
         except OSError:  # it has just ended
             continue
-        parents.setdefault(int(text.rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
+        parents.setdefault(int(text.rpartition(")")[2].split()[1]), []).append(
+            int(path.parent.name)
+        )
     found, left = list[int](), [pid]
     while left:
         below = parents.get(left.pop(), [])
@@ -121,15 +143,25 @@ def _under(pid: int) -> list[int]:
     return found
 
 
-def write_digits(folder: Path, names: Sequence[str], rows: int = 240, public: Path | None = None, public_rows: int = 150) -> None:
-    """scikit-learn's handwritten digits as a file a site, each with mostly a few classes of its own, and public rows."""
+def write_digits(
+    folder: Path,
+    names: Sequence[str],
+    rows: int = 240,
+    public: Path | None = None,
+    public_rows: int = 150,
+) -> None:
+    """scikit-learn's handwritten digits as a file a site, each with mostly a few classes of its
+    own, and public rows.
+    """
     x, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
     shown, left = order[:public_rows], order[public_rows:]
     folder.mkdir(parents=True, exist_ok=True)
     for i, name in enumerate(names):
         near = (y[left] * len(names) // 10 - i) % len(names) == 0
-        ours = np.concatenate([left[near][: 3 * rows // 4], left[~near][i :: len(names)][: rows - 3 * rows // 4]])
+        ours = np.concatenate(
+            [left[near][: 3 * rows // 4], left[~near][i :: len(names)][: rows - 3 * rows // 4]]
+        )
         _write(folder / f"{name}.csv", x[ours] / 16, y[ours])
     if public:
         _write(public, x[shown] / 16, y[shown])

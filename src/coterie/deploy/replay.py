@@ -27,7 +27,8 @@ Key = tuple[str, int, int]  # stage, round, exchange
 def journal(folder: Path) -> list[dict[str, Any]]:
     """The exchanges of a run: asked, answered, seconds, training (the longest site's), tries, time.
 
-    A server that went back to its checkpoint did some exchanges twice: the last time counts. A line that was cut off is left out.
+    A server that went back to its checkpoint did some exchanges twice: the last time counts. A line
+    that was cut off is left out.
     """
     path = folder / JOURNAL
     if not path.exists():
@@ -48,7 +49,9 @@ def overhead(folder: Path) -> tuple[list[float], list[float]]:
     exchanges = [line["seconds"] - line["training"] for line in lines]
     rounds: dict[tuple[str, int], float] = {}
     for line, more in zip(lines, exchanges, strict=True):
-        rounds[line["stage"], line["round"]] = rounds.get((line["stage"], line["round"]), 0.0) + more
+        rounds[line["stage"], line["round"]] = (
+            rounds.get((line["stage"], line["round"]), 0.0) + more
+        )
     return exchanges, list(rounds.values())
 
 
@@ -74,22 +77,31 @@ def _without(store: States, lost: set[int]) -> States:
 
 
 def replay(folder: Path, federation: Federation, models: Networks = None) -> Loop:
-    """The run of a folder on the local engine, with the same sites answering in every exchange; it stands at the end.
+    """The run of a folder on the local engine, with the same sites answering in every exchange; it
+    stands at the end.
 
-    `federation` has the sites' own rows, cut as the sites cut them: `coterie.data.dealing.build` of a folder with one file a
-    site does so. Uploads that were clipped or noised at the sites are not so here.
+    `federation` has the sites' own rows, cut as the sites cut them: `coterie.data.dealing.build` of
+    a folder with one file a site does so. Uploads that were clipped or noised at the sites are not
+    so here.
     """
     experiment, known = read_experiment(folder), read_about(folder)
-    rows = {part: [len(r) for r in getattr(federation, part)] for part in ("train", "validation", "test")}
+    rows = {
+        part: [len(r) for r in getattr(federation, part)]
+        for part in ("train", "validation", "test")
+    }
     if federation.names != known["clients"] or rows != known["rows"]:
         raise BadInput(
-            f"the federation has clients {', '.join(federation.names[:10])} with other rows or another order than the sites of "
+            f"the federation has clients {', '.join(federation.names[:10])} with other rows or "
+            "another order than the sites of "
             f"{folder}, {', '.join(known['clients'][:10])}: give the same files, shares and seed"
         )
     lines = journal(folder)
     came = [name for line in lines for name in line.get("came", [])]
     if came:
-        raise BadInput(f"{', '.join(came)} came to {folder} on the way: a run is replayed from its start, with the same sites")
+        raise BadInput(
+            f"{', '.join(came)} came to {folder} on the way: a run is replayed from its start, "
+            "with the same sites"
+        )
     answers = {_key(line): set(line["answered"]) for line in lines}
     anew = {_key(line): line["anew"] for line in lines}
     took_part = sorted(set().union(*answers.values()))
@@ -104,14 +116,22 @@ def _key(line: dict[str, Any]) -> Key:
 
 
 def largest_difference(loop: Loop, files: Mapping[int, Path]) -> float:
-    """The largest difference of any parameter between replayed models and the model files of sites."""
+    """The largest difference of any parameter between replayed models and the model files of
+    sites.
+    """
     largest = 0.0
     for _, chunk, views in loop.engine.points(sorted(files), loop.payload(), loop.when()):
         for k, i in enumerate(chunk):
-            mine = {n: t[k] for n, t in (views["personal"].params | views["personal"].buffers).items()}
+            mine = {
+                n: t[k] for n, t in (views["personal"].params | views["personal"].buffers).items()
+            }
             theirs = load_file(files[i])
             if {n: t.shape for n, t in mine.items()} != {n: t.shape for n, t in theirs.items()}:
                 raise BadInput(f"{files[i]} holds another network than client {i} of the replay")
-            gaps = [float((t.double() - theirs[n].double()).abs().max()) for n, t in mine.items() if t.numel()]
+            gaps = [
+                float((t.double() - theirs[n].double()).abs().max())
+                for n, t in mine.items()
+                if t.numel()
+            ]
             largest = max([largest, *(g if g == g else torch.inf for g in gaps)])
     return largest

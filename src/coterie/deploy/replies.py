@@ -41,22 +41,45 @@ def accepted(answer: Answer, token: str, like: Tree) -> Work:
     head: Head = content.head
     notes, effort, seconds = head.get("notes"), head.get("effort"), head.get("seconds")
     if head.get("token") != token:
-        raise BadInput(f"answered another question ({str(head.get('token'))[:40]} instead of {token}): left out")
-    if not isinstance(effort, list) or len(effort) != len(Effort._fields) or not all(isinstance(n, int) for n in effort):
+        raise BadInput(
+            f"answered another question ({str(head.get('token'))[:40]} instead of {token}): left "
+            "out"
+        )
+    if (
+        not isinstance(effort, list)
+        or len(effort) != len(Effort._fields)
+        or not all(isinstance(n, int) for n in effort)
+    ):
         raise BadInput("does not say what its work took: left out")
-    if not (isinstance(notes, dict) and all(_is_number(v) for v in notes.values()) and _is_number(seconds)):
+    if not (
+        isinstance(notes, dict)
+        and all(_is_number(v) for v in notes.values())
+        and _is_number(seconds)
+    ):
         raise BadInput("sent notes that are no numbers: left out")
     try:
         upload = wire.fitting(content, like)
     except BadInput as problem:
         raise BadInput(f"is left out: {problem}") from None
-    return Work(token, upload, {str(k): float(v) for k, v in notes.items()}, Effort(*effort), float(seconds or 0))
+    return Work(
+        token,
+        upload,
+        {str(k): float(v) for k, v in notes.items()},
+        Effort(*effort),
+        float(seconds or 0),
+    )
 
 
-def measures(content: Content, views: Sequence[str], parts: Sequence[str]) -> list[tuple[str, str, str, float]]:
+def measures(
+    content: Content, views: Sequence[str], parts: Sequence[str]
+) -> list[tuple[str, str, str, float]]:
     """(view, part, metric, value) of what was asked for, and nothing else that a site may say."""
     found = content.head.get("values")
-    return [tuple(value) for value in found if _is_measure(value, views, parts)] if isinstance(found, list) else []
+    return (
+        [tuple(value) for value in found if _is_measure(value, views, parts)]
+        if isinstance(found, list)
+        else []
+    )
 
 
 def _is_number(value: Any) -> bool:

@@ -16,7 +16,9 @@ from coterie_relay import packed, unpacked
 from coterie_relay.frames import BadFrame, Frame
 
 PAUSE = 0.25  # seconds between two looks for replies
-SPARE = 5.0  # seconds that a message lives longer than it is waited for, so that who is late is told of in our words
+# seconds that a message lives longer than it is waited for, so that who is late is told of in our
+# words
+SPARE = 5.0
 LOOK = 2.0  # seconds between two looks whether those who are to reply have been started again
 AGAIN = 30.0  # seconds before a node that was refused, or did not answer, is greeted again
 GREETING = 60.0  # seconds for a hello, at most
@@ -26,18 +28,28 @@ Answer = Content | str  # a reply, or why there is none
 
 
 class Roll:
-    """Sites by number; a node tells its site's name when greeted, and is greeted again when Flower gives it another id."""
+    """Sites by number; a node tells its site's name when greeted, and is greeted again when Flower
+    gives it another id.
+    """
 
     def __init__(
         self,
         grid: Grid,
         names: Sequence[str],
         hello: Callable[[], Frame],
-        admit: Callable[[int, Head], None] = lambda number, facts: None,  # raises BadInput where a site does not fit
+        admit: Callable[[int, Head], None] = lambda number, facts: (
+            None
+        ),  # raises BadInput where a site does not fit
         say: Say = print,
         greeting: float = GREETING,
     ):
-        self.grid, self.names, self._hello, self._admit, self._say = grid, list(names), hello, admit, say
+        self.grid, self.names, self._hello, self._admit, self._say = (
+            grid,
+            list(names),
+            hello,
+            admit,
+            say,
+        )
         self._greeting = greeting
         self.nodes: dict[int, int] = {}  # site -> node
         self._greeted: dict[int, float] = {}  # node -> when, in vain
@@ -47,7 +59,9 @@ class Roll:
         online = {int(node.node_id): node for node in self.grid.get_nodes()}
         known, now = set(self.nodes.values()), time.monotonic()
         new = [n for n in online if n not in known and now - self._greeted.get(n, -AGAIN) >= AGAIN]
-        for node, answer in self._send({n: self._hello() for n in new}, "hello", self._greeting).items():
+        for node, answer in self._send(
+            {n: self._hello() for n in new}, "hello", self._greeting
+        ).items():
             self._greeted[node] = now
             try:
                 self._meet(node, answer, str(online[node].name))
@@ -59,20 +73,33 @@ class Roll:
         facts = _good(answer).head
         name = facts.get("name")
         if name not in self.names:
-            raise BadInput(f"'{str(name)[:80]}' is no site of this federation: add it with `coterie federation add`")
+            raise BadInput(
+                f"'{str(name)[:80]}' is no site of this federation: add it with `coterie "
+                "federation add`"
+            )
         if registered and registered != name:  # what its key was registered for
-            raise BadInput(f"a node says that it is '{name}', but has the key of '{registered}': give every site its own folder")
+            raise BadInput(
+                f"a node says that it is '{name}', but has the key of '{registered}': give every "
+                "site its own folder"
+            )
         number = self.names.index(name)
         self._admit(number, facts)
         self._say(f"{name} is there" if number not in self.nodes else f"{name} is back")
-        self.nodes[number] = node  # the newest counts: after a restart without keys the old one is listed for a while
+        self.nodes[number] = (
+            # the newest counts: after a restart without keys the old one is listed for a while
+            node
+        )
 
     def ask(self, questions: Mapping[int, Frame], kind: str, seconds: float) -> dict[int, Answer]:
-        """Every site's reply, or why there is none; comes back when all have answered or the time is over."""
+        """Every site's reply, or why there is none; comes back when all have answered or the time
+        is over.
+        """
         online = self.look() if questions else []
         answers: dict[int, Answer] = dict.fromkeys(questions, "is not there")
         sites = {self.nodes[i]: i for i in questions if i in online}
-        for node, answer in self._send({n: questions[i] for n, i in sites.items()}, kind, seconds).items():
+        for node, answer in self._send(
+            {n: questions[i] for n, i in sites.items()}, kind, seconds
+        ).items():
             answers[sites[node]] = answer
         return answers
 
@@ -93,7 +120,9 @@ class Roll:
             if time.monotonic() - looked >= LOOK:
                 looked, now = time.monotonic(), self._begun()
                 for number, node in list(waiting.items()):
-                    if now.get(node, begun.get(node)) != begun.get(node):  # the message died with its old process
+                    if now.get(node, begun.get(node)) != begun.get(
+                        node
+                    ):  # the message died with its old process
                         answers[waiting.pop(number)] = "was started again while it worked"
             if not waiting or time.monotonic() >= until:
                 break
@@ -107,7 +136,9 @@ class Roll:
 
 def _read(reply: Any) -> Answer:
     if reply.has_error():
-        return " ".join(f"cannot answer: {reply.error.reason or f'error {reply.error.code}'}".split())[:300]
+        return " ".join(
+            f"cannot answer: {reply.error.reason or f'error {reply.error.code}'}".split()
+        )[:300]
     try:
         return wire.unpack(unpacked(reply.content))
     except (BadInput, BadFrame, KeyError) as problem:

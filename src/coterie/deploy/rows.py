@@ -1,4 +1,6 @@
-"""The rows of a site as its client in the federation, and what the server knows of them instead: how many there are."""
+"""The rows of a site as its client in the federation, and what the server knows of them instead:
+how many there are.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,13 @@ class Rows(NamedTuple):
 def read_rows(path: Path, label: str, features: str = "") -> Rows:
     """The rows of a file; pixels are brought to [0, 1]."""
     if not path.is_file() or path.suffix not in SUFFIXES:
-        raise BadInput(f"{path}: there is no such file of kind {', '.join(SUFFIXES)}: give the site's data with --data")
-    piece = read_piece(path, Columns(client="", label=label, features=listed(features), ignore=CLIENT))
+        raise BadInput(
+            f"{path}: there is no such file of kind {', '.join(SUFFIXES)}: give the site's data "
+            "with --data"
+        )
+    piece = read_piece(
+        path, Columns(client="", label=label, features=listed(features), ignore=CLIENT)
+    )
     x = piece.x.astype(np.float32) / 255 if piece.x.dtype == np.uint8 else piece.x
     columns = hashlib.blake2b("\x1f".join(piece.columns or []).encode(), digest_size=8).hexdigest()
     return Rows(str(path), torch.from_numpy(np.ascontiguousarray(x)), piece.y, columns)
@@ -59,11 +66,15 @@ def check_rows(rows: Rows, shape: Shape) -> None:
     have, want = list(rows.x.shape[1:]), list(shape.input_shape)
     if have != want:
         raise BadInput(
-            f"{rows.place} has rows of shape {have}, but this federation works on {want}: choose the columns with features"
+            f"{rows.place} has rows of shape {have}, but this federation works on {want}: choose "
+            "the columns with features"
         )
     for part, share in (("train", 1.0), ("validation", shape.validation), ("test", shape.test)):
         if share > 0 and counts(len(rows.y), shape)[part] == 0:
-            raise BadInput(f"{rows.place} has {len(rows.y)} rows, none of them in its {part} part: give more rows")
+            raise BadInput(
+                f"{rows.place} has {len(rows.y)} rows, none of them in its {part} part: give more "
+                "rows"
+            )
     numbers(rows, shape)
 
 
@@ -74,21 +85,34 @@ def numbers(rows: Rows, shape: Shape) -> torch.Tensor:
     strange = [v for v in values if v not in known]
     if strange:
         shown = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
-        raise BadInput(f"{rows.place} has the label '{strange[0]}', which this federation does not know: its classes are {shown}")
+        raise BadInput(
+            f"{rows.place} has the label '{strange[0]}', which this federation does not know: its "
+            f"classes are {shown}"
+        )
     return torch.tensor([known.index(v) for v in values])[torch.from_numpy(inverse.reshape(-1))]
 
 
-def at_home(rows: Rows, shape: Shape, name: str, number: int, clients: int, public: Public | None) -> Federation:
+def at_home(
+    rows: Rows, shape: Shape, name: str, number: int, clients: int, public: Public | None
+) -> Federation:
     """The federation as one site sees it: everybody has a number, only this one has rows.
 
-    The rows are cut as in a simulation over a folder with a file for each client, so both hold the same parts.
+    The rows are cut as in a simulation over a folder with a file for each client, so both hold the
+    same parts.
     """
     check_rows(rows, shape)
     none = np.zeros(0, np.int64)
     pieces = cut_rows(
-        np.arange(len(rows.y)), rows.y, "shuffle", shape.validation, shape.test, stream(shape.seed, "parts", number)
+        np.arange(len(rows.y)),
+        rows.y,
+        "shuffle",
+        shape.validation,
+        shape.test,
+        stream(shape.seed, "parts", number),
     )
-    train, validation, test = ([part if i == number else none for i in range(clients)] for part in pieces)
+    train, validation, test = (
+        [part if i == number else none for i in range(clients)] for part in pieces
+    )
     names = [name if i == number else "" for i in range(clients)]
     return Federation(
         "federation",
@@ -109,4 +133,6 @@ def hollow(names: Sequence[str], rows: Counts, shape: Shape, public: Public | No
     train, validation, test = ([np.arange(n) for n in rows[part]] for part in PARTS)
     groups = np.zeros(len(names), np.int64)
     x, y = torch.zeros((0, *shape.input_shape)), torch.zeros(0, dtype=torch.int64)
-    return Federation("federation", x, y, shape.classes, train, validation, test, groups, list(names), public)
+    return Federation(
+        "federation", x, y, shape.classes, train, validation, test, groups, list(names), public
+    )

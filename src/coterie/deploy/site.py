@@ -1,8 +1,10 @@
-"""A site at work: holds its rows and its client's state, and answers the server's messages one at a time.
+"""A site at work: holds its rows and its client's state, and answers the server's messages one at a
+time.
 
-Every message carries the experiment's words, so a site that was killed and started again knows at once what to do; the words
-choose from this installation's own methods and networks, never code from the network. The state that a message makes is kept
-beside the one it was made from, and counts when a later message names it (see store).
+Every message carries the experiment's words, so a site that was killed and started again knows at
+once what to do; the words choose from this installation's own methods and networks, never code from
+the network. The state that a message makes is kept beside the one it was made from, and counts when
+a later message names it (see store).
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class Lost(Exception):
 
 
 class Site:
-    """One client: `answer` takes a message and gives the reply; it raises nothing that a message could cause."""
+    """One client: `answer` takes a message and gives the reply; it raises nothing that a message
+    could cause.
+    """
 
     def __init__(
         self,
@@ -66,7 +70,14 @@ class Site:
         say: Say = aloud,
         state: str = "state",
     ):
-        self.name, self.folder, self._facts, self._build, self._privacy, self._say = name, folder, facts, build, privacy, say
+        self.name, self.folder, self._facts, self._build, self._privacy, self._say = (
+            name,
+            folder,
+            facts,
+            build,
+            privacy,
+            say,
+        )
         self.store = Store(inside(folder, state), say)
         self._built: tuple[str, LocalEngine, Federation] | None = None
 
@@ -81,7 +92,8 @@ class Site:
             return self._refusal(str(lost), LOST)
         except BadInput as problem:
             return self._refusal(str(problem))
-        except Exception as problem:  # a bug, or a message that fits nothing here: the server hears of it, the site goes on
+        # a bug, or a message that fits nothing here: the server hears of it, the site goes on
+        except Exception as problem:
             traceback.print_exc()
             return self._refusal(f"{type(problem).__name__}: {problem}")
 
@@ -95,20 +107,32 @@ class Site:
         kind, words = head.get("kind"), head.get("words")
         if kind not in KINDS or not isinstance(words, dict):
             raise BadInput(
-                f"the message is of kind '{kind}': install the same version of coterie at the server and at every site"
+                f"the message is of kind '{kind}': install the same version of coterie at the "
+                "server and at every site"
             )
         if kind == "hello":
             self.engine(words, 0)  # refuses what could not run here
             return {"name": self.name, "version": __version__, **self._facts(words)}, ()
         number = _whole(head, "site")
         if head.get("name") != self.name:
-            raise BadInput(f"the message is for site '{head.get('name')}', this is '{self.name}': start the server again")
+            raise BadInput(
+                f"the message is for site '{head.get('name')}', this is '{self.name}': start the "
+                "server again"
+            )
         if head.get("refused"):
-            self._say(f"the server could not use the last reply. {' '.join(str(head['refused']).split())[:500]}")
+            self._say(
+                "the server could not use the last reply. "
+                f"{' '.join(str(head['refused']).split())[:500]}"
+            )
         engine, federation = self.engine(words, number)
-        have = {part: len(getattr(federation, part)[number]) for part in ("train", "validation", "test")}
+        have = {
+            part: len(getattr(federation, part)[number]) for part in ("train", "validation", "test")
+        }
         if head.get("rows") != have:
-            raise BadInput(f"the data of '{self.name}' have changed since the run began (rows {head.get('rows')}, now {have})")
+            raise BadInput(
+                f"the data of '{self.name}' have changed since the run began (rows "
+                f"{head.get('rows')}, now {have})"
+            )
         when = self._enter(engine, head, number)
         payload = tensors(content.tree())
         if kind == "train":
@@ -125,11 +149,15 @@ class Site:
         return self._built[1:]
 
     def _enter(self, engine: LocalEngine, head: Head, number: int) -> Moment:
-        """Put the engine where the message says: its stage, and the client's state that it builds on."""
+        """Put the engine where the message says: its stage, and the client's state that it builds
+        on.
+        """
         stage, base, run = _whole(head, "stage"), head.get("base"), str(head.get("run"))
         a = int(engine.architecture[number])
         if stage >= len(engine.programs[a]):
-            raise BadInput(f"the message is of stage {stage}, the method has {len(engine.programs[a])}")
+            raise BadInput(
+                f"the message is of stage {stage}, the method has {len(engine.programs[a])}"
+            )
         kept = None if base is None else self.store.load(run, str(base))
         if base is not None and kept is None:
             raise Lost(f"site '{self.name}' lost its state {base}")
@@ -143,11 +171,15 @@ class Site:
                 engine.enter(later)
         return Moment(engine.programs[a][stage].name, _whole(head, "round"))
 
-    def _train(self, engine: LocalEngine, head: Head, number: int, when: Moment, payload: Tree) -> tuple[Head, Tree]:
+    def _train(
+        self, engine: LocalEngine, head: Head, number: int, when: Moment, payload: Tree
+    ) -> tuple[Head, Tree]:
         index, run, words = _whole(head, "exchange"), str(head["run"]), head["words"]
         a = int(engine.architecture[number])
         if index >= len(engine.method(a).round):
-            raise BadInput(f"the message is of exchange {index}, the method has {len(engine.method(a).round)}")
+            raise BadInput(
+                f"the message is of exchange {index}, the method has {len(engine.method(a).round)}"
+            )
         trip = Trip(
             number=index,
             when=when,
@@ -167,12 +199,16 @@ class Site:
         notes = {name: values[number] for name, values in engine.client_notes([number]).items()}
         return {"token": token, "effort": list(worked.effort), "notes": notes}, upload
 
-    def _evaluate(self, engine: LocalEngine, head: Head, number: int, when: Moment, payload: Tree) -> Head:
+    def _evaluate(
+        self, engine: LocalEngine, head: Head, number: int, when: Moment, payload: Tree
+    ) -> Head:
         parts = [part for part in head.get("parts", []) if part in ("train", "validation", "test")]
         found = engine.evaluate([number], lambda _: payload, when, parts, bool(head.get("final")))
         return {"values": [[*key, float(column[0])] for key, column in found.items()]}
 
-    def _finish(self, engine: LocalEngine, federation: Federation, number: int, when: Moment, payload: Tree) -> Head:
+    def _finish(
+        self, engine: LocalEngine, federation: Federation, number: int, when: Moment, payload: Tree
+    ) -> Head:
         """Write the client's own model beside its state, in the form that every run writes."""
         with tempfile.TemporaryDirectory(dir=self.folder) as place:
             save_models(engine, federation, [number], lambda _: payload, when, Path(place))
@@ -185,7 +221,9 @@ class Site:
 def _whole(head: Head, word: str) -> int:
     value = head.get(word)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
-        raise BadInput(f"the message's {word} is {str(value)[:80]}: it must be a whole number of 0 or more")
+        raise BadInput(
+            f"the message's {word} is {str(value)[:80]}: it must be a whole number of 0 or more"
+        )
     return value
 
 
@@ -193,7 +231,9 @@ def _whole(head: Head, word: str) -> int:
 
 
 def open_site(folder: Path, say: Say = aloud) -> Site:
-    """The site of a folder with a site.toml; its data are read now, so that a mistake is seen at once."""
+    """The site of a folder with a site.toml; its data are read now, so that a mistake is seen at
+    once.
+    """
     settings = read_site(folder)
     home = settings.site
     rows = read_rows(inside(folder, home.data), home.label, home.features)
@@ -210,7 +250,9 @@ def open_site(folder: Path, say: Say = aloud) -> Site:
 
     def build(words: Words, number: int) -> tuple[LocalEngine, Federation]:
         clients = len(words["architecture"])
-        federation = at_home(rows, shape_of(words), home.name, number, clients, _agreed(public, words, home.public))
+        federation = at_home(
+            rows, shape_of(words), home.name, number, clients, _agreed(public, words, home.public)
+        )
         return engine_of(words, federation, number), federation
 
     return Site(home.name, folder, facts, build, settings.privacy, say, home.state)
@@ -231,24 +273,41 @@ def _agreed(public: Public | None, words: Words, place: str) -> Public | None:
     if public is None:
         raise BadInput("this federation has public rows: name the file with `public` in site.toml")
     if public.checksum != wanted:
-        raise BadInput(f"{place} is not the public file of this federation (another checksum): copy the server's")
+        raise BadInput(
+            f"{place} is not the public file of this federation (another checksum): copy the "
+            "server's"
+        )
     return public
 
 
 def engine_of(words: Words, federation: Federation, number: int) -> LocalEngine:
-    """The engine of an experiment's words, from the methods and networks that are installed here."""
-    sections: Words = {name: words[name] for name in ("method", "seed", "model", "train", "options") if name in words}
-    experiment = change(Experiment(), from_toml({"data": {"name": f"{PYTHON}{federation.name}"}, **sections}))
-    assembly = assemble(experiment, federation, architecture=words["architecture"], clients=[number])
+    """The engine of an experiment's words, from the methods and networks that are installed
+    here.
+    """
+    sections: Words = {
+        name: words[name]
+        for name in ("method", "seed", "model", "train", "options")
+        if name in words
+    }
+    experiment = change(
+        Experiment(), from_toml({"data": {"name": f"{PYTHON}{federation.name}"}, **sections})
+    )
+    assembly = assemble(
+        experiment, federation, architecture=words["architecture"], clients=[number]
+    )
     return LocalEngine(assembly.setup.alone())
 
 
-def serve(folder: Path, path: Path, say: Say = aloud, stop: Callable[[], bool] = lambda: False) -> None:
+def serve(
+    folder: Path, path: Path, say: Say = aloud, stop: Callable[[], bool] = lambda: False
+) -> None:
     """Answer what comes over a Unix socket, one message at a time, until `stop` says so."""
     attend(open_site(folder, say), path, say, stop)
 
 
-def attend(site: Site, path: Path, say: Say = aloud, stop: Callable[[], bool] = lambda: False) -> None:
+def attend(
+    site: Site, path: Path, say: Say = aloud, stop: Callable[[], bool] = lambda: False
+) -> None:
     """A site on its socket; only the owner of the file may connect."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:

@@ -1,7 +1,9 @@
-"""A site's states on its own disk, by token: each is there whole or not at all, and counts only once the server names it.
+"""A site's states on its own disk, by token: each is there whole or not at all, and counts only
+once the server names it.
 
-A token says when a state was made (stage, round, exchange). Working on a message makes a new state beside the one that the
-server named as its base; when the reply is lost, the server goes on naming the old one, and both sides are where they were.
+A token says when a state was made (stage, round, exchange). Working on a message makes a new state
+beside the one that the server named as its base; when the reply is lost, the server goes on naming
+the old one, and both sides are where they were.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class Store:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         save_tree({"stage": kept.stage, "state": kept.state}, temporary, "state")
-        (temporary / WHOLE).write_text(json.dumps({p.name: digest(p) for p in sorted(temporary.iterdir())}), encoding="utf-8")
+        (temporary / WHOLE).write_text(
+            json.dumps({p.name: digest(p) for p in sorted(temporary.iterdir())}), encoding="utf-8"
+        )
         shutil.rmtree(final, ignore_errors=True)
         place(temporary, final)
 
@@ -62,14 +66,22 @@ class Store:
     def tokens(self, run: str) -> set[str]:
         """The states of a run that are there."""
         folder = self._run(run)
-        return {p.name for p in folder.iterdir() if re.fullmatch(TOKEN, p.name)} if folder.is_dir() else set()
+        return (
+            {p.name for p in folder.iterdir() if re.fullmatch(TOKEN, p.name)}
+            if folder.is_dir()
+            else set()
+        )
 
     def keep(self, run: str, tokens: Collection[str]) -> None:
         """Delete every other state of this run, and runs long gone."""
         for path in self._run(run).iterdir() if self._run(run).is_dir() else ():
             if path.name not in tokens:
                 shutil.rmtree(path, ignore_errors=True)
-        others = [p for p in self.folder.iterdir() if re.fullmatch(RUN, p.name)] if self.folder.is_dir() else []
+        others = (
+            [p for p in self.folder.iterdir() if re.fullmatch(RUN, p.name)]
+            if self.folder.is_dir()
+            else []
+        )
         for old in sorted(others, key=lambda p: (p.name == run, p.stat().st_mtime))[:-RUNS]:
             shutil.rmtree(old, ignore_errors=True)
 

@@ -1,8 +1,10 @@
-"""Messages between a server and its sites: a head of words and numbers, and a body of arrays, in a checked form without pickle.
+"""Messages between a server and its sites: a head of words and numbers, and a body of arrays, in a
+checked form without pickle.
 
-A message is a `Frame`: the version of this form, a head (JSON) and a body (the bytes of all arrays, one after another, as they
-lie in memory). The head's `tree` is the skeleton of what is sent (see checkpoint.encode), its `table` the kind and shape of every
-array. Nothing that a message names is ever imported or run.
+A message is a `Frame`: the version of this form, a head (JSON) and a body (the bytes of all arrays,
+one after another, as they lie in memory). The head's `tree` is the skeleton of what is sent (see
+checkpoint.encode), its `table` the kind and shape of every array. Nothing that a message names is
+ever imported or run.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class Content(NamedTuple):
         except BadInput:
             raise
         except Exception as problem:  # whatever a damaged skeleton makes its reader raise
-            raise BadInput(f"the message's tree cannot be read ({problem or type(problem).__name__})") from None
+            raise BadInput(
+                f"the message's tree cannot be read ({problem or type(problem).__name__})"
+            ) from None
 
 
 def pack(head: Head, tree: Tree = ()) -> Frame:
@@ -64,12 +68,17 @@ def pack(head: Head, tree: Tree = ()) -> Frame:
     skeleton = encode(as_tensors(tree), found)
     for tensor in found.values():
         if tensor.dtype not in NAMES:
-            raise BadInput(f"an array of {tensor.dtype} cannot be sent: use one of {', '.join(KINDS)}")
+            raise BadInput(
+                f"an array of {tensor.dtype} cannot be sent: use one of {', '.join(KINDS)}"
+            )
     body = b"".join(_bytes(t) for t in found.values())
     table = [[NAMES[t.dtype], list(t.shape)] for t in found.values()]
     text = json.dumps({**head, "tree": skeleton, "table": table, "digest": digest(body)})
     if len(text) > LARGEST_HEAD or len(body) > LARGEST_BODY:
-        raise BadInput(f"a message of {len(text) + len(body):,} bytes is too large to send: use a smaller network")
+        raise BadInput(
+            f"a message of {len(text) + len(body):,} bytes is too large to send: use a smaller "
+            "network"
+        )
     return Frame(SCHEMA, text, body)
 
 
@@ -77,7 +86,8 @@ def unpack(frame: Frame) -> Content:
     """The content of a message, if its version, its form and all sizes are right."""
     if frame.schema != SCHEMA:
         raise BadInput(
-            f"the message has schema {frame.schema}, this version of coterie reads schema {SCHEMA}: "
+            f"the message has schema {frame.schema}, this version of coterie reads schema "
+            f"{SCHEMA}: "
             "install the same version of coterie at the server and at every site"
         )
     try:
@@ -86,11 +96,16 @@ def unpack(frame: Frame) -> Content:
         whole = isinstance(head["tree"], dict) and isinstance(head["digest"], str)
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
         raise BadInput(f"the message is damaged ({type(problem).__name__}: {problem})") from None
-    if not whole or any(len(shape) > LARGEST_DIMENSIONS or min(shape, default=0) < 0 for _, shape in table):
+    if not whole or any(
+        len(shape) > LARGEST_DIMENSIONS or min(shape, default=0) < 0 for _, shape in table
+    ):
         raise BadInput("the message is damaged (its tree or its shapes make no sense)")
     sizes = [math.prod(shape) * kind.itemsize for kind, shape in table]
     if sum(sizes) != len(frame.body):
-        raise BadInput(f"the message is damaged (its arrays need {sum(sizes):,} bytes, it has {len(frame.body):,})")
+        raise BadInput(
+            f"the message is damaged (its arrays need {sum(sizes):,} bytes, it has "
+            f"{len(frame.body):,})"
+        )
     if digest(frame.body) != head["digest"]:
         raise BadInput("the message is damaged (its bytes are not as they were sent)")
     found, start = {}, 0
@@ -101,22 +116,29 @@ def unpack(frame: Frame) -> Content:
 
 
 def fitting(content: Content, like: Tree) -> Tree:
-    """What was sent, if it is just as `like` in structure, kinds and shapes, and every number is finite."""
+    """What was sent, if it is just as `like` in structure, kinds and shapes, and every number is
+    finite.
+    """
     wanted: dict[str, Tensor] = {}
     skeleton = encode(as_tensors(like), wanted)
     if json.loads(json.dumps(skeleton)) != content.head["tree"]:
         raise BadInput(
-            f"its upload has another structure than the method's ({len(content.tensors)} arrays, {len(wanted)} expected)"
+            f"its upload has another structure than the method's ({len(content.tensors)} arrays, "
+            f"{len(wanted)} expected)"
         )
     for number, name in names(skeleton):
         got, want = content.tensors[number], wanted[number]
         if got.shape != want.shape or got.dtype != want.dtype:
             raise BadInput(
-                f"its upload has {_shown(got)} in {name}, but {_shown(want)} was expected: use the same networks and version"
+                f"its upload has {_shown(got)} in {name}, but {_shown(want)} was expected: use "
+                "the same networks and version"
             )
         if got.is_floating_point() and not bool(torch.isfinite(got).all()):
             what = "NaN" if bool(torch.isnan(got).any()) else "infinity"
-            raise BadInput(f"its upload has {what} in {name}: lower the rate of training, or look at the site's data")
+            raise BadInput(
+                f"its upload has {what} in {name}: lower the rate of training, or look at the "
+                "site's data"
+            )
     return decode(skeleton, content.tensors)
 
 

@@ -1,4 +1,6 @@
-"""What every engine is: the border between a server and its clients, and the server's side of it."""
+"""What every engine is: the border between a server and its clients, and the server's side of
+it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from coterie.engines.settings import ALONE, Settings
 
 Send = Callable[[int], Tree]
 Measured = dict[tuple[str, str, str], np.ndarray]  # {(view, part, metric): [clients]}
-Views = Iterator[tuple[int, list[int], dict[str, Point]]]  # (architecture, clients, {view: stacked})
+Views = Iterator[
+    tuple[int, list[int], dict[str, Point]]
+]  # (architecture, clients, {view: stacked})
 Predictions = Iterator[tuple[int, np.ndarray, np.ndarray]]  # (client, labels [n], chances [n, K])
 PARTS = ("train", "validation", "test")
 
@@ -35,7 +39,9 @@ class Effort(NamedTuple):
     """What clients did in one exchange."""
 
     steps: int = 0  # client-steps: one client on one mini-batch, padding not counted
-    gradients: int = 0  # evaluations in them: pFedMe takes K a step, Ditto two, a step that only scores none
+    gradients: int = (
+        0  # evaluations in them: pFedMe takes K a step, Ditto two, a step that only scores none
+    )
 
     def plus(self, other: Effort) -> Effort:
         return Effort(self.steps + other.steps, self.gradients + other.gradients)
@@ -127,7 +133,9 @@ class Engine(ABC):
 
     @abstractmethod
     def exchange(self, trip: Trip) -> Outcome:
-        """Let the clients work; those that answer keep their new state, those also averaged reach the server."""
+        """Let the clients work; those that answer keep their new state, those also averaged reach
+        the server.
+        """
 
     @abstractmethod
     def enter(self, stage: int) -> None:
@@ -156,7 +164,9 @@ class Engine(ABC):
         """The clients' own models and other views; nothing where models stay with the clients."""
 
     @abstractmethod
-    def predictions(self, clients: Sequence[int], send: Send, when: Moment, part: str) -> Predictions:
+    def predictions(
+        self, clients: Sequence[int], send: Send, when: Moment, part: str
+    ) -> Predictions:
         """What the clients' own models say of a part; nothing where they stay with the clients."""
 
     @abstractmethod
@@ -168,7 +178,7 @@ class Engine(ABC):
         """Put the clients where a checkpoint says."""
 
     def begin(self) -> None:
-        """Start what takes long to start: a failure is seen early, and no round is timed with it."""
+        """Start what takes long, so that a failure is seen early and no round is timed with it."""
         return
 
     def finish(self, clients: Sequence[int], send: Send, when: Moment) -> None:
@@ -178,7 +188,7 @@ class Engine(ABC):
     # The server's side
 
     def replies(self, uploads: list[Uploads], when: Moment) -> Replies:
-        """Uploads in the order of client ids, stacked as one where all architectures send the same."""
+        """Uploads in the order of client ids, stacked as one if all architectures send the same."""
         groups = []
         for a in sorted({u.architecture for u in uploads}):
             mine = [u for u in uploads if u.architecture == a]
@@ -204,18 +214,27 @@ class Engine(ABC):
         return Replies(torch.tensor(ids), upload, sizes, architecture=a, model=self.models[a])
 
     def _public_batch(self, when: Moment) -> Batch | None:
-        plans = [p.plan for e in self.method(0).round for p in e.passes if p.plan and p.plan.part == "public"]
+        plans = [
+            p.plan
+            for e in self.method(0).round
+            for p in e.passes
+            if p.plan and p.plan.part == "public"
+        ]
         if not plans or self.public is None:
             return None
         draw = public_draw(self.public, self.seed, when.stage, when.round, plans[0].draw)
         rows = torch.as_tensor(draw)
         x, y = public_rows(self.public, torch.get_default_dtype())
-        return Batch(x[rows], y[rows], torch.ones(len(rows)), torch.arange(len(rows)), torch.tensor(0))
+        return Batch(
+            x[rows], y[rows], torch.ones(len(rows)), torch.arange(len(rows)), torch.tensor(0)
+        )
 
 
 def cat(trees: list[Tree]) -> Tree:
     """Stacks of trees joined into one stack."""
-    return trees[0] if len(trees) == 1 else pytree.tree_map(lambda *leaves: torch.cat(leaves), *trees)
+    return (
+        trees[0] if len(trees) == 1 else pytree.tree_map(lambda *leaves: torch.cat(leaves), *trees)
+    )
 
 
 def _shape(tree: Tree) -> Any:
@@ -224,12 +243,18 @@ def _shape(tree: Tree) -> Any:
 
 
 def bytes_down(payloads: Sequence[Tree], sent: set[Any], shared: frozenset[int]) -> Traffic:
-    """Bytes of payloads; a tensor that lies in the server's own storage is broadcast, any other is for one client."""
+    """Bytes of payloads; a tensor that lies in the server's own storage is broadcast, any other is
+    for one client.
+    """
     down = broadcast = 0
     for payload in payloads:
         for leaf in pytree.tree_leaves(payload):
             down += leaf.nbytes
-            known = (leaf.data_ptr(), tuple(leaf.shape)) if leaf.untyped_storage().data_ptr() in shared else None
+            known = (
+                (leaf.data_ptr(), tuple(leaf.shape))
+                if leaf.untyped_storage().data_ptr() in shared
+                else None
+            )
             if known is None or known not in sent:
                 broadcast += leaf.nbytes
                 sent.add(known)

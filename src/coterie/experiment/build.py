@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ from coterie.experiment.config import (
 from coterie.networks import nets
 
 Given = Federation | Own | Dataset | None  # data at hand; None: the words say which
-Networks = Sequence[Model | Callable[[], torch.nn.Module]] | None  # networks of one's own, dealt to clients in turn
+# networks of one's own, dealt to clients in turn
+Networks = Sequence[Model | Callable[[], torch.nn.Module]] | None
 
 
 def check_words(experiment: Experiment) -> None:
@@ -40,18 +42,45 @@ def check_words(experiment: Experiment) -> None:
     train, schedule, keep = experiment.train, experiment.schedule, experiment.keep
     width, threads = experiment.engine.get("width", 0), experiment.engine.get("threads", 0)
     parts = {"train", "validation", "test"}
-    seed = next((s for s in (experiment.seed, experiment.data.get("seed") or 0) if not 0 <= s < 2**32), 0)
+    seed = next(
+        (s for s in (experiment.seed, experiment.data.get("seed") or 0) if not 0 <= s < 2**32), 0
+    )
     for word, value, good, way in (
         ("seed", seed, seed == 0, "give 0 to 4294967295"),
         ("batch", train.batch, train.batch >= 1, "give at least 1 row"),
         ("rate", train.rate, 0 < train.rate < math.inf, "give a step size above 0"),
-        ("steps", train.steps, train.steps >= 0, "give a number of steps a round, or 0 to count epochs"),
-        ("epochs", train.epochs, train.epochs >= 1 or train.steps >= 1, "give at least 1, or a number of --steps"),
-        ("momentum", train.momentum, 0 <= train.momentum < 1, "give a number from 0 to less than 1"),
+        (
+            "steps",
+            train.steps,
+            train.steps >= 0,
+            "give a number of steps a round, or 0 to count epochs",
+        ),
+        (
+            "epochs",
+            train.epochs,
+            train.epochs >= 1 or train.steps >= 1,
+            "give at least 1, or a number of --steps",
+        ),
+        (
+            "momentum",
+            train.momentum,
+            0 <= train.momentum < 1,
+            "give a number from 0 to less than 1",
+        ),
         ("decay", train.decay, 0 <= train.decay < math.inf, "give 0 or more"),
-        ("weighting", train.weighting, train.weighting in ("size", "equal"), "choose size or equal"),
+        (
+            "weighting",
+            train.weighting,
+            train.weighting in ("size", "equal"),
+            "choose size or equal",
+        ),
         ("rounds", schedule.rounds, schedule.rounds >= 1, "a run has at least one round"),
-        ("evaluate", schedule.evaluate, schedule.evaluate >= 0, "give a number of rounds, or 0 for twenty times a run"),
+        (
+            "evaluate",
+            schedule.evaluate,
+            schedule.evaluate >= 0,
+            "give a number of rounds, or 0 for twenty times a run",
+        ),
         (
             "parts",
             schedule.parts,
@@ -60,14 +89,23 @@ def check_words(experiment: Experiment) -> None:
         ),
         ("width", width, width >= 0, "give clients per chunk, or 0 to have it chosen"),
         ("threads", threads, 0 <= threads <= 1024, "give 1 to 1024, or 0 to have it chosen"),
-        ("checkpoint", keep.checkpoint, keep.checkpoint >= 0, "give a number of rounds, or 0 for never"),
+        (
+            "checkpoint",
+            keep.checkpoint,
+            keep.checkpoint >= 0,
+            "give a number of rounds, or 0 for never",
+        ),
     ):
         if not good:
-            raise BadInput(f"{word} = {','.join(value) if isinstance(value, tuple) else value}: {way}")
+            raise BadInput(
+                f"{word} = {','.join(value) if isinstance(value, tuple) else value}: {way}"
+            )
     check_train(experiment)
     folder = experiment.data.get("data_dir")
     if folder and Path(folder).expanduser().exists() and not Path(folder).expanduser().is_dir():
-        raise BadInput(f"data_dir = '{folder}': this is a file, give the folder that holds the data sets")
+        raise BadInput(
+            f"data_dir = '{folder}': this is a file, give the folder that holds the data sets"
+        )
 
 
 def anchored(experiment: Experiment) -> Experiment:
@@ -85,10 +123,16 @@ def federation_of(experiment: Experiment, given: Given = None) -> Federation:
     if isinstance(given, Federation):
         return given
     words, split = dict(experiment.data), dict(experiment.split)
-    name, folder, seed = words.pop("name"), words.pop("data_dir", "") or None, words.pop("seed", None)
+    name, folder, seed = (
+        words.pop("name"),
+        words.pop("data_dir", "") or None,
+        words.pop("seed", None),
+    )
     seed = experiment.seed if seed is None else seed
     if given is None and name.startswith(PYTHON):
-        raise BadInput(f"the data '{name}' were given as Python objects: give them again from Python, as data=")
+        raise BadInput(
+            f"the data '{name}' were given as Python objects: give them again from Python, as data="
+        )
     own = data_options(name)
     extra = {k: v for k, v in words.items() if k in own and v is not None}
     if source_of(name).drawn:
@@ -96,7 +140,9 @@ def federation_of(experiment: Experiment, given: Given = None) -> Federation:
     common = {k: v for k, v in words.items() if k == "clients" or k not in own}
     kind = split.pop("name", "") or None
     data = name if given is None else given
-    return build_data(data, split=kind, seed=seed, folder=folder, options=split, data_options=extra, **common)
+    return build_data(
+        data, split=kind, seed=seed, folder=folder, options=split, data_options=extra, **common
+    )
 
 
 def check_federation(federation: Federation) -> None:
@@ -110,33 +156,50 @@ def check_federation(federation: Federation) -> None:
     }
     for word, column in per_client.items():
         if len(column) != federation.clients:
-            raise BadInput(f"the federation has {federation.clients} clients in train, but {len(column)} in {word}")
+            raise BadInput(
+                f"the federation has {federation.clients} clients in train, but {len(column)} in "
+                f"{word}"
+            )
     for client, rows in enumerate(federation.train):
         if not len(rows):
-            raise BadInput(f"client {client} ('{federation.names[client]}') of the federation has no training rows")
+            raise BadInput(
+                f"client {client} ('{federation.names[client]}') of the federation has no "
+                "training rows"
+            )
     every = np.concatenate([np.asarray(rows) for part in parts for rows in part])
     n, y = len(federation.x), federation.y
     if len(y) != n or every.min() < 0 or every.max() >= n:
         raise BadInput(
-            f"the federation has {n:,} inputs, {len(y):,} labels and rows {every.min():,} to {every.max():,}: give 0 to {n - 1:,}"
+            f"the federation has {n:,} inputs, {len(y):,} labels and rows {every.min():,} to "
+            f"{every.max():,}: give 0 to {n - 1:,}"
         )
     if federation.x.is_floating_point() and not bool(torch.isfinite(federation.x).all()):
-        raise BadInput("the federation has NaN or infinity among its inputs: fill or remove those rows")
+        raise BadInput(
+            "the federation has NaN or infinity among its inputs: fill or remove those rows"
+        )
     if federation.classes and (y.min() < 0 or y.max() >= federation.classes):
         last = federation.classes - 1
         raise BadInput(
-            f"the federation has labels {int(y.min())} to {int(y.max())}, but {federation.classes} classes: give 0 to {last}"
+            f"the federation has labels {int(y.min())} to {int(y.max())}, but "
+            f"{federation.classes} classes: give 0 to {last}"
         )
 
 
-def models_of(experiment: Experiment, federation: Federation, given: Networks = None) -> list[Model]:
-    """The networks of an experiment; several names, separated by commas, are dealt to clients in turn."""
+def models_of(
+    experiment: Experiment, federation: Federation, given: Networks = None
+) -> list[Model]:
+    """The networks of an experiment; several names, separated by commas, are dealt to clients in
+    turn.
+    """
     if given:
         return [_own_model(make, federation) for make in given]
     words = dict(experiment.model)
     name = words.pop("name", "")
     if name.startswith(PYTHON):
-        raise BadInput(f"the network '{name}' was given as a Python object: give it again from Python, as model=")
+        raise BadInput(
+            f"the network '{name}' was given as a Python object: give it again from Python, as "
+            "model="
+        )
     if not name:
         name, options = usual_model(federation.name)
         words = options | words
@@ -144,13 +207,16 @@ def models_of(experiment: Experiment, federation: Federation, given: Networks = 
     models = []
     for net in (n.strip() for n in name.split(",")):
         known = options_of("model", net)
-        options = {k: d for k, (_, d) in known.items() if d is not None} | {k: v for k, v in words.items() if k in known}
+        options = {k: d for k, (_, d) in known.items() if d is not None} | {
+            k: v for k, v in words.items() if k in known
+        }
         entry = nets.NETS[net]
         if entry.wants_table and federation.table is not None:
             options["table"] = federation.table
         binary = entry.one_logit and federation.classes == 2
         task = "squared" if federation.classes == 0 else "binary" if binary else "classes"
-        model = Model(lambda n=net, o=options: nets.build(n, shape, classes, **o), task, net, shape, options)  # type: ignore[misc]
+        make = partial(nets.build, net, shape, classes, **options)
+        model = Model(make, task, net, shape, options)
         model.check(shape, federation.x.dtype)
         models.append(model)
     return models
@@ -163,30 +229,42 @@ def net_name(make: Callable[[], torch.nn.Module]) -> str:
 
 
 def _own_model(make: Model | Callable[[], torch.nn.Module], federation: Federation) -> Model:
-    """A user's network, once it has been seen to take these rows and to tell these classes apart."""
+    """A user's network, once it has been seen to take these rows and to tell these classes
+    apart.
+    """
     build, name = (make.build, make.name) if isinstance(make, Model) else (make, net_name(make))
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             out = build().eval()(federation.x[:2])
     except (RuntimeError, IndexError, ValueError) as error:
-        raise BadInput(f"{name} cannot take rows of shape {list(federation.input_shape)}: {error}") from error
+        raise BadInput(
+            f"{name} cannot take rows of shape {list(federation.input_shape)}: {error}"
+        ) from error
     wanted: int = federation.classes or federation.y[0].numel()
     outputs = out.shape[1] if out.ndim == 2 else 0
     binary = outputs == 1 and federation.classes == 2
     if outputs < wanted and not binary:
         what = f"{federation.classes} classes" if federation.classes else f"{wanted} targets"
-        raise BadInput(f"{name} gives outputs of shape {list(out.shape[1:])} a row, but the data have {what}: give [{wanted}]")
+        raise BadInput(
+            f"{name} gives outputs of shape {list(out.shape[1:])} a row, but the data have "
+            f"{what}: give [{wanted}]"
+        )
     if isinstance(make, Model):
         return make
     model = Model(
-        build, "squared" if federation.classes == 0 else "binary" if binary else "classes", name, federation.input_shape
+        build,
+        "squared" if federation.classes == 0 else "binary" if binary else "classes",
+        name,
+        federation.input_shape,
     )
     model.check(federation.input_shape, federation.x.dtype)
     return model
 
 
 def resolved(experiment: Experiment, federation: Federation, models: list[Model]) -> Experiment:
-    """The experiment with every default written out, so that a later version's defaults do not change it."""
+    """The experiment with every default written out, so that a later version's defaults do not
+    change it.
+    """
     split, model = dict(experiment.split), dict(experiment.model)
     if not split.get("name"):
         split["name"] = usual_split(experiment.data)
@@ -197,7 +275,10 @@ def resolved(experiment: Experiment, federation: Federation, models: list[Model]
             | model
         )
     experiment = replace(experiment, split=split, model=model)
-    known = {section: {k: default for k, (_, default) in words.items()} for section, words in fields(experiment).items()}
+    known = {
+        section: {k: default for k, (_, default) in words.items()}
+        for section, words in fields(experiment).items()
+    }
     return replace(
         experiment,
         data=known["data"] | experiment.data | {"clients": federation.clients},

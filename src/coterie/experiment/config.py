@@ -1,7 +1,9 @@
-"""An experiment as words: one table of fields, whether they come from TOML, the command line or Python.
+"""An experiment as words: one table of fields, whether they come from TOML, the command line or
+Python.
 
-A field lives in a section, as in `[schedule] rounds = 50`. `rounds` alone is enough where only one section knows the word,
-`schedule.rounds` always works. What a data set, split, network or method takes is read from its signature.
+A field lives in a section, as in `[schedule] rounds = 50`. `rounds` alone is enough where only one
+section knows the word, `schedule.rounds` always works. What a data set, split, network or method
+takes is read from its signature.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ class Experiment:
     def words(self) -> Words:
         """Section by section, as TOML writes it."""
         top = {"method": self.method, "seed": self.seed}
-        return top | {s: dict(v if isinstance(v := getattr(self, s), dict) else v._asdict()) for s in SECTIONS}
+        return top | {
+            s: dict(v if isinstance(v := getattr(self, s), dict) else v._asdict()) for s in SECTIONS
+        }
 
 
 SECTIONS = ("data", "split", "model", "train", "schedule", "options", "engine", "keep")
@@ -85,8 +89,12 @@ def options_of(kind: str, name: str) -> Known:
     """Options of a method, data set, split, network or engine."""
     registry = REGISTRIES[kind]
     if name not in registry:
-        raise BadInput(f"unknown {'data set' if kind == 'data' else kind} '{name}'{nearest(name, registry)}")
-    return _without(declared(_builder(registry[name])), set() if kind in ("method", "split") else HANDED)
+        raise BadInput(
+            f"unknown {'data set' if kind == 'data' else kind} '{name}'{nearest(name, registry)}"
+        )
+    return _without(
+        declared(_builder(registry[name])), set() if kind in ("method", "split") else HANDED
+    )
 
 
 def _builder(entry: Any) -> Callable[..., Any]:
@@ -103,10 +111,14 @@ def _builder(entry: Any) -> Callable[..., Any]:
 
 
 def data_options(name: str) -> Known:
-    """Options that a data set, or a file or folder of one's own, has beyond those of every federation."""
+    """Options that a data set, or a file or folder of one's own, has beyond those of every
+    federation.
+    """
     if name.startswith(PYTHON):
         return {}
-    return options_of("data", name) if name in DATASETS or not _own_path(name) else declared(read_own)
+    return (
+        options_of("data", name) if name in DATASETS or not _own_path(name) else declared(read_own)
+    )
 
 
 def _own_path(name: str) -> bool:
@@ -131,7 +143,11 @@ def usual_model(data: str) -> tuple[str, Words]:
 
 def fields(experiment: Experiment) -> dict[str, Known]:
     """{section: {word: (type, default)}} for the names this experiment has chosen."""
-    data = {"name": (str, "digits"), "data_dir": (str, ""), "seed": (int | None, None)}  # seed None: the run's
+    data = {
+        "name": (str, "digits"),
+        "data_dir": (str, ""),
+        "seed": (int | None, None),
+    }  # seed None: the run's
     data |= _dealt_words() | data_options(str(experiment.data["name"]))
     split, model = {"name": (str, "")}, {"name": (str, "")}
     names = chosen_names(experiment)
@@ -170,7 +186,9 @@ def _table(kind: Any) -> Known:
 def _dealt_words() -> Known:
     """The words of `[data]` that every data set has."""
     hints = get_type_hints(Choices)
-    return {"clients": (int | None, None)} | {k: (hints[k], default) for k, default in Choices._field_defaults.items()}
+    return {"clients": (int | None, None)} | {
+        k: (hints[k], default) for k, default in Choices._field_defaults.items()
+    }
 
 
 @cache
@@ -183,7 +201,11 @@ def chosen_names(experiment: Experiment) -> dict[str, str]:
     """The data, split and network of an experiment, named or usual."""
     data = str(experiment.data["name"])
     split = experiment.split.get("name") or usual_split(experiment.data)
-    return {"data": data, "split": split, "model": experiment.model.get("name") or usual_model(data)[0]}
+    return {
+        "data": data,
+        "split": split,
+        "model": experiment.model.get("name") or usual_model(data)[0],
+    }
 
 
 def _names(text: str) -> list[str]:
@@ -192,7 +214,9 @@ def _names(text: str) -> list[str]:
 
 
 def change(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
-    """The experiment with some fields changed: names first, because they decide which other words there are."""
+    """The experiment with some fields changed: names first, because they decide which other words
+    there are.
+    """
     first = {"method", "seed", *NAMED, *(f"{s}.name" for s in NAMED)}
     last = {"chosen", "engine.chosen"}
     for word in sorted(words, key=lambda w: (w in last) - (w in first)):
@@ -205,7 +229,9 @@ def _set(experiment: Experiment, word: str, value: Any) -> Experiment:
         return replace(experiment, seed=coerce(int, value, word, 0))
     if word == "method":
         options_of("method", method := coerce(str, value, word, "fedavg"))
-        fresh = experiment if method == experiment.method else _anew(replace(experiment, options={}))
+        fresh = (
+            experiment if method == experiment.method else _anew(replace(experiment, options={}))
+        )
         return replace(fresh, method=method)
     section, name = find(experiment, f"{word}.name" if word in NAMED else word)
     kind, default = fields(experiment)[section][name]
@@ -216,7 +242,9 @@ def _set(experiment: Experiment, word: str, value: Any) -> Experiment:
     if section in NAMED and name == "name":
         return _rename(experiment, section, value)
     now = getattr(experiment, section)
-    if section in ("split", "model") and not now.get("name"):  # an option of the usual one settles which it is
+    if section in ("split", "model") and not now.get(
+        "name"
+    ):  # an option of the usual one settles which it is
         now = (
             (usual_model(experiment.data["name"])[1] if section == "model" else {})
             | {"name": chosen_names(experiment)[section]}
@@ -224,7 +252,11 @@ def _set(experiment: Experiment, word: str, value: Any) -> Experiment:
         )
     if section == "engine" and name != "chosen":
         now = _unchosen(now)  # what was chosen before no longer holds
-    return _with(experiment, section, {**now, name: value} if isinstance(now, dict) else now._replace(**{name: value}))
+    return _with(
+        experiment,
+        section,
+        {**now, name: value} if isinstance(now, dict) else now._replace(**{name: value}),
+    )
 
 
 def _with(experiment: Experiment, section: str, table: Any) -> Experiment:
@@ -242,12 +274,16 @@ def _rename(experiment: Experiment, section: str, name: str) -> Experiment:
         mine = set(_every_engine())
     else:
         mine = set()
-        for part in [name] if section == "split" and name else _names(name) if section == "model" else []:
+        for part in (
+            [name] if section == "split" and name else _names(name) if section == "model" else []
+        ):
             options_of(section, part)
     now = getattr(experiment, section)
     if now.get("name") == name:
         return experiment
-    return _anew(_with(experiment, section, {k: v for k, v in now.items() if k in mine} | {"name": name}))
+    return _anew(
+        _with(experiment, section, {k: v for k, v in now.items() if k in mine} | {"name": name})
+    )
 
 
 def _anew(experiment: Experiment) -> Experiment:
@@ -281,11 +317,16 @@ def find(experiment: Experiment, word: str) -> tuple[str, str]:
             raise BadInput(f"unknown option '{word}'{_way_out(experiment, name, every)}")
         section = homes[0]
     if section in METHODS:
-        raise BadInput(f"'{word}' is for method '{section}', but the method is '{experiment.method}'")
+        raise BadInput(
+            f"'{word}' is for method '{section}', but the method is '{experiment.method}'"
+        )
     if section not in known:
         raise BadInput(f"unknown section '{section}' in '{word}'{nearest(section, known)}")
     if name not in known[section]:
-        raise BadInput(f"unknown option '{name}' in [{section}]{_way_out(experiment, name, set(known[section]))}")
+        raise BadInput(
+            f"unknown option '{name}' in "
+            f"[{section}]{_way_out(experiment, name, set(known[section]))}"
+        )
     return section, name
 
 
@@ -293,18 +334,31 @@ def _way_out(experiment: Experiment, word: str, valid: set[str]) -> str:
     """Who knows the word, else the word that is nearest."""
     if word in ("methods", "seeds"):
         return ": it belongs to `coterie compare`"
-    owners = {k: [n for n in registry if word in options_of(k, n)] for k, registry in REGISTRIES.items()}
+    owners = {
+        k: [n for n in registry if word in options_of(k, n)] for k, registry in REGISTRIES.items()
+    }
     known = ", ".join(f"{kind} {_listed(names)}" for kind, names in owners.items() if names)
     if owners["engine"] and not any(owners[kind] for kind in owners if kind != "engine"):
         name = owners["engine"][0]
-        return f" for engine {experiment.engine['name']}: it belongs to engine {name}, add --engine {name}"
+        return (
+            f" for engine {experiment.engine['name']}: it belongs to engine {name}, add --engine "
+            f"{name}"
+        )
     if known:
-        hint = f": for one method write METHOD.{word}" if owners["method"] and not experiment.method else ""
+        hint = (
+            f": for one method write METHOD.{word}"
+            if owners["method"] and not experiment.method
+            else ""
+        )
         return f" for {_chosen(experiment)}: it belongs to {known}{hint}"
     close = get_close_matches(word, sorted(valid), n=1, cutoff=0.5)
     if close:
         return f"; did you mean '{close[0]}'?"
-    return f"; choose from {', '.join(sorted(valid))}" if 0 < len(valid) < 20 else "; `coterie run --help` lists the words"
+    return (
+        f"; choose from {', '.join(sorted(valid))}"
+        if 0 < len(valid) < 20
+        else "; `coterie run --help` lists the words"
+    )
 
 
 def _listed(names: list[str]) -> str:

@@ -86,7 +86,9 @@ class PaperTable(NamedTuple):
 
 
 def paper_tables(folder: Path = PAPERS) -> dict[str, PaperTable]:
-    """All tables and figures by id; refuses a file that names a recipe, method or metric which is not there."""
+    """All tables and figures by id; refuses a file that names a recipe, method or metric which is
+    not there.
+    """
     return {path.stem: read_paper(path) for path in sorted(folder.glob("*.toml"))}
 
 
@@ -105,17 +107,26 @@ def read_paper(path: Path) -> PaperTable:
 def _table(words: Mapping[str, Any]) -> PaperTable:
     metric = words.get("metric", "")
     columns = tuple(_column({"metric": metric, **column}) for column in words.get("columns", ()))
-    return PaperTable(**_typed(PaperTable, {k: v for k, v in words.items() if k != "columns"}, "table"), columns=columns)
+    return PaperTable(
+        **_typed(PaperTable, {k: v for k, v in words.items() if k != "columns"}, "table"),
+        columns=columns,
+    )
 
 
 def _column(words: Mapping[str, Any]) -> PaperColumn:
     view = {"view": words["view"]} if "view" in words else {}
-    rows = tuple(PaperRow(**_typed(PaperRow, {**view, **row}, "row")) for row in words.get("rows", ()))
+    rows = tuple(
+        PaperRow(**_typed(PaperRow, {**view, **row}, "row")) for row in words.get("rows", ())
+    )
     pairs = words.get("above", ())
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise BadInput(f"above = {pairs}: give pairs of methods, the better one first")
     rest = {k: v for k, v in words.items() if k not in ("rows", "above")}
-    return PaperColumn(**_typed(PaperColumn, rest, "column"), rows=rows, above=tuple((str(a), str(b)) for a, b in pairs))
+    return PaperColumn(
+        **_typed(PaperColumn, rest, "column"),
+        rows=rows,
+        above=tuple((str(a), str(b)) for a, b in pairs),
+    )
 
 
 def _typed(kind: Any, words: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -143,10 +154,14 @@ def _check(table: PaperTable) -> None:
         named += [m for pair in column.above for m in pair]
         if not column.recipe:
             if any(named) or not (table.note or table.script):
-                raise BadInput(f"column '{column.name}' has no recipe: say why in a note, and name no methods")
+                raise BadInput(
+                    f"column '{column.name}' has no recipe: say why in a note, and name no methods"
+                )
             continue
         for recipe in filter(None, (column.recipe, column.cheaper)):
             methods = read_toml(config_path(recipe)).get("methods", [])
             for method in (m for m in named if m not in methods):
                 way = nearest(method, methods)
-                raise BadInput(f"'{method}' of column '{column.name}' is not in the recipe {recipe}{way}")
+                raise BadInput(
+                    f"'{method}' of column '{column.name}' is not in the recipe {recipe}{way}"
+                )

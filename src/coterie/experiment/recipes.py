@@ -15,7 +15,10 @@ def config_path(name: str | Path) -> Path:
     path, recipe = Path(name), RECIPES / f"{name}.toml"
     if path.is_file() or not recipe.exists():
         if not path.exists():
-            raise BadInput(f"there is no file '{name}' and no recipe of that name{nearest(str(name), recipes())}")
+            raise BadInput(
+                f"there is no file '{name}' and no recipe of that "
+                f"name{nearest(str(name), recipes())}"
+            )
         return path
     return recipe
 

@@ -1,4 +1,6 @@
-"""The run loop: stages, rounds, exchanges, evaluation. It knows the server; clients are the engine's."""
+"""The run loop: stages, rounds, exchanges, evaluation. It knows the server; clients are the
+engine's.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,19 @@ class Schedule(NamedTuple):
 
     rounds: int = 50
     sample: float = 1.0  # clients asked a round: a share up to 1, a count above
-    trains: str = "sampled"  # "all": everybody trains, the sampled are averaged (pFedMe's and PFML's published runs)
+    # "all": everybody trains, the sampled are averaged (pFedMe's and PFML's published runs)
+    trains: str = "sampled"
     drop: float = 0.0  # chance that a client asked does not answer
     evaluate: int = 0  # every so many rounds; 0: twenty times a run
     parts: tuple[str, ...] = ("train", "validation", "test")
 
     def asked(self, clients: int) -> int:
         """Clients sampled a round."""
-        return clients if self.sample == 1 else max(1, int(self.sample * clients) if self.sample < 1 else int(self.sample))
+        return (
+            clients
+            if self.sample == 1
+            else max(1, int(self.sample * clients) if self.sample < 1 else int(self.sample))
+        )
 
     @property
     def every(self) -> int:

@@ -9,13 +9,19 @@ from typing import Any
 
 
 def to_toml(words: Mapping[str, Any], place: str = "") -> str:
-    """The words as TOML, tables within tables too; what is None is left out, and read as None again."""
+    """The words as TOML, tables within tables too; what is None is left out, and read as None
+    again.
+    """
     tables = {k: v for k, v in words.items() if isinstance(v, Mapping)}
-    lines = [f"{_key(k)} = {_literal(v)}" for k, v in words.items() if k not in tables and v is not None]
+    lines = [
+        f"{_key(k)} = {_literal(v)}" for k, v in words.items() if k not in tables and v is not None
+    ]
     if place and (lines or not tables):
         lines.insert(0, f"[{place}]")
     parts = ["".join(f"{line}\n" for line in lines)]
-    parts += [to_toml(table, f"{place}.{_key(k)}" if place else _key(k)) for k, table in tables.items()]
+    parts += [
+        to_toml(table, f"{place}.{_key(k)}" if place else _key(k)) for k, table in tables.items()
+    ]
     return "\n".join(part for part in parts if part)
 
 
@@ -30,4 +36,6 @@ def _literal(value: Any) -> str:
         return repr(value)
     if isinstance(value, tuple | list):
         return "[" + ", ".join(_literal(v) for v in value) + "]"
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON's escapes are TOML's
+    return json.dumps(str(value), ensure_ascii=False).replace(
+        "\x7f", "\\u007f"
+    )  # JSON's escapes are TOML's

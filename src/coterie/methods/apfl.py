@@ -59,7 +59,9 @@ def apfl(model: Model, train: Train, alpha: Share = 0.5, adaptive: bool = True) 
 
     base = fedavg(model, train)
     trip = base.round[0]._replace(
-        start=lambda state, w: Carry(begin(w, train), begin(state.v, train), state.alpha, torch.tensor(True)),
+        start=lambda state, w: Carry(
+            begin(w, train), begin(state.v, train), state.alpha, torch.tensor(True)
+        ),
         passes=(Pass(step, train.plan()),),
         finish=lambda c, state, w: (Client(c.v.w, c.alpha), c.w.w),
     )
@@ -69,5 +71,9 @@ def apfl(model: Model, train: Train, alpha: Share = 0.5, adaptive: bool = True) 
         personal=lambda state, w: blend(w, state.v, state.alpha),
         views={"global": lambda state, w: w},
         client_notes=lambda state: {"alpha": state.alpha},
-        describes={"alpha": Note("alpha", Kind.COURSE, "", "The share of a client's own model in its mixture.")},
+        describes={
+            "alpha": Note(
+                "alpha", Kind.COURSE, "", "The share of a client's own model in its mixture."
+            )
+        },
     )

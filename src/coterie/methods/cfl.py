@@ -38,7 +38,9 @@ def cut(updates: Tensor) -> Tensor:
     """Which of two halves [m] each update [m, d] belongs to."""
     unit = F.normalize(updates.double(), dim=1)
     distance = (1 - unit @ unit.T).clamp(min=0).fill_diagonal_(0)  # -cos, moved to be a distance
-    found = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit(distance.numpy())
+    found = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit(
+        distance.numpy()
+    )
     return torch.as_tensor(found.labels_, dtype=torch.int64)
 
 
@@ -72,11 +74,15 @@ def cfl(
     def note(server: Server, replies) -> Server:
         """Write down this round's dW_i and how far they move together."""
         ids = replies.ids
-        updates = server.updates.index_copy(0, ids, flat(replies.upload - pick(server.models, server.cluster[ids])))
+        updates = server.updates.index_copy(
+            0, ids, flat(replies.upload - pick(server.models, server.cluster[ids]))
+        )
         reported = server.reported.index_fill(0, ids, True)
         whole = reported.all() and not server.cluster.any()
         speed = torch.maximum(server.speed, updates.mean(0).norm()) if whole else server.speed
-        return server._replace(updates=updates, reported=reported, round=server.round + 1, speed=speed)
+        return server._replace(
+            updates=updates, reported=reported, round=server.round + 1, speed=speed
+        )
 
     def stuck(server: Server, members: Tensor) -> bool:
         """Whether a cluster stands still while a member still pulls."""
@@ -102,7 +108,9 @@ def cfl(
             if stuck(server, members):
                 server = split(server, members)
         cluster = server.cluster[replies.ids]
-        return server._replace(models=per_cluster(server.models, replies.upload, cluster, replies.equal))
+        return server._replace(
+            models=per_cluster(server.models, replies.upload, cluster, replies.equal)
+        )
 
     def admit(server: Server) -> Server:
         return server._replace(

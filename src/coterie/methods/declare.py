@@ -20,7 +20,9 @@ When = tuple[str, Any]  # an option and the value it must have
 Unused = Mapping[str, When | None]  # words of [train]; None: never used
 
 
-def method(without: tuple[str, ...] = (), only: Mapping[str, When] | None = None, name: str = "") -> Callable[[Builder], Builder]:
+def method(
+    without: tuple[str, ...] = (), only: Mapping[str, When] | None = None, name: str = ""
+) -> Callable[[Builder], Builder]:
     """A builder that refuses what it cannot use, under `name` (its own, if none is given).
 
     without: words of `[train]` that the method does not use. only: words that it uses only if an
@@ -55,7 +57,9 @@ def check_options(name: str, builder: Builder, options: Mapping[str, Any]) -> di
     known, checked = declared(builder), {}
     for option, value in options.items():
         if option not in known:
-            raise BadInput(f"{name} has no option '{option}'{nearest(option, known) if known else ''}")
+            raise BadInput(
+                f"{name} has no option '{option}'{nearest(option, known) if known else ''}"
+            )
         kind, default = known[option]
         checked[option] = coerce(kind, value, f"{name}.{option}", default)
         if not finite(checked[option]):
@@ -71,17 +75,25 @@ def check_train(name: str, builder: Builder, train: Train, options: Mapping[str,
             continue
         if when is None:
             raise BadInput(
-                f"{name} does not use {word} = {value}: leave out --{word}, or choose a method that uses it, such as fedavg"
+                f"{name} does not use {word} = {value}: leave out --{word}, or choose a method "
+                "that uses it, such as fedavg"
             )
         option, needed = when
         if options.get(option, declared(builder)[option][1]) != needed:
-            way = {True: "yes", False: "no"}.get(needed, needed) if isinstance(needed, bool) else needed
+            way = (
+                {True: "yes", False: "no"}.get(needed, needed)
+                if isinstance(needed, bool)
+                else needed
+            )
             raise BadInput(
-                f"{name} uses {word} = {value} only with {option} = {way}: leave out --{word}, or give --{option} {way}"
+                f"{name} uses {word} = {value} only with {option} = {way}: leave out --{word}, or "
+                f"give --{option} {way}"
             )
 
 
-def variant(base: Builder, name: str, about: str, without: tuple[str, ...] = (), **fixed: Any) -> Builder:
+def variant(
+    base: Builder, name: str, about: str, without: tuple[str, ...] = (), **fixed: Any
+) -> Builder:
     """A method that is another one with some options fixed; those in `without` keep their defaults.
 
     It has the other options of `base`, and stands in the same file.
@@ -103,7 +115,11 @@ def extends(base: Builder) -> Callable[[Builder], Builder]:
     """For a builder with `**options`: they are those of `base`, after its own."""
 
     def decorate(builder: Builder) -> Builder:
-        own = {k: p for k, p in inspect.signature(builder).parameters.items() if p.kind is not p.VAR_KEYWORD}
+        own = {
+            k: p
+            for k, p in inspect.signature(builder).parameters.items()
+            if p.kind is not p.VAR_KEYWORD
+        }
 
         @wraps(builder)
         def build(model: Model, train: Train, **options: Any) -> Any:

@@ -65,25 +65,34 @@ def fedala(
     """
     known = len({k.rpartition(".")[0] for k in model.shapes})
     if top_layers > known:
-        raise BadInput(f"fedala.top_layers = {top_layers}: {model.name} has {known} layers with parameters, give 1 to {known}")
+        raise BadInput(
+            f"fedala.top_layers = {top_layers}: {model.name} has {known} layers with parameters, "
+            f"give 1 to {known}"
+        )
     inside = model.head(top_layers)
     _, local = sgd(model, train)
 
     def join(w: Point, rng) -> Client:
-        return Client(w, {k: torch.ones_like(a) for k, a in w.params.items() if inside(k)}, torch.tensor(0))
+        return Client(
+            w, {k: torch.ones_like(a) for k, a in w.params.items() if inside(k)}, torch.tensor(0)
+        )
 
     def learn(c: Carry, batch: Batch) -> Carry:
         g = model.grad(mix(c.own, c.received, c.weights), batch).params
         # d Theta^ / d W = Theta - Theta_i
         slope = {k: g[k] * (c.received.params[k] - c.own.params[k]) for k in c.weights}
-        return c._replace(weights={k: (w - weight_rate * slope[k]).clamp(0, 1) for k, w in c.weights.items()})
+        return c._replace(
+            weights={k: (w - weight_rate * slope[k]).clamp(0, 1) for k, w in c.weights.items()}
+        )
 
     def settle(c: Carry, _) -> Carry:
         return c._replace(go=begin(mix(c.own, c.received, c.weights), train))
 
     def steps(state: Client, w: Point, rows: Tensor) -> Tensor:
         epoch = -(-max(1, int(int(rows) * share)) // (train.batch or FULL))
-        return torch.tensor(epoch * (0 if state.visits == 0 else first_epochs if state.visits == 1 else 1))
+        return torch.tensor(
+            epoch * (0 if state.visits == 0 else first_epochs if state.visits == 1 else 1)
+        )
 
     base = fedavg(model, train)
     aggregate = (
@@ -108,7 +117,9 @@ def fedala(
         personalize=use,
         personal=lambda state, w: state.own,
         views={"global": lambda state, w: w, "own": lambda state, w: state.own},
-        client_notes=lambda state: {"taken": torch.cat([w.flatten() for w in state.weights.values()]).mean()},
+        client_notes=lambda state: {
+            "taken": torch.cat([w.flatten() for w in state.weights.values()]).mean()
+        },
         describes={
             "taken": Note("share taken from the global model", Kind.COURSE),
             "own": Note("the client's model before it takes from the global one", Kind.VIEW),

@@ -67,7 +67,9 @@ def remember(models: Point, heard: Tensor, replies: Replies) -> tuple[Point, Ten
     heard = heard.index_fill(0, replies.ids, True)
     models = tree(lambda old, new: old.index_copy(0, replies.ids, new), models, replies.upload)
     middle = mean(pick(models, heard), torch.full((int(heard.sum()),), 1 / int(heard.sum())))
-    return tree(lambda a, m: torch.where(heard.reshape(-1, *(1,) * m.dim()), a, m), models, middle), heard
+    return tree(
+        lambda a, m: torch.where(heard.reshape(-1, *(1,) * m.dim()), a, m), models, middle
+    ), heard
 
 
 def others(values: Tensor, heard: Tensor, empty: float) -> Tensor:
@@ -99,17 +101,23 @@ def heuristic(w: Tensor, heard: Tensor, own: float, sigma: float) -> Tensor:
     return torch.where(share.isnan().any(1, keepdim=True), itself, own * itself + (1 - own) * share)
 
 
-def passing(model: Model, train: Train, lam: float, alpha: float, alpha_decay: float, attend: Attend) -> Method:
+def passing(
+    model: Model, train: Train, lam: float, alpha: float, alpha_decay: float, attend: Attend
+) -> Method:
     """Message passing with the weights that `attend` gives."""
 
     def init(rng, facts: Facts) -> Server:
         n = facts.clients
         models = copies(model.init(rng), n)
         nobody = torch.zeros(n, dtype=torch.bool)
-        return Server(models, nobody, torch.eye(n), models, torch.tensor(lam / alpha), torch.tensor(0))
+        return Server(
+            models, nobody, torch.eye(n), models, torch.tensor(lam / alpha), torch.tensor(0)
+        )
 
     def passed(server: Server) -> Server:
-        xi, used = attend(flat(server.models), server.heard, alpha * alpha_decay ** int(server.round))
+        xi, used = attend(
+            flat(server.models), server.heard, alpha * alpha_decay ** int(server.round)
+        )
         xi = xi.to(server.xi.dtype)
         return server._replace(xi=xi, u=mean(server.models, xi), pull=torch.tensor(lam / used))
 
@@ -120,7 +128,9 @@ def passing(model: Model, train: Train, lam: float, alpha: float, alpha_decay: f
     def admit(server: Server) -> Server:
         middle = mean(server.models, torch.full((len(server.heard),), 1 / len(server.heard)))
         models = tree(lambda a, m: torch.cat([a, m[None]]), server.models, middle)
-        return passed(server._replace(models=models, heard=torch.cat([server.heard, torch.tensor([False])])))
+        return passed(
+            server._replace(models=models, heard=torch.cat([server.heard, torch.tensor([False])]))
+        )
 
     def step(c: Carry, batch) -> Carry:
         go = descend(c.go, model.grad(c.go.w, batch), train)
@@ -163,7 +173,9 @@ def fedamp(
 
     sigma is in squared distances of models, which grow with the network.
     """
-    return passing(model, train, lam, alpha, alpha_decay, lambda w, heard, a: attentive(w, heard, a, sigma))
+    return passing(
+        model, train, lam, alpha, alpha_decay, lambda w, heard, a: attentive(w, heard, a, sigma)
+    )
 
 
 @method(without=("weighting",))

@@ -18,6 +18,7 @@ def fedbn(model: Model, train: Train) -> Method:
     norm = model.norms()
     if not any(norm(name) for name in model.shapes):
         raise BadInput(
-            f"fedbn keeps BatchNorm layers at home, and {model.name} has none: give a model with BatchNorm, or use fedavg"
+            f"fedbn keeps BatchNorm layers at home, and {model.name} has none: give a model with "
+            "BatchNorm, or use fedavg"
         )
     return keep_home(model, train, norm)

@@ -69,7 +69,11 @@ def predict(model: Model, w: Point, public: Batch) -> Tensor:
 
 def ensemble(replies: Replies, public: Batch) -> Tensor:
     """Softmax of the mean logits of all models received [R, K]."""
-    logits = [predict(g.model, pick(g.upload, k), public) for g in replies.groups for k in range(len(g.ids))]
+    logits = [
+        predict(g.model, pick(g.upload, k), public)
+        for g in replies.groups
+        for k in range(len(g.ids))
+    ]
     return torch.stack(logits).mean(0).softmax(-1)
 
 
@@ -111,7 +115,9 @@ def distil(
             now = gap(student)
             if now < least:
                 best, least, found = (
-                    Point({k: a.detach().clone() for k, a in student.params.items()}, student.buffers),
+                    Point(
+                        {k: a.detach().clone() for k, a in student.params.items()}, student.buffers
+                    ),
                     now,
                     s,
                 )
@@ -139,7 +145,10 @@ def feddf(
     clip: longest gradient.
     """
     if model.task != "classes":
-        raise BadInput(f"feddf distils class probabilities, but {model.name} is a '{model.task}' model: use fedavg or local")
+        raise BadInput(
+            f"feddf distils class probabilities, but {model.name} is a '{model.task}' model: use "
+            "fedavg or local"
+        )
     budget = Budget(public_batch, distil_steps, patience, distil_rate, held, clip)
     base = fedavg(model, train)
 
@@ -155,7 +164,9 @@ def feddf(
             a = group.architecture
             prototypes[a] = mean(group.upload, train.weights(group))
             if distil_steps:
-                prototypes[a], gaps[a] = distil(group.model, prototypes[a], public, target, budget, rng)
+                prototypes[a], gaps[a] = distil(
+                    group.model, prototypes[a], public, target, budget, rng
+                )
         return server._replace(prototypes=tuple(prototypes), gaps=gaps)
 
     def admit(server: Server) -> Server:

@@ -121,12 +121,16 @@ def fedfomo(
 
     def send(server: Server, i: int, rng) -> Offer:
         count = min(offers, len(server.heard))
-        ids = torch.tensor(offered(server, i, count, max(0.0, eps - eps_step * int(server.round)), rng))
+        ids = torch.tensor(
+            offered(server, i, count, max(0.0, eps - eps_step * int(server.round)), rng)
+        )
         return Offer(pick(server.models, ids), ids)
 
     def start(state: Client, offer: Offer) -> Carry:
         none = torch.zeros(len(offer.ids))
-        return Carry(begin(state.theta, train), offer.models, none[0], none, none[0], state.theta, none)
+        return Carry(
+            begin(state.theta, train), offer.models, none[0], none, none[0], state.theta, none
+        )
 
     def examine(c: Carry, batch: Batch) -> Carry:
         losses = vmap(lambda w: model.measure(w, batch)[0])(c.models)
@@ -141,7 +145,9 @@ def fedfomo(
     def receive(server: Server, replies, rng) -> Server:
         _, ids, scores = replies.upload
         affinity = server.affinity.index_put((replies.ids[:, None], ids), scores, accumulate=True)
-        kept, heard = remember(server.models, server.heard, replies._replace(upload=replies.upload.theta))
+        kept, heard = remember(
+            server.models, server.heard, replies._replace(upload=replies.upload.theta)
+        )
         return Server(kept, heard, affinity, server.round + 1)
 
     def admit(server: Server) -> Server:

@@ -50,7 +50,9 @@ def fedmd(
         )
     answers = Answers(
         mix=lambda facts: (),
-        hear=lambda server, replies: server._replace(ids=replies.ids, said=mean(replies.upload, replies.equal)),
+        hear=lambda server, replies: server._replace(
+            ids=replies.ids, said=mean(replies.upload, replies.equal)
+        ),
         teach=lambda server, i: server.said,
         learn=unchanged,
     )
@@ -68,4 +70,6 @@ def _pretrained(method: Method, train: Train, epochs: int) -> tuple[Stage, ...]:
         finish=lambda c, state, seed: (state._replace(w=c.go.w, before=c.go.w), ()),
         receive=unchanged,
     )
-    return Stage("pretrain", method._replace(round=(alone,)), rounds=1, everyone=True), Stage("train", method)
+    return Stage("pretrain", method._replace(round=(alone,)), rounds=1, everyone=True), Stage(
+        "train", method
+    )

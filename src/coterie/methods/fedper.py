@@ -59,7 +59,9 @@ def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method
         send=lambda server, i, rng: server,
         start=lambda own, shared: begin(whole(own, shared), train),
         finish=lambda c, own, shared: split(c.w, mine),
-        receive=lambda server, replies, rng: server._replace(base=mean(replies.upload, train.weights(replies))),
+        receive=lambda server, replies, rng: server._replace(
+            base=mean(replies.upload, train.weights(replies))
+        ),
     )
     return base._replace(
         init=init,

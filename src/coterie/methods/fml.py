@@ -81,11 +81,16 @@ def fml(
     )
 
 
-def mutual(shared: Model, own: Model, of_shared: Share, of_own: Share, kl: Reduction = "batchmean") -> Slopes:
+def mutual(
+    shared: Model, own: Model, of_shared: Share, of_own: Share, kl: Reduction = "batchmean"
+) -> Slopes:
     """Gradients of `labels f_i + peer KL(p_peer || p)` for two models at once, from one forward
     pass of each."""
     if shared.task == "squared" and (of_shared.peer or of_own.peer):
-        raise BadInput("mutual learning compares class probabilities, and this task has no classes: use a method without it")
+        raise BadInput(
+            "mutual learning compares class probabilities, and this task has no classes: use a "
+            "method without it"
+        )
 
     def soft(logits: Tensor) -> Tensor:
         # one logit z stands for (0, z)
@@ -96,7 +101,9 @@ def mutual(shared: Model, own: Model, of_shared: Share, of_own: Share, kl: Reduc
         if not share.peer:
             return value
         target = F.softmax(soft(other).detach(), dim=-1)
-        return value + share.peer * divergence(target, soft(mine), batch, elementwise=kl == "elementwise")
+        return value + share.peer * divergence(
+            target, soft(mine), batch, elementwise=kl == "elementwise"
+        )
 
     def slopes(w: Point, m: Point, batch: Batch) -> tuple[Vector, Vector]:
         def total(w_params: dict[str, Tensor], m_params: dict[str, Tensor]) -> tuple[Tensor, Any]:
@@ -119,14 +126,23 @@ def companion(model: Model, words: str) -> Model:
         return model
     shape = model.input_shape
     if shape is None or model.task != "classes":
-        why = "the shared model does not say its input_shape" if shape is None else f"the task is '{model.task}'"
+        why = (
+            "the shared model does not say its input_shape"
+            if shape is None
+            else f"the task is '{model.task}'"
+        )
         raise BadInput(f"auxiliary = '{words}', but {why}: leave auxiliary empty")
     name, _, rest = words.partition(":")
     pairs = [item.partition("=") for item in rest.split(",") if item]
     options = {key.strip(): _number(value.strip()) for key, _, value in pairs}
-    own = Model(lambda: build(name, shape, model.outputs, **options), model.task, name, shape, options)
+    own = Model(
+        lambda: build(name, shape, model.outputs, **options), model.task, name, shape, options
+    )
     if own.outputs != model.outputs:
-        raise BadInput(f"auxiliary = '{words}' has {own.outputs} outputs, the shared model {model.outputs}: use dnn or mlr")
+        raise BadInput(
+            f"auxiliary = '{words}' has {own.outputs} outputs, the shared model {model.outputs}: "
+            "use dnn or mlr"
+        )
     return own
 
 

@@ -54,7 +54,9 @@ def ifca(model: Model, train: Train, clusters: Annotated[int, Range(1, 10_000)] 
     begin, descend = sgd(model, train)
 
     def init(rng, facts):
-        return Server(stack([model.init(rng) for _ in range(clusters)]), torch.full((facts.clients,), -1))
+        return Server(
+            stack([model.init(rng) for _ in range(clusters)]), torch.full((facts.clients,), -1)
+        )
 
     def weigh(c: Choosing, batch):
         losses = [model.measure(pick(c.models, j), batch)[0] for j in range(clusters)]
@@ -62,7 +64,9 @@ def ifca(model: Model, train: Train, clusters: Annotated[int, Range(1, 10_000)] 
 
     def choose(c: Choosing, _):
         j = c.losses.argmin()
-        return Chosen(j, begin(tree(lambda a: a.index_select(0, j.reshape(1)).squeeze(0), c.models)))
+        return Chosen(
+            j, begin(tree(lambda a: a.index_select(0, j.reshape(1)).squeeze(0), c.models))
+        )
 
     def step(c: Chosen, batch):
         return c._replace(descent=descend(c.descent, batch))
@@ -87,9 +91,13 @@ def ifca(model: Model, train: Train, clusters: Annotated[int, Range(1, 10_000)] 
         init=init,
         join=lambda models, rng: torch.tensor(-1),
         round=(trip,),
-        personalize=trip._replace(passes=look, finish=lambda c, cluster, models: (c.descent.w, ()), receive=unchanged),
+        personalize=trip._replace(
+            passes=look, finish=lambda c, cluster, models: (c.descent.w, ()), receive=unchanged
+        ),
         personal=lambda w, models: w,
-        admit=lambda server: server._replace(cluster=torch.cat([server.cluster, torch.tensor([-1])])),
+        admit=lambda server: server._replace(
+            cluster=torch.cat([server.cluster, torch.tensor([-1])])
+        ),
         notes=lambda server: {"cluster": server.cluster},
         client_notes=lambda cluster: {"cluster": cluster},
         describes=CLUSTERS,

@@ -72,7 +72,9 @@ def model_slope(c: Tensor, w: Tensor) -> Tensor:
     """g[n,m] = 2 <wbar_n - w_n, w_m - wmean> / mean_k |w_k - wmean|^2; w [m, d]."""
     apart = w - w.mean(0)
     gram = apart @ apart.T
-    return 2 * (shares(c) @ gram - gram) / gram.diagonal().mean().clamp(min=torch.finfo(w.dtype).tiny)
+    return (
+        2 * (shares(c) @ gram - gram) / gram.diagonal().mean().clamp(min=torch.finfo(w.dtype).tiny)
+    )
 
 
 def descend(

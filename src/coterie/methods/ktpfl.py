@@ -89,16 +89,22 @@ def ktpfl(
         c, data = server.mix
         part = data[server.ids][:, None]
         slopes = [
-            lambda block, s=s: lam * prediction_slope(block, s) * (part * s.shape[1] if literal_eq7 else 1)
+            lambda block, s=s: (
+                lam * prediction_slope(block, s) * (part * s.shape[1] if literal_eq7 else 1)
+            )
             for s in server.said.split(public_batch, dim=1)
         ]
-        return server._replace(mix=Knowledge(descend(c, server.ids, slopes, rate_c, rho, row_norm), data))
+        return server._replace(
+            mix=Knowledge(descend(c, server.ids, slopes, rate_c, rho, row_norm), data)
+        )
 
     match = soft(temperature, lam, T2_scale)
     public = Public(draw, public_batch, distil_epochs, distil_rate)
     method = over_predictions(model, train, match, public, Answers(uniform, hear, teach, learn))
     described = {**method.describes, **COEFFICIENTS}
-    return method._replace(admit=admit, notes=lambda server: {"c": server.mix.c}, describes=described)
+    return method._replace(
+        admit=admit, notes=lambda server: {"c": server.mix.c}, describes=described
+    )
 
 
 sim_pfl = variant(
@@ -148,7 +154,9 @@ def ktpfl_h(
                 start=lambda w, seed: begin(w),
                 passes=(Pass(step, train.plan()),),
                 finish=lambda c, w, seed: (c.w, c.w),
-                receive=lambda server, replies, rng: server._replace(ids=replies.ids, said=replies.upload),
+                receive=lambda server, replies, rng: server._replace(
+                    ids=replies.ids, said=replies.upload
+                ),
             ),
             Exchange(
                 send=lambda server, i, rng: mean(server.said, shares(server.mix.c[i, server.ids])),

@@ -25,6 +25,9 @@ def lgfedavg(model: Model, train: Train, head: Count = 1) -> Method:
             "give another --model, or use fedavg or local"
         )
     if head > there:
-        raise BadInput(f"lgfedavg.head = {head}, but {model.name} has {there} layers with parameters: give 1 to {there}")
+        raise BadInput(
+            f"lgfedavg.head = {head}, but {model.name} has {there} layers with parameters: give 1 "
+            f"to {there}"
+        )
     shared = model.head(head)
     return keep_home(model, train, lambda name: not shared(name))

@@ -51,7 +51,9 @@ def oracle(model: Model, train: Train) -> Method:
 
     def receive(server: Server, replies, rng):
         cluster = server.cluster[replies.ids]
-        return server._replace(models=per_cluster(server.models, replies.upload, cluster, train.weights(replies)))
+        return server._replace(
+            models=per_cluster(server.models, replies.upload, cluster, train.weights(replies))
+        )
 
     base = fedavg(model, train)
     trip = base.round[0]._replace(

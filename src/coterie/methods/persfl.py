@@ -58,7 +58,10 @@ def persfl(
     can find its teacher (7.1).
     """
     if model.task != "classes":
-        raise BadInput(f"persfl distils over classes, but the task of {model.name} is '{model.task}': use local or ditto")
+        raise BadInput(
+            f"persfl distils over classes, but the task of {model.name} is '{model.task}': use "
+            "local or ditto"
+        )
     for word, values in (("lambdas", lambdas), ("temperatures", temperatures)):
         if not values:
             raise BadInput(f"persfl.{word} is empty: give at least one number, such as 0.5")
@@ -67,7 +70,9 @@ def persfl(
     def loss(target: Tensor, logits: Tensor, lam: Tensor, T: Tensor, batch: Batch) -> Tensor:
         rows = SOFT[soft](F.log_softmax(target / T, -1), F.log_softmax(logits / T, -1))
         share = 1 / logits.shape[-1] if reduction == "elementwise" else 1.0
-        return (1 - lam) * model.data_loss(logits, batch) + lam * T**2 * share * average(rows, batch)
+        return (1 - lam) * model.data_loss(logits, batch) + lam * T**2 * share * average(
+            rows, batch
+        )
 
     last = teacher == "last"
     first = find_teacher(model, train, last, keep_models)

@@ -71,7 +71,9 @@ def generate(phi: Leaves, v: Tensor, shapes: dict[str, tuple[int, ...]]) -> Leav
     }
 
 
-def pull_back(phi: Point, v: Tensor, delta: Leaves, weights: Tensor, shapes: dict[str, tuple[int, ...]]) -> tuple[Vector, Tensor]:
+def pull_back(
+    phi: Point, v: Tensor, delta: Leaves, weights: Tensor, shapes: dict[str, tuple[int, ...]]
+) -> tuple[Vector, Tensor]:
     """sum_i weights_i (d theta_i / d phi)^T Delta_i, and (d theta_i / d v_i)^T Delta_i [m, e]."""
     back = vjp(lambda p, e: generate(p, e, shapes), phi.params, v)[1]
     d_phi, d_v = back(tree(lambda a: a * weights.reshape(-1, *(1,) * (a.dim() - 1)), delta))
@@ -105,7 +107,9 @@ def pfedhn(
         return Server(phi, v, zeros(phi), torch.zeros_like(v), model.init(rng).buffers)
 
     def send(server: Server, i: int, rng) -> Point:
-        return Point(pick(generate(server.phi.params, server.v[i : i + 1], shapes), 0), server.buffers)
+        return Point(
+            pick(generate(server.phi.params, server.v[i : i + 1], shapes), 0), server.buffers
+        )
 
     def receive(server: Server, replies, rng) -> Server:
         ids, weights = replies.ids, train.weights(replies)
@@ -113,7 +117,9 @@ def pfedhn(
         d_phi, d_v = pull_back(server.phi, v, replies.upload.delta.params, weights, shapes)
         length = (d_phi.squared() + d_v.square().sum()).sqrt()
         scale = (clip / length.clamp(min=clip)).to(v.dtype)
-        phi_speed = server_momentum * server.phi_speed + (scale * d_phi + server_decay * server.phi.as_vector())
+        phi_speed = server_momentum * server.phi_speed + (
+            scale * d_phi + server_decay * server.phi.as_vector()
+        )
         v_speed = server_momentum * server.v_speed[ids] + (scale * d_v + server_decay * v)
         return Server(
             phi=server.phi - server_rate * phi_speed,
@@ -125,7 +131,9 @@ def pfedhn(
 
     def admit(server: Server) -> Server:
         middle = server.v.mean(0, keepdim=True)  # a newcomer starts amid the others
-        return server._replace(v=torch.cat([server.v, middle]), v_speed=torch.cat([server.v_speed, 0 * middle]))
+        return server._replace(
+            v=torch.cat([server.v, middle]), v_speed=torch.cat([server.v_speed, 0 * middle])
+        )
 
     return Method(
         init=init,

@@ -61,7 +61,8 @@ def pfml(
     inner_rate = inner_rate or train.rate
     if auxiliary and aux_init != "persist":
         raise BadInput(
-            f"pfml.aux_init = '{aux_init}', but '{auxiliary}' cannot start at the shared model: use aux_init = persist"
+            f"pfml.aux_init = '{aux_init}', but '{auxiliary}' cannot start at the shared model: "
+            "use aux_init = persist"
         )
     _contracts(lam, inner, inner_rate, train.rate)
     own = companion(model, auxiliary)

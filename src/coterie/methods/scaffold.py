@@ -86,7 +86,9 @@ def scaffold(model: Model, train: Train, beta: Positive = 1.0) -> Method:
     def admit(server: Server) -> Server:
         """A newcomer of middle size, whose c_i is 0."""
         old = len(server.share) / (len(server.share) + 1)
-        return server._replace(c=old * server.c, share=torch.cat([old * server.share, torch.tensor([1 - old])]))
+        return server._replace(
+            c=old * server.c, share=torch.cat([old * server.share, torch.tensor([1 - old])])
+        )
 
     base = fedavg(model, train)
     trip = base.round[0]._replace(

@@ -153,7 +153,8 @@ def selffl(
     known_variance: NonNegative = 0.0,
     known_spread: float = -1.0,
 ) -> Method | tuple[Stage, ...]:
-    """Start value, local steps and aggregation weights from the uncertainty within and between clients.
+    """Start value, local steps and aggregation weights from the uncertainty within and between
+    clients.
 
     l_max, l_base: most steps per round; steps without history (0: the epochs or steps of [train]).
     units: the c of (8): "per_sample" 1/N_m, "per_batch" B/N_m, "plain" 1.

@@ -22,7 +22,9 @@ from coterie.core.notes import Kind, Note
 from coterie.core.point import Point
 
 TAUGHT = "Between a client's predictions on public data and what it is taught."
-BEFORE_DISTILLATION = {"before_distillation": Note("after private training, before it learns from others", Kind.VIEW)}
+BEFORE_DISTILLATION = {
+    "before_distillation": Note("after private training, before it learns from others", Kind.VIEW)
+}
 
 
 class Client(NamedTuple):

@@ -157,7 +157,10 @@ def graduate(c: School, grid: Grid) -> Personal:
 
 def grid_notes(state: Personal, grid: Grid) -> dict[str, Tensor]:
     """What a client writes down: its teacher, its choice, and how every student did."""
-    accuracies = {f"grid_accuracy[lambda={lam:g},T={T:g}]": state.accuracy[k] for k, (lam, T) in enumerate(grid.points)}
+    accuracies = {
+        f"grid_accuracy[lambda={lam:g},T={T:g}]": state.accuracy[k]
+        for k, (lam, T) in enumerate(grid.points)
+    }
     chosen = {"lambda": state.lam, "T": state.temperature}
     return {"teacher_round": state.teacher.round, **chosen, **accuracies}
 

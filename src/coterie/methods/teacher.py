@@ -21,10 +21,16 @@ NOTES = {
     "teacher_round": Note(
         "round of the teacher",
         Kind.FINAL,
-        meaning="The round whose global model did best on a client's validation rows and became its teacher.",
+        meaning="The round whose global model did best on a client's validation rows.",
     ),
-    "lambda": Note("chosen lambda", Kind.FINAL, meaning="The weight of the teacher, chosen on validation rows."),
-    "T": Note("chosen temperature T", Kind.FINAL, meaning="The temperature of the teacher, chosen on validation rows."),
+    "lambda": Note(
+        "chosen lambda", Kind.FINAL, meaning="The weight of the teacher, chosen on validation rows."
+    ),
+    "T": Note(
+        "chosen temperature T",
+        Kind.FINAL,
+        meaning="The temperature of the teacher, chosen on validation rows.",
+    ),
     "grid_accuracy": Note(
         "validation accuracy of the students",
         Kind.GRID,
@@ -124,12 +130,16 @@ def find_teacher(model: Model, train: Train, last: bool, keep_models: bool) -> M
         join=lambda models, rng: Teacher(models.last, torch.tensor(math.inf), torch.tensor(0)),
         round=(
             Exchange(
-                send=lambda server, i, rng: Models(pick(server.stack, slice(-1, None)), server.round),
+                send=lambda server, i, rng: Models(
+                    pick(server.stack, slice(-1, None)), server.round
+                ),
                 start=lambda state, models: Search(begin(models.last), models, empty(1)),
                 passes=(
                     Pass(lambda c, batch: c._replace(descent=step(c.descent, batch)), train.plan()),
                     Pass(
-                        lambda c, batch: c._replace(trial=count(model, c.models.stack, c.trial, batch)),
+                        lambda c, batch: c._replace(
+                            trial=count(model, c.models.stack, c.trial, batch)
+                        ),
                         VALIDATION,
                     ),
                 ),

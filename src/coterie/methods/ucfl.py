@@ -32,7 +32,9 @@ from coterie.methods.fedavg import fedavg
 
 NOTES = {
     "W": Note("similarity weights W", Kind.MATRIX),
-    "sigma": Note("gradient spread sigma", Kind.FINAL, "", "Of a client's batches around its mean gradient."),
+    "sigma": Note(
+        "gradient spread sigma", Kind.FINAL, "", "Of a client's batches around its mean gradient."
+    ),
 }
 STREAMS = {"streams": Note("streams", Kind.GROUPS)}
 
@@ -71,7 +73,9 @@ def collaboration(g: Tensor, variance: Tensor, n: Tensor) -> Tensor:
     smallest other one."""
     g, sigma = g.double(), variance.double().sqrt()
     known = sigma[sigma > 0]
-    sigma = torch.where(sigma > 0, sigma, known.min() if len(known) else torch.finfo(sigma.dtype).eps)
+    sigma = torch.where(
+        sigma > 0, sigma, known.min() if len(known) else torch.finfo(sigma.dtype).eps
+    )
     delta = torch.cdist(g, g, compute_mode="donot_use_mm_for_euclid_dist").square()
     return torch.softmax(n.double().log() - delta / (2 * torch.outer(sigma, sigma)), dim=1)
 
@@ -115,7 +119,8 @@ def ucfl(
     def init(rng: np.random.Generator, facts: Facts) -> Server:
         if streams > facts.clients:
             raise BadInput(
-                f"ucfl.streams = {streams}, but there are {facts.clients} clients: lower it, or give 0 for one per client"
+                f"ucfl.streams = {streams}, but there are {facts.clients} clients: lower it, or "
+                "give 0 for one per client"
             )
         n = facts.sizes if train.weighting == "size" else torch.ones_like(facts.sizes)
         row = n / n.sum()
@@ -140,7 +145,9 @@ def ucfl(
         return Carry(theta, zeros(theta), zeros(theta), none, none)
 
     def add(c: Carry, batch):
-        return c._replace(total=c.total + model.slope(c.theta, batch), rows=c.rows + batch.mask.sum())
+        return c._replace(
+            total=c.total + model.slope(c.theta, batch), rows=c.rows + batch.mask.sum()
+        )
 
     def average(c: Carry) -> Vector:
         return (1 / c.rows.clamp(min=1)) * c.total
@@ -160,7 +167,9 @@ def ucfl(
         # who did not answer keeps FedAvg's row, and is in nobody else's
         weights = server.weights.clone()
         weights[ids] = 0
-        weights[ids[:, None], ids] = collaboration(flat(replies.upload.g), replies.upload.variance, n[ids]).to(n.dtype)
+        weights[ids[:, None], ids] = collaboration(
+            flat(replies.upload.g), replies.upload.variance, n[ids]
+        ).to(n.dtype)
         stream, mix = group_rows(weights, streams, rng)
         models = pick(server.models, torch.zeros(len(mix), dtype=torch.int64))
         sigma = server.sigma.index_copy(0, ids, replies.upload.variance.sqrt())
@@ -171,7 +180,9 @@ def ucfl(
         heard = server.stream[replies.ids].unique()
         rows = server.mix[heard][:, replies.ids]
         fresh = mean(replies.upload, rows / rows.sum(1, keepdim=True))
-        return server._replace(models=tree(lambda old, new: old.index_copy(0, heard, new), server.models, fresh))
+        return server._replace(
+            models=tree(lambda old, new: old.index_copy(0, heard, new), server.models, fresh)
+        )
 
     def admit(server: Server) -> Server:
         """A newcomer's likeness is not known: a stream of its own that is mixed as FedAvg does,

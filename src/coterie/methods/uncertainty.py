@@ -1,11 +1,13 @@
 """Uncertainty in the two-level Gaussian model, in closed form: what Self-FL is built on.
 
-Chen, Ding, Tramel, Wu, Sahu, Avestimehr, Zhang: Self-Aware Personalized Federated Learning. NeurIPS 2022, Sections 2 and 3.
+Chen, Ding, Tramel, Wu, Sahu, Avestimehr, Zhang: Self-Aware Personalized Federated Learning. NeurIPS
+    2022, Sections 2 and 3.
 
     theta_0 flat,  theta_m | theta_0 ~ N(theta_0, s0^2),  z_m | theta_m ~ N(theta_m, s_m^2)      (1)
     w_m = 1 / (s0^2 + s_m^2),  S_-m = sum_{k != m} w_k
 
-Arrays hold one client an entry of the last axis; leading axes (repeats) are free. Numbers in brackets are the paper's equations.
+Arrays hold one client an entry of the last axis; leading axes (repeats) are free. Numbers in
+brackets are the paper's equations.
 """
 
 from __future__ import annotations
@@ -25,12 +27,16 @@ FL_WEIGHTS: tuple[FlWeight, ...] = ("paper", "exact")
 
 
 def weights(s0sq: Array, s2: Array) -> Array:
-    """w_m, the precision with which z_m speaks of theta_0 (2); s0 = 0 weighs by precision, s0 -> inf all alike."""
+    """w_m, the precision with which z_m speaks of theta_0 (2); s0 = 0 weighs by precision, s0 ->
+    inf all alike.
+    """
     return 1 / (s0sq + s2)
 
 
 def without(values: np.ndarray) -> np.ndarray:
-    """For each client the sum over all others; by sums from both ends, as total minus own would cancel."""
+    """For each client the sum over all others; by sums from both ends, as total minus own would
+    cancel.
+    """
     zero = np.zeros_like(values[..., :1])
     before = np.concatenate([zero, np.cumsum(values, -1)[..., :-1]], -1)
     after = np.concatenate([zero, np.cumsum(values[..., ::-1], -1)[..., :-1]], -1)[..., ::-1]
@@ -52,14 +58,16 @@ def start(z: np.ndarray, s0sq: Array, s2: np.ndarray) -> np.ndarray:
 def trust(s0sq: Array, rest: Array, fl_weight: FlWeight = "paper") -> Array:
     """The precision with which the others' mean, of weight S_-m, speaks of theta_m.
 
-    "paper": S_-m, as if theta_m were theta_0 (3). "exact": 1 / (s0^2 + 1 / S_-m), the Bayes estimate under (1), for theta_m
-    scatters around theta_0 too.
+    "paper": S_-m, as if theta_m were theta_0 (3). "exact": 1 / (s0^2 + 1 / S_-m), the Bayes
+    estimate under (1), for theta_m scatters around theta_0 too.
     """
     return rest if fl_weight == "paper" else rest / (1 + s0sq * rest)
 
 
 def share(s2: Array, trusted: Array) -> Array:
-    """r_m (8): the share of the way from z_m to the others' mean that is left after l_m steps, 1 - 1 / GAIN_m."""
+    """r_m (8): the share of the way from z_m to the others' mean that is left after l_m steps, 1 -
+    1 / GAIN_m.
+    """
     return trusted / (1 / s2 + trusted)
 
 
@@ -69,7 +77,9 @@ def gain(s2: Array, trusted: Array) -> Array:
 
 
 def steps(r: Array, h: Array) -> Array:
-    """l_m with (1 - h)^l = r (8), not rounded; h is the step size times the curvature, eta / s_m^2."""
+    """l_m with (1 - h)^l = r (8), not rounded; h is the step size times the curvature, eta /
+    s_m^2.
+    """
     return np.log(r) / np.log1p(-h)
 
 
@@ -98,7 +108,9 @@ def spread(rows: Array, kind: Spread = "mean") -> Array:
 
 
 def online(t: Tensor, mean: Vector, var: Tensor, x: Vector) -> tuple[Vector, Tensor]:
-    """Mean and variance of t vectors from those of the first t - 1 and the t-th (19); the variance is summed over coordinates."""
+    """Mean and variance of t vectors from those of the first t - 1 and the t-th (19); the variance
+    is summed over coordinates.
+    """
     new = mean + (x - mean) * (1 / t)
     kept = (t - 1) / t
     return new, kept * var + kept * (new - mean).squared() + (x - new).squared() / t

@@ -17,6 +17,7 @@ from coterie.reports.evidence import Evidence, Record, columns
 from coterie.results.folder import ABOUT, CONFIG
 from coterie.results.run import load
 
+# of run.json
 NEEDED = (
     "status",
     "data",
@@ -26,7 +27,7 @@ NEEDED = (
     "classes",
     "models",
     "coterie",
-)  # of run.json
+)
 LISTED = 3  # names spelled out in a warning
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from coterie.core.errors import BadInput
 
+# one script, in this order
 SCRIPTS = (
     "helpers.js",
     "methods.js",
@@ -25,7 +26,7 @@ SCRIPTS = (
     "plots.js",
     "clients.js",
     "report.js",
-)  # one script, in this order
+)
 MARK = re.compile(r"\{\{(\w+)\}\}")
 
 

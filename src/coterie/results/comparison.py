@@ -23,7 +23,9 @@ from coterie.results.table import best_round, curve, total, values
 
 
 class Row(NamedTuple):
-    """One method over all seeds: the mean over seeds of each seed's figure; accuracies are losses where there are no classes."""
+    """One method over all seeds: the mean over seeds of each seed's figure; accuracies are losses
+    where there are no classes.
+    """
 
     method: str
     mean: float  # over clients
@@ -60,21 +62,33 @@ class Comparison:
         return [_row(name, runs) for name, runs in self.runs.items()]
 
     def accuracy(self, method: str, part: str = "test", view: str = "personal") -> np.ndarray:
-        """[seeds, clients] accuracy of every client's own model, or of another view such as "global" (see `views`)."""
+        """[seeds, clients] accuracy of every client's own model, or of another view such as
+        "global" (see `views`).
+        """
         self._check(method, view)
         return np.stack([run.accuracy(part, view) for run in self.runs[method]])
 
     def measured(self, method: str, view: str = "personal", best: bool = False) -> np.ndarray:
-        """[seeds, clients] of what the comparison is judged by, at the last round or at each seed's best on validation data."""
+        """[seeds, clients] of what the comparison is judged by, at the last round or at each seed's
+        best on validation data.
+        """
         self._check(method, view)
         runs = self.runs[method]
-        rounds = [best_round(run.table, run.measure) for run in runs] if best else [None] * len(runs)
+        rounds = (
+            [best_round(run.table, run.measure) for run in runs] if best else [None] * len(runs)
+        )
         if best and None in rounds:
-            raise BadInput(f"{method} has no best round, as there are no validation data: raise --validation")
-        return np.stack([_measured(run, round, view) for run, round in zip(runs, rounds, strict=True)])
+            raise BadInput(
+                f"{method} has no best round, as there are no validation data: raise --validation"
+            )
+        return np.stack(
+            [_measured(run, round, view) for run, round in zip(runs, rounds, strict=True)]
+        )
 
     def views(self, method: str) -> list[str]:
-        """The models of a method that were measured: "personal", and "global" and others where it has them."""
+        """The models of a method that were measured: "personal", and "global" and others where it
+        has them.
+        """
         self._check(method, "personal")
         return self.runs[method][0].views
 
@@ -91,11 +105,20 @@ class Comparison:
         return len({read_about(run.folder)["data"] for run in next(iter(self.runs.values()))}) == 1
 
     def answer(self) -> Answer | None:
-        """Best, fairest, cheapest and recommended; None without FedAvg, Local, accuracies or validation data to choose on."""
-        if not {"fedavg", "local"} <= set(self.runs) or self.first.measure != "accuracy" or self.first.part != "test":
+        """Best, fairest, cheapest and recommended; None without FedAvg, Local, accuracies or
+        validation data to choose on.
+        """
+        if (
+            not {"fedavg", "local"} <= set(self.runs)
+            or self.first.measure != "accuracy"
+            or self.first.part != "test"
+        ):
             return None
         test, validation = (
-            {name: np.stack([run.accuracy(part) for run in runs]) for name, runs in self.runs.items()}
+            {
+                name: np.stack([run.accuracy(part) for run in runs])
+                for name, runs in self.runs.items()
+            }
             for part in ("test", "validation")
         )
         if any(not a.size or np.isnan(a).all() for a in validation.values()):
@@ -104,32 +127,50 @@ class Comparison:
         return answer(test, validation, traffic, self.fixed_split)
 
     def ranks(self) -> RankTable:
-        """Methods by mean rank, and which are significantly better than which; where there are no classes, of minus the loss."""
-        return rank_table({name: self._sign * self.measured(name) for name in self.runs}, self.fixed_split)
+        """Methods by mean rank, and which are significantly better than which; where there are no
+        classes, of minus the loss.
+        """
+        return rank_table(
+            {name: self._sign * self.measured(name) for name in self.runs}, self.fixed_split
+        )
 
     def scores(self) -> dict[str, dict[str, float]]:
-        """{method: {score: mean over seeds of the mean over clients}}, of the scores that any run measured."""
+        """{method: {score: mean over seeds of the mean over clients}}, of the scores that any run
+        measured.
+        """
         found = {name: [run.scores() for run in runs] for name, runs in self.runs.items()}
-        known = [s.name for s in MORE if any(s.name in each for runs in found.values() for each in runs)]
-        return {name: {s: mean_of([each.get(s, nan) for each in runs]) for s in known} for name, runs in found.items()}
+        known = [
+            s.name for s in MORE if any(s.name in each for runs in found.values() for each in runs)
+        ]
+        return {
+            name: {s: mean_of([each.get(s, nan) for each in runs]) for s in known}
+            for name, runs in found.items()
+        }
 
     def rounds_to(self, target: float) -> dict[str, int | None]:
-        """The first measured round whose mean over clients and seeds reaches the target; None where none does.
+        """The first measured round whose mean over clients and seeds reaches the target; None where
+        none does.
 
-        The target is a share of the shown part (test), a loss to come down to where there are no classes. It is a measure of
-        speed, and chooses nothing.
+        The target is a share of the shown part (test), a loss to come down to where there are no
+        classes. It is a measure of speed, and chooses nothing.
         """
         if self.first.measure == "accuracy" and not 0 <= target <= 1:
             raise BadInput(f"target = {target:g}: give an accuracy from 0 to 1")
         sign, found = self._sign, {}
         for name, runs in self.runs.items():
             curves = [curve(run.table, run.measure, run.part) for run in runs]
-            found[name] = rounds_to_reach(curves[0][0], sign * np.mean([means for _, means in curves], axis=0), sign * target)
+            found[name] = rounds_to_reach(
+                curves[0][0], sign * np.mean([means for _, means in curves], axis=0), sign * target
+            )
         return found
 
     def difference(self, method: str, other: str) -> Difference:
-        """How much better `method` serves a client than `other`, on the measured part, with its interval; above 0 is better."""
-        return paired(self._sign * self.measured(method), self._sign * self.measured(other), self.fixed_split)
+        """How much better `method` serves a client than `other`, on the measured part, with its
+        interval; above 0 is better.
+        """
+        return paired(
+            self._sign * self.measured(method), self._sign * self.measured(other), self.fixed_split
+        )
 
     @property
     def _sign(self) -> int:

@@ -1,7 +1,9 @@
-"""What a run costs: bytes, client-steps and simulated time a round, and accuracy against each of them.
+"""What a run costs: bytes, client-steps and simulated time a round, and accuracy against each of
+them.
 
-The time of a round is that of User-Centric FL, with bytes in place of its streams, so that it holds for every method: a payload
-of half a model takes half a downlink. Its unit is the time of one model's downlink.
+The time of a round is that of User-Centric FL, with bytes in place of its streams, so that it holds
+for every method: a payload of half a model takes half a downlink. Its unit is the time of one
+model's downlink.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ FLOAT = 4  # bytes
 
 
 class System(NamedTuple):
-    """Links and clients in downlinks of one model: a client computes for T_min + Exp(mu), the slowest decides."""
+    """Links and clients in downlinks of one model: a client computes for T_min + Exp(mu), the
+    slowest decides.
+    """
 
     rho: float  # an uplink of one model
     t_min: float
@@ -55,10 +59,13 @@ def _time(down: float, clients: int, up: float, system: System, uplink: Uplink) 
     return down + system.t_min + harmonic(clients) / system.mu + system.rho * sent
 
 
-def round_time(streams: int, clients: int, rho: float, t_min: float, mu: float, uplink: Uplink = "serial") -> float:
+def round_time(
+    streams: int, clients: int, rho: float, t_min: float, mu: float, uplink: Uplink = "serial"
+) -> float:
     """Expected time of a round in downlinks of one model: k + T_min + H_m / mu + m rho.
 
-    The paper prints no sum: uplinks one after another fit its claim that extra streams cost little at rho = 4.
+    The paper prints no sum: uplinks one after another fit its claim that extra streams cost little
+    at rho = 4.
     """
     if clients < 1:
         raise BadInput(f"a round of {clients} clients: give at least 1 client")
@@ -66,10 +73,19 @@ def round_time(streams: int, clients: int, rho: float, t_min: float, mu: float, 
 
 
 def elapsed(
-    streams: Sequence[int], clients: Sequence[int], rho: float, t_min: float, mu: float, uplink: Uplink = "serial"
+    streams: Sequence[int],
+    clients: Sequence[int],
+    rho: float,
+    t_min: float,
+    mu: float,
+    uplink: Uplink = "serial",
 ) -> np.ndarray:
-    """[rounds] simulated time at the end of every round, from the distinct models sent and the clients asked in each."""
-    return np.cumsum([round_time(k, m, rho, t_min, mu, uplink) for k, m in zip(streams, clients, strict=True)])
+    """[rounds] simulated time at the end of every round, from the distinct models sent and the
+    clients asked in each.
+    """
+    return np.cumsum(
+        [round_time(k, m, rho, t_min, mu, uplink) for k, m in zip(streams, clients, strict=True)]
+    )
 
 
 def rounds_to_reach(rounds: ArrayLike, values: ArrayLike, target: float) -> int | None:
@@ -101,15 +117,22 @@ class Costs(NamedTuple):
 def costs(run: Run) -> Costs:
     """Every round's costs from a run's table.
 
-    A client-step is one step of one client on its mini-batch, in all passes of a round, those that only score included; padding
-    is not counted. A gradient is one evaluation of a network's gradient on a mini-batch: pFedMe takes K a step, Ditto two, PersFL
-    one for each student of its grid, a step that only scores none.
+    A client-step is one step of one client on its mini-batch, in all passes of a round, those that
+    only score included; padding is not counted. A gradient is one evaluation of a network's
+    gradient on a mini-batch: pFedMe takes K a step, Ditto two, PersFL one for each student of its
+    grid, a step that only scores none.
     """
     rows = run.table.filter((pc.field("client") == EVERYONE) & (pc.field("view") == ""))
     rounds = np.unique(rows["round"].to_numpy())
-    usual = run.experiment.schedule.asked(len(run.about["clients"]))  # a table of an older run does not say who answered
+    usual = run.experiment.schedule.asked(
+        len(run.about["clients"])
+    )  # a table of an older run does not say who answered
     names = ("bytes_down", "bytes_broadcast", "bytes_up", "steps", "gradients", "seconds")
-    return Costs(rounds, _column(rows, "clients", rounds, usual).astype(int), *(_column(rows, name, rounds) for name in names))
+    return Costs(
+        rounds,
+        _column(rows, "clients", rounds, usual).astype(int),
+        *(_column(rows, name, rounds) for name in names),
+    )
 
 
 def _column(rows: pa.Table, metric: str, rounds: np.ndarray, missing: float = 0.0) -> np.ndarray:
@@ -132,22 +155,27 @@ def system_of(system: str | System) -> System:
     return SYSTEMS[system] if isinstance(system, str) else system
 
 
-def simulated_time(run: Run, system: str | System = "slow uplink", uplink: Uplink = "serial") -> np.ndarray:
+def simulated_time(
+    run: Run, system: str | System = "slow uplink", uplink: Uplink = "serial"
+) -> np.ndarray:
     """[rounds] time at the end of every round in downlinks of one model.
 
-    A round takes broadcast / S + T_min + H_m / mu + rho up / S for models of S bytes and m clients that answer (uplinks at once:
-    rho up / (S m)); a round of several exchanges computes once. FedAvg and UCFL have `round_time`.
+    A round takes broadcast / S + T_min + H_m / mu + rho up / S for models of S bytes and m clients
+    that answer (uplinks at once: rho up / (S m)); a round of several exchanges computes once.
+    FedAvg and UCFL have `round_time`.
     """
     found, s, chosen = costs(run), model_bytes(run), system_of(system)
     each = zip(found.broadcast / s, found.clients, found.up / s, strict=True)
     return np.cumsum([_time(down, int(m), up, chosen, uplink) for down, m, up in each])
 
 
-def spent(run: Run, axis: Axis, system: str | System = "slow uplink", uplink: Uplink = "serial") -> tuple[np.ndarray, np.ndarray]:
+def spent(
+    run: Run, axis: Axis, system: str | System = "slow uplink", uplink: Uplink = "serial"
+) -> tuple[np.ndarray, np.ndarray]:
     """(rounds, what was spent up to and with each).
 
-    axis: "round", "bytes" (down to every client by itself, and up), "broadcast" (the same with shared payloads sent once),
-    "steps" or "gradients" of all clients, or simulated "time".
+    axis: "round", "bytes" (down to every client by itself, and up), "broadcast" (the same with
+        shared payloads sent once), "steps" or "gradients" of all clients, or simulated "time".
     """
     if axis not in AXES:
         raise BadInput(f"accuracy against '{axis}'{nearest(axis, AXES)}")
@@ -164,7 +192,13 @@ def spent(run: Run, axis: Axis, system: str | System = "slow uplink", uplink: Up
     return found.round, columns[axis]
 
 
-def spent_until(run: Run, round: int, axis: Axis, system: str | System = "slow uplink", uplink: Uplink = "serial") -> float:
+def spent_until(
+    run: Run,
+    round: int,
+    axis: Axis,
+    system: str | System = "slow uplink",
+    uplink: Uplink = "serial",
+) -> float:
     """What was spent up to and with a round."""
     rounds, x = spent(run, axis, system, uplink)
     return float(x[np.searchsorted(rounds, round)])
@@ -178,7 +212,9 @@ def accuracy_against(
     system: str | System = "slow uplink",
     uplink: Uplink = "serial",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(x, mean accuracy over clients) at every round that was measured, x as in `spent`; losses where there are no classes."""
+    """(x, mean accuracy over clients) at every round that was measured, x as in `spent`; losses
+    where there are no classes.
+    """
     rounds, means = curve(run.table, run.measure, part, view)
     every, x = spent(run, axis, system, uplink)
     return x[np.searchsorted(every, rounds)], means

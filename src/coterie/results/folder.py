@@ -1,4 +1,6 @@
-"""The folder of a run: words (config.toml), what the run was (run.json), rows of each class (split.parquet)."""
+"""The folder of a run: words (config.toml), what the run was (run.json), rows of each class
+(split.parquet).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def read_about(folder: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         raise BadInput(f"{folder} is not the folder of a run: it has no {ABOUT}") from None
     except ValueError:
-        raise BadInput(f"{folder / ABOUT} is damaged: restore it from a copy, or run again") from None
+        raise BadInput(
+            f"{folder / ABOUT} is damaged: restore it from a copy, or run again"
+        ) from None
     return dict(known)
 
 
@@ -68,7 +72,9 @@ def write_about(
     describes: Mapping[str, Note],
     status: str,
 ) -> dict[str, Any]:
-    """What a run was, for whoever finds the folder: versions, machine, data, and whether it is finished."""
+    """What a run was, for whoever finds the folder: versions, machine, data, and whether it is
+    finished.
+    """
     known = {
         "status": status,
         "coterie": __version__,
@@ -78,7 +84,10 @@ def write_about(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "data": checksum(federation),
         "clients": federation.names,
-        "rows": {part: [len(rows) for rows in getattr(federation, part)] for part in ("train", "validation", "test")},
+        "rows": {
+            part: [len(rows) for rows in getattr(federation, part)]
+            for part in ("train", "validation", "test")
+        },
         "groups": np.asarray(federation.groups).tolist(),
         "classes": federation.classes,
         "models": networks(models),
@@ -92,7 +101,9 @@ def write_about(
 
 def write_split(folder: Path, federation: Federation) -> None:
     """How many rows of each class every client holds, where there are classes."""
-    if federation.classes and len(federation.y) and not (folder / SPLIT).exists():  # a server of real sites has no labels
+    if (
+        federation.classes and len(federation.y) and not (folder / SPLIT).exists()
+    ):  # a server of real sites has no labels
         write_table(label_counts(federation), folder / SPLIT)
 
 

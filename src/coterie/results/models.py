@@ -24,8 +24,17 @@ def plain_options(options: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in options.items() if isinstance(v, int | float | str | bool)}
 
 
-def save_models(engine: Engine, federation: Federation, clients: Sequence[int], send: Send, when: Moment, folder: Path) -> None:
-    """Every client's own model as a safetensors file of plain parameter names, with what it takes to build it again."""
+def save_models(
+    engine: Engine,
+    federation: Federation,
+    clients: Sequence[int],
+    send: Send,
+    when: Moment,
+    folder: Path,
+) -> None:
+    """Every client's own model as a safetensors file of plain parameter names, with what it takes
+    to build it again.
+    """
     target = folder / "models"
     for a, chunk, views in engine.points(clients, send, when):
         model: Model = engine.model_of(a, "personal")
@@ -39,33 +48,47 @@ def save_models(engine: Engine, federation: Federation, clients: Sequence[int], 
         point = views["personal"]
         target.mkdir(exist_ok=True)
         for k, i in enumerate(chunk):
-            tensors = {n: t[k].contiguous().clone() for n, t in (point.params | point.buffers).items()}
-            # one entry, because a file with several may have them in any order and be another at every run
+            tensors = {
+                n: t[k].contiguous().clone() for n, t in (point.params | point.buffers).items()
+            }
+            # one entry, because a file with several may have them in any order and be another at
+            # every run
             about["client"] = federation.names[i]
-            save_file(tensors, target / f"client-{i:05d}.safetensors", {"coterie": json.dumps(about)})
+            save_file(
+                tensors, target / f"client-{i:05d}.safetensors", {"coterie": json.dumps(about)}
+            )
 
 
-def load_model(folder: Path, client: int | str, build: Callable[[], nn.Module] | None = None) -> nn.Module:
-    """A client's own model as a plain `nn.Module`; `build` makes the module where it is not one of coterie's networks."""
+def load_model(
+    folder: Path, client: int | str, build: Callable[[], nn.Module] | None = None
+) -> nn.Module:
+    """A client's own model as a plain `nn.Module`; `build` makes the module where it is not one of
+    coterie's networks.
+    """
     names = read_about(folder)["clients"]
     if isinstance(client, str):
         if client not in names:
             raise BadInput(
-                f"{folder} has no client '{client}': its clients are {', '.join(names[:10])}{', ...' * (len(names) > 10)}"
+                f"{folder} has no client '{client}': its clients are "
+                f"{', '.join(names[:10])}{', ...' * (len(names) > 10)}"
             )
         client = int(names.index(client))
     if not 0 <= client < len(names):
         raise BadInput(f"{folder} has no client {client}: its clients are 0 to {len(names) - 1}")
     path = folder / "models" / f"client-{client:05d}.safetensors"
     if not path.exists():
-        raise BadInput(f"{path} does not exist: the run is not finished, or was told to keep no models")
+        raise BadInput(
+            f"{path} does not exist: the run is not finished, or was told to keep no models"
+        )
     try:
         with safe_open(path, "pt") as file:
             about = json.loads(file.metadata()["coterie"])
         module = (build or _builder(about))()
         module.load_state_dict(load_file(path))
     except SafetensorError as damage:
-        raise BadInput(f"{path} is damaged ({damage}): run again, or restore it from a copy") from None
+        raise BadInput(
+            f"{path} is damaged ({damage}): run again, or restore it from a copy"
+        ) from None
     except RuntimeError as mismatch:
         raise BadInput(f"{path} does not fit the network that `build` makes: {mismatch}") from None
     return module.eval()
@@ -75,5 +98,10 @@ def _builder(about: dict[str, Any]) -> Callable[[], nn.Module]:
     name, lacks = about["model"], ", ".join(about["lacks"])
     if name not in nets.NETS or lacks:
         why = f"its {lacks} is not in the file" if lacks else "it is a network of your own"
-        raise BadInput(f"'{name}' cannot be built from the file alone, because {why}: pass the function that makes it as build=")
-    return lambda: nets.build(name, tuple(about["shape"]), about["classes"] or 1, **about["options"])
+        raise BadInput(
+            f"'{name}' cannot be built from the file alone, because {why}: pass the function that "
+            "makes it as build="
+        )
+    return lambda: nets.build(
+        name, tuple(about["shape"]), about["classes"] or 1, **about["options"]
+    )

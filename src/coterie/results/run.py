@@ -70,11 +70,17 @@ class Run:
         """Mean, size-weighted mean, sample deviation and worst client."""
         rows = np.array(self.about["rows"][part])
         found = self.measured(part, view)
-        return summarize(found, rows if len(found) else found, least_is_worst=self.measure == "accuracy")
+        return summarize(
+            found, rows if len(found) else found, least_is_worst=self.measure == "accuracy"
+        )
 
     def scores(self) -> dict[str, float]:
-        """{score: mean over the clients' own models on the shown part}, of the scores that were measured at the end."""
-        found = {score.name: mean_of(values(self.table, score.name, self.part)[1]) for score in MORE}
+        """{score: mean over the clients' own models on the shown part}, of the scores that were
+        measured at the end.
+        """
+        found = {
+            score.name: mean_of(values(self.table, score.name, self.part)[1]) for score in MORE
+        }
         return {name: value for name, value in found.items() if value == value}
 
     def model(self, client: int | str, build: Callable[[], nn.Module] | None = None) -> nn.Module:
@@ -85,7 +91,11 @@ class Run:
 def load(folder: Path) -> Run:
     """A run from its folder; one that was stopped as it stood at its last checkpoint."""
     known = read_about(folder)
-    found = [p for p in (folder / METRICS, *(c / METRICS for c in reversed(checkpoints(folder)))) if p.exists()]
+    found = [
+        p
+        for p in (folder / METRICS, *(c / METRICS for c in reversed(checkpoints(folder))))
+        if p.exists()
+    ]
     if not found:
         raise BadInput(f"{folder} has no metrics yet: `coterie resume {folder}` goes on with it")
     return Run(folder, read_experiment(folder), Table.read(found[0]).whole(), known)

@@ -1,4 +1,6 @@
-"""One long table, a row per (round, client, view, part, metric); everything else is computed from it."""
+"""One long table, a row per (round, client, view, part, metric); everything else is computed from
+it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ COLUMNS = pa.schema(
         ("round", pa.int32()),
         ("client", pa.int32()),
         ("view", pa.dictionary(pa.int32(), pa.string())),  # "personal", "global", ...
-        ("part", pa.dictionary(pa.int32(), pa.string())),  # "train", "validation", "test", "" for notes and costs
+        (
+            "part",
+            pa.dictionary(pa.int32(), pa.string()),
+        ),  # "train", "validation", "test", "" for notes and costs
         ("metric", pa.dictionary(pa.int32(), pa.string())),
         ("value", pa.float64()),
     ]
@@ -34,12 +39,23 @@ class Table:
     def __init__(self, blocks: list[pa.Table] | None = None):
         self.blocks = blocks or []
 
-    def add(self, stage: str, round: int, clients: np.ndarray, view: str, part: str, metric: str, values: np.ndarray) -> None:
+    def add(
+        self,
+        stage: str,
+        round: int,
+        clients: np.ndarray,
+        view: str,
+        part: str,
+        metric: str,
+        values: np.ndarray,
+    ) -> None:
         """One metric of several clients."""
         n = len(clients)
 
         def word(text: str) -> pa.Array:
-            return pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, dtype=np.int32)), pa.array([text]))
+            return pa.DictionaryArray.from_arrays(
+                pa.array(np.zeros(n, dtype=np.int32)), pa.array([text])
+            )
 
         columns = [
             word(stage),
@@ -56,7 +72,9 @@ class Table:
         """All rows."""
         if not self.blocks:
             return COLUMNS.empty_table()
-        return pa.concat_tables(self.blocks).unify_dictionaries().combine_chunks()  # a search through hundreds of blocks is slow
+        return (
+            pa.concat_tables(self.blocks).unify_dictionaries().combine_chunks()
+        )  # a search through hundreds of blocks is slow
 
     def write(self, path: Path) -> None:
         """Parquet, whole or not at all."""
@@ -73,7 +91,11 @@ class Table:
 
 
 def values(
-    table: pa.Table, metric: str, part: str = "test", view: str = "personal", round: int | None = None
+    table: pa.Table,
+    metric: str,
+    part: str = "test",
+    view: str = "personal",
+    round: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(clients, values) of one metric at one round (the last one that has it)."""
     rounds, clients, numbers = _column(table, metric, part, view)
@@ -84,7 +106,9 @@ def values(
     return clients[at][order], numbers[at][order]
 
 
-def curve(table: pa.Table, metric: str, part: str = "test", view: str = "personal") -> tuple[np.ndarray, np.ndarray]:
+def curve(
+    table: pa.Table, metric: str, part: str = "test", view: str = "personal"
+) -> tuple[np.ndarray, np.ndarray]:
     """(rounds, mean over the clients that have the part; NaN where none has)."""
     rounds, _, numbers = _column(table, metric, part, view)
     steps = np.unique(rounds)
@@ -92,17 +116,22 @@ def curve(table: pa.Table, metric: str, part: str = "test", view: str = "persona
 
 
 def best_round(table: pa.Table, measure: str = "accuracy", view: str = "personal") -> int | None:
-    """The round of highest mean accuracy (or lowest mean loss) over clients on validation data, the earliest of equals.
+    """The round of highest mean accuracy (or lowest mean loss) over clients on validation data, the
+    earliest of equals.
 
     It never looks at test data; None where there are no validation data.
     """
     rounds, means = curve(table, measure, "validation", view)
-    worth = np.round(means if measure == "accuracy" else -means, 9)  # digits beyond are rounding of means
+    worth = np.round(
+        means if measure == "accuracy" else -means, 9
+    )  # digits beyond are rounding of means
     return None if np.isnan(worth).all() else int(rounds[np.nanargmax(worth)])
 
 
 def total(table: pa.Table, metric: str) -> float:
-    """Sum over all rounds of a cost: bytes_down, bytes_broadcast, bytes_up, steps or seconds; a row a round is in costs.py."""
+    """Sum over all rounds of a cost: bytes_down, bytes_broadcast, bytes_up, steps or seconds; a row
+    a round is in costs.py.
+    """
     _, _, numbers = _column(table, metric, "", "")
     return float(numbers.sum())
 
@@ -113,8 +142,12 @@ def share(table: pa.Table, note: str) -> float:
     return float(numbers.mean()) if len(numbers) else float("nan")
 
 
-def _column(table: pa.Table, metric: str, part: str, view: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rows = table.filter((pc.field("metric") == metric) & (pc.field("part") == part) & (pc.field("view") == view))
+def _column(
+    table: pa.Table, metric: str, part: str, view: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rows = table.filter(
+        (pc.field("metric") == metric) & (pc.field("part") == part) & (pc.field("view") == view)
+    )
     return tuple(rows[name].to_numpy() for name in ("round", "client", "value"))  # type: ignore[return-value]
 
 
@@ -128,7 +161,9 @@ class Summary(NamedTuple):
 
 
 def summarize(measure: np.ndarray, rows: np.ndarray, least_is_worst: bool = True) -> Summary:
-    """Mean, size-weighted mean, sample deviation and worst client; clients without the part do not count."""
+    """Mean, size-weighted mean, sample deviation and worst client; clients without the part do not
+    count.
+    """
     there = ~np.isnan(measure)
     a, n = measure[there], np.asarray(rows)[there]
     if not len(a):

@@ -72,7 +72,9 @@ def assemble(
     check_words(experiment)
     experiment, parts = anchored(experiment), experiment.schedule.parts
     if not any(len(rows) for part in parts for rows in getattr(federation, part)):
-        raise BadInput(f"parts = {','.join(parts)}, but no client has such rows: nothing could be measured")
+        raise BadInput(
+            f"parts = {','.join(parts)}, but no client has such rows: nothing could be measured"
+        )
     models = models_of(experiment, federation, networks)
     build, options = METHODS[experiment.method], experiment.options
     programs = [stages(build(model, experiment.train, **options)) for model in models]
@@ -80,7 +82,9 @@ def assemble(
     if architecture is not None:
         dealt = np.array(architecture, dtype=np.int64)
         if not len(dealt) or dealt.min() < 0 or dealt.max() >= len(models):
-            raise BadInput(f"the experiment deals networks that it does not name: it has {len(models)}")
+            raise BadInput(
+                f"the experiment deals networks that it does not name: it has {len(models)}"
+            )
     assembly = Assembly(
         experiment=resolved(experiment, federation, models),
         federation=federation,
@@ -92,7 +96,9 @@ def assemble(
     return assembly
 
 
-def with_data(assembly: Assembly, federation: Federation, clients: Sequence[int] | None = None) -> Assembly:
+def with_data(
+    assembly: Assembly, federation: Federation, clients: Sequence[int] | None = None
+) -> Assembly:
     """The same run with other rows of the same clients, or of the first of them."""
     dealt = assembly.architecture[: federation.clients]
     assembly = assembly._replace(federation=federation, architecture=dealt)
@@ -140,7 +146,10 @@ def check_method(assembly: Assembly, clients: Sequence[int] | None = None) -> No
     if schedule.rounds < 1:
         raise BadInput(f"rounds = {schedule.rounds}: a run has at least one round")
     if schedule.sample <= 0 or schedule.sample > federation.clients:
-        raise BadInput(f"sample = {schedule.sample:g}: give a share in (0, 1] or a count up to the {federation.clients} clients")
+        raise BadInput(
+            f"sample = {schedule.sample:g}: give a share in (0, 1] or a count up to the "
+            f"{federation.clients} clients"
+        )
     if not 0 <= schedule.drop < 1:
         raise BadInput(f"drop = {schedule.drop:g}: give a chance in [0, 1)")
     if schedule.trains not in ("sampled", "all"):
@@ -159,12 +168,17 @@ def _check_stage(stage: Stage, assembly: Assembly, clients: Sequence[int] | None
         raise BadInput(f"{name} chooses on validation data, and {why}")
     if "public" in needs and federation.public is None:
         raise BadInput(
-            f"{name} needs a public data set: give --public held-out --public-rows 300, or --public mnist, emnist or cifar100"
+            f"{name} needs a public data set: give --public held-out --public-rows 300, or "
+            "--public mnist, emnist or cifar100"
         )
     if "groups" in needs and len(set(np.asarray(federation.groups).tolist())) < 2:
-        raise BadInput(f"{name} needs true groups: give --rotate or --permute, or a split that has them")
+        raise BadInput(
+            f"{name} needs true groups: give --rotate or --permute, or a split that has them"
+        )
     if len(assembly.models) > 1 and not method.mixed:
-        raise BadInput(f"{name} needs one architecture for all clients, {len(assembly.models)} were given")
+        raise BadInput(
+            f"{name} needs one architecture for all clients, {len(assembly.models)} were given"
+        )
     exchanges = [*method.round, *([method.personalize] if method.personalize else [])]
     for plan in [p.plan for exchange in exchanges for p in exchange.passes if p.plan]:
         if plan.part not in ("train", "validation", "public"):

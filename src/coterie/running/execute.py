@@ -18,7 +18,16 @@ from coterie.engines.settings import Settings, text_of
 from coterie.experiment.build import Given, Networks
 from coterie.experiment.config import Experiment
 from coterie.results.false_accepts import save_scores
-from coterie.results.folder import METRICS, networks, read_about, read_experiment, status, write_about, write_config, write_split
+from coterie.results.folder import (
+    METRICS,
+    networks,
+    read_about,
+    read_experiment,
+    status,
+    write_about,
+    write_config,
+    write_split,
+)
 from coterie.results.models import save_models
 from coterie.results.run import Run, load
 from coterie.results.table import Table
@@ -42,7 +51,9 @@ def execute(
     """Run an experiment in a new folder; bad input is refused before the folder exists."""
     check_unused(folder)
     with threads_of(experiment):
-        return execute_assembly(assemble(experiment, gather(experiment, data), models), folder, watch)
+        return execute_assembly(
+            assemble(experiment, gather(experiment, data), models), folder, watch
+        )
 
 
 def execute_assembly(assembly: Assembly, folder: Path, watch: Watch = lambda report: None) -> Run:
@@ -61,12 +72,20 @@ def check_unused(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{folder} is a file: give another --out")
     if folder.exists() and any(folder.iterdir()):
-        way = f", or `coterie resume {folder}` to go on with what is there" if any(folder.glob("*.toml")) else ""
+        way = (
+            f", or `coterie resume {folder}` to go on with what is there"
+            if any(folder.glob("*.toml"))
+            else ""
+        )
         raise BadInput(f"{folder} exists and is not empty: give another --out{way}")
 
 
-def resume(folder: Path, watch: Watch = lambda report: None, data: Given = None, models: Networks = None) -> Run:
-    """Go on where the last checkpoint stands, in the very same way: path, width, compilation and threads as written down."""
+def resume(
+    folder: Path, watch: Watch = lambda report: None, data: Given = None, models: Networks = None
+) -> Run:
+    """Go on where the last checkpoint stands, in the very same way: path, width, compilation and
+    threads as written down.
+    """
     experiment = read_experiment(folder)
     if status(folder) == "finished":
         return load(folder)
@@ -85,7 +104,10 @@ def resume(folder: Path, watch: Watch = lambda report: None, data: Given = None,
 def check_same(loop: Loop, folder: Path) -> None:
     known = read_about(folder)
     if known["data"] != checksum(loop.federation):
-        raise BadInput(f"the data have changed since {folder} was started (another checksum): restore them, or start a new run")
+        raise BadInput(
+            f"the data have changed since {folder} was started (another checksum): restore them, "
+            "or start a new run"
+        )
     if known["models"] != networks(loop.engine.models):
         raise BadInput(
             f"{folder} was started with {known['models']}, not {networks(loop.engine.models)}: "
@@ -147,7 +169,9 @@ def _with_choice(experiment: Experiment, loop: Loop) -> Experiment:
 
 
 def _write_notes(folder: Path, loop: Loop, rounds: int) -> None:
-    """What the server notes down: every round where all notes fit in NOTES bytes, else as often as they do."""
+    """What the server notes down: every round where all notes fit in NOTES bytes, else as often as
+    they do.
+    """
     notes: dict[str, Any] = {k: v.contiguous().clone() for k, v in loop.server_notes().items()}
     size = sum(v.nbytes for v in notes.values())
     if notes and loop.done % max(1, -(-size * rounds // NOTES)) == 0:
@@ -175,6 +199,8 @@ def restore(loop: Loop, folder: Path) -> None:
     try:
         loop.engine.use([Settings.read(str(text)) for text in tree["settings"]])
     except ValueError:
-        raise BadInput(f"the checkpoint {folder} is of another version of coterie: delete it to begin anew") from None
+        raise BadInput(
+            f"the checkpoint {folder} is of another version of coterie: delete it to begin anew"
+        ) from None
     loop.engine.restore(tree["states"], tree["stage"])
     loop.table = Table.read(folder / METRICS)

@@ -1,4 +1,6 @@
-"""The run loop: stages, rounds, exchanges, evaluation. It knows the server; clients are the engine's."""
+"""The run loop: stages, rounds, exchanges, evaluation. It knows the server; clients are the
+engine's.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,15 @@ class RoundReport(NamedTuple):
     rounds: int
     clients: int  # that took part
     seconds: float  # of the round, without evaluation
-    accuracy: float | None  # mean over clients on validation where there is any, when it was measured
+    accuracy: (
+        float | None
+    )  # mean over clients on validation where there is any, when it was measured
     loss: float | None
 
 
-def facts(federation: Federation, models: Sequence[Any], architecture: np.ndarray, schedule: Schedule) -> Facts:
+def facts(
+    federation: Federation, models: Sequence[Any], architecture: np.ndarray, schedule: Schedule
+) -> Facts:
     """What a server may know."""
     return Facts(
         clients=federation.clients,
@@ -93,8 +99,14 @@ class Loop:
         """Rounds done in all stages."""
         return sum(self.lengths[: self.position.stage]) + self.position.round
 
-    def go(self, after: Callable[[Loop, RoundReport], None] = lambda loop, report: None, until: int | None = None) -> None:
-        """Play rounds to the end (or until so many are done); `after` sees the run between rounds."""
+    def go(
+        self,
+        after: Callable[[Loop, RoundReport], None] = lambda loop, report: None,
+        until: int | None = None,
+    ) -> None:
+        """Play rounds to the end (or until so many are done); `after` sees the run between
+        rounds.
+        """
         while self.position.stage < len(self.program) and (until is None or self.done < until):
             stage, number, server = self.position
             if number == self.lengths[stage]:
@@ -138,8 +150,12 @@ class Loop:
             if not len(replies.ids):
                 break  # nothing reached the server: it has nothing to base the next exchange on
             with torch.no_grad():
-                server = exchange.receive(server, replies, stream(self.seed, "receive", stage.name, number, k))
-            asked = [i for i in asked if i in took_part]  # who was lost in one exchange is not asked in the next
+                server = exchange.receive(
+                    server, replies, stream(self.seed, "receive", stage.name, number, k)
+                )
+            asked = [
+                i for i in asked if i in took_part
+            ]  # who was lost in one exchange is not asked in the next
         return server, sorted(took_part), traffic
 
     def _sender(self, send: Any, server: Any, *when: object) -> Callable[[int], Any]:
@@ -149,15 +165,25 @@ class Loop:
         """Who is asked to train, who is averaged, who answers."""
         n = self.federation.clients
         count = n if stage.everyone else self.schedule.asked(n)
-        picked = stream(self.seed, "sample", stage.name, number).choice(n, count, replace=False) if count < n else range(n)
+        picked = (
+            stream(self.seed, "sample", stage.name, number).choice(n, count, replace=False)
+            if count < n
+            else range(n)
+        )
         averaged = {int(i) for i in picked}
         asked = self.everyone if self.schedule.trains == "all" else sorted(averaged)
         answered = set(asked)
         if self.schedule.drop:
-            answered = {i for i in asked if stream(self.seed, "drop", stage.name, number, i).random() >= self.schedule.drop}
+            answered = {
+                i
+                for i in asked
+                if stream(self.seed, "drop", stage.name, number, i).random() >= self.schedule.drop
+            }
         return asked, averaged, answered
 
-    def _note(self, stage: Stage, clients: list[int], traffic: Traffic, seconds: float) -> RoundReport:
+    def _note(
+        self, stage: Stage, clients: list[int], traffic: Traffic, seconds: float
+    ) -> RoundReport:
         """Write the round into the table: costs, notes, and the evaluation when it is due."""
         done, total = self.done, sum(self.lengths)
         costs = {
@@ -170,12 +196,16 @@ class Loop:
             "seconds": seconds,
         }
         for metric, value in costs.items():
-            self.table.add(stage.name, done, np.array([EVERYONE]), "", "", metric, np.array([value]))
+            self.table.add(
+                stage.name, done, np.array([EVERYONE]), "", "", metric, np.array([value])
+            )
         written = self.engine.client_notes(clients)
         check_client_notes(written, self.describes)
         for metric, noted in written.items():
             ids = sorted(noted)
-            self.table.add(stage.name, done, np.array(ids), "", "", metric, np.array([noted[i] for i in ids]))
+            self.table.add(
+                stage.name, done, np.array(ids), "", "", metric, np.array([noted[i] for i in ids])
+            )
         accuracy = loss = None
         last_of_stage = self.position.round == self.lengths[self.position.stage]
         if done % self.schedule.every == 0 or done == total or last_of_stage:
@@ -185,14 +215,18 @@ class Loop:
             part = "validation" if "validation" in self.schedule.parts else self.schedule.parts[-1]
             if np.isnan(measured["personal", part, "accuracy"]).all():
                 part = self.schedule.parts[0]
-            accuracy, loss = mean_of(measured["personal", part, "accuracy"]), mean_of(measured["personal", part, "loss"])
+            accuracy, loss = (
+                mean_of(measured["personal", part, "accuracy"]),
+                mean_of(measured["personal", part, "loss"]),
+            )
         return RoundReport(stage.name, done, total, len(clients), seconds, accuracy, loss)
 
     def admit(self, federation: Federation) -> None:
         """Newcomers after training: `federation` is this one with more clients at its end.
 
-        The server makes room where it keeps something for each client; then every newcomer joins and does one round's local
-        work by itself. Nobody else's model changes, and nothing is averaged.
+        The server makes room where it keeps something for each client; then every newcomer joins
+        and does one round's local work by itself. Nobody else's model changes, and nothing is
+        averaged.
         """
         old, new = self.federation.clients, federation.clients
         method, server = self.program[self.position.stage].method, self.position.server
@@ -216,10 +250,14 @@ class Loop:
     def payload(self) -> Callable[[int], Any]:
         """What the server would send now, for evaluation; not counted as traffic."""
         stage = self.program[self.position.stage]
-        return self._sender(stage.method.round[0].send, self.position.server, stage.name, "evaluation")
+        return self._sender(
+            stage.method.round[0].send, self.position.server, stage.name, "evaluation"
+        )
 
     def ask(self) -> tuple[list[int], Callable[[int], Any], Moment]:
-        """Who there is, what each would be sent now, and when: the arguments of an engine's questions."""
+        """Who there is, what each would be sent now, and when: the arguments of an engine's
+        questions.
+        """
         return self.everyone, self.payload(), self.when()
 
     def when(self) -> Moment:
@@ -227,12 +265,18 @@ class Loop:
 
     def evaluate(self, final: bool = False) -> Measured:
         """All clients, active or not, on every part of their data."""
-        return self.engine.evaluate(self.everyone, self.payload(), self.when(), self.schedule.parts, final)
+        return self.engine.evaluate(
+            self.everyone, self.payload(), self.when(), self.schedule.parts, final
+        )
 
     def server_notes(self) -> dict[str, Any]:
         """Matrices and vectors the method writes down (mixing weights, streams, ...)."""
         method: Method = self.program[self.position.stage].method
-        notes = {k: torch.as_tensor(v) for k, v in method.notes(self.position.server).items()} if method.notes else {}
+        notes = (
+            {k: torch.as_tensor(v) for k, v in method.notes(self.position.server).items()}
+            if method.notes
+            else {}
+        )
         check_server_notes(notes, self.describes, self.federation.clients)
         return notes
 

@@ -1,4 +1,6 @@
-"""A run as it goes: a line a round that others may read, and a lock that keeps a second process out."""
+"""A run as it goes: a line a round that others may read, and a lock that keeps a second process
+out.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,17 @@ from coterie.core.errors import BadInput
 from coterie.running.loop import RoundReport
 
 FILE, LOCK = "progress.jsonl", ".lock"
-TRIES, GLANCE = 5, 0.05  # seconds: whoever looks whether a folder is in use holds its lock for an instant
+# seconds: whoever looks whether a folder is in use holds its lock for an instant
+TRIES, GLANCE = (
+    5,
+    0.05,
+)
 
 
 class Progress:
-    """`progress.jsonl`: what each round said, appended at once; on resume the rounds that are played again go."""
+    """`progress.jsonl`: what each round said, appended at once; on resume the rounds that are
+    played again go.
+    """
 
     def __init__(self, folder: Path, done: int):
         self.path = folder / FILE
@@ -46,11 +54,15 @@ def lines(folder: Path) -> list[dict]:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Nobody else works on the folder meanwhile; the lock goes with the process, however it ends."""
+    """Nobody else works on the folder meanwhile; the lock goes with the process, however it
+    ends.
+    """
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if not _taken(descriptor):
-            raise BadInput(f"{folder} is being worked on by another process: wait for it, or stop it first")
+            raise BadInput(
+                f"{folder} is being worked on by another process: wait for it, or stop it first"
+            )
         yield
     finally:
         os.close(descriptor)

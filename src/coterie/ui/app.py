@@ -1,4 +1,6 @@
-"""The pages and the data behind them; a request names runs by their ids in the list, never by a path."""
+"""The pages and the data behind them; a request names runs by their ids in the list, never by a
+path.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,20 @@ ASSETS = Path(__file__).parent / "assets"
 KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
 # a report is one file with everything inside, and speaks to nobody
-REPORT = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
+REPORT = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: "
+    "blob:; font-src data:"
+)
 KEPT = 8  # reports
 
 
-def build(root: Path, host: str = "127.0.0.1", token: str = "", cookie: str = "coterie") -> Starlette:
+def build(
+    root: Path, host: str = "127.0.0.1", token: str = "", cookie: str = "coterie"
+) -> Starlette:
     """The app over a folder of runs."""
     library, reports = Library(root), Reports()
-    routes = [  # all plain functions, which starlette calls in threads: a slow report holds up nobody
+    # all plain functions, which starlette calls in threads: a slow report holds up nobody
+    routes = [
         Route("/", page("runs.html")),
         Route("/run", page("run.html")),
         Route("/compare", page("compare.html")),
@@ -48,7 +56,11 @@ def build(root: Path, host: str = "127.0.0.1", token: str = "", cookie: str = "c
         Route("/api/run", lambda request: run(library, request)),
         Route("/api/measured", lambda request: table(library, request)),
         Route("/api/chosen", lambda request: chosen(library, request)),
-        *[Route(f"/assets/{path.name}", asset(path)) for path in sorted(ASSETS.iterdir()) if path.suffix in KINDS],
+        *[
+            Route(f"/assets/{path.name}", asset(path))
+            for path in sorted(ASSETS.iterdir())
+            if path.suffix in KINDS
+        ],
         Route("/assets/plotly.js", plotly),
     ]
     handlers: Any = {404: _no_page, BadInput: _problem}
@@ -57,7 +69,12 @@ def build(root: Path, host: str = "127.0.0.1", token: str = "", cookie: str = "c
 
 
 def page(name: str) -> Callable[[Request], Response]:
-    text = (ASSETS / name).read_text(encoding="utf-8").replace("VERSION", __version__).replace("PLOTLY", version("plotly"))
+    text = (
+        (ASSETS / name)
+        .read_text(encoding="utf-8")
+        .replace("VERSION", __version__)
+        .replace("PLOTLY", version("plotly"))
+    )
     return lambda request: HTMLResponse(text)
 
 
@@ -90,7 +107,10 @@ def told(entry: Entry) -> dict[str, Any]:
 
 
 def listing(library: Library, request: Request) -> Response:
-    return answer({"folder": str(library.root), "runs": [told(e) for e in library.entries().values()]}, request)
+    return answer(
+        {"folder": str(library.root), "runs": [told(e) for e in library.entries().values()]},
+        request,
+    )
 
 
 def _one(library: Library, request: Request) -> Entry:
@@ -98,7 +118,11 @@ def _one(library: Library, request: Request) -> Entry:
 
 
 def _metrics(entry: Entry) -> Path | None:
-    return metrics_file(entry.path) if entry.kind == "run" and entry.status not in ("damaged", "unread") else None
+    return (
+        metrics_file(entry.path)
+        if entry.kind == "run" and entry.status not in ("damaged", "unread")
+        else None
+    )
 
 
 def run(library: Library, request: Request) -> Response:
@@ -114,7 +138,9 @@ def run(library: Library, request: Request) -> Response:
         news = since(entry.path / FILE, after)
         if path and not news.rows and not (entry.path / FILE).exists():
             news = News(rows_of_metrics(_own(path, library), entry.part), 0, True)
-    return answer({"run": told(entry), "now": time.time(), "measured": version_of(path), **news._asdict()})
+    return answer(
+        {"run": told(entry), "now": time.time(), "measured": version_of(path), **news._asdict()}
+    )
 
 
 def table(library: Library, request: Request) -> Response:
@@ -125,7 +151,10 @@ def table(library: Library, request: Request) -> Response:
     words = config.read_text(encoding="utf-8", errors="replace") if config.exists() else ""
     if path is None:
         return answer({"curves": [], "clients": None, "config": words})
-    return answer({**measured(_own(path, library), read_about(entry.path)["clients"]), "config": words}, request)
+    return answer(
+        {**measured(_own(path, library), read_about(entry.path)["clients"]), "config": words},
+        request,
+    )
 
 
 def _own(path: Path, library: Library) -> Path:
@@ -149,7 +178,12 @@ class Reports:
     def page(self, folders: list[Path], runs: list[Entry]) -> str:
         from coterie.reports.report import report_html
 
-        files = [p for f in {*folders, *(r.path for r in runs)} for n in WATCHED if n != FILE and (p := f / n).exists()]
+        files = [
+            p
+            for f in {*folders, *(r.path for r in runs)}
+            for n in WATCHED
+            if n != FILE and (p := f / n).exists()
+        ]
         files += [m for r in runs if (m := metrics_file(r.path))]
         key = (tuple(folders), *sorted((str(p), version_of(p)) for p in files))
         with self.lock:  # one at a time: two cores are soon busy
@@ -171,13 +205,18 @@ def report(library: Library, reports: Reports, request: Request) -> Response:
         if entry.status == "damaged":
             raise BadInput(f"{entry.path.name} is damaged: {entry.why}")
         if away := stray(entry.path, library.root):
-            raise BadInput(f"{away.relative_to(library.root)} is a link out of the folder: coterie ui does not follow it")
+            raise BadInput(
+                f"{away.relative_to(library.root)} is a link out of the folder: coterie ui does "
+                "not follow it"
+            )
     try:
         text = reports.page([e.path for e in entries], library.runs(ids))
     except BadInput:
         raise
     except Exception as damage:  # whatever a damaged or half-written file makes its reader raise
-        raise BadInput(f"no report of {', '.join(e.path.name for e in entries)}: {_short(damage)}") from damage
+        raise BadInput(
+            f"no report of {', '.join(e.path.name for e in entries)}: {_short(damage)}"
+        ) from damage
     return HTMLResponse(text, headers={"Content-Security-Policy": REPORT + NEVER})
 
 
@@ -190,7 +229,9 @@ def _no_page(request: Request, problem: Exception) -> Response:
 
 
 def _problem(request: Request, problem: Exception) -> Response:
-    return _said(request, " ".join(str(problem).split()), 404 if isinstance(problem, Unknown) else 422)
+    return _said(
+        request, " ".join(str(problem).split()), 404 if isinstance(problem, Unknown) else 422
+    )
 
 
 def _said(request: Request, line: str, status: int) -> Response:

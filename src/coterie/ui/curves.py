@@ -1,4 +1,6 @@
-"""What the metrics of a run say so far: a curve a part and view, and every client at the last measured round."""
+"""What the metrics of a run say so far: a curve a part and view, and every client at the last
+measured round.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,16 @@ def version_of(path: Path | None) -> str:
 def measured(path: Path, names: list[str]) -> dict[str, Any]:
     """{"curves": mean over clients by round, "clients": each one's last value}."""
     table = Table.read(path).whole()
-    rows = table.filter((pc.field("client") != EVERYONE) & pc.field("metric").isin(SHOWN) & (pc.field("part") != ""))
+    rows = table.filter(
+        (pc.field("client") != EVERYONE) & pc.field("metric").isin(SHOWN) & (pc.field("part") != "")
+    )
     keys = ("metric", "part", "view")
-    plain = pa.table({k: rows[k].cast(pa.string()) for k in keys}).group_by(list(keys)).aggregate([]).to_pylist()
+    plain = (
+        pa.table({k: rows[k].cast(pa.string()) for k in keys})
+        .group_by(list(keys))
+        .aggregate([])
+        .to_pylist()
+    )
     curves = []
     for key in sorted(plain, key=lambda k: tuple(k.values())):
         rounds, numbers = curve(rows, key["metric"], key["part"], key["view"])
@@ -49,9 +58,13 @@ def measured(path: Path, names: list[str]) -> dict[str, Any]:
     return {"curves": curves, "clients": _clients(rows, curves, names)}
 
 
-def _clients(rows: pa.Table, curves: list[dict[str, Any]], names: list[str]) -> dict[str, Any] | None:
+def _clients(
+    rows: pa.Table, curves: list[dict[str, Any]], names: list[str]
+) -> dict[str, Any] | None:
     """Every client's own model at the last measured round, on test data where they are measured."""
-    found = [c for c in curves if c["view"] == "personal" and any(v is not None for v in c["values"])]
+    found = [
+        c for c in curves if c["view"] == "personal" and any(v is not None for v in c["values"])
+    ]
     metric = "accuracy" if any(c["metric"] == "accuracy" for c in found) else "loss"
     parts = [c["part"] for c in found if c["metric"] == metric]
     if not parts:
@@ -59,7 +72,12 @@ def _clients(rows: pa.Table, curves: list[dict[str, Any]], names: list[str]) -> 
     part = next((p for p in ("test", "validation") if p in parts), parts[0])
     clients, numbers = values(rows, metric, part)
     called = [names[i] if i < len(names) else str(i) for i in clients[:MOST].tolist()]
-    told = {"metric": metric, "part": part, "round": int(pc.max(rows["round"]).as_py()), "all": len(clients)}
+    told = {
+        "metric": metric,
+        "part": part,
+        "round": int(pc.max(rows["round"]).as_py()),
+        "all": len(clients),
+    }
     return {**told, "names": called, "values": _plain(numbers[:MOST])}
 
 

@@ -1,4 +1,6 @@
-"""Who may ask: GET only, under a name this server has, with the token where there is one; and headers for every answer."""
+"""Who may ask: GET only, under a name this server has, with the token where there is one; and
+headers for every answer.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-OWN = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self'"
+OWN = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' "
+    "data: blob:; connect-src 'self'"
+)
 NEVER = "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 HEADERS = {
     "Content-Security-Policy": OWN + NEVER,
@@ -40,7 +45,8 @@ class Guard:
     def __init__(self, app: Any, host: str = "127.0.0.1", token: str = "", cookie: str = "coterie"):
         self.app, self.token, self.cookie = app, token.encode(), cookie
         literal = f"[{host}]" if ":" in host and not host.startswith("[") else host
-        # a page of another name that resolves to this machine is turned away; elsewhere the token does that
+        # a page of another name that resolves to this machine is turned away; elsewhere the token
+        # does that
         self.hosts = {*LOOPBACK, literal.lower()} if is_loopback(host) else None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -65,7 +71,11 @@ class Guard:
             return _line("coterie ui only shows: ask with GET", 405, {"Allow": "GET, HEAD"})
         names = headers.getlist("host")
         if self.hosts is not None and (len(names) != 1 or _name(names[0]) not in self.hosts):
-            return _line("coterie ui answers to 127.0.0.1 and localhost only; --host and --token open it to others", 421)
+            return _line(
+                "coterie ui answers to 127.0.0.1 and localhost only; --host and --token open it "
+                "to others",
+                421,
+            )
         return self._without_token(scope, headers) if self.token else None
 
     def _without_token(self, scope: Any, headers: Headers) -> Response | None:
@@ -84,7 +94,11 @@ class Guard:
             return None
         if secrets.compare_digest(self._shown(headers), self._ticket().encode()):
             return None
-        return _line("open the address that coterie ui printed, with its ?token=", 401, {"WWW-Authenticate": "Bearer"})
+        return _line(
+            "open the address that coterie ui printed, with its ?token=",
+            401,
+            {"WWW-Authenticate": "Bearer"},
+        )
 
     def _is_token(self, text: str) -> bool:
         return secrets.compare_digest(text.encode("utf-8", "surrogateescape"), self.token)

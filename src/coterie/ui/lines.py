@@ -24,7 +24,9 @@ class News(NamedTuple):
 
 
 def since(path: Path, after: int) -> News:
-    """The whole lines after byte `after`, a megabyte at most; a file that has become shorter is told from its start."""
+    """The whole lines after byte `after`, a megabyte at most; a file that has become shorter is
+    told from its start.
+    """
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -39,7 +41,9 @@ def since(path: Path, after: int) -> News:
 
 
 def ends(path: Path) -> tuple[Line, Line, float | None]:
-    """(first line, last line with the last accuracy and loss known, median seconds a round); empty where there is none."""
+    """(first line, last line with the last accuracy and loss known, median seconds a round); empty
+    where there is none.
+    """
     try:
         with path.open("rb") as file:
             head = file.read(TAIL)
@@ -51,7 +55,10 @@ def ends(path: Path) -> tuple[Line, Line, float | None]:
     first, last = _lines(head[: head.rfind(b"\n") + 1])[:1], _lines(tail[: tail.rfind(b"\n") + 1])
     if not first or not last:
         return {}, {}, None
-    known = {k: next((row[k] for row in reversed(last) if row.get(k) is not None), None) for k in ("accuracy", "loss")}
+    known = {
+        k: next((row[k] for row in reversed(last) if row.get(k) is not None), None)
+        for k in ("accuracy", "loss")
+    }
     times = [row["time"] for row in last if row.get("time")]
     gaps = [b - a for a, b in pairwise(times) if b >= a]
     return first[0], last[-1] | known, median(gaps) if gaps else last[-1].get("seconds")
@@ -66,7 +73,9 @@ def _lines(text: bytes) -> list[Line]:
         except ValueError:
             continue
         if isinstance(row, dict) and isinstance(row.get("round"), int):
-            found.append({k: str(row[k]) if k == "stage" else _number(row[k]) for k in FIELDS if k in row})
+            found.append(
+                {k: str(row[k]) if k == "stage" else _number(row[k]) for k in FIELDS if k in row}
+            )
     return found
 
 

@@ -1,4 +1,6 @@
-"""The runs and comparisons under one folder: what each is and how far it has come, read again only where files have changed."""
+"""The runs and comparisons under one folder: what each is and how far it has come, read again only
+where files have changed.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,14 @@ from coterie.running.progress import LOCK, busy
 from coterie.ui.curves import check_metrics, end_of_metrics
 from coterie.ui.lines import ends
 
-WATCHED = (CONFIG, ABOUT, METRICS, PROGRESS, PLAN)  # a folder whose watched files have not changed is not read again
-FRESH, REST = 0.5, 4  # seconds a listing serves everyone who asks, and how many times what it took, if that is more
-BUDGET, LEAST = (
-    1.0,
-    200,
-)  # seconds spent on folders not read before, and how many are read in any case; the rest is read next time
-SILENT, LOCKLESS = 5.0, 300.0  # seconds without a word before a run may be called stopped: with a lock to ask, without
+# a folder whose watched files have not changed is not read again
+WATCHED = (CONFIG, ABOUT, METRICS, PROGRESS, PLAN)
+FRESH = 0.5  # seconds a listing serves everyone who asks
+REST = 4  # or so many times what the listing took, if that is more
+BUDGET = 1.0  # seconds spent on folders not read before; the rest is read next time
+LEAST = 200  # folders read in any case
+SILENT = 5.0  # seconds without a word before a run with a lock may be called stopped
+LOCKLESS = 300.0  # the same without a lock to ask
 DEPTH = 3  # folders below the given one that may hold runs
 
 Mark = tuple[tuple[str, int, int], ...]  # (file, time of change, size)
@@ -41,7 +44,8 @@ class Entry(NamedTuple):
     id: str  # path from the given folder, percent-encoded: the only name a request may call it by
     path: Path
     kind: str  # "run" or "comparison"
-    status: str  # "running", "finished", "stopped" or "damaged"; "unread" for a moment in a large folder
+    # "running", "finished", "stopped" or "damaged"; "unread" for a moment in a large folder
+    status: str
     parent: str = ""  # id of the comparison it belongs to
     why: str = ""  # what is damaged, or how to go on
     method: str = ""
@@ -86,14 +90,22 @@ class Library:
         known = self.entries()
         for name in ids:
             if name not in known:
-                raise Unknown(f"there is no run '{name}' here: it was moved or deleted, or never was")
+                raise Unknown(
+                    f"there is no run '{name}' here: it was moved or deleted, or never was"
+                )
         return [known[name] for name in ids]
 
     def runs(self, ids: Iterable[str]) -> list[Entry]:
-        """The runs of these ids; a comparison stands for all of its own, without those that tuned it."""
+        """The runs of these ids; a comparison stands for all of its own, without those that tuned
+        it.
+        """
         chosen = {}
         for entry in self.find(ids):
-            inner = (e for e in self.entries().values() if e.parent == entry.id and e.path.parent == entry.path)
+            inner = (
+                e
+                for e in self.entries().values()
+                if e.parent == entry.id and e.path.parent == entry.path
+            )
             for run in [entry] if entry.kind == "run" else inner:
                 chosen[run.id] = run
         return list(chosen.values())
@@ -111,20 +123,31 @@ class Library:
             else:
                 mark, entry = (), _bare(self.root, folder, files)._replace(status="unread")
             kept[folder] = (mark, entry)
-            found[entry.id] = _settle(entry, now)._replace(parent=_id(self.root, comparison) if comparison else "")
+            found[entry.id] = _settle(entry, now)._replace(
+                parent=_id(self.root, comparison) if comparison else ""
+            )
         self._cache = kept
         families: dict[str, list[Entry]] = {}
         for entry in found.values():
             families.setdefault(entry.parent, []).append(entry)
-        whole = {k: _together(e, families.get(k, []), now) if e.kind == "comparison" else e for k, e in found.items()}
+        whole = {
+            k: _together(e, families.get(k, []), now) if e.kind == "comparison" else e
+            for k, e in found.items()
+        }
         return dict(sorted(whole.items()))
 
 
-def _walk(folder: Path, depth: int, comparison: Path | None = None) -> Iterator[tuple[Path, list[os.DirEntry], Path | None]]:
-    """(folder, watched files, comparison around it) of every run and comparison; no link is followed."""
+def _walk(
+    folder: Path, depth: int, comparison: Path | None = None
+) -> Iterator[tuple[Path, list[os.DirEntry], Path | None]]:
+    """(folder, watched files, comparison around it) of every run and comparison; no link is
+    followed.
+    """
     try:
         with os.scandir(folder) as listing:
-            inside = sorted(listing, key=lambda e: e.name, reverse=True)  # names begin with the time: the newest first
+            inside = sorted(
+                listing, key=lambda e: e.name, reverse=True
+            )  # names begin with the time: the newest first
     except OSError:  # gone meanwhile, or not ours to read
         return
     files = [e for e in inside if e.name in WATCHED]
@@ -163,7 +186,9 @@ def _read(root: Path, folder: Path, files: list[os.DirEntry]) -> Entry:
     entry = _bare(root, folder, files)
     for e in files:
         if e.is_symlink():
-            return entry._replace(why=f"{e.name} is a link: coterie ui reads only what lies in the folder itself")
+            return entry._replace(
+                why=f"{e.name} is a link: coterie ui reads only what lies in the folder itself"
+            )
     try:
         return _comparison(entry) if entry.kind == "comparison" else _run(entry)
     except BadInput as damage:
@@ -171,7 +196,9 @@ def _read(root: Path, folder: Path, files: list[os.DirEntry]) -> Entry:
     except FileNotFoundError as missing:
         return entry._replace(why=f"{Path(missing.filename).name} is missing")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as damage:
-        return entry._replace(why=f"{folder.name} cannot be read: {' '.join(str(damage).split())[:200]}")
+        return entry._replace(
+            why=f"{folder.name} cannot be read: {' '.join(str(damage).split())[:200]}"
+        )
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -210,7 +237,9 @@ def _run(entry: Entry) -> Entry:
     if not last:  # no line was ever written, as by an early version
         done, accuracy, loss = end_of_metrics(folder / METRICS, entry.part)
         entry = entry._replace(done=done, rounds=done, accuracy=accuracy, loss=loss)
-    return entry._replace(status="finished", changed=datetime.fromisoformat(facts["date"]).timestamp())
+    return entry._replace(
+        status="finished", changed=datetime.fromisoformat(facts["date"]).timestamp()
+    )
 
 
 def _comparison(entry: Entry) -> Entry:
@@ -264,7 +293,9 @@ def _together(entry: Entry, inner: list[Entry], now: float) -> Entry:
         status, said = "stopped", f"coterie resume {quoted(str(entry.path))}"
     known = sum(e.rounds for e in runs)
     rounds = known + entry.rounds * max(planned - len(runs), 0) // planned if planned else known
-    return entry._replace(status=status, why=said, done=sum(e.done for e in runs), rounds=rounds, changed=changed)
+    return entry._replace(
+        status=status, why=said, done=sum(e.done for e in runs), rounds=rounds, changed=changed
+    )
 
 
 def stray(folder: Path, root: Path) -> Path | None:

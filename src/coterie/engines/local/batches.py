@@ -29,7 +29,9 @@ class Draw(NamedTuple):
 
 
 def batch_rows(plan: Plan, largest: int) -> int:
-    """The rows that a batch is padded to, the same for all clients: at most those of the largest part."""
+    """The rows that a batch is padded to, the same for all clients: at most those of the largest
+    part.
+    """
     return max(1, min(plan.batch or FULL, largest))
 
 
@@ -170,7 +172,9 @@ class Feed(NamedTuple):
 
         return at, each
 
-    def source(self, plan: Plan, when: Moment, chunk: list[int]) -> tuple[Tensor, Tensor, Part, np.ndarray]:
+    def source(
+        self, plan: Plan, when: Moment, chunk: list[int]
+    ) -> tuple[Tensor, Tensor, Part, np.ndarray]:
         """The inputs, the labels, the part that a plan draws from, and its size for each client."""
         if plan.part != "public":
             part = self.parts[plan.part]

@@ -70,7 +70,9 @@ class Choice(NamedTuple):
 
 
 def choose(case: Case, free_threads: bool) -> Choice:
-    """Fill what the settings leave open: path and width by eager timing, then threads and compiling."""
+    """Fill what the settings leave open: path and width by eager timing, then threads and
+    compiling.
+    """
     given, number = case.given, case.timed
     if number is None:
         return Choice(_filled(given, Settings("vectorized", case.widths[-1], "no")))
@@ -124,10 +126,14 @@ def seconds(case: Case, number: int, path: str, width: int, compiled: bool) -> f
     with torch.random.fork_rng(devices=[]):
         carry = _started(case, stepper, chunk)
         for p in case.exchange.passes[:number]:
-            carry, _ = run_pass(case.feed, stepper, p, "trial", case.when, chunk, carry, case.counts, limit=1)
+            carry, _ = run_pass(
+                case.feed, stepper, p, "trial", case.when, chunk, carry, case.counts, limit=1
+            )
         work = case.exchange.passes[number]
         assert work.plan is not None
-        batches, each = case.feed.batches(work.plan, "trial", case.when, chunk, case.counts, stepper.vectorized)
+        batches, each = case.feed.batches(
+            work.plan, "trial", case.when, chunk, case.counts, stepper.vectorized
+        )
         count = min(max(each), 4 if stepper.vectorized else 10)
         try:
             carry = stepper.loop(work.step, carry, batches, count)

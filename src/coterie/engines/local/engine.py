@@ -195,7 +195,9 @@ class LocalEngine(Engine):
             self._free_threads = False
 
     def _width(self, crowd: Crowd) -> int:
-        """Clients per chunk; where clients train several models, the width was chosen for another exchange."""
+        """Clients per chunk; where clients train several models, the width was chosen for another
+        exchange.
+        """
         width, copies = self.settings[crowd.architecture].width, crowd.exchange.copies
         size = self.models[crowd.architecture].size
         return min(width, fits(size, copies)) if copies > 1 else width
@@ -211,7 +213,9 @@ class LocalEngine(Engine):
             state = tensors(exchange.prepare(state, payload, rows))
         return state
 
-    def _gather(self, a: int, chunk: list[int], payloads: list[Tree], exchange: Exchange | None = None) -> Tree:
+    def _gather(
+        self, a: int, chunk: list[int], payloads: list[Tree], exchange: Exchange | None = None
+    ) -> Tree:
         """The states of a chunk as an exchange begins, stacked; nothing is stored."""
         if all(i in self.states[a] for i in chunk) and not (exchange and exchange.prepare):
             return self.states[a].gather(chunk)
@@ -281,7 +285,9 @@ class LocalEngine(Engine):
         )
 
     @torch.no_grad()
-    def predictions(self, clients: Sequence[int], send: Send, when: Moment, part: str) -> Predictions:
+    def predictions(
+        self, clients: Sequence[int], send: Send, when: Moment, part: str
+    ) -> Predictions:
         for a, chunk, views in self.points(clients, send, when):
             model = self.model_of(a, "personal")
             for k, i in enumerate(chunk):

@@ -1,4 +1,6 @@
-"""How good the clients' models are: losses, accuracies, scores and predictions on their own rows."""
+"""How good the clients' models are: losses, accuracies, scores and predictions on their own
+rows.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +55,20 @@ def evaluate(
     return out
 
 
-def _scores(feed: Feed, model: Any, views: dict[str, Point], chunk: list[int]) -> dict[str, np.ndarray]:
-    """The scores of the clients' own models on test rows, but for the accuracy, which every part has."""
+def _scores(
+    feed: Feed, model: Any, views: dict[str, Point], chunk: list[int]
+) -> dict[str, np.ndarray]:
+    """The scores of the clients' own models on test rows, but for the accuracy, which every part
+    has.
+    """
     own = views["personal"]
     found = [scores(*predicted(feed, model, pick(own, k), i, "test")) for k, i in enumerate(chunk)]
     return {name: np.array([f[name] for f in found]) for name in (score.name for score in MORE)}
 
 
-def predicted(feed: Feed, model: Any, point: Point, client: int, part: str) -> tuple[np.ndarray, np.ndarray]:
+def predicted(
+    feed: Feed, model: Any, point: Point, client: int, part: str
+) -> tuple[np.ndarray, np.ndarray]:
     """The labels of a client's rows, and the probabilities that a model gives them."""
     mine = feed.parts[part].of_client(client)
     found = []

@@ -19,7 +19,9 @@ def lift(f: Callable[..., Any], width: int, *dims: Tree) -> Callable[..., Any]:
 
 
 def share(payloads: list[Tree]) -> tuple[Tree, Tree]:
-    """Payloads stacked leaf by leaf; a leaf that is the same tensor for all stays single (in_dims None)."""
+    """Payloads stacked leaf by leaf; a leaf that is the same tensor for all stays single (in_dims
+    None).
+    """
     flat = [pytree.tree_flatten(p) for p in payloads]
     spec = flat[0][1]
     if any(s != spec for _, s in flat):

@@ -1,4 +1,6 @@
-"""The states of clients, stacked leaf by leaf: a client costs one row of each leaf, and only once it has joined."""
+"""The states of clients, stacked leaf by leaf: a client costs one row of each leaf, and only once
+it has joined.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class States:
             self.leaves[k] = new
 
     def everything(self) -> tuple[list[int], Tree]:
-        """All clients that have joined, ascending, and their states stacked (None where nobody has)."""
+        """All clients that have joined, ascending, and their states stacked (None where nobody
+        has).
+        """
         clients = sorted(self.slots)
         return clients, self.gather(clients) if clients else None
 

@@ -1,4 +1,6 @@
-"""Run a pure step over stacked clients or one client, eagerly or compiled; a client whose steps are over is frozen."""
+"""Run a pure step over stacked clients or one client, eagerly or compiled; a client whose steps are
+over is frozen.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from coterie.core.model import GRADIENTS
 
 def _freeze(active: Tensor, new: Tree, old: Tree) -> Tree:
     def keep(n: Tensor, o: Tensor) -> Tensor:
-        if n is o or (n.data_ptr() == o.data_ptr() and n.shape == o.shape and n.stride() == o.stride()):
+        if n is o or (
+            n.data_ptr() == o.data_ptr() and n.shape == o.shape and n.stride() == o.stride()
+        ):
             return o  # passed through
         return torch.where(active.reshape(-1, *(1,) * (n.dim() - 1)), n, o)
 
@@ -52,8 +56,12 @@ class Stepper:
         """A step that takes no batch."""
         return self.lift(lambda c: step(c, None))(carry) if pytree.tree_leaves(carry) else carry
 
-    def loop(self, step: Callable[[Tree, Any], Tree], carry: Tree, batches: Any, count: int) -> Tree:
-        """All steps of a pass; `batches(s)` gives the batch of step s and who is active in it (None: everyone)."""
+    def loop(
+        self, step: Callable[[Tree, Any], Tree], carry: Tree, batches: Any, count: int
+    ) -> Tree:
+        """All steps of a pass; `batches(s)` gives the batch of step s and who is active in it
+        (None: everyone).
+        """
         if self.compiled and count:
             return self._compiled_loop(step, carry, batches, count)
         lifted = self.lift(self._counted(step))
@@ -72,22 +80,44 @@ class Stepper:
             rows = list(batch) if isinstance(batch, Batch) else pytree.tree_leaves(batch)
             active = everyone if active is None else active
             if program is None:  # all batches of a pass have one shape
-                program, changed = self._program(step, leaves, spec, rows, pytree.tree_structure(batch), active)
+                program, changed = self._program(
+                    step, leaves, spec, rows, pytree.tree_structure(batch), active
+                )
                 keep = torch.contiguous_format if self.vectorized else torch.preserve_format
                 # the program writes its result over the carry: never over somebody else's tensors
-                leaves = [a.clone(memory_format=keep) if k in changed else a for k, a in enumerate(leaves)]
+                leaves = [
+                    a.clone(memory_format=keep) if k in changed else a for k, a in enumerate(leaves)
+                ]
             program(active, leaves, rows)
         return pytree.tree_unflatten(leaves, spec)
 
-    def _program(self, step: Any, leaves: list[Tensor], spec: Any, batch: list[Tensor], batch_spec: Any, active: Tensor) -> Any:
+    def _program(
+        self,
+        step: Any,
+        leaves: list[Tensor],
+        spec: Any,
+        batch: list[Tensor],
+        batch_spec: Any,
+        active: Tensor,
+    ) -> Any:
         shape = tuple((tuple(a.shape), a.dtype) for a in leaves + batch)
         key = (step, spec, batch_spec, shape)
         if key not in self._programs:
             self._programs[key] = self._compile(step, leaves, spec, batch, batch_spec, active)
         return self._programs[key]
 
-    def _compile(self, step: Any, leaves: list[Tensor], spec: Any, batch: list[Tensor], batch_spec: Any, active: Tensor) -> Any:
-        """Trace the lifted step once, find the leaves it changes, and compile a function that writes those in place."""
+    def _compile(
+        self,
+        step: Any,
+        leaves: list[Tensor],
+        spec: Any,
+        batch: list[Tensor],
+        batch_spec: Any,
+        active: Tensor,
+    ) -> Any:
+        """Trace the lifted step once, find the leaves it changes, and compile a function that
+        writes those in place.
+        """
         n = len(leaves)
 
         def one(flag: Tensor, *tensors: Tensor) -> list[Tensor]:
@@ -95,18 +125,29 @@ class Stepper:
             new = self._counted(step)(carry, pytree.tree_unflatten(list(tensors[n:]), batch_spec))
             after, new_spec = pytree.tree_flatten(new)
             if new_spec != spec:
-                raise TypeError(f"a step changed the structure of its carry from {spec} to {new_spec}")
-            return [a if a is b else torch.where(flag, a, b) for a, b in zip(after, tensors[:n], strict=True)]
+                raise TypeError(
+                    f"a step changed the structure of its carry from {spec} to {new_spec}"
+                )
+            return [
+                a if a is b else torch.where(flag, a, b)
+                for a, b in zip(after, tensors[:n], strict=True)
+            ]
 
         lifted = vmap(one) if self.vectorized else lambda flag, *t: one(flag[0], *t)
-        own = [a.clone() for a in leaves + batch]  # a tensor that is two leaves of the carry would be traced as one
+        own = [
+            a.clone() for a in leaves + batch
+        ]  # a tensor that is two leaves of the carry would be traced as one
         graph = make_fx(lifted)(active, *own)
         inputs = [node for node in graph.graph.nodes if node.op == "placeholder"][1:]
         output = next(node for node in graph.graph.nodes if node.op == "output")
         changed = [k for k, node in enumerate(output.args[0]) if node is not inputs[k]]
-        single = [k for k in changed if leaves[k].dim() == 0]  # inductor loses what is written over a tensor of no dimension
+        single = [
+            k for k in changed if leaves[k].dim() == 0
+        ]  # inductor loses what is written over a tensor of no dimension
         results = output.args[0]
-        with graph.graph.inserting_before(output):  # in the graph itself: each program is code of its own to the compiler
+        with graph.graph.inserting_before(
+            output
+        ):  # in the graph itself: each program is code of its own to the compiler
             for k in changed:
                 if k not in single:
                     graph.graph.call_function(torch.ops.aten.copy_.default, (inputs[k], results[k]))

@@ -42,12 +42,17 @@ def perform(task: Task, stepper: Stepper, feed: Feed) -> tuple[Tree, Tree, Effor
     """The new states and uploads of the clients, stacked, and what it took."""
     if stepper.vectorized:
         return _client(task, task.clients, task.states, task.payloads, stepper, feed)
-    alone = [_client(task, [i], pick(task.states, k), task.payloads[k], stepper, feed) for k, i in enumerate(task.clients)]
+    alone = [
+        _client(task, [i], pick(task.states, k), task.payloads[k], stepper, feed)
+        for k, i in enumerate(task.clients)
+    ]
     effort = reduce(Effort.plus, (e for _, _, e in alone))
     return stack([s for s, _, _ in alone]), stack([u for _, u, _ in alone]), effort
 
 
-def _client(task: Task, chunk: list[int], state: Tree, payload: Any, stepper: Stepper, feed: Feed) -> tuple[Tree, Tree, Effort]:
+def _client(
+    task: Task, chunk: list[int], state: Tree, payload: Any, stepper: Stepper, feed: Feed
+) -> tuple[Tree, Tree, Effort]:
     """Start, passes and finish for stacked clients, or for one alone."""
     start, finish = task.exchange.start, task.exchange.finish
     if stepper.vectorized:

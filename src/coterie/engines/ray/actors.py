@@ -1,4 +1,6 @@
-"""Ray actors: processes on this or other machines, each with a shard of the clients and the local engine to run it."""
+"""Ray actors: processes on this or other machines, each with a shard of the clients and the local
+engine to run it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from coterie.engines.settings import Settings
 PATIENCE = 60.0  # seconds that a cluster may take to find a core for a new actor
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 LOST = object()  # what there is of a task whose actor is no more
-# on any system the first makes Ray listen on 127.0.0.1 alone; the second keeps other users of the machine out, without many words
+# on any system the first makes Ray listen on 127.0.0.1 alone; the second keeps other users of the
+# machine out, without many words
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
 
 
@@ -38,7 +41,9 @@ def arrays(tree: Tree) -> Tree:
 
 
 def tensors(tree: Tree) -> Tree:
-    """A tree of arrays as one of tensors; what comes from Ray's store is read-only and is copied."""
+    """A tree of arrays as one of tensors; what comes from Ray's store is read-only and is
+    copied.
+    """
     return pytree.tree_map(lambda a: torch.from_numpy(np.array(a)), tree)
 
 
@@ -46,11 +51,15 @@ class Parcel(NamedTuple):
     """Payloads for the clients of one actor; a tensor that several of them get is in it once."""
 
     forms: list[Tree]  # the structures that occur, with the place of a leaf in each leaf's stead
-    own: dict[int, np.ndarray]  # numbered leaves; those that other actors get too travel beside the parcel
+    own: dict[
+        int, np.ndarray
+    ]  # numbered leaves; those that other actors get too travel beside the parcel
     clients: dict[int, tuple[int, list[int]]]  # client: its form, the numbers of its leaves
 
 
-def pack(payloads: dict[int, Tree], groups: Sequence[Sequence[int]]) -> tuple[dict[int, np.ndarray], list[Parcel]]:
+def pack(
+    payloads: dict[int, Tree], groups: Sequence[Sequence[int]]
+) -> tuple[dict[int, np.ndarray], list[Parcel]]:
     """The leaves that several groups of clients get, and a parcel for each group."""
     numbers: dict[Any, int] = {}
     leaves: list[Tensor] = []
@@ -62,14 +71,18 @@ def pack(payloads: dict[int, Tree], groups: Sequence[Sequence[int]]) -> tuple[di
             specs.append(spec)
         row = []
         for leaf in mine:  # one address, one tensor: all payloads are alive
-            number = numbers.setdefault((leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype), len(leaves))
+            number = numbers.setdefault(
+                (leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype), len(leaves)
+            )
             if number == len(leaves):
                 leaves.append(leaf)
             row.append(number)
         entries[i] = specs.index(spec), row
     forms = [pytree.tree_unflatten(list(range(spec.num_leaves)), spec) for spec in specs]
     used = [{n for i in group for n in entries[i][1]} for group in groups]
-    common = {n for k, some in enumerate(used) for n in some if any(n in other for other in used[:k])}
+    common = {
+        n for k, some in enumerate(used) for n in some if any(n in other for other in used[:k])
+    }
     parcels = [
         Parcel(forms, {n: arrays(leaves[n]) for n in some - common}, {i: entries[i] for i in group})
         for group, some in zip(groups, used, strict=True)
@@ -78,7 +91,9 @@ def pack(payloads: dict[int, Tree], groups: Sequence[Sequence[int]]) -> tuple[di
 
 
 def unpack(common: dict[int, np.ndarray], parcel: Parcel) -> Send:
-    """What the server sends each client of a parcel; equal leaves are one tensor again, as they were."""
+    """What the server sends each client of a parcel; equal leaves are one tensor again, as they
+    were.
+    """
     leaves = tensors(common | parcel.own)
 
     def send(i: int) -> Tree:
@@ -118,7 +133,8 @@ def shard_of(federation: Federation, clients: Iterable[int]) -> Federation:
     none = np.zeros(0, dtype=np.int64)
     rows = np.unique(np.concatenate([none, *(lists[i] for lists in parts.values() for i in mine)]))
     where: Any = {
-        name: [np.searchsorted(rows, own) if i in mine else none for i, own in enumerate(lists)] for name, lists in parts.items()
+        name: [np.searchsorted(rows, own) if i in mine else none for i, own in enumerate(lists)]
+        for name, lists in parts.items()
     }
     picked: Any = {"x": federation.x[rows].numpy(), "y": federation.y[rows].numpy()}
     return federation._replace(**picked, **where, public=None, table=None, truth=None)
@@ -168,7 +184,9 @@ class Actor:
         with torch.no_grad():
             return getattr(self, what)(list(parcel.clients), unpack(common, parcel), when, *rest)
 
-    def work(self, clients: list[int], send: Send, when: Moment, index: int, answered: set[int]) -> list[Any]:
+    def work(
+        self, clients: list[int], send: Send, when: Moment, index: int, answered: set[int]
+    ) -> list[Any]:
         """An exchange: (architecture, clients, new states, uploads, effort) chunk by chunk."""
         done = []
         for worked in self.engine.work(_trip(index, when, clients, send)):
@@ -187,7 +205,9 @@ class Actor:
         return clients, self.engine.evaluate(clients, send, when, parts, final)
 
     def points(self, clients: list[int], send: Send, when: Moment) -> list[Any]:
-        return [(a, chunk, arrays(views)) for a, chunk, views in self.engine.points(clients, send, when)]
+        return [
+            (a, chunk, arrays(views)) for a, chunk, views in self.engine.points(clients, send, when)
+        ]
 
     def predictions(self, clients: list[int], send: Send, when: Moment, part: str) -> list[Any]:
         return list(self.engine.predictions(clients, send, when, part))
@@ -213,7 +233,9 @@ def ray_module(address: str = "") -> Any:
 
 
 def _connect(address: str, cores: int) -> bool:
-    """Join the cluster of an address, or start one of this machine alone; False where Ray was running already."""
+    """Join the cluster of an address, or start one of this machine alone; False where Ray was
+    running already.
+    """
     if address:
         knock(address)
     elif not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
@@ -224,11 +246,17 @@ def _connect(address: str, cores: int) -> bool:
     if ray.is_initialized():
         return False
     try:
-        where = {"address": address} if address else {"address": "local", "include_dashboard": False, "num_cpus": cores or None}
+        where = (
+            {"address": address}
+            if address
+            else {"address": "local", "include_dashboard": False, "num_cpus": cores or None}
+        )
         ray.init(**where, log_to_driver=False, logging_level="ERROR", configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as problem:
         line = str(problem).strip().partition("\n")[0]
-        raise BadInput(f"ray_address = '{address}': {line}" if address else f"Ray did not start: {line}") from None
+        raise BadInput(
+            f"ray_address = '{address}': {line}" if address else f"Ray did not start: {line}"
+        ) from None
     return True
 
 
@@ -236,12 +264,17 @@ def knock(address: str) -> None:
     """Refuse, within seconds, an address where no cluster is; Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
-        raise BadInput(f"ray_address = '{address}': give HOST:PORT of the head node, as in 10.0.0.5:6379")
+        raise BadInput(
+            f"ray_address = '{address}': give HOST:PORT of the head node, as in 10.0.0.5:6379"
+        )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except (OSError, OverflowError) as problem:
         why = getattr(problem, "strerror", None) or problem
-        raise BadInput(f"ray_address = '{address}': no Ray answers there ({why}); `ray start --head` starts one") from None
+        raise BadInput(
+            f"ray_address = '{address}': no Ray answers there ({why}); `ray start --head` starts "
+            "one"
+        ) from None
 
 
 class Pool:
@@ -252,27 +285,50 @@ class Pool:
         self.started = _connect(address, actors * threads)
         self.ray = ray_module()
         bad = self.ray.exceptions
-        self.losses = (bad.RayActorError, bad.ObjectLostError, bad.NodeDiedError, bad.WorkerCrashedError, bad.OutOfMemoryError)
+        self.losses = (
+            bad.RayActorError,
+            bad.ObjectLostError,
+            bad.NodeDiedError,
+            bad.WorkerCrashedError,
+            bad.OutOfMemoryError,
+        )
         cores = int(self.ray.cluster_resources().get("CPU", 0))
         count = min(actors or max(1, cores // threads), most)
         try:
             if count * threads > cores:
-                raise BadInput(f"actors = {count} of {threads} threads each, but the Ray cluster has {cores} cores: give fewer")
+                raise BadInput(
+                    f"actors = {count} of {threads} threads each, but the Ray cluster has {cores} "
+                    "cores: give fewer"
+                )
             self.actors = {seat: self._new() for seat in range(count)}
-            late = self.ray.wait([a.process.remote() for a in self.actors.values()], num_returns=count, timeout=2 * PATIENCE)[1]
+            late = self.ray.wait(
+                [a.process.remote() for a in self.actors.values()],
+                num_returns=count,
+                timeout=2 * PATIENCE,
+            )[1]
             if late:
-                raise BadInput(f"{len(late)} of {count} Ray actors found no core in {2 * PATIENCE:g} s: give fewer --actors")
+                raise BadInput(
+                    f"{len(late)} of {count} Ray actors found no core in {2 * PATIENCE:g} s: give "
+                    "fewer --actors"
+                )
             self.processes()
         except self.losses as problem:
             self.close()
             why = str(problem).strip().splitlines()[-1]
-            raise BadInput(f"a Ray actor did not start ({why}): every node needs the same coterie, Ray and Python") from None
+            raise BadInput(
+                f"a Ray actor did not start ({why}): every node needs the same coterie, Ray and "
+                "Python"
+            ) from None
         except BadInput:
             self.close()
             raise
 
     def _new(self) -> Any:
-        return self.ray.remote(Actor).options(num_cpus=self.threads, max_restarts=0).remote(self.threads)
+        return (
+            self.ray.remote(Actor)
+            .options(num_cpus=self.threads, max_restarts=0)
+            .remote(self.threads)
+        )
 
     def processes(self) -> dict[int, int]:
         """The process of each actor."""
@@ -290,7 +346,9 @@ class Pool:
             raise
 
     def renew(self, seat: int) -> bool:
-        """A new actor in the seat of a lost one, if the cluster has a core for it; else the seat is gone."""
+        """A new actor in the seat of a lost one, if the cluster has a core for it; else the seat is
+        gone.
+        """
         self.ray.kill(self.actors.pop(seat))
         actor = self._new()
         ready, _ = self.ray.wait([actor.process.remote()], timeout=PATIENCE)

@@ -1,7 +1,9 @@
-"""The Ray engine: every actor owns a shard of the clients, their data and states, and runs the local engine on it.
+"""The Ray engine: every actor owns a shard of the clients, their data and states, and runs the
+local engine on it.
 
-The server's side (payloads, aggregation, traffic) stays in this process, and so does a copy of every state: what a client's
-state becomes arrives with its upload. The copy makes checkpoints, and it is where the clients of a lost actor go on from.
+The server's side (payloads, aggregation, traffic) stays in this process, and so does a copy of
+every state: what a client's state becomes arrives with its upload. The copy makes checkpoints, and
+it is where the clients of a lost actor go on from.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ def deal(
     seats: Sequence[int],
     dealt: Mapping[int, int] | None = None,
 ) -> dict[int, int]:
-    """{client: seat}, most work first, each to the seat with the least work of its architecture, then the least of all.
+    """{client: seat}, most work first, each to the seat with the least work of its architecture,
+    then the least of all.
 
     `dealt` are clients that have a seat already.
     """
@@ -78,7 +81,9 @@ def deal(
 
 
 class RayEngine(LocalEngine):
-    """The local engine with its clients' work done by actors; `pool` gives actors that others use too."""
+    """The local engine with its clients' work done by actors; `pool` gives actors that others use
+    too.
+    """
 
     def __init__(
         self,
@@ -102,7 +107,9 @@ class RayEngine(LocalEngine):
         self._forget()
 
     def _forget(self) -> None:
-        """The actors no longer hold what this process says; they are told all anew before the next task."""
+        """The actors no longer hold what this process says; they are told all anew before the next
+        task.
+        """
         self.seat: dict[int, int] = {}  # of each client
         self._job: Any = None
 
@@ -130,13 +137,17 @@ class RayEngine(LocalEngine):
     def _seated(self) -> Pool:
         """The actors, each with its clients."""
         if self.pool is None:
-            self.pool = Pool(self._address, self._count, self._threads, most=self.federation.clients)
+            self.pool = Pool(
+                self._address, self._count, self._threads, most=self.federation.clients
+            )
             self._close = weakref.finalize(self, self.pool.close)
         if self.pool.tenant is not self._me:
             self.pool.tenant = self._me
             self._forget()
         if not self.seat:
-            self.seat = deal(range(len(self.sizes)), self._cost(), self.architecture, list(self.pool.actors))
+            self.seat = deal(
+                range(len(self.sizes)), self._cost(), self.architecture, list(self.pool.actors)
+            )
             job = Job(
                 models=self.models,
                 programs=self.programs,
@@ -156,7 +167,9 @@ class RayEngine(LocalEngine):
     def _place(self, pool: Pool, seats: set[int]) -> None:
         """Give the actors in some seats their clients as they stand here."""
         for _ in range(LIVES):
-            waiting = {pool.actors[seat].hold.remote(self._job, self._shard(seat)): seat for seat in seats}
+            waiting = {
+                pool.actors[seat].hold.remote(self._job, self._shard(seat)): seat for seat in seats
+            }
             lost = {seat for ref, seat in waiting.items() if pool.get(ref) is LOST}
             if not lost:
                 return
@@ -166,14 +179,27 @@ class RayEngine(LocalEngine):
     def _shard(self, seat: int) -> Shard:
         mine = [i for i, where in self.seat.items() if where == seat]
         held = [sorted(i for i in mine if i in store) for store in self.states]
-        stacks = [arrays(store.gather(ids)) if ids else () for store, ids in zip(self.states, held, strict=True)]
-        return Shard(shard_of(self.federation, mine), self.architecture, self.stage, list(zip(held, stacks, strict=True)))
+        stacks = [
+            arrays(store.gather(ids)) if ids else ()
+            for store, ids in zip(self.states, held, strict=True)
+        ]
+        return Shard(
+            shard_of(self.federation, mine),
+            self.architecture,
+            self.stage,
+            list(zip(held, stacks, strict=True)),
+        )
 
     def _replace(self, pool: Pool, lost: set[int]) -> set[int]:
-        """New actors for the seats of lost ones, or the clients dealt to those left; the seats that must be told."""
+        """New actors for the seats of lost ones, or the clients dealt to those left; the seats that
+        must be told.
+        """
         gone = {seat for seat in sorted(lost) if not pool.renew(seat)}
         if not pool.actors:
-            raise BadInput("every Ray actor was lost and no new one found a core: `coterie resume` goes on from the checkpoint")
+            raise BadInput(
+                "every Ray actor was lost and no new one found a core: `coterie resume` goes on "
+                "from the checkpoint"
+            )
         if not gone:
             return lost
         homeless = [i for i, seat in self.seat.items() if seat in gone]
@@ -187,12 +213,15 @@ class RayEngine(LocalEngine):
     def _ask(self, what: str, payloads: dict[int, Tree], when: Moment, *rest: Any) -> Iterator[Any]:
         """What the actors make of a task for the clients of these payloads, as it comes in.
 
-        The clients of a lost actor are asked again, as they stood before, after all others have answered.
+        The clients of a lost actor are asked again, as they stood before, after all others have
+        answered.
         """
         pending = list(payloads)
         try:
             for _ in range(LIVES):
-                lost = yield from self._ask_once(what, {i: payloads[i] for i in pending}, when, *rest)
+                lost = yield from self._ask_once(
+                    what, {i: payloads[i] for i in pending}, when, *rest
+                )
                 if not lost:
                     return
                 pending = [i for i in pending if self.seat[i] in lost]
@@ -202,7 +231,9 @@ class RayEngine(LocalEngine):
             self._forget()  # some actors may have gone on
             raise
 
-    def _ask_once(self, what: str, payloads: dict[int, Tree], when: Moment, *rest: Any) -> Generator[Any, None, set[int]]:
+    def _ask_once(
+        self, what: str, payloads: dict[int, Tree], when: Moment, *rest: Any
+    ) -> Generator[Any, None, set[int]]:
         """One try; the seats of actors that were lost."""
         pool = self._seated()
         groups: dict[int, list[int]] = {}
@@ -247,7 +278,9 @@ class RayEngine(LocalEngine):
                 )
 
     def _close_settings(self, payloads: dict[int, Tree], trip: Trip) -> None:
-        """Choose what the settings leave open: one actor times an architecture, all then run it alike."""
+        """Choose what the settings leave open: one actor times an architecture, all then run it
+        alike.
+        """
         for a, settings in enumerate(self.settings):
             mine = [i for i in payloads if self.architecture[i] == a]
             if not settings.open or not mine:
@@ -270,7 +303,9 @@ class RayEngine(LocalEngine):
         place = {i: k for k, i in enumerate(clients)}
         payloads = {i: states.tensors(send(i)) for i in sorted(clients)}
         out: Measured = {}
-        for ids, measured in sorted(self._ask("evaluate", payloads, when, tuple(parts), final), key=lambda found: found[0]):
+        for ids, measured in sorted(
+            self._ask("evaluate", payloads, when, tuple(parts), final), key=lambda found: found[0]
+        ):
             for key, column in measured.items():
                 out.setdefault(key, np.full(len(clients), np.nan))[[place[i] for i in ids]] = column
         return out
@@ -282,16 +317,23 @@ class RayEngine(LocalEngine):
                 for a, chunk, views in found:
                     yield a, chunk, tensors(views)
 
-    def predictions(self, clients: Sequence[int], send: Send, when: Moment, part: str) -> Predictions:
+    def predictions(
+        self, clients: Sequence[int], send: Send, when: Moment, part: str
+    ) -> Predictions:
         for block in balanced(sorted(clients), BLOCK):
             payloads = {i: states.tensors(send(i)) for i in block}
-            found = [entry for some in self._ask("predictions", payloads, when, part) for entry in some]
+            found = [
+                entry for some in self._ask("predictions", payloads, when, part) for entry in some
+            ]
             yield from sorted(found, key=lambda entry: entry[0])
 
 
 def _doomed(clients: list[int]) -> str:
     few = ", ".join(map(str, sorted(clients)[:5])) + (", ..." if len(clients) > 5 else "")
-    return f"{LIVES} Ray actors were lost over the work of clients {few}: is there memory enough? Give fewer --actors a node"
+    return (
+        f"{LIVES} Ray actors were lost over the work of clients {few}: is there memory enough? "
+        "Give fewer --actors a node"
+    )
 
 
 def ray(setup: Setup, threads: int, *, ray_address: str = "", actors: int = 0) -> RayEngine:
