@@ -19,9 +19,9 @@ class Change(NamedTuple):
 
 
 def changes_of(base: Dataset, seed: int, rotate: int, permute: int) -> list[Change]:
-    """One change per group; rotate = 4 turns by 90, 180, 270 and 0 degrees.
+    """One change per group; all permutations are different.
 
-    All permutations are different.
+    rotate = 4 turns by 90, 180, 270 and 0 degrees.
     """
     relabels: list[np.ndarray | None] = [] if permute > 1 else [None]
     seen: set[tuple[int, ...]] = set()
@@ -48,10 +48,10 @@ def store_rows(
     as_is = look == Look(None, None) and base.x.dtype in (np.float32, np.int64)
     if len(changes) == 1 and as_is:
         return base.x, base.y, pieces
-    held = [
+    owned = [
         [r for i in np.flatnonzero(groups == g) for r in pieces[i]] for g in range(len(changes))
     ]
-    stored = [np.unique(np.concatenate(rows)) for rows in held]
+    stored = [np.unique(np.concatenate(rows)) for rows in owned]
     starts = np.cumsum([0, *(len(block) for block in stored)])
     sample = look(base.x[:1])
     x = np.empty((starts[-1], *sample.shape[1:]), sample.dtype)
@@ -65,6 +65,6 @@ def store_rows(
         y[start : start + len(block)] = labels if change.relabel is None else change.relabel[labels]
     moved = []
     for g, piece in zip(groups, pieces, strict=True):
-        train, held, tested = (starts[g] + np.searchsorted(stored[g], rows) for rows in piece)
-        moved.append((train, held, tested))
+        train, validation, test = (starts[g] + np.searchsorted(stored[g], rows) for rows in piece)
+        moved.append((train, validation, test))
     return x, y, moved

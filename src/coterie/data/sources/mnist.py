@@ -27,8 +27,6 @@ MNIST_FILES = idx_homes(
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
-
-
 FASHION_FILES = idx_homes(
     {
         "train-images-idx3-ubyte": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
@@ -39,8 +37,6 @@ FASHION_FILES = idx_homes(
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
 )
-
-
 WRITERS_FILES = idx_homes(
     {"qmnist-train-labels-idx2-int": "0058f8dd561b90ffdd0f734c6a30e5e4"},
     "https://raw.githubusercontent.com/facebookresearch/qmnist/master/",

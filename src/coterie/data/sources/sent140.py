@@ -15,8 +15,6 @@ from coterie.data.downloads import Origin, fetch
 from coterie.data.sources.leaf import leaf_users
 
 TOKEN = re.compile(r"[\w']+|[.,!?;]")  # words with their apostrophes, and five marks
-
-
 GLOVE = Origin(
     "glove.6B.zip",
     (
@@ -25,8 +23,6 @@ GLOVE = Origin(
     ),
     "sha256:617afb2fe6cbd085c235baf7a465b96f4112bd7f7ccb2b2cbd649fed9cbcf2fb",
 )
-
-
 log = logging.getLogger(__name__)
 
 

@@ -11,8 +11,6 @@ from coterie.data.downloads import Origin
 from coterie.data.sources.origins import expect_labels, expect_rows, present
 
 OTHER_ZIPS = ("UCI HAR Dataset.zip", "human_activity_recognition_using_smartphones.zip")
-
-
 UCI_ZIP = Origin(
     "human+activity+recognition+using+smartphones.zip",
     (
