@@ -33,9 +33,6 @@ from coterie.methods.scaffold import scaffold
 from coterie.methods.selffl import selffl
 from coterie.methods.ucfl import ucfl
 
-# Self-FL counts its own steps and weighs by uncertainty, unless it is told not to.
-_SELFFL_ONLY = {"epochs": ("l_base", 0), "steps": ("l_base", 0), "weighting": ("weigh", False)}
-
 METHODS: dict[str, Builder] = {
     "local": local,
     "fedavg": fedavg,
@@ -50,7 +47,7 @@ METHODS: dict[str, Builder] = {
     "sim-pfl": sim_pfl,
     "topk-pfl": topk_pfl,
     "fedmd": fedmd,
-    "selffl": method(only=_SELFFL_ONLY)(selffl),
+    "selffl": selffl,
     "pfml": pfml,
     "fml": fml,
     "ucfl": ucfl,

@@ -24,7 +24,7 @@ the formula is followed, `steps_rule="fraction"` takes the text. Algorithm 2 sta
 The clip of w_m / S_-m, the guards on l and the median for clients without history are ours.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ from coterie.core.method import Exchange, Facts, Method, Pass, Stage, Train
 from coterie.core.model import Descent, Model, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, Vector, blend, flat, mean, pick, tree, zeros
-from coterie.core.values import Count, NonNegative, Whole
+from coterie.core.values import Count, NonNegative, Range, Whole
 from coterie.methods import selffl_steps as law_of_steps
 from coterie.methods import uncertainty as law
 from coterie.methods.declare import method
@@ -151,7 +151,7 @@ def selffl(
     converge_steps: Count = 100,
     cluster: bool = False,
     known_variance: NonNegative = 0.0,
-    known_spread: float = -1.0,
+    known_spread: Annotated[float, Range(-1, 1e6)] = -1.0,
 ) -> Method | tuple[Stage, ...]:
     """Start value, local steps and aggregation weights from the uncertainty within and between
     clients.
