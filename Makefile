@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup browser demo test wheel lint format bench docs screenshots federation-demo federation-torture clean
+.PHONY: setup browser demo test wheel torture lint format bench docs screenshots federation-demo federation-torture clean
 
 setup: $(READY)
 
@@ -53,6 +53,9 @@ screenshots: $(READY) browser
 	$(BIN)/python scripts/screenshots.py runs/screenshots/report.html runs/screenshots/pictures
 	mkdir -p docs/pictures
 	cp runs/screenshots/pictures/report.png runs/screenshots/pictures/client.png docs/pictures
+
+torture: $(READY)
+	$(BIN)/python scripts/torture.py --markdown docs/reliability.md
 
 federation-demo: $(READY)
 	$(BIN)/python examples/federation_demo.py

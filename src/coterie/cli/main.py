@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
@@ -15,15 +13,15 @@ from typing import Any
 import click
 
 from coterie.cli.show import (
-    progress,
     say,
     show_comparison,
     show_data,
     show_method,
     show_methods,
     show_run,
+    work,
 )
-from coterie.cli.words import FREE, Interrupted, words_of
+from coterie.cli.words import FREE, Interrupted, seeds_of, words_of
 from coterie.comparison import execute as comparisons
 from coterie.comparison.plan import FILE, plan_of
 from coterie.core.errors import BadInput, nearest
@@ -46,7 +44,6 @@ from coterie.results.comparison import Comparison
 from coterie.results.folder import run_folder
 from coterie.running import execute as experiments
 from coterie.running.assemble import assemble, gather, open_loop
-from coterie.running.loop import RoundReport
 
 
 def main() -> None:
@@ -77,6 +74,7 @@ def _fail(line: str, code: int = 2) -> None:
 
 ELSEWHERE = {  # commands that are loaded when they are asked for
     "report": "coterie.cli.report",
+    "reproduce": "coterie.cli.reproduce",
     "ui": "coterie.cli.ui",
     "export": "coterie.cli.export",
     "federation": "coterie.cli.deployment",
@@ -148,18 +146,6 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-@contextmanager
-def _work(folder: Path, quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], None]]:
-    """Work on a folder, shown as it goes; whoever stops it is told how to go on."""
-    try:
-        with progress(quiet) as show:
-            yield show
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"stopped; `coterie resume {folder}` goes on" if folder.exists() else "stopped"
-        ) from None
-
-
 @cli.command(context_settings=FREE, short_help="Train one method.", epilog=_words_help())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[METHOD] [--WORD VALUE]...")
 @click.option("--config", help="A TOML file, or the name of a recipe.")
@@ -182,7 +168,7 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
     experiment = read_experiment_file(config_path(config)) if config else Experiment()
     experiment = change(experiment, ({"method": method} if method else {}) | words)
     folder = out or run_folder(Path("runs"), f"{experiment.method}-{data_name(experiment)}")
-    with _work(folder, quiet) as show:
+    with work(folder, quiet) as show:
         finished = experiments.execute(
             experiment, folder, lambda r: show(experiment.method, experiment.seed, r)
         )
@@ -257,12 +243,12 @@ def compare(
         raise BadInput(f"target = {target:g}: give an accuracy from 0 to 1")
     file = read_toml(config_path(config)) if config else {}
     names = None if methods is None else [n.strip() for n in methods.split(",") if n.strip()]
-    said = (_seeds(seeds) if seeds else None, common, own, grids)
+    said = (seeds_of(seeds) if seeds else None, common, own, grids)
     if names == ["all"]:
         names = _possible(plan_of(file, list(METHODS), *said, strict=False)[0])
     planned, numbers, grid = plan_of(file, names, *said)
     folder = out or run_folder(Path("runs"), "compare")
-    with _work(folder, quiet) as show:
+    with work(folder, quiet) as show:
         comparison = comparisons.compare(planned, numbers, folder, show, grid)
     _tell(comparison, target, report)
 
@@ -293,16 +279,6 @@ def _possible(planned: dict[str, Experiment]) -> list[str]:
     return [name for name in planned if name not in refused]
 
 
-def _seeds(text: str) -> list[int]:
-    try:
-        numbers = [int(n) for n in text.split(",")]
-    except ValueError:
-        raise BadInput(f"seeds = '{text}': give how many, or a list such as 3,5,8") from None
-    if len(numbers) == 1 and numbers[0] < 1:
-        raise BadInput(f"seeds = {numbers[0]}: give at least 1")
-    return numbers if len(numbers) > 1 else list(range(numbers[0]))
-
-
 def _grid(entry: str) -> tuple[str, str, list[str]]:
     place, equals, choices = entry.partition("=")
     name, dot, option = place.partition(".")
@@ -320,7 +296,7 @@ def resume(folder: Path, quiet: bool) -> None:
     """Go on from the last checkpoint of FOLDER; the result is the same as if it had never
     stopped.
     """
-    with _work(folder, quiet) as show:
+    with work(folder, quiet) as show:
         if (folder / FILE).exists():
             result: Any = comparisons.resume_comparison(folder, show)
         else:

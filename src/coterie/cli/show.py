@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,6 +19,7 @@ from rich.table import Table as Grid
 from coterie.analysis.answer import sentences
 from coterie.analysis.scores import MORE
 from coterie.analysis.significance import Difference, RankTable
+from coterie.cli.words import Interrupted
 from coterie.core.notes import Kind, from_words
 from coterie.core.values import described
 from coterie.data.federation import Federation, table
@@ -372,3 +374,15 @@ def _interval(difference: Difference, scale: float) -> str:
     mean, low, high = (scale * value for value in difference[:3])
     form = "+.2f" if scale == 100 else "+.3g"
     return f"{mean:{form}}" if low != low else f"{mean:{form}} [{low:{form}}, {high:{form}}]"
+
+
+@contextmanager
+def work(folder: Path, quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], None]]:
+    """Work on a folder, shown as it goes; whoever stops it is told how to go on."""
+    try:
+        with progress(quiet) as show:
+            yield show
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"stopped; `coterie resume {folder}` goes on" if folder.exists() else "stopped"
+        ) from None

@@ -36,3 +36,13 @@ def words_of(arguments: Sequence[str], lone: str = "") -> tuple[str | None, dict
             value if equals else rest.pop(0) if rest and not rest[0].startswith("--") else True
         )
     return found, words
+
+
+def seeds_of(text: str) -> list[int]:
+    try:
+        numbers = [int(n) for n in text.split(",")]
+    except ValueError:
+        raise BadInput(f"seeds = '{text}': give how many, or a list such as 3,5,8") from None
+    if len(numbers) == 1 and numbers[0] < 1:
+        raise BadInput(f"seeds = {numbers[0]}: give at least 1")
+    return numbers if len(numbers) > 1 else list(range(numbers[0]))

@@ -1,0 +1,104 @@
+"""`coterie reproduce`: the papers' tables, run again and held beside what the papers print."""
+
+from __future__ import annotations
+
+from math import isnan
+from pathlib import Path
+
+import click
+from rich.table import Table as Grid
+
+from coterie.cli.show import say, show, work
+from coterie.cli.words import seeds_of
+from coterie.comparison import reproduce as again
+from coterie.comparison.reproduce import Column, Outcome, outcome, table_of
+from coterie.experiment.papers import METRICS, PaperTable, paper_tables
+from coterie.reports.reproduction import write_pages
+
+OUT = Path("runs") / "reproduction"
+
+
+@click.command(short_help="Run the papers' tables again, with verdicts.")
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True)
+@click.option("--scale", default=1.0, help="Share of the rounds, for a shorter look.")
+@click.option("--seeds", help="How many seeds (0, 1, ...), or a list; default the recipe's.")
+@click.option("--full", is_flag=True, help="The paper's own networks where a cheaper recipe is.")
+@click.option("--show", "only_show", is_flag=True, help="Print what is there; run nothing.")
+@click.option("--threads", type=int, help="Threads of each run.")
+@click.option(
+    "--write",
+    type=click.Path(path_type=Path),
+    help="Folder of docs: write reproduction.md and results/ from the runs that are there.",
+)
+@click.option("--quiet", is_flag=True, help="No progress display.")
+def reproduce(
+    tables: tuple[str, ...],
+    out: Path,
+    scale: float,
+    seeds: str | None,
+    full: bool,
+    only_show: bool,
+    threads: int | None,
+    write: Path | None,
+    quiet: bool,
+) -> None:
+    """List the tables and figures of the five papers, or run some of them.
+
+    What is finished is kept, so a table that was stopped goes on. Verdicts: reproduced (within the
+    paper's spread or one point), trend (the same order of methods), not reproduced.
+    """
+    wanted = [table_of(name) for name in tables]
+    words = {} if threads is None else {"threads": threads}
+    for table in wanted:
+        if not only_show:
+            with work(out, quiet) as watch:
+                numbers = seeds_of(seeds) if seeds else None
+                again.reproduce(table, out, watch, numbers, scale, not full, words)
+        show_outcome(outcome(table, out))
+    if write:
+        say(f"wrote {write_pages(list(paper_tables().values()), out, write)}")
+    elif not wanted:
+        show_tables(list(paper_tables().values()), out)
+
+
+def show_tables(tables: list[PaperTable], out: Path) -> None:
+    """Every table with how far it has come."""
+    grid = Grid("id", "paper", "place", "state", "verdict")
+    for table in tables:
+        found = outcome(table, out)
+        grid.add_row(table.id, table.paper, table.place, found.state, found.verdict)
+    show(grid)
+    say("`coterie reproduce ID` runs one.")
+
+
+def show_outcome(found: Outcome) -> None:
+    """A table beside our runs, column by column."""
+    table = found.table
+    say(f"{table.paper}, {table.place}: {table.claim}")
+    for column in found.columns:
+        show(_grid(table, column))
+        for better, worse, a, b in column.pairs:
+            ours = "not run" if isnan(a) or isnan(b) else f"{a:.2f} against {b:.2f}"
+            say(f"{better} above {worse}: {ours}")
+        say(f"{column.column.name}: {column.verdict}")
+    say(f"{table.id}: {found.verdict} ({found.state})")
+
+
+def _grid(table: PaperTable, column: Column) -> Grid:
+    shorter = "" if column.scale == 1 else f", {column.scale:g} of the rounds"
+    metric = METRICS[column.column.metric]
+    title = f"{column.column.name}: {metric} ({column.recipe or 'no recipe'}{shorter})"
+    grid = Grid("", "paper", "ours", "95 % over seeds", "difference", title=title)
+    for cell in column.cells:
+        f = cell.figure
+        spread = "" if isnan(f.spread) else f" ± {f.spread:g}"
+        known = not isnan(f.ours.mean)
+        grid.add_row(
+            cell.row.label,
+            "-" if isnan(f.paper) else f"{f.paper:g}{spread}",
+            f"{f.ours.mean:.2f}" if known else "not run",
+            f"[{f.ours.low:.2f}, {f.ours.high:.2f}]" if f.ours.n > 1 else "one seed" * known,
+            f"{f.difference:+.2f}" if known and not isnan(f.paper) else "",
+        )
+    return grid

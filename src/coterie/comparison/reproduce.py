@@ -1,0 +1,257 @@
+"""The papers' tables run again: what is finished, what our runs say, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import nan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from coterie.analysis.fairness import jain, top_share_by_size, worst, worst_share
+from coterie.analysis.gains import improvement, qoi_global
+from coterie.analysis.numbers import mean_of
+from coterie.analysis.verdicts import Figure, Word, figure, overall, verdict
+from coterie.comparison.execute import Watch, compare, resume_comparison
+from coterie.comparison.plan import FILE, plan_of, read_plan
+from coterie.core.errors import BadInput, nearest
+from coterie.experiment.config import Experiment, read_toml
+from coterie.experiment.papers import PaperColumn, PaperRow, PaperTable, paper_tables
+from coterie.experiment.recipes import config_path
+from coterie.results.folder import status
+from coterie.results.run import Run, load
+from coterie.results.table import values
+
+SCALED = "@"  # RECIPE@0.1 is the folder of a tenth of the rounds
+LEAST = 2  # rounds of a scaled run
+Runs = Mapping[str, Sequence[Run]]  # finished runs by method
+
+
+class Cell(NamedTuple):
+    """One row of a paper's column, with our figure for every seed."""
+
+    row: PaperRow
+    figure: Figure
+    seeds: tuple[int, ...]
+
+
+class Column(NamedTuple):
+    """One column of a paper's table beside our runs of its recipe."""
+
+    column: PaperColumn
+    recipe: str  # that was run
+    scale: float  # of its rounds
+    done: int  # runs that are finished
+    wanted: int
+    cells: tuple[Cell, ...]
+    pairs: tuple[tuple[str, str, float, float], ...]  # better, worse, our figures of both
+    verdict: Word
+
+
+class Outcome(NamedTuple):
+    """A paper's table beside our runs."""
+
+    table: PaperTable
+    columns: tuple[Column, ...]
+
+    @property
+    def verdict(self) -> Word:
+        return overall([column.verdict for column in self.columns])
+
+    @property
+    def state(self) -> str:
+        """How much of it has been run."""
+        done, wanted = (sum(getattr(c, word) for c in self.columns) for word in ("done", "wanted"))
+        if not wanted:
+            return "no recipe"
+        scaled = any(c.scale != 1 and c.done for c in self.columns)
+        word = "finished" if done == wanted else f"{done} of {wanted} runs" if done else "not run"
+        return f"{word}, shortened" if scaled else word
+
+
+def table_of(name: str) -> PaperTable:
+    """A table or figure by its id."""
+    known = paper_tables()
+    if name not in known:
+        raise BadInput(f"there is no table '{name}'{nearest(name, known)}")
+    return known[name]
+
+
+# What our runs say
+
+
+def measure(run: Run, metric: str, view: str, fedavg: Run | None = None) -> float:
+    """A run's figure as a paper measures it, in percent where it is an accuracy; NaN if unknown."""
+    kind, _, part = metric.partition(".")
+    if metric.startswith("note:"):
+        return _noted(run, metric.removeprefix("note:"))
+    if kind in ("gain_over_fedavg", "fairness"):
+        return _gain(run, fedavg, part)
+    if view not in run.views:
+        return nan
+    if kind == "rounds":
+        return float(run.experiment.schedule.rounds)
+    where = part or run.part
+    accuracy = values(run.table, "accuracy", where, view)[1]
+    if not len(accuracy):
+        return nan
+    rows = np.array(run.about["rows"][where], dtype=float)
+    known = ~np.isnan(accuracy)
+    kinds: dict[str, Callable[[], float]] = {
+        "mean": lambda: mean_of(accuracy),
+        "weighted": lambda: float(np.average(accuracy[known], weights=rows[known])),
+        "worst": lambda: worst(accuracy),
+        "worst_tenth": lambda: worst_share(accuracy),
+        "largest_tenth": lambda: top_share_by_size(accuracy, rows),
+    }
+    return 100 * kinds[kind]() if kind in kinds and known.any() else nan
+
+
+def _noted(run: Run, note: str) -> float:
+    """The mean over clients of a note in the last round that has it."""
+    found = values(run.table, note, "", "")[1]
+    return mean_of(found) if len(found) else nan
+
+
+def _gain(run: Run, fedavg: Run | None, part: str) -> float:
+    """Gains over FedAvg: their mean, one of the figures of Chapter 5, or Jain's index of them."""
+    if fedavg is None:
+        return nan
+    gains = qoi_global(run.accuracy(), fedavg.accuracy())
+    if part == "jain":
+        return jain(gains[gains > 0])
+    return float(getattr(improvement(gains), part)) if part else mean_of(gains)
+
+
+# Runs on disk
+
+
+def place_of(out: Path, column: PaperColumn) -> Path | None:
+    """The folder that holds runs of a column's recipe, or of the cheaper one; whole ones first."""
+    for recipe in filter(None, (column.recipe, column.cheaper)):
+        shorter = sorted(out.glob(f"{recipe}{SCALED}*"), key=scale_of, reverse=True)
+        for folder in (out / recipe, *shorter):
+            if (folder / FILE).exists():
+                return folder
+    return None
+
+
+def scale_of(folder: Path) -> float:
+    """The share of the recipe's rounds that a comparison has."""
+    return float(folder.name.partition(SCALED)[2] or 1)
+
+
+def finished(folder: Path) -> tuple[Runs, int]:
+    """The finished runs of a comparison by method, and how many runs it has in all."""
+    experiments, seeds, _ = read_plan(folder / FILE)
+    places = {m: [folder / f"{m}-seed{seed}" for seed in seeds] for m in experiments}
+    done = {m: [load(p) for p in some if status(p) == "finished"] for m, some in places.items()}
+    return done, len(experiments) * len(seeds)
+
+
+def outcome(table: PaperTable, out: Path) -> Outcome:
+    """What the runs below `out` say of a table, finished or not."""
+    return Outcome(table, tuple(_column(column, out) for column in table.columns))
+
+
+def _column(column: PaperColumn, out: Path) -> Column:
+    folder = place_of(out, column)
+    runs, wanted = finished(folder) if folder else ({}, _planned(column))
+    cells = tuple(_cell(column, row, runs) for row in column.rows)
+    means = {m: _mean(column, m, column.view, runs) for pair in column.above for m in pair}
+    pairs = tuple((a, b, means[a], means[b]) for a, b in column.above)
+    return Column(
+        column=column,
+        recipe=folder.name.partition(SCALED)[0] if folder else column.cheaper or column.recipe,
+        scale=scale_of(folder) if folder else 1.0,
+        done=sum(len(some) for some in runs.values()),
+        wanted=wanted,
+        cells=cells,
+        pairs=pairs,
+        verdict=verdict([cell.figure for cell in cells], [pair[2:] for pair in pairs]),
+    )
+
+
+def _planned(column: PaperColumn) -> int:
+    """How many runs a column's recipe has."""
+    if not column.recipe:
+        return 0
+    words = read_toml(config_path(column.recipe))
+    return len(words["methods"]) * len(words.get("seeds", [0]))
+
+
+def _cell(column: PaperColumn, row: PaperRow, runs: Runs) -> Cell:
+    mine = runs.get(row.method, ())
+    ours = list(_figures(column, mine, row.view, runs))
+    seeds = tuple(run.experiment.seed for run in mine)
+    return Cell(row, figure(row.label, row.value, row.spread, ours), seeds)
+
+
+def _mean(column: PaperColumn, method: str, view: str, runs: Runs) -> float:
+    found = list(_figures(column, runs.get(method, ()), view, runs))
+    return mean_of(found) if found else nan
+
+
+def _figures(column: PaperColumn, mine: Sequence[Run], view: str, runs: Runs) -> Iterator[float]:
+    base = {run.experiment.seed: run for run in runs.get("fedavg", ())}
+    return (measure(run, column.metric, view, base.get(run.experiment.seed)) for run in mine)
+
+
+# Running
+
+
+def reproduce(
+    table: PaperTable,
+    out: Path,
+    watch: Watch = lambda method, seed, report: None,
+    seeds: Sequence[int] | None = None,
+    scale: float = 1.0,
+    cheaper: bool = True,
+    words: Mapping[str, Any] | None = None,
+) -> Outcome:
+    """Run the recipes of a table, or go on with them; what is finished is kept.
+
+    scale: a share of the rounds, for a look that is marked as shortened. cheaper: where a recipe
+    costs too much for a small machine, the one of narrower networks.
+    """
+    if not 0 < scale <= 1:
+        raise BadInput(f"scale = {scale:g}: give a share of the rounds above 0, up to 1")
+    recipes = dict.fromkeys(
+        (column.cheaper if cheaper and column.cheaper else column.recipe)
+        for column in table.columns
+        if column.recipe
+    )
+    if not recipes:
+        way = table.script or table.note
+        raise BadInput(f"'{table.id}' has no recipe: {way}")
+    for recipe in recipes:
+        folder = out / (recipe if scale == 1 else f"{recipe}{SCALED}{scale:g}")
+        play_recipe(recipe, folder, watch, seeds, scale, words)
+    return outcome(table, out)
+
+
+def play_recipe(
+    recipe: str,
+    folder: Path,
+    watch: Watch = lambda method, seed, report: None,
+    seeds: Sequence[int] | None = None,
+    scale: float = 1.0,
+    words: Mapping[str, Any] | None = None,
+) -> None:
+    """Run a recipe in its folder, or go on with it."""
+    if (folder / FILE).exists():
+        resume_comparison(folder, watch)
+        return
+    planned, numbers, grids = plan_of(
+        read_toml(config_path(recipe)), seeds=seeds, common=words or {}
+    )
+    shortened = {name: _shortened(experiment, scale) for name, experiment in planned.items()}
+    compare(shortened, numbers, folder, watch, grids)
+
+
+def _shortened(experiment: Experiment, scale: float) -> Experiment:
+    schedule = experiment.schedule
+    rounds = max(min(LEAST, schedule.rounds), round(schedule.rounds * scale))
+    return replace(experiment, schedule=schedule._replace(rounds=rounds))
