@@ -21,7 +21,7 @@ from coterie.data import own, public
 from coterie.data.changes import changes_of
 from coterie.data.dataset import Dataset
 from coterie.data.dealing import build, read
-from coterie.data.federation import checksum, class_counts, table
+from coterie.data.federation import checksum, class_counts, client_rows
 from coterie.data.picture import split_picture
 
 DATA = Path(os.environ.get("COTERIE_DATA", "nowhere"))
@@ -70,13 +70,13 @@ def test_digits_by_default_are_20_clients_of_3_classes_cut_60_20_20():
     got = build()
     assert (got.clients, got.classes, got.input_shape, got.names[-1]) == (20, 10, (1, 8, 8), "19")
     assert len(np.unique(all_rows(got))) == 1797
-    for row in table(got):
+    for row in client_rows(got):
         n = row.train + row.validation + row.test
         assert row.classes == 3
         assert abs(row.train - 0.6 * n) < 1
         assert abs(row.validation - 0.2 * n) <= 1
         assert abs(row.test - 0.2 * n) <= 1
-    assert np.array_equal(got.sizes, [row.train for row in table(got)])
+    assert np.array_equal(got.sizes, [row.train for row in client_rows(got)])
     assert got.x.dtype == torch.float32
     assert got.y.dtype == torch.int64
     assert (got.x.min(), got.x.max()) == (0, 1)
@@ -447,9 +447,9 @@ def check_own(got):
 
 def write(columns, path):
     if path.suffix == ".csv":
-        csv.write_csv(pa.table(columns), path)
+        csv.write_csv(pa.client_rows(columns), path)
     elif path.suffix == ".parquet":
-        parquet.write_table(pa.table(columns), path)
+        parquet.write_table(pa.client_rows(columns), path)
     else:
         keys = {"clients": columns["client"]} if "client" in columns else {}
         np.savez(path, x=np.stack([columns["age"], columns["dose"]], 1), y=columns["label"], **keys)
@@ -484,7 +484,7 @@ def test_own_hugging_face_folder_saved_to_disk(tmp_path):
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
     for part, rows in (("train", slice(0, 5)), ("test", slice(5, 8))):
         (tmp_path / part).mkdir()
-        piece = pa.table({k: v[rows] for k, v in COLUMNS.items()})
+        piece = pa.client_rows({k: v[rows] for k, v in COLUMNS.items()})
         with (
             pa.OSFile(str(tmp_path / part / "data-00000-of-00001.arrow"), "wb") as sink,
             ipc.new_stream(sink, piece.schema) as out,
@@ -505,7 +505,7 @@ def test_own_hugging_face_images_with_named_classes(tmp_path):
     info = {
         "info": {"features": {"label": {"names": ["cat", "dog", "emu"], "_type": "ClassLabel"}}}
     }
-    data = pa.table(
+    data = pa.client_rows(
         {
             "image": [encoded(p) for p in pixels],
             "label": [1, 2] * 6,
@@ -528,7 +528,7 @@ def test_own_hugging_face_images_with_named_classes(tmp_path):
 
 
 def test_own_lists_of_numbers_are_features(tmp_path):
-    lists = pa.table(
+    lists = pa.client_rows(
         {"pixels": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]], "extra": [9.5, 0.5], "label": [3, 8]}
     )
     parquet.write_table(lists, tmp_path / "one.parquet")

@@ -418,7 +418,7 @@ def test_two_architectures_public_rows_and_a_site_that_comes_late(tmp_path):
         grid.offline = set()
         thread.join(60)
     assert waiting.has("finished")
-    federation = simulated(tmp_path)._replace(public=app.read_plan(place).public)
+    federation = simulated(tmp_path)._replace(public=app.read_server_plan(place).public)
     assert largest_difference(replay(place / "run", federation), model_files(tmp_path)) < 1e-5
 
 
@@ -479,7 +479,7 @@ def test_a_site_whose_rows_do_not_fit_is_refused_with_a_clear_line(change, match
     path = tmp_path / "files" / "south.csv"
     path.write_text(change(path.read_text()))
     with open_sites(tmp_path) as (grid, _):
-        plan, told, lines = app.read_plan(place), {}, Lines()
+        plan, told, lines = app.read_server_plan(place), {}, Lines()
         hello = wire.pack({"kind": "hello", "words": plan.words})
         roll = app.Roll(
             grid, NAMES, lambda: hello, lambda i, head: app._admit(plan, told, i, head), lines
@@ -493,7 +493,7 @@ def test_a_site_whose_rows_do_not_fit_is_refused_with_a_clear_line(change, match
 def test_a_site_refuses_words_that_are_not_its_own(tmp_path):
     place = make_federation(tmp_path, public=10)
     site = open_site(tmp_path / "sites" / "east", Lines())
-    words = app.read_plan(place).words
+    words = app.read_server_plan(place).words
 
     def error(**changes):
         return wire.unpack(

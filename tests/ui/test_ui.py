@@ -82,8 +82,8 @@ def entries(root: Path) -> dict[str, listing.Entry]:
 def interrupt(folder: Path, silent: float) -> Path:
     """A finished run as it stood while it was running, its last word `silent` seconds ago."""
     (folder / "metrics.parquet").unlink()
-    facts = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(facts | {"status": "running"}))
+    about = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(about | {"status": "running"}))
     for path in folder.iterdir():
         os.utime(path, times=(time.time() - silent,) * 2)
     return folder

@@ -259,11 +259,11 @@ def compare(
     names = None if methods is None else [n.strip() for n in methods.split(",") if n.strip()]
     said = (_seeds(seeds) if seeds else None, common, own, grids)
     if names == ["all"]:
-        names = _possible(plan_of(file, list(METHODS), *said, strict=False)[0])
-    planned, numbers, grid = plan_of(file, names, *said)
+        names = _possible(plan_of(file, list(METHODS), *said, strict=False).experiments)
+    plan = plan_of(file, names, *said)
     folder = out or run_folder(Path("runs"), "compare")
     with _work(folder, quiet) as show:
-        comparison = comparisons.compare(planned, numbers, folder, show, grid)
+        comparison = comparisons.compare(plan.experiments, plan.seeds, folder, show, plan.grids)
     _tell(comparison, target, report)
 
 

@@ -43,9 +43,9 @@ def serve_federation(folder: Path, insecure: bool, say: Say) -> Path:
     folder = folder.absolute()
     server = read_server(folder)
     program("flower-superlink")
-    from coterie.deploy.app import read_plan  # needs Flower, which is an extra
+    from coterie.deploy.app import read_server_plan  # needs Flower, which is an extra
 
-    read_plan(folder)
+    read_server_plan(folder)
     _check_door(folder, server, insecure, say)
     home = folder / HOME
     keys.private_folder(home)

@@ -21,7 +21,7 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Batch, Method, Pass, Plan, Replies, Train
+from coterie.core.method import Batch, BatchPlan, Method, Pass, Replies, Train
 from coterie.core.model import Model, kl
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
@@ -179,7 +179,7 @@ def feddf(
         # distils on
         passes=(
             *base.round[0].passes,
-            Pass(lambda c, batch: c, Plan(part="public", draw=draw, epochs=0)),
+            Pass(lambda c, batch: c, BatchPlan(part="public", draw=draw, epochs=0)),
         ),
         receive=receive,
     )

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from coterie.core.method import Batch, Exchange, Facts, Method, Pass, Plan, Train
+from coterie.core.method import Batch, BatchPlan, Exchange, Facts, Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
@@ -171,7 +171,7 @@ def fedfomo(
                 send=send,
                 start=start,
                 passes=(
-                    Pass(examine, Plan(part="validation", shuffle=False)),
+                    Pass(examine, BatchPlan(part="validation", shuffle=False)),
                     Pass(combine),
                     Pass(lambda c, batch: c._replace(go=local(c.go, batch)), train.plan()),
                 ),

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.method import Method, Pass, Plan, Train, unchanged
+from coterie.core.method import BatchPlan, Method, Pass, Train, unchanged
 from coterie.core.model import Descent, Model, sgd
 from coterie.core.point import Point, pick, stack, tree
 from coterie.core.values import Range
@@ -78,7 +78,7 @@ def ifca(model: Model, train: Train, clusters: Annotated[int, Range(1, 10_000)] 
             server.cluster.index_copy(0, replies.ids, cluster),
         )
 
-    look = (Pass(weigh, Plan(batch=256, shuffle=False)), Pass(choose))
+    look = (Pass(weigh, BatchPlan(batch=256, shuffle=False)), Pass(choose))
     base = fedavg(model, train)
     trip = base.round[0]._replace(
         send=lambda server, i, rng: server.models,

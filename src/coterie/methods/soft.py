@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Batch, Exchange, Facts, Method, Pass, Plan, Replies, Train
+from coterie.core.method import Batch, BatchPlan, Exchange, Facts, Method, Pass, Replies, Train
 from coterie.core.model import Descent, Model, begin, kl, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point
@@ -90,9 +90,9 @@ class Public(NamedTuple):
     rate: float  # of distillation; 0: that of private training
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> BatchPlan:
         """One pass over the round's public rows."""
-        return Plan(part="public", batch=self.batch, draw=self.draw)
+        return BatchPlan(part="public", batch=self.batch, draw=self.draw)
 
 
 class Answers(NamedTuple):

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from coterie.core.method import Batch, Exchange, Method, Pass, Plan, Train, Tree
+from coterie.core.method import Batch, BatchPlan, Exchange, Method, Pass, Train, Tree
 from coterie.core.model import Descent, Model, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
 
-VALIDATION = Plan(part="validation", shuffle=False)
+VALIDATION = BatchPlan(part="validation", shuffle=False)
 NOTES = {
     "teacher_round": Note(
         "round of the teacher",

@@ -22,7 +22,7 @@ from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Exchange, Facts, Method, Pass, Plan, Stage, Train, nothing
+from coterie.core.method import BatchPlan, Exchange, Facts, Method, Pass, Stage, Train, nothing
 from coterie.core.model import Model
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, Vector, flat, mean, pick, stack, tree, zeros
@@ -159,7 +159,7 @@ def ucfl(
         spread = c.spread + (average(c) - c.g).squared()
         return c._replace(spread=spread, total=zeros(c.total), rows=torch.zeros_like(c.rows))
 
-    every = Plan(batch=256, shuffle=False)
+    every = BatchPlan(batch=256, shuffle=False)
     count = int(batches)
 
     def compare(server: Server, replies, rng):
