@@ -447,9 +447,9 @@ def check_own(got):
 
 def write(columns, path):
     if path.suffix == ".csv":
-        csv.write_csv(pa.client_rows(columns), path)
+        csv.write_csv(pa.table(columns), path)
     elif path.suffix == ".parquet":
-        parquet.write_table(pa.client_rows(columns), path)
+        parquet.write_table(pa.table(columns), path)
     else:
         keys = {"clients": columns["client"]} if "client" in columns else {}
         np.savez(path, x=np.stack([columns["age"], columns["dose"]], 1), y=columns["label"], **keys)
@@ -484,7 +484,7 @@ def test_own_hugging_face_folder_saved_to_disk(tmp_path):
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
     for part, rows in (("train", slice(0, 5)), ("test", slice(5, 8))):
         (tmp_path / part).mkdir()
-        piece = pa.client_rows({k: v[rows] for k, v in COLUMNS.items()})
+        piece = pa.table({k: v[rows] for k, v in COLUMNS.items()})
         with (
             pa.OSFile(str(tmp_path / part / "data-00000-of-00001.arrow"), "wb") as sink,
             ipc.new_stream(sink, piece.schema) as out,
@@ -505,7 +505,7 @@ def test_own_hugging_face_images_with_named_classes(tmp_path):
     info = {
         "info": {"features": {"label": {"names": ["cat", "dog", "emu"], "_type": "ClassLabel"}}}
     }
-    data = pa.client_rows(
+    data = pa.table(
         {
             "image": [encoded(p) for p in pixels],
             "label": [1, 2] * 6,
@@ -528,7 +528,7 @@ def test_own_hugging_face_images_with_named_classes(tmp_path):
 
 
 def test_own_lists_of_numbers_are_features(tmp_path):
-    lists = pa.client_rows(
+    lists = pa.table(
         {"pixels": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]], "extra": [9.5, 0.5], "label": [3, 8]}
     )
     parquet.write_table(lists, tmp_path / "one.parquet")

@@ -167,7 +167,7 @@ def stages(method: Method | tuple[Stage, ...]) -> tuple[Stage, ...]:
     return (Stage("train", method),) if isinstance(method, Method) else method
 
 
-def nothing(*_: Any) -> tuple:
+def nothing(*_: Any) -> tuple[()]:
     """For a hook that has nothing to give: an empty payload, state or upload."""
     return ()
 
