@@ -30,6 +30,7 @@ from coterie.core.errors import BadInput
 from coterie.experiment.config import Experiment, change
 from coterie.running.execute import execute
 from coterie.running.progress import alone
+from coterie.ui import app
 from coterie.ui import runs as listing
 from coterie.ui.app import build
 from coterie.ui.guard import is_loopback
@@ -314,11 +315,9 @@ def test_a_chosen_comparison_is_its_runs(root):
 
 
 def test_a_report_is_made_once_until_files_change(root, monkeypatch):
-    from coterie.reports import report as reports
-
     made = []
-    original = reports.report_html
-    monkeypatch.setattr(reports, "report_html", lambda paths: made.append(paths) or original(paths))
+    original = app.report_html
+    monkeypatch.setattr(app, "report_html", lambda paths: made.append(paths) or original(paths))
     asker = client(root)
     for _ in range(2):
         page = asker.get("/report", params={"run": "both"})

@@ -42,6 +42,7 @@ from coterie.experiment.config import (
 )
 from coterie.experiment.recipes import config_path, data_name
 from coterie.methods.registry import METHODS
+from coterie.reports.report import write_report
 from coterie.results.comparison import Comparison
 from coterie.results.folder import run_folder
 from coterie.running import execute as experiments
@@ -271,8 +272,6 @@ def _tell(comparison: Comparison, target: float | None = None, report: bool = Tr
     """Print what a comparison found, and write its page."""
     show_comparison(comparison, target)
     if report:
-        from coterie.reports.report import write_report
-
         say(f"report: {write_report([comparison.folder])}")
 
 

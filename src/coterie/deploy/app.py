@@ -1,8 +1,8 @@
-"""The ServerApp of a federation: greets the sites, plays the run through the same code as any
+"""The ServerApp of a deployment: greets the sites, plays the run through the same code as any
 experiment, ends at every site.
 
 The run's configuration names the server's folder; everything else is read from it. What the server
-says goes to its own output and, with the time, to federation.log in that folder.
+says goes to its own output and, with the time, to deployment.log in that folder.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from coterie.running.execute import check_same, play_rounds, restore
 from coterie.running.loop import Loop, RoundReport
 from coterie.running.progress import alone
 
-LOG = "federation.log"
+LOG = "deployment.log"
 LABEL = "label"  # the column of the public file that is no feature
 REMIND = 60.0  # seconds between two lines that say who is missing
 LOOK = 1.0  # seconds between two looks for sites

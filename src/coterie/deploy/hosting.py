@@ -1,4 +1,4 @@
-"""The server of a federation: SuperLink behind the gate, the keys it accepts, and the run, watched
+"""The server of a deployment: SuperLink behind the gate, the keys it accepts, and the run, watched
 until it is over.
 """
 
@@ -36,8 +36,8 @@ LOOK = 5.0  # seconds between two looks at the keys folder
 Say = Callable[[str], None]
 
 
-def serve_federation(folder: Path, insecure: bool, say: Say) -> Path:
-    """Host a federation until its run is over; returns the run's folder. Started again, it goes on
+def serve_deployment(folder: Path, insecure: bool, say: Say) -> Path:
+    """Host a deployment until its run is over; returns the run's folder. Started again, it goes on
     where it was.
     """
     folder = folder.absolute()
@@ -139,7 +139,7 @@ def _write_app(home: Path, folder: Path, port: int, insecure: bool) -> None:
         "config": {"folder": str(folder)},
     }
     project = {
-        "name": "coterie-federation",
+        "name": "coterie-deployment",
         "version": "1.0.0",
         "description": "coterie",
         "license": "Apache-2.0",

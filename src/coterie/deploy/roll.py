@@ -74,7 +74,7 @@ class Roll:
         name = head.get("name")
         if name not in self.names:
             raise BadInput(
-                f"'{str(name)[:80]}' is no site of this federation: add it with `coterie "
+                f"'{str(name)[:80]}' is no site of this deployment: add it with `coterie "
                 "federation add`"
             )
         if registered and registered != name:  # what its key was registered for

@@ -271,10 +271,10 @@ def _agreed(public: Public | None, words: Words, place: str) -> Public | None:
     if not wanted:
         return None
     if public is None:
-        raise BadInput("this federation has public rows: name the file with `public` in site.toml")
+        raise BadInput("this deployment has public rows: name the file with `public` in site.toml")
     if public.checksum != wanted:
         raise BadInput(
-            f"{place} is not the public file of this federation (another checksum): copy the "
+            f"{place} is not the public file of this deployment (another checksum): copy the "
             "server's"
         )
     return public
