@@ -155,7 +155,7 @@ def sample(
     ]
     return {
         "title": f"{len(methods)} methods on digits",
-        "made": {"coterie": "0.1.0", "date": "2026-03-01", "command": "coterie report runs/digits"},
+        "made": {"coterie": "0.2.0", "date": "2026-03-01", "command": "coterie report runs/digits"},
         "answer": [
             f"Use {methods[-1]}: it serves the clients best, and nobody loses.",
             "Every number is the mean over clients.",
