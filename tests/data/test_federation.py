@@ -5,8 +5,9 @@ import torch
 
 from coterie.data.dataset import Dataset
 from coterie.data.dealing import build, read
-from coterie.data.federation import checksum
+from coterie.data.federation import COUNTS, checksum, label_counts
 from helpers.datasets import features, rows_of
+from helpers.federations import tiny
 
 PARTS = ("train", "validation", "test")
 
@@ -50,3 +51,23 @@ def test_natural_clients_keep_their_names_and_truth():
         assert got.truth[i].item() == whole.truth[int(name), 0]
     assert got.classes == 0
     assert got.y.dtype == torch.float32
+
+
+def test_label_counts_are_the_rows_of_every_class_a_client_holds():
+    federation = tiny(clients=3)
+    found = label_counts(federation)
+    assert found.schema == COUNTS
+    expected = {}
+    for part in ("train", "validation", "test"):
+        for client, rows in enumerate(getattr(federation, part)):
+            for row in rows:
+                key = (client, part, int(federation.y[row]))
+                expected[key] = expected.get(key, 0) + 1
+    assert {(r["client"], r["part"], r["label"]): r["rows"] for r in found.to_pylist()} == expected
+    assert found.num_rows == len(expected)  # none twice, and none of no rows
+
+
+def test_label_counts_of_parts_without_rows_and_of_no_classes_are_empty():
+    federation = tiny(validation=0)
+    assert set(label_counts(federation)["part"].to_pylist()) == {"train", "test"}
+    assert label_counts(federation._replace(classes=0, y=federation.y.float())).num_rows == 0
