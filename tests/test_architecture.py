@@ -39,3 +39,12 @@ def test_what_the_page_names_is_there(name):
             found = getattr(found, attribute)
         return
     pytest.fail(f"{name} is nowhere")
+
+
+def test_the_glossary_names_classes_that_are_there():
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    source = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "src").rglob("*.py"))
+    classes = set(re.findall(r"^class (\w+)", source, re.M))
+    named = set(re.findall(r"`([A-Z][a-z]\w+)`", text))
+    assert len(named) > 20
+    assert named <= classes
