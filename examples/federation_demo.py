@@ -1,4 +1,4 @@
-"""A real federation on this machine: one server and four sites as processes that meet over TLS,
+"""A deployment on this machine: one server and four sites as processes that meet over TLS,
 each site with a key of its own.
 
 PersFL first. Then the same sites train KT-pFL with two architectures, and one of them is killed in

@@ -1,9 +1,9 @@
-"""What a real federation must bear: strangers at the gate, dishonest uploads, slow and killed
+"""What a deployment must bear: strangers at the gate, dishonest uploads, slow and killed
 sites, a killed server.
 
     python scripts/federation_torture.py [FOLDER]
 
-One TLS federation of four sites on this machine trains Ditto while all this happens to it; at the
+One TLS deployment of four sites on this machine trains Ditto while all this happens to it; at the
 end the journal of who answered is played again by the local engine and must give the sites' models.
 A line a trial; the exit code is the number that failed.
 """

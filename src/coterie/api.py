@@ -38,7 +38,7 @@ from coterie.running.loop import RoundReport
 Words = dict[str, Any]
 
 
-def methods() -> list[str]:
+def method_names() -> list[str]:
     """Names of all methods."""
     return list(METHODS)
 
@@ -91,10 +91,10 @@ def compare(
     words, data, models = _objects(words)
     numbers = list(range(seeds)) if isinstance(seeds, int) else seeds
     file = read_toml(config_path(config)) if config else {}
-    planned, numbers, grids = plan_of(file, methods, numbers, from_toml(words), options, tune)
-    planned = {name: _dealt(experiment, data) for name, experiment in planned.items()}
+    plan = plan_of(file, methods, numbers, from_toml(words), options, tune)
+    planned = {name: _dealt(experiment, data) for name, experiment in plan.experiments.items()}
     folder = Path(out) if out else run_folder(Path("runs"), "compare")
-    return comparisons.compare(planned, numbers, folder, watch, grids, data, models)
+    return comparisons.compare(planned, plan.seeds, folder, watch, plan.grids, data, models)
 
 
 def resume(folder: str | Path, data: Any = None, model: Any = None) -> Run | Comparison:

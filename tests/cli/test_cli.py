@@ -413,7 +413,7 @@ def test_every_recipe_can_be_read(coterie, tmp_path):
     for name in recipes():
         path = config_path(name)
         words = read_toml(path)
-        assert plan_of(words)[0] if "methods" in words else read_experiment_file(path)
+        assert plan_of(words).experiments if "methods" in words else read_experiment_file(path)
     (tmp_path / "demo").mkdir()
     assert config_path("demo").suffix == ".toml"  # a folder of that name is no file
 
@@ -680,7 +680,7 @@ def test_methods_of_other_packages_are_known_and_a_broken_one_is_no_harm(tmp_pat
     (info / "entry_points.txt").write_text(
         "[coterie.methods]\nquiet = theirs:quiet\nbroken = theirs:absent\n"
     )
-    code = "import coterie; print('quiet' in coterie.methods(), 'broken' in coterie.methods())"
+    code = "from coterie import method_names as f; print('quiet' in f(), 'broken' in f())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},

@@ -50,7 +50,7 @@ with warnings.catch_warnings():
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 
     from coterie.deploy.gate import Gate
-    from coterie.deploy.hosting import serve_federation
+    from coterie.deploy.hosting import serve_deployment
 
 SERVER = Server(
     Address("fl.example.org:8443"), Sites(("north", "south")), Rules(), Shape(10, 64), Privacy()
@@ -269,7 +269,7 @@ def test_plaintext_is_refused_beyond_this_machine(tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text("label,a\n0,1\n")
     with pytest.raises(BadInput, match="plaintext is for this machine only"):
-        serve_federation(folder / "server", True, print)
+        serve_deployment(folder / "server", True, print)
     with pytest.raises(BadInput, match="plaintext is for this machine only"):
         serve_site(folder / "sites" / "north", rows, True, print)
 
@@ -291,7 +291,7 @@ def test_an_address_outside_the_certificate_is_refused_before_anything_starts(tm
     server = read_server(folder / "server")
     write_server(folder / "server", server._replace(server=Address("fl.example.org:8443")))
     with pytest.raises(BadInput, match=r"not for fl\.example\.org"):
-        serve_federation(folder / "server", False, print)
+        serve_deployment(folder / "server", False, print)
 
 
 @pytest.mark.parametrize(

@@ -390,7 +390,7 @@ def test_a_run_of_real_sites_leaves_what_any_run_leaves_and_equals_a_simulation(
     np.testing.assert_allclose(
         run.accuracy(), loop.evaluate()["personal", "test", "accuracy"], atol=1e-6
     )
-    assert "finished" in (place / "federation.log").read_text()
+    assert "finished" in (place / "deployment.log").read_text()
     assert said.has("the run is over", "model.safetensors")
     exchanges, rounds = overhead(place / "run")
     assert len(exchanges) == len(journal(place / "run")) >= len(rounds)
@@ -418,7 +418,7 @@ def test_two_architectures_public_rows_and_a_site_that_comes_late(tmp_path):
         grid.offline = set()
         thread.join(60)
     assert waiting.has("finished")
-    federation = simulated(tmp_path)._replace(public=app.read_plan(place).public)
+    federation = simulated(tmp_path)._replace(public=app.read_server_plan(place).public)
     assert largest_difference(replay(place / "run", federation), model_files(tmp_path)) < 1e-5
 
 
@@ -461,11 +461,11 @@ def test_a_run_goes_on_from_its_checkpoint_and_a_finished_one_gives_its_models_a
     [
         (
             lambda rows: "label,p0\n" + "1,2\n" * 30,
-            r"rows of shape \[1\], but this federation works on \[16\]",
+            r"rows of shape \[1\], but this deployment works on \[16\]",
         ),
         (
             lambda rows: rows.replace(",9\n", ",11\n"),
-            "label '11', which this federation does not know",
+            "label '11', which this deployment does not know",
         ),
         (lambda rows: "\n".join(rows.splitlines()[:3]), "none of them in its"),
         (
@@ -479,7 +479,7 @@ def test_a_site_whose_rows_do_not_fit_is_refused_with_a_clear_line(change, match
     path = tmp_path / "files" / "south.csv"
     path.write_text(change(path.read_text()))
     with open_sites(tmp_path) as (grid, _):
-        plan, told, lines = app.read_plan(place), {}, Lines()
+        plan, told, lines = app.read_server_plan(place), {}, Lines()
         hello = wire.pack({"kind": "hello", "words": plan.words})
         roll = app.Roll(
             grid, NAMES, lambda: hello, lambda i, head: app._admit(plan, told, i, head), lines
@@ -493,7 +493,7 @@ def test_a_site_whose_rows_do_not_fit_is_refused_with_a_clear_line(change, match
 def test_a_site_refuses_words_that_are_not_its_own(tmp_path):
     place = make_federation(tmp_path, public=10)
     site = open_site(tmp_path / "sites" / "east", Lines())
-    words = app.read_plan(place).words
+    words = app.read_server_plan(place).words
 
     def error(**changes):
         return wire.unpack(
@@ -503,7 +503,7 @@ def test_a_site_refuses_words_that_are_not_its_own(tmp_path):
     assert error() == ""
     assert "unknown method 'os.system'" in error(method="os.system")
     assert "python:" in error(model={"name": "python:evil"})
-    assert "is not the public file of this federation" in error(public="0" * 32)
+    assert "is not the public file of this deployment" in error(public="0" * 32)
     assert "deals networks that it does not name" in error(architecture=[5])
     assert "batch" in error(train={"batch": "many"})
     head = {

@@ -30,6 +30,7 @@ from coterie.core.errors import BadInput
 from coterie.experiment.config import Experiment, change
 from coterie.running.execute import execute
 from coterie.running.progress import alone
+from coterie.ui import app
 from coterie.ui import runs as listing
 from coterie.ui.app import build
 from coterie.ui.guard import is_loopback
@@ -82,8 +83,8 @@ def entries(root: Path) -> dict[str, listing.Entry]:
 def interrupt(folder: Path, silent: float) -> Path:
     """A finished run as it stood while it was running, its last word `silent` seconds ago."""
     (folder / "metrics.parquet").unlink()
-    facts = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(facts | {"status": "running"}))
+    about = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(about | {"status": "running"}))
     for path in folder.iterdir():
         os.utime(path, times=(time.time() - silent,) * 2)
     return folder
@@ -314,11 +315,9 @@ def test_a_chosen_comparison_is_its_runs(root):
 
 
 def test_a_report_is_made_once_until_files_change(root, monkeypatch):
-    from coterie.reports import report as reports
-
     made = []
-    original = reports.report_html
-    monkeypatch.setattr(reports, "report_html", lambda paths: made.append(paths) or original(paths))
+    original = app.report_html
+    monkeypatch.setattr(app, "report_html", lambda paths: made.append(paths) or original(paths))
     asker = client(root)
     for _ in range(2):
         page = asker.get("/report", params={"run": "both"})

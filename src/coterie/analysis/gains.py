@@ -32,9 +32,8 @@ def qoi_global(personal: ArrayLike, fedavg: ArrayLike) -> np.ndarray:
                 f"{name} accuracies from {found.min():g} to {found.max():g}: give shares from 0 "
                 "to 1, not percent"
             )
-    return np.round(
-        100 * (np.asarray(personal, dtype=float) - np.asarray(fedavg, dtype=float)), DIGITS
-    )
+    gains = 100 * (np.asarray(personal, dtype=float) - np.asarray(fedavg, dtype=float))
+    return np.asarray(np.round(gains, DIGITS))
 
 
 class Improvement(NamedTuple):

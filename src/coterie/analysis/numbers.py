@@ -16,7 +16,8 @@ DIGITS = 9  # differences below are rounding of means, not gains
 def there(values: ArrayLike) -> np.ndarray:
     """The numbers among the values, flat."""
     flat = np.asarray(values, dtype=float).ravel()
-    return flat[~np.isnan(flat)]
+    numbers: np.ndarray = flat[~np.isnan(flat)]
+    return numbers
 
 
 def mean_of(values: ArrayLike) -> float:

@@ -51,7 +51,8 @@ class Guesses:
         found = precision_recall_fscore_support(
             self.labels, self.classes, labels=held, average="macro", zero_division=0
         )
-        return found[:3]
+        precision, recall, f1, _ = (float(value or 0) for value in found)
+        return precision, recall, f1
 
 
 def calibration_error(right: ArrayLike, confidence: ArrayLike) -> float:

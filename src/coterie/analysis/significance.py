@@ -69,7 +69,9 @@ def units(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> np.ndarray:
     known = ~np.isnan(block).any(axis=0)
     axis = 0 if fixed_split else 1
     counts = known.sum(axis)
-    return np.where(known, block, 0.0).sum(axis + 1)[:, counts > 0] / counts[counts > 0]
+    sums = np.where(known, block, 0.0).sum(axis + 1)
+    means: np.ndarray = sums[:, counts > 0] / counts[counts > 0]
+    return means
 
 
 class RankTable(NamedTuple):

@@ -1,4 +1,4 @@
-"""The commands of a federation: make its files, host its server, take part as a site."""
+"""The commands of a deployment: make its files, host its server, take part as a site."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from coterie.cli.show import say
+from coterie.cli.show import say, show_run
 from coterie.cli.words import FREE, Interrupted, words_of
 from coterie.core.errors import BadInput, nearest
 from coterie.data import own
@@ -38,11 +38,13 @@ from coterie.deploy.files import (
 from coterie.experiment.config import Experiment, change, read_experiment_file
 from coterie.experiment.recipes import config_path
 from coterie.experiment.values import to_toml
+from coterie.reports.report import write_report
+from coterie.results.run import load
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 PUBLIC = "public"  # the name of the public rows in every folder
-# what an experiment of a federation says; the rows are the sites' own
+# what an experiment of a deployment says; the rows are the sites' own
 WORDS = (
     "model",
     "train",
@@ -52,18 +54,18 @@ WORDS = (
 
 
 def _part(name: str) -> Any:
-    """A module that needs the extra packages of a federation."""
+    """A module that needs the extra packages of a deployment."""
     try:
         return import_module(f"coterie.deploy.{name}")
     except ModuleNotFoundError as missing:
         raise BadInput(
-            f"a federation needs {missing.name}: pip install 'coterie[federation]'"
+            f"a deployment needs {missing.name}: pip install 'coterie[federation]'"
         ) from None
 
 
-@click.group(short_help="Make and mend the files of a real federation.")
+@click.group(short_help="Make and mend the files of a deployment.")
 def federation() -> None:
-    """Make and mend the files of a real federation: keys, certificates, and a folder for the server
+    """Make and mend the files of a deployment: keys, certificates, and a folder for the server
     and every site.
     """
 
@@ -266,7 +268,7 @@ def renew(folder: Path, addresses: tuple[str, ...], days: int) -> None:
     )
 
 
-@click.command(short_help="Host a federation's run.")
+@click.command(short_help="Host a deployment's run.")
 @click.argument("folder", type=FOLDER)
 @click.option("--insecure", is_flag=True, help="Plaintext, without keys: on this machine only.")
 def server(folder: Path, insecure: bool) -> None:
@@ -274,12 +276,8 @@ def server(folder: Path, insecure: bool) -> None:
 
     Started again after it was stopped or killed, it goes on from the last checkpoint.
     """
-    from coterie.cli.show import show_run
-    from coterie.reports.report import write_report
-    from coterie.results.run import load
-
     try:
-        done = _part("hosting").serve_federation(folder, insecure, _line)
+        done = _part("hosting").serve_deployment(folder, insecure, _line)
     except _part("processes").Stopped:
         raise Interrupted(
             f"stopped; `coterie server {folder}` goes on from the last checkpoint"
@@ -288,7 +286,7 @@ def server(folder: Path, insecure: bool) -> None:
     say(f"report: {write_report([done])}")
 
 
-@click.command(short_help="Take part in a federation with the data of this site.")
+@click.command(short_help="Take part in a deployment with the data of this site.")
 @click.argument("folder", type=FOLDER)
 @click.option(
     "--data",

@@ -40,6 +40,7 @@ from coterie.experiment.config import (
 )
 from coterie.experiment.recipes import config_path, data_name
 from coterie.methods.registry import METHODS
+from coterie.reports.report import write_report
 from coterie.results.comparison import Comparison
 from coterie.results.folder import run_folder
 from coterie.running import execute as experiments
@@ -245,11 +246,11 @@ def compare(
     names = None if methods is None else [n.strip() for n in methods.split(",") if n.strip()]
     said = (seeds_of(seeds) if seeds else None, common, own, grids)
     if names == ["all"]:
-        names = _possible(plan_of(file, list(METHODS), *said, strict=False)[0])
-    planned, numbers, grid = plan_of(file, names, *said)
+        names = _possible(plan_of(file, list(METHODS), *said, strict=False).experiments)
+    plan = plan_of(file, names, *said)
     folder = out or run_folder(Path("runs"), "compare")
     with work(folder, quiet) as show:
-        comparison = comparisons.compare(planned, numbers, folder, show, grid)
+        comparison = comparisons.compare(plan.experiments, plan.seeds, folder, show, plan.grids)
     _tell(comparison, target, report)
 
 
@@ -257,8 +258,6 @@ def _tell(comparison: Comparison, target: float | None = None, report: bool = Tr
     """Print what a comparison found, and write its page."""
     show_comparison(comparison, target)
     if report:
-        from coterie.reports.report import write_report
-
         say(f"report: {write_report([comparison.folder])}")
 
 

@@ -22,7 +22,7 @@ from coterie.analysis.significance import Difference, RankTable
 from coterie.cli.words import Interrupted
 from coterie.core.notes import Kind, from_words
 from coterie.core.values import described
-from coterie.data.federation import Federation, table
+from coterie.data.federation import Federation, client_rows
 from coterie.experiment.config import options_of
 from coterie.methods.declare import unused
 from coterie.methods.registry import METHODS
@@ -112,7 +112,7 @@ def show_data(federation: Federation) -> None:
     """Who holds how much."""
     title = f"{federation.name}: {federation.clients:,} clients"
     grid = Grid("client", "name", "train", "validation", "test", "classes", "group", title=title)
-    rows = table(federation)
+    rows = client_rows(federation)
     for row in rows[:MOST]:
         grid.add_row(*(str(cell) for cell in row))
     show(grid)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coterie.comparison.plan import FILE, Grids, read_plan, write_plan
+from coterie.comparison.plan import FILE, ComparisonPlan, Grids, read_plan, write_plan
 from coterie.comparison.prepared import Prepared
 from coterie.comparison.tune import candidates, tune
 from coterie.core.errors import BadInput
@@ -39,13 +39,13 @@ def compare(
     seeds wins, and only the winner is measured on test data.
     """
     check_unused(folder)
-    grids = grids or {}
+    plan = ComparisonPlan(dict(experiments), list(seeds), grids or {})
     prepared = Prepared(data, models)
     for seed in seeds:
-        _try_out(experiments, seed, grids, prepared)
+        _try_out(plan, seed, prepared)
     folder.mkdir(parents=True, exist_ok=True)
-    write_plan(folder, experiments, seeds, grids)
-    return _play(experiments, seeds, grids, folder, watch, prepared)
+    write_plan(folder, plan)
+    return _play(plan, folder, watch, prepared)
 
 
 def resume_comparison(
@@ -55,14 +55,12 @@ def resume_comparison(
     models: Networks = None,
 ) -> Comparison:
     """Go on with a comparison that was stopped; runs that are finished stay as they are."""
-    experiments, seeds, grids = read_plan(folder / FILE)
-    return _play(experiments, seeds, grids, folder, watch, Prepared(data, models))
+    return _play(read_plan(folder / FILE), folder, watch, Prepared(data, models))
 
 
-def _try_out(
-    experiments: Mapping[str, Experiment], seed: int, grids: Grids, prepared: Prepared
-) -> None:
+def _try_out(plan: ComparisonPlan, seed: int, prepared: Prepared) -> None:
     """Put every run of a seed together and open it, so that what cannot run is refused now."""
+    experiments, _, grids = plan
     federation = prepared.federation(replace(next(iter(experiments.values())), seed=seed))
     if grids and not any(len(rows) for rows in federation.validation):
         raise BadInput("tuning chooses on validation data, and there are none: raise --validation")
@@ -73,14 +71,10 @@ def _try_out(
                 open_loop(prepared.assembly(replace(each, seed=seed)))
 
 
-def _play(
-    experiments: Mapping[str, Experiment],
-    seeds: Sequence[int],
-    grids: Grids,
-    folder: Path,
-    watch: Watch,
-    prepared: Prepared,
-) -> Comparison:
+def _play(plan: ComparisonPlan, folder: Path, watch: Watch, prepared: Prepared) -> Comparison:
+    """Run what is not finished yet: the tries first, then every method with every seed."""
+    experiments, seeds, grids = plan
+
     def one(label: str, seed: int, experiment: Experiment, place: Path) -> Run:
         if status(place) == "finished":
             return load(place)
@@ -110,8 +104,9 @@ def _play(
 
 def load_comparison(folder: Path) -> Comparison:
     """The finished runs of a comparison."""
-    experiments, seeds, _ = read_plan(folder / FILE)
-    return Comparison(
-        folder,
-        {name: [load(folder / f"{name}-seed{seed}") for seed in seeds] for name in experiments},
-    )
+    plan = read_plan(folder / FILE)
+    runs = {
+        name: [load(folder / f"{name}-seed{seed}") for seed in plan.seeds]
+        for name in plan.experiments
+    }
+    return Comparison(folder, runs)

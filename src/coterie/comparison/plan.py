@@ -1,5 +1,5 @@
-"""What a comparison will run: an experiment a method, all on the same data; read from words and
-written as a file.
+"""What a comparison will run: one experiment per method, all on the same data; read from words
+and written as a file.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coterie.core.errors import BadInput
 from coterie.core.files import write
@@ -27,6 +27,14 @@ Grids = Mapping[str, Mapping[str, Sequence[Any]]]  # {method: {option: values to
 FILE = "comparison.toml"
 
 
+class ComparisonPlan(NamedTuple):
+    """What is compared: every experiment is run with every seed, after its grid was tried."""
+
+    experiments: dict[str, Experiment]  # by the name of a row of the table
+    seeds: list[int]
+    grids: Grids
+
+
 def plan(
     methods: Sequence[str],
     base: Experiment,
@@ -34,7 +42,7 @@ def plan(
     grids: Grids | None = None,
     strict: bool = True,
 ) -> dict[str, Experiment]:
-    """An experiment a method: the common words, then the method's own; every word is checked before
+    """One experiment per method: the common words, then its own; every word is checked before
     anything runs.
 
     A method may be there several times with other options: "persfl" and "persfl@last" are two rows
@@ -113,8 +121,8 @@ def plan_of(
     own: Mapping[str, Mapping[str, Any]] | None = None,
     grids: Grids | None = None,
     strict: bool = True,
-) -> tuple[dict[str, Experiment], list[int], Grids]:
-    """(experiments, seeds, grids) of a comparison file's words, with what was said beside the file.
+) -> ComparisonPlan:
+    """The plan that a comparison file's words give, with what was said beside the file.
 
     A file has methods, seeds, the common tables, `[options.METHOD]` and `[tune.METHOD]`; the file
     of a single run serves too.
@@ -130,7 +138,7 @@ def plan_of(
         for name, inner in table.items():
             if not isinstance(inner, dict):
                 raise BadInput(
-                    f"[{place}] {name} = {inner!r}: a comparison has a table a method, as in "
+                    f"[{place}] {name} = {inner!r}: a comparison has one table per method, as in "
                     f"[{place}.ditto]"
                 )
             method_of(name)
@@ -154,11 +162,8 @@ def plan_of(
         name: {**tune.get(name, {}), **(grids or {}).get(name, {})}
         for name in {**tune, **(grids or {})}
     }
-    return (
-        plan(chosen, base, own, grids, strict),
-        _seeds(numbers if seeds is None else seeds),
-        grids,
-    )
+    experiments = plan(chosen, base, own, grids, strict)
+    return ComparisonPlan(experiments, _seeds(numbers if seeds is None else seeds), grids)
 
 
 def _seeds(numbers: Any) -> list[int]:
@@ -170,12 +175,11 @@ def _seeds(numbers: Any) -> list[int]:
     return list(numbers)
 
 
-def write_plan(
-    folder: Path, experiments: Mapping[str, Experiment], seeds: Sequence[int], grids: Grids
-) -> None:
-    """The plan as a file that plan_of reads: what the first method has is common, the others write
-    where they differ.
+def write_plan(folder: Path, plan: ComparisonPlan) -> None:
+    """Write the plan as a file that plan_of reads: the first method's words are common, the others
+    write where they differ.
     """
+    experiments, seeds, grids = plan
     base = next(iter(experiments.values())).words()
     own: dict[str, Any] = {
         "options": {name: _differences(base, e.words()) for name, e in experiments.items()}
@@ -191,9 +195,8 @@ def write_plan(
 
 def _differences(base: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
     """A method's options, and its words that are not those of `base`."""
-    other = words["model"].get("name") != base["model"].get(
-        "name"
-    )  # then the options of the network are its own
+    # another network has options of its own
+    other = words["model"].get("name") != base["model"].get("name")
     found = dict(words["options"])
     for section in ("model", "train", "schedule", "engine", "keep"):
         for word, value in words[section].items():
@@ -202,8 +205,8 @@ def _differences(base: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str,
     return found
 
 
-def read_plan(path: Path) -> tuple[dict[str, Experiment], list[int], Grids]:
-    """(experiments, seeds, grids) of a comparison file."""
+def read_plan(path: Path) -> ComparisonPlan:
+    """The plan in a comparison file."""
     words = read_toml(path)
     try:
         return plan_of(words)

@@ -35,7 +35,7 @@ class Batch(NamedTuple):
         return Batch(*(field[j] for field in self))
 
 
-class Plan(NamedTuple):
+class BatchPlan(NamedTuple):
     """Which batches a client takes in one pass."""
 
     # "train", "validation" or "public"; the test part is out of a method's reach
@@ -54,7 +54,7 @@ class Pass(NamedTuple):
     """A loop over batches, `step(carry, batch) -> carry`; without a plan one step with no batch."""
 
     step: Callable[[Tree, Any], Tree]
-    plan: Plan | None = None
+    plan: BatchPlan | None = None
 
 
 class Replies(NamedTuple):
@@ -153,9 +153,9 @@ class Train(NamedTuple):
     decay: float = 0.0  # L2 penalty on the parameters
     weighting: str = "size"  # "size": n_i / sum n_j; "equal"
 
-    def plan(self, **changes: Any) -> Plan:
+    def plan(self, **changes: Any) -> BatchPlan:
         """The local training pass."""
-        return Plan(batch=self.batch, epochs=self.epochs, steps=self.steps)._replace(**changes)
+        return BatchPlan(batch=self.batch, epochs=self.epochs, steps=self.steps)._replace(**changes)
 
     def weights(self, replies: Replies) -> Tensor:
         """How uploads are averaged."""
@@ -167,7 +167,7 @@ def stages(method: Method | tuple[Stage, ...]) -> tuple[Stage, ...]:
     return (Stage("train", method),) if isinstance(method, Method) else method
 
 
-def nothing(*_: Any) -> tuple:
+def nothing(*_: Any) -> tuple[()]:
     """For a hook that has nothing to give: an empty payload, state or upload."""
     return ()
 

@@ -142,7 +142,8 @@ class Model:
 
     def logits(self, point: Point, batch: Batch) -> Tensor:
         """Outputs as the model is used: dropout off, BatchNorm with its running statistics."""
-        return functional_call(self._eval, point.params | point.buffers, (batch.x,))
+        out: Tensor = functional_call(self._eval, point.params | point.buffers, (batch.x,))
+        return out
 
     def forward(self, point: Point, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Outputs as the model is trained, and the buffers this pass made."""

@@ -98,7 +98,7 @@ def label_counts(federation: Federation) -> pa.Table:
     return pa.concat_tables(found)
 
 
-def table(federation: Federation) -> list[ClientRow]:
+def client_rows(federation: Federation) -> list[ClientRow]:
     """One row per client."""
     classes = (class_counts(federation) > 0).sum(1)
     parts = zip(federation.train, federation.validation, federation.test, strict=True)

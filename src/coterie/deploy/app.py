@@ -1,8 +1,8 @@
-"""The ServerApp of a federation: greets the sites, plays the run through the same code as any
+"""The ServerApp of a deployment: greets the sites, plays the run through the same code as any
 experiment, ends at every site.
 
 The run's configuration names the server's folder; everything else is read from it. What the server
-says goes to its own output and, with the time, to federation.log in that folder.
+says goes to its own output and, with the time, to deployment.log in that folder.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from coterie.running.execute import check_same, play_rounds, restore
 from coterie.running.loop import Loop, RoundReport
 from coterie.running.progress import alone
 
-LOG = "federation.log"
+LOG = "deployment.log"
 LABEL = "label"  # the column of the public file that is no feature
 REMIND = 60.0  # seconds between two lines that say who is missing
 LOOK = 1.0  # seconds between two looks for sites
@@ -68,7 +68,7 @@ def teller(folder: Path) -> Say:
     return say
 
 
-class Plan(NamedTuple):
+class ServerPlan(NamedTuple):
     """What a server's folder describes, before anything is known of the sites' rows."""
 
     server: Server
@@ -80,7 +80,7 @@ class Plan(NamedTuple):
         return hollow(self.server.names[: len(rows["train"])], rows, self.server.data, self.public)
 
 
-def read_plan(folder: Path) -> Plan:
+def read_server_plan(folder: Path) -> ServerPlan:
     """A server's folder, read and checked."""
     server = read_server(folder)
     data = {"name": f"{PYTHON}federation"}
@@ -102,14 +102,14 @@ def read_plan(folder: Path) -> Plan:
         "public": public.checksum if public else "",
         "privacy": list(server.privacy),
     }
-    return Plan(server=server, draft=draft, public=public, words=words)
+    return ServerPlan(server=server, draft=draft, public=public, words=words)
 
 
 def play(grid: Grid, folder: Path, say: Say = print) -> Run:
     """Play the run of a server's folder to its end, from its checkpoint where there is one; sites
     may have been added since.
     """
-    plan, run = read_plan(folder), folder / RUN
+    plan, run = read_server_plan(folder), folder / RUN
     roll, rows = _gather(plan, run, grid, say)
     old, found = status(run), checkpoints(run)
     first = len(load_checkpoint(found[-1])["states"]["sites"]) if found else len(plan.server.names)
@@ -133,7 +133,7 @@ def play(grid: Grid, folder: Path, say: Say = print) -> Run:
     return done
 
 
-def _gather(plan: Plan, run: Path, grid: Grid, say: Say) -> tuple[Roll, dict[str, list[int]]]:
+def _gather(plan: ServerPlan, run: Path, grid: Grid, say: Say) -> tuple[Roll, dict[str, list[int]]]:
     """Who is there, and how many rows every site has: as the run's folder says, else as the site
     itself does.
     """
@@ -167,7 +167,7 @@ def _gather(plan: Plan, run: Path, grid: Grid, say: Say) -> tuple[Roll, dict[str
     }
 
 
-def _newcomers(plan: Plan, loop: Loop, rows: dict[str, list[int]], say: Say) -> None:
+def _newcomers(plan: ServerPlan, loop: Loop, rows: dict[str, list[int]], say: Say) -> None:
     """Sites that were added to a run under way: the server makes room for them, and they begin at
     what it sends.
     """
@@ -180,7 +180,7 @@ def _newcomers(plan: Plan, loop: Loop, rows: dict[str, list[int]], say: Say) -> 
     say(f"new in this run: {', '.join(came)}")
 
 
-def _loop(plan: Plan, roll: Roll, rows: dict[str, list[int]], run: Path, say: Say) -> Loop:
+def _loop(plan: ServerPlan, roll: Roll, rows: dict[str, list[int]], run: Path, say: Say) -> Loop:
     """The server's side of the run, at its start."""
     removed = [i for i, name in enumerate(plan.server.names) if name in plan.server.sites.removed]
     federation = plan.federation(rows)
@@ -203,7 +203,7 @@ def _loop(plan: Plan, roll: Roll, rows: dict[str, list[int]], run: Path, say: Sa
     return open_loop(with_data(plan.draft, federation, asked), engine)
 
 
-def _admit(plan: Plan, told: dict[int, Head], number: int, head: Head) -> None:
+def _admit(plan: ServerPlan, told: dict[int, Head], number: int, head: Head) -> None:
     """Keep what a site says of itself, if it fits what the others said."""
     rows = head.get("rows")
     if not isinstance(rows, dict) or not all(

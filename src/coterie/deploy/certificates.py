@@ -1,4 +1,4 @@
-"""Keys and certificates of a federation: an authority of its own, a server certificate, and one key
+"""Keys and certificates of a deployment: an authority of its own, a server certificate, and one key
 for every site.
 
 The server proves itself with a certificate that the authority signed; a site proves itself with a
@@ -170,7 +170,7 @@ def _signed(
     if days > left:
         raise BadInput(
             f"days = {days}, but {authority / CA} itself expires in {left} days: lower --days, or "
-            "make a new federation"
+            "make a new deployment"
         )
     everywhere = list(dict.fromkeys([*hosts, *LOOPBACK]))
     builder = (
@@ -239,7 +239,7 @@ def _public(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise BadInput(
-            "the server's certificate has no elliptic-curve key: make a new federation with "
+            "the server's certificate has no elliptic-curve key: make a new deployment with "
             "`coterie federation init`"
         )
     return key

@@ -1,4 +1,4 @@
-"""The files of a federation: server.toml for the server, site.toml for every site, read and checked
+"""The files of a deployment: server.toml for the server, site.toml for every site, read and checked
 before anything starts.
 """
 

@@ -1,4 +1,4 @@
-"""The engine of a real federation: payloads and uploads travel as Flower messages, states stay on
+"""The engine of a deployment: payloads and uploads travel as Flower messages, states stay on
 the sites' own disks.
 
 The server remembers, for every site, the token of the last state it accepted. A message names it as

@@ -185,7 +185,7 @@ class _Door:
         """
         known = self.members.get(request.headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER, ""))
         if known is None:
-            self.refused(f"{who} has a key that no site of this federation has")
+            self.refused(f"{who} has a key that no site of this deployment has")
             return answer
         name, node = known
         await self._ask(

@@ -1,4 +1,4 @@
-"""The server of a federation: SuperLink behind the gate, the keys it accepts, and the run, watched
+"""The server of a deployment: SuperLink behind the gate, the keys it accepts, and the run, watched
 until it is over.
 """
 
@@ -36,16 +36,16 @@ LOOK = 5.0  # seconds between two looks at the keys folder
 Say = Callable[[str], None]
 
 
-def serve_federation(folder: Path, insecure: bool, say: Say) -> Path:
-    """Host a federation until its run is over; returns the run's folder. Started again, it goes on
+def serve_deployment(folder: Path, insecure: bool, say: Say) -> Path:
+    """Host a deployment until its run is over; returns the run's folder. Started again, it goes on
     where it was.
     """
     folder = folder.absolute()
     server = read_server(folder)
     program("flower-superlink")
-    from coterie.deploy.app import read_plan  # needs Flower, which is an extra
+    from coterie.deploy.app import read_server_plan  # needs Flower, which is an extra
 
-    read_plan(folder)
+    read_server_plan(folder)
     _check_door(folder, server, insecure, say)
     home = folder / HOME
     keys.private_folder(home)
@@ -139,7 +139,7 @@ def _write_app(home: Path, folder: Path, port: int, insecure: bool) -> None:
         "config": {"folder": str(folder)},
     }
     project = {
-        "name": "coterie-federation",
+        "name": "coterie-deployment",
         "version": "1.0.0",
         "description": "coterie",
         "license": "Apache-2.0",

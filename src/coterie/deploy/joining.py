@@ -1,4 +1,4 @@
-"""A site of a federation: the service that holds its rows and models, and a SuperNode kept running
+"""A site of a deployment: the service that holds its rows and models, and a SuperNode kept running
 beside it.
 """
 

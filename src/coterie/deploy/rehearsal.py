@@ -1,4 +1,4 @@
-"""A federation on one machine: its server and sites as processes, to try a set-up before it leaves
+"""A deployment on one machine: its server and sites as processes, to try a set-up before it leaves
 the house.
 """
 

@@ -1,4 +1,4 @@
-"""A federation's run played again on this machine, from its journal of who answered when."""
+"""A deployment's run played again on this machine, from its journal of who answered when."""
 
 from __future__ import annotations
 

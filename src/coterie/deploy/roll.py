@@ -37,7 +37,7 @@ class Roll:
         grid: Grid,
         names: Sequence[str],
         hello: Callable[[], Frame],
-        admit: Callable[[int, Head], None] = lambda number, facts: (
+        admit: Callable[[int, Head], None] = lambda number, head: (
             None
         ),  # raises BadInput where a site does not fit
         say: Say = print,
@@ -70,11 +70,11 @@ class Roll:
         return sorted(i for i, node in self.nodes.items() if node in online)
 
     def _meet(self, node: int, answer: Answer, registered: str) -> None:
-        facts = _good(answer).head
-        name = facts.get("name")
+        head = _good(answer).head
+        name = head.get("name")
         if name not in self.names:
             raise BadInput(
-                f"'{str(name)[:80]}' is no site of this federation: add it with `coterie "
+                f"'{str(name)[:80]}' is no site of this deployment: add it with `coterie "
                 "federation add`"
             )
         if registered and registered != name:  # what its key was registered for
@@ -83,7 +83,7 @@ class Roll:
                 "site its own folder"
             )
         number = self.names.index(name)
-        self._admit(number, facts)
+        self._admit(number, head)
         self._say(f"{name} is there" if number not in self.nodes else f"{name} is back")
         self.nodes[number] = (
             # the newest counts: after a restart without keys the old one is listed for a while

@@ -64,16 +64,16 @@ class Site:
         self,
         name: str,
         folder: Path,
-        facts: Callable[[Words], Head],  # what a hello is answered with
+        about: Callable[[Words], Head],  # what a hello is answered with
         build: Build,  # the words of an experiment and the client's number -> its engine
         privacy: Privacy = NO_PRIVACY,
         say: Say = aloud,
         state: str = "state",
     ):
-        self.name, self.folder, self._facts, self._build, self._privacy, self._say = (
+        self.name, self.folder, self._about, self._build, self._privacy, self._say = (
             name,
             folder,
-            facts,
+            about,
             build,
             privacy,
             say,
@@ -112,7 +112,7 @@ class Site:
             )
         if kind == "hello":
             self.engine(words, 0)  # refuses what could not run here
-            return {"name": self.name, "version": __version__, **self._facts(words)}, ()
+            return {"name": self.name, "version": __version__, **self._about(words)}, ()
         number = _whole(head, "site")
         if head.get("name") != self.name:
             raise BadInput(
@@ -239,7 +239,7 @@ def open_site(folder: Path, say: Say = aloud) -> Site:
     rows = read_rows(inside(folder, home.data), home.label, home.features)
     public = read_public(inside(folder, home.public), home.label) if home.public else None
 
-    def facts(words: Words) -> Head:
+    def about(words: Words) -> Head:
         shape = shape_of(words)
         check_rows(rows, shape)
         return {
@@ -255,7 +255,7 @@ def open_site(folder: Path, say: Say = aloud) -> Site:
         )
         return engine_of(words, federation, number), federation
 
-    return Site(home.name, folder, facts, build, settings.privacy, say, home.state)
+    return Site(home.name, folder, about, build, settings.privacy, say, home.state)
 
 
 def shape_of(words: Words) -> Shape:
@@ -271,10 +271,10 @@ def _agreed(public: Public | None, words: Words, place: str) -> Public | None:
     if not wanted:
         return None
     if public is None:
-        raise BadInput("this federation has public rows: name the file with `public` in site.toml")
+        raise BadInput("this deployment has public rows: name the file with `public` in site.toml")
     if public.checksum != wanted:
         raise BadInput(
-            f"{place} is not the public file of this federation (another checksum): copy the "
+            f"{place} is not the public file of this deployment (another checksum): copy the "
             "server's"
         )
     return public

@@ -22,7 +22,7 @@ from coterie.reports.evidence import Evidence
 from coterie.reports.fairness import fairness_figures
 from coterie.reports.figures import Figure
 from coterie.reports.notes import note_figures
-from coterie.reports.table import Table
+from coterie.reports.table import ReportTable
 from coterie.reports.tables import tables
 from coterie.results.folder import CONFIG
 
@@ -120,7 +120,7 @@ def _figure(figure: Figure) -> dict[str, Any]:
     }
 
 
-def _table(table: Table) -> dict[str, Any]:
+def _table(table: ReportTable) -> dict[str, Any]:
     return {**table._asdict(), "columns": [column._asdict() for column in table.columns]}
 
 

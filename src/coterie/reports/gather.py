@@ -68,12 +68,14 @@ def _candidates(path: Path, warnings: list[str]) -> list[tuple[str, Path]]:
         warnings.append(f"there is no folder {path}")
     elif (path / FILE).exists():
         try:
-            experiments, seeds, _ = read_plan(path / FILE)
+            plan = read_plan(path / FILE)
         except BadInput as problem:
             warnings.append(f"{problem}; the runs beside it are read all the same")
             inside = sorted(p for p in path.glob("*-seed*") if p.is_dir())
             return [(p.name.rpartition("-seed")[0], p) for p in inside]
-        wanted = [(name, path / f"{name}-seed{seed}") for name in experiments for seed in seeds]
+        wanted = [
+            (name, path / f"{name}-seed{seed}") for name in plan.experiments for seed in plan.seeds
+        ]
         missing = [folder.name for _, folder in wanted if not (folder / ABOUT).exists()]
         if missing:
             warnings.append(
@@ -201,11 +203,7 @@ def _aligned(found: dict[str, dict[int, Record]], warnings: list[str]) -> dict[s
 
 def _remark(name: str, record: Record, records: Mapping[str, list[Record]]) -> str:
     """What a reader must know of a run that is shown all the same."""
-    facts, schedule, folder = (
-        record.run.about,
-        record.run.experiment.schedule,
-        record.run.folder.name,
-    )
+    about, schedule = record.run.about, record.run.experiment.schedule
     usual = Counter(
         r.run.experiment.schedule.rounds for runs in records.values() for r in runs
     ).most_common(1)[0][0]
@@ -216,9 +214,9 @@ def _remark(name: str, record: Record, records: Mapping[str, list[Record]]) -> s
         )
     if schedule.rounds != usual:
         said.append(f"had {schedule.rounds:,} rounds where most had {usual:,}: not the same budget")
-    if facts["coterie"] != __version__:
+    if about["coterie"] != __version__:
         said.append(
-            f"was made by coterie {facts['coterie']}, this report by {__version__}: their "
+            f"was made by coterie {about['coterie']}, this report by {__version__}: their "
             "numbers may differ"
         )
-    return f"{name}, {folder}, {'; it '.join(said)}" if said else ""
+    return f"{name}, {record.run.folder.name}, {'; it '.join(said)}" if said else ""

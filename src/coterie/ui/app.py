@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from coterie.core.errors import BadInput
 from coterie.core.version import __version__
+from coterie.reports.report import report_html
 from coterie.results.folder import CONFIG, read_about
 from coterie.running.progress import FILE
 from coterie.ui.curves import measured, metrics_file, rows_of_metrics, version_of
@@ -176,8 +177,6 @@ class Reports:
         self.lock, self.pages = Lock(), OrderedDict[tuple[Any, ...], str]()
 
     def page(self, folders: list[Path], runs: list[Entry]) -> str:
-        from coterie.reports.report import report_html
-
         files = [
             p
             for f in {*folders, *(r.path for r in runs)}

@@ -227,8 +227,8 @@ def _run(entry: Entry) -> Entry:
         pace=pace,
     )
     try:
-        facts = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        status = facts["status"]
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        status = about["status"]
     except (ValueError, KeyError, TypeError):
         raise BadInput(f"{ABOUT} is damaged: restore it from a copy, or run again") from None
     if status != "finished":
@@ -238,7 +238,7 @@ def _run(entry: Entry) -> Entry:
         done, accuracy, loss = end_of_metrics(folder / METRICS, entry.part)
         entry = entry._replace(done=done, rounds=done, accuracy=accuracy, loss=loss)
     return entry._replace(
-        status="finished", changed=datetime.fromisoformat(facts["date"]).timestamp()
+        status="finished", changed=datetime.fromisoformat(about["date"]).timestamp()
     )
 
 

@@ -162,7 +162,9 @@ class RayEngine(LocalEngine):
 
     def _cost(self) -> np.ndarray:
         """[N] what a round of each client costs, roughly: training rows times parameters."""
-        return self.sizes * np.array([self.models[a].size for a in self.architecture])
+        parameters = [self.models[a].size for a in self.architecture]
+        cost: np.ndarray = self.sizes * np.array(parameters)
+        return cost
 
     def _place(self, pool: Pool, seats: set[int]) -> None:
         """Give the actors in some seats their clients as they stand here."""

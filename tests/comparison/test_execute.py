@@ -417,7 +417,7 @@ def test_a_method_may_be_compared_with_itself(tmp_path):
     found = compare(planned, [0], tmp_path / "c", grids={"ditto@weak": {"lam": [0.02]}})
     assert [row.method for row in found.rows()] == ["ditto", "ditto@weak"]
     assert [runs[0].experiment.options["lam"] for runs in found.runs.values()] == [2.0, 0.02]
-    assert read_plan(tmp_path / "c" / "comparison.toml")[0] == planned
+    assert read_plan(tmp_path / "c" / "comparison.toml").experiments == planned
     with pytest.raises(BadInput, match="write letters, digits"):
         plan(["ditto@a/b"], base())
     with pytest.raises(BadInput, match="did you mean 'ditto'"):
@@ -541,7 +541,7 @@ def test_options_in_the_file_for_methods_that_are_not_wanted_now_are_left_out():
     experiments, _, grids = plan_of(words, ["local"])
     assert list(experiments) == ["local"]
     assert grids == {}
-    assert plan_of(words)[0]["ditto"].options == {"lam": 2.0}
+    assert plan_of(words).experiments["ditto"].options == {"lam": 2.0}
 
 
 # Python
