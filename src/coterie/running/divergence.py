@@ -97,7 +97,8 @@ def _largest_input(federation: Federation, client: int) -> float:
 def listed(names: Sequence[str]) -> str:
     """Names in a line, the first few of many."""
     more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    some = ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"client{'s' * (len(names) > 1)} {some}"
 
 
 def unmeasurable(measured: Measured, federation: Federation) -> dict[str, list[int]]:
