@@ -140,9 +140,7 @@ def guess(federation: Federation) -> dict[str, float]:
     if not federation.classes or federation.y.dim() != 1 or not len(federation.y):
         return {}
     y, found = federation.y.numpy(), {}
-    usual = [
-        int(np.bincount(y[rows]).argmax()) if len(rows) else None for rows in federation.train
-    ]
+    usual = [int(np.bincount(y[rows]).argmax()) if len(rows) else None for rows in federation.train]
     for part in ("train", "validation", "test"):
         pairs = zip(usual, getattr(federation, part), strict=True)
         shares = [float((y[rows] == k).mean()) for k, rows in pairs if len(rows) and k is not None]

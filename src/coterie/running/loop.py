@@ -60,10 +60,10 @@ class RoundReport(NamedTuple):
     said: tuple[str, ...] = ()  # what whoever watches must be told
 
 
-def tell(report: RoundReport) -> None:
+def tell(report: RoundReport, whose: str = "") -> None:
     """Say what must be said where nobody else watches."""
     for line in report.said:
-        print(f"coterie: {line}", file=sys.stderr)
+        print(f"coterie: {whose}{line}", file=sys.stderr)
 
 
 def facts(

@@ -34,6 +34,9 @@ def _shapes(word: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
+    """As JSON has it; no text and no items are the same to whoever reads a file."""
+    if isinstance(value, tuple | list) and not value:
+        return ""
     return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
 
 
