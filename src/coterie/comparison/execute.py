@@ -19,7 +19,7 @@ from coterie.results.folder import CONFIG, read_about, status
 from coterie.results.run import Run, load
 from coterie.running.assemble import open_loop
 from coterie.running.execute import check_unused, execute_assembly, resume, threads_of
-from coterie.running.loop import RoundReport, tell
+from coterie.running.loop import RoundReport, saying, tell
 from coterie.running.shape import changes, planned_shape
 
 Watch = Callable[[str, int, RoundReport], None]  # (method, seed, report)
@@ -121,7 +121,8 @@ def _play(
             place = folder / f"{name}-seed{seed}"
             try:
                 runs[name].append(one(name, seed, replace(experiment, seed=seed), place))
-            except Diverged:  # the others go on
+            except Diverged as stop:  # the others go on
+                watch(name, seed, saying(f"stopped: {stop}"))
                 diverged.setdefault(name, _why(place, seed))
     comparison = _compared(folder, runs, diverged)
     with writing(folder):

@@ -117,4 +117,14 @@ def load(folder: Path) -> Run:
     ]
     if not found:
         raise BadInput(f"{folder} has no metrics yet: `coterie resume {folder}` goes on with it")
-    return Run(folder, read_experiment(folder), Table.read(found[0]).whole(), known)
+    return Run(folder, read_experiment(folder), _first_readable(found).whole(), known)
+
+
+def _first_readable(paths: list[Path]) -> Table:
+    """The table of the first path; of a checkpoint that is damaged, that of the one before."""
+    try:
+        return Table.read(paths[0])
+    except BadInput:
+        if paths[0].parent.name.startswith("checkpoint-") and paths[1:]:
+            return _first_readable(paths[1:])
+        raise

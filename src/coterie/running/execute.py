@@ -43,7 +43,7 @@ from coterie.results.run import Run, load
 from coterie.results.table import Table
 from coterie.running.assemble import Assembly, assemble, gather, open_loop
 from coterie.running.divergence import RunDiverged, guess
-from coterie.running.loop import Loop, Position, RoundReport, tell
+from coterie.running.loop import Loop, Position, RoundReport, saying, tell
 from coterie.running.progress import FILE as PROGRESS
 from coterie.running.progress import Progress, alone
 from coterie.running.shape import Shape, changes, check_branch, check_unchanged, shape_of
@@ -152,19 +152,7 @@ def _began(folder: Path, found: Found | None) -> dict[str, Any]:
 def _say(line: str, watch: Watch, loop: Loop) -> None:
     """Tell whoever watches something between two rounds."""
     if line:
-        done, total = loop.done, sum(loop.lengths)
-        watch(
-            RoundReport(
-                stage="",
-                round=done,
-                rounds=total,
-                clients=0,
-                seconds=0.0,
-                accuracy=None,
-                loss=None,
-                said=(line,),
-            )
-        )
+        watch(saying(line, loop.done, sum(loop.lengths)))
 
 
 def check_position(loop: Loop, folder: Path) -> None:

@@ -66,6 +66,20 @@ def tell(report: RoundReport, whose: str = "") -> None:
         print(f"coterie: {whose}{line}", file=sys.stderr)
 
 
+def saying(line: str, round: int = 0, rounds: int = 0) -> RoundReport:
+    """A report between two rounds, which only says something."""
+    return RoundReport(
+        stage="",
+        round=round,
+        rounds=rounds,
+        clients=0,
+        seconds=0.0,
+        accuracy=None,
+        loss=None,
+        said=(line,),
+    )
+
+
 def facts(
     federation: Federation, models: Sequence[Any], architecture: np.ndarray, schedule: Schedule
 ) -> Facts:
