@@ -33,7 +33,7 @@ from coterie.results.models import load_model as load_client_model
 from coterie.results.run import Run
 from coterie.results.run import load as load_run
 from coterie.running import execute as experiments
-from coterie.running.loop import RoundReport
+from coterie.running.loop import RoundReport, tell
 
 Words = dict[str, Any]
 
@@ -55,7 +55,7 @@ def run(
     *,
     config: str | Path | None = None,
     out: str | Path | None = None,
-    watch: Callable[[RoundReport], None] = lambda report: None,
+    watch: Callable[[RoundReport], None] = tell,
     **words: Any,
 ) -> Run:
     """Train one method: `run("pfedme", data="digits", clients=20, rounds=50, lam=15)`.
@@ -79,7 +79,7 @@ def compare(
     out: str | Path | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     tune: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
-    watch: Callable[[str, int, RoundReport], None] = lambda method, seed, report: None,
+    watch: Callable[[str, int, RoundReport], None] = comparisons.tell_of,
     **words: Any,
 ) -> Comparison:
     """Train several methods alike: `compare(["local", "fedavg", "ditto"], seeds=3,
@@ -97,16 +97,22 @@ def compare(
     return comparisons.compare(planned, plan.seeds, folder, watch, plan.grids, data, models)
 
 
-def resume(folder: str | Path, data: Any = None, model: Any = None) -> Run | Comparison:
+def resume(
+    folder: str | Path, data: Any = None, model: Any = None, allow_change: bool = False
+) -> Run | Comparison:
     """Go on with a run or comparison that was stopped; give `data` and `model` again where they
     were Python objects.
+
+    A run goes on with the words it began with. allow_change: where its config.toml has other words
+    in [train], [schedule] or [options], they count from the last checkpoint on, in a new folder.
     """
     _, given, models = _objects(
         {k: v for k, v in (("data", data), ("model", model)) if v is not None}
     )
     if (Path(folder) / FILE).exists():
+        comparisons.check_no_branch(Path(folder), allow_change)
         return comparisons.resume_comparison(Path(folder), data=given, models=models)
-    return experiments.resume(Path(folder), data=given, models=models)
+    return experiments.resume(Path(folder), data=given, models=models, allow_change=allow_change)
 
 
 def load(folder: str | Path) -> Run | Comparison:

@@ -177,7 +177,7 @@ def test_a_run_stopped_after_any_round_and_resumed_is_bit_identical(method, tmp_
         assert seen == list(
             range(min(stop + 1, rounds), rounds + 1)
         )  # it went on, not again from the start
-        assert len(checkpoints(folder)) == 1
+        assert len(checkpoints(folder)) == 2
 
 
 def test_rounds_after_the_last_checkpoint_are_done_again_exactly(tmp_path):
@@ -252,13 +252,17 @@ def test_resume_is_refused_when_the_data_have_changed(tmp_path):
     assert resume(tmp_path / "run").about["status"] == "finished"
 
 
-def test_resume_from_a_damaged_checkpoint_is_refused(tmp_path):
+def harm(checkpoint: Path) -> None:
+    data = bytearray((checkpoint / "state.safetensors").read_bytes())
+    data[-1] ^= 1
+    (checkpoint / "state.safetensors").write_bytes(bytes(data))
+
+
+def test_resume_from_damaged_checkpoints_alone_is_refused(tmp_path):
     with pytest.raises(Stopped):
         execute(experiment(), tmp_path / "run", stop_at(2))
-    (folder,) = checkpoints(tmp_path / "run")
-    data = bytearray((folder / "state.safetensors").read_bytes())
-    data[-1] ^= 1
-    (folder / "state.safetensors").write_bytes(bytes(data))
+    for folder in checkpoints(tmp_path / "run"):
+        harm(folder)
     with pytest.raises(
         BadInput,
         match=r"checkpoint .* is damaged \(state.safetensors is not as it was written\): .*begin "

@@ -40,6 +40,7 @@ class Answer(NamedTuple):
     note: str  # said where that is too few
     beaten: tuple[str, ...]  # the methods that `best` is significantly better than
     worthy: tuple[str, ...]  # the methods whose mean accuracy beats FedAvg's and Local's
+    remarks: tuple[str, ...] = ()  # sentences on what went wrong, as who diverged
 
 
 def answer(
@@ -162,7 +163,7 @@ def sentences(answer: Answer) -> str:
     """The answer as one short paragraph."""
     said = [*_best(answer), _fairest_and_cheapest(answer)]
     said.append(f"Recommended: {answer.recommended or 'none'}, as {answer.reason}.")
-    return " ".join(said)
+    return " ".join([*said, *answer.remarks])
 
 
 def _best(answer: Answer) -> list[str]:

@@ -24,7 +24,7 @@ from coterie.cli.show import (
 from coterie.cli.words import FREE, Interrupted, seeds_of, words_of
 from coterie.comparison import execute as comparisons
 from coterie.comparison.plan import FILE, plan_of
-from coterie.core.errors import BadInput, nearest
+from coterie.core.errors import BadInput, Diverged, nearest
 from coterie.core.version import __version__
 from coterie.experiment.build import federation_of
 from coterie.experiment.config import (
@@ -48,7 +48,9 @@ from coterie.running.assemble import assemble, gather, open_loop
 
 
 def main() -> None:
-    """Entry point: what a user can mend is one line and exit code 2."""
+    """Entry point: what a user can mend is one line and exit code 2, training that diverged one
+    line and exit code 3.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without é or ± still shows the rest
@@ -60,6 +62,8 @@ def main() -> None:
         sys.exit(1)
     except BadInput as problem:
         _fail(str(problem))
+    except Diverged as stop:
+        _fail(f"stopped: {stop}", 3)
     except click.ClickException as problem:
         _fail(problem.format_message())
     except (Interrupted, click.exceptions.Abort, KeyboardInterrupt) as stop:
@@ -291,15 +295,26 @@ def _grid(entry: str) -> tuple[str, str, list[str]]:
 @cli.command(short_help="Go on with a run or comparison that was stopped.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--quiet", is_flag=True, help="No progress display.")
-def resume(folder: Path, quiet: bool) -> None:
+@click.option(
+    "--allow-change",
+    is_flag=True,
+    help="Branch off into a new folder with the words that config.toml has now.",
+)
+def resume(folder: Path, quiet: bool, allow_change: bool) -> None:
     """Go on from the last checkpoint of FOLDER; the result is the same as if it had never
     stopped.
+
+    A run goes on with the words it began with. To change words of [train], [schedule] or [options]
+    (as to add rounds), write them into its config.toml and give --allow-change.
     """
     with work(folder, quiet) as show:
         if (folder / FILE).exists():
+            comparisons.check_no_branch(folder, allow_change)
             result: Any = comparisons.resume_comparison(folder, show)
         else:
-            result = experiments.resume(folder, lambda r: show(folder.name, None, r))
+            result = experiments.resume(
+                folder, lambda r: show(folder.name, None, r), allow_change=allow_change
+            )
     _tell(result) if isinstance(result, Comparison) else show_run(result)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,18 @@ from coterie.analysis.answer import sentences
 from coterie.analysis.scores import MORE
 from coterie.analysis.significance import Difference, RankTable
 from coterie.cli.words import Interrupted
+from coterie.core.errors import CannotWrite
 from coterie.core.notes import Kind, from_words
 from coterie.core.values import described
 from coterie.data.federation import Federation, client_rows
 from coterie.experiment.config import options_of
 from coterie.methods.declare import unused
 from coterie.methods.registry import METHODS
-from coterie.results.comparison import Comparison, Row
+from coterie.results.comparison import TIE, Comparison, Row
 from coterie.results.costs import SYSTEMS, spent_until
 from coterie.results.run import Run
 from coterie.results.table import share
-from coterie.running.loop import RoundReport
+from coterie.running.loop import RoundReport, tell
 
 MOST = 50  # clients listed by `coterie data`
 FEW = 4  # methods listed in a cell
@@ -124,9 +125,11 @@ def show_data(federation: Federation) -> None:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], None]]:
-    """A live line a run; nothing when the output is not a terminal."""
+    """A live line a run, none when the output is not a terminal; what must be said is said in any
+    case.
+    """
     if quiet or not sys.stdout.isatty():
-        yield lambda label, seed, report: None
+        yield _tell
         return
     columns = [
         TextColumn("{task.description}", markup=False),
@@ -142,6 +145,7 @@ def progress(quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], N
         tasks: dict[tuple[str, int | None], Any] = {}
 
         def note(label: str, seed: int | None, report: RoundReport) -> None:
+            _tell(label, seed, report)
             key = (label, seed)
             if key not in tasks:
                 for old in tasks.values():
@@ -156,6 +160,10 @@ def progress(quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], N
             bars.update(tasks[key], completed=report.round, **shown)
 
         yield note
+
+
+def _tell(label: str, seed: int | None, report: RoundReport) -> None:
+    tell(report, f"{label}: " if seed is None else f"{label} seed {seed}: ")
 
 
 def show_run(run: Run) -> None:
@@ -178,7 +186,30 @@ def show_run(run: Run) -> None:
         labels = {score.name: score.label for score in MORE}
         words = ", ".join(f"{labels[name]} {100 * value:.2f}" for name, value in scores.items())
         say(f"Means over the clients' own models in %: {words}")
+    for line in _warnings(run):
+        say(line)
     say(f"run: {run.folder}")
+
+
+def _warnings(run: Run) -> list[str]:
+    """What a mean alone would hide: updates that were left out, training that learned nothing."""
+    said = []
+    if run.left_out:
+        updates = "1 update" if run.left_out == 1 else f"{run.left_out:,} updates"
+        clients = len(run.left_out_clients)
+        said.append(
+            f"Left out: {updates} of {clients} client{'s' * (clients > 1)} that were not finite; "
+            f"train.rate = {run.experiment.train.rate:g} may be too high"
+        )
+    if not np.isfinite(run.measured(run.part)).any():
+        said.append(f"No client has a finite {run.part} {run.measure}.")
+    guess = run.guess
+    if guess is not None and not run.summary(run.part).mean > guess + TIE:
+        said.append(
+            "No better than always guessing a client's most frequent class, which is right in "
+            f"{100 * guess:.2f} %"
+        )
+    return said
 
 
 def _number(value: float, run: Run) -> str:
@@ -194,13 +225,15 @@ def show_comparison(comparison: Comparison, target: float | None = None) -> None
     found = comparison.answer()
     if found:
         say(sentences(found) + "\n")
+    elif comparison.remarks():
+        say(" ".join(comparison.remarks()) + "\n")
     unit = " in %" if first.measure == "accuracy" else ""
     plural = "s" if seeds > 1 else ""
     say(
         f"{first.part.capitalize()} {first.measure}{unit} of every client's own model: "
         f"{clients:,} clients, {seeds} seed{plural}"
     )
-    _show_rows(rows, first)
+    _show_rows(rows, first, comparison.diverged)
     _show_scores(comparison, [row.method for row in rows])
     _show_differences(comparison, [row.method for row in rows], noted=bool(found))
     if first.measure == "accuracy":
@@ -216,7 +249,7 @@ def _sorted(comparison: Comparison) -> list[Row]:
     )
 
 
-def _show_rows(rows: list[Row], first: Run) -> None:
+def _show_rows(rows: list[Row], first: Run, diverged: Iterable[str]) -> None:
     """One row a method; columns that would be empty are left out."""
 
     def numbers(field: str) -> list[str]:
@@ -240,9 +273,13 @@ def _show_rows(rows: list[Row], first: Run) -> None:
         "MB up": [f"{row.bytes_up / 1e6:.2f}" for row in rows],
         "s a round": [f"{row.seconds:.3f}" for row in rows],
     }
+    if any(row.left_out for row in rows):
+        columns["updates\nleft out"] = [f"{row.left_out:g}" for row in rows]
     grid = Grid(*columns)
     for cells in zip(*columns.values(), strict=True):
         grid.add_row(*cells)
+    for name in diverged:
+        grid.add_row(name, "diverged")
     show(grid)
     if best:
         say(
@@ -386,3 +423,14 @@ def work(folder: Path, quiet: bool) -> Iterator[Callable[[str, int | None, Round
         raise Interrupted(
             f"stopped; `coterie resume {folder}` goes on" if folder.exists() else "stopped"
         ) from None
+    except CannotWrite as problem:
+        way = f", then `coterie resume {folder}` goes on" if _begun(folder) else ""
+        raise CannotWrite(f"{problem}{way}") from None
+
+
+def _begun(folder: Path) -> bool:
+    """Whether a folder has words to go on with; one that is gone is said to have had them."""
+    try:
+        return not folder.exists() or any(folder.glob("*.toml"))
+    except OSError:
+        return True

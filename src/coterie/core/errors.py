@@ -8,6 +8,14 @@ class BadInput(ValueError):
     """What the user gave cannot be used; the command line prints it and exits with code 2."""
 
 
+class CannotWrite(BadInput):
+    """A folder cannot be written: it is full, gone or protected."""
+
+
+class Diverged(RuntimeError):
+    """Training stopped, as most updates are not finite; the command line exits with code 3."""
+
+
 def nearest(word: str, valid: Iterable[str]) -> str:
     """A suffix that offers the valid name closest to `word`, or lists the valid ones."""
     names = sorted(valid)

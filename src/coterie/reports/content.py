@@ -48,6 +48,8 @@ def page_data(evidence: Evidence, paths: Sequence[str | Path]) -> dict[str, Any]
         },
         "measure": evidence.first.measure,
         "answer": answer(evidence),
+        "diverged": evidence.diverged,
+        "left_out": {row.method: row.left_out for row in evidence.rows},
         "warnings": evidence.warnings,
         "methods": evidence.methods,
         "figures": [_figure(figure) for figure in all_figures(evidence)],
@@ -73,7 +75,7 @@ def _title(evidence: Evidence) -> str:
 def answer(evidence: Evidence) -> list[str]:
     """The answer, and what cannot be said of these runs and why."""
     found = evidence.comparison.answer()
-    said = [sentences(found)] if found else []
+    said = [sentences(found)] if found else evidence.comparison.remarks()
     lacking = [name for name in ("fedavg", "local") if name not in evidence.records]
     if not found and len(evidence.methods) > 1:
         rows = sorted(evidence.rows, key=lambda row: (-1 if evidence.classed else 1) * row.mean)

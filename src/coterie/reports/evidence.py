@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -145,6 +145,7 @@ class Evidence:
     records: dict[str, list[Record]]
     seeds: list[int]
     warnings: list[str]
+    diverged: dict[str, str] = field(default_factory=dict)  # {method: why it is not shown}
 
     @property
     def methods(self) -> list[str]:
@@ -179,7 +180,9 @@ class Evidence:
     def comparison(self) -> Comparison:
         """The runs as a comparison of their own, for all that is computed of one."""
         return Comparison(
-            Path(), {name: [r.slim for r in records] for name, records in self.records.items()}
+            Path(),
+            {name: [r.slim for r in records] for name, records in self.records.items()},
+            self.diverged,
         )
 
     @cached_property

@@ -14,7 +14,7 @@ from coterie.comparison.plan import FILE, read_plan
 from coterie.core.errors import BadInput
 from coterie.core.version import __version__
 from coterie.reports.evidence import Evidence, Record, columns
-from coterie.results.folder import ABOUT, CONFIG
+from coterie.results.folder import ABOUT, CONFIG, read_about
 from coterie.results.run import load
 
 # of run.json
@@ -44,7 +44,10 @@ def gather(paths: Sequence[str | Path]) -> Evidence:
     for path in map(Path, paths):
         for name, folder in _candidates(path, warnings):
             places.setdefault(folder.resolve(), name)
+    diverged = _diverged(places)
     for folder, name in places.items():
+        if (name or folder.name) in diverged:
+            continue
         try:
             record = _read(folder)
         except BadInput as problem:
@@ -54,12 +57,26 @@ def gather(paths: Sequence[str | Path]) -> Evidence:
             continue
         read.append((name or record.run.name, record))
     if not read:
+        warnings += [f"{name} diverged ({why})" for name, why in diverged.items()]
         raise BadInput(f"no run can be read: {'; '.join(warnings)}")
     records = _aligned(_named(_comparable(read, warnings)), warnings)
     seeds = [r.run.experiment.seed for r in next(iter(records.values()))]
     for name, runs in records.items():
         warnings += [_remark(name, record, records) for record in runs]
-    return Evidence(records, seeds, [w for w in warnings if w])
+    return Evidence(records, seeds, [w for w in warnings if w], diverged)
+
+
+def _diverged(places: Mapping[Path, str]) -> dict[str, str]:
+    """{method, or folder of a run by itself: why it diverged}; with any seed is enough."""
+    found: dict[str, str] = {}
+    for folder, name in places.items():
+        try:
+            facts = read_about(folder)
+            if facts.get("status") == "diverged":
+                found.setdefault(name or folder.name, f"{folder.name}: {facts['diverged']['why']}")
+        except (BadInput, OSError, KeyError, TypeError):
+            continue  # whatever is wrong is said when the run is read
+    return found
 
 
 def _candidates(path: Path, warnings: list[str]) -> list[tuple[str, Path]]:

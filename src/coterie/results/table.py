@@ -17,6 +17,7 @@ from coterie.core.errors import BadInput
 from coterie.core.files import place
 
 EVERYONE = -1  # client of a row that speaks of the whole round
+LEFT_OUT = "left_out"  # metric: clients per round whose update was not finite
 COLUMNS = pa.schema(
     [
         ("stage", pa.dictionary(pa.int32(), pa.string())),

@@ -121,7 +121,8 @@ def open_loop(
     """The run at its beginning."""
     experiment, setup = assembly.experiment, assembly.setup
     engine = make(setup) if make else engine_of(setup, experiment.engine)
-    return Loop(engine, assembly.federation, experiment.schedule, experiment.seed, answers)
+    words = experiment.schedule, experiment.seed
+    return Loop(engine, assembly.federation, *words, answers, experiment.train)
 
 
 def _settings(words: Words, architectures: int) -> list[Settings]:

@@ -29,6 +29,7 @@ from coterie.engines.base import (
     bytes_down,
     bytes_up,
 )
+from coterie.engines.finite import broken
 from coterie.engines.local.batches import Counts, Feed
 from coterie.engines.local.choose import Case, choose, fits
 from coterie.engines.local.evaluate import evaluate, predicted
@@ -87,21 +88,27 @@ class LocalEngine(Engine):
         uploads: list[Uploads] = []
         traffic = Traffic()
         sent: set[Any] = set()
+        failed: set[int] = set()
         for worked in self.work(trip):
             a, chunk, upload = worked.architecture, worked.clients, worked.upload
             kept = self.keep(worked, trip.answered)
+            failed |= {chunk[k] for k in worked.broken} & trip.answered
             reached = [k for k in kept if chunk[k] in trip.averaged]
             if reached:
                 uploads.append(Uploads(a, [chunk[k] for k in reached], pick(upload, reached)))
             down = bytes_down(worked.payloads, sent, trip.shared)
-            up = bytes_up(upload, len(reached))
+            up = bytes_up(upload, len(trip.answered & trip.averaged & set(chunk)))
             traffic = traffic.plus(down._replace(up=up, **worked.effort._asdict()))
         replies = self.replies(uploads, trip.when)
-        return Outcome(replies, traffic, set(trip.clients) & trip.answered)
+        answered = set(trip.clients) & trip.answered - failed
+        return Outcome(replies, traffic, answered, frozenset(failed))
 
     def keep(self, worked: Worked, answered: Set[int]) -> list[int]:
-        """Store the new states of the clients that answered; their places in the chunk."""
-        kept = [k for k, i in enumerate(worked.clients) if i in answered]
+        """Store the new states of the clients that answered with numbers; their places in the
+        chunk.
+        """
+        good = set(range(len(worked.clients))) - set(worked.broken)
+        kept = [k for k in sorted(good) if worked.clients[k] in answered]
         if kept:
             clients = [worked.clients[k] for k in kept]
             self.states[worked.architecture].scatter(clients, pick(worked.state, kept))
@@ -137,6 +144,7 @@ class LocalEngine(Engine):
                     state=state,
                     upload=upload,
                     effort=effort,
+                    broken=broken(state, upload, len(chunk)),
                 )
 
     @torch.no_grad()

@@ -187,12 +187,15 @@ class Actor:
     def work(
         self, clients: list[int], send: Send, when: Moment, index: int, answered: set[int]
     ) -> list[Any]:
-        """An exchange: (architecture, clients, new states, uploads, effort) chunk by chunk."""
+        """An exchange: (architecture, clients, effort, broken, new states, uploads) chunk by
+        chunk.
+        """
         done = []
         for worked in self.engine.work(_trip(index, when, clients, send)):
             self.engine.keep(worked, answered)
             state, upload = arrays(worked.state), arrays(worked.upload)
-            done.append((worked.architecture, worked.clients, state, upload, worked.effort))
+            about = worked.architecture, worked.clients, worked.effort, worked.broken
+            done.append((*about, state, upload))
         return done
 
     def choose(self, clients: list[int], send: Send, when: Moment, index: int) -> list[Settings]:

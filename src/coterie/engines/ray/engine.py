@@ -269,7 +269,7 @@ class RayEngine(LocalEngine):
         self._close_settings(payloads, trip)
         answered = trip.answered & set(trip.clients)
         for found in self._ask("work", payloads, trip.when, trip.number, answered):
-            for a, chunk, state, upload, effort in found:
+            for a, chunk, effort, broken, state, upload in found:
                 yield Worked(
                     architecture=a,
                     clients=chunk,
@@ -277,6 +277,7 @@ class RayEngine(LocalEngine):
                     state=tensors(state),
                     upload=tensors(upload),
                     effort=effort,
+                    broken=broken,
                 )
 
     def _close_settings(self, payloads: dict[int, Tree], trip: Trip) -> None:
