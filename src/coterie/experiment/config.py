@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 from coterie.core.errors import BadInput, nearest
 from coterie.core.method import Train
-from coterie.core.values import Known, coerce, declared
+from coterie.core.values import Count, Known, Range, Seed, Whole, coerce, declared
 from coterie.data.choices import Choices
 from coterie.data.dataset import Source
 from coterie.data.datasets import DATASETS, source_of
@@ -40,7 +40,7 @@ Words = dict[str, Any]
 class Keep(NamedTuple):
     """The `[keep]` table: what a run leaves on disk."""
 
-    checkpoint: int = 10  # every so many rounds; 0: never
+    checkpoint: Whole = 10  # every so many rounds; 0: never
     models: bool = True  # every client's own model at the end
 
 
@@ -146,7 +146,7 @@ def fields(experiment: Experiment) -> dict[str, Known]:
     data = {
         "name": (str, "digits"),
         "data_dir": (str, ""),
-        "seed": (int | None, None),
+        "seed": (Seed | None, None),
     }  # seed None: the run's
     data |= _dealt_words() | data_options(str(experiment.data["name"]))
     split, model = {"name": (str, "")}, {"name": (str, "")}
@@ -174,7 +174,7 @@ def fields(experiment: Experiment) -> dict[str, Known]:
 @cache
 def _every_engine() -> Known:
     """The words of `[engine]` that every engine has; what is left open is chosen by timing."""
-    return {**_table(Settings), "threads": (int, 0)}  # of this process, or of each actor
+    return {**_table(Settings), "threads": (Annotated[int, Range(0, 1024)], 0)}  # of this process, or of each actor
 
 
 def _table(kind: Any) -> Known:
@@ -185,8 +185,8 @@ def _table(kind: Any) -> Known:
 @cache
 def _dealt_words() -> Known:
     """The words of `[data]` that every data set has."""
-    hints = get_type_hints(Choices)
-    return {"clients": (int | None, None)} | {
+    hints = get_type_hints(Choices, include_extras=True)
+    return {"clients": (Count | None, None)} | {
         k: (hints[k], default) for k, default in Choices._field_defaults.items()
     }
 
@@ -226,7 +226,7 @@ def change(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
 
 def _set(experiment: Experiment, word: str, value: Any) -> Experiment:
     if word == "seed":
-        return replace(experiment, seed=coerce(int, value, word, 0))
+        return replace(experiment, seed=coerce(Seed, value, word, 0))
     if word == "method":
         options_of("method", method := coerce(str, value, word, "fedavg"))
         fresh = (
