@@ -89,7 +89,11 @@ REFUSED = [
     ),
     bad("run", "fedavg", "-r", "3", says="'-r' stands alone"),
     bad(
-        "run", "fedavg", "--rounds", "many", says="rounds = 'many': give a whole number from 1 to 1,000,000, such as 50"
+        "run",
+        "fedavg",
+        "--rounds",
+        "many",
+        says="rounds = 'many': give a whole number from 1 to 1,000,000, such as 50",
     ),
     bad(
         "run",
@@ -99,7 +103,13 @@ REFUSED = [
         "1",
         says="rounds has no value: give a whole number from 1 to 1,000,000, such as 50",
     ),
-    bad("run", "fedavg", "--rate", "fast", says="rate = 'fast': give a number above 0, up to 1,000,000, such as 0.1"),
+    bad(
+        "run",
+        "fedavg",
+        "--rate",
+        "fast",
+        says="rate = 'fast': give a number above 0, up to 1,000,000, such as 0.1",
+    ),
     bad("run", "fedavg", "--models", "maybe", says="models = 'maybe': give yes or no"),
     bad(
         "run", "fedavg", "--path", "fast", says="path = 'fast': give auto, vectorized or sequential"
@@ -147,7 +157,9 @@ REFUSED = [
         "--alpha=-1",
         says="alpha = -1: give a number above 0, up to 1,000,000, such as 0.4",
     ),
-    bad("run", "fedavg", "--rounds", "0", says="rounds = 0: give a whole number from 1 to 1,000,000"),
+    bad(
+        "run", "fedavg", "--rounds", "0", says="rounds = 0: give a whole number from 1 to 1,000,000"
+    ),
     bad("run", "fedavg", "--rate", "-0.1", says="rate = -0.1: give a number above 0"),
     bad("run", "fedavg", "--rate", "nan", says="rate = 'nan': give a number"),
     bad("run", "fedavg", "--rate", "inf", says="rate = 'inf': give a number above 0"),
@@ -178,9 +190,19 @@ REFUSED = [
         "-1",
         says="checkpoint = -1: give a whole number from 0 to 1,000,000",
     ),
-    bad("run", "fedavg", "--seed", "-1", says="seed = -1: give a whole number from 0 to 4,294,967,295"),
     bad(
-        "run", "fedavg", "--data.seed", "4294967296", says="seed = 4294967296: give a whole number from 0 to 4,294,967,295"
+        "run",
+        "fedavg",
+        "--seed",
+        "-1",
+        says="seed = -1: give a whole number from 0 to 4,294,967,295",
+    ),
+    bad(
+        "run",
+        "fedavg",
+        "--data.seed",
+        "4294967296",
+        says="seed = 4294967296: give a whole number from 0 to 4,294,967,295",
     ),
     bad("run", "fedavg", "--threads", "-1", says="threads = -1"),
     bad("run", "fedavg", "--data", "absent.csv", says="there is no file or folder "),

@@ -108,8 +108,14 @@ def test_values_of_another_type_are_refused_with_the_word_and_what_it_takes(kind
 
 
 def test_a_refusal_gives_an_example():
-    assert refused({"rounds": "many"}) == "rounds = 'many': give a whole number from 1 to 1,000,000, such as 50"
-    assert refused({"rounds": True}) == "rounds has no value: give a whole number from 1 to 1,000,000, such as 50"
+    assert (
+        refused({"rounds": "many"})
+        == "rounds = 'many': give a whole number from 1 to 1,000,000, such as 50"
+    )
+    assert (
+        refused({"rounds": True})
+        == "rounds has no value: give a whole number from 1 to 1,000,000, such as 50"
+    )
     assert refused({"compile": "maybe"}) == "compile = 'maybe': give auto, yes or no"
 
 

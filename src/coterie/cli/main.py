@@ -25,8 +25,8 @@ from coterie.cli.show import (
 )
 from coterie.cli.words import FREE, Interrupted, words_of
 from coterie.comparison import execute as comparisons
-from coterie.comparison.plan import FILE, plan_of
-from coterie.core.errors import BadInput, nearest
+from coterie.comparison.plan import FILE, plan_of, seeds_of
+from coterie.core.errors import BadInput, nearest, shown
 from coterie.core.version import __version__
 from coterie.experiment.build import federation_of
 from coterie.experiment.config import (
@@ -99,7 +99,7 @@ class _Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         known = self.list_commands(ctx)
         if args and not args[0].startswith("-") and args[0] not in known:
-            raise BadInput(f"unknown command '{args[0]}'{nearest(args[0], known)}")
+            raise BadInput(f"unknown command {shown(args[0])}{nearest(args[0], known)}")
         return super().resolve_command(ctx, args)
 
 
@@ -297,10 +297,8 @@ def _seeds(text: str) -> list[int]:
     try:
         numbers = [int(n) for n in text.split(",")]
     except ValueError:
-        raise BadInput(f"seeds = '{text}': give how many, or a list such as 3,5,8") from None
-    if len(numbers) == 1 and numbers[0] < 1:
-        raise BadInput(f"seeds = {numbers[0]}: give at least 1")
-    return numbers if len(numbers) > 1 else list(range(numbers[0]))
+        raise BadInput(f"seeds = {shown(text)}: give how many, or a list such as 3,5,8") from None
+    return numbers if len(numbers) > 1 else list(seeds_of(numbers[0]))
 
 
 def _grid(entry: str) -> tuple[str, str, list[str]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coterie.core.errors import BadInput
-from coterie.core.files import digest, place, sync
+from coterie.core.files import digest, place, read_text, sync
 from coterie.core.method import Tree
 from coterie.core.tree import load_tree, save_tree
 
@@ -51,13 +51,13 @@ def load_checkpoint(folder: Path) -> Tree:
     """The tree of a checkpoint, if every file is just as it was written."""
     way_out = f"restore it from a copy, or delete {folder} to begin anew"
     try:
-        for name, written in json.loads((folder / WHOLE).read_text(encoding="utf-8")).items():
+        for name, written in json.loads(read_text(folder / WHOLE)).items():
             if digest(folder / name) != written:
                 raise BadInput(
                     f"the checkpoint {folder} is damaged ({name} is not as it was written): "
                     f"{way_out}"
                 )
-    except (OSError, ValueError, AttributeError) as problem:
+    except (OSError, ValueError, AttributeError, RecursionError) as problem:
         if isinstance(problem, BadInput):
             raise
         what = (

@@ -21,9 +21,13 @@ class Choices(NamedTuple):
     validation: BelowOne = 0.2  # share of each client's rows
     test: BelowOne = 0.2  # share of each client's rows
     scale: str | None = None  # one of SCALES; None: the usual one of the data
-    rotate: Annotated[int, Range(1, 4)] = 1  # groups of clients whose images are turned by 90, 180, 270 and 0 degrees
+    rotate: Annotated[int, Range(1, 4)] = (
+        1  # groups of clients whose images are turned by 90, 180, 270 and 0 degrees
+    )
     permute: Count = 1  # groups of clients whose labels are permuted
-    rows: Annotated[int, Range(1, 10**9)] | None = None  # a random subset of so many rows of the pool; None: all
+    rows: Annotated[int, Range(1, 10**9)] | None = (
+        None  # a random subset of so many rows of the pool; None: all
+    )
     pool: Literal["all", "train"] = "all"  # all rows, or those of the official "train" part
     shared_test: Whole = 0  # the first so many official test rows are everyone's test part
     cut: str | None = None  # one of CUTS; None: the usual one of the data

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from coterie.core.errors import BadInput
+from coterie.core.files import home, there
 from coterie.core.memory import check_memory
 from coterie.core.model import Model
 from coterie.core.values import Seed, checked, coerce
@@ -57,7 +57,7 @@ def check_words(experiment: Experiment) -> None:
         )
     check_train(experiment)
     folder = experiment.data.get("data_dir")
-    if folder and Path(folder).expanduser().exists() and not Path(folder).expanduser().is_dir():
+    if folder and there(home(folder)) and not home(folder).is_dir():
         raise BadInput(
             f"data_dir = '{folder}': this is a file, give the folder that holds the data sets"
         )
@@ -67,9 +67,9 @@ def anchored(experiment: Experiment) -> Experiment:
     """The experiment with whole paths, so that it means the same in another folder."""
     data = dict(experiment.data)
     if data["name"] not in DATASETS and not data["name"].startswith(PYTHON):
-        data["name"] = str(Path(data["name"]).expanduser().absolute())
+        data["name"] = str(home(data["name"]).absolute())
     if data.get("data_dir"):
-        data["data_dir"] = str(Path(data["data_dir"]).expanduser().absolute())
+        data["data_dir"] = str(home(data["data_dir"]).absolute())
     return replace(experiment, data=data)
 
 
@@ -178,9 +178,7 @@ def models_of(
     return models
 
 
-def check_size(
-    make: Callable[[], torch.nn.Module], name: str, experiment: Experiment
-) -> None:
+def check_size(make: Callable[[], torch.nn.Module], name: str, experiment: Experiment) -> None:
     """Refuse a network that does not fit into memory as often as a chunk of clients holds it."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):  # shapes only: no memory is used
         size = sum(p.numel() for p in make().parameters())

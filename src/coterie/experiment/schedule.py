@@ -13,7 +13,9 @@ class Schedule(NamedTuple):
     """Who does what when: the `[schedule]` table of an experiment."""
 
     rounds: Count = 50
-    sample: Annotated[float, Range(0, MANY)] = 1.0  # clients asked a round: a share up to 1, a count above
+    sample: Annotated[float, Range(0, MANY)] = (
+        1.0  # clients asked a round: a share up to 1, a count above
+    )
     # "all": everybody trains, the sampled are averaged (pFedMe's and PFML's published runs)
     trains: Literal["sampled", "all"] = "sampled"
     drop: BelowOne = 0.0  # chance that a client asked does not answer

@@ -16,6 +16,7 @@ from coterie.analysis.numbers import mean_of
 from coterie.analysis.scores import MORE
 from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
+from coterie.core.files import plain
 from coterie.experiment.config import Experiment
 from coterie.results.folder import METRICS, read_about, read_experiment
 from coterie.results.models import load_model
@@ -98,4 +99,4 @@ def load(folder: Path) -> Run:
     ]
     if not found:
         raise BadInput(f"{folder} has no metrics yet: `coterie resume {folder}` goes on with it")
-    return Run(folder, read_experiment(folder), Table.read(found[0]).whole(), known)
+    return Run(folder, read_experiment(folder), Table.read(plain(found[0])).whole(), known)

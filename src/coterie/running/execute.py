@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from coterie.core.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from coterie.core.errors import BadInput
+from coterie.core.files import check_new_folder
 from coterie.data.federation import checksum
 from coterie.engines.settings import Settings, text_of
 from coterie.experiment.build import Given, Networks
@@ -68,7 +69,8 @@ def execute_assembly(assembly: Assembly, folder: Path, watch: Watch = lambda rep
 
 
 def check_unused(folder: Path) -> None:
-    """Refuse a folder that holds anything."""
+    """Refuse a folder that holds anything, or that cannot be made."""
+    check_new_folder(folder)
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{folder} is a file: give another --out")
     if folder.exists() and any(folder.iterdir()):

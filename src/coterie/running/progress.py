@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.core.errors import BadInput
+from coterie.core.files import plain
 from coterie.running.loop import RoundReport
 
 FILE, LOCK = "progress.jsonl", ".lock"
@@ -42,10 +43,11 @@ def lines(folder: Path) -> list[dict]:
     """The rounds a run has told of; a line that was cut off is left out."""
     found = []
     path = folder / FILE
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    written = plain(path).read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for text in written.splitlines():
         try:
             line = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(line, dict) and isinstance(line.get("round"), int):
             found.append(line)

@@ -119,7 +119,12 @@ def pairs(
 
 
 def ktpfl_1(
-    labels: np.ndarray, clients: int, rng: Rng, *, many: Whole | None = None, few: Whole | None = None
+    labels: np.ndarray,
+    clients: int,
+    rng: Rng,
+    *,
+    many: Whole | None = None,
+    few: Whole | None = None,
 ) -> Parts:
     """KT-pFL Non-IID_1: `many` rows per lower class and `few` per upper one, or the reverse.
 
@@ -140,7 +145,12 @@ def ktpfl_1(
 
 
 def ktpfl_2(
-    labels: np.ndarray, clients: int, rng: Rng, *, classes_each: Count = 2, each: Count | None = None
+    labels: np.ndarray,
+    clients: int,
+    rng: Rng,
+    *,
+    classes_each: Count = 2,
+    each: Count | None = None,
 ) -> Parts:
     """KT-pFL Non-IID_2: every client draws `classes_each` classes and has `each` rows of them.
 
