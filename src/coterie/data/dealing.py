@@ -181,12 +181,12 @@ def _store(
 ) -> tuple[np.ndarray, np.ndarray, list[Cut], np.ndarray]:
     """Inputs and labels as the clients see them, where each finds its own, and their groups."""
     clients = len(dealt.parts)
-    changes = changes_of(base, seed, chosen.rotate, chosen.permute)
-    if clients < len(changes):
+    if clients < chosen.rotate * chosen.permute:
         raise BadInput(
-            f"{clients} clients cannot form rotate x permute = {len(changes)} groups; "
-            "raise --clients"
+            f"{clients} clients cannot form rotate x permute = "
+            f"{chosen.rotate * chosen.permute:,} groups; raise --clients"
         )
+    changes = changes_of(base, seed, chosen.rotate, chosen.permute)
     groups = np.arange(clients) * len(changes) // clients
     x, y, cuts = store_rows(base, cuts, groups, changes, look)
     if len(changes) == 1:

@@ -38,7 +38,8 @@ def read(
     path = home(path)
     if not there(path):
         raise BadInput(
-            f"there is no file or folder {shown(str(path))}; give the path of your data or a data set's name"
+            f"there is no file or folder {shown(str(path))}; "
+            "give the path of your data or a data set's name"
         )
     columns = Columns(client=client, label=label, features=listed(features), separator=separator)
     if not path.is_dir():

@@ -132,7 +132,7 @@ def _encoding(path: Path) -> str:
 def _in_utf8(table: pa.Table, path: Path) -> pa.Table:
     """The table, if all of its text is UTF-8; what is not, Arrow calls bytes."""
     try:
-        names = [n for n in table.column_names if pa.types.is_binary(table.schema.field(n).type)]
+        names = [field.name for field in table.schema if pa.types.is_binary(field.type)]
     except UnicodeDecodeError:
         names = ["of the header"]
     if names:

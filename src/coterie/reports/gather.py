@@ -115,9 +115,9 @@ def _read(folder: Path) -> Record:
     except BadInput:
         raise
     except (LookupError, TypeError, AttributeError, OSError, *DAMAGES) as damage:
+        what = f"{type(damage).__name__}: {' '.join(str(damage).split())[:200]}"
         raise BadInput(
-            f"{folder} is damaged ({type(damage).__name__}: {' '.join(str(damage).split())[:200]}): restore it from a "
-            "copy, or run again"
+            f"{folder} is damaged ({what}): restore it from a copy, or run again"
         ) from None
     if np.isnan(found).all():
         raise BadInput(

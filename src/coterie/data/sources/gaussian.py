@@ -18,7 +18,7 @@ from coterie.data.dataset import Dataset, Source
 
 def gaussian(
     folder: Path,
-    clients: Count = 20,
+    clients: Annotated[int, Range(1, 100_000)] = 20,
     theta0: Number = 1.6,
     case: Annotated[int, Range(1, 2)] = 1,
     s0sq: NonNegative | None = None,
