@@ -282,7 +282,14 @@ REFUSED = [
         "1",
         says="options are given for 'ditto', which is not among the methods local",
     ),
-    bad("compare", "--methods", "local", "--seeds", "0", says="seeds = 0: give at least 1"),
+    bad(
+        "compare",
+        "--methods",
+        "local",
+        "--seeds",
+        "0",
+        says="seeds = 0: give a whole number from 1 to 10,000",
+    ),
     bad(
         "compare",
         "--methods",

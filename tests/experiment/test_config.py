@@ -361,7 +361,7 @@ def test_bad_files_are_refused_with_their_name(text, message, tmp_path):
 def test_files_that_cannot_be_read_are_refused(tmp_path):
     with pytest.raises(BadInput, match="there is no file"):
         read_toml(tmp_path / "absent.toml")
-    with pytest.raises(BadInput, match="cannot be read: Is a directory"):
+    with pytest.raises(BadInput, match="is a folder, and a file is expected there"):
         read_toml(tmp_path)
     (tmp_path / "bytes.toml").write_bytes(b"rounds = \xff")
     with pytest.raises(BadInput, match="is no TOML file"):

@@ -1,4 +1,4 @@
-"""Whatever is given, the answer is a result or one clear line: a small slice of `scripts/fuzz.py`."""
+"""Whatever is given, the answer is a result or one clear line: a slice of `scripts/fuzz.py`."""
 
 from pathlib import Path
 

@@ -37,7 +37,7 @@ def plain(path: Path) -> Path:
     except ValueError:
         raise BadInput(f"{shown(str(path))} is no name of a file") from None
     if not stat.S_ISREG(kind):
-        raise BadInput(f"{path} is {_kind(kind)}, not a file: move it away")
+        raise BadInput(f"{path} is {_kind(kind)}, and a file is expected there")
     return path
 
 

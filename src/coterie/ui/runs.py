@@ -211,8 +211,9 @@ def _read(root: Path, folder: Path, files: list[os.DirEntry]) -> Entry:
 def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_text(path))
-    except BadInput:
-        raise
+    except BadInput as damage:
+        said = str(damage).replace(str(path), "it")
+        raise BadInput(f"{path.name} is damaged: {said}") from None
     except RecursionError:
         raise BadInput(f"{path.name} is damaged: it is nested too deep") from None
     except (ValueError, OverflowError) as damage:
