@@ -69,11 +69,13 @@ def run(
     """
     _callable(watch, "watch")
     words, data, models = _objects(words)
-    experiment = read_experiment_file(_config(config)) if config else Experiment()
+    experiment = read_experiment_file(_config(config)) if config is not None else Experiment()
     words = {"method": _text(method, "method")} | from_toml(words)
     experiment = _dealt(change(experiment, words), data)
     folder = (
-        _path(out, "out") if out else run_folder(Path("runs"), f"{method}-{data_name(experiment)}")
+        _path(out, "out")
+        if out is not None
+        else run_folder(Path("runs"), f"{method}-{data_name(experiment)}")
     )
     return experiments.execute(experiment, folder, watch, data, models)
 
@@ -97,7 +99,7 @@ def compare(
     """
     _callable(watch, "watch")
     words, data, models = _objects(words)
-    file = read_toml(_config(config)) if config else {}
+    file = read_toml(_config(config)) if config is not None else {}
     planned, numbers, grids = plan_of(
         file,
         _names(methods),
@@ -107,7 +109,7 @@ def compare(
         _table(tune, "tune"),
     )
     planned = {name: _dealt(experiment, data) for name, experiment in planned.items()}
-    folder = _path(out, "out") if out else run_folder(Path("runs"), "compare")
+    folder = _path(out, "out") if out is not None else run_folder(Path("runs"), "compare")
     return comparisons.compare(planned, numbers, folder, watch, grids, data, models)
 
 
@@ -157,6 +159,12 @@ def _text(value: Any, word: str) -> str:
 def _path(value: Any, word: str) -> Path:
     if not isinstance(value, str | Path) or "\0" in str(value):
         raise BadInput(f"{word} = {shown(value)}: give the path of a folder")
+    try:
+        Path(value).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as problem:  # a name that is too long, or a folder that is not ours
+        raise BadInput(f"{word} = {shown(str(value))}: {problem.strerror}") from None
     return Path(value)
 
 

@@ -194,7 +194,7 @@ hostile = st.sampled_from(HOSTILE) | st.text(max_size=8).filter(lambda t: "\0" n
 word = st.sampled_from(words_of_all) | st.sampled_from(
     ["seed", "data.seed", "options.lam", "train.rate", "model", "split", "out", "config", "method"]
 )
-pairs = st.lists(st.tuples(word, hostile), min_size=1, max_size=3)
+pairs = st.lists(st.tuples(word, hostile), max_size=2)
 
 
 @st.composite

@@ -132,6 +132,7 @@ def _encoding(path: Path) -> str:
 def _in_utf8(table: pa.Table, path: Path) -> pa.Table:
     """The table, if all of its text is UTF-8; what is not, Arrow calls bytes."""
     try:
+        _ = table.column_names  # a header that cannot be read is said now
         names = [field.name for field in table.schema if pa.types.is_binary(field.type)]
     except UnicodeDecodeError:
         names = ["of the header"]

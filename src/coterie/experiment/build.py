@@ -205,7 +205,9 @@ def _own_model(make: Model | Callable[[], torch.nn.Module], federation: Federati
     build, name = (make.build, make.name) if isinstance(make, Model) else (make, net_name(make))
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            out = build().eval()(federation.x[:2])
+            rows = federation.x[:2]
+            rows = rows.to(torch.get_default_dtype()) if rows.is_floating_point() else rows
+            out = build().eval()(rows)
     except (RuntimeError, IndexError, ValueError) as error:
         raise BadInput(
             f"{name} cannot take rows of shape {list(federation.input_shape)}: {error}"
