@@ -343,6 +343,25 @@ REFUSED = [
         says="parts = validation, but no client has such rows",
     ),
     bad("data", "--picture", "picture.png", says="picture.png exists already: give another name"),
+    bad("run", "fedavg", "--steps", "2147483648", says="steps = 2147483648: give a whole number"),
+    bad("run", "persfl", "--distil-epochs", "4294967296", says="4294967296: give a whole number"),
+    bad("run", "fedavg", "--hidden", "4294967296", says="hidden = 4294967296: give a whole number"),
+    bad("run", "fedavg", "--rounds", "9" * 5000, says="from 1 to 1,000,000"),
+    bad("run", "fedavg", "--epochs", "1e400", says="epochs = '1e400': give a whole number"),
+    bad("run", "fedavg", "--data", "x" * 300, says="unknown data set 'xxx"),
+    bad("run", "fedavg", "--data", "x" * 300 + ".csv", says="there is no file or folder"),
+    bad("run", "fedavg", "--data", "~nobody-here/x", says="there is no such user"),
+    bad("run", "fedavg", "--out", "x" * 300, says="cannot be made: File name too long"),
+    bad("run", "fedavg", "--config", "x" * 300, says="and no recipe of that name"),
+    bad("run", "fedavg", "--data", "pipe.csv", says="pipe.csv is a pipe"),
+    bad("run", "--config", "pipe.toml", says="pipe.toml is a pipe"),
+    bad("run", "--config", "deep.toml", says="nested too deep"),
+    bad("resume", "pipes", says="config.toml is a pipe"),
+    bad("report", "pipes", says="is a pipe"),
+    bad("export", "pipes", "--to", "tensorboard", says="is a pipe"),
+    bad("compare", "--methods", "local", "--seeds", "4294967296", says="from 1 to 10,000"),
+    bad("compare", "--methods", "local@" + "x" * 300, says="at most 60"),
+    bad("methods", "x" * 5000, says="unknown method 'xxx"),
 ]
 
 
@@ -357,6 +376,10 @@ def test_bad_input_is_one_line_exit_2_and_nothing_on_disk(arguments, says, coter
         ("section.toml", "[schedul]\nrounds = 3"),
     ):
         (tmp_path / name).write_text(text)
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
+    (tmp_path / "pipes").mkdir()
+    for name in ("pipe.csv", "pipe.toml", "pipes/config.toml", "pipes/run.json"):
+        os.mkfifo(tmp_path / name)
     before = {p: p.read_bytes() if p.is_file() else None for p in tmp_path.rglob("*")}
     code, out, errors = coterie(*arguments)
     assert (code, out) == (2, "")

@@ -43,14 +43,16 @@ def lines(folder: Path) -> list[dict]:
     """The rounds a run has told of; a line that was cut off is left out."""
     found = []
     path = folder / FILE
-    written = plain(path).read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    for text in written.splitlines():
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(line, dict) and isinstance(line.get("round"), int):
-            found.append(line)
+    if not path.exists():
+        return []
+    with plain(path).open(encoding="utf-8", errors="replace") as file:
+        for text in file:
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(line, dict) and isinstance(line.get("round"), int):
+                found.append(line)
     return found
 
 
