@@ -498,7 +498,7 @@ def test_everything_is_checked_before_anything_runs(tmp_path):
             {"ditto": {"lam": [1, 2]}},
             "tuning chooses on validation data, and there are none",
         ),
-        (["local", "persfl"], {}, {"persfl": {"lambdas": ["0.5", "7"]}}, "lambdas = '7'"),
+        (["local", "persfl"], {}, {"persfl": {"lambdas": ["0.5", "7"]}}, "lambdas = 7"),
         (
             ["local", "pfedme"],
             {"momentum": 0.9},

@@ -16,7 +16,7 @@ from helpers.datasets import features
         ("test = 0", {"test": 0}),
         ("validation = -0.1", {"validation": -0.1}),
         ("did you mean 'pixel'", {"scale": "pixels"}),
-        ("did you mean 'train'", {"pool": "trane"}),
+        ("pool = 'trane': give all or train", {"pool": "trane"}),
         ("did you mean 'runs'", {"cut": "run"}),
         ("rotate = 3", {"rotate": 3}),
         ("permute = 0", {"permute": 0}),

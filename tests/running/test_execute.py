@@ -498,7 +498,7 @@ def test_a_data_set_with_labels_outside_its_classes_is_refused(tmp_path):
         ({"model": nn.Linear(6, 2)}, "model is a module: give the function or class that makes it"),
         ({"data": np.zeros((4, 3))}, "data is a ndarray: give a name, a path, a Federation or "),
         ({"split": {"name": "iid", "alpa": 1}}, r"unknown option 'alpa' in \[split\]"),
-        ({"train": {"rate": -1}}, "rate = -1.0: give a step size above 0"),
+        ({"train": {"rate": -1}}, "rate = -1: give a number above 0"),
         (
             {"model": [Net, lambda: nn.Linear(6, 2)]},
             "fedavg needs one architecture for all clients, 2 were given",

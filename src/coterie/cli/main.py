@@ -102,7 +102,7 @@ class _Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         known = self.list_commands(ctx)
         if args and not args[0].startswith("-") and args[0] not in known:
-            raise BadInput(f"unknown command '{args[0]}'{nearest(args[0], known)}")
+            raise BadInput(f"unknown command {shown(args[0])}{nearest(args[0], known)}")
         return super().resolve_command(ctx, args)
 
 

@@ -8,10 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from coterie.core.errors import BadInput
+from coterie.core.errors import BadInput, shown
 from coterie.core.files import write
+from coterie.core.values import Range, Seed, coerce
 from coterie.experiment.build import anchored
 from coterie.experiment.config import (
     Experiment,
@@ -25,6 +26,8 @@ from coterie.experiment.values import to_toml
 
 Grids = Mapping[str, Mapping[str, Sequence[Any]]]  # {method: {option: values to try}}
 FILE = "comparison.toml"
+SEEDS = 10_000  # more repetitions than a comparison can have
+TRIES = 10_000  # values of one option to try
 
 
 class ComparisonPlan(NamedTuple):
@@ -64,7 +67,9 @@ def plan(
     for name, grid in grids.items():
         for word, choices in grid.items():
             if isinstance(choices, str) or not isinstance(choices, Sequence) or not choices:
-                raise BadInput(f"{name}.{word} = {choices!r} is no list of values to try")
+                raise BadInput(f"{name}.{word} = {shown(choices)} is no list of values to try")
+            if len(choices) > TRIES:
+                raise BadInput(f"{name}.{word} has {len(choices):,} values: try at most {TRIES}")
             for choice in choices:
                 _check(name, own_words(experiments[name], {word: choice}))
     for name, experiment in experiments.items() if strict else ():
@@ -89,9 +94,10 @@ def method_of(name: str) -> str:
     """The method that a name of a comparison means: all of it, or what stands before @."""
     method, at, label = str(name).partition("@")
     options_of("method", method)
-    if at and not re.fullmatch(r"[A-Za-z0-9._-]+", label):
+    if at and not re.fullmatch(r"[A-Za-z0-9._-]{1,60}", label):
         raise BadInput(
-            f"'{name}': write letters, digits, '.', '_' or '-' after @, as in {method}@second"
+            f"{shown(name)}: write letters, digits, '.', '_' or '-' after @, at most 60, as in "
+            f"{method}@second"
         )
     return method
 
@@ -135,10 +141,12 @@ def plan_of(
     if single is not None and not listed:
         options = {single: options}
     for table, place in ((options, "options"), (tune, "tune")):
+        if not isinstance(table, Mapping):
+            raise BadInput(f"{place} = {shown(table)}: give a table a method, as [{place}.ditto]")
         for name, inner in table.items():
-            if not isinstance(inner, dict):
+            if not isinstance(inner, Mapping):
                 raise BadInput(
-                    f"[{place}] {name} = {inner!r}: a comparison has one table per method, as in "
+                    f"[{place}] {name} = {shown(inner)}: a comparison has one table per method, as in "
                     f"[{place}.ditto]"
                 )
             method_of(name)
@@ -171,8 +179,13 @@ def _seeds(numbers: Any) -> list[int]:
         isinstance(n, int) and not isinstance(n, bool) for n in numbers
     )
     if not good or not numbers or len(set(numbers)) < len(numbers):
-        raise BadInput(f"seeds = {numbers}: give different whole numbers, such as [0, 1, 2]")
-    return list(numbers)
+        raise BadInput(f"seeds = {shown(numbers)}: give different whole numbers, such as [0, 1, 2]")
+    return [coerce(Seed, n, "seeds") for n in numbers]
+
+
+def first_seeds(count: int) -> range:
+    """So many seeds, from 0."""
+    return range(coerce(Annotated[int, Range(1, SEEDS)], count, "seeds", 3))
 
 
 def write_plan(folder: Path, plan: ComparisonPlan) -> None:

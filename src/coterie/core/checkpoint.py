@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coterie.core.errors import BadInput
-from coterie.core.files import digest, place, sync, writing
+from coterie.core.files import digest, place, read_text, sync, writing
 from coterie.core.method import Tree
 from coterie.core.tree import load_tree, save_tree
 
@@ -94,7 +94,7 @@ def load_checkpoint(folder: Path) -> Tree:
     """The tree of a checkpoint, if every file is just as it was written."""
     way_out = f"restore it from a copy, or delete {folder} to begin anew"
     try:
-        written = dict(json.loads((folder / WHOLE).read_text(encoding="utf-8")))
+        written = dict(json.loads(read_text(folder / WHOLE)))
         missing = [name for name in STATE if name not in written]
         if missing:
             raise BadInput(
@@ -107,7 +107,7 @@ def load_checkpoint(folder: Path) -> Tree:
                     f"the checkpoint {folder} is damaged ({name} is not as it was written): "
                     f"{way_out}"
                 )
-    except (OSError, ValueError, TypeError) as problem:
+    except (OSError, ValueError, TypeError, RecursionError) as problem:
         if isinstance(problem, BadInput):
             raise
         what = (

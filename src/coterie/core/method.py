@@ -8,13 +8,14 @@ exactly as on a network, so that one definition runs on every engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.core.notes import Note
+from coterie.core.values import BelowOne, Count, NonNegative, Positive, Whole
 
 Tree = Any  # nested tuples, dicts, points and vectors of tensors
 
@@ -145,13 +146,13 @@ class Stage(NamedTuple):
 class Train(NamedTuple):
     """What all methods share: the `[train]` table of an experiment."""
 
-    batch: int = 16
-    rate: float = 0.1
-    epochs: int = 1
-    steps: int = 0  # steps per round; counts instead of epochs when positive
-    momentum: float = 0.0
-    decay: float = 0.0  # L2 penalty on the parameters
-    weighting: str = "size"  # "size": n_i / sum n_j; "equal"
+    batch: Count = 16
+    rate: Positive = 0.1
+    epochs: Whole = 1
+    steps: Whole = 0  # steps per round; counts instead of epochs when positive
+    momentum: BelowOne = 0.0
+    decay: NonNegative = 0.0  # L2 penalty on the parameters
+    weighting: Literal["size", "equal"] = "size"  # "size": n_i / sum n_j
 
     def plan(self, **changes: Any) -> BatchPlan:
         """The local training pass."""

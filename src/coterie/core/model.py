@@ -226,14 +226,15 @@ class Model:
     def check(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
         """Refuse a network that depends on padding, or on randomness of its own."""
         rng = np.random.default_rng(0)
-        rows = torch.as_tensor(rng.random((4, *input_shape)), dtype=torch.float32)
+        usual = torch.get_default_dtype()  # of parameters and of what the engine feeds
+        rows = torch.as_tensor(rng.random((4, *input_shape)), dtype=usual)
         rows = rows if dtype.is_floating_point else (rows * 2).to(dtype)
         point = self.init(rng)
         key = torch.tensor(1)
 
         def outputs(x: Tensor, real: int, seed: int) -> list[Tensor]:
             mask = (torch.arange(len(x)) < real).to(
-                rows.dtype if rows.is_floating_point() else torch.float32
+                rows.dtype if rows.is_floating_point() else usual
             )
             batch = Batch(x, torch.zeros(len(x), dtype=torch.long), mask, torch.arange(len(x)), key)
             with torch.random.fork_rng(devices=[]), torch.no_grad():

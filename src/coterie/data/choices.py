@@ -1,11 +1,12 @@
 """The choices of how a data set becomes a federation, and the refusal of those that cannot work."""
 
 import math
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
 from coterie.core.errors import BadInput, nearest
+from coterie.core.values import BelowOne, Count, Range, Whole
 from coterie.data.cutting import CUTS
 from coterie.data.dataset import Dataset
 from coterie.data.federation import blocks
@@ -17,18 +18,22 @@ POOLS = ("all", "train")
 class Choices(NamedTuple):
     """How the rows of a data set are chosen, cut, scaled and changed, whatever the split."""
 
-    validation: float = 0.2  # share of each client's rows
-    test: float = 0.2  # share of each client's rows
+    validation: BelowOne = 0.2  # share of each client's rows
+    test: BelowOne = 0.2  # share of each client's rows
     scale: str | None = None  # one of SCALES; None: the usual one of the data
-    rotate: int = 1  # groups of clients whose images are turned by 90, 180, 270 and 0 degrees
-    permute: int = 1  # groups of clients whose labels are permuted
-    rows: int | None = None  # a random subset of so many rows of the pool; None: all
-    pool: str = "all"  # all rows, or those of the official "train" part
-    shared_test: int = 0  # the first so many official test rows are everyone's test part
+    rotate: Annotated[int, Range(1, 4)] = (
+        1  # groups of clients whose images are turned by 90, 180, 270 and 0 degrees
+    )
+    permute: Count = 1  # groups of clients whose labels are permuted
+    rows: Annotated[int, Range(1, 10**9)] | None = (
+        None  # a random subset of so many rows of the pool; None: all
+    )
+    pool: Literal["all", "train"] = "all"  # all rows, or those of the official "train" part
+    shared_test: Whole = 0  # the first so many official test rows are everyone's test part
     cut: str | None = None  # one of CUTS; None: the usual one of the data
-    channels: int | None = None  # a grey image is repeated so often
+    channels: Annotated[int, Range(1, 64)] | None = None  # a grey image is repeated so often
     public: str | None = None  # another image data set, or "held-out" for rows out of the pool
-    public_rows: int | None = None
+    public_rows: Count | None = None
     labelled: bool = False  # whether the public rows keep their labels
 
 

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 
 from coterie.core.errors import BadInput, nearest
+from coterie.core.files import there
 from coterie.core.rng import stream
+from coterie.core.values import checked
 from coterie.data import datasets, own, partition
 from coterie.data.changes import changes_of, store_rows
 from coterie.data.choices import Choices, check_choices, check_values
@@ -59,7 +61,7 @@ def build(
     clients: None is what the split usually has (20 for most), or all natural clients.
     choices: the fields of Choices, such as validation = 0.
     """
-    chosen = Choices(**choices)
+    chosen = checked(Choices(**choices))
     whole = read(data, folder, data_options or {})
     base = whole.data
     check_choices(base, chosen)
@@ -99,7 +101,7 @@ def read(
                 "remove them"
             )
         return data if isinstance(data, Own) else Own(data, [], [])
-    if data in datasets.DATASETS or not (own.is_path(data) or Path(data).exists()):
+    if data in datasets.DATASETS or not (own.is_path(data) or there(Path(data))):
         place = None if folder is None else Path(folder)
         return Own(datasets.load(str(data), place, **options), [], [])
     known = inspect.signature(own.read).parameters.values()
@@ -179,12 +181,12 @@ def _store(
 ) -> tuple[np.ndarray, np.ndarray, list[Cut], np.ndarray]:
     """Inputs and labels as the clients see them, where each finds its own, and their groups."""
     clients = len(dealt.parts)
-    changes = changes_of(base, seed, chosen.rotate, chosen.permute)
-    if clients < len(changes):
+    if clients < chosen.rotate * chosen.permute:
         raise BadInput(
-            f"{clients} clients cannot form rotate x permute = {len(changes)} groups; "
-            "raise --clients"
+            f"{clients} clients cannot form rotate x permute = "
+            f"{chosen.rotate * chosen.permute:,} groups; raise --clients"
         )
+    changes = changes_of(base, seed, chosen.rotate, chosen.permute)
     groups = np.arange(clients) * len(changes) // clients
     x, y, cuts = store_rows(base, cuts, groups, changes, look)
     if len(changes) == 1:

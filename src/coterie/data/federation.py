@@ -142,7 +142,8 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
     """The array's own memory as a tensor; nothing in a federation is ever written to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return torch.from_numpy(array)
+        backwards = any(step < 0 for step in array.strides)  # torch counts forwards only
+        return torch.from_numpy(array.copy() if backwards else array)
 
 
 def digest_of(*arrays: np.ndarray) -> str:

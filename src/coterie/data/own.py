@@ -5,12 +5,14 @@ NumPy arrays.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coterie.core.errors import BadInput
+from coterie.core.errors import BadInput, shown
+from coterie.core.files import home, plain, read_text, there
 from coterie.data.pieces import Own, Piece, checked, join, natural
 from coterie.data.tables import Columns, read_table
 
@@ -33,13 +35,15 @@ def read(
     separator: str = ",",
 ) -> Own:
     """Read a file or folder; client = "": no natural clients, features = "": all other columns."""
-    path = Path(path).expanduser()
-    if not path.exists():
+    path = home(path)
+    if not there(path):
         raise BadInput(
-            f"there is no file or folder {path}; give the path of your data or a data set's name"
+            f"there is no file or folder {shown(str(path))}; "
+            "give the path of your data or a data set's name"
         )
     columns = Columns(client=client, label=label, features=listed(features), separator=separator)
-    if path.is_file():
+    if not path.is_dir():
+        plain(path)
         if path.suffix not in SUFFIXES:
             raise BadInput(
                 f"{path}: files of kind '{path.suffix}' are not read; give {', '.join(SUFFIXES)}"
@@ -57,8 +61,17 @@ def read(
 
 def from_arrays(x: Any, y: Any, clients: Any = None, name: str = "arrays") -> Own:
     """Own data from arrays: x [n, ...] numbers, y [n] whole numbers or text, clients [n] names."""
-    owners = None if clients is None else np.asarray(clients)
-    return join(name, [checked(name, np.asarray(x), np.asarray(y), owners)])
+    owners = None if clients is None else _array(clients, "clients")
+    return join(name, [checked(name, _array(x, "x"), _array(y, "y"), owners)])
+
+
+def _array(values: Any, what: str) -> np.ndarray:
+    """Values as an array; a generator is read, lists of unequal length are refused."""
+    try:
+        return np.asarray(list(values) if isinstance(values, Iterator) else values)
+    except (ValueError, TypeError, RuntimeError) as problem:
+        why = " ".join(str(problem).split())
+        raise BadInput(f"{what} is no array: {why[:200]}") from None
 
 
 def listed(features: str | list[str]) -> list[str]:
@@ -93,7 +106,7 @@ def _one_file_per_client(path: Path, columns: Columns) -> list[Piece]:
 def _saved(path: Path) -> list[tuple[Path, bool]]:
     """The files of a Hugging Face folder and whether each is training data; else nothing."""
     if (path / "dataset_dict.json").is_file():
-        names = _json(path / "dataset_dict.json")["splits"]
+        names = _splits(path / "dataset_dict.json")
         splits = {part: sorted((path / part).glob("*.arrow")) for part in names}
     elif (path / "state.json").is_file():
         splits = {"train": sorted(path.glob("*.arrow"))}
@@ -116,18 +129,26 @@ def _saved(path: Path) -> list[tuple[Path, bool]]:
     return files
 
 
-def _json(path: Path) -> Any:
-    """What a JSON file holds."""
+def _splits(path: Path) -> list[str]:
+    """The names of the parts that a JSON file lists; a part is a folder beside it."""
     try:
-        return json.loads(path.read_text())
-    except ValueError as error:
+        found = json.loads(read_text(path))
+    except BadInput:
+        raise
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: this is no JSON ({error}); save the data set again") from None
+    names = found.get("splits") if isinstance(found, dict) else None
+    if not isinstance(names, list) or not all(
+        isinstance(n, str) and n == Path(n).name and "\0" not in n for n in names
+    ):
+        raise BadInput(f"{path}: it names no splits; save the data set again")
+    return names
 
 
 def _arrays(path: Path, client: str) -> Piece:
     """The arrays of an .npz file."""
     try:
-        with np.load(path) as store:
+        with np.load(plain(path)) as store:
             held = {key: store[key] for key in store.files}
     except Exception as error:  # a damaged zip raises many kinds; the user needs one line
         reason = (str(error) or type(error).__name__).splitlines()[0]

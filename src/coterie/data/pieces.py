@@ -69,6 +69,12 @@ def whole(values: np.ndarray, place: str, what: str) -> np.ndarray:
             value, row = values[bad[0]], bad[0] + 1
             raise BadInput(f"{place}: {what} is {value} in row {row:,}; a class is whole or text")
     if values.dtype.kind in "biuf":
+        large = np.flatnonzero(np.abs(values.astype(np.float64)) >= 2.0**63)
+        if len(large):
+            value, row = values[large[0]], large[0] + 1
+            raise BadInput(
+                f"{place}: {what} is {value} in row {row:,}; write so large ones as text"
+            )
         return values.astype(np.int64)
     for row, value in enumerate(values if values.dtype.kind == "O" else ()):
         if value is None or value != value:

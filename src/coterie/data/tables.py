@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from pyarrow import csv, ipc, parquet
 
 from coterie.core.errors import BadInput, nearest
+from coterie.core.files import plain
 from coterie.data.pieces import Piece, whole
 
 
@@ -97,13 +98,15 @@ def _hint(column: str, client: str, label: str) -> str:
 
 def _open(path: Path, text: str, separator: str) -> pa.Table:
     """The file as it is; the column `text` of a CSV is kept as written (ids such as 007)."""
-    if path.stat().st_size == 0:
+    if plain(path).stat().st_size == 0:
         raise BadInput(f"{path}: the file is empty; remove it or fill it")
     try:
         if path.suffix == ".csv":
             convert = csv.ConvertOptions(column_types={text: pa.string()})
             parse = csv.ParseOptions(delimiter=separator)
-            return csv.read_csv(path, parse_options=parse, convert_options=convert)
+            read = csv.ReadOptions(encoding=_encoding(path))
+            table = csv.read_csv(path, read, parse, convert)
+            return _in_utf8(table, path)
         if path.suffix == ".parquet":
             return parquet.read_table(path)
         with pa.OSFile(str(path)) as source:
@@ -111,11 +114,33 @@ def _open(path: Path, text: str, separator: str) -> pa.Table:
                 return ipc.open_stream(source).read_all()
             except pa.ArrowInvalid:
                 return ipc.open_file(source).read_all()
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except BadInput:
+        raise
+    except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError) as error:
         reason = str(error).splitlines()[0]
         raise BadInput(
             f"{path}: this is no readable {path.suffix} file ({reason}); write it again"
         ) from None
+
+
+def _encoding(path: Path) -> str:
+    """UTF-16 where the file begins with its mark, as spreadsheets write it; else UTF-8."""
+    with path.open("rb") as file:
+        return "utf-16" if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf8"
+
+
+def _in_utf8(table: pa.Table, path: Path) -> pa.Table:
+    """The table, if all of its text is UTF-8; what is not, Arrow calls bytes."""
+    try:
+        _ = table.column_names  # a header that cannot be read is said now
+        names = [field.name for field in table.schema if pa.types.is_binary(field.type)]
+    except UnicodeDecodeError:
+        names = ["of the header"]
+    if names:
+        raise BadInput(
+            f"{path}: column '{names[0]}' is not in UTF-8 (perhaps Latin-1); save it as UTF-8"
+        )
+    return table
 
 
 def _values(table: pa.Table, column: str, place: str) -> np.ndarray:

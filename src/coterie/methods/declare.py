@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from coterie.core.errors import BadInput, nearest
 from coterie.core.method import Train
 from coterie.core.model import Model
-from coterie.core.values import coerce, declared, described, finite
+from coterie.core.values import coerce, declared
 
 Builder = Callable[..., Any]  # (model, train, **options) -> Method, or its stages
 B = TypeVar("B", bound=Builder)
@@ -64,8 +64,6 @@ def check_options(name: str, builder: Builder, options: Mapping[str, Any]) -> di
             )
         kind, default = known[option]
         checked[option] = coerce(kind, value, f"{name}.{option}", default)
-        if not finite(checked[option]):
-            raise BadInput(f"{name}.{option} = {value}: give {described(kind)} that is finite")
     return checked
 
 

@@ -203,13 +203,15 @@ class Evidence:
     def counts(self) -> tuple[list[int], np.ndarray] | None:
         """(labels [K], rows [N, K]) of the first seed, all parts together; None where unknown."""
         path = self.first.folder / SPLIT
-        if not self.classed or not path.exists():
+        if not self.classed or not path.is_file():
             return None
         try:
             table = pq.read_table(path, columns=["client", "label", "rows"])
             client, label, rows = (table[c].to_numpy() for c in ("client", "label", "rows"))
         except (pa.ArrowException, OSError, KeyError):
             return None
+        if len(client) and not (client.min() >= 0 and client.max() < len(self.names)):
+            return None  # of other clients: damaged
         labels = np.unique(label)
         out = np.zeros((len(self.names), len(labels)), dtype=int)
         np.add.at(out, (client, np.searchsorted(labels, label)), rows)

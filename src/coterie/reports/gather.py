@@ -28,6 +28,7 @@ NEEDED = (
     "models",
     "coterie",
 )
+DAMAGES = (ValueError, ArithmeticError, RecursionError, pa.ArrowException)
 LISTED = 3  # names spelled out in a warning
 
 
@@ -130,10 +131,12 @@ def _read(folder: Path) -> Record:
         record = Record(run, columns(run.table))
         _ = record.describes  # a declaration that cannot be read is said now
         found = record.last(run.measure, run.part, "personal")
-    except (KeyError, TypeError, AttributeError, IndexError, OSError, pa.ArrowException) as damage:
+    except BadInput:
+        raise
+    except (LookupError, TypeError, AttributeError, OSError, *DAMAGES) as damage:
+        what = f"{type(damage).__name__}: {' '.join(str(damage).split())[:200]}"
         raise BadInput(
-            f"{folder} is damaged ({type(damage).__name__}: {damage}): restore it from a "
-            "copy, or run again"
+            f"{folder} is damaged ({what}): restore it from a copy, or run again"
         ) from None
     if np.isnan(found).all():
         raise BadInput(

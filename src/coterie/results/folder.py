@@ -20,13 +20,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coterie.core.errors import BadInput
-from coterie.core.files import place, write, writing
+from coterie.core.files import place, read_text, write, writing
 from coterie.core.model import Model
 from coterie.core.notes import Note, to_words
 from coterie.core.version import __version__
 from coterie.data.federation import Federation, checksum, label_counts
 from coterie.experiment.config import Experiment, read_experiment_file
 from coterie.experiment.values import to_toml
+from coterie.results.about import check_about
 
 CONFIG, ABOUT, METRICS, SPLIT = "config.toml", "run.json", "metrics.parquet", "split.parquet"
 LIBRARIES = ("torch", "numpy", "scikit-learn", "scipy", "pyarrow", "safetensors")
@@ -40,14 +41,16 @@ def status(folder: Path) -> str:
 def read_about(folder: Path) -> dict[str, Any]:
     """What a run was: see write_about."""
     try:
-        known = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        known = json.loads(read_text(folder / ABOUT))
     except (FileNotFoundError, NotADirectoryError):
         raise BadInput(f"{folder} is not the folder of a run: it has no {ABOUT}") from None
-    except ValueError:
+    except BadInput:
+        raise
+    except (ValueError, RecursionError):
         raise BadInput(
             f"{folder / ABOUT} is damaged: restore it from a copy, or run again"
         ) from None
-    return dict(known)
+    return check_about(known, folder / ABOUT)
 
 
 def read_experiment(folder: Path) -> Experiment:

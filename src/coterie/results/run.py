@@ -16,6 +16,7 @@ from coterie.analysis.numbers import mean_of
 from coterie.analysis.scores import MORE
 from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
+from coterie.core.files import plain
 from coterie.experiment.config import Experiment
 from coterie.results.folder import METRICS, read_about, read_experiment
 from coterie.results.models import load_model
@@ -123,7 +124,7 @@ def load(folder: Path) -> Run:
 def _first_readable(paths: list[Path]) -> Table:
     """The table of the first path; of a checkpoint that is damaged, that of the one before."""
     try:
-        return Table.read(paths[0])
+        return Table.read(plain(paths[0]))
     except BadInput:
         if paths[0].parent.name.startswith("checkpoint-") and paths[1:]:
             return _first_readable(paths[1:])

@@ -19,7 +19,7 @@ from coterie.core.checkpoint import (
     save_checkpoint,
 )
 from coterie.core.errors import BadInput
-from coterie.core.files import save_tensors, writing
+from coterie.core.files import check_new_folder, save_tensors, writing
 from coterie.core.method import Tree
 from coterie.data.federation import checksum
 from coterie.engines.settings import Settings, text_of
@@ -84,7 +84,8 @@ def execute_assembly(assembly: Assembly, folder: Path, watch: Watch = tell) -> R
 
 
 def check_unused(folder: Path) -> None:
-    """Refuse a folder that holds anything."""
+    """Refuse a folder that holds anything, or that cannot be made."""
+    check_new_folder(folder)
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{folder} is a file: give another --out")
     if folder.exists() and any(folder.iterdir()):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.core.errors import BadInput
-from coterie.core.files import append, write, writing
+from coterie.core.files import append, plain, write, writing
 from coterie.running.loop import RoundReport
 
 FILE, LOCK = "progress.jsonl", ".lock"
@@ -42,13 +42,16 @@ def lines(folder: Path) -> list[dict]:
     """The rounds a run has told of; a line that was cut off is left out."""
     found = []
     path = folder / FILE
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict) and isinstance(line.get("round"), int):
-            found.append(line)
+    if not path.exists():
+        return []
+    with plain(path).open(encoding="utf-8", errors="replace") as file:
+        for text in file:
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(line, dict) and isinstance(line.get("round"), int):
+                found.append(line)
     return found
 
 
