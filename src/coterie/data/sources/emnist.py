@@ -63,5 +63,5 @@ def femnist_letters(folder: Path, whole: bool = True, outputs: int = 62) -> Data
     )
 
 
-EMNIST = Source(emnist)
-FEMNIST_LETTERS = Source(femnist_letters)
+EMNIST = Source(emnist, scale="channel-pool")
+FEMNIST_LETTERS = Source(femnist_letters, scale="channel-pool")
