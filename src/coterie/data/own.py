@@ -6,12 +6,12 @@ NumPy arrays.
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import polars as pl
 
-from coterie.core.errors import BadInput
+from coterie.core.errors import BadInput, nearest
 from coterie.core.values import Whole
 from coterie.data.columns import Place, plain_numbers
 from coterie.data.opening import TABLES, Opened, kind_of, stem_of
@@ -84,6 +84,8 @@ def _joined(
     name: str, pieces: list[Piece], columns: Columns, missing: Missing, one_hot: int
 ) -> Own:
     """All pieces as one data set, with the column that rows are cut by."""
+    if missing not in get_args(Missing):
+        raise BadInput(f"missing = '{missing}' is not known{nearest(missing, get_args(Missing))}")
     whole = join(name, pieces, missing, columns.categories)._replace(one_hot=one_hot)
     if columns.cut:
         series = [piece.cut for piece in pieces if piece.cut is not None]
@@ -109,6 +111,13 @@ def _pieces(path: Path, columns: Columns) -> list[Piece]:
             pieces.append(_piece(file, columns, like)._replace(train=train))
         return pieces
     return _image_folders(path) or _one_file_per_client(path, columns)
+
+
+def is_frame(data: object) -> bool:
+    """Whether `data` is a pandas or polars frame."""
+    if isinstance(data, pl.DataFrame | pl.LazyFrame):
+        return True
+    return type(data).__name__ == "DataFrame" and type(data).__module__.startswith("pandas")
 
 
 def from_frame(

@@ -28,6 +28,7 @@ from coterie.results.folder import (
     write_config,
     write_split,
 )
+from coterie.results.inputs import write_inputs
 from coterie.results.models import save_models
 from coterie.results.run import Run, load
 from coterie.results.table import Table
@@ -131,6 +132,7 @@ def play_rounds(loop: Loop, experiment: Experiment, folder: Path, watch: Watch) 
     write_config(folder, experiment)
     _write_about(folder, loop, "running")
     write_split(folder, loop.federation)
+    write_inputs(folder, loop.federation)
     progress = Progress(folder, loop.done)
     every = experiment.keep.checkpoint
 
