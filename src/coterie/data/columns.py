@@ -5,7 +5,7 @@ number in the list of all texts of its column. What these become for a model is 
 training rows alone (coterie.data.preparation).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -92,7 +92,7 @@ def _column(series: pl.Series, place: Place) -> tuple[np.ndarray, Column]:
 def _numbers(series: pl.Series, place: Place, note: str = "") -> tuple[np.ndarray, Column]:
     """Finite numbers and missing ones."""
     if series.dtype.is_integer() and series.len() > series.null_count():
-        low, high = int(series.min() or 0), int(series.max() or 0)  # type: ignore[call-overload]
+        low, high = (int(str(end)) for end in (series.min(), series.max()))
         note = "beyond 2^53" if max(abs(low), abs(high)) > EXACT else note
     values = np.array(series.cast(pl.Float64).to_numpy(), dtype=np.float64)
     bad = np.flatnonzero(np.isinf(values))
@@ -182,6 +182,37 @@ def _lists(series: pl.Series, place: Place) -> list[tuple[np.ndarray, Column]]:
     numbers, _ = _numbers(values, wide)
     table = numbers.reshape(rows, width)
     return [(table[:, k], Column(f"{series.name}[{k}]", NUMBER)) for k in range(width)]
+
+
+def read_alike(frame: pl.DataFrame, known: Sequence[tuple[str, str]], place: Place) -> Read:
+    """Later rows, whose columns mean what (name, kind) says, whatever they look like by themselves."""
+    names = list(dict.fromkeys(_source(name, frame.columns) for name, _ in known))
+    lacking = [name for name in names if name not in frame.columns]
+    if lacking:
+        raise BadInput(f"{place.files[0]}: there is no column '{lacking[0]}' as in training")
+    read = read_columns(frame.select(names), [n for n, k in known if k == CATEGORY], place)
+    columns = []
+    for column, cells, (name, kind) in zip(read.columns, read.x.T, known, strict=True):
+        if (
+            column.kind != kind
+            and not np.isnan(cells).all()
+            and {column.kind, kind}
+            != {
+                NUMBER,
+                BOOLEAN,
+            }
+        ):
+            raise BadInput(
+                f"{place.files[0]}: column '{name}' holds a {column.kind}, but was a {kind} in "
+                "training"
+            )
+        columns.append(column._replace(kind=kind))
+    return Read(read.x, columns)
+
+
+def _source(name: str, columns: Collection[str]) -> str:
+    """The column of the file that holds it: that of 'signal[3]' is 'signal'."""
+    return name if name in columns else name.rpartition("[")[0] or name
 
 
 def refuse_missing(read: Read, place: Place) -> None:

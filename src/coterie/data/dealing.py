@@ -13,6 +13,7 @@ from coterie.core.rng import stream
 from coterie.data import datasets, own, partition
 from coterie.data.changes import Inputs, Stored, changes_of, store_rows
 from coterie.data.choices import Choices, check_choices, check_values
+from coterie.data.columns import CATEGORY, DATE
 from coterie.data.cutting import (
     BY_COLUMN,
     Cut,
@@ -133,7 +134,25 @@ def read(
     for key in options:
         if key not in valid:
             raise BadInput(f"your own data have no option '{key}'" + nearest(key, valid))
-    return own.read(data, **options)
+    whole = own.read(data, **options)
+    for line in (*whole.told, *_unlike_numbers(whole)):
+        tell(f"{whole.data.name}: {line}")
+    return whole
+
+
+def _unlike_numbers(whole: Own) -> list[str]:
+    """One line where a table holds more than plain numbers, because these are made inputs too."""
+    kinds = [column.kind for column in whole.columns or []]
+    gaps = int(np.isnan(whole.data.x).any(0).sum()) if kinds else 0
+    found = {
+        "texts": kinds.count(CATEGORY),
+        "dates": kinds.count(DATE),
+        "missing cells": gaps,
+    }
+    words = [f"{count:,} with {what}" for what, count in found.items() if count]
+    if not words:
+        return []
+    return [f"of {len(kinds):,} columns, {', '.join(words)}; `coterie data` says what they become"]
 
 
 def _choose(base: Dataset, chosen: Choices, seed: int) -> Rows:

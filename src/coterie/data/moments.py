@@ -8,14 +8,15 @@ of squares would add up too, but lose the spread of a column whose mean is large
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
-EVEN = 1e-13  # a spread below this share of the mean is rounding, not data
+EVEN = 1e-14  # a spread below this share of the mean is rounding, not data
 
 
-class Moments(NamedTuple):
+@dataclass(frozen=True)
+class Moments:
     """What standardising needs to know about some rows, column by column."""
 
     count: np.ndarray  # [d] filled cells

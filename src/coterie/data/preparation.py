@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 from sklearn.feature_extraction import FeatureHasher
 
 from coterie.core.errors import BadInput
-from coterie.data.columns import BOOLEAN, CATEGORY, DATE, NUMBER, Column
+from coterie.data.columns import BOOLEAN, CATEGORY, DATE, NUMBER, Column, Place, read_alike
 from coterie.data.moments import Moments
 
 DAY = 86_400.0  # seconds
@@ -187,6 +188,15 @@ def prepare(
             target[:, -1] = np.isnan(x[:, k])
         start += width
     return out.reshape(-1, *preparation.shape) if preparation.shape else out
+
+
+def prepare_frame(
+    preparation: Preparation, frame: pl.DataFrame, name: str, owners: Sequence[str] | None = None
+) -> np.ndarray:
+    """Inputs from later rows of the same table, prepared as the training rows were."""
+    known = [(column.name, column.kind) for column in preparation.columns]
+    read = read_alike(frame, known, Place((name,), (frame.height,)))
+    return prepare(preparation, read.x, read.columns, owners)
 
 
 def _scales(

@@ -148,7 +148,7 @@ def federation_of(experiment: Experiment, given: Given = None) -> Federation:
 
 
 def own_of(experiment: Experiment) -> Own | None:
-    """The file or folder of one's own that an experiment names, read but not dealt; else nothing."""
+    """The file or folder of one's own that an experiment names, not dealt yet; else nothing."""
     name = str(experiment.data["name"])
     if name in DATASETS or name.startswith(PYTHON):
         return None
