@@ -1,6 +1,7 @@
 """Laws of what cells become: fitted on training rows, and on nothing else."""
 
 import json
+from datetime import datetime
 
 import numpy as np
 import polars as pl
@@ -22,7 +23,7 @@ def people(seed=0):
     income[rng.random(ROWS) < 0.2] = np.nan
     job = rng.choice(["cook", "nurse", "clerk"], ROWS).astype(object)
     job[rng.random(ROWS) < 0.1] = None
-    when = np.datetime64("2024-01-01T00:00") + rng.integers(0, 500_000, ROWS).astype("m8[m]")
+    when = np.datetime64("2024-01-01", "ms") + rng.integers(0, 500_000, ROWS).astype("m8[m]")
     return pl.DataFrame(
         {
             "client": [f"c{i % 8}" for i in range(ROWS)],
@@ -52,7 +53,7 @@ def garbage(frame, rows):
         "income": -1e12,
         "job": "astronaut",
         "city": "nowhere",
-        "when": np.datetime64("1800-01-01T12:34"),
+        "when": datetime(1800, 1, 1, 12, 34),
         "smokes": True,
         "same": 99.0,
     }

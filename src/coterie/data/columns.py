@@ -185,7 +185,7 @@ def _lists(series: pl.Series, place: Place) -> list[tuple[np.ndarray, Column]]:
 
 
 def read_alike(frame: pl.DataFrame, known: Sequence[tuple[str, str]], place: Place) -> Read:
-    """Later rows, whose columns mean what (name, kind) says, whatever they look like by themselves."""
+    """Later rows, whose columns are of the kinds that (name, kind) says."""
     names = list(dict.fromkeys(_source(name, frame.columns) for name, _ in known))
     lacking = [name for name in names if name not in frame.columns]
     if lacking:

@@ -121,9 +121,9 @@ def fit(
 
 
 def _measured(rows: np.ndarray, columns: Sequence[Column]) -> np.ndarray:
-    """Cells in the unit in which they are scaled: dates in days."""
-    units = np.array([DAY if column.kind == DATE else 1.0 for column in columns])
-    return rows / units
+    """Cells in the unit in which they are scaled: dates in days; what is never scaled is NaN."""
+    units = {NUMBER: 1.0, DATE: DAY}
+    return rows / np.array([units.get(column.kind, np.nan) for column in columns])
 
 
 def _robust(
