@@ -15,6 +15,8 @@ from coterie.comparison.plan import FILE, first_seeds, plan_of
 from coterie.core.errors import BadInput, shown
 from coterie.core.files import there
 from coterie.core.model import Model
+from coterie.core.values import declared
+from coterie.data import own
 from coterie.data.dataset import Dataset
 from coterie.data.federation import Federation
 from coterie.data.pieces import Own
@@ -64,8 +66,9 @@ def run(
     """Train one method: `run("pfedme", data="digits", clients=20, rounds=50, lam=15)`.
 
     `config` is a TOML file or the name of a recipe, which the words change. `data` may also be a
-    Federation, a Dataset or your own arrays (coterie.data.own.from_arrays), `model` a function that
-    makes an nn.Module, or a list of them. `watch` is called after every round.
+    pandas or polars frame (with client="..." and label="..."), a Federation, a Dataset or your own
+    arrays (coterie.data.own.from_arrays), `model` a function that makes an nn.Module, or a list of
+    them. `watch` is called after every round.
     """
     _callable(watch, "watch")
     words, data, models = _objects(words)
@@ -219,11 +222,15 @@ def _objects(words: Words) -> tuple[Words, Given, Networks]:
     if isinstance(data, Federation | Dataset | Own):
         given = data
         words["data"] = PYTHON + (data.data.name if isinstance(data, Own) else data.name)
+    elif own.is_frame(data):
+        known = [word for word in declared(own.from_frame) if word in words and word != "name"]
+        given = own.from_frame(data, **{word: words.pop(word) for word in known})
+        words["data"] = PYTHON + given.data.name
     elif isinstance(data, Path):
         words["data"] = str(data)
     elif data is not None and not isinstance(data, str | Mapping):
         raise BadInput(
-            f"data is a {type(data).__name__}: give a name, a path, a Federation or "
+            f"data is a {type(data).__name__}: give a name, a path, a frame, a Federation or "
             "coterie.data.own.from_arrays(x, y, clients)"
         )
     nets: list[Any] = list(model) if isinstance(model, list | tuple) else [model]

@@ -211,7 +211,7 @@ REFUSED = [
         "fedavg",
         "--data",
         "taken",
-        says="no .csv, .parquet, .npz, .arrow file in this folder",
+        says="no .csv, .parquet, .npz, .tsv, .csv.gz, .tsv.gz, .arrow, .xlsx file in this folder",
     ),
     bad(
         "run",
@@ -392,7 +392,8 @@ def test_bad_input_is_one_line_exit_2_and_nothing_on_disk(arguments, says, coter
 @pytest.mark.parametrize("cell", ["nan", "", "inf", "abc"])
 def test_own_data_with_a_bad_cell_are_refused_with_its_place(cell, coterie, tmp_path):
     path = write_csv(tmp_path / "own.csv", cell=cell or " ")
-    code, _, errors = coterie("run", "fedavg", "--data", str(path), "--out", "run")
+    words = ["--data", str(path), "--missing", "refuse"]
+    code, _, errors = coterie("run", "fedavg", *words, "--out", "run")
     assert code == 2
     assert re.search(r"own\.csv: column 'a' .* in row 8", errors)
     assert not (tmp_path / "run").exists()
@@ -554,6 +555,27 @@ def test_tables_are_not_squeezed_in_a_pipe(coterie, tmp_path, monkeypatch):
     assert code == 0
     assert all(name in out for name in names)
     assert coterie("run", "ditto", *WORDS, "--out", "run")[1].count("deviation over clients") == 1
+
+
+def test_data_tells_of_every_column_and_of_what_looks_wrong_in_80_characters(coterie, tmp_path):
+    lines = ["client;dose;town;same;leak;label"]
+    for i in range(60):
+        town = ["Ulm", "Bonn", "a-town-with-a-name-that-does-not-end"][i % 3]
+        lines.append(f"site{i % 3};{i * 7919 % 101},5;{town};7;{'yn'[i % 2]};{'ab'[i % 2]}")
+    (tmp_path / "own.csv").write_text("\n".join([*lines, "tiny;1,5;Ulm;7;y;a"]) + "\n")
+    code, out, errors = coterie("data", "own.csv", "--picture", "p.png")
+    assert code == 0
+    assert "1 of 4 clients are left out" in errors
+    for words in (
+        "own.csv: columns are separated by ';'",
+        "61 rows, 4 columns, 9 inputs of the model",
+        "dose            number           0.5 to 100.5           standardised",
+        "town            category         3 texts                one-hot, 4",
+        "look at: constant columns, without use: 'same'",
+        "give the label away (known before it?): 'leak'",
+    ):
+        assert words in out
+    assert max(len(line) for line in out.splitlines()) <= 80
 
 
 def test_names_are_printed_as_they_are(coterie, tmp_path):

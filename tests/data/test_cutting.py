@@ -33,7 +33,7 @@ def test_runs_are_cut_by_time_and_lose_the_row_at_each_cut():
         np.ones(120, bool),
         np.zeros(120, int),
     )
-    got = build(base, cut="runs")
+    got = build(base, cut="runs", scale="none")
     start = 0
     for length in (20, 15, 30, 20, 10, 25):
         run = np.arange(start, start + length)
@@ -43,5 +43,5 @@ def test_runs_are_cut_by_time_and_lose_the_row_at_each_cut():
         ):
             assert np.array_equal(np.intersect1d(getattr(got, part)[0], run), rows)
         start += length
-    both = build(base, cut="runs", validation=0, test=0.25)
+    both = build(base, cut="runs", validation=0, test=0.25, scale="none")
     assert len(rows_of(both, 0)) == 120 - 6

@@ -37,7 +37,7 @@ def test_ten_thousand_clients_share_the_loaders_own_memory():
     users = np.repeat(np.arange(10_000), 20)
     x = np.random.default_rng(0).normal(size=(n, 6)).astype(np.float32)
     x.flags.writeable = False  # as a memory-mapped file is
-    got = build(Dataset("many", x, np.arange(n) % 3, 3, np.ones(n, bool), users))
+    got = build(Dataset("many", x, np.arange(n) % 3, 3, np.ones(n, bool), users), scale="none")
     assert got.clients == 10_000
     assert np.shares_memory(got.x.numpy(), x)
     assert (got.sizes == 12).all()

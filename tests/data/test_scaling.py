@@ -17,8 +17,13 @@ def test_scales():
 
     assert np.allclose(scaled("unit"), raw / 255, atol=1e-6)
     assert np.allclose(scaled("half"), raw / 127.5 - 1, atol=1e-6)
-    assert np.allclose(scaled("pixel"), (raw - raw.mean(0)) / (raw.std(0) + 0.001), atol=1e-4)
-    channel = scaled(None)
+    pooled = (raw - raw.mean(0)) / (raw.std(0) + 0.001)
+    assert np.allclose(scaled("pixel-pool"), pooled, atol=1e-4)
+    got = build(base, "iid", 3, scale="pixel")
+    train = np.concatenate(got.train)
+    seen = raw[train]
+    assert np.allclose(got.x.numpy(), (raw - seen.mean(0)) / seen.std(0), atol=1e-4)
+    channel = scaled(None)[train]
     assert np.allclose(channel.mean((0, 2, 3)), 0, atol=1e-4)
     assert np.allclose(channel.std((0, 2, 3)), 1, atol=1e-4)
     mean, deviation = np.array([0.4914, 0.4822, 0.4465]), np.array([0.2023, 0.1994, 0.2010])
@@ -26,15 +31,16 @@ def test_scales():
     assert np.allclose(scaled("channel", "cifar10"), named, atol=1e-5)
 
 
-def test_features_are_scaled_only_when_asked():
+def test_features_are_standardised_by_training_rows_unless_told_otherwise():
     base = features()
-    assert torch.equal(build(base).x, torch.from_numpy(base.x))
-    got = build(base, scale="pixel").x
-    assert got.mean(0).abs().max() < 1e-5
-    assert (got.std(0) - 1).abs().max() < 0.01
+    assert torch.equal(build(base, scale="none").x, torch.from_numpy(base.x))
+    got = build(base)
+    seen = got.x[np.concatenate(got.train)]
+    assert seen.mean(0).abs().max() < 1e-5
+    assert (seen.std(0, correction=0) - 1).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("scale", ["pixel", "channel"])
+@pytest.mark.parametrize("scale", ["pixel", "channel", "pixel-pool", "channel-pool"])
 def test_statistics_come_from_the_pool_not_from_what_lies_outside_it(scale):
     base = coded(test=100)
     bright = base._replace(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+import warnings
+from collections.abc import Callable
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
@@ -18,15 +20,17 @@ from coterie.cli.show import (
     show_data,
     show_method,
     show_methods,
+    show_own,
     show_run,
     work,
 )
 from coterie.cli.words import FREE, Interrupted, seeds_of, words_of
 from coterie.comparison import execute as comparisons
 from coterie.comparison.plan import FILE, plan_of
-from coterie.core.errors import BadInput, Diverged, nearest
+from coterie.core.errors import BadInput, Diverged, nearest, shown
 from coterie.core.version import __version__
-from coterie.experiment.build import federation_of
+from coterie.data.told import Told
+from coterie.experiment.build import federation_of, own_of
 from coterie.experiment.config import (
     REGISTRIES,
     SECTIONS,
@@ -54,6 +58,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without é or ± still shows the rest
+    warnings.simplefilter("always", Told)
+    warnings.showwarning = _show_told(warnings.showwarning)
     try:
         cli(standalone_mode=False)
         sys.stdout.flush()
@@ -70,6 +76,20 @@ def main() -> None:
         _fail(str(stop) or "stopped", 130)
     except OSError as problem:
         _fail(f"{problem.filename or 'the system'}: {problem.strerror or problem}")
+
+
+def _show_told(usual: Callable[..., None]) -> Callable[..., None]:
+    """Print what the data have to say as a line of its own, once; leave other warnings alone."""
+    said: set[str] = set()
+
+    def show_told(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if not issubclass(category, Told):
+            usual(message, category, *rest, **more)
+        elif str(message) not in said:
+            said.add(str(message))
+            click.echo(f"coterie: {message}", err=True)
+
+    return show_told
 
 
 def _fail(line: str, code: int = 2) -> None:
@@ -337,8 +357,10 @@ def methods(name: str | None) -> None:
 def data(arguments: tuple[str, ...], picture: Path | None) -> None:
     """Print the split of DATA (digits) as a table and draw it (clients x classes).
 
-    Takes --split, --clients, --validation, --test, the split's own options (--alpha,
-    --classes-each, ...), --data-dir, --seed.
+    Of a file or folder of your own it also says what each column holds and becomes, and what looks
+    wrong. Takes --split, --clients, --validation, --test, --scale, --cut, the split's own options
+    (--alpha, --classes-each, ...), --data-dir, --seed; for your own data --client, --label,
+    --features, --categories, --missing, --one-hot, --cut-column, --separator.
     """
     from coterie.data.picture import SUFFIXES, split_picture
 
@@ -352,7 +374,10 @@ def data(arguments: tuple[str, ...], picture: Path | None) -> None:
         ):
             if wrong:
                 raise BadInput(f"{picture} {what}")
-    federation = federation_of(experiment)
+    whole = own_of(experiment)
+    federation = federation_of(experiment, whole)
+    if whole is not None:
+        show_own(whole, federation)
     show_data(federation)
     if federation.classes:
         target = picture or _unused(

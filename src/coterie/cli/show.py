@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,8 @@ from coterie.core.errors import CannotWrite
 from coterie.core.notes import Kind, from_words
 from coterie.core.values import described
 from coterie.data.federation import Federation, client_rows
+from coterie.data.inspection import client_quantiles, columns_found, problems
+from coterie.data.pieces import Own
 from coterie.experiment.config import options_of
 from coterie.methods.declare import unused
 from coterie.methods.registry import METHODS
@@ -118,9 +121,44 @@ def show_data(federation: Federation) -> None:
         grid.add_row(*(str(cell) for cell in row))
     show(grid)
     if len(rows) > MOST:
-        say(f"... and {len(rows) - MOST:,} more clients")
+        say(f"... and {len(rows) - MOST:,} more clients; over all of them:")
+        _show_quantiles(federation, np.array([row.classes for row in rows]))
     sizes = federation.sizes
     say(f"training rows: {sizes.sum():,} in all, {sizes.min():,} to {sizes.max():,} a client")
+
+
+def _show_quantiles(federation: Federation, classes: np.ndarray) -> None:
+    """What clients hold where they are too many to list."""
+    grid = Grid("per client", "least", "25 %", "median", "75 %", "most")
+    for name, values in client_quantiles(federation, classes):
+        grid.add_row(name, *(f"{value:,.0f}" for value in values))
+    show(grid)
+
+
+def show_own(whole: Own, federation: Federation) -> None:
+    """What a user's own table holds, what is done with it, and what looks wrong."""
+    x, prepared = whole.data.x, federation.preparation
+    for line in whole.told:
+        say(f"{whole.data.name}: {line}")
+    if whole.columns is not None and prepared is not None:
+        inputs = len(prepared.outputs)
+        say(f"{len(x):,} rows, {len(whole.columns):,} columns, {inputs:,} inputs of the model")
+        columns = columns_found(whole, prepared)
+        grid = Grid(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+        widths = {"column": 15, "kind": 8, "missing": 7, "holds": 22, "becomes": 24}
+        for head, width in widths.items():  # 80 characters with the blanks between them
+            grid.add_column(head, width=width, overflow="fold")
+        for found in columns[:MOST]:
+            gaps = f"{found.missing:.1%}" if found.missing else ""
+            grid.add_row(found.name, found.kind, gaps, found.holds, found.becomes)
+        show(grid, 80)
+        if len(columns) > MOST:
+            say(f"... and {len(columns) - MOST:,} more columns")
+    wrong = problems(whole)
+    for line in wrong:
+        say(textwrap.fill(f"look at: {line}", 80, subsequent_indent="  "))
+    if not wrong:
+        say("nothing looks wrong")
 
 
 @contextmanager

@@ -146,8 +146,8 @@ def plan_of(
         for name, inner in table.items():
             if not isinstance(inner, Mapping):
                 raise BadInput(
-                    f"[{place}] {name} = {shown(inner)}: a comparison has one table per method, as in "
-                    f"[{place}.ditto]"
+                    f"[{place}] {name} = {shown(inner)}: a comparison has one table per method, "
+                    f"as in [{place}.ditto]"
                 )
             method_of(name)
     chosen = listed if methods is None else methods

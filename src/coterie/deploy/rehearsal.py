@@ -109,7 +109,10 @@ class Rehearsal:
         """The same rows as a federation on this machine."""
         server = read_server(self.folder / "server")
         data = server.data
-        federation = build(self.files, seed=data.seed, validation=data.validation, test=data.test)
+        # sites feed their rows to the model as they are
+        federation = build(
+            self.files, seed=data.seed, validation=data.validation, test=data.test, scale="none"
+        )
         public = (
             read_public(inside(self.folder / "server", data.public), "label")
             if data.public

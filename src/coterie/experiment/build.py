@@ -19,6 +19,7 @@ from coterie.data.dataset import Dataset
 from coterie.data.datasets import DATASETS, source_of
 from coterie.data.dealing import build as build_data
 from coterie.data.federation import Federation
+from coterie.data.own import read as read_own
 from coterie.data.pieces import Own
 from coterie.experiment.config import (
     HANDED,
@@ -90,6 +91,7 @@ def federation_of(experiment: Experiment, given: Given = None) -> Federation:
         )
     own = data_options(name)
     extra = {k: v for k, v in words.items() if k in own and v is not None}
+    extra = extra if given is None else {}  # data at hand were read with them already
     if source_of(name).drawn:
         extra["seed"] = seed
     common = {k: v for k, v in words.items() if k == "clients" or k not in own}
@@ -98,6 +100,15 @@ def federation_of(experiment: Experiment, given: Given = None) -> Federation:
     return build_data(
         data, split=kind, seed=seed, folder=folder, options=split, data_options=extra, **common
     )
+
+
+def own_of(experiment: Experiment) -> Own | None:
+    """The file or folder of one's own that an experiment names, not dealt yet; else nothing."""
+    name = str(experiment.data["name"])
+    if name in DATASETS or name.startswith(PYTHON):
+        return None
+    known = data_options(name)
+    return read_own(name, **{k: v for k, v in experiment.data.items() if k in known})
 
 
 def check_federation(federation: Federation) -> None:

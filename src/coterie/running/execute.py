@@ -38,6 +38,7 @@ from coterie.results.folder import (
     write_config,
     write_split,
 )
+from coterie.results.inputs import write_inputs
 from coterie.results.models import save_models
 from coterie.results.run import Run, load
 from coterie.results.table import Table
@@ -236,6 +237,7 @@ def play_rounds(
     write_config(folder, experiment)
     _write_about(folder, loop, "running", experiment, facts)
     write_split(folder, loop.federation)
+    write_inputs(folder, loop.federation)
     progress = Progress(folder, loop.done)
     every = experiment.keep.checkpoint
 

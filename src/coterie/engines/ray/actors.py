@@ -137,7 +137,8 @@ def shard_of(federation: Federation, clients: Iterable[int]) -> Federation:
         for name, lists in parts.items()
     }
     picked: Any = {"x": federation.x[rows].numpy(), "y": federation.y[rows].numpy()}
-    return federation._replace(**picked, **where, public=None, table=None, truth=None)
+    unused: Any = dict.fromkeys(("public", "table", "truth", "rows", "place", "preparation"))
+    return federation._replace(**picked, **where, **unused)
 
 
 class Actor:
