@@ -15,7 +15,8 @@ from coterie.core.errors import BadInput
 from coterie.core.files import write
 from coterie.deploy import certificates as keys
 from coterie.deploy.files import KEYS, RUN, Server, host_and_port, is_loopback, read_server
-from coterie.deploy.gate import Gate, Members
+from coterie.deploy.gate import Gate
+from coterie.deploy.passes import Members
 from coterie.deploy.processes import (
     HERE,
     HOME,

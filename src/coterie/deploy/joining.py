@@ -42,6 +42,15 @@ from coterie.running.progress import alone
 LONGEST_PAUSE = 30.0  # seconds before a SuperNode that ended is started again
 REFUSALS = (  # what SuperNode says when trying again is of no use, and what it means
     (
+        r"clock skew: the site's clock is ([\d,]+ s (?:behind|ahead of))",
+        "the clocks differ, this site's is {0} the server's: set both by NTP",
+    ),
+    (
+        r"certificate verify failed: certificate (is not yet valid|has expired)",
+        "the server's certificate {0}, by this site's clock: set the clock by NTP, or ask for a "
+        "new certificate",
+    ),
+    (
         r"certificate verify failed: ([^(\n]*)",
         "the server's certificate is not accepted ({0}): compare ca.crt and the address",
     ),
