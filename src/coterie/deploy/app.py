@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -44,6 +45,12 @@ LONGEST = 4_000  # characters of a line
 LABEL = "label"  # the column of the public file that is no feature
 REMIND = 60.0  # seconds between two lines that say who is missing
 LOOK = 1.0  # seconds between two looks for sites
+NO_EFFECT = {  # sections of an experiment that say what a simulation does
+    "engine": "every site runs its own client",
+    "data": "rows are the sites' own, [data] of server.toml says what they look like",
+    "split": "nothing is dealt",
+    "keep": "the server keeps a checkpoint of every round, a site its own model",
+}
 Say = Callable[[str], None]
 
 app = ServerApp()
@@ -88,6 +95,7 @@ class Plan(NamedTuple):
 def read_plan(folder: Path) -> Plan:
     """A server's folder, read and checked."""
     server = read_server(folder)
+    _check_sections(folder / EXPERIMENT)
     data = {"name": f"{PYTHON}federation"}
     experiment = replace(
         read_experiment_file(folder / EXPERIMENT), data=data, split={}, keep=Keep(1, False)
@@ -108,6 +116,19 @@ def read_plan(folder: Path) -> Plan:
         "privacy": list(server.privacy),
     }
     return Plan(server=server, draft=draft, public=public, words=words)
+
+
+def _check_sections(path: Path) -> None:
+    """Refuse words that a run of real sites has no use for."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # told better by whoever reads the experiment
+    for section in NO_EFFECT:
+        if section in found:
+            raise BadInput(
+                f"{path}: [{section}] has no effect on real sites ({NO_EFFECT[section]}): remove it"
+            )
 
 
 def play(grid: Grid, folder: Path, say: Say = print) -> Run:

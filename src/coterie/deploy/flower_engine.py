@@ -9,7 +9,6 @@ with the same state.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +29,7 @@ from coterie.deploy import wire
 from coterie.deploy.files import Rules
 from coterie.deploy.lines import plain
 from coterie.deploy.privacy import change_norm
+from coterie.deploy.replay import add_line
 from coterie.deploy.replies import Answer, Bounds, Work, accepted, bounds, measures, whole
 from coterie.deploy.roll import Roll
 from coterie.deploy.wire import LOST, Content
@@ -302,8 +302,7 @@ class FlowerEngine(Engine):
     def note(self, **line: Any) -> None:
         """A line of the journal."""
         if self.journal is not None:
-            with self.journal.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            add_line(self.journal, line)
 
     # Numbers
 

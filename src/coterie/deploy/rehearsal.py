@@ -16,11 +16,10 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from coterie.core.errors import BadInput
-from coterie.data.dealing import build
 from coterie.data.federation import Federation
 from coterie.deploy.files import inside, read_server
 from coterie.deploy.processes import Child, program
-from coterie.deploy.replay import largest_difference, replay
+from coterie.deploy.replay import gathered, largest_difference, replay
 from coterie.deploy.rows import read_public
 from coterie.deploy.site import MODEL
 
@@ -109,7 +108,7 @@ class Rehearsal:
         """The same rows as a federation on this machine."""
         server = read_server(self.folder / "server")
         data = server.data
-        federation = build(self.files, seed=data.seed, validation=data.validation, test=data.test)
+        federation = gathered(self.files, server)
         public = (
             read_public(inside(self.folder / "server", data.public), "label")
             if data.public
