@@ -259,6 +259,57 @@ def test_init_add_and_remove_keep_numbers_and_keys(tmp_path):
         call("init", folder, "--sites", "a", "--address", "x:1", "--classes", 2, "--features", 2)
 
 
+def test_a_site_makes_its_own_key_and_only_its_public_half_travels(tmp_path):
+    folder, home = tmp_path / "f", tmp_path / "at-north"
+    call(
+        *("init", folder, "--sites", "north", "--keys", "sites", "--address", "127.0.0.1:8443"),
+        *("--classes", 10, "--features", 64),
+    )
+    assert not (folder / "sites").exists()
+    asked = call("request", "north", "--folder", home).output
+    secret = (home / keys.SITE_KEY).read_text().splitlines()[2]
+    assert mode(home / keys.SITE_KEY) == 0o600
+    told = call("approve", folder, home / "north.request").output
+    mark = keys.fingerprint((home / keys.SITE_PUBLIC).read_text())
+    assert mark in asked
+    assert mark in told
+    assert keys.as_header((folder / "server" / "keys" / "north.pub").read_text()) == keys.as_header(
+        (home / keys.SITE_PUBLIC).read_text()
+    )
+    assert not any(secret in p.read_text() for p in folder.rglob("*") if p.is_file())
+    assert sorted(p.name for p in (folder / "sites" / "north").iterdir()) == [keys.CA, "site.toml"]
+    assert read_site(folder / "sites" / "north").site.server == "127.0.0.1:8443"
+    with pytest.raises(BadInput, match="has a key already"):
+        call("approve", folder, home / "north.request")
+    call("request", "west", "--folder", tmp_path / "at-west")
+    call("approve", folder, tmp_path / "at-west" / "west.request")
+    assert read_server(folder / "server").names == ("north", "west")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "is no request"),
+        ('[request]\nname = "../x"\nkey = "ssh-rsa AAAA"', "use letters"),
+        ('[request]\nname = "x"\nkey = "ssh-rsa AAAA"', "no public key"),
+        ('[request]\nname = "x"\nkey = 3', "is no request"),
+        ("#" * 20_000, "is no request"),
+    ],
+)
+def test_a_request_that_is_none_changes_nothing(text, told, tmp_path):
+    folder = tmp_path / "f"
+    call(
+        *("init", folder, "--sites", "north", "--keys", "sites", "--address", "127.0.0.1:8443"),
+        *("--classes", 10, "--features", 64),
+    )
+    before = (folder / "server" / "server.toml").read_text()
+    (tmp_path / "x.request").write_text(text)
+    with pytest.raises(BadInput, match=told):
+        call("approve", folder, tmp_path / "x.request")
+    assert (folder / "server" / "server.toml").read_text() == before
+    assert not (folder / "sites").exists()
+
+
 def test_plaintext_is_refused_beyond_this_machine(tmp_path):
     folder = tmp_path / "f"
     call(

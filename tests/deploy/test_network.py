@@ -18,6 +18,7 @@ from sklearn.datasets import load_digits
 from coterie.core.errors import BadInput
 from coterie.core.point import Point, Vector
 from coterie.data.dealing import build
+from coterie.deploy.consent import Consent, digest_of
 from coterie.deploy.files import (
     Address,
     Home,
@@ -27,6 +28,7 @@ from coterie.deploy.files import (
     Shape,
     Site,
     Sites,
+    read_site,
     write_server,
     write_site,
 )
@@ -579,6 +581,32 @@ def test_who_comes_first_with_other_columns_keeps_nobody_out(tmp_path):
         app._turn_away(plan, roll, told, lines)
     assert sorted(roll.nodes) == [1, 2]
     assert lines.has("the feature columns of 'east' are not those of 'north'")
+
+
+def test_a_site_runs_only_the_experiment_that_its_operator_agreed_to(tmp_path):
+    place = make_federation(tmp_path)
+    home, words = tmp_path / "sites" / "east", app.read_plan(place).words
+
+    def hello(changed, **consent):
+        lines = Lines()
+        site = open_site(home, lines, Consent(home, lines, **consent))
+        frame = wire.pack({"kind": "hello", "words": changed})
+        return wire.unpack(site.answer(frame)).head["error"], lines
+
+    error, lines = hello(words)
+    assert "has not agreed to the experiment" in error
+    assert "--accept" in error
+    assert lines.has("method:", "fedavg")
+    assert hello(words, ask=lambda digest: False)[0]
+    assert hello(words, accept=True)[0] == ""
+    assert read_site(home).site.experiment == digest_of(words)
+    assert hello(words)[0] == ""
+    assert hello(words | {"architecture": [0] * 9})[0] == ""  # one more site is no other experiment
+    for change in ({"seed": 6}, {"method": "ditto"}, {"privacy": [1.0, 0.0]}):
+        error, _ = hello(words | change)
+        assert f"it agreed to {digest_of(words)}" in error
+    assert hello(words | {"seed": 6}, ask=lambda digest: True)[0] == ""
+    assert hello(words)[0]
 
 
 def test_labels_are_numbered_as_the_server_says(tmp_path):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import click
 from coterie.cli.show import say
 from coterie.cli.words import FREE, Interrupted, words_of
 from coterie.core.errors import BadInput, nearest
+from coterie.core.version import __version__
 from coterie.data import own
 from coterie.deploy.files import (
     EXPERIMENT,
@@ -41,6 +44,7 @@ from coterie.experiment.values import to_toml
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+REQUEST, LARGEST_REQUEST = ".request", 10_000  # bytes
 PUBLIC = "public"  # the name of the public rows in every folder
 # what an experiment of a federation says; the rows are the sites' own
 WORDS = (
@@ -90,6 +94,13 @@ def federation() -> None:
     "--public", type=FILE, help="A file of rows that everyone may see; copied to every folder."
 )
 @click.option(
+    "--keys",
+    type=click.Choice(["here", "sites"]),
+    default="here",
+    show_default=True,
+    help="Where the sites' keys are made; at the sites: see `request` and `approve`.",
+)
+@click.option(
     "--days",
     default=SERVER_DAYS,
     show_default=True,
@@ -120,6 +131,12 @@ def init(
     (folder / "server" / EXPERIMENT).write_text(experiment, encoding="utf-8")
     if public:
         shutil.copy(options["public"], folder / "server" / public)
+    if options["keys"] == "sites":
+        keys.private_folder(folder / "server" / KEYS)
+        say(f"made {folder}/server for {', '.join(names)}")
+        say("next: every site runs `coterie federation request NAME` and sends its request, and")
+        say(f"      `coterie federation approve {folder} NAME{REQUEST}` lets it in")
+        return
     for name in names:
         _make_site(folder, server, name, options["label"])
     say(f"made {folder}/server and {folder}/sites/: {', '.join(names)}")
@@ -173,17 +190,87 @@ def _make_site(folder: Path, server: Server, name: str, label: str) -> None:
     keys = _part("certificates")
     place = folder / "sites" / name
     keys.make_site_key(place, name)
-    keys.write_new(place / keys.CA, (folder / "authority" / keys.CA).read_bytes())
-    write_site(
-        place,
-        Site(Home(name, server.server.address, label=label, public=server.data.public), Privacy()),
-    )
-    if server.data.public:
-        shutil.copy(folder / "server" / server.data.public, place / server.data.public)
+    _give(folder, server, name, label)
     keys.private_folder(folder / "server" / KEYS)
     keys.write_new(
         folder / "server" / KEYS / f"{name}.pub", (place / keys.SITE_PUBLIC).read_bytes()
     )
+
+
+@federation.command(short_help="At a site: make its key and a request to take part.")
+@click.argument("name")
+@click.option("--folder", type=FOLDER, help="The site's folder; default NAME.")
+def request(name: str, folder: Path | None) -> None:
+    """Make the key of site NAME on its own machine, and FOLDER/NAME.request for the server's side.
+
+    The private key stays here; the request holds nothing secret.
+    """
+    keys = _part("certificates")
+    place = folder or Path(check_name(name))
+    keys.make_site_key(place, check_name(name))
+    public = (place / keys.SITE_PUBLIC).read_text(encoding="utf-8").strip()
+    words = {"name": name, "key": public, "version": __version__}
+    keys.write_new(place / f"{name}{REQUEST}", to_toml({"request": words}).encode())
+    say(f"made {place}/{name}{REQUEST}: send it to the server's side, which runs")
+    say(f"      `coterie federation approve FOLDER {name}{REQUEST}` and sends files back")
+    say(f"tell them by another way, such as the telephone: {keys.fingerprint(public)}")
+
+
+@federation.command(short_help="At the server: let a site in that has made its own key.")
+@click.argument("folder", type=FOLDER)
+@click.argument("file", type=FILE)
+@click.option(
+    "--label", default="label", show_default=True, help="The column that holds the classes."
+)
+def approve(folder: Path, file: Path, label: str) -> None:
+    """Let the site of a request FILE take part; FOLDER/sites/NAME is what it needs, without a key.
+
+    Compare the fingerprint that is shown with what the site's operator says.
+    """
+    keys = _part("certificates")
+    name, public = read_request(file)
+    mark = keys.fingerprint(public)
+    server = _made(folder)
+    place, known = folder / "sites" / name, folder / "server" / KEYS / f"{name}.pub"
+    if known.exists():
+        raise BadInput(f"{name} has a key already: `coterie federation remove` it first")
+    if place.exists():
+        raise BadInput(f"{place} exists already and is not overwritten: move it away")
+    names = server.names if name in server.names else (*server.names, name)
+    removed = tuple(n for n in server.sites.removed if n != name)
+    changed = check_server(server._replace(sites=Sites(names, removed)))
+    keys.private_folder(place)
+    _give(folder, server, name, label)
+    keys.private_folder(known.parent)
+    keys.write_new(known, f"{public}\n".encode())
+    write_server(folder / "server", changed)
+    say(f"{name} may take part with the key {mark}: compare it with what its operator says")
+    say(f"next: send all files of {place} to the site, into the folder that has its key;")
+    say(f"      where the server is elsewhere, copy {SERVER} and {KEYS}/{name}.pub there")
+
+
+def read_request(file: Path) -> tuple[str, str]:
+    """The name and the public key of a request."""
+    try:
+        if file.stat().st_size > LARGEST_REQUEST:
+            raise ValueError
+        words = tomllib.loads(file.read_text(encoding="utf-8"))["request"]
+        name, public = words["name"], words["key"]
+        kind, body = public.split()[:2]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadInput(f"{file} is no request of `coterie federation request`") from None
+    return check_name(str(name)), f"{kind} {body} {name}"
+
+
+def _give(folder: Path, server: Server, name: str, label: str) -> None:
+    """What a site needs beside its key."""
+    keys = _part("certificates")
+    place = folder / "sites" / name
+    keys.write_new(place / keys.CA, (folder / "authority" / keys.CA).read_bytes())
+    home = Home(name, server.server.address, label=label, public=server.data.public)
+    write_site(place, Site(home, Privacy()))
+    if server.data.public:
+        shutil.copy(folder / "server" / server.data.public, place / server.data.public)
 
 
 def _made(folder: Path) -> Server:
@@ -295,12 +382,25 @@ def server(folder: Path, insecure: bool) -> None:
     type=click.Path(path_type=Path, exists=True),
     help="The rows of this site; remembered in site.toml.",
 )
+@click.option(
+    "--accept",
+    is_flag=True,
+    help="Agree to the experiment that the server shows first; its digest goes to site.toml.",
+)
 @click.option("--insecure", is_flag=True, help="Plaintext, without keys: on this machine only.")
-def site(folder: Path, data: Path | None, insecure: bool) -> None:
+def site(folder: Path, data: Path | None, accept: bool, insecure: bool) -> None:
     """Take part with the rows of this site until stopped; what is learned here stays in
     FOLDER/state.
+
+    The experiment is shown before the site joins, and asked about; another one than was agreed to
+    is refused.
     """
-    _part("joining").serve_site(folder, data, insecure, _line)
+    ask = _agrees if sys.stdin.isatty() else None
+    _part("joining").serve_site(folder, data, insecure, _line, accept, ask)
+
+
+def _agrees(digest: str) -> bool:
+    return click.confirm(f"Take part in the experiment {digest}?", default=False)
 
 
 def _line(text: str) -> None:

@@ -115,6 +115,7 @@ class Home(NamedTuple):
     features: str = ""  # columns separated by commas; none: all but the label
     public: str = ""
     state: str = "state"  # folder of the site's own state and model
+    experiment: str = ""  # digest of the experiment that this site's operator has agreed to
 
 
 class Site(NamedTuple):

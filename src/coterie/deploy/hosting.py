@@ -14,6 +14,7 @@ from pathlib import Path
 from coterie.core.errors import BadInput
 from coterie.core.files import write
 from coterie.deploy import certificates as keys
+from coterie.deploy.consent import digest_of
 from coterie.deploy.files import KEYS, RUN, Server, host_and_port, is_loopback, read_server
 from coterie.deploy.gate import Gate
 from coterie.deploy.passes import Members
@@ -46,7 +47,8 @@ def serve_federation(folder: Path, insecure: bool, say: Say) -> Path:
     program("flower-superlink")
     from coterie.deploy.app import read_plan  # needs Flower, which is an extra
 
-    read_plan(folder)
+    plan = read_plan(folder)
+    say(f"the experiment is {digest_of(plan.words)}: sites show it before they join")
     _check_door(folder, server, insecure, say)
     home = folder / HOME
     keys.private_folder(home)

@@ -54,7 +54,9 @@ class Rehearsal:
     def site(self, name: str, *options: str, command: Sequence[str] = ()) -> Child:
         """Start a site; by another command than `coterie`, where one is given."""
         place, rows = self.folder / "sites" / name, self.files / f"{name}.csv"
-        return self._start(name, "site", str(place), "--data", str(rows), *options, command=command)
+        return self._start(
+            name, "site", str(place), "--data", str(rows), "--accept", *options, command=command
+        )
 
     def _start(self, who: str, *arguments: str, command: Sequence[str] = ()) -> Child:
         said = self.lines[who] = list[str]()
