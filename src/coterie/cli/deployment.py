@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import time
 import tomllib
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from coterie.data import own
 from coterie.deploy.files import (
     EXPERIMENT,
     KEYS,
+    LARGEST_PORT,
     SERVER,
     SERVER_DAYS,
     Address,
@@ -356,7 +359,21 @@ def renew(folder: Path, addresses: tuple[str, ...], days: int) -> None:
 @click.command(short_help="Host a federation's run.")
 @click.argument("folder", type=FOLDER)
 @click.option("--insecure", is_flag=True, help="Plaintext, without keys: on this machine only.")
-def server(folder: Path, insecure: bool) -> None:
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, LARGEST_PORT),
+    help="Serve /health and /metrics (Prometheus) on this port; 0: any free one.",
+)
+@click.option(
+    "--metrics-listen",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address for --metrics-port; plaintext, without keys.",
+)
+@click.option("--log-json", is_flag=True, help="Every line as a JSON object.")
+def server(
+    folder: Path, insecure: bool, metrics_port: int | None, metrics_listen: str, log_json: bool
+) -> None:
     """Host the run of FOLDER until it is over: FOLDER/run is then a run folder like any other.
 
     Started again after it was stopped or killed, it goes on from the last checkpoint.
@@ -366,7 +383,9 @@ def server(folder: Path, insecure: bool) -> None:
     from coterie.results.run import load
 
     try:
-        done = _part("hosting").serve_federation(folder, insecure, _line)
+        where = None if metrics_port is None else (metrics_listen, metrics_port)
+        line = _json_line if log_json else _line
+        done = _part("hosting").serve_federation(folder, insecure, line, where)
     except _part("processes").Stopped:
         raise Interrupted(
             f"stopped; `coterie server {folder}` goes on from the last checkpoint"
@@ -388,7 +407,8 @@ def server(folder: Path, insecure: bool) -> None:
     help="Agree to the experiment that the server shows first; its digest goes to site.toml.",
 )
 @click.option("--insecure", is_flag=True, help="Plaintext, without keys: on this machine only.")
-def site(folder: Path, data: Path | None, accept: bool, insecure: bool) -> None:
+@click.option("--log-json", is_flag=True, help="Every line as a JSON object.")
+def site(folder: Path, data: Path | None, accept: bool, insecure: bool, log_json: bool) -> None:
     """Take part with the rows of this site until stopped; what is learned here stays in
     FOLDER/state.
 
@@ -396,11 +416,19 @@ def site(folder: Path, data: Path | None, accept: bool, insecure: bool) -> None:
     is refused.
     """
     ask = _agrees if sys.stdin.isatty() else None
-    _part("joining").serve_site(folder, data, insecure, _line, accept, ask)
+    line = _json_line if log_json else _line
+    _part("joining").serve_site(folder, data, insecure, line, accept, ask)
 
 
 def _agrees(digest: str) -> bool:
     return click.confirm(f"Take part in the experiment {digest}?", default=False)
+
+
+def _json_line(text: str) -> None:
+    """The same for programs that collect logs."""
+    when = datetime.now(UTC).isoformat(timespec="milliseconds")
+    level = "warning" if text.startswith(("warning", "refused", "stopped")) else "info"
+    click.echo(json.dumps({"time": when, "level": level, "message": text}))
 
 
 def _line(text: str) -> None:

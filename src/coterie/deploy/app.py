@@ -26,7 +26,7 @@ from coterie.data.federation import Federation, Public
 from coterie.deploy import wire
 from coterie.deploy.files import EXPERIMENT, RUN, Server, inside, read_server
 from coterie.deploy.flower_engine import FlowerEngine
-from coterie.deploy.lines import plain
+from coterie.deploy.lines import Log, plain
 from coterie.deploy.replay import JOURNAL
 from coterie.deploy.roll import GREETING, Roll
 from coterie.deploy.rows import PARTS, hollow, read_public
@@ -71,11 +71,12 @@ def main(grid: Grid, context: Context) -> None:
 def teller(folder: Path) -> Say:
     """Says a line where it is seen, and keeps it."""
 
+    log = Log(folder / LOG)
+
     def say(text: str) -> None:
         line = plain(text, LONGEST)
         print(line, flush=True)
-        with (folder / LOG).open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+        log(line)
 
     return say
 
