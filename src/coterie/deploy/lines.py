@@ -29,8 +29,7 @@ class Log:
         self.path, self._largest, self._kept = path, largest, kept
 
     def __call__(self, line: str) -> None:
-        text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}
-".encode(errors="replace")
+        text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode(errors="replace")
         with suppress(FileNotFoundError):
             if self.path.stat().st_size + len(text) > self._largest:
                 self._turn()
