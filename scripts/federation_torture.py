@@ -35,7 +35,7 @@ from coterie.deploy.replay import journal
 
 NAMES = ("north", "south", "east", "west")  # not in the order of their files
 DEADLINE = 25.0
-ROUNDS = 40
+ROUNDS = 60
 HALF_OPEN, LARGE = 491, 199_000_000  # connections that say nothing; bytes of a body without a key
 
 

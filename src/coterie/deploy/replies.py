@@ -33,6 +33,7 @@ from coterie_relay.frames import Frame
 
 MEASURES = ("loss", *SCORES)
 HEAD = 2**18  # bytes of the head of a reply, beside what describes its arrays
+SPARE = 2**20  # bytes of a body beyond twice what is needed
 MOST_ROWS = 10**9
 MOST_STEPS = 10**12
 MOST_NOTES = 5_000
@@ -71,7 +72,9 @@ def bounds(like: Tree) -> Bounds:
     found: dict[str, Any] = {}
     skeleton = json.dumps(encode(tensors(like), found))
     table = sum(64 + 24 * t.dim() for t in found.values())
-    return Bounds(HEAD + 2 * (len(skeleton) + table), sum(t.nbytes for t in found.values()))
+    # a site with another network is told of its shapes, so a little more than needed is read
+    body = 2 * sum(t.nbytes for t in found.values()) + SPARE
+    return Bounds(HEAD + 2 * (len(skeleton) + table), body)
 
 
 def read(reply: Any, kind: str, bound: Bounds) -> Answer:
