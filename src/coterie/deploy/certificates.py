@@ -8,14 +8,16 @@ that ssh-keygen would write).
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import os
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives import serialization as files
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -97,6 +99,18 @@ def make_site_key(folder: Path, name: str) -> None:
     public = key.public_key().public_bytes(files.Encoding.OpenSSH, files.PublicFormat.OpenSSH)
     write_new(folder / SITE_KEY, private, private=True)
     write_new(folder / SITE_PUBLIC, public + f" {name}\n".encode())
+
+
+def fingerprint(public: str) -> str:
+    """A public key as ssh-keygen -l names it; BadInput where it is no key of a site."""
+    try:
+        key = files.load_ssh_public_key(public.encode())
+    except (ValueError, UnsupportedAlgorithm):
+        raise BadInput("this is no public key of a site") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp384r1":
+        raise BadInput("this public key is of another kind than sites have (ECDSA on P-384)")
+    digest = hashlib.sha256(b64decode(public.split()[1])).digest()
+    return f"SHA256:{b64encode(digest).decode().rstrip('=')}"
 
 
 def as_header(public: str) -> str:

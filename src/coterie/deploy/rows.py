@@ -130,7 +130,10 @@ def at_home(
 
 def hollow(names: Sequence[str], rows: Counts, shape: Shape, public: Public | None) -> Federation:
     """The federation as the server sees it: how many rows every site has, and none of them."""
-    train, validation, test = ([np.arange(n) for n in rows[part]] for part in PARTS)
+    # no memory is taken: how many there are is what a site says of itself
+    train, validation, test = (
+        [np.broadcast_to(np.int64(0), n) for n in rows[part]] for part in PARTS
+    )
     groups = np.zeros(len(names), np.int64)
     x, y = torch.zeros((0, *shape.input_shape)), torch.zeros(0, dtype=torch.int64)
     return Federation(

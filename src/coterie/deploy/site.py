@@ -48,6 +48,7 @@ KINDS = ("hello", "train", "evaluate", "finish")
 Words = dict[str, Any]
 Say = Callable[[str], None]
 aloud = partial(print, flush=True)
+Agree = Callable[[Words], None]
 Build = Callable[[Words, int], tuple[LocalEngine, Federation]]
 
 
@@ -69,6 +70,7 @@ class Site:
         privacy: Privacy = NO_PRIVACY,
         say: Say = aloud,
         state: str = "state",
+        agree: Agree = lambda words: None,  # raises BadInput for words that this site does not run
     ):
         self.name, self.folder, self._about, self._build, self._privacy, self._say = (
             name,
@@ -79,6 +81,7 @@ class Site:
             say,
         )
         self.store = Store(inside(folder, state), say)
+        self._agree = agree
         self._built: tuple[str, LocalEngine, Federation] | None = None
 
     def answer(self, frame: Frame) -> Frame:
@@ -110,6 +113,7 @@ class Site:
                 f"the message is of kind '{kind}': install the same version of coterie at the "
                 "server and at every site"
             )
+        self._agree(words)
         if kind == "hello":
             self.engine(words, 0)  # refuses what could not run here
             return {"name": self.name, "version": __version__, **self._about(words)}, ()
@@ -230,7 +234,7 @@ def _whole(head: Head, word: str) -> int:
 # From a folder
 
 
-def open_site(folder: Path, say: Say = aloud) -> Site:
+def open_site(folder: Path, say: Say = aloud, agree: Agree = lambda words: None) -> Site:
     """The site of a folder with a site.toml; its data are read now, so that a mistake is seen at
     once.
     """
@@ -255,7 +259,7 @@ def open_site(folder: Path, say: Say = aloud) -> Site:
         )
         return engine_of(words, federation, number), federation
 
-    return Site(home.name, folder, about, build, settings.privacy, say, home.state)
+    return Site(home.name, folder, about, build, settings.privacy, say, home.state, agree)
 
 
 def shape_of(words: Words) -> Shape:
@@ -299,10 +303,14 @@ def engine_of(words: Words, federation: Federation, number: int) -> LocalEngine:
 
 
 def serve(
-    folder: Path, path: Path, say: Say = aloud, stop: Callable[[], bool] = lambda: False
+    folder: Path,
+    path: Path,
+    say: Say = aloud,
+    stop: Callable[[], bool] = lambda: False,
+    agree: Agree = lambda words: None,
 ) -> None:
     """Answer what comes over a Unix socket, one message at a time, until `stop` says so."""
-    attend(open_site(folder, say), path, say, stop)
+    attend(open_site(folder, say, agree), path, say, stop)
 
 
 def attend(
