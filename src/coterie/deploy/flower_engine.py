@@ -31,7 +31,7 @@ from coterie.deploy import wire
 from coterie.deploy.files import Rules
 from coterie.deploy.replies import Work, accepted, measures, whole
 from coterie.deploy.roll import Answer, Roll
-from coterie.deploy.wire import LOST, Content
+from coterie.deploy.wire import DIVERGED, LOST, Content
 from coterie.engines.base import (
     PARTS,
     Effort,
@@ -85,6 +85,7 @@ class FlowerEngine(Engine):
             int, str
         ] = {}  # why a site's last reply was left out, for the site to say too
         self._had: set[int] = set()  # sites that had a state once and have lost it
+        self._broken: set[int] = set()  # sites whose update in this exchange is not finite
         self._notes: dict[int, dict[str, float]] = {}
         self._typical: dict[int, Tree] = {}  # a state of each architecture, for its structure
 
@@ -127,6 +128,7 @@ class FlowerEngine(Engine):
         }
         token = f"{self.stage}-{when.round}-{index}"
         works: dict[int, Work] = {}
+        self._broken = set()
         tries = self._until_enough(index, when, asked, payloads, likes, works, token)
         for i, work in works.items():
             self.tokens[i], self._notes[i] = work.token, work.notes
@@ -153,7 +155,7 @@ class FlowerEngine(Engine):
         )
         effort = reduce(Effort.plus, (w.effort for w in works.values()), Effort())
         traffic = traffic._replace(up=up, **effort._asdict())
-        return Outcome(self.replies(uploads, when), traffic, set(works))
+        return Outcome(self.replies(uploads, when), traffic, set(works), frozenset(self._broken))
 
     def _until_enough(
         self,
@@ -171,7 +173,11 @@ class FlowerEngine(Engine):
         needed = max(1, math.ceil(self.rules.needed * len(asked) - 1e-9))
         for attempt in range(1, self.rules.tries + 1):
             missing = {
-                i: payloads[i] for i in asked if i not in works and (index == 0 or i in self.tokens)
+                i: payloads[i]
+                for i in asked
+                if i not in works
+                and i not in self._broken  # and would be again
+                and (index == 0 or i in self.tokens)
             }
             answers = self._ask("train", when, missing, exchange=index)
             for i, answer in answers.items():
@@ -183,7 +189,7 @@ class FlowerEngine(Engine):
                         isinstance(answer, Content) and answer.head.get("error")
                     ):  # else the site said so itself
                         self._refused[i] = f"{self._at(when)}: this site {problem}"
-            if len(works) >= needed or not asked:
+            if len(works) + len(self._broken) >= needed or not asked:
                 return attempt
             if attempt < self.rules.tries:
                 self._say(
@@ -231,6 +237,8 @@ class FlowerEngine(Engine):
     def _missed(self, i: int, answer: Answer, line: str) -> None:
         """Say who does not count, and forget a state that its site has lost."""
         self._say(line)
+        if isinstance(answer, Content) and answer.head.get("code") == DIVERGED:
+            self._broken.add(i)
         if isinstance(answer, Content) and answer.head.get("code") == LOST and i in self.tokens:
             self.tokens.pop(i)
             self._saved.pop(i, None)
