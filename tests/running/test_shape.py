@@ -174,7 +174,7 @@ def test_every_word_that_shapes_a_result_is_in_the_shape():
     assert {"method", "seed", "train.rate", "schedule.rounds", "data.name", "engine.path"} <= set(
         shape
     )
-    assert not [w for w in shape if w.startswith("keep") or w in ("engine.threads",)]
+    assert not [w for w in shape if w.startswith("keep") or w in ("engine.threads", "engine.name")]
 
 
 # Two checkpoints

@@ -21,7 +21,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from coterie.core.checkpoint import checkpoints, load_checkpoint
-from coterie.core.errors import BadInput
+from coterie.core.errors import BadInput, Diverged
 from coterie.data.federation import Federation, Public
 from coterie.deploy import wire
 from coterie.deploy.files import EXPERIMENT, RUN, Server, inside, read_server
@@ -63,7 +63,7 @@ def main(grid: Grid, context: Context) -> None:
     say = teller(folder)
     try:
         play(grid, folder, say)
-    except BadInput as problem:
+    except (BadInput, Diverged) as problem:
         say(f"stopped: {problem}")
         raise
 
@@ -155,9 +155,14 @@ def play(grid: Grid, folder: Path, say: Say = print) -> Run:
         if old == "finished":
             loop.engine.finish(loop.everyone, loop.payload(), loop.when())
             return load(run)
-        done = play_rounds(loop, plan.draft.experiment, run, lambda report: say(_line(report)))
+        done = play_rounds(loop, plan.draft.experiment, run, lambda report: _tell(report, say))
     say(f"finished: the run is in {run}")
     return done
+
+
+def _tell(report: RoundReport, say: Say) -> None:
+    for line in (_line(report), *report.said):
+        say(line)
 
 
 def _gather(plan: ServerPlan, run: Path, grid: Grid, say: Say) -> tuple[Roll, dict[str, list[int]]]:

@@ -32,7 +32,7 @@ from coterie.deploy.privacy import change_norm
 from coterie.deploy.replay import add_line
 from coterie.deploy.replies import Answer, Bounds, Work, accepted, bounds, measures, whole
 from coterie.deploy.roll import Roll
-from coterie.deploy.wire import LOST, Content
+from coterie.deploy.wire import DIVERGED, LOST, Content
 from coterie.engines.base import (
     PARTS,
     Effort,
@@ -86,6 +86,7 @@ class FlowerEngine(Engine):
             int, str
         ] = {}  # why a site's last reply was left out, for the site to say too
         self._had: set[int] = set()  # sites that had a state once and have lost it
+        self._broken: set[int] = set()  # sites whose update in this exchange is not finite
         self._notes: dict[int, dict[str, float]] = {}
         self._typical: dict[int, Tree] = {}  # a state of each architecture, for its structure
 
@@ -128,6 +129,7 @@ class FlowerEngine(Engine):
         }
         token = f"{self.stage}-{when.round}-{index}"
         works: dict[int, Work] = {}
+        self._broken = set()
         tries = self._until_enough(index, when, asked, payloads, likes, works, token)
         for i, work in works.items():
             self.tokens[i], self._notes[i] = work.token, work.notes
@@ -154,7 +156,7 @@ class FlowerEngine(Engine):
         )
         effort = reduce(Effort.plus, (w.effort for w in works.values()), Effort())
         traffic = traffic._replace(up=up, **effort._asdict())
-        return Outcome(self.replies(uploads, when), traffic, set(works))
+        return Outcome(self.replies(uploads, when), traffic, set(works), frozenset(self._broken))
 
     def _until_enough(
         self,
@@ -175,7 +177,10 @@ class FlowerEngine(Engine):
             missing = {
                 i: payloads[i]
                 for i in asked
-                if i not in works and i not in far and (index == 0 or i in self.tokens)
+                if i not in works
+                and i not in far
+                and i not in self._broken  # and would be again
+                and (index == 0 or i in self.tokens)
             }
             most = {a: bounds(like) for a, like in likes.items()}
             sizes = {i: most[int(self.architecture[i])] for i in missing}
@@ -193,7 +198,7 @@ class FlowerEngine(Engine):
                 del works[i]
                 far.add(i)
                 self._left_out(i, answers.get(i, ""), self._at(when), why)
-            if len(works) >= needed or not asked:
+            if len(works) + len(self._broken) >= needed or not asked:
                 return attempt
             if attempt < self.rules.tries:
                 self._say(
@@ -273,6 +278,8 @@ class FlowerEngine(Engine):
     def _missed(self, i: int, answer: Answer, line: str) -> None:
         """Say who does not count, and forget a state that its site has lost."""
         self._say(line)
+        if isinstance(answer, Content) and answer.head.get("code") == DIVERGED:
+            self._broken.add(i)
         if isinstance(answer, Content) and answer.head.get("code") == LOST and i in self.tokens:
             self.tokens.pop(i)
             self._saved.pop(i, None)

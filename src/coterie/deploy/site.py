@@ -31,7 +31,7 @@ from coterie.deploy.files import Privacy, Shape, inside, read_site, strictest
 from coterie.deploy.privacy import entropy, protect
 from coterie.deploy.rows import at_home, check_rows, counts, read_public, read_rows
 from coterie.deploy.store import Kept, Store
-from coterie.deploy.wire import LOST, Content, Head
+from coterie.deploy.wire import DIVERGED, LOST, Content, Head
 from coterie.engines.base import Moment, Trip
 from coterie.engines.local.engine import LocalEngine
 from coterie.engines.local.states import tensors
@@ -54,6 +54,10 @@ Build = Callable[[Words, int], tuple[LocalEngine, Federation]]
 
 class Lost(Exception):
     """The state that a message builds on is not on this site's disk."""
+
+
+class NotFinite(BadInput):
+    """What this site made of a message is not finite."""
 
 
 class Site:
@@ -93,6 +97,8 @@ class Site:
             return wire.pack({"error": "", **head, "seconds": time.perf_counter() - begin}, tree)
         except Lost as lost:
             return self._refusal(str(lost), LOST)
+        except NotFinite as problem:
+            return self._refusal(str(problem), DIVERGED)
         except BadInput as problem:
             return self._refusal(str(problem))
         # a bug, or a message that fits nothing here: the server hears of it, the site goes on
@@ -193,6 +199,11 @@ class Site:
             averaged={number},
         )
         (worked,) = engine.work(trip)
+        if worked.broken:
+            raise NotFinite(
+                "the update of this site is not finite: lower the rate of training, or look at the "
+                "site's data"
+            )
         engine.keep(worked, trip.answered)
         token = f"{engine.stage}-{when.round}-{index}"
         self.store.save(run, token, Kept(engine.stage, worked.state))

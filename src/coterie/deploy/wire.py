@@ -30,6 +30,7 @@ SCHEMA = 1  # raised when a side with the older form could not understand the ne
 LARGEST_DIMENSIONS = 32
 LARGEST_SIDE = 2**62
 LOST = "lost"  # code of a site's error: the state that the server names is not there
+DIVERGED = "diverged"  # the same: what the site made of the message is not finite
 KINDS = {
     "float32": torch.float32,
     "float64": torch.float64,

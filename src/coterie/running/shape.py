@@ -9,10 +9,10 @@ from typing import Any
 from coterie.core.errors import BadInput
 from coterie.experiment.config import Experiment, options_of
 
-# What is kept on disk, where the data lie and how many processes work change no result;
-# the data themselves have a checksum.
+# What is kept on disk, where the data lie and which processes do the work change no result; the
+# data themselves have a checksum.
 SHAPELESS = ("keep", "data.data_dir")
-ENGINE = ("name", "path", "width", "compile", "chosen")  # of [engine], the words that do
+ENGINE = ("path", "width", "compile", "chosen")  # of [engine], the words that do
 MAY_CHANGE = ("train", "schedule", "options")  # sections that a branch may change
 Shape = dict[str, Any]  # {word: value}
 
