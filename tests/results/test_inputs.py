@@ -54,7 +54,7 @@ def test_a_preparation_is_read_back_as_it_was(tmp_path):
     with pytest.raises(BadInput, match="damaged"):
         read_preparation(tmp_path / "run")
     (tmp_path / "run" / PREPARATION).unlink()
-    with pytest.raises(BadInput, match="has no preparation.json"):
+    with pytest.raises(BadInput, match=r"has no preparation\.json"):
         read_preparation(tmp_path / "run")
 
 
