@@ -496,7 +496,10 @@ def test_a_data_set_with_labels_outside_its_classes_is_refused(tmp_path):
             r"outputs of shape \[\] a row",
         ),
         ({"model": nn.Linear(6, 2)}, "model is a module: give the function or class that makes it"),
-        ({"data": np.zeros((4, 3))}, "data is a ndarray: give a name, a path, a Federation or "),
+        (
+            {"data": np.zeros((4, 3))},
+            "data is a ndarray: give a name, a path, a frame",
+        ),
         ({"split": {"name": "iid", "alpa": 1}}, r"unknown option 'alpa' in \[split\]"),
         ({"train": {"rate": -1}}, "rate = -1: give a number above 0"),
         (
