@@ -108,7 +108,7 @@ REFUSED = [
         "fedavg",
         "--rate",
         "fast",
-        says="rate = 'fast': give a number above 0, up to 1,000,000, such as 0.1",
+        says="rate = 'fast': give a number above 0, up to 1e+30, such as 0.1",
     ),
     bad("run", "fedavg", "--models", "maybe", says="models = 'maybe': give yes or no"),
     bad(

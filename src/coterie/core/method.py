@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.notes import Note
-from coterie.core.values import BelowOne, Count, NonNegative, Positive, Whole
+from coterie.core.values import BelowOne, Count, NonNegative, Rate, Whole
 
 Tree = Any  # nested tuples, dicts, points and vectors of tensors
 
@@ -147,7 +147,7 @@ class Train(NamedTuple):
     """What all methods share: the `[train]` table of an experiment."""
 
     batch: Count = 16
-    rate: Positive = 0.1
+    rate: Rate = 0.1
     epochs: Whole = 1
     steps: Whole = 0  # steps per round; counts instead of epochs when positive
     momentum: BelowOne = 0.0

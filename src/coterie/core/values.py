@@ -46,6 +46,8 @@ MANY = 1_000_000  # more of anything than a run can count through
 Count = Annotated[int, Range(1, MANY)]
 Whole = Annotated[int, Range(0, MANY)]
 Positive = Annotated[float, Range(0, 1e6, low_open=True)]
+# of training; one that is too large diverges, which is told when it happens
+Rate = Annotated[float, Range(0, 1e30, low_open=True)]
 NonNegative = Annotated[float, Range(0, 1e6)]
 Share = Annotated[float, Range(0, 1)]
 PositiveShare = Annotated[float, Range(0, 1, low_open=True)]
