@@ -374,7 +374,7 @@ def open_sites(folder, names=NAMES):
 
 def simulated(folder):
     """The same rows in a simulation over a folder with one file a client."""
-    return build(folder / "files", seed=3, validation=0.25, test=0.25)
+    return build(folder / "files", seed=3, validation=0.25, test=0.25, scale="none")
 
 
 def model_files(folder):
