@@ -122,7 +122,7 @@ def show_data(federation: Federation) -> None:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], None]]:
-    """A live line a run; nothing when the output is not a terminal."""
+    """One live line per run; nothing when the output is not a terminal."""
     if quiet or not sys.stdout.isatty():
         yield lambda label, seed, report: None
         return
@@ -157,7 +157,7 @@ def progress(quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], N
 
 
 def show_run(run: Run) -> None:
-    """A run's clients in one line a view."""
+    """A run's clients, one line per view."""
     heads = (
         "view",
         f"mean {run.measure}",
@@ -215,7 +215,7 @@ def _sorted(comparison: Comparison) -> list[Row]:
 
 
 def _show_rows(rows: list[Row], first: Run) -> None:
-    """One row a method; columns that would be empty are left out."""
+    """One row per method; columns that would be empty are left out."""
 
     def numbers(field: str) -> list[str]:
         return [_number(getattr(row, field), first) for row in rows]
@@ -236,7 +236,7 @@ def _show_rows(rows: list[Row], first: Run) -> None:
     columns |= {
         "MB down": [f"{row.bytes_down / 1e6:.2f}" for row in rows],
         "MB up": [f"{row.bytes_up / 1e6:.2f}" for row in rows],
-        "s a round": [f"{row.seconds:.3f}" for row in rows],
+        "s per round": [f"{row.seconds:.3f}" for row in rows],
     }
     grid = Grid(*columns)
     for cells in zip(*columns.values(), strict=True):

@@ -53,7 +53,7 @@ def check_words(experiment: Experiment) -> None:
             "steps",
             train.steps,
             train.steps >= 0,
-            "give a number of steps a round, or 0 to count epochs",
+            "give a number of steps per round, or 0 to count epochs",
         ),
         (
             "epochs",
