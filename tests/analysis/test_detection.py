@@ -39,7 +39,7 @@ def test_one_class_and_scores_that_are_no_numbers_are_refused():
     with pytest.raises(BadInput, match="both classes"):
         detection.false_accepts([1, 1], [0.5, 0.6], [0.5, 0.6])
     for pair in (([0.5, nan], [0.5, 0.6]), ([0.5, 0.6], [nan, 0.6])):
-        with pytest.raises(BadInput, match="some scores are no numbers"):
+        with pytest.raises(BadInput, match="some scores are NaN"):
             detection.false_accepts([1, 0], *pair)
 
 

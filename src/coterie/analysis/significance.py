@@ -1,9 +1,6 @@
-"""What personalization is worth: gain and fairness over clients, and the answer of a comparison.
+"""Which differences are more than chance: intervals, paired differences, ranks and tests.
 
-Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated
-Learning" (Purdue, 2021), chapter 5; shares of clients and relative false accepts those of Self-FL.
-Accuracies are shares from 0 to 1, gains percentage points; a client without a number (NaN) does not
-count. What a run costs is in costs.py.
+Accuracies are [seeds, clients] shares from 0 to 1; a client without a number (NaN) does not count.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ class Interval(NamedTuple):
 
 
 def mean_interval(values: ArrayLike) -> Interval:
-    """The interval of a mean of independent values: one a seed."""
+    """The interval of a mean of independent values, one per seed."""
     found = there(values)
     n, mean = len(found), mean_of(found)
     half = float(stats.t.ppf(1 - LEVEL / 2, n - 1) * found.std(ddof=1) / sqrt(n)) if n > 1 else nan

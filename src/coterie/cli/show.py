@@ -163,8 +163,8 @@ def show_own(whole: Own, federation: Federation) -> None:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], None]]:
-    """A live line a run, none when the output is not a terminal; what must be said is said in any
-    case.
+    """One live line per run, none when the output is not a terminal; what must be said is said in
+    any case.
     """
     if quiet or not sys.stdout.isatty():
         yield _tell
@@ -205,7 +205,7 @@ def _tell(label: str, seed: int | None, report: RoundReport) -> None:
 
 
 def show_run(run: Run) -> None:
-    """A run's clients in one line a view."""
+    """A run's clients, one line per view."""
     heads = (
         "view",
         f"mean {run.measure}",
@@ -288,7 +288,7 @@ def _sorted(comparison: Comparison) -> list[Row]:
 
 
 def _show_rows(rows: list[Row], first: Run, diverged: Iterable[str]) -> None:
-    """One row a method; columns that would be empty are left out."""
+    """One row per method; columns that would be empty are left out."""
 
     def numbers(field: str) -> list[str]:
         return [_number(getattr(row, field), first) for row in rows]
@@ -309,7 +309,7 @@ def _show_rows(rows: list[Row], first: Run, diverged: Iterable[str]) -> None:
     columns |= {
         "MB down": [f"{row.bytes_down / 1e6:.2f}" for row in rows],
         "MB up": [f"{row.bytes_up / 1e6:.2f}" for row in rows],
-        "s a round": [f"{row.seconds:.3f}" for row in rows],
+        "s per round": [f"{row.seconds:.3f}" for row in rows],
     }
     if any(row.left_out for row in rows):
         columns["updates\nleft out"] = [f"{row.left_out:g}" for row in rows]

@@ -1,4 +1,4 @@
-"""Several methods, several seeds, the same data, splits and budgets: one table."""
+"""Options chosen on validation data: every point of a grid is tried with every seed."""
 
 from __future__ import annotations
 

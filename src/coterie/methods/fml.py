@@ -147,7 +147,7 @@ def companion(model: Model, words: str) -> Model:
 
 
 def _number(text: str) -> Any:
-    """A number where the text is one; what is none, the net refuses by name."""
+    """The number that the text spells, else the text itself, which the net refuses by name."""
     for kind in (int, float):
         try:
             return kind(text)

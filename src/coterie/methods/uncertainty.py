@@ -6,7 +6,7 @@ Chen, Ding, Tramel, Wu, Sahu, Avestimehr, Zhang: Self-Aware Personalized Federat
     theta_0 flat,  theta_m | theta_0 ~ N(theta_0, s0^2),  z_m | theta_m ~ N(theta_m, s_m^2)      (1)
     w_m = 1 / (s0^2 + s_m^2),  S_-m = sum_{k != m} w_k
 
-Arrays hold one client an entry of the last axis; leading axes (repeats) are free. Numbers in
+Arrays hold one client per entry of the last axis; leading axes (repeats) are free. Numbers in
 brackets are the paper's equations.
 """
 

@@ -149,7 +149,7 @@ def _runs(evidence: Evidence) -> list[dict[str, Any]]:
 
 
 def plain(value: Any, digits: int) -> Any:
-    """Python's own lists and numbers, rounded; None for what is no number."""
+    """Python's own lists and numbers, rounded; None for NaN and infinities."""
     if isinstance(value, bool | int | str) or value is None:
         return value
     if isinstance(value, float | np.floating):

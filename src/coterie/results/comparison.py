@@ -1,4 +1,4 @@
-"""What a comparison found: one row a method, client by client underneath."""
+"""What a comparison found: one row per method, client by client underneath."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     bytes_down: float  # a run, all clients
     bytes_broadcast: float  # the same with what is alike for several clients sent once
     bytes_up: float
-    steps: float  # client-steps a run
+    steps: float  # client-steps per run
     gradients: float  # evaluations in them
     seconds: float  # a round, without evaluation
     left_out: float  # updates that were not finite, a run
@@ -62,7 +62,7 @@ class Comparison:
         return next(iter(self.runs.values()))[0]
 
     def rows(self) -> list[Row]:
-        """One row a method, in the order they were asked for."""
+        """One row per method, in the order they were asked for."""
         return [_row(name, runs) for name, runs in self.runs.items()]
 
     def accuracy(self, method: str, part: str = "test", view: str = "personal") -> np.ndarray:

@@ -187,6 +187,6 @@ def _check_stage(stage: Stage, assembly: Assembly, clients: Sequence[int] | None
         public = federation.public
         if public is not None and plan.draw > len(public.x):
             raise BadInput(
-                f"{name} draws {plan.draw} public rows a round, '{public.name}' has "
+                f"{name} draws {plan.draw} public rows per round, '{public.name}' has "
                 f"{len(public.x)}: lower the draw or raise --public-rows"
             )

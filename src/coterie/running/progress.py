@@ -1,4 +1,4 @@
-"""A run as it goes: a line a round that others may read, and a lock that keeps a second process
+"""A run as it goes: a line per round that others may read, and a lock that keeps a second process
 out.
 """
 
