@@ -207,10 +207,12 @@ def dishonest(town: Rehearsal, trial: Trials) -> None:
     def bad(fault: str, theirs: str, mine: str) -> str:
         after = len(town.lines["server"])
         town.site("west", command=[*command, fault])
-        said = town.until("server", theirs, 120, after)
-        if mine:
-            town.until("west", mine, 30)
-        town.stop("west")
+        try:
+            said = town.until("server", theirs, 180, after)
+            if mine:
+                town.until("west", mine, 30)
+        finally:
+            town.stop("west")
         return said
 
     trial("another schema", lambda: bad("schema", "schema", "schema"))
@@ -336,7 +338,7 @@ def same(town: Rehearsal) -> str:
     return f"the models differ by at most {difference:.1e}"
 
 
-def torture(folder: Path, markdown: Path | None = None) -> int:
+def torture(folder: Path, rounds: int, markdown: Path | None = None) -> int:
     """All trials; the number that failed."""
     write_digits(folder / "rows", NAMES, rows=80)
     place = folder / "federation"
@@ -346,9 +348,9 @@ def torture(folder: Path, markdown: Path | None = None) -> int:
         "--model",
         "mlr",
         "--rounds",
-        str(ROUNDS),
+        str(rounds),
         "--evaluate",
-        "10",
+        "8",
     ]
     sites = [
         "--sites",
@@ -386,6 +388,7 @@ def arguments() -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(description="What a real federation must bear.")
     parser.add_argument("folder", type=Path, nargs="?", help="default: a new temporary folder")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="long enough for all trials")
     parser.add_argument("--markdown", type=Path, help="write the table of trials to this file")
     return parser.parse_args()
 
@@ -398,4 +401,4 @@ if __name__ == "__main__":
     else:
         given = arguments()
         place = given.folder or Path(tempfile.mkdtemp(prefix="coterie-torture-"))
-        sys.exit(torture(place, given.markdown))
+        sys.exit(torture(place, given.rounds, given.markdown))
