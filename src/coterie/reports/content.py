@@ -75,7 +75,7 @@ def _title(evidence: Evidence) -> str:
 def answer(evidence: Evidence) -> list[str]:
     """The answer, and what cannot be said of these runs and why."""
     found = evidence.comparison.answer()
-    said = [sentences(found)] if found else evidence.comparison.remarks()
+    said = [sentences(found)] if found else []
     lacking = [name for name in ("fedavg", "local") if name not in evidence.records]
     if not found and len(evidence.methods) > 1:
         rows = sorted(evidence.rows, key=lambda row: (-1 if evidence.classed else 1) * row.mean)
@@ -110,7 +110,7 @@ def answer(evidence: Evidence) -> list[str]:
         said.append("There are no validation rows to choose on, so no method is recommended.")
     if len(evidence.methods) == 1:
         said.append("There is one method, so nothing is compared.")
-    return said
+    return said if found else [*said, *evidence.comparison.remarks()]
 
 
 def _figure(figure: Figure) -> dict[str, Any]:
