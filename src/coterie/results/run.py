@@ -19,7 +19,7 @@ from coterie.core.errors import BadInput
 from coterie.experiment.config import Experiment
 from coterie.results.folder import METRICS, read_about, read_experiment
 from coterie.results.models import load_model
-from coterie.results.table import Summary, Table, summarize, values
+from coterie.results.table import MARK, Summary, Table, summarize, values
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def load(folder: Path) -> Run:
     known = read_about(folder)
     found = [
         p
-        for p in (folder / METRICS, *(c / METRICS for c in reversed(checkpoints(folder))))
+        for p in (folder / METRICS, *(c / MARK for c in reversed(checkpoints(folder))))
         if p.exists()
     ]
     if not found:

@@ -30,7 +30,7 @@ from coterie.results.folder import (
 )
 from coterie.results.models import save_models
 from coterie.results.run import Run, load
-from coterie.results.table import Table
+from coterie.results.table import MARK, ROWS, Table
 from coterie.running.assemble import Assembly, assemble, gather, open_loop
 from coterie.running.loop import Loop, Position, RoundReport
 from coterie.running.progress import Progress, alone
@@ -131,6 +131,7 @@ def play_rounds(loop: Loop, experiment: Experiment, folder: Path, watch: Watch) 
     write_config(folder, experiment)
     _write_about(folder, loop, "running")
     write_split(folder, loop.federation)
+    loop.table.keep(folder / ROWS)
     progress = Progress(folder, loop.done)
     every = experiment.keep.checkpoint
 
@@ -154,7 +155,11 @@ def play_rounds(loop: Loop, experiment: Experiment, folder: Path, watch: Watch) 
     loop.table.write(folder / METRICS)
     if every:
         checkpoint(loop, folder)
-    return Run(folder, experiment, loop.table.whole(), _write_about(folder, loop, "finished"))
+    table = loop.table.whole()
+    about = _write_about(folder, loop, "finished")
+    if not every:  # no checkpoint speaks of them
+        (folder / ROWS).unlink(missing_ok=True)
+    return Run(folder, experiment, table, about)
 
 
 def _write_about(folder: Path, loop: Loop, status: str) -> dict[str, Any]:
@@ -189,7 +194,7 @@ def checkpoint(loop: Loop, folder: Path) -> None:
         "states": loop.engine.dump(),
         "settings": [s.text() for s in loop.engine.settings],
     }
-    save_checkpoint(folder, loop.done, tree, {METRICS: loop.table.write})
+    save_checkpoint(folder, loop.done, tree, {MARK: loop.table.write_mark})
 
 
 def restore(loop: Loop, folder: Path) -> None:
@@ -203,4 +208,4 @@ def restore(loop: Loop, folder: Path) -> None:
             f"the checkpoint {folder} is of another version of coterie: delete it to begin anew"
         ) from None
     loop.engine.restore(tree["states"], tree["stage"])
-    loop.table = Table.read(folder / METRICS)
+    loop.table = Table.read(folder / MARK)
