@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from coterie.core.errors import BadInput
-from coterie.core.model import Model
+from coterie.core.model import Model, first_output
 from coterie.data.dataset import Dataset
 from coterie.data.datasets import DATASETS, source_of
 from coterie.data.dealing import build as build_data
@@ -235,7 +235,7 @@ def _own_model(make: Model | Callable[[], torch.nn.Module], federation: Federati
     build, name = (make.build, make.name) if isinstance(make, Model) else (make, net_name(make))
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            out = build().eval()(federation.x[:2])
+            out = first_output(build().eval()(federation.x[:2]))
     except (RuntimeError, IndexError, ValueError) as error:
         raise BadInput(
             f"{name} cannot take rows of shape {list(federation.input_shape)}: {error}"
