@@ -12,7 +12,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.parametrizations import _SpectralNorm, _WeightNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from coterie.core.draws import Context, KeyedDropout
@@ -141,6 +141,19 @@ class PureSpectralNorm(nn.Module):
         return weight / (self._u * (rows @ self._v)).sum()
 
 
+class PureWeightNorm(nn.Module):
+    """torch's weight_norm from plain operations, as its own has no rule under vmap."""
+
+    def __init__(self, source: _WeightNorm):
+        super().__init__()
+        self.dim = source.dim
+
+    def forward(self, size: Tensor, direction: Tensor) -> Tensor:
+        kept = self.dim
+        axes = tuple(d for d in range(direction.dim()) if kept == -1 or d != kept)
+        return direction * (size / direction.square().sum(axes, keepdim=kept != -1).sqrt())
+
+
 PURE = (RowBatchNorm, RowInstanceNorm, PureSpectralNorm)  # they never write over their buffers
 REFUSED = (
     nn.SyncBatchNorm,
@@ -192,6 +205,8 @@ def _replacement(
         return turned(StepwiseRnn, layer, dropout(layer.dropout, next(places)))
     if isinstance(layer, nn.MultiheadAttention):
         return attention(layer, path, dropout(layer.dropout, next(places)))
+    if isinstance(layer, _WeightNorm):
+        return PureWeightNorm(layer)
     return PureSpectralNorm(layer) if isinstance(layer, _SpectralNorm) else None
 
 

@@ -286,8 +286,8 @@ class Model:
     def check(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
         """Refuse a network that depends on padding, or on randomness of its own."""
         rng = np.random.default_rng(0)
-        rows = torch.as_tensor(rng.random((4, *input_shape)), dtype=torch.float32)
-        rows = rows if dtype.is_floating_point else (rows * 2).to(dtype)
+        rows = torch.as_tensor(rng.random((4, *input_shape)))
+        rows = (rows if dtype.is_floating_point else rows * 2).to(dtype)
         point = self.init(rng)
         key = torch.tensor(1)
 
