@@ -256,8 +256,9 @@ class LocalEngine(Engine):
         """The settings to evaluate with."""
         self._check_path(a)
         given = self.settings[a]
-        path = "sequential" if given.path == "sequential" else "vectorized"
-        return UNCHOSEN._replace(path=path) if given.open else given._replace(compile="no")
+        if not given.open:
+            return given._replace(compile="no")
+        return UNCHOSEN if given.path != "sequential" else UNCHOSEN._replace(path="sequential")
 
     @torch.no_grad()
     def points(self, clients: Sequence[int], send: Send, when: Moment) -> Views:
