@@ -1,5 +1,6 @@
-"""Paired differences: what is resampled, and what the interval says."""
+"""Paired differences and signed ranks: what is resampled, what an interval and a p say."""
 
+import itertools
 from math import nan, sqrt
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from coterie.analysis import significance
-from coterie.analysis.significance import paired, spread
+from coterie.analysis.significance import paired, rank_table, spread, wilcoxon
 from coterie.core.errors import BadInput
 
 
@@ -224,3 +225,58 @@ def test_p_with_ties_and_zeros_worked_by_hand():
     assert significance.rank_table({"a": 0.5 + np.array(tied), "b": np.full(9, 0.5)}, True).p[
         0, 1
     ] == pytest.approx(expected)
+
+
+def signed_ranks(seed: int, n: int, sizes: int) -> np.ndarray:
+    """Ranks of n gaps of so many sizes, with signs."""
+    rng = np.random.default_rng(seed)
+    gaps = rng.integers(1, sizes + 1, n) * rng.choice([-1, 1], n)
+    return np.sign(gaps) * stats.rankdata(np.abs(gaps))
+
+
+@calm
+@given(st.integers(0, 10_000), st.integers(0, 12), st.integers(1, 20))
+def test_p_is_the_share_of_all_signs_that_are_as_far_apart(seed, n, sizes):
+    ranks = signed_ranks(seed, n, sizes)
+    signs = np.array(list(itertools.product([-1, 1], repeat=n))).reshape(2**n, n)
+    expected = (np.abs(signs @ np.abs(ranks)) >= abs(ranks.sum())).mean()
+    assert wilcoxon(ranks) == pytest.approx(expected, abs=1e-12)
+
+
+@calm
+@given(st.integers(0, 10_000), st.integers(1, 25))
+def test_p_is_scipys_exact_p_up_to_25_pairs(seed, n):
+    rng = np.random.default_rng(seed)
+    ranks = rng.permutation(np.arange(1.0, n + 1)) * rng.choice([-1, 1], n, p=[0.2, 0.8])
+    assert wilcoxon(ranks) == pytest.approx(stats.wilcoxon(ranks, method="exact").pvalue)
+
+
+@calm
+@given(st.integers(0, 10_000), st.integers(26, 60), st.integers(1, 40))
+def test_p_of_more_pairs_is_scipys_normal_p_with_its_tie_correction(seed, n, sizes):
+    ranks = signed_ranks(seed, n, sizes)
+    expected = stats.wilcoxon(ranks, method="asymptotic", correction=False).pvalue
+    assert wilcoxon(ranks) == pytest.approx(expected)
+
+
+def test_ties_of_twenty_pairs_are_exact_where_the_normal_p_is_not():
+    """16 of 20 equal gaps are positive: a sign test, 2 * (1 + 20 + 190 + 1140 + 4845) / 2^20."""
+    ranks = np.full(20, 10.5) * np.array([1] * 16 + [-1] * 4)
+    assert wilcoxon(ranks) == pytest.approx(2 * 6196 / 2**20)
+    found = rank_table({"a": 0.5 + np.sign(ranks) / 10, "b": np.full(20, 0.5)}, True)
+    assert found.p[0, 1] == pytest.approx(2 * 6196 / 2**20)
+
+
+def test_too_few_counts_only_the_clients_that_tell_two_methods_apart():
+    """Eight clients could show a difference; five of them, of which all are won, cannot."""
+    b = np.full(8, 0.5)
+    gains = np.array([1, 2, 3, 4, 5, 0, 0, 0]) / 100
+    found = rank_table({"a": b + gains, "b": b}, True)
+    assert found.p[0, 1] == pytest.approx(2 / 2**5)
+    assert found.note == (
+        "8 clients, of which 5 tell two methods apart, cannot show a difference between 2 methods "
+        "(a corrected p of 0.062 at best): it takes 6 clients that do"
+    )
+    assert rank_table({"a": b + gains + 0.01 * (gains == 0), "b": b}, True).note == ""
+    equal = rank_table({"a": b, "b": b}, True).note
+    assert equal.startswith("8 clients, of which none tell two methods apart, cannot show")

@@ -313,7 +313,8 @@ def command(arguments: list[str]) -> None:
 def test_nothing_a_run_leaves_is_pickled_or_half_written(tmp_path):
     execute(experiment(method="ucfl"), tmp_path / "run")
     files = [p for p in (tmp_path / "run").rglob("*") if p.is_file()]
-    assert {p.suffix for p in files} == {".toml", ".json", ".jsonl", ".parquet", ".safetensors", ""}
+    kinds = {".toml", ".json", ".jsonl", ".parquet", ".rows", ".safetensors", ""}
+    assert {p.suffix for p in files} == kinds
     assert [p.name for p in files if not p.suffix] == [".lock"]
     assert not any(p.read_bytes().startswith((b"\x80", b"PK")) for p in files)
     source = Path(coterie.__file__).parent

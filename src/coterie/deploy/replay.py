@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from coterie.core.errors import BadInput
+from coterie.core.model import Model
+from coterie.core.point import pick
 from coterie.data.federation import Federation
 from coterie.data.own import SUFFIXES
 from coterie.deploy.files import Server
@@ -228,11 +230,10 @@ def largest_difference(loop: Loop, files: Mapping[int, Path]) -> float:
     sites.
     """
     largest = 0.0
-    for _, chunk, views in loop.engine.points(sorted(files), loop.payload(), loop.when()):
+    for a, chunk, views in loop.engine.points(sorted(files), loop.payload(), loop.when()):
         for k, i in enumerate(chunk):
-            mine = {
-                n: t[k] for n, t in (views["personal"].params | views["personal"].buffers).items()
-            }
+            model: Model = loop.engine.model_of(a, "personal")
+            mine = model.tensors(pick(views["personal"], k))
             theirs = load_file(files[i])
             if {n: t.shape for n, t in mine.items()} != {n: t.shape for n, t in theirs.items()}:
                 raise BadInput(f"{files[i]} holds another network than client {i} of the replay")

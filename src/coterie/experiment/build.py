@@ -13,7 +13,7 @@ import torch
 from coterie.core.errors import BadInput
 from coterie.core.files import home, there
 from coterie.core.memory import check_memory
-from coterie.core.model import Model
+from coterie.core.model import Model, first_output
 from coterie.core.values import Seed, checked, coerce
 from coterie.data.dataset import Dataset
 from coterie.data.datasets import DATASETS, source_of
@@ -218,7 +218,7 @@ def _own_model(make: Model | Callable[[], torch.nn.Module], federation: Federati
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             rows = federation.x[:2]
             rows = rows.to(torch.get_default_dtype()) if rows.is_floating_point() else rows
-            out = build().eval()(rows)
+            out = first_output(build().eval()(rows))
     except (RuntimeError, IndexError, ValueError) as error:
         raise BadInput(
             f"{name} cannot take rows of shape {list(federation.input_shape)}: {error}"

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Method, Pass, Train, unchanged
-from coterie.core.model import Descent, Model, begin, sgd
+from coterie.core.model import Descent, Model, begin, layer_of, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Leaves, Point
 from coterie.core.rng import Rng
@@ -64,7 +64,7 @@ def fedala(
 
     top_layers: p. share: s. weight_rate: eta.
     """
-    known = len({k.rpartition(".")[0] for k in model.shapes})
+    known = len({layer_of(k) for k in model.shapes})
     if top_layers > known:
         raise BadInput(
             f"fedala.top_layers = {top_layers}: {model.name} has {known} layers with parameters, "

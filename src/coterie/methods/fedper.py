@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Facts, Method, Train
-from coterie.core.model import Model, begin
+from coterie.core.model import Model, begin, layer_of
 from coterie.core.point import Point, mean, merge, split
 from coterie.core.rng import Rng
 from coterie.core.values import Whole
@@ -34,7 +34,7 @@ class Shared(NamedTuple):
 def own_layers(model: Model, head: int, method_name: str) -> Callable[[str], bool]:
     """Tells whether a name belongs to the last layers; refuses a head that leaves nothing to "
     "share."""
-    there = len({name.rpartition(".")[0] for name in model.shapes})
+    there = len({layer_of(name) for name in model.shapes})
     if head >= there:
         raise BadInput(
             f"{method_name}.head = {head}, but {model.name} has {there} layers with parameters and "

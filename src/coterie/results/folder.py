@@ -121,7 +121,11 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 def networks(models: Sequence[Model]) -> list[dict[str, Any]]:
     """The architectures of a run."""
-    return [{"name": m.name, "parameters": m.size} for m in models]
+    return [
+        {"name": m.name, "parameters": m.size}
+        | ({"frozen": sum(t.numel() for t in m.frozen.values())} if m.frozen else {})
+        for m in models
+    ]
 
 
 @cache

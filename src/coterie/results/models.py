@@ -14,6 +14,7 @@ from torch import nn
 from coterie.core.errors import BadInput
 from coterie.core.files import digest, save_tensors, write, writing
 from coterie.core.model import Model
+from coterie.core.point import pick
 from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Moment, Send
 from coterie.networks import nets
@@ -53,9 +54,8 @@ def save_models(
         with writing(folder):
             target.mkdir(exist_ok=True)
         for k, i in enumerate(chunk):
-            tensors = {
-                n: t[k].contiguous().clone() for n, t in (point.params | point.buffers).items()
-            }
+            whole = model.tensors(pick(point, k))
+            tensors = {n: t.contiguous().clone() for n, t in whole.items()}
             # one entry, because a file with several may have them in any order and be another at
             # every run
             about["client"] = federation.names[i]

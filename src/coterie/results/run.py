@@ -20,7 +20,7 @@ from coterie.core.files import plain
 from coterie.experiment.config import Experiment
 from coterie.results.folder import METRICS, read_about, read_experiment
 from coterie.results.models import load_model
-from coterie.results.table import LEFT_OUT, Summary, Table, summarize, total, values
+from coterie.results.table import LEFT_OUT, MARK, Summary, Table, summarize, total, values
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def load(folder: Path) -> Run:
     known = read_about(folder)
     found = [
         p
-        for p in (folder / METRICS, *(c / METRICS for c in reversed(checkpoints(folder))))
+        for p in (folder / METRICS, *(c / MARK for c in reversed(checkpoints(folder))))
         if p.exists()
     ]
     if not found:

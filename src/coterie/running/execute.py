@@ -41,7 +41,7 @@ from coterie.results.folder import (
 from coterie.results.inputs import write_inputs
 from coterie.results.models import save_models
 from coterie.results.run import Run, load
-from coterie.results.table import Table
+from coterie.results.table import MARK, ROWS, Table
 from coterie.running.assemble import Assembly, assemble, gather, open_loop
 from coterie.running.divergence import RunDiverged, guess
 from coterie.running.loop import Loop, Position, RoundReport, saying, tell
@@ -238,6 +238,7 @@ def play_rounds(
     _write_about(folder, loop, "running", experiment, facts)
     write_split(folder, loop.federation)
     write_inputs(folder, loop.federation)
+    loop.table.keep(folder / ROWS)
     progress = Progress(folder, loop.done)
     every = experiment.keep.checkpoint
 
@@ -268,8 +269,11 @@ def play_rounds(
         loop.table.write(folder / METRICS)
         if every:
             checkpoint(loop, folder, shape_of(experiment))
+        table = loop.table.whole()
         about = _write_about(folder, loop, "finished", experiment, facts)
-    return Run(folder, experiment, loop.table.whole(), about)
+        if not every:  # no checkpoint speaks of them
+            (folder / ROWS).unlink(missing_ok=True)
+    return Run(folder, experiment, table, about)
 
 
 def _way_on(folder: Path) -> str:
@@ -323,7 +327,7 @@ def checkpoint(loop: Loop, folder: Path, words: Mapping[str, Any] | None = None)
         "settings": [s.text() for s in loop.engine.settings],
         "words": dict(words or {}),
     }
-    save_checkpoint(folder, loop.done, tree, {METRICS: loop.table.write})
+    save_checkpoint(folder, loop.done, tree, {MARK: loop.table.write_mark})
 
 
 def restore(loop: Loop, folder: Path) -> None:
@@ -341,4 +345,4 @@ def restore_tree(loop: Loop, tree: Tree, folder: Path) -> None:
             f"the checkpoint {folder} is of another version of coterie: delete it to begin anew"
         ) from None
     loop.engine.restore(tree["states"], tree["stage"])
-    loop.table = Table.read(folder / METRICS)
+    loop.table = Table.read(folder / MARK)

@@ -18,7 +18,7 @@ from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
 from coterie.core.files import plain
 from coterie.results.folder import METRICS
-from coterie.results.table import EVERYONE, Table, curve, values
+from coterie.results.table import EVERYONE, MARK, Table, curve, values
 
 SHOWN = ("accuracy", "loss")
 MOST = 2000  # clients drawn
@@ -26,7 +26,7 @@ MOST = 2000  # clients drawn
 
 def metrics_file(folder: Path) -> Path | None:
     """The table of a finished run, else that of its last checkpoint."""
-    places = (folder / METRICS, *(c / METRICS for c in reversed(checkpoints(folder))))
+    places = (folder / METRICS, *(c / MARK for c in reversed(checkpoints(folder))))
     return next((p for p in places if p.is_file()), None)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from coterie.core.errors import BadInput
 from coterie.core.method import Exchange, Tree
 from coterie.core.point import pick, stack
 from coterie.core.rng import stream
@@ -31,7 +32,7 @@ from coterie.engines.base import (
 )
 from coterie.engines.finite import broken
 from coterie.engines.local.batches import Counts, Feed
-from coterie.engines.local.choose import Case, choose, fits
+from coterie.engines.local.choose import Case, alone_because, choose, fits
 from coterie.engines.local.evaluate import evaluate, predicted
 from coterie.engines.local.stacks import balanced, lift, share
 from coterie.engines.local.states import States, tensors
@@ -57,6 +58,7 @@ class LocalEngine(Engine):
     def __init__(self, setup: Setup, free_threads: bool = False):
         self._free_threads = free_threads  # whether the number of threads may be chosen
         self._steppers: dict[Any, Stepper] = {}
+        self._why_alone: dict[int, str] = {}  # architecture -> why it cannot be stacked, or ""
         self.states = [States() for _ in setup.models]
         super().__init__(setup)
 
@@ -178,6 +180,7 @@ class LocalEngine(Engine):
     def _settle(self, crowd: Crowd, trip: Trip) -> None:
         """Choose what the settings of an architecture leave open."""
         a = crowd.architecture
+        self._check_path(a)
         if not self.settings[a].open:
             return
 
@@ -201,6 +204,25 @@ class LocalEngine(Engine):
         if choice.threads is not None:
             torch.set_num_threads(choice.threads)
             self._free_threads = False
+
+    def _check_path(self, a: int) -> None:
+        """Let a network that cannot be stacked run one client after another, or refuse it."""
+        given, why = self.settings[a], self._alone(a)
+        if why and given.path == "vectorized":
+            raise BadInput(
+                f"{self.models[a].name} cannot run with path = vectorized ({why}): use auto or "
+                "sequential"
+            )
+        if why and given.path == "auto":
+            self.settings[a] = given._replace(path="sequential")
+
+    def _alone(self, a: int) -> str:
+        """Why an architecture cannot be stacked; "" where it can, or need not be."""
+        if self.settings[a].path == "sequential":
+            return ""
+        if a not in self._why_alone:
+            self._why_alone[a] = alone_because(self.models[a], self.feed)
+        return self._why_alone[a]
 
     def _width(self, crowd: Crowd) -> int:
         """Clients per chunk; where clients train several models, the width was chosen for another
@@ -240,8 +262,11 @@ class LocalEngine(Engine):
 
     def _closed(self, a: int) -> Settings:
         """The settings to evaluate with."""
+        self._check_path(a)
         given = self.settings[a]
-        return UNCHOSEN if given.open else given._replace(compile="no")
+        if not given.open:
+            return given._replace(compile="no")
+        return UNCHOSEN if given.path != "sequential" else UNCHOSEN._replace(path="sequential")
 
     @torch.no_grad()
     def points(self, clients: Sequence[int], send: Send, when: Moment) -> Views:
