@@ -98,7 +98,7 @@ class KeyedAttention(nn.MultiheadAttention):
 
     keyed: KeyedDropout
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         query: Tensor,
         key: Tensor,
