@@ -472,7 +472,7 @@ def test_bad_plans_are_refused(methods, own, grids, message):
         ({"methods": ["local"], "seeds": [True]}, "give different whole numbers"),
         (
             {"methods": ["ditto"], "options": {"lam": 1}},
-            r"\[options\] lam = 1: a comparison has a table a method, as in \[options.ditto\]",
+            r"\[options\] lam = 1: a comparison has one table per method, as in \[options.ditto\]",
         ),
         ({"methods": ["ditto"], "options": {"dito": {"lam": 1}}}, "did you mean 'ditto'"),
         ({"methods": ["local"], "schedul": {"rounds": 1}}, "unknown section 'schedul'"),
