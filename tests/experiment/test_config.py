@@ -364,7 +364,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
     with pytest.raises(BadInput, match="is a folder, and a file is expected there"):
         read_toml(tmp_path)
     (tmp_path / "bytes.toml").write_bytes(b"rounds = \xff")
-    with pytest.raises(BadInput, match="is no TOML file"):
+    with pytest.raises(BadInput, match="is no text in UTF-8"):
         read_toml(tmp_path / "bytes.toml")
 
 
