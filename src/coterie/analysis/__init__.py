@@ -1,1 +1,0 @@
-"""Numbers about numbers: scores, gains, fairness, significance and the answer of a comparison."""

@@ -16,8 +16,7 @@ DIGITS = 9  # differences below are rounding of means, not gains
 def there(values: ArrayLike) -> np.ndarray:
     """The numbers among the values, flat."""
     flat = np.asarray(values, dtype=float).ravel()
-    numbers: np.ndarray = flat[~np.isnan(flat)]
-    return numbers
+    return flat[~np.isnan(flat)]
 
 
 def mean_of(values: ArrayLike) -> float:
@@ -26,7 +25,7 @@ def mean_of(values: ArrayLike) -> float:
 
 
 def means(values: np.ndarray, axis: int) -> np.ndarray:
-    """The mean along an axis without NaNs; NaN where nothing is left."""
+    """Mean of what is no NaN along an axis; NaN where nothing is left."""
     known = ~np.isnan(values)
     count = known.sum(axis)
     return np.where(
@@ -35,7 +34,7 @@ def means(values: np.ndarray, axis: int) -> np.ndarray:
 
 
 def deviation_of(values: ArrayLike) -> float:
-    """The sample standard deviation without NaNs; 0 for a single value, NaN for none."""
+    """Sample standard deviation of what is no NaN; 0 for a single value, NaN for none."""
     found = there(values)
     if len(found) < 2:
         return 0.0 if len(found) else nan

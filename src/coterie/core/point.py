@@ -12,7 +12,7 @@ Every leaf may have leading dimensions: a stack of m models is a Point whose lea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,13 +31,7 @@ class Point:
         self.params = params
         self.buffers = buffers or {}
 
-    @overload
-    def __sub__(self, other: Point) -> Vector: ...
-
-    @overload
-    def __sub__(self, other: Vector) -> Point: ...
-
-    def __sub__(self, other: Point | Vector) -> Point | Vector:
+    def __sub__(self, other: Any) -> Any:
         if isinstance(other, Point):
             return Vector({k: a - other.params[k] for k, a in self.params.items()})
         return Point(
@@ -110,8 +104,7 @@ pytree.register_pytree_node(
 
 def tree(f: Callable[..., Any], first: T, *rest: T) -> T:
     """Apply `f` to matching tensors of one or more trees."""
-    mapped: T = pytree.tree_map(f, first, *rest)
-    return mapped
+    return pytree.tree_map(f, first, *rest)
 
 
 def zeros(like: Point | Vector) -> Vector:
@@ -123,8 +116,7 @@ def _mix(weights: Tensor, stacked: Tensor) -> Tensor:
     """weights [m] or [k, m] times a stack [m, ...]."""
     if not stacked.is_floating_point():  # BatchNorm's count of batches
         return _mix(weights, stacked.double()).round().to(stacked.dtype)
-    mixed: Tensor = torch.tensordot(weights.to(stacked.dtype), stacked, dims=1)
-    return mixed
+    return torch.tensordot(weights.to(stacked.dtype), stacked, dims=1)
 
 
 def mean(stacked: T, weights: Tensor) -> T:
@@ -148,7 +140,7 @@ def blend(a: Point, b: Point, t: float | Tensor) -> Point:
 def stack(trees: Iterable[T]) -> T:
     """Trees of one shape as one tree with a leading dimension."""
     first, *rest = trees
-    return tree(lambda *leaves: torch.stack(leaves), first, *rest)
+    return pytree.tree_map(lambda *leaves: torch.stack(leaves), first, *rest)
 
 
 def pick(stacked: T, index: Any) -> T:

@@ -8,29 +8,28 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from coterie.core.errors import BadInput, nearest
 from coterie.core.method import Train
 from coterie.core.model import Model
-from coterie.core.values import coerce, declared
+from coterie.core.values import coerce, declared, described, finite
 
 Builder = Callable[..., Any]  # (model, train, **options) -> Method, or its stages
-B = TypeVar("B", bound=Builder)
 When = tuple[str, Any]  # an option and the value it must have
 Unused = Mapping[str, When | None]  # words of [train]; None: never used
 
 
 def method(
     without: tuple[str, ...] = (), only: Mapping[str, When] | None = None, name: str = ""
-) -> Callable[[B], B]:
+) -> Callable[[Builder], Builder]:
     """A builder that refuses what it cannot use, under `name` (its own, if none is given).
 
     without: words of `[train]` that the method does not use. only: words that it uses only if an
     option has a certain value, as in {"steps": ("l_base", 0)}.
     """
 
-    def decorate(builder: B) -> B:
+    def decorate(builder: Builder) -> Builder:
         label = name or builder.__name__.replace("_", "-")
 
         @wraps(builder)
@@ -41,7 +40,7 @@ def method(
             return builder(model, train, **checked)
 
         vars(build)["unused"] = {**unused(builder), **dict.fromkeys(without), **(only or {})}
-        return cast(B, build)
+        return build
 
     return decorate
 
@@ -49,13 +48,12 @@ def method(
 def unused(builder: Builder) -> Unused:
     """The words of `[train]` that a builder does not use, or only sometimes; {} for one that says
     nothing."""
-    words: Unused = getattr(builder, "unused", {})
-    return words
+    return getattr(builder, "unused", {})
 
 
 def check_options(name: str, builder: Builder, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as values of their declared types; unknown ones and those out of range are
-    refused."""
+    """The options as values of their declared types; refuses unknown ones and those out of "
+    "range."""
     known, checked = declared(builder), {}
     for option, value in options.items():
         if option not in known:
@@ -64,6 +62,8 @@ def check_options(name: str, builder: Builder, options: Mapping[str, Any]) -> di
             )
         kind, default = known[option]
         checked[option] = coerce(kind, value, f"{name}.{option}", default)
+        if not finite(checked[option]):
+            raise BadInput(f"{name}.{option} = {value}: give {described(kind)} that is finite")
     return checked
 
 
@@ -111,10 +111,10 @@ def variant(
     return method()(build)
 
 
-def extends(base: Builder) -> Callable[[B], B]:
+def extends(base: Builder) -> Callable[[Builder], Builder]:
     """For a builder with `**options`: they are those of `base`, after its own."""
 
-    def decorate(builder: B) -> B:
+    def decorate(builder: Builder) -> Builder:
         own = {
             k: p
             for k, p in inspect.signature(builder).parameters.items()
@@ -132,7 +132,7 @@ def extends(base: Builder) -> Callable[[B], B]:
             base,
         )
         vars(build)["unused"] = unused(base)
-        return cast(B, build)
+        return build
 
     return decorate
 

@@ -16,7 +16,7 @@ class Column(NamedTuple):
     format: str = ""
 
 
-class ReportTable(NamedTuple):
+class Table(NamedTuple):
     """A table and how to read it."""
 
     key: str

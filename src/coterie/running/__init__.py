@@ -1,1 +1,0 @@
-"""Putting a run together and playing it: assembly, the loop over rounds, checkpoints, progress."""
