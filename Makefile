@@ -46,6 +46,7 @@ bench: $(READY) browser
 
 docs: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m helpers.catalogue
+	$(BIN)/python scripts/architecture.py
 
 screenshots: $(READY) browser
 	rm -rf runs/screenshots

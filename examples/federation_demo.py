@@ -1,4 +1,4 @@
-"""A real federation on this machine: one server and four sites as processes that meet over TLS,
+"""A deployment on this machine: one server and four sites as processes that meet over TLS,
 each site with a key of its own.
 
 PersFL first. Then the same sites train KT-pFL with two architectures, and one of them is killed in
@@ -140,13 +140,11 @@ def demo(folder: Path) -> None:
     with Rehearsal(
         place, rows, lambda who, line: print(f"{who:>6} | {line}", flush=True)
     ) as rehearsal:
-        for name in NAMES:
-            print(
-                f"$ coterie site {place / 'sites' / name} --data {rows / f'{name}.csv'}", flush=True
-            )
-            rehearsal.site(name)
+        join(rehearsal)
         runs = [play(rehearsal, "persfl", lambda rehearsal: None)]
         write_experiment(place, "ktpfl")
+        rehearsal.stop(*NAMES)
+        join(rehearsal)  # a site agrees to every experiment anew
         runs.append(play(rehearsal, "ktpfl", kill_and_bring_back))
     for run in runs:
         show_run(load(run))
@@ -155,8 +153,16 @@ def demo(folder: Path) -> None:
     print(f"all of it took {time.monotonic() - begin:.0f} s")
 
 
+def join(rehearsal: Rehearsal) -> None:
+    """Start every site; its operator agrees to the experiment that the server shows."""
+    for name in NAMES:
+        place, rows = rehearsal.folder / "sites" / name, rehearsal.files / f"{name}.csv"
+        print(f"$ coterie site {place} --data {rows} --accept", flush=True)
+        rehearsal.site(name)
+
+
 def write_experiment(place: Path, method: str) -> None:
-    """Another experiment for the same server; its sites need nothing new."""
+    """Another experiment for the same server."""
     from coterie.cli.deployment import experiment_file
     from coterie.cli.words import words_of
 

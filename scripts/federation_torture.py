@@ -1,20 +1,27 @@
-"""What a real federation must bear: strangers at the gate, dishonest uploads, slow and killed
+"""What a deployment must bear: strangers at the gate, dishonest uploads, slow and killed
 sites, a killed server.
 
-    python scripts/federation_torture.py [FOLDER]
+    python scripts/federation_torture.py [FOLDER] [--markdown FILE]
 
-One TLS federation of four sites on this machine trains Ditto while all this happens to it; at the
+One TLS deployment of four sites on this machine trains Ditto while all this happens to it; at the
 end the journal of who answered is played again by the local engine and must give the sites' models.
-A line a trial; the exit code is the number that failed.
+A line per trial, a table of all at the end; the exit code is the number that failed.
 """
 
+import argparse
+import json
+import math
 import os
 import signal
+import socket
+import ssl
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -26,17 +33,83 @@ from coterie.deploy.processes import free_port
 from coterie.deploy.rehearsal import Rehearsal, write_digits
 from coterie.deploy.replay import journal
 
-NAMES = ("east", "north", "south", "west")
+NAMES = ("north", "south", "east", "west")  # not in the order of their files
 DEADLINE = 25.0
-ROUNDS = 30
+ROUNDS = 60
+HALF_OPEN, LARGE = 491, 199_000_000  # connections that say nothing; bytes of a body without a key
+
+
+def _says(**words: object) -> Callable:
+    return lambda frame: frame._replace(head=json.dumps(json.loads(frame.head) | words))
+
+
+def _short(frame):
+    """A table shorter than its tree, bytes and digest to match."""
+    from coterie.deploy.wire import KINDS, digest
+
+    head = json.loads(frame.head)
+    *kept, (kind, shape) = head["table"]
+    body = frame.body[: -math.prod(shape) * KINDS[kind].itemsize]
+    head |= {"table": kept, "digest": digest(body)}
+    return frame._replace(head=json.dumps(head), body=body)
+
+
+def _endless(frame):
+    head = json.loads(frame.head)
+    head["table"][0][1] = [math.inf]
+    return frame._replace(head=json.dumps(head))
+
+
+def _unreferred(frame):
+    """150 MB that the tree does not refer to."""
+    from coterie.deploy.wire import digest
+
+    head, body = json.loads(frame.head), frame.body + bytes(150_000_000)
+    head["table"].append(["uint8", [150_000_000]])
+    return frame._replace(head=json.dumps(head | {"digest": digest(body)}), body=body)
+
+
+def _far(frame):
+    """Numbers that are fine one by one, and 10,000 times too large."""
+    from coterie.deploy.wire import digest, unpack
+
+    content = unpack(frame)
+    body = b"".join((1e4 * t).to(t.dtype).numpy().tobytes() for t in content.tensors.values())
+    return frame._replace(head=json.dumps(content.head | {"digest": digest(body)}), body=body)
+
+
+HOSTILE = {  # what a site with a valid key answers, and what the server says of it
+    "a table shorter than its tree": (_short, "arrays"),
+    "a shape of infinity": (_endless, "side of inf"),
+    "a number of 400 digits": (_says(seconds=10**400), "seconds"),
+    "150 MB that nobody refers to": (_unreferred, "its body has"),
+    "100,000 notes": (_says(notes={f"n{k}": 1 for k in range(100_000)}), "its head has"),
+    "a note of NaN under a name of its own": (_says(notes={"x": math.nan}), "note 'x'"),
+    "negative effort": (_says(effort=[-1, -1]), "what its work took"),
+    "an error of escapes and new lines": (_says(error="a\nb\x1b[2J", name="north"), "a b"),
+    "an upload far from the others": (_far, "the median of the round"),
+}
 
 
 def rogue(fault: str) -> None:
-    """Run `coterie` with one fault in it: uploads of NaN or of a wrong shape, or messages of
-    another schema.
+    """Run `coterie` with one fault in it: uploads of NaN or of a wrong shape, messages of another
+    schema, or every hostile reply there is.
     """
     from coterie.deploy import site, wire
 
+    if fault == "hostile":  # one after another, a message each
+        answer, left = site.Site.answer, [change for change, _ in HOSTILE.values()]
+
+        def spoilt_answer(self, frame):
+            reply = answer(self, frame)
+            kind = json.loads(frame.head).get("kind")
+            if kind == "evaluate":
+                return _says(values=[["personal", "test", "accuracy", 500]])(reply)
+            return left.pop(0)(reply) if kind == "train" and left else reply
+
+        site.Site.answer = spoilt_answer
+        main()
+        return
     honest = site.protect
     spoilt = {"nan": lambda t: t * float("nan"), "shape": lambda t: torch.cat([t, t])}
     if fault == "schema":
@@ -46,20 +119,44 @@ def rogue(fault: str) -> None:
     main()
 
 
+class Trial(NamedTuple):
+    """One trial and how it went."""
+
+    name: str
+    ok: bool
+    seconds: float
+    said: str
+
+
 class Trials:
     """Trials and their outcomes."""
 
     def __init__(self) -> None:
-        self.failed: list[str] = []
+        self.all: list[Trial] = []
 
     def __call__(self, name: str, check: Callable[[], object]) -> None:
         begin = time.monotonic()
         try:
-            said = check()
-            print(f"ok    {name} ({time.monotonic() - begin:.0f} s): {said}", flush=True)
+            said, ok = check(), True
         except Exception as problem:  # the other trials go on
-            self.failed.append(name)
-            print(f"FAIL  {name}: {problem}", flush=True)
+            said, ok = problem, False
+        line = " ".join(str(said).split())
+        self.all.append(Trial(name, ok, time.monotonic() - begin, line))
+        print(f"{'ok  ' if ok else 'FAIL'}  {name}: {line}", flush=True)
+
+    @property
+    def failed(self) -> list[str]:
+        return [trial.name for trial in self.all if not trial.ok]
+
+    def table(self) -> str:
+        """All trials as a table of Markdown."""
+        rows = [
+            f"| {t.name} | {'held' if t.ok else 'FAILED'} | {t.seconds:.0f} | "
+            f"{t.said[:160].replace('|', '/')} |"
+            for t in self.all
+        ]
+        head = ["| trial | outcome | seconds | what was said |", "|---|---|---|---|"]
+        return "\n".join([*head, *rows]) + "\n"
 
 
 def refused(town: Rehearsal, name: str, mine: str, theirs: str, *options: str) -> str:
@@ -110,10 +207,12 @@ def dishonest(town: Rehearsal, trial: Trials) -> None:
     def bad(fault: str, theirs: str, mine: str) -> str:
         after = len(town.lines["server"])
         town.site("west", command=[*command, fault])
-        said = town.until("server", theirs, 120, after)
-        if mine:
-            town.until("west", mine, 30)
-        town.stop("west")
+        try:
+            said = town.until("server", theirs, 180, after)
+            if mine:
+                town.until("west", mine, 30)
+        finally:
+            town.stop("west")
         return said
 
     trial("another schema", lambda: bad("schema", "schema", "schema"))
@@ -125,6 +224,59 @@ def dishonest(town: Rehearsal, trial: Trials) -> None:
     trial("a NaN upload", lambda: bad("nan", "west is left out: its upload has NaN", ""))
     trial("a wrongly shaped upload", lambda: bad("shape", "west is left out: its upload has", ""))
     trial("the site mends its ways", lambda: back(town, "west", lambda: town.site("west")))
+
+
+def hostile(town: Rehearsal, trial: Trials) -> None:
+    """West has a valid key and sends what could stop a server or bend its numbers."""
+    town.stop("west")
+    after = len(town.lines["server"])
+    town.site("west", command=[sys.executable, __file__, "--rogue", "hostile"])
+    for name, (_, words) in HOSTILE.items():
+        trial(name, lambda words=words: left_out(town, words, after))
+    trial("an accuracy of 500", lambda: left_out(town, "500 as the accuracy", after))
+    town.stop("west")
+    trial("the site is honest again", lambda: back(town, "west", lambda: town.site("west")))
+
+
+def left_out(town: Rehearsal, words: str, after: int) -> str:
+    """The server leaves out west, says why in one plain line, and blames nobody else."""
+    line = town.until("server", words, 180, after)
+    if ": west " not in line or not line.isprintable():
+        raise AssertionError(f"the server said {line!r}")
+    return line[9:]
+
+
+def besieged(town: Rehearsal) -> str:
+    """Half-open connections and bodies of strangers keep no site out of the next two rounds."""
+    host, _, port = read_server(town.folder / "server").server.address.rpartition(":")
+    context = ssl.create_default_context(cafile=str(town.folder / "authority" / keys.CA))
+    folder = town.folder / "server" / RUN
+    with ExitStack() as stack:
+
+        def connect() -> socket.socket:
+            return stack.enter_context(socket.create_connection((host, int(port)), 30))
+
+        for number in range(HALF_OPEN):
+            plain = connect()
+            with suppress(OSError):  # the gate may have ended it
+                if number % 10 == 0:
+                    secured = stack.enter_context(context.wrap_socket(plain, server_hostname=host))
+                    secured.sendall(b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\n")
+        for _ in range(4):
+            with suppress(OSError):
+                large = stack.enter_context(context.wrap_socket(connect(), server_hostname=host))
+                head = "POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: "
+                large.sendall(f"{head}{LARGE}\r\n\r\n".encode())
+                large.sendall(bytes(2**20))
+        before, until = len(journal(folder)), time.monotonic() + 240
+        while len(journal(folder)) < before + 2:
+            if time.monotonic() > until:
+                raise AssertionError("no round was done meanwhile")
+            time.sleep(0.5)
+    answered = [line["answered"] for line in journal(folder)[before:]]
+    if any(len(who) < len(NAMES) for who in answered):
+        raise AssertionError(f"sites were kept out: {answered}")
+    return f"all {len(NAMES)} sites answered in {len(answered)} rounds meanwhile"
 
 
 def back(town: Rehearsal, name: str, bring: Callable[[], object]) -> str:
@@ -163,7 +315,7 @@ def killed(town: Rehearsal) -> str:
     town.kill("south")
     time.sleep(3)
     said = back(town, "south", lambda: town.site("south"))
-    if any(2 in line["anew"] for line in journal(town.folder / "server" / RUN)):
+    if any(NAMES.index("south") in line["anew"] for line in journal(town.folder / "server" / RUN)):
         raise AssertionError("it had lost its state")
     return said
 
@@ -186,7 +338,7 @@ def same(town: Rehearsal) -> str:
     return f"the models differ by at most {difference:.1e}"
 
 
-def torture(folder: Path) -> int:
+def torture(folder: Path, rounds: int, markdown: Path | None = None) -> int:
     """All trials; the number that failed."""
     write_digits(folder / "rows", NAMES, rows=80)
     place = folder / "federation"
@@ -196,9 +348,9 @@ def torture(folder: Path) -> int:
         "--model",
         "mlr",
         "--rounds",
-        str(ROUNDS),
+        str(rounds),
         "--evaluate",
-        str(ROUNDS),
+        "8",
     ]
     sites = [
         "--sites",
@@ -219,12 +371,26 @@ def torture(folder: Path) -> int:
         town.until("server", "listening on")
         strangers(town, trial)
         dishonest(town, trial)
+        hostile(town, trial)
+        trial("half-open connections and large bodies", lambda: besieged(town))
         trial("a slow site", lambda: slow(town))
         trial("a killed site", lambda: killed(town))
         trial("a killed server", lambda: server_killed(town))
         trial("the end", lambda: same(town))
+    print(trial.table())
     print(f"{len(trial.failed)} trials failed" + "".join(f"; {name}" for name in trial.failed))
+    if markdown:
+        markdown.write_text(trial.table(), encoding="utf-8")
     return len(trial.failed)
+
+
+def arguments() -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description="What a real federation must bear.")
+    parser.add_argument("folder", type=Path, nargs="?", help="default: a new temporary folder")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="long enough for all trials")
+    parser.add_argument("--markdown", type=Path, help="write the table of trials to this file")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
@@ -233,10 +399,6 @@ if __name__ == "__main__":
         sys.argv[1:3] = []
         rogue(fault)
     else:
-        sys.exit(
-            torture(
-                Path(sys.argv[1])
-                if len(sys.argv) > 1
-                else Path(tempfile.mkdtemp(prefix="coterie-torture-"))
-            )
-        )
+        given = arguments()
+        place = given.folder or Path(tempfile.mkdtemp(prefix="coterie-torture-"))
+        sys.exit(torture(place, given.rounds, given.markdown))

@@ -1,6 +1,6 @@
 """Personalized federated learning: every client ends with a model of its own."""
 
-from coterie.api import compare, load, load_model, methods, register, resume, run
+from coterie.api import compare, load, load_model, method_names, register, resume, run
 from coterie.core.errors import BadInput
 from coterie.core.version import __version__
 from coterie.methods.registry import load_installed
@@ -11,7 +11,7 @@ __all__ = [
     "compare",
     "load",
     "load_model",
-    "methods",
+    "method_names",
     "register",
     "resume",
     "run",

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from coterie.comparison import execute as comparisons
-from coterie.comparison.plan import FILE, plan_of
-from coterie.core.errors import BadInput
+from coterie.comparison.plan import FILE, first_seeds, plan_of
+from coterie.core.errors import BadInput, shown
+from coterie.core.files import there
 from coterie.core.model import Model
+from coterie.core.values import declared
+from coterie.data import own
 from coterie.data.dataset import Dataset
 from coterie.data.federation import Federation
 from coterie.data.pieces import Own
@@ -33,12 +37,12 @@ from coterie.results.models import load_model as load_client_model
 from coterie.results.run import Run
 from coterie.results.run import load as load_run
 from coterie.running import execute as experiments
-from coterie.running.loop import RoundReport
+from coterie.running.loop import RoundReport, tell
 
 Words = dict[str, Any]
 
 
-def methods() -> list[str]:
+def method_names() -> list[str]:
     """Names of all methods."""
     return list(METHODS)
 
@@ -47,7 +51,8 @@ def register(builder: Callable[..., Any], name: str | None = None) -> None:
     """Make a method of your own known by its name: `builder(model, train, option=default, ...)`
     returns a Method.
     """
-    add(name or builder.__name__, builder)
+    _callable(builder, "builder")
+    add(_text(name or getattr(builder, "__name__", ""), "name"), builder)
 
 
 def run(
@@ -55,31 +60,38 @@ def run(
     *,
     config: str | Path | None = None,
     out: str | Path | None = None,
-    watch: Callable[[RoundReport], None] = lambda report: None,
+    watch: Callable[[RoundReport], None] = tell,
     **words: Any,
 ) -> Run:
     """Train one method: `run("pfedme", data="digits", clients=20, rounds=50, lam=15)`.
 
     `config` is a TOML file or the name of a recipe, which the words change. `data` may also be a
-    Federation, a Dataset or your own arrays (coterie.data.own.from_arrays), `model` a function that
-    makes an nn.Module, or a list of them. `watch` is called after every round.
+    pandas or polars frame (with client="..." and label="..."), a Federation, a Dataset or your own
+    arrays (coterie.data.own.from_arrays), `model` a function that makes an nn.Module, or a list of
+    them. `watch` is called after every round.
     """
+    _callable(watch, "watch")
     words, data, models = _objects(words)
-    experiment = read_experiment_file(config_path(config)) if config else Experiment()
-    experiment = _dealt(change(experiment, {"method": method} | from_toml(words)), data)
-    folder = Path(out) if out else run_folder(Path("runs"), f"{method}-{data_name(experiment)}")
+    experiment = read_experiment_file(_config(config)) if config is not None else Experiment()
+    words = {"method": _text(method, "method")} | from_toml(words)
+    experiment = _dealt(change(experiment, words), data)
+    folder = (
+        _path(out, "out")
+        if out is not None
+        else run_folder(Path("runs"), f"{method}-{data_name(experiment)}")
+    )
     return experiments.execute(experiment, folder, watch, data, models)
 
 
 def compare(
-    methods: Sequence[str] | None = None,
+    methods: Iterable[str] | None = None,
     *,
-    seeds: int | Sequence[int] | None = None,
+    seeds: int | Iterable[int] | None = None,
     config: str | Path | None = None,
     out: str | Path | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     tune: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
-    watch: Callable[[str, int, RoundReport], None] = lambda method, seed, report: None,
+    watch: Callable[[str, int, RoundReport], None] = comparisons.tell_of,
     **words: Any,
 ) -> Comparison:
     """Train several methods alike: `compare(["local", "fedavg", "ditto"], seeds=3,
@@ -88,31 +100,45 @@ def compare(
     `data` and `model` are as for `run`; `tune` lists values to try, as in {"ditto": {"lam": [0.1,
     1]}}: validation data choose.
     """
+    _callable(watch, "watch")
     words, data, models = _objects(words)
-    numbers = list(range(seeds)) if isinstance(seeds, int) else seeds
-    file = read_toml(config_path(config)) if config else {}
-    planned, numbers, grids = plan_of(file, methods, numbers, from_toml(words), options, tune)
-    planned = {name: _dealt(experiment, data) for name, experiment in planned.items()}
-    folder = Path(out) if out else run_folder(Path("runs"), "compare")
-    return comparisons.compare(planned, numbers, folder, watch, grids, data, models)
+    file = read_toml(_config(config)) if config is not None else {}
+    plan = plan_of(
+        file,
+        _names(methods),
+        _numbers(seeds),
+        from_toml(words),
+        _table(options, "options"),
+        _table(tune, "tune"),
+    )
+    planned = {name: _dealt(experiment, data) for name, experiment in plan.experiments.items()}
+    folder = _path(out, "out") if out is not None else run_folder(Path("runs"), "compare")
+    return comparisons.compare(planned, plan.seeds, folder, watch, plan.grids, data, models)
 
 
-def resume(folder: str | Path, data: Any = None, model: Any = None) -> Run | Comparison:
+def resume(
+    folder: str | Path, data: Any = None, model: Any = None, allow_change: bool = False
+) -> Run | Comparison:
     """Go on with a run or comparison that was stopped; give `data` and `model` again where they
     were Python objects.
+
+    A run goes on with the words it began with. allow_change: where its config.toml has other words
+    in [train], [schedule] or [options], they count from the last checkpoint on, in a new folder.
     """
+    path = _path(folder, "folder")
     _, given, models = _objects(
         {k: v for k, v in (("data", data), ("model", model)) if v is not None}
     )
-    if (Path(folder) / FILE).exists():
-        return comparisons.resume_comparison(Path(folder), data=given, models=models)
-    return experiments.resume(Path(folder), data=given, models=models)
+    if there(path / FILE):
+        comparisons.check_no_branch(path, allow_change)
+        return comparisons.resume_comparison(path, data=given, models=models)
+    return experiments.resume(path, data=given, models=models, allow_change=allow_change)
 
 
 def load(folder: str | Path) -> Run | Comparison:
     """A finished run or comparison."""
-    path = Path(folder)
-    return comparisons.load_comparison(path) if (path / FILE).exists() else load_run(path)
+    path = _path(folder, "folder")
+    return comparisons.load_comparison(path) if there(path / FILE) else load_run(path)
 
 
 def load_model(
@@ -121,7 +147,68 @@ def load_model(
     """A client's own model, by its number or name, as a plain nn.Module; `build` makes one that is
     not coterie's own.
     """
-    return load_client_model(Path(folder), client, build)
+    if build is not None:
+        _callable(build, "build")
+    if isinstance(client, bool) or not isinstance(client, int | str | np.integer):
+        raise BadInput(f"client = {shown(client)}: give its number or its name")
+    return load_client_model(_path(folder, "folder"), client, build)
+
+
+def _callable(value: Any, word: str) -> None:
+    if not callable(value):
+        raise BadInput(f"{word} = {shown(value)}: give a function")
+
+
+def _text(value: Any, word: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise BadInput(f"{word} = {shown(value)}: give a name, such as 'fedavg'")
+    return value
+
+
+def _path(value: Any, word: str) -> Path:
+    if not isinstance(value, str | Path) or "\0" in str(value):
+        raise BadInput(f"{word} = {shown(value)}: give the path of a folder")
+    try:
+        Path(value).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as problem:  # a name that is too long, or a folder that is not ours
+        raise BadInput(f"{word} = {shown(str(value))}: {problem.strerror}") from None
+    return Path(value)
+
+
+def _config(value: Any) -> Path:
+    if not isinstance(value, str | Path):
+        raise BadInput(f"config = {shown(value)}: give a TOML file or the name of a recipe")
+    return config_path(value)
+
+
+def _table(value: Any, word: str) -> Any:
+    """A table of methods, each with a table of its own."""
+    tables = value.values() if isinstance(value, Mapping) else [value]
+    if value is not None and not all(isinstance(inner, Mapping) for inner in tables):
+        raise BadInput(f"{word} = {shown(value)}: give a table a method, as {{'ditto': {{...}}}}")
+    return value
+
+
+def _names(methods: Any) -> list[str] | None:
+    """Names of methods from a list or a generator; one name alone is one method."""
+    if methods is None:
+        return None
+    if isinstance(methods, str):
+        return [methods]
+    if not isinstance(methods, Iterable):
+        raise BadInput(f"methods = {shown(methods)}: give a list of names, as ['local', 'fedavg']")
+    return [_text(name, "methods") for name in methods]
+
+
+def _numbers(seeds: Any) -> list[int] | None:
+    """Seeds from how many there are, a list or a generator."""
+    if seeds is None:
+        return None
+    if isinstance(seeds, Iterable) and not isinstance(seeds, str | Mapping):
+        return [int(n) if isinstance(n, np.integer) else n for n in seeds]
+    return list(first_seeds(seeds))
 
 
 def _objects(words: Words) -> tuple[Words, Given, Networks]:
@@ -135,14 +222,20 @@ def _objects(words: Words) -> tuple[Words, Given, Networks]:
     if isinstance(data, Federation | Dataset | Own):
         given = data
         words["data"] = PYTHON + (data.data.name if isinstance(data, Own) else data.name)
+    elif own.is_frame(data):
+        known = [word for word in declared(own.from_frame) if word in words and word != "name"]
+        given = own.from_frame(data, **{word: words.pop(word) for word in known})
+        words["data"] = PYTHON + given.data.name
     elif isinstance(data, Path):
         words["data"] = str(data)
     elif data is not None and not isinstance(data, str | Mapping):
         raise BadInput(
-            f"data is a {type(data).__name__}: give a name, a path, a Federation or "
+            f"data is a {type(data).__name__}: give a name, a path, a frame, a Federation or "
             "coterie.data.own.from_arrays(x, y, clients)"
         )
     nets: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
+    if not nets:
+        raise BadInput("model is an empty list: give a network, or functions that make them")
     if all(isinstance(m, Model) or callable(m) for m in nets):
         if any(isinstance(m, nn.Module) for m in nets):
             raise BadInput(

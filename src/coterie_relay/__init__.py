@@ -14,8 +14,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.app.error import Error
 from flwr.clientapp import ClientApp
 
-from . import frames
-from .frames import BadFrame, Frame
+from coterie_relay import frames
+from coterie_relay.frames import BadFrame, Frame
 
 RECORD, ARRAYS, BYTES = "coterie", "arrays", "bytes"
 NO_SITE = 100  # error code: the site's process cannot be reached

@@ -89,7 +89,11 @@ REFUSED = [
     ),
     bad("run", "fedavg", "-r", "3", says="'-r' stands alone"),
     bad(
-        "run", "fedavg", "--rounds", "many", says="rounds = 'many': give a whole number, such as 50"
+        "run",
+        "fedavg",
+        "--rounds",
+        "many",
+        says="rounds = 'many': give a whole number from 1 to 1,000,000, such as 50",
     ),
     bad(
         "run",
@@ -97,9 +101,15 @@ REFUSED = [
         "--rounds",
         "--seed",
         "1",
-        says="rounds has no value: give a whole number, such as 50",
+        says="rounds has no value: give a whole number from 1 to 1,000,000, such as 50",
     ),
-    bad("run", "fedavg", "--rate", "fast", says="rate = 'fast': give a number, such as 0.1"),
+    bad(
+        "run",
+        "fedavg",
+        "--rate",
+        "fast",
+        says="rate = 'fast': give a number above 0, up to 1e+30, such as 0.1",
+    ),
     bad("run", "fedavg", "--models", "maybe", says="models = 'maybe': give yes or no"),
     bad(
         "run", "fedavg", "--path", "fast", says="path = 'fast': give auto, vectorized or sequential"
@@ -137,7 +147,7 @@ REFUSED = [
         "dirichlet",
         "--alpha",
         "0",
-        says="alpha = 0.0: a Dirichlet split needs a number above 0",
+        says="alpha = 0: give a number above 0, up to 1,000,000, such as 0.4",
     ),
     bad(
         "run",
@@ -145,15 +155,17 @@ REFUSED = [
         "--split",
         "dirichlet",
         "--alpha=-1",
-        says="alpha = -1.0: a Dirichlet split needs a number above 0",
+        says="alpha = -1: give a number above 0, up to 1,000,000, such as 0.4",
     ),
-    bad("run", "fedavg", "--rounds", "0", says="rounds = 0: a run has at least one round"),
-    bad("run", "fedavg", "--rate", "-0.1", says="rate = -0.1: give a step size above 0"),
+    bad(
+        "run", "fedavg", "--rounds", "0", says="rounds = 0: give a whole number from 1 to 1,000,000"
+    ),
+    bad("run", "fedavg", "--rate", "-0.1", says="rate = -0.1: give a number above 0"),
     bad("run", "fedavg", "--rate", "nan", says="rate = 'nan': give a number"),
-    bad("run", "fedavg", "--rate", "inf", says="rate = inf: give a step size above 0"),
-    bad("run", "fedavg", "--batch", "0", says="batch = 0: give at least 1 row"),
-    bad("run", "fedavg", "--momentum", "1", says="momentum = 1.0"),
-    bad("run", "fedavg", "--weighting", "some", says="weighting = some: choose size or equal"),
+    bad("run", "fedavg", "--rate", "inf", says="rate = 'inf': give a number above 0"),
+    bad("run", "fedavg", "--batch", "0", says="batch = 0: give a whole number from 1 to 1,000,000"),
+    bad("run", "fedavg", "--momentum", "1", says="momentum = 1: give a number from 0 to below 1"),
+    bad("run", "fedavg", "--weighting", "some", says="weighting = 'some': give size or equal"),
     bad(
         "run",
         "fedavg",
@@ -162,25 +174,35 @@ REFUSED = [
         says="sample = 0: give a share in (0, 1] or a count up to the 20 clients",
     ),
     bad("run", "fedavg", "--sample", "21", says="sample = 21: give a share"),
-    bad("run", "fedavg", "--sample", "-0.5", says="sample = -0.5: give a share"),
-    bad("run", "fedavg", "--drop", "1", says="drop = 1: give a chance in [0, 1)"),
+    bad("run", "fedavg", "--sample", "-0.5", says="sample = -0.5: give a number from 0"),
+    bad("run", "fedavg", "--drop", "1", says="drop = 1: give a number from 0 to below 1"),
     bad(
         "run",
         "fedavg",
         "--parts",
         "test,tests",
-        says="parts = test,tests: give train, validation, test or some of them",
+        says="parts = 'test,tests': give train, validation or test, or several of them",
     ),
     bad(
         "run",
         "fedavg",
         "--checkpoint",
         "-1",
-        says="checkpoint = -1: give a number of rounds, or 0 for never",
+        says="checkpoint = -1: give a whole number from 0 to 1,000,000",
     ),
-    bad("run", "fedavg", "--seed", "-1", says="seed = -1: give 0 to 4294967295"),
     bad(
-        "run", "fedavg", "--data.seed", "4294967296", says="seed = 4294967296: give 0 to 4294967295"
+        "run",
+        "fedavg",
+        "--seed",
+        "-1",
+        says="seed = -1: give a whole number from 0 to 4,294,967,295",
+    ),
+    bad(
+        "run",
+        "fedavg",
+        "--data.seed",
+        "4294967296",
+        says="seed = 4294967296: give a whole number from 0 to 4,294,967,295",
     ),
     bad("run", "fedavg", "--threads", "-1", says="threads = -1"),
     bad("run", "fedavg", "--data", "absent.csv", says="there is no file or folder "),
@@ -189,7 +211,7 @@ REFUSED = [
         "fedavg",
         "--data",
         "taken",
-        says="no .csv, .parquet, .npz, .arrow file in this folder",
+        says="no .csv, .parquet, .npz, .tsv, .csv.gz, .tsv.gz, .arrow, .xlsx file in this folder",
     ),
     bad(
         "run",
@@ -260,7 +282,14 @@ REFUSED = [
         "1",
         says="options are given for 'ditto', which is not among the methods local",
     ),
-    bad("compare", "--methods", "local", "--seeds", "0", says="seeds = 0: give at least 1"),
+    bad(
+        "compare",
+        "--methods",
+        "local",
+        "--seeds",
+        "0",
+        says="seeds = 0: give a whole number from 1 to 10,000",
+    ),
     bad(
         "compare",
         "--methods",
@@ -292,7 +321,7 @@ REFUSED = [
         "all",
         "--rounds",
         "0",
-        says="rounds = 0: a run has at least one round",
+        says="rounds = 0: give a whole number from 1 to 1,000,000",
     ),
     bad("compare", "--methods", "local", "--out", "taken", says="taken exists and is not empty"),
     bad("resume", "absent", says="there is no folder absent"),
@@ -314,6 +343,25 @@ REFUSED = [
         says="parts = validation, but no client has such rows",
     ),
     bad("data", "--picture", "picture.png", says="picture.png exists already: give another name"),
+    bad("run", "fedavg", "--steps", "2147483648", says="steps = 2147483648: give a whole number"),
+    bad("run", "persfl", "--distil-epochs", "4294967296", says="4294967296: give a whole number"),
+    bad("run", "fedavg", "--hidden", "4294967296", says="hidden = 4294967296: give a whole number"),
+    bad("run", "fedavg", "--rounds", "9" * 5000, says="from 1 to 1,000,000"),
+    bad("run", "fedavg", "--epochs", "1e400", says="epochs = '1e400': give a whole number"),
+    bad("run", "fedavg", "--data", "x" * 300, says="unknown data set 'xxx"),
+    bad("run", "fedavg", "--data", "x" * 300 + ".csv", says="there is no file or folder"),
+    bad("run", "fedavg", "--data", "~nobody-here/x", says="there is no such user"),
+    bad("run", "fedavg", "--out", "x" * 300, says="cannot be made: File name too long"),
+    bad("run", "fedavg", "--config", "x" * 300, says="and no recipe of that name"),
+    bad("run", "fedavg", "--data", "pipe.csv", says="pipe.csv is a pipe"),
+    bad("run", "--config", "pipe.toml", says="pipe.toml is a pipe"),
+    bad("run", "--config", "deep.toml", says="nested too deep"),
+    bad("resume", "pipes", says="config.toml is a pipe"),
+    bad("report", "pipes", says="is a pipe"),
+    bad("export", "pipes", "--to", "tensorboard", says="is a pipe"),
+    bad("compare", "--methods", "local", "--seeds", "4294967296", says="from 1 to 10,000"),
+    bad("compare", "--methods", "local@" + "x" * 300, says="at most 60"),
+    bad("methods", "x" * 5000, says="unknown method 'xxx"),
 ]
 
 
@@ -328,6 +376,10 @@ def test_bad_input_is_one_line_exit_2_and_nothing_on_disk(arguments, says, coter
         ("section.toml", "[schedul]\nrounds = 3"),
     ):
         (tmp_path / name).write_text(text)
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
+    (tmp_path / "pipes").mkdir()
+    for name in ("pipe.csv", "pipe.toml", "pipes/config.toml", "pipes/run.json"):
+        os.mkfifo(tmp_path / name)
     before = {p: p.read_bytes() if p.is_file() else None for p in tmp_path.rglob("*")}
     code, out, errors = coterie(*arguments)
     assert (code, out) == (2, "")
@@ -340,7 +392,8 @@ def test_bad_input_is_one_line_exit_2_and_nothing_on_disk(arguments, says, coter
 @pytest.mark.parametrize("cell", ["nan", "", "inf", "abc"])
 def test_own_data_with_a_bad_cell_are_refused_with_its_place(cell, coterie, tmp_path):
     path = write_csv(tmp_path / "own.csv", cell=cell or " ")
-    code, _, errors = coterie("run", "fedavg", "--data", str(path), "--out", "run")
+    words = ["--data", str(path), "--missing", "refuse"]
+    code, _, errors = coterie("run", "fedavg", *words, "--out", "run")
     assert code == 2
     assert re.search(r"own\.csv: column 'a' .* in row 8", errors)
     assert not (tmp_path / "run").exists()
@@ -413,7 +466,7 @@ def test_every_recipe_can_be_read(coterie, tmp_path):
     for name in recipes():
         path = config_path(name)
         words = read_toml(path)
-        assert plan_of(words)[0] if "methods" in words else read_experiment_file(path)
+        assert plan_of(words).experiments if "methods" in words else read_experiment_file(path)
     (tmp_path / "demo").mkdir()
     assert config_path("demo").suffix == ".toml"  # a folder of that name is no file
 
@@ -502,6 +555,27 @@ def test_tables_are_not_squeezed_in_a_pipe(coterie, tmp_path, monkeypatch):
     assert code == 0
     assert all(name in out for name in names)
     assert coterie("run", "ditto", *WORDS, "--out", "run")[1].count("deviation over clients") == 1
+
+
+def test_data_tells_of_every_column_and_of_what_looks_wrong_in_80_characters(coterie, tmp_path):
+    lines = ["client;dose;town;same;leak;label"]
+    for i in range(60):
+        town = ["Ulm", "Bonn", "a-town-with-a-name-that-does-not-end"][i % 3]
+        lines.append(f"site{i % 3};{i * 7919 % 101},5;{town};7;{'yn'[i % 2]};{'ab'[i % 2]}")
+    (tmp_path / "own.csv").write_text("\n".join([*lines, "tiny;1,5;Ulm;7;y;a"]) + "\n")
+    code, out, errors = coterie("data", "own.csv", "--picture", "p.png")
+    assert code == 0
+    assert "1 of 4 clients are left out" in errors
+    for words in (
+        "own.csv: columns are separated by ';'",
+        "61 rows, 4 columns, 9 inputs of the model",
+        "dose            number           0.5 to 100.5           standardised",
+        "town            category         3 texts                one-hot, 4",
+        "look at: constant columns, without use: 'same'",
+        "give the label away (known before it?): 'leak'",
+    ):
+        assert words in out
+    assert max(len(line) for line in out.splitlines()) <= 80
 
 
 def test_names_are_printed_as_they_are(coterie, tmp_path):
@@ -680,7 +754,7 @@ def test_methods_of_other_packages_are_known_and_a_broken_one_is_no_harm(tmp_pat
     (info / "entry_points.txt").write_text(
         "[coterie.methods]\nquiet = theirs:quiet\nbroken = theirs:absent\n"
     )
-    code = "import coterie; print('quiet' in coterie.methods(), 'broken' in coterie.methods())"
+    code = "from coterie import method_names as f; print('quiet' in f(), 'broken' in f())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from coterie.core.checkpoint import checkpoints, load_checkpoint, save_checkpoint
-from coterie.core.errors import BadInput
+from coterie.core.errors import BadInput, CannotWrite
 from coterie.core.files import place
 from coterie.core.point import Point, Vector
 from coterie.core.tree import load_tree, save_tree
@@ -135,13 +135,15 @@ def write(run, number: int) -> None:
     )
 
 
-def test_a_new_checkpoint_replaces_the_older_ones_and_unfinished_saves(tmp_path):
+def test_a_new_checkpoint_replaces_all_but_the_one_before_and_unfinished_saves(tmp_path):
     write(tmp_path, 1)
     (tmp_path / "checkpoint-0000002.part").mkdir()
     assert [p.name for p in checkpoints(tmp_path)] == ["checkpoint-0000001"]
     write(tmp_path, 3)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-0000003"]
-    assert load_checkpoint(checkpoints(tmp_path)[-1])["w"][0] == 3
+    write(tmp_path, 5)
+    names = ["checkpoint-0000003", "checkpoint-0000005"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == names
+    assert load_checkpoint(checkpoints(tmp_path)[-1])["w"][0] == 5
 
 
 def test_a_save_that_fails_leaves_the_older_checkpoint(tmp_path):
@@ -150,7 +152,7 @@ def test_a_save_that_fails_leaves_the_older_checkpoint(tmp_path):
     def full(path):
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(CannotWrite, match="disk full"):
         save_checkpoint(tmp_path, 2, {}, {"extra.txt": full})
     assert [p.name for p in checkpoints(tmp_path)] == ["checkpoint-0000001"]
     assert load_checkpoint(checkpoints(tmp_path)[0])["w"][0] == 1

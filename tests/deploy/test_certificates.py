@@ -9,6 +9,8 @@ import subprocess
 import threading
 import time
 import warnings
+from base64 import b64encode
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -47,10 +49,15 @@ from coterie.deploy.processes import free_port
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of click, by what Flower imports
-    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+    from flwr.supercore.constant import (
+        FLEET_HTTP_PUBLIC_KEY_HEADER,
+        FLEET_HTTP_SIGNATURE_HEADER,
+    )
+    from flwr.supercore.primitives.asymmetric import sign_message
 
+    from coterie.deploy import crowd, gate
     from coterie.deploy.gate import Gate
-    from coterie.deploy.hosting import serve_federation
+    from coterie.deploy.hosting import serve_deployment
 
 SERVER = Server(
     Address("fl.example.org:8443"), Sites(("north", "south")), Rules(), Shape(10, 64), Privacy()
@@ -252,6 +259,57 @@ def test_init_add_and_remove_keep_numbers_and_keys(tmp_path):
         call("init", folder, "--sites", "a", "--address", "x:1", "--classes", 2, "--features", 2)
 
 
+def test_a_site_makes_its_own_key_and_only_its_public_half_travels(tmp_path):
+    folder, home = tmp_path / "f", tmp_path / "at-north"
+    call(
+        *("init", folder, "--sites", "north", "--keys", "sites", "--address", "127.0.0.1:8443"),
+        *("--classes", 10, "--features", 64),
+    )
+    assert not (folder / "sites").exists()
+    asked = call("request", "north", "--folder", home).output
+    secret = (home / keys.SITE_KEY).read_text().splitlines()[2]
+    assert mode(home / keys.SITE_KEY) == 0o600
+    told = call("approve", folder, home / "north.request").output
+    mark = keys.fingerprint((home / keys.SITE_PUBLIC).read_text())
+    assert mark in asked
+    assert mark in told
+    assert keys.as_header((folder / "server" / "keys" / "north.pub").read_text()) == keys.as_header(
+        (home / keys.SITE_PUBLIC).read_text()
+    )
+    assert not any(secret in p.read_text() for p in folder.rglob("*") if p.is_file())
+    assert sorted(p.name for p in (folder / "sites" / "north").iterdir()) == [keys.CA, "site.toml"]
+    assert read_site(folder / "sites" / "north").site.server == "127.0.0.1:8443"
+    with pytest.raises(BadInput, match="has a key already"):
+        call("approve", folder, home / "north.request")
+    call("request", "west", "--folder", tmp_path / "at-west")
+    call("approve", folder, tmp_path / "at-west" / "west.request")
+    assert read_server(folder / "server").names == ("north", "west")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "is no request"),
+        ('[request]\nname = "../x"\nkey = "ssh-rsa AAAA"', "use letters"),
+        ('[request]\nname = "x"\nkey = "ssh-rsa AAAA"', "no public key"),
+        ('[request]\nname = "x"\nkey = 3', "is no request"),
+        ("#" * 20_000, "is no request"),
+    ],
+)
+def test_a_request_that_is_none_changes_nothing(text, told, tmp_path):
+    folder = tmp_path / "f"
+    call(
+        *("init", folder, "--sites", "north", "--keys", "sites", "--address", "127.0.0.1:8443"),
+        *("--classes", 10, "--features", 64),
+    )
+    before = (folder / "server" / "server.toml").read_text()
+    (tmp_path / "x.request").write_text(text)
+    with pytest.raises(BadInput, match=told):
+        call("approve", folder, tmp_path / "x.request")
+    assert (folder / "server" / "server.toml").read_text() == before
+    assert not (folder / "sites").exists()
+
+
 def test_plaintext_is_refused_beyond_this_machine(tmp_path):
     folder = tmp_path / "f"
     call(
@@ -269,7 +327,7 @@ def test_plaintext_is_refused_beyond_this_machine(tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text("label,a\n0,1\n")
     with pytest.raises(BadInput, match="plaintext is for this machine only"):
-        serve_federation(folder / "server", True, print)
+        serve_deployment(folder / "server", True, print)
     with pytest.raises(BadInput, match="plaintext is for this machine only"):
         serve_site(folder / "sites" / "north", rows, True, print)
 
@@ -291,7 +349,7 @@ def test_an_address_outside_the_certificate_is_refused_before_anything_starts(tm
     server = read_server(folder / "server")
     write_server(folder / "server", server._replace(server=Address("fl.example.org:8443")))
     with pytest.raises(BadInput, match=r"not for fl\.example\.org"):
-        serve_federation(folder / "server", False, print)
+        serve_deployment(folder / "server", False, print)
 
 
 @pytest.mark.parametrize(
@@ -382,13 +440,26 @@ def trusting(made):
     )
 
 
+def signed(made, seconds=0.0):
+    """The head of a request of north, as its SuperNode signs it."""
+    key = serialization.load_ssh_private_key((made / "north" / keys.SITE_KEY).read_bytes(), None)
+    text = (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
+    return {
+        FLEET_HTTP_PUBLIC_KEY_HEADER: keys.as_header(
+            (made / "north" / keys.SITE_PUBLIC).read_text()
+        ),
+        "flwr-timestamp": text,
+        FLEET_HTTP_SIGNATURE_HEADER: b64encode(sign_message(key, text.encode())).decode(),
+    }
+
+
 def test_the_gate_passes_on_what_sites_say(made, door):
     address, upstream, _ = door
     with trusting(made) as client:
         answer = client.post(
             f"https://{address}/v1/fleet/push-messages",
             content=b"\x00upload",
-            headers={"flwr-test": "signed"},
+            headers={"flwr-test": "signed", **signed(made)},
         )
     assert (answer.content, answer.headers["flwr-answer"]) == (b"message", "yes")
     assert upstream.seen[-1] == ("/v1/fleet/push-messages", b"\x00upload", "signed")
@@ -431,7 +502,9 @@ def raw(made, address, request):
 def test_the_gate_holds_a_question_until_there_is_a_message(made, door):
     address, upstream, _ = door
     with trusting(made) as client:
-        answer = client.post(f"https://{address}/v1/fleet/pull-messages", content=b"who am I")
+        answer = client.post(
+            f"https://{address}/v1/fleet/pull-messages", content=b"who am I", headers=signed(made)
+        )
     assert answer.content == b"message"
     assert [body for path, body, _ in upstream.seen if path.endswith("pull-messages")] == [
         b"who am I"
@@ -471,11 +544,7 @@ def test_who_is_refused_at_the_gate_is_told_on_the_servers_side(made, door):
 
 def test_a_site_that_has_started_again_takes_the_place_of_its_old_self(made, door):
     address, upstream, lines = door
-    header = {
-        FLEET_HTTP_PUBLIC_KEY_HEADER: keys.as_header(
-            (made / "north" / keys.SITE_PUBLIC).read_text()
-        )
-    }
+    header = signed(made)
     with trusting(made) as client:
         assert (
             client.post(
@@ -490,6 +559,115 @@ def test_a_site_that_has_started_again_takes_the_place_of_its_old_self(made, doo
     ]
     assert upstream.seen[-2][1] == b"\x08\x07"  # node_id = 7
     assert any("north has started again" in line for line in lines)
+
+
+def answer_to(made, address, head):
+    """The status of a request whose head is given line by line."""
+    lines = [f"{name}: {value}" for name, value in head.items()]
+    request = "\r\n".join(["POST /v1/fleet/push-object HTTP/1.1", "Host: x", *lines, "", ""])
+    return raw(made, address, request).split(b" ")[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda head: {}, "has a key that no site"),
+        (lambda head: {**head, FLEET_HTTP_SIGNATURE_HEADER: "AAAA"}, "but not its private key"),
+        (lambda head: {**head, "flwr-timestamp": "yesterday"}, "but not its private key"),
+        (
+            lambda head: {k: v for k, v in head.items() if k != FLEET_HTTP_SIGNATURE_HEADER},
+            "but signs nothing",
+        ),
+    ],
+)
+def test_no_body_is_read_before_the_head_proves_a_site(made, door, change, line):
+    """The refusal comes although not a byte of the announced body was sent."""
+    address, upstream, lines = door
+    before = len(upstream.seen)
+    head = change(signed(made)) | {"Content-Length": 199_000_000}
+    assert answer_to(made, address, head) == b"401"
+    assert any(line in said for said in lines)
+    assert len(upstream.seen) == before
+
+
+def test_a_clock_that_is_wrong_is_named_on_both_sides(made, door):
+    address, _, lines = door
+    with trusting(made) as client:
+        answer = client.post(
+            f"https://{address}/v1/fleet/activate-node", headers=signed(made, -4e3)
+        )
+    assert answer.status_code == 400
+    assert "clock skew: the site's clock is 4,000 s behind" in answer.json()["detail"]
+    assert any("the clock of north is 4,000 s behind" in line for line in lines)
+    assert "clock" in refusal(f"Exit Code: 305\n[code: 2004] {answer.json()['detail']}")
+
+
+def test_a_site_cannot_send_more_than_one_request_may_hold(made, door):
+    address, upstream, lines = door
+    before = len(upstream.seen)
+    head = signed(made)
+    assert answer_to(made, address, head | {"Content-Length": gate.LARGEST + 1}) == b"413"
+    assert answer_to(made, address, head | {"Content-Length": "1e3"}) == b"400"
+    with trusting(made) as client:
+        endless = (bytes(2**20) for _ in range(gate.LARGEST // 2**20 + 8))
+        with suppress(httpx.TransportError):  # the gate may end the connection while we send
+            url = f"https://{address}/v1/fleet/push-object"
+            assert client.post(url, content=endless, headers=head).status_code == 413
+    assert any("north at 127.0.0.1 sent more than" in line for line in lines)
+    assert len(upstream.seen) == before
+
+
+def test_half_open_connections_and_large_bodies_keep_no_site_out(made, door):
+    """491 connections that never end their handshake or head, and four bodies of 199 MB without a
+    key, all from the site's own address.
+    """
+    address, _, _ = door
+    context = ssl.create_default_context(cafile=str(made / "authority" / keys.CA))
+    with ExitStack() as stack, trusting(made) as client:
+        for number in range(491):
+            plain = stack.enter_context(socket.create_connection(host_and_port(address), 30))
+            with suppress(OSError):
+                if number % 10 == 0:
+                    secured = context.wrap_socket(plain, server_hostname="127.0.0.1")
+                    stack.enter_context(secured)
+                    secured.sendall(b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\n")
+        for _ in range(4):
+            plain = stack.enter_context(socket.create_connection(host_and_port(address), 30))
+            large = stack.enter_context(context.wrap_socket(plain, server_hostname="127.0.0.1"))
+            start = "POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: 199000000"
+            with suppress(OSError):
+                large.sendall(start.encode() + b"\r\n\r\n" + bytes(2**20))
+        for _ in range(3):
+            answer = client.post(
+                f"https://{address}/v1/fleet/push-messages", content=b"up", headers=signed(made)
+            )
+            assert answer.content == b"message"
+
+
+def test_who_says_nothing_is_let_go_and_who_came_first_goes_first(made, door, monkeypatch):
+    address, _, _ = door
+    monkeypatch.setattr(crowd, "HEADERS", 0.5)
+    with socket.create_connection(host_and_port(address), 30) as silent:
+        assert silent.recv(1) == b""  # ended by the gate
+    monkeypatch.undo()
+    with ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(host_and_port(address), 30))
+            for _ in range(crowd.PER_ADDRESS + 8)
+        ]
+        assert all(one.recv(1) == b"" for one in silent[:8])
+        silent[-1].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silent[-1].recv(1)
+
+
+def test_refusals_are_few_lines_of_printable_words(made, door):
+    address, _, lines = door
+    before = len(lines)
+    for number in range(80):
+        raw(made, address, f"GET /%1b[2J%0aok{number} HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert 0 < len(lines) - before <= 31
+    assert all(line.isprintable() for line in lines)
 
 
 def test_a_taken_port_is_one_clear_line(made, door):

@@ -18,6 +18,7 @@ from sklearn.datasets import load_digits
 from coterie.core.errors import BadInput
 from coterie.core.point import Point, Vector
 from coterie.data.dealing import build
+from coterie.deploy.consent import Consent, digest_of
 from coterie.deploy.files import (
     Address,
     Home,
@@ -27,11 +28,20 @@ from coterie.deploy.files import (
     Shape,
     Site,
     Sites,
+    read_site,
     write_server,
     write_site,
 )
 from coterie.deploy.privacy import change_norm, entropy, protect
-from coterie.deploy.replay import journal, largest_difference, overhead, replay
+from coterie.deploy.replay import (
+    add_line,
+    gathered,
+    journal,
+    largest_difference,
+    overhead,
+    read_journal,
+    replay,
+)
 from coterie.deploy.rows import read_rows
 from coterie.deploy.store import Kept, Store
 from coterie.experiment.values import to_toml
@@ -364,7 +374,7 @@ def open_sites(folder, names=NAMES):
 
 def simulated(folder):
     """The same rows in a simulation over a folder with one file a client."""
-    return build(folder / "files", seed=3, validation=0.25, test=0.25)
+    return build(folder / "files", seed=3, validation=0.25, test=0.25, scale="none")
 
 
 def model_files(folder):
@@ -390,7 +400,7 @@ def test_a_run_of_real_sites_leaves_what_any_run_leaves_and_equals_a_simulation(
     np.testing.assert_allclose(
         run.accuracy(), loop.evaluate()["personal", "test", "accuracy"], atol=1e-6
     )
-    assert "finished" in (place / "federation.log").read_text()
+    assert "finished" in (place / "deployment.log").read_text()
     assert said.has("the run is over", "model.safetensors")
     exchanges, rounds = overhead(place / "run")
     assert len(exchanges) == len(journal(place / "run")) >= len(rounds)
@@ -418,7 +428,7 @@ def test_two_architectures_public_rows_and_a_site_that_comes_late(tmp_path):
         grid.offline = set()
         thread.join(60)
     assert waiting.has("finished")
-    federation = simulated(tmp_path)._replace(public=app.read_plan(place).public)
+    federation = simulated(tmp_path)._replace(public=app.read_server_plan(place).public)
     assert largest_difference(replay(place / "run", federation), model_files(tmp_path)) < 1e-5
 
 
@@ -461,11 +471,11 @@ def test_a_run_goes_on_from_its_checkpoint_and_a_finished_one_gives_its_models_a
     [
         (
             lambda rows: "label,p0\n" + "1,2\n" * 30,
-            r"rows of shape \[1\], but this federation works on \[16\]",
+            r"rows of shape \[1\], but this deployment works on \[16\]",
         ),
         (
             lambda rows: rows.replace(",9\n", ",11\n"),
-            "label '11', which this federation does not know",
+            "label '11', which this deployment does not know",
         ),
         (lambda rows: "\n".join(rows.splitlines()[:3]), "none of them in its"),
         (
@@ -479,7 +489,7 @@ def test_a_site_whose_rows_do_not_fit_is_refused_with_a_clear_line(change, match
     path = tmp_path / "files" / "south.csv"
     path.write_text(change(path.read_text()))
     with open_sites(tmp_path) as (grid, _):
-        plan, told, lines = app.read_plan(place), {}, Lines()
+        plan, told, lines = app.read_server_plan(place), {}, Lines()
         hello = wire.pack({"kind": "hello", "words": plan.words})
         roll = app.Roll(
             grid, NAMES, lambda: hello, lambda i, head: app._admit(plan, told, i, head), lines
@@ -493,7 +503,7 @@ def test_a_site_whose_rows_do_not_fit_is_refused_with_a_clear_line(change, match
 def test_a_site_refuses_words_that_are_not_its_own(tmp_path):
     place = make_federation(tmp_path, public=10)
     site = open_site(tmp_path / "sites" / "east", Lines())
-    words = app.read_plan(place).words
+    words = app.read_server_plan(place).words
 
     def error(**changes):
         return wire.unpack(
@@ -503,7 +513,7 @@ def test_a_site_refuses_words_that_are_not_its_own(tmp_path):
     assert error() == ""
     assert "unknown method 'os.system'" in error(method="os.system")
     assert "python:" in error(model={"name": "python:evil"})
-    assert "is not the public file of this federation" in error(public="0" * 32)
+    assert "is not the public file of this deployment" in error(public="0" * 32)
     assert "deals networks that it does not name" in error(architecture=[5])
     assert "batch" in error(train={"batch": "many"})
     head = {
@@ -527,6 +537,78 @@ def test_a_site_refuses_words_that_are_not_its_own(tmp_path):
     assert "damaged" in wire.unpack(site.answer(Frame(1, "", b""))).head["error"]
 
 
+@pytest.mark.parametrize("section", ["engine", "data", "split", "keep"])
+def test_words_without_effect_on_real_sites_are_refused(section, tmp_path):
+    place = make_federation(tmp_path)
+    path = place / "experiment.toml"
+    path.write_text(path.read_text() + f'\n[{section}]\nname = "x"\n')
+    with pytest.raises(BadInput, match=rf"\[{section}\] has no effect on real sites"):
+        app.read_plan(place)
+
+
+def test_a_run_starts_with_a_quorum_when_patience_is_over(tmp_path):
+    rules = Rules(0.5, 5.0, 2, quorum=0.6, patience=0.0)
+    place = make_federation(tmp_path, server={"rules": rules})
+    with open_sites(tmp_path) as (grid, _):
+        grid.offline = {2}
+        run = app.play(grid, place, lines := Lines())
+        assert lines.has("starting with 2 of 3 sites", "left out of this run: north")
+        grid.offline = set()  # too late for this run
+        app.play(grid, place, Lines())
+    assert run.about["rows"]["train"][1] == 0
+    assert all(line["asked"] == [0, 2] for line in journal(place / "run"))
+
+
+def test_who_comes_first_with_other_columns_keeps_nobody_out(tmp_path):
+    """Most sites decide; of two that differ, neither is said to be wrong, and the run waits."""
+    place = make_federation(tmp_path)
+    path = tmp_path / "files" / "east.csv"
+    path.write_text(path.read_text().replace("p0,p1", "p1,p0"))
+    plan, told, lines = app.read_plan(place), {}, Lines()
+    with open_sites(tmp_path) as (grid, _):
+        hello = wire.pack({"kind": "hello", "words": plan.words})
+        roll = app.Roll(
+            grid, NAMES, lambda: hello, lambda i, head: app._admit(plan, told, i, head), lines
+        )
+        grid.offline = {2, 3}
+        roll.look()
+        grid.offline = {3}
+        assert roll.look() == [0, 1]
+        assert app._sides(plan, told) == ["east", "north"]
+        assert not lines.has("refused")
+        grid.offline = set()
+        roll.look()
+        app._turn_away(plan, roll, told, lines)
+    assert sorted(roll.nodes) == [1, 2]
+    assert lines.has("the feature columns of 'east' are not those of 'north'")
+
+
+def test_a_site_runs_only_the_experiment_that_its_operator_agreed_to(tmp_path):
+    place = make_federation(tmp_path)
+    home, words = tmp_path / "sites" / "east", app.read_plan(place).words
+
+    def hello(changed, **consent):
+        lines = Lines()
+        site = open_site(home, lines, Consent(home, lines, **consent))
+        frame = wire.pack({"kind": "hello", "words": changed})
+        return wire.unpack(site.answer(frame)).head["error"], lines
+
+    error, lines = hello(words)
+    assert "has not agreed to the experiment" in error
+    assert "--accept" in error
+    assert lines.has("method:", "fedavg")
+    assert hello(words, ask=lambda digest: False)[0]
+    assert hello(words, accept=True)[0] == ""
+    assert read_site(home).site.experiment == digest_of(words)
+    assert hello(words)[0] == ""
+    assert hello(words | {"architecture": [0] * 9})[0] == ""  # one more site is no other experiment
+    for change in ({"seed": 6}, {"method": "ditto"}, {"privacy": [1.0, 0.0]}):
+        error, _ = hello(words | change)
+        assert f"it agreed to {digest_of(words)}" in error
+    assert hello(words | {"seed": 6}, ask=lambda digest: True)[0] == ""
+    assert hello(words)[0]
+
+
 def test_labels_are_numbered_as_the_server_says(tmp_path):
     (tmp_path / "a.csv").write_text("x,label\n" + "1,cat\n2,dog\n" * 5)
     rows = read_rows(tmp_path / "a.csv", "label")
@@ -543,6 +625,51 @@ def test_a_journal_that_is_none_and_other_rows_are_refused(tmp_path):
         app.play(grid, place, Lines())
     with pytest.raises(BadInput, match="other rows or another order"):
         replay(place / "run", build(tmp_path / "files", seed=3, validation=0.2, test=0.25))
+
+
+def test_a_run_is_replayed_whatever_the_order_of_its_sites(tmp_path):
+    """Files come in the order of their names, sites in that of server.toml."""
+    place = make_federation(tmp_path, "ditto")
+    order = ("north", "south", "east")
+    server = app.read_server(place)
+    write_server(place, server._replace(sites=Sites(order)))
+    with open_sites(tmp_path) as (grid, _):
+        app.play(grid, place, Lines())
+    files = {i: tmp_path / "sites" / name / "model.safetensors" for i, name in enumerate(order)}
+    federation = gathered(tmp_path / "files", app.read_server(place))
+    assert federation.names == list(order)
+    assert largest_difference(replay(place / "run", federation), files) < 1e-5
+    with pytest.raises(BadInput, match=r"in another order than north, south, east.*gathered"):
+        replay(place / "run", simulated(tmp_path))
+    (tmp_path / "files" / "south.csv").rename(tmp_path / "files" / "elsewhere.csv")
+    with pytest.raises(BadInput, match=r"must have one file south\.\*"):
+        gathered(tmp_path / "files", app.read_server(place))
+
+
+def test_a_torn_line_of_the_journal_is_told_and_refused_where_it_matters(tmp_path):
+    place = make_federation(tmp_path)
+    with open_sites(tmp_path) as (grid, _):
+        app.play(grid, place, Lines())
+    path = place / "run" / "answers.jsonl"
+    first, second = path.read_text().splitlines(keepends=True)
+    path.write_text(first + second[:20] + "\n" + second)
+    loop = replay(place / "run", simulated(tmp_path), say=(lines := Lines()))
+    assert lines.has("line 2 cannot be read", "nothing is missing")
+    assert largest_difference(loop, model_files(tmp_path)) < 1e-5
+    for text in (first[:20] + "\n" + second, first + second[:20]):
+        path.write_text(text)
+        with pytest.raises(BadInput, match=r"does not say who answered in train.*back-up"):
+            replay(place / "run", simulated(tmp_path))
+
+
+def test_a_line_after_a_torn_one_is_whole(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    add_line(path, {"stage": "a", "round": 0, "exchange": 0})
+    path.write_text(path.read_text() + '{"stage": "a", "rou')
+    add_line(path, {"stage": "a", "round": 1, "exchange": 0})
+    lines, torn = read_journal(tmp_path)
+    assert [line["round"] for line in lines] == [0, 1]
+    assert torn == [2]
 
 
 def test_a_lost_state_is_replayed_too(tmp_path):

@@ -308,11 +308,11 @@ class OwnDropout(nn.Module):
     [
         (Mixer, "mixes the rows of a batch"),
         (OwnDropout, "random numbers of its own"),
-        (lambda: nn.Sequential(nn.LSTM(6, 3)), "LSTM"),
-        (
-            lambda: nn.Sequential(nn.Linear(6, 3), nn.InstanceNorm1d(3, track_running_stats=True)),
-            "InstanceNorm1d",
-        ),
+        (lambda: nn.Sequential(nn.Linear(6, 3), nn.AlphaDropout()), "'1' is a AlphaDropout"),
+        (lambda: nn.Sequential(nn.LazyLinear(3)), "LazyLinear, whose size is not known"),
+        (lambda: nn.Sequential(nn.Embedding(6, 3, max_norm=1.0)), "Embedding with max_norm"),
+        (lambda: nn.Sequential(nn.Embedding(6, 3, sparse=True)), "Embedding with sparse=True"),
+        (lambda: nn.utils.spectral_norm(nn.Linear(6, 3)), "parametrizations.spectral_norm"),
     ],
 )
 def test_networks_that_would_be_silently_wrong_are_refused(make, line):

@@ -201,6 +201,17 @@ def test_what_a_client_refuses_is_one_line_here(three):
         over(some(three, 3), play(build, until=0)).go()
 
 
+def test_a_client_that_diverges_is_left_out_by_actors_as_here(three):
+    federation = tiny(4)
+    x = federation.x.clone()
+    x[torch.as_tensor(federation.train[3])] *= 1e37
+    here, there = both(some(three, 2), "ditto", federation=federation._replace(x=x))
+    assert_equal_runs(here, there)
+    rows = there.table.whole().to_pylist()
+    left = [r for r in rows if r["metric"] == "left_out"]
+    assert [(r["client"], r["value"]) for r in left] == [(-1, 1.0), (3, 1.0)] * 2
+
+
 # Checkpoints
 
 

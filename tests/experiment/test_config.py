@@ -44,7 +44,6 @@ def refused(words: dict, base: Experiment | None = None) -> str:
         (int, 5.0, 5),
         (int, np.int64(5), 5),
         (float, "1e-5", 1e-5),
-        (float, "inf", math.inf),
         (float, 3, 3.0),
         (float, np.float32(0.5), 0.5),
         (bool, "yes", True),
@@ -86,6 +85,11 @@ def test_values_become_the_type_that_is_wanted(kind, value, wanted):
         (float, "fast"),
         (float, math.nan),
         (float, "nan"),
+        (float, "inf"),
+        (float, -math.inf),
+        (float, "1e400"),
+        (float, 10**400),
+        (int, "9" * 5000),
         (float, False),
         (float, {"a": 1}),
         (bool, "maybe"),
@@ -104,8 +108,14 @@ def test_values_of_another_type_are_refused_with_the_word_and_what_it_takes(kind
 
 
 def test_a_refusal_gives_an_example():
-    assert refused({"rounds": "many"}) == "rounds = 'many': give a whole number, such as 50"
-    assert refused({"rounds": True}) == "rounds has no value: give a whole number, such as 50"
+    assert (
+        refused({"rounds": "many"})
+        == "rounds = 'many': give a whole number from 1 to 1,000,000, such as 50"
+    )
+    assert (
+        refused({"rounds": True})
+        == "rounds has no value: give a whole number from 1 to 1,000,000, such as 50"
+    )
     assert refused({"compile": "maybe"}) == "compile = 'maybe': give auto, yes or no"
 
 
@@ -313,7 +323,7 @@ def test_words_survive_toml_for_every_kind_of_experiment(tmp_path):
             "rows": "none",
         },
         {"data": PYTHON + "tiny", "model": PYTHON + "Net"},
-        {"split": "dirichlet", "alpha": 1e300, "rule": "round", "model": "dnn,mlr", "hidden": 5},
+        {"split": "dirichlet", "alpha": 1e-300, "rule": "round", "model": "dnn,mlr", "hidden": 5},
         {"engine.chosen": "vectorized:20:no sequential:1:no", "threads": 2, "evaluate": 3},
     ):
         made = change(Experiment(), words)
@@ -351,10 +361,10 @@ def test_bad_files_are_refused_with_their_name(text, message, tmp_path):
 def test_files_that_cannot_be_read_are_refused(tmp_path):
     with pytest.raises(BadInput, match="there is no file"):
         read_toml(tmp_path / "absent.toml")
-    with pytest.raises(BadInput, match="cannot be read: Is a directory"):
+    with pytest.raises(BadInput, match="is a folder, and a file is expected there"):
         read_toml(tmp_path)
     (tmp_path / "bytes.toml").write_bytes(b"rounds = \xff")
-    with pytest.raises(BadInput, match="is no TOML file"):
+    with pytest.raises(BadInput, match="is no text in UTF-8"):
         read_toml(tmp_path / "bytes.toml")
 
 

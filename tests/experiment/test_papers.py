@@ -25,7 +25,7 @@ def values(table: str, column: str) -> dict[str, float | None]:
 
 def settings(recipe: str) -> dict:
     """The experiments of a recipe by method."""
-    return read_plan(config_path(recipe))[0]
+    return read_plan(config_path(recipe)).experiments
 
 
 # References
@@ -45,7 +45,7 @@ def test_the_options_that_a_recipe_keeps_for_methods_it_does_not_compare_are_goo
     named = list(
         dict.fromkeys([*words["methods"], *words.get("options", {}), *words.get("tune", {})])
     )
-    assert list(plan_of(words, methods=named)[0]) == named
+    assert list(plan_of(words, methods=named).experiments) == named
 
 
 @pytest.mark.parametrize("name", PAPER_RECIPES)

@@ -33,7 +33,7 @@ def base(**words) -> Experiment:
     return change(Experiment(method=""), WORDS | FAST | words)
 
 
-def facts(run: Path, **words) -> None:
+def change_about(run: Path, **words) -> None:
     """Change words of run.json."""
     known = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(known | words))
@@ -66,8 +66,8 @@ def pretend(place: Path, name: str, n: int, rounds: int) -> None:
     sizes = {part: rng.integers(5, 200, n).tolist() for part in ("train", "validation", "test")}
     network = {"models": [{"name": "dnn", "parameters": 2410}], "architecture": [0] * n}
     notes = to_words({"alpha": Note("alpha", Kind.COURSE), "W": Note("weights W", Kind.MATRIX)})
-    facts = {**known, **network, "rows": sizes, "groups": [0] * n, "notes": notes}
-    (place / "run.json").write_text(json.dumps(facts))
+    about = {**known, **network, "rows": sizes, "groups": [0] * n, "notes": notes}
+    (place / "run.json").write_text(json.dumps(about))
     found, everyone = Table(), np.arange(n)
     for r in range(1, rounds + 1):
         for metric in ("bytes_down", "bytes_broadcast", "bytes_up", "steps", "seconds", "clients"):

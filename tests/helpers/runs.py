@@ -66,3 +66,13 @@ def arrays(clients: bool = True):
     x = rng.normal(size=(120, 6)).astype(np.float32)
     y = np.where(x[:, 0] > 0, "up", "down")
     return from_arrays(x, y, np.arange(120) % 4 if clients else None, name="mine")
+
+
+def wild(clients: int = 4, bad: tuple[int, ...] = (3,), size: float = 1e37):
+    """Rows of a few clients, some of whom have numbers that no network can take."""
+    rng = np.random.default_rng(1)
+    owner = np.arange(30 * clients) % clients
+    x = rng.normal(size=(len(owner), 6)).astype(np.float32)
+    y = np.where(x[:, 0] > 0, "up", "down")
+    x[np.isin(owner, bad)] *= np.float32(size)
+    return from_arrays(x, y, owner, name="wild")

@@ -124,14 +124,14 @@ def tables(accuracy: dict[str, np.ndarray]) -> list[dict[str, Any]]:
 
 def run(method: str) -> dict[str, Any]:
     """A run's configuration and versions."""
-    facts = {
+    about = {
         "seed": 0,
         "method": method,
         "versions": {"torch": "2"},
         "date": "2026-03-01",
         "status": "finished",
     }
-    return facts | {
+    return about | {
         "name": f"{method}, seed 0",
         "folder": f"{method}-seed0",
         "config": "[schedule]\nrounds = 12\n",
@@ -155,7 +155,7 @@ def sample(
     ]
     return {
         "title": f"{len(methods)} methods on digits",
-        "made": {"coterie": "0.1.0", "date": "2026-03-01", "command": "coterie report runs/digits"},
+        "made": {"coterie": "0.2.0", "date": "2026-03-01", "command": "coterie report runs/digits"},
         "answer": [
             f"Use {methods[-1]}: it serves the clients best, and nobody loses.",
             "Every number is the mean over clients.",

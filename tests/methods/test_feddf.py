@@ -204,7 +204,7 @@ def test_bad_options_are_refused_in_one_line(options, line):
 def test_what_it_needs_is_said():
     with pytest.raises(BadInput, match="public"):
         play("feddf", tiny(public=0))
-    with pytest.raises(BadInput, match="20 public rows a round, 'tiny' has 12"):
+    with pytest.raises(BadInput, match="20 public rows per round, 'tiny' has 12"):
         play("feddf", tiny(public=12))
     with pytest.raises(BadInput, match="class probabilities"):
         feddf(Model(lambda: build("mean", (6,), 1), "squared", "mean"), Train())

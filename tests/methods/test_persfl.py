@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch.func import vmap
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Plan, Train
+from coterie.core.method import BatchPlan, Train
 from coterie.core.model import Model
 from coterie.core.point import Point, pick
 from coterie.engines.base import Moment
@@ -173,7 +173,7 @@ def distilled(loop, model, client, train, epochs, lam, T, kind="kl_ts", reductio
     found = []
     for e in range(epochs):
         at, each = loop.engine.feed.batches(
-            Plan(batch=train.batch), f"train-{e}", Moment("distil", 0), [client]
+            BatchPlan(batch=train.batch), f"train-{e}", Moment("distil", 0), [client]
         )
         student.train()
         for s in range(each[0]):

@@ -6,8 +6,7 @@ import re
 
 from coterie.reports.files import latex, to_csv, to_latex
 from coterie.reports.gather import gather
-from coterie.reports.table import Column
-from coterie.reports.table import Table as ReportTable
+from coterie.reports.table import Column, ReportTable
 from coterie.reports.tables import tables
 
 

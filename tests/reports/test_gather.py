@@ -9,21 +9,21 @@ from coterie.reports.evidence import Evidence
 from coterie.reports.gather import gather
 from coterie.reports.report import report_data
 from coterie.running.execute import execute
-from helpers.reports import METHODS, base, facts, figure
+from helpers.reports import METHODS, base, change_about, figure
 
 
 def test_what_is_damaged_is_said_and_the_rest_is_shown(copy):
     (copy / "ucfl-seed0" / "metrics.parquet").write_bytes(b"PAR1 torn")
     (copy / "cfl-seed0" / "run.json").write_text("{")
     shutil.rmtree(copy / "apfl-seed0")
-    facts(copy / "ktpfl-seed0", data="other")
-    facts(
+    change_about(copy / "ktpfl-seed0", data="other")
+    change_about(
         copy / "selffl-seed0",
         clients=["a"],
         rows={"train": [1], "validation": [1], "test": [1]},
         groups=[0],
     )
-    facts(copy / "persfl-seed1", coterie="0.0.1")
+    change_about(copy / "persfl-seed1", coterie="0.0.1")
     data = report_data([copy])
     assert sorted(data["methods"]) == sorted(METHODS)
     assert {run["seed"] for run in data["runs"]} == {1}  # of which every method has a run

@@ -164,11 +164,11 @@ def test_a_table_that_does_not_say_who_answered_counts_the_clients_asked(runs):
 
 
 def test_models_of_several_sizes_count_by_their_clients(runs):
-    facts = runs["local"].about | {
+    about = runs["local"].about | {
         "models": [{"parameters": 100}, {"parameters": 400}],
         "architecture": [0, 1, 0, 0, 1, 0],
     }
-    assert c.model_bytes(replace(runs["local"], about=facts)) == 4 * 200
+    assert c.model_bytes(replace(runs["local"], about=about)) == 4 * 200
     assert c.model_bytes(runs["local"]) == 4 * MODEL
 
 

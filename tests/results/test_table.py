@@ -1,5 +1,9 @@
 """The table of metrics: hand-worked values, NaN parts, and the file that others read."""
 
+import shutil
+import tracemalloc
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +16,8 @@ from coterie.core.errors import BadInput
 from coterie.results.table import (
     COLUMNS,
     EVERYONE,
+    MARK,
+    ROWS,
     Table,
     best_round,
     curve,
@@ -169,3 +175,158 @@ def test_damaged_file_is_refused_in_one_line(tmp_path):
         Table.read(tmp_path / "metrics.parquet")
     with pytest.raises(BadInput, match="cannot be read"):
         Table.read(tmp_path / "absent.parquet")
+
+
+def note_rounds(table: Table, rounds: range) -> None:
+    """Rows that can be told apart, with a word that is new at each hundredth round."""
+    for r in rounds:
+        table.add("train", r, np.array([EVERYONE]), "", "", "seconds", np.array([r / 7]))
+        table.add(
+            f"stage {r // 100}", r, np.arange(3), "personal", "test", "loss", np.arange(3) * r
+        )
+
+
+def mark(table: Table, run: Path, number: int) -> Path:
+    """The mark of a checkpoint of the table, where a run has it."""
+    folder = run / f"checkpoint-{number:07d}"
+    folder.mkdir(parents=True)
+    table.write_mark(folder / MARK)
+    return folder / MARK
+
+
+def test_a_checkpoint_writes_the_new_rows_only(tmp_path):
+    table, sizes = Table(), []
+    for k in range(1, 60):
+        note_rounds(table, range(10 * k, 10 * k + 10))
+        pointer = mark(table, tmp_path, k)
+        sizes.append((tmp_path / ROWS).stat().st_size)
+    grown = np.diff(sizes)
+    assert grown.max() < 1.5 * grown.min()
+    assert pointer.stat().st_size < 200
+    whole = Table()
+    note_rounds(whole, range(10, 600))
+    assert Table.read(pointer).whole().to_pylist() == whole.whole().to_pylist()
+
+
+def test_memory_is_that_of_the_rows_since_the_last_checkpoint(tmp_path):
+    table, held = Table(), []
+    tracemalloc.start()
+    try:
+        for k in range(1, 41):
+            note_rounds(table, range(100 * k, 100 * k + 100))
+            mark(table, tmp_path, k)
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert held[-1] < held[4] + 50_000  # 15,000 rows came in between
+
+
+def test_a_thousand_rows_take_no_more_than_their_numbers():
+    table = Table()
+    note_rounds(table, range(10))  # the words
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        note_rounds(table, range(10, 260))
+        assert tracemalloc.get_traced_memory()[0] - before < 64 * 1000
+    finally:
+        tracemalloc.stop()
+
+
+def test_rows_leave_memory_without_a_checkpoint_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("coterie.results.table.SPILL", 100)
+    table, whole = Table(), Table()
+    table.keep(tmp_path / ROWS)
+    note_rounds(table, range(1, 60))
+    note_rounds(whole, range(1, 60))
+    assert (tmp_path / ROWS).exists()
+    assert table.whole().to_pylist() == whole.whole().to_pylist()
+
+
+def test_a_table_goes_on_from_its_mark_over_what_came_later(tmp_path):
+    """Killed after a checkpoint: later rows, and one torn off, are in the file but do not count."""
+    straight = Table()
+    note_rounds(straight, range(1, 301))
+    first = Table()
+    note_rounds(first, range(1, 101))
+    pointer = mark(first, tmp_path, 1)
+    note_rounds(first, range(101, 201))
+    first.keep(tmp_path / ROWS)
+    with (tmp_path / ROWS).open("ab") as file:
+        file.write(b"\xff" * 20)
+    again = Table.read(pointer)
+    assert len(again.whole()) == 400
+    note_rounds(again, range(101, 301))
+    later = mark(again, tmp_path, 2)
+    for table in (again, Table.read(later)):
+        assert table.whole().equals(straight.whole())
+        table.write(tmp_path / "metrics.parquet")
+        straight.write(tmp_path / "straight.parquet")
+        same = (tmp_path / "metrics.parquet").read_bytes()
+        assert same == (tmp_path / "straight.parquet").read_bytes()
+
+
+def test_the_finished_file_does_not_depend_on_when_rows_were_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("coterie.results.table.GROUP", 64)
+    files = []
+    for every in (7, 20, 1000):
+        table = Table()
+        (tmp_path / str(every)).mkdir()
+        for r in range(1, 101):
+            note_rounds(table, range(r, r + 1))
+            if r % every == 0:
+                table.keep(tmp_path / str(every) / ROWS)
+        table.write(tmp_path / str(every) / "metrics.parquet")
+        files.append((tmp_path / str(every) / "metrics.parquet").read_bytes())
+    assert files[0] == files[1] == files[2]
+    read = pq.ParquetFile(tmp_path / "7" / "metrics.parquet")
+    assert [read.metadata.row_group(k).num_rows for k in range(read.num_row_groups)][:2] == [64, 64]
+
+
+@pytest.mark.parametrize("place", [0.3, 0.9])
+def test_a_byte_of_the_rows_that_has_changed_is_refused(place, tmp_path):
+    table = Table()
+    for k in (1, 2, 3):
+        note_rounds(table, range(k * 10, k * 10 + 10))
+        pointer = mark(table, tmp_path, k)
+    data = bytearray((tmp_path / ROWS).read_bytes())
+    data[int(place * len(data))] ^= 1
+    (tmp_path / ROWS).write_bytes(bytes(data))
+    with pytest.raises(BadInput, match=r"metrics\.rows is damaged .*: restore it from a copy"):
+        Table.read(pointer)
+
+
+def test_rows_that_are_missing_or_cut_off_are_refused(tmp_path):
+    table = Table()
+    note_rounds(table, range(1, 50))
+    pointer = mark(table, tmp_path, 1)
+    data = (tmp_path / ROWS).read_bytes()
+    (tmp_path / ROWS).write_bytes(data[:-1])
+    with pytest.raises(BadInput, match=r"metrics\.rows is damaged"):
+        Table.read(pointer)
+    (tmp_path / ROWS).unlink()
+    with pytest.raises(BadInput, match=r"metrics\.rows cannot be read"):
+        Table.read(pointer)
+    pointer.write_text("{}x")
+    with pytest.raises(BadInput, match=r"metrics\.json cannot be read"):
+        Table.read(pointer)
+
+
+def test_rows_behind_a_link_are_refused(tmp_path):
+    table = Table()
+    note_rounds(table, range(1, 5))
+    pointer = mark(table, tmp_path / "run", 1)
+    (tmp_path / "run" / ROWS).rename(tmp_path / "elsewhere")
+    (tmp_path / "run" / ROWS).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BadInput, match="is a link"):
+        Table.read(pointer)
+
+
+def test_a_checkpoint_that_made_room_for_the_next_is_read_as_that(tmp_path):
+    table = Table()
+    note_rounds(table, range(1, 5))
+    old = mark(table, tmp_path, 1)
+    note_rounds(table, range(5, 9))
+    mark(table, tmp_path, 2)
+    shutil.rmtree(old.parent)
+    assert len(Table.read(old).whole()) == 4 * 8

@@ -177,7 +177,7 @@ def test_a_run_stopped_after_any_round_and_resumed_is_bit_identical(method, tmp_
         assert seen == list(
             range(min(stop + 1, rounds), rounds + 1)
         )  # it went on, not again from the start
-        assert len(checkpoints(folder)) == 1
+        assert len(checkpoints(folder)) == 2
 
 
 def test_rounds_after_the_last_checkpoint_are_done_again_exactly(tmp_path):
@@ -252,13 +252,17 @@ def test_resume_is_refused_when_the_data_have_changed(tmp_path):
     assert resume(tmp_path / "run").about["status"] == "finished"
 
 
-def test_resume_from_a_damaged_checkpoint_is_refused(tmp_path):
+def harm(checkpoint: Path) -> None:
+    data = bytearray((checkpoint / "state.safetensors").read_bytes())
+    data[-1] ^= 1
+    (checkpoint / "state.safetensors").write_bytes(bytes(data))
+
+
+def test_resume_from_damaged_checkpoints_alone_is_refused(tmp_path):
     with pytest.raises(Stopped):
         execute(experiment(), tmp_path / "run", stop_at(2))
-    (folder,) = checkpoints(tmp_path / "run")
-    data = bytearray((folder / "state.safetensors").read_bytes())
-    data[-1] ^= 1
-    (folder / "state.safetensors").write_bytes(bytes(data))
+    for folder in checkpoints(tmp_path / "run"):
+        harm(folder)
     with pytest.raises(
         BadInput,
         match=r"checkpoint .* is damaged \(state.safetensors is not as it was written\): .*begin "
@@ -309,7 +313,8 @@ def command(arguments: list[str]) -> None:
 def test_nothing_a_run_leaves_is_pickled_or_half_written(tmp_path):
     execute(experiment(method="ucfl"), tmp_path / "run")
     files = [p for p in (tmp_path / "run").rglob("*") if p.is_file()]
-    assert {p.suffix for p in files} == {".toml", ".json", ".jsonl", ".parquet", ".safetensors", ""}
+    kinds = {".toml", ".json", ".jsonl", ".parquet", ".rows", ".safetensors", ""}
+    assert {p.suffix for p in files} == kinds
     assert [p.name for p in files if not p.suffix] == [".lock"]
     assert not any(p.read_bytes().startswith((b"\x80", b"PK")) for p in files)
     source = Path(coterie.__file__).parent
@@ -492,9 +497,12 @@ def test_a_data_set_with_labels_outside_its_classes_is_refused(tmp_path):
             r"outputs of shape \[\] a row",
         ),
         ({"model": nn.Linear(6, 2)}, "model is a module: give the function or class that makes it"),
-        ({"data": np.zeros((4, 3))}, "data is a ndarray: give a name, a path, a Federation or "),
+        (
+            {"data": np.zeros((4, 3))},
+            "data is a ndarray: give a name, a path, a frame",
+        ),
         ({"split": {"name": "iid", "alpa": 1}}, r"unknown option 'alpa' in \[split\]"),
-        ({"train": {"rate": -1}}, "rate = -1.0: give a step size above 0"),
+        ({"train": {"rate": -1}}, "rate = -1: give a number above 0"),
         (
             {"model": [Net, lambda: nn.Linear(6, 2)]},
             "fedavg needs one architecture for all clients, 2 were given",

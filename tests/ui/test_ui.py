@@ -30,6 +30,7 @@ from coterie.core.errors import BadInput
 from coterie.experiment.config import Experiment, change
 from coterie.running.execute import execute
 from coterie.running.progress import alone
+from coterie.ui import app
 from coterie.ui import runs as listing
 from coterie.ui.app import build
 from coterie.ui.guard import is_loopback
@@ -82,8 +83,8 @@ def entries(root: Path) -> dict[str, listing.Entry]:
 def interrupt(folder: Path, silent: float) -> Path:
     """A finished run as it stood while it was running, its last word `silent` seconds ago."""
     (folder / "metrics.parquet").unlink()
-    facts = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(facts | {"status": "running"}))
+    about = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(about | {"status": "running"}))
     for path in folder.iterdir():
         os.utime(path, times=(time.time() - silent,) * 2)
     return folder
@@ -314,11 +315,9 @@ def test_a_chosen_comparison_is_its_runs(root):
 
 
 def test_a_report_is_made_once_until_files_change(root, monkeypatch):
-    from coterie.reports import report as reports
-
     made = []
-    original = reports.report_html
-    monkeypatch.setattr(reports, "report_html", lambda paths: made.append(paths) or original(paths))
+    original = app.report_html
+    monkeypatch.setattr(app, "report_html", lambda paths: made.append(paths) or original(paths))
     asker = client(root)
     for _ in range(2):
         page = asker.get("/report", params={"run": "both"})
@@ -668,3 +667,66 @@ def test_the_list_is_sorted_filtered_and_opened(root, browser):
         ]  # the browser's own word for the last page
         page.goto("about:blank")  # no more questions, or the server would wait for their answers
         assert wrong == []
+
+
+ODD = {
+    "folder": lambda path: path.mkdir(),
+    "pipe": lambda path: os.mkfifo(path),
+    "bytes": lambda path: path.write_bytes(b"\xff\xfe\x00"),
+    "deep": lambda path: path.write_bytes(b"a = " + b"[" * 100_000),
+    "numbers": lambda path: path.write_bytes(b'{"status": "finished", "date": 1e999, "seed": NaN}'),
+    "large": lambda path: (path.touch(), os.truncate(path, 2**30)),
+}
+
+
+@pytest.mark.parametrize("how", ODD)
+@pytest.mark.parametrize("name", ["config.toml", "run.json", "metrics.parquet", "progress.jsonl"])
+def test_odd_files_never_stop_the_list_or_a_page(root, name, how):
+    (root / "single" / name).unlink()
+    ODD[how](root / "single" / name)
+    asker = client(root)
+    listed = asker.get("/api/runs")
+    assert listed.status_code == 200
+    assert {e["id"]: e["status"] for e in listed.json()["runs"]}["both"] == "finished"
+    for path in ("/api/run?id=single", "/api/measured?id=single", "/report?run=single"):
+        assert asker.get(path).status_code in (200, 422)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("seed", "1979-05-27"),
+        ("seed", "nan"),
+        ("seed", "{ a = 1 }"),
+        ("rounds", "inf"),
+        ("rounds", "1" + "0" * 400),
+        ("name", "[1]"),
+    ],
+)
+def test_words_of_another_kind_are_a_damaged_row_or_text(root, word, value):
+    path = root / "single" / "config.toml"
+    path.write_text(re.sub(rf"(?m)^{word} = .*$", f"{word} = {value}", path.read_text()))
+    (root / "single" / "progress.jsonl").unlink()
+    asker = client(root)
+    assert asker.get("/api/runs").status_code == 200
+    assert asker.get("/api/run?id=single").status_code == 200
+    assert asker.get("/api/measured?id=single").status_code in (200, 422)
+
+
+@pytest.mark.parametrize("line", ['{"round": 1%s}' % ("0" * 400), '{"round": true}', "[" * 50_000])
+def test_lines_of_progress_that_no_page_can_show_are_left_out(root, line):
+    path = root / "single" / "progress.jsonl"
+    path.write_text(path.read_text() + line + "\n")
+    rows = client(root).get("/api/run?id=single").json()["rows"]
+    assert [row["round"] for row in rows] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["after=" + "9" * 5000, "after=-5", "after=1e3", "after=%00", "after=" + "9" * 30, "x=%ff"],
+)
+def test_odd_queries_are_answered(root, query):
+    asker = client(root)
+    assert asker.get("/api/run?id=single&" + query).status_code in (200, 422)
+    for path in ("/api/run?id=", "/api/measured?id=", "/api/chosen?run=", "/report?run="):
+        assert asker.get(path + "%ff%00" * 1000).status_code == 404

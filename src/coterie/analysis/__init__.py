@@ -1,0 +1,1 @@
+"""Numbers about numbers: scores, gains, fairness, significance and the answer of a comparison."""

@@ -1,9 +1,7 @@
-"""What personalization is worth: gain and fairness over clients, and the answer of a comparison.
+"""The answer of a comparison: which method is best, fairest, cheapest and recommended, in words.
 
-Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated
-Learning" (Purdue, 2021), chapter 5; shares of clients and relative false accepts those of Self-FL.
-Accuracies are shares from 0 to 1, gains percentage points; a client without a number (NaN) does not
-count. What a run costs is in costs.py.
+Gain and fairness are those of gains.py and fairness.py. Accuracies are shares from 0 to 1, gains
+percentage points; a client without a number (NaN) does not count.
 """
 
 from __future__ import annotations
@@ -40,6 +38,7 @@ class Answer(NamedTuple):
     note: str  # said where that is too few
     beaten: tuple[str, ...]  # the methods that `best` is significantly better than
     worthy: tuple[str, ...]  # the methods whose mean accuracy beats FedAvg's and Local's
+    remarks: tuple[str, ...] = ()  # sentences on what went wrong, as who diverged
 
 
 def answer(
@@ -162,7 +161,7 @@ def sentences(answer: Answer) -> str:
     """The answer as one short paragraph."""
     said = [*_best(answer), _fairest_and_cheapest(answer)]
     said.append(f"Recommended: {answer.recommended or 'none'}, as {answer.reason}.")
-    return " ".join(said)
+    return " ".join([*said, *answer.remarks])
 
 
 def _best(answer: Answer) -> list[str]:

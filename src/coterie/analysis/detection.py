@@ -1,10 +1,4 @@
-"""What personalization is worth: gain and fairness over clients, and the answer of a comparison.
-
-Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated
-Learning" (Purdue, 2021), chapter 5; shares of clients and relative false accepts those of Self-FL.
-Accuracies are shares from 0 to 1, gains percentage points; a client without a number (NaN) does not
-count. What a run costs is in costs.py.
-"""
+"""False accepts of a detector beside those of a baseline, as Self-FL's paper reports them."""
 
 from __future__ import annotations
 
@@ -46,15 +40,13 @@ def false_accepts(
     base, own = np.asarray(baseline, dtype=float), np.asarray(scores, dtype=float)
     if np.isnan(base).any() or np.isnan(own).any():
         raise BadInput(
-            "some scores are no numbers, as of a model that diverged: lower its rate and run it "
-            "again"
+            "some scores are NaN, as with a model that diverged: lower its rate and run it again"
         )
     fa0, fr0 = float((base[~truth] >= threshold).mean()), float((base[truth] < threshold).mean())
     fa, accepted, thresholds = roc_curve(truth, own, drop_intermediate=False)
     fr = np.round(1 - accepted, DIGITS)
-    best = np.lexsort((fa, fr, np.round(np.abs(fr - fr0), DIGITS)))[
-        0
-    ]  # the last key is the first to count
+    # the last key is the first to count
+    best = np.lexsort((fa, fr, np.round(np.abs(fr - fr0), DIGITS)))[0]
     return FalseAccepts(
         _ratio(float(fa[best]), fa0),
         _ratio(float(1 - accepted[best]), fr0),

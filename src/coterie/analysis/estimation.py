@@ -1,10 +1,4 @@
-"""What personalization is worth: gain and fairness over clients, and the answer of a comparison.
-
-Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated
-Learning" (Purdue, 2021), chapter 5; shares of clients and relative false accepts those of Self-FL.
-Accuracies are shares from 0 to 1, gains percentage points; a client without a number (NaN) does not
-count. What a run costs is in costs.py.
-"""
+"""Errors of estimated means, as in Self-FL's two-level Gaussian example."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""What personalization is worth: gain and fairness over clients, and the answer of a comparison.
+"""How evenly clients are served: fairness of gains and losses, and the clients at the ends.
 
-Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated
-Learning" (Purdue, 2021), chapter 5; shares of clients and relative false accepts those of Self-FL.
-Accuracies are shares from 0 to 1, gains percentage points; a client without a number (NaN) does not
-count. What a run costs is in costs.py.
+Measures are those of Divi, "Unifying Distillation with Personalization in Federated Learning"
+(Purdue, 2021), chapter 5; shares of clients are those of Self-FL. A client without a number (NaN)
+does not count.
 """
 
 from __future__ import annotations

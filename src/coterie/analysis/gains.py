@@ -1,9 +1,8 @@
-"""What personalization is worth: gain and fairness over clients, and the answer of a comparison.
+"""What clients gain over FedAvg and local training.
 
-Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated
-Learning" (Purdue, 2021), chapter 5; shares of clients and relative false accepts those of Self-FL.
-Accuracies are shares from 0 to 1, gains percentage points; a client without a number (NaN) does not
-count. What a run costs is in costs.py.
+Measures are those of Divi, "Unifying Distillation with Personalization in Federated Learning"
+(Purdue, 2021), chapter 5. Accuracies are shares from 0 to 1, gains percentage points; a client
+without a number (NaN) does not count.
 """
 
 from __future__ import annotations
@@ -32,9 +31,8 @@ def qoi_global(personal: ArrayLike, fedavg: ArrayLike) -> np.ndarray:
                 f"{name} accuracies from {found.min():g} to {found.max():g}: give shares from 0 "
                 "to 1, not percent"
             )
-    return np.round(
-        100 * (np.asarray(personal, dtype=float) - np.asarray(fedavg, dtype=float)), DIGITS
-    )
+    gains = 100 * (np.asarray(personal, dtype=float) - np.asarray(fedavg, dtype=float))
+    return np.asarray(np.round(gains, DIGITS))
 
 
 class Improvement(NamedTuple):

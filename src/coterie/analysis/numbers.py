@@ -16,7 +16,8 @@ DIGITS = 9  # differences below are rounding of means, not gains
 def there(values: ArrayLike) -> np.ndarray:
     """The numbers among the values, flat."""
     flat = np.asarray(values, dtype=float).ravel()
-    return flat[~np.isnan(flat)]
+    numbers: np.ndarray = flat[~np.isnan(flat)]
+    return numbers
 
 
 def mean_of(values: ArrayLike) -> float:
@@ -25,7 +26,7 @@ def mean_of(values: ArrayLike) -> float:
 
 
 def means(values: np.ndarray, axis: int) -> np.ndarray:
-    """Mean of what is no NaN along an axis; NaN where nothing is left."""
+    """The mean along an axis without NaNs; NaN where nothing is left."""
     known = ~np.isnan(values)
     count = known.sum(axis)
     return np.where(
@@ -34,7 +35,7 @@ def means(values: np.ndarray, axis: int) -> np.ndarray:
 
 
 def deviation_of(values: ArrayLike) -> float:
-    """Sample standard deviation of what is no NaN; 0 for a single value, NaN for none."""
+    """The sample standard deviation without NaNs; 0 for a single value, NaN for none."""
     found = there(values)
     if len(found) < 2:
         return 0.0 if len(found) else nan

@@ -1,5 +1,4 @@
-"""What one client's own model is worth beyond accuracy, and a detector's false accepts beside those
-of a baseline.
+"""What one client's own model is worth beyond accuracy.
 
 Macro averages run over the classes that the client HOLDS in the part: it cannot be blamed for a
 class it never sees, and a row taken for such a class costs recall. So recall and balanced accuracy
@@ -51,14 +50,15 @@ class Guesses:
         found = precision_recall_fscore_support(
             self.labels, self.classes, labels=held, average="macro", zero_division=0
         )
-        return found[:3]
+        precision, recall, f1, _ = (float(value or 0) for value in found)
+        return precision, recall, f1
 
 
 def calibration_error(right: ArrayLike, confidence: ArrayLike) -> float:
     """Expected calibration error: the gap between confidence and accuracy in 15 bins of equal
     width, weighted by rows.
 
-    NaN for confidences that are no numbers, as of a model that diverged.
+    It is NaN where a confidence is NaN, as with a model that diverged.
     """
     hits, sure = (
         np.asarray(right).astype(int),

@@ -1,9 +1,6 @@
-"""What personalization is worth: gain and fairness over clients, and the answer of a comparison.
+"""Which differences are more than chance: intervals, paired differences, ranks and tests.
 
-Gain and fairness are those of Divi, "Unifying Distillation with Personalization in Federated
-Learning" (Purdue, 2021), chapter 5; shares of clients and relative false accepts those of Self-FL.
-Accuracies are shares from 0 to 1, gains percentage points; a client without a number (NaN) does not
-count. What a run costs is in costs.py.
+Accuracies are [seeds, clients] shares from 0 to 1; a client without a number (NaN) does not count.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from coterie.analysis.numbers import DIGITS, LEVEL, mean_of, there
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
 
-FEW = 13  # gaps whose signs are all tried
+EXACT = 25  # gaps up to which p is exact; the normal distribution is close above
 
 
 class Interval(NamedTuple):
@@ -34,7 +31,7 @@ class Interval(NamedTuple):
 
 
 def mean_interval(values: ArrayLike) -> Interval:
-    """The interval of a mean of independent values: one a seed."""
+    """The interval of a mean of independent values, one per seed."""
     found = there(values)
     n, mean = len(found), mean_of(found)
     half = float(stats.t.ppf(1 - LEVEL / 2, n - 1) * found.std(ddof=1) / sqrt(n)) if n > 1 else nan
@@ -69,7 +66,9 @@ def units(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> np.ndarray:
     known = ~np.isnan(block).any(axis=0)
     axis = 0 if fixed_split else 1
     counts = known.sum(axis)
-    return np.where(known, block, 0.0).sum(axis + 1)[:, counts > 0] / counts[counts > 0]
+    sums = np.where(known, block, 0.0).sum(axis + 1)
+    means: np.ndarray = sums[:, counts > 0] / counts[counts > 0]
+    return means
 
 
 class RankTable(NamedTuple):
@@ -100,29 +99,47 @@ def rank_table(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> RankTa
     order = np.lexsort((-values.mean(axis=1), rank))
     values = values[order]
     pairs = list(itertools.combinations(range(m), 2))
+    ranked = [_signed_ranks(values[i] - values[j]) for i, j in pairs]
     p = np.ones((m, m))
-    for (i, j), corrected in zip(
-        pairs, holm([_wilcoxon(values[i] - values[j]) for i, j in pairs]), strict=True
-    ):
+    for (i, j), corrected in zip(pairs, holm([wilcoxon(r) for r in ranked]), strict=True):
         p[i, j] = p[j, i] = corrected
     names = tuple(np.array(list(accuracies))[order].tolist())
     return RankTable(
-        names, values.mean(axis=1), rank[order], p, population, n, _too_few(m, n, population)
+        methods=names,
+        mean=values.mean(axis=1),
+        rank=rank[order],
+        p=p,
+        population=population,
+        n=n,
+        note=_too_few(m, n, population, ranked),
     )
 
 
-def _wilcoxon(gaps: np.ndarray) -> float:
-    """Two-sided p; few gaps by all their signs, as scipy's exact way with ties takes seconds and
-    others than exact mislead.
+def _signed_ranks(gaps: np.ndarray) -> np.ndarray:
+    """The ranks of the gaps' sizes, equal sizes sharing theirs, with the gaps' signs; zeros drop
+    out.
     """
     gaps = np.round(gaps, DIGITS)
     gaps = gaps[gaps != 0]
-    n = len(gaps)
-    if n > FEW:
-        return float(stats.wilcoxon(gaps).pvalue)
-    ranks = stats.rankdata(np.abs(gaps))
-    signs = 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1) - 1
-    return float((np.abs(signs @ ranks) >= abs(np.sign(gaps) @ ranks)).mean())
+    return np.asarray(np.sign(gaps) * stats.rankdata(np.abs(gaps)))
+
+
+def wilcoxon(ranks: np.ndarray) -> float:
+    """Two-sided p of signed ranks: exact up to EXACT of them, whatever their ties.
+
+    Every choice of signs is equally likely if no method is better. The sum of the ranks has the
+    variance sum(ranks^2) then, in which ties are accounted for.
+    """
+    if len(ranks) > EXACT:
+        return float(2 * stats.norm.sf(abs(ranks.sum()) / sqrt(np.square(ranks).sum())))
+    doubled = np.rint(2 * np.abs(ranks)).astype(int)  # shared ranks are halves
+    whole = int(doubled.sum())
+    ways = np.zeros(whole + 1)  # choices of positive ranks, by their sum
+    ways[0] = 1
+    for rank in doubled:
+        ways[rank:] += ways[:-rank].copy()
+    apart = np.abs(2 * np.arange(whole + 1) - whole)
+    return float(ways[apart >= abs(round(2 * ranks.sum()))].sum() / 2.0 ** len(ranks))
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
@@ -136,18 +153,23 @@ def holm(p: Sequence[float]) -> np.ndarray:
     return out
 
 
-def _too_few(methods: int, n: int, population: str) -> str:
-    """The smallest p of n signs is 2 / 2^n: three seeds cannot go below .25."""
-    pairs = methods * (methods - 1) // 2
-    floor = pairs * 2 / 2**n
-    if floor < LEVEL or not pairs:
+def _too_few(methods: int, n: int, population: str, ranked: Sequence[np.ndarray]) -> str:
+    """What is said where no p of the test could be small enough, were all signs of a pair alike:
+    three seeds cannot go below .25, and units on which two methods are equal do not count.
+    """
+    pairs = len(ranked)
+    floor = min((pairs * wilcoxon(np.abs(ranks)) for ranks in ranked), default=0.0)
+    if floor < LEVEL:
         return ""
-    need = next(k for k in itertools.count(n) if pairs * 2 / 2**k < LEVEL)
+    need = next(k for k in itertools.count(1) if pairs * wilcoxon(np.arange(1.0, k + 1)) < LEVEL)
     smallest = f" (a corrected p of {floor:.2g} at best)" if floor < 1 else ""
-    few = f"{n} {population if n > 1 else population[:-1]}"
+    most = max(len(ranks) for ranks in ranked)
+    few, that = f"{n} {population if n > 1 else population[:-1]}", ""
+    if n >= need:
+        few, that = f"{few}, of which {most or 'none'} tell two methods apart,", " that do"
     return (
         f"{few} cannot show a difference between {methods} methods{smallest}: it takes {need} "
-        f"{population}"
+        f"{population}{that}"
     )
 
 

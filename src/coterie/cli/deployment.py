@@ -1,22 +1,28 @@
-"""The commands of a federation: make its files, host its server, take part as a site."""
+"""The commands of a deployment: make its files, host its server, take part as a site."""
 
 from __future__ import annotations
 
+import json
 import shutil
+import sys
 import time
+import tomllib
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
-from coterie.cli.show import say
+from coterie.cli.show import say, show_run
 from coterie.cli.words import FREE, Interrupted, words_of
 from coterie.core.errors import BadInput, nearest
+from coterie.core.version import __version__
 from coterie.data import own
 from coterie.deploy.files import (
     EXPERIMENT,
     KEYS,
+    LARGEST_PORT,
     SERVER,
     SERVER_DAYS,
     Address,
@@ -38,11 +44,14 @@ from coterie.deploy.files import (
 from coterie.experiment.config import Experiment, change, read_experiment_file
 from coterie.experiment.recipes import config_path
 from coterie.experiment.values import to_toml
+from coterie.reports.report import write_report
+from coterie.results.run import load
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+REQUEST, LARGEST_REQUEST = ".request", 10_000  # bytes
 PUBLIC = "public"  # the name of the public rows in every folder
-# what an experiment of a federation says; the rows are the sites' own
+# what an experiment of a deployment says; the rows are the sites' own
 WORDS = (
     "model",
     "train",
@@ -52,18 +61,18 @@ WORDS = (
 
 
 def _part(name: str) -> Any:
-    """A module that needs the extra packages of a federation."""
+    """A module that needs the extra packages of a deployment."""
     try:
         return import_module(f"coterie.deploy.{name}")
     except ModuleNotFoundError as missing:
         raise BadInput(
-            f"a federation needs {missing.name}: pip install 'coterie[federation]'"
+            f"a deployment needs {missing.name}: pip install 'coterie[federation]'"
         ) from None
 
 
-@click.group(short_help="Make and mend the files of a real federation.")
+@click.group(short_help="Make and mend the files of a deployment.")
 def federation() -> None:
-    """Make and mend the files of a real federation: keys, certificates, and a folder for the server
+    """Make and mend the files of a deployment: keys, certificates, and a folder for the server
     and every site.
     """
 
@@ -88,6 +97,13 @@ def federation() -> None:
 @click.option("--shape", help="Shape of a row that is no flat list, as in 1,28,28.")
 @click.option(
     "--public", type=FILE, help="A file of rows that everyone may see; copied to every folder."
+)
+@click.option(
+    "--keys",
+    type=click.Choice(["here", "sites"]),
+    default="here",
+    show_default=True,
+    help="Where the sites' keys are made; at the sites: see `request` and `approve`.",
 )
 @click.option(
     "--days",
@@ -120,6 +136,12 @@ def init(
     (folder / "server" / EXPERIMENT).write_text(experiment, encoding="utf-8")
     if public:
         shutil.copy(options["public"], folder / "server" / public)
+    if options["keys"] == "sites":
+        keys.private_folder(folder / "server" / KEYS)
+        say(f"made {folder}/server for {', '.join(names)}")
+        say("next: every site runs `coterie federation request NAME` and sends its request, and")
+        say(f"      `coterie federation approve {folder} NAME{REQUEST}` lets it in")
+        return
     for name in names:
         _make_site(folder, server, name, options["label"])
     say(f"made {folder}/server and {folder}/sites/: {', '.join(names)}")
@@ -173,17 +195,87 @@ def _make_site(folder: Path, server: Server, name: str, label: str) -> None:
     keys = _part("certificates")
     place = folder / "sites" / name
     keys.make_site_key(place, name)
-    keys.write_new(place / keys.CA, (folder / "authority" / keys.CA).read_bytes())
-    write_site(
-        place,
-        Site(Home(name, server.server.address, label=label, public=server.data.public), Privacy()),
-    )
-    if server.data.public:
-        shutil.copy(folder / "server" / server.data.public, place / server.data.public)
+    _give(folder, server, name, label)
     keys.private_folder(folder / "server" / KEYS)
     keys.write_new(
         folder / "server" / KEYS / f"{name}.pub", (place / keys.SITE_PUBLIC).read_bytes()
     )
+
+
+@federation.command(short_help="At a site: make its key and a request to take part.")
+@click.argument("name")
+@click.option("--folder", type=FOLDER, help="The site's folder; default NAME.")
+def request(name: str, folder: Path | None) -> None:
+    """Make the key of site NAME on its own machine, and FOLDER/NAME.request for the server's side.
+
+    The private key stays here; the request holds nothing secret.
+    """
+    keys = _part("certificates")
+    place = folder or Path(check_name(name))
+    keys.make_site_key(place, check_name(name))
+    public = (place / keys.SITE_PUBLIC).read_text(encoding="utf-8").strip()
+    words = {"name": name, "key": public, "version": __version__}
+    keys.write_new(place / f"{name}{REQUEST}", to_toml({"request": words}).encode())
+    say(f"made {place}/{name}{REQUEST}: send it to the server's side, which runs")
+    say(f"      `coterie federation approve FOLDER {name}{REQUEST}` and sends files back")
+    say(f"tell them by another way, such as the telephone: {keys.fingerprint(public)}")
+
+
+@federation.command(short_help="At the server: let a site in that has made its own key.")
+@click.argument("folder", type=FOLDER)
+@click.argument("file", type=FILE)
+@click.option(
+    "--label", default="label", show_default=True, help="The column that holds the classes."
+)
+def approve(folder: Path, file: Path, label: str) -> None:
+    """Let the site of a request FILE take part; FOLDER/sites/NAME is what it needs, without a key.
+
+    Compare the fingerprint that is shown with what the site's operator says.
+    """
+    keys = _part("certificates")
+    name, public = read_request(file)
+    mark = keys.fingerprint(public)
+    server = _made(folder)
+    place, known = folder / "sites" / name, folder / "server" / KEYS / f"{name}.pub"
+    if known.exists():
+        raise BadInput(f"{name} has a key already: `coterie federation remove` it first")
+    if place.exists():
+        raise BadInput(f"{place} exists already and is not overwritten: move it away")
+    names = server.names if name in server.names else (*server.names, name)
+    removed = tuple(n for n in server.sites.removed if n != name)
+    changed = check_server(server._replace(sites=Sites(names, removed)))
+    keys.private_folder(place)
+    _give(folder, server, name, label)
+    keys.private_folder(known.parent)
+    keys.write_new(known, f"{public}\n".encode())
+    write_server(folder / "server", changed)
+    say(f"{name} may take part with the key {mark}: compare it with what its operator says")
+    say(f"next: send all files of {place} to the site, into the folder that has its key;")
+    say(f"      where the server is elsewhere, copy {SERVER} and {KEYS}/{name}.pub there")
+
+
+def read_request(file: Path) -> tuple[str, str]:
+    """The name and the public key of a request."""
+    try:
+        if file.stat().st_size > LARGEST_REQUEST:
+            raise ValueError
+        words = tomllib.loads(file.read_text(encoding="utf-8"))["request"]
+        name, public = words["name"], words["key"]
+        kind, body = public.split()[:2]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadInput(f"{file} is no request of `coterie federation request`") from None
+    return check_name(str(name)), f"{kind} {body} {name}"
+
+
+def _give(folder: Path, server: Server, name: str, label: str) -> None:
+    """What a site needs beside its key."""
+    keys = _part("certificates")
+    place = folder / "sites" / name
+    keys.write_new(place / keys.CA, (folder / "authority" / keys.CA).read_bytes())
+    home = Home(name, server.server.address, label=label, public=server.data.public)
+    write_site(place, Site(home, Privacy()))
+    if server.data.public:
+        shutil.copy(folder / "server" / server.data.public, place / server.data.public)
 
 
 def _made(folder: Path) -> Server:
@@ -266,20 +358,32 @@ def renew(folder: Path, addresses: tuple[str, ...], days: int) -> None:
     )
 
 
-@click.command(short_help="Host a federation's run.")
+@click.command(short_help="Host a deployment's run.")
 @click.argument("folder", type=FOLDER)
 @click.option("--insecure", is_flag=True, help="Plaintext, without keys: on this machine only.")
-def server(folder: Path, insecure: bool) -> None:
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, LARGEST_PORT),
+    help="Serve /health and /metrics (Prometheus) on this port; 0: any free one.",
+)
+@click.option(
+    "--metrics-listen",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address for --metrics-port; plaintext, without keys.",
+)
+@click.option("--log-json", is_flag=True, help="Every line as a JSON object.")
+def server(
+    folder: Path, insecure: bool, metrics_port: int | None, metrics_listen: str, log_json: bool
+) -> None:
     """Host the run of FOLDER until it is over: FOLDER/run is then a run folder like any other.
 
     Started again after it was stopped or killed, it goes on from the last checkpoint.
     """
-    from coterie.cli.show import show_run
-    from coterie.reports.report import write_report
-    from coterie.results.run import load
-
     try:
-        done = _part("hosting").serve_federation(folder, insecure, _line)
+        where = None if metrics_port is None else (metrics_listen, metrics_port)
+        line = _json_line if log_json else _line
+        done = _part("hosting").serve_deployment(folder, insecure, line, where)
     except _part("processes").Stopped:
         raise Interrupted(
             f"stopped; `coterie server {folder}` goes on from the last checkpoint"
@@ -288,19 +392,41 @@ def server(folder: Path, insecure: bool) -> None:
     say(f"report: {write_report([done])}")
 
 
-@click.command(short_help="Take part in a federation with the data of this site.")
+@click.command(short_help="Take part in a deployment with the data of this site.")
 @click.argument("folder", type=FOLDER)
 @click.option(
     "--data",
     type=click.Path(path_type=Path, exists=True),
     help="The rows of this site; remembered in site.toml.",
 )
+@click.option(
+    "--accept",
+    is_flag=True,
+    help="Agree to the experiment that the server shows first; its digest goes to site.toml.",
+)
 @click.option("--insecure", is_flag=True, help="Plaintext, without keys: on this machine only.")
-def site(folder: Path, data: Path | None, insecure: bool) -> None:
+@click.option("--log-json", is_flag=True, help="Every line as a JSON object.")
+def site(folder: Path, data: Path | None, accept: bool, insecure: bool, log_json: bool) -> None:
     """Take part with the rows of this site until stopped; what is learned here stays in
     FOLDER/state.
+
+    The experiment is shown before the site joins, and asked about; another one than was agreed to
+    is refused.
     """
-    _part("joining").serve_site(folder, data, insecure, _line)
+    ask = _agrees if sys.stdin.isatty() else None
+    line = _json_line if log_json else _line
+    _part("joining").serve_site(folder, data, insecure, line, accept, ask)
+
+
+def _agrees(digest: str) -> bool:
+    return click.confirm(f"Take part in the experiment {digest}?", default=False)
+
+
+def _json_line(text: str) -> None:
+    """The same for programs that collect logs."""
+    when = datetime.now(UTC).isoformat(timespec="milliseconds")
+    level = "warning" if text.startswith(("warning", "refused", "stopped")) else "info"
+    click.echo(json.dumps({"time": when, "level": level, "message": text}))
 
 
 def _line(text: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+import warnings
+from collections.abc import Callable
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
@@ -18,15 +20,17 @@ from coterie.cli.show import (
     show_data,
     show_method,
     show_methods,
+    show_own,
     show_run,
     work,
 )
 from coterie.cli.words import FREE, Interrupted, seeds_of, words_of
 from coterie.comparison import execute as comparisons
 from coterie.comparison.plan import FILE, plan_of
-from coterie.core.errors import BadInput, nearest
+from coterie.core.errors import BadInput, Diverged, nearest, shown
 from coterie.core.version import __version__
-from coterie.experiment.build import federation_of
+from coterie.data.told import Told
+from coterie.experiment.build import federation_of, own_of
 from coterie.experiment.config import (
     REGISTRIES,
     SECTIONS,
@@ -40,6 +44,7 @@ from coterie.experiment.config import (
 )
 from coterie.experiment.recipes import config_path, data_name
 from coterie.methods.registry import METHODS
+from coterie.reports.report import write_report
 from coterie.results.comparison import Comparison
 from coterie.results.folder import run_folder
 from coterie.running import execute as experiments
@@ -47,10 +52,14 @@ from coterie.running.assemble import assemble, gather, open_loop
 
 
 def main() -> None:
-    """Entry point: what a user can mend is one line and exit code 2."""
+    """Entry point: what a user can mend is one line and exit code 2, training that diverged one
+    line and exit code 3.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without é or ± still shows the rest
+    warnings.simplefilter("always", Told)
+    warnings.showwarning = _show_told(warnings.showwarning)
     try:
         cli(standalone_mode=False)
         sys.stdout.flush()
@@ -59,12 +68,28 @@ def main() -> None:
         sys.exit(1)
     except BadInput as problem:
         _fail(str(problem))
+    except Diverged as stop:
+        _fail(f"stopped: {stop}", 3)
     except click.ClickException as problem:
         _fail(problem.format_message())
     except (Interrupted, click.exceptions.Abort, KeyboardInterrupt) as stop:
         _fail(str(stop) or "stopped", 130)
     except OSError as problem:
         _fail(f"{problem.filename or 'the system'}: {problem.strerror or problem}")
+
+
+def _show_told(usual: Callable[..., None]) -> Callable[..., None]:
+    """Print what the data have to say as a line of its own, once; leave other warnings alone."""
+    said: set[str] = set()
+
+    def show_told(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if not issubclass(category, Told):
+            usual(message, category, *rest, **more)
+        elif str(message) not in said:
+            said.add(str(message))
+            click.echo(f"coterie: {message}", err=True)
+
+    return show_told
 
 
 def _fail(line: str, code: int = 2) -> None:
@@ -97,7 +122,7 @@ class _Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         known = self.list_commands(ctx)
         if args and not args[0].startswith("-") and args[0] not in known:
-            raise BadInput(f"unknown command '{args[0]}'{nearest(args[0], known)}")
+            raise BadInput(f"unknown command {shown(args[0])}{nearest(args[0], known)}")
         return super().resolve_command(ctx, args)
 
 
@@ -245,11 +270,11 @@ def compare(
     names = None if methods is None else [n.strip() for n in methods.split(",") if n.strip()]
     said = (seeds_of(seeds) if seeds else None, common, own, grids)
     if names == ["all"]:
-        names = _possible(plan_of(file, list(METHODS), *said, strict=False)[0])
-    planned, numbers, grid = plan_of(file, names, *said)
+        names = _possible(plan_of(file, list(METHODS), *said, strict=False).experiments)
+    plan = plan_of(file, names, *said)
     folder = out or run_folder(Path("runs"), "compare")
     with work(folder, quiet) as show:
-        comparison = comparisons.compare(planned, numbers, folder, show, grid)
+        comparison = comparisons.compare(plan.experiments, plan.seeds, folder, show, plan.grids)
     _tell(comparison, target, report)
 
 
@@ -257,8 +282,6 @@ def _tell(comparison: Comparison, target: float | None = None, report: bool = Tr
     """Print what a comparison found, and write its page."""
     show_comparison(comparison, target)
     if report:
-        from coterie.reports.report import write_report
-
         say(f"report: {write_report([comparison.folder])}")
 
 
@@ -292,15 +315,26 @@ def _grid(entry: str) -> tuple[str, str, list[str]]:
 @cli.command(short_help="Go on with a run or comparison that was stopped.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--quiet", is_flag=True, help="No progress display.")
-def resume(folder: Path, quiet: bool) -> None:
+@click.option(
+    "--allow-change",
+    is_flag=True,
+    help="Branch off into a new folder with the words that config.toml has now.",
+)
+def resume(folder: Path, quiet: bool, allow_change: bool) -> None:
     """Go on from the last checkpoint of FOLDER; the result is the same as if it had never
     stopped.
+
+    A run goes on with the words it began with. To change words of [train], [schedule] or [options]
+    (as to add rounds), write them into its config.toml and give --allow-change.
     """
     with work(folder, quiet) as show:
         if (folder / FILE).exists():
+            comparisons.check_no_branch(folder, allow_change)
             result: Any = comparisons.resume_comparison(folder, show)
         else:
-            result = experiments.resume(folder, lambda r: show(folder.name, None, r))
+            result = experiments.resume(
+                folder, lambda r: show(folder.name, None, r), allow_change=allow_change
+            )
     _tell(result) if isinstance(result, Comparison) else show_run(result)
 
 
@@ -323,8 +357,10 @@ def methods(name: str | None) -> None:
 def data(arguments: tuple[str, ...], picture: Path | None) -> None:
     """Print the split of DATA (digits) as a table and draw it (clients x classes).
 
-    Takes --split, --clients, --validation, --test, the split's own options (--alpha,
-    --classes-each, ...), --data-dir, --seed.
+    Of a file or folder of your own it also says what each column holds and becomes, and what looks
+    wrong. Takes --split, --clients, --validation, --test, --scale, --cut, the split's own options
+    (--alpha, --classes-each, ...), --data-dir, --seed; for your own data --client, --label,
+    --features, --categories, --missing, --one-hot, --cut-column, --separator.
     """
     from coterie.data.picture import SUFFIXES, split_picture
 
@@ -338,7 +374,10 @@ def data(arguments: tuple[str, ...], picture: Path | None) -> None:
         ):
             if wrong:
                 raise BadInput(f"{picture} {what}")
-    federation = federation_of(experiment)
+    whole = own_of(experiment)
+    federation = federation_of(experiment, whole)
+    if whole is not None:
+        show_own(whole, federation)
     show_data(federation)
     if federation.classes:
         target = picture or _unused(

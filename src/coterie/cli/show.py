@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,17 +21,20 @@ from coterie.analysis.answer import sentences
 from coterie.analysis.scores import MORE
 from coterie.analysis.significance import Difference, RankTable
 from coterie.cli.words import Interrupted
+from coterie.core.errors import CannotWrite
 from coterie.core.notes import Kind, from_words
 from coterie.core.values import described
-from coterie.data.federation import Federation, table
+from coterie.data.federation import Federation, client_rows
+from coterie.data.inspection import client_quantiles, columns_found, problems
+from coterie.data.pieces import Own
 from coterie.experiment.config import options_of
 from coterie.methods.declare import unused
 from coterie.methods.registry import METHODS
-from coterie.results.comparison import Comparison, Row
+from coterie.results.comparison import TIE, Comparison, Row
 from coterie.results.costs import SYSTEMS, spent_until
 from coterie.results.run import Run
 from coterie.results.table import share
-from coterie.running.loop import RoundReport
+from coterie.running.loop import RoundReport, tell
 
 MOST = 50  # clients listed by `coterie data`
 FEW = 4  # methods listed in a cell
@@ -112,21 +116,58 @@ def show_data(federation: Federation) -> None:
     """Who holds how much."""
     title = f"{federation.name}: {federation.clients:,} clients"
     grid = Grid("client", "name", "train", "validation", "test", "classes", "group", title=title)
-    rows = table(federation)
+    rows = client_rows(federation)
     for row in rows[:MOST]:
         grid.add_row(*(str(cell) for cell in row))
     show(grid)
     if len(rows) > MOST:
-        say(f"... and {len(rows) - MOST:,} more clients")
+        say(f"... and {len(rows) - MOST:,} more clients; over all of them:")
+        _show_quantiles(federation, np.array([row.classes for row in rows]))
     sizes = federation.sizes
     say(f"training rows: {sizes.sum():,} in all, {sizes.min():,} to {sizes.max():,} a client")
 
 
+def _show_quantiles(federation: Federation, classes: np.ndarray) -> None:
+    """What clients hold where they are too many to list."""
+    grid = Grid("per client", "least", "25 %", "median", "75 %", "most")
+    for name, values in client_quantiles(federation, classes):
+        grid.add_row(name, *(f"{value:,.0f}" for value in values))
+    show(grid)
+
+
+def show_own(whole: Own, federation: Federation) -> None:
+    """What a user's own table holds, what is done with it, and what looks wrong."""
+    x, prepared = whole.data.x, federation.preparation
+    for line in whole.told:
+        say(f"{whole.data.name}: {line}")
+    if whole.columns is not None and prepared is not None:
+        inputs = len(prepared.outputs)
+        say(f"{len(x):,} rows, {len(whole.columns):,} columns, {inputs:,} inputs of the model")
+        columns = columns_found(whole, prepared)
+        grid = Grid(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+        widths = {"column": 15, "kind": 8, "missing": 7, "holds": 22, "becomes": 24}
+        for head, width in widths.items():  # 80 characters with the blanks between them
+            grid.add_column(head, width=width, overflow="fold")
+        for found in columns[:MOST]:
+            gaps = f"{found.missing:.1%}" if found.missing else ""
+            grid.add_row(found.name, found.kind, gaps, found.holds, found.becomes)
+        show(grid, 80)
+        if len(columns) > MOST:
+            say(f"... and {len(columns) - MOST:,} more columns")
+    wrong = problems(whole)
+    for line in wrong:
+        say(textwrap.fill(f"look at: {line}", 80, subsequent_indent="  "))
+    if not wrong:
+        say("nothing looks wrong")
+
+
 @contextmanager
 def progress(quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], None]]:
-    """A live line a run; nothing when the output is not a terminal."""
+    """One live line per run, none when the output is not a terminal; what must be said is said in
+    any case.
+    """
     if quiet or not sys.stdout.isatty():
-        yield lambda label, seed, report: None
+        yield _tell
         return
     columns = [
         TextColumn("{task.description}", markup=False),
@@ -142,6 +183,7 @@ def progress(quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], N
         tasks: dict[tuple[str, int | None], Any] = {}
 
         def note(label: str, seed: int | None, report: RoundReport) -> None:
+            _tell(label, seed, report)
             key = (label, seed)
             if key not in tasks:
                 for old in tasks.values():
@@ -158,8 +200,12 @@ def progress(quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], N
         yield note
 
 
+def _tell(label: str, seed: int | None, report: RoundReport) -> None:
+    tell(report, f"{label}: " if seed is None else f"{label} seed {seed}: ")
+
+
 def show_run(run: Run) -> None:
-    """A run's clients in one line a view."""
+    """A run's clients, one line per view."""
     heads = (
         "view",
         f"mean {run.measure}",
@@ -178,7 +224,30 @@ def show_run(run: Run) -> None:
         labels = {score.name: score.label for score in MORE}
         words = ", ".join(f"{labels[name]} {100 * value:.2f}" for name, value in scores.items())
         say(f"Means over the clients' own models in %: {words}")
+    for line in _warnings(run):
+        say(line)
     say(f"run: {run.folder}")
+
+
+def _warnings(run: Run) -> list[str]:
+    """What a mean alone would hide: updates that were left out, training that learned nothing."""
+    said = []
+    if run.left_out:
+        updates = "1 update" if run.left_out == 1 else f"{run.left_out:,} updates"
+        clients = len(run.left_out_clients)
+        said.append(
+            f"Left out: {updates} of {clients} client{'s' * (clients > 1)} that were not finite; "
+            f"train.rate = {run.experiment.train.rate:g} may be too high"
+        )
+    if not np.isfinite(run.measured(run.part)).any():
+        said.append(f"No client has a finite {run.part} {run.measure}.")
+    guess = run.guess
+    if guess is not None and not run.summary(run.part).mean > guess + TIE:
+        said.append(
+            "No better than always guessing a client's most frequent class, which is right in "
+            f"{100 * guess:.2f} %"
+        )
+    return said
 
 
 def _number(value: float, run: Run) -> str:
@@ -194,13 +263,15 @@ def show_comparison(comparison: Comparison, target: float | None = None) -> None
     found = comparison.answer()
     if found:
         say(sentences(found) + "\n")
+    elif comparison.remarks():
+        say(" ".join(comparison.remarks()) + "\n")
     unit = " in %" if first.measure == "accuracy" else ""
     plural = "s" if seeds > 1 else ""
     say(
         f"{first.part.capitalize()} {first.measure}{unit} of every client's own model: "
         f"{clients:,} clients, {seeds} seed{plural}"
     )
-    _show_rows(rows, first)
+    _show_rows(rows, first, comparison.diverged)
     _show_scores(comparison, [row.method for row in rows])
     _show_differences(comparison, [row.method for row in rows], noted=bool(found))
     if first.measure == "accuracy":
@@ -216,8 +287,8 @@ def _sorted(comparison: Comparison) -> list[Row]:
     )
 
 
-def _show_rows(rows: list[Row], first: Run) -> None:
-    """One row a method; columns that would be empty are left out."""
+def _show_rows(rows: list[Row], first: Run, diverged: Iterable[str]) -> None:
+    """One row per method; columns that would be empty are left out."""
 
     def numbers(field: str) -> list[str]:
         return [_number(getattr(row, field), first) for row in rows]
@@ -238,11 +309,15 @@ def _show_rows(rows: list[Row], first: Run) -> None:
     columns |= {
         "MB down": [f"{row.bytes_down / 1e6:.2f}" for row in rows],
         "MB up": [f"{row.bytes_up / 1e6:.2f}" for row in rows],
-        "s a round": [f"{row.seconds:.3f}" for row in rows],
+        "s per round": [f"{row.seconds:.3f}" for row in rows],
     }
+    if any(row.left_out for row in rows):
+        columns["updates\nleft out"] = [f"{row.left_out:g}" for row in rows]
     grid = Grid(*columns)
     for cells in zip(*columns.values(), strict=True):
         grid.add_row(*cells)
+    for name in diverged:
+        grid.add_row(name, "diverged")
     show(grid)
     if best:
         say(
@@ -386,3 +461,14 @@ def work(folder: Path, quiet: bool) -> Iterator[Callable[[str, int | None, Round
         raise Interrupted(
             f"stopped; `coterie resume {folder}` goes on" if folder.exists() else "stopped"
         ) from None
+    except CannotWrite as problem:
+        way = f", then `coterie resume {folder}` goes on" if _begun(folder) else ""
+        raise CannotWrite(f"{problem}{way}") from None
+
+
+def _begun(folder: Path) -> bool:
+    """Whether a folder has words to go on with; one that is gone is said to have had them."""
+    try:
+        return not folder.exists() or any(folder.glob("*.toml"))
+    except OSError:
+        return True

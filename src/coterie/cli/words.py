@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from coterie.core.errors import BadInput
+from coterie.comparison.plan import first_seeds
+from coterie.core.errors import BadInput, shown
 
 FREE = {"ignore_unknown_options": True}
 
@@ -39,10 +40,9 @@ def words_of(arguments: Sequence[str], lone: str = "") -> tuple[str | None, dict
 
 
 def seeds_of(text: str) -> list[int]:
+    """`3` as three seeds from 0, `3,5,8` as these."""
     try:
         numbers = [int(n) for n in text.split(",")]
     except ValueError:
-        raise BadInput(f"seeds = '{text}': give how many, or a list such as 3,5,8") from None
-    if len(numbers) == 1 and numbers[0] < 1:
-        raise BadInput(f"seeds = {numbers[0]}: give at least 1")
-    return numbers if len(numbers) > 1 else list(range(numbers[0]))
+        raise BadInput(f"seeds = {shown(text)}: give how many, or a list such as 3,5,8") from None
+    return numbers if len(numbers) > 1 else list(first_seeds(numbers[0]))

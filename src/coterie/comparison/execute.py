@@ -7,27 +7,34 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coterie.comparison.plan import FILE, Grids, read_plan, write_plan
+from coterie.comparison.plan import FILE, ComparisonPlan, Grids, read_plan, write_plan
 from coterie.comparison.prepared import Prepared
 from coterie.comparison.tune import candidates, tune
-from coterie.core.errors import BadInput
+from coterie.core.errors import BadInput, Diverged
+from coterie.core.files import writing
 from coterie.experiment.build import Given, Networks
 from coterie.experiment.config import Experiment
 from coterie.results.comparison import Comparison, write_csv
-from coterie.results.folder import CONFIG, status
+from coterie.results.folder import CONFIG, read_about, status
 from coterie.results.run import Run, load
 from coterie.running.assemble import open_loop
 from coterie.running.execute import check_unused, execute_assembly, resume, threads_of
-from coterie.running.loop import RoundReport
+from coterie.running.loop import RoundReport, saying, tell
+from coterie.running.shape import changes, planned_shape
 
 Watch = Callable[[str, int, RoundReport], None]  # (method, seed, report)
+
+
+def tell_of(method: str, seed: int, report: RoundReport) -> None:
+    """Say what must be said of a run where nobody else watches."""
+    tell(report, f"{method} seed {seed}: ")
 
 
 def compare(
     experiments: Mapping[str, Experiment],
     seeds: Sequence[int],
     folder: Path,
-    watch: Watch = lambda method, seed, report: None,
+    watch: Watch = tell_of,
     grids: Grids | None = None,
     data: Given = None,
     models: Networks = None,
@@ -39,30 +46,35 @@ def compare(
     seeds wins, and only the winner is measured on test data.
     """
     check_unused(folder)
-    grids = grids or {}
+    plan = ComparisonPlan(dict(experiments), list(seeds), grids or {})
     prepared = Prepared(data, models)
     for seed in seeds:
-        _try_out(experiments, seed, grids, prepared)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_plan(folder, experiments, seeds, grids)
-    return _play(experiments, seeds, grids, folder, watch, prepared)
+        _try_out(plan, seed, prepared)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_plan(folder, plan)
+    return _play(plan, folder, watch, prepared)
 
 
 def resume_comparison(
     folder: Path,
-    watch: Watch = lambda method, seed, report: None,
+    watch: Watch = tell_of,
     data: Given = None,
     models: Networks = None,
 ) -> Comparison:
     """Go on with a comparison that was stopped; runs that are finished stay as they are."""
-    experiments, seeds, grids = read_plan(folder / FILE)
-    return _play(experiments, seeds, grids, folder, watch, Prepared(data, models))
+    return _play(read_plan(folder / FILE), folder, watch, Prepared(data, models))
 
 
-def _try_out(
-    experiments: Mapping[str, Experiment], seed: int, grids: Grids, prepared: Prepared
-) -> None:
+def check_no_branch(folder: Path, allow_change: bool) -> None:
+    """Refuse to branch a comparison, as its methods must share their words from the start."""
+    if allow_change:
+        raise BadInput(f"{folder} is a comparison, which cannot change on the way: start a new one")
+
+
+def _try_out(plan: ComparisonPlan, seed: int, prepared: Prepared) -> None:
     """Put every run of a seed together and open it, so that what cannot run is refused now."""
+    experiments, _, grids = plan
     federation = prepared.federation(replace(next(iter(experiments.values())), seed=seed))
     if grids and not any(len(rows) for rows in federation.validation):
         raise BadInput("tuning chooses on validation data, and there are none: raise --validation")
@@ -73,17 +85,16 @@ def _try_out(
                 open_loop(prepared.assembly(replace(each, seed=seed)))
 
 
-def _play(
-    experiments: Mapping[str, Experiment],
-    seeds: Sequence[int],
-    grids: Grids,
-    folder: Path,
-    watch: Watch,
-    prepared: Prepared,
-) -> Comparison:
+def _play(plan: ComparisonPlan, folder: Path, watch: Watch, prepared: Prepared) -> Comparison:
+    """Run what is not finished yet: the tries first, then every method with every seed."""
+    experiments, seeds, grids = plan
+
     def one(label: str, seed: int, experiment: Experiment, place: Path) -> Run:
+        _check_plan(experiment, place)
         if status(place) == "finished":
             return load(place)
+        if status(place) == "diverged":  # and would again
+            raise Diverged(read_about(place)["diverged"]["why"])
         show: Callable[[RoundReport], None] = lambda report: watch(label, seed, report)  # noqa: E731
         if (place / CONFIG).exists():
             return resume(place, show, prepared.federation(experiment), prepared.networks)
@@ -98,20 +109,61 @@ def _play(
         for name, experiment in experiments.items()
     }
     runs: dict[str, list[Run]] = {name: [] for name in experiments}
+    diverged: dict[str, str] = {}
     for seed in seeds:  # seeds outside, so that each seed's data are made once
         for name, experiment in tuned.items():
-            runs[name].append(
-                one(name, seed, replace(experiment, seed=seed), folder / f"{name}-seed{seed}")
-            )
-    comparison = Comparison(folder, runs)
-    write_csv(comparison)
+            place = folder / f"{name}-seed{seed}"
+            try:
+                runs[name].append(one(name, seed, replace(experiment, seed=seed), place))
+            except Diverged as stop:  # the others go on
+                watch(name, seed, saying(f"stopped: {stop}"))
+                diverged.setdefault(name, _why(place, seed))
+    comparison = _compared(folder, runs, diverged)
+    with writing(folder):
+        write_csv(comparison)
     return comparison
+
+
+def _why(place: Path, seed: int) -> str:
+    """Why a run diverged, as its folder says."""
+    return f"seed {seed}: {read_about(place)['diverged']['why']}"
+
+
+def _compared(folder: Path, runs: dict[str, list[Run]], diverged: dict[str, str]) -> Comparison:
+    """The methods that came to their end; a method that diverged with any seed is none of them."""
+    left = {name: found for name, found in runs.items() if name not in diverged}
+    if not left:
+        first = next(iter(diverged))
+        raise Diverged(
+            f"every method of {folder} diverged; {first}: {diverged[first]}; lower --rate"
+        )
+    return Comparison(folder, left, diverged)
+
+
+def _check_plan(experiment: Experiment, place: Path) -> None:
+    """Refuse a plan that was changed after this run of it had begun."""
+    began = read_about(place).get("words", {}) if status(place) else {}
+    now = planned_shape(experiment)
+    found = changes({word: began.get(word) for word in now}, now) if began else {}
+    for word, (before, after) in found.items():
+        raise BadInput(
+            f"{word} was {before!r} when {place.name} began, {FILE} says {after!r}: write it back, "
+            "or start a new comparison"
+        )
 
 
 def load_comparison(folder: Path) -> Comparison:
     """The finished runs of a comparison."""
     experiments, seeds, _ = read_plan(folder / FILE)
-    return Comparison(
-        folder,
-        {name: [load(folder / f"{name}-seed{seed}") for seed in seeds] for name in experiments},
-    )
+    places = {name: {seed: folder / f"{name}-seed{seed}" for seed in seeds} for name in experiments}
+    diverged: dict[str, str] = {}
+    for name, mine in places.items():
+        for seed, place in mine.items():
+            if status(place) == "diverged":
+                diverged.setdefault(name, _why(place, seed))
+    runs = {
+        name: [load(place) for place in mine.values()]
+        for name, mine in places.items()
+        if name not in diverged
+    }
+    return _compared(folder, runs, diverged)

@@ -1,5 +1,5 @@
-"""What a comparison will run: an experiment a method, all on the same data; read from words and
-written as a file.
+"""What a comparison will run: one experiment per method, all on the same data; read from words
+and written as a file.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
-from coterie.core.errors import BadInput
+from coterie.core.errors import BadInput, shown
 from coterie.core.files import write
+from coterie.core.values import Range, Seed, coerce
 from coterie.experiment.build import anchored
 from coterie.experiment.config import (
     Experiment,
@@ -25,6 +26,16 @@ from coterie.experiment.values import to_toml
 
 Grids = Mapping[str, Mapping[str, Sequence[Any]]]  # {method: {option: values to try}}
 FILE = "comparison.toml"
+SEEDS = 10_000  # more repetitions than a comparison can have
+TRIES = 10_000  # values of one option to try
+
+
+class ComparisonPlan(NamedTuple):
+    """What is compared: every experiment is run with every seed, after its grid was tried."""
+
+    experiments: dict[str, Experiment]  # by the name of a row of the table
+    seeds: list[int]
+    grids: Grids
 
 
 def plan(
@@ -34,7 +45,7 @@ def plan(
     grids: Grids | None = None,
     strict: bool = True,
 ) -> dict[str, Experiment]:
-    """An experiment a method: the common words, then the method's own; every word is checked before
+    """One experiment per method: the common words, then its own; every word is checked before
     anything runs.
 
     A method may be there several times with other options: "persfl" and "persfl@last" are two rows
@@ -56,7 +67,9 @@ def plan(
     for name, grid in grids.items():
         for word, choices in grid.items():
             if isinstance(choices, str) or not isinstance(choices, Sequence) or not choices:
-                raise BadInput(f"{name}.{word} = {choices!r} is no list of values to try")
+                raise BadInput(f"{name}.{word} = {shown(choices)} is no list of values to try")
+            if len(choices) > TRIES:
+                raise BadInput(f"{name}.{word} has {len(choices):,} values: try at most {TRIES}")
             for choice in choices:
                 _check(name, own_words(experiments[name], {word: choice}))
     for name, experiment in experiments.items() if strict else ():
@@ -81,9 +94,10 @@ def method_of(name: str) -> str:
     """The method that a name of a comparison means: all of it, or what stands before @."""
     method, at, label = str(name).partition("@")
     options_of("method", method)
-    if at and not re.fullmatch(r"[A-Za-z0-9._-]+", label):
+    if at and not re.fullmatch(r"[A-Za-z0-9._-]{1,60}", label):
         raise BadInput(
-            f"'{name}': write letters, digits, '.', '_' or '-' after @, as in {method}@second"
+            f"{shown(name)}: write letters, digits, '.', '_' or '-' after @, at most 60, as in "
+            f"{method}@second"
         )
     return method
 
@@ -113,8 +127,8 @@ def plan_of(
     own: Mapping[str, Mapping[str, Any]] | None = None,
     grids: Grids | None = None,
     strict: bool = True,
-) -> tuple[dict[str, Experiment], list[int], Grids]:
-    """(experiments, seeds, grids) of a comparison file's words, with what was said beside the file.
+) -> ComparisonPlan:
+    """The plan that a comparison file's words give, with what was said beside the file.
 
     A file has methods, seeds, the common tables, `[options.METHOD]` and `[tune.METHOD]`; the file
     of a single run serves too.
@@ -127,11 +141,13 @@ def plan_of(
     if single is not None and not listed:
         options = {single: options}
     for table, place in ((options, "options"), (tune, "tune")):
+        if not isinstance(table, Mapping):
+            raise BadInput(f"{place} = {shown(table)}: give a table a method, as [{place}.ditto]")
         for name, inner in table.items():
-            if not isinstance(inner, dict):
+            if not isinstance(inner, Mapping):
                 raise BadInput(
-                    f"[{place}] {name} = {inner!r}: a comparison has a table a method, as in "
-                    f"[{place}.ditto]"
+                    f"[{place}] {name} = {shown(inner)}: a comparison has one table per method, "
+                    f"as in [{place}.ditto]"
                 )
             method_of(name)
     chosen = listed if methods is None else methods
@@ -154,11 +170,8 @@ def plan_of(
         name: {**tune.get(name, {}), **(grids or {}).get(name, {})}
         for name in {**tune, **(grids or {})}
     }
-    return (
-        plan(chosen, base, own, grids, strict),
-        _seeds(numbers if seeds is None else seeds),
-        grids,
-    )
+    experiments = plan(chosen, base, own, grids, strict)
+    return ComparisonPlan(experiments, _seeds(numbers if seeds is None else seeds), grids)
 
 
 def _seeds(numbers: Any) -> list[int]:
@@ -166,16 +179,20 @@ def _seeds(numbers: Any) -> list[int]:
         isinstance(n, int) and not isinstance(n, bool) for n in numbers
     )
     if not good or not numbers or len(set(numbers)) < len(numbers):
-        raise BadInput(f"seeds = {numbers}: give different whole numbers, such as [0, 1, 2]")
-    return list(numbers)
+        raise BadInput(f"seeds = {shown(numbers)}: give different whole numbers, such as [0, 1, 2]")
+    return [coerce(Seed, n, "seeds") for n in numbers]
 
 
-def write_plan(
-    folder: Path, experiments: Mapping[str, Experiment], seeds: Sequence[int], grids: Grids
-) -> None:
-    """The plan as a file that plan_of reads: what the first method has is common, the others write
-    where they differ.
+def first_seeds(count: int) -> range:
+    """So many seeds, from 0."""
+    return range(coerce(Annotated[int, Range(1, SEEDS)], count, "seeds", 3))
+
+
+def write_plan(folder: Path, plan: ComparisonPlan) -> None:
+    """Write the plan as a file that plan_of reads: the first method's words are common, the others
+    write where they differ.
     """
+    experiments, seeds, grids = plan
     base = next(iter(experiments.values())).words()
     own: dict[str, Any] = {
         "options": {name: _differences(base, e.words()) for name, e in experiments.items()}
@@ -191,9 +208,8 @@ def write_plan(
 
 def _differences(base: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
     """A method's options, and its words that are not those of `base`."""
-    other = words["model"].get("name") != base["model"].get(
-        "name"
-    )  # then the options of the network are its own
+    # another network has options of its own
+    other = words["model"].get("name") != base["model"].get("name")
     found = dict(words["options"])
     for section in ("model", "train", "schedule", "engine", "keep"):
         for word, value in words[section].items():
@@ -202,8 +218,8 @@ def _differences(base: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str,
     return found
 
 
-def read_plan(path: Path) -> tuple[dict[str, Experiment], list[int], Grids]:
-    """(experiments, seeds, grids) of a comparison file."""
+def read_plan(path: Path) -> ComparisonPlan:
+    """The plan in a comparison file."""
     words = read_toml(path)
     try:
         return plan_of(words)

@@ -1,4 +1,4 @@
-"""Several methods, several seeds, the same data, splits and budgets: one table."""
+"""Options chosen on validation data: every point of a grid is tried with every seed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from coterie.analysis.numbers import mean_of
 from coterie.comparison.plan import own_words
+from coterie.core.errors import Diverged
 from coterie.core.files import write
 from coterie.experiment.config import Experiment
 from coterie.results.run import Run
@@ -50,18 +51,24 @@ def tune(
     tried = []
     for number, (words, candidate) in enumerate(candidates(experiment, grid), 1):
         label = f"{name} {' '.join(f'{k}={v}' for k, v in words.items())}"
-        runs = [
-            one(label, seed, replace(candidate, seed=seed), folder / f"try{number}-seed{seed}")
-            for seed in seeds
-        ]
-        scores = [mean_of(run.measured("validation")) for run in runs]
-        sign = 1 if runs[0].measure == "accuracy" else -1
-        tried.append(
-            (sign * float(np.nan_to_num(np.mean(scores), nan=-sign * np.inf)), words, scores)
-        )
+        scores, sign = [], 1
+        for seed in seeds:
+            place = folder / f"try{number}-seed{seed}"
+            try:
+                run = one(label, seed, replace(candidate, seed=seed), place)
+            except Diverged:
+                scores.append(np.nan)
+                continue
+            scores.append(mean_of(run.measured("validation")))
+            sign = 1 if run.measure == "accuracy" else -1
+        worth = sign * float(np.mean(scores))
+        tried.append((-np.inf if np.isnan(worth) else worth, words, scores))
     best = max(tried, key=lambda t: t[0])[1]  # the first of equals; a try that diverged is the last
     report = {
-        "tried": [{"options": words, "validation": scores} for _, words, scores in tried],
+        "tried": [
+            {"options": words, "validation": [None if s != s else s for s in scores]}
+            for _, words, scores in tried
+        ],
         "best": best,
     }
     write(folder / "tuning.json", json.dumps(report, indent=1))

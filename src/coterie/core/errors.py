@@ -2,14 +2,34 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
+
+SHOWN = 80  # letters of a value in a message
 
 
 class BadInput(ValueError):
     """What the user gave cannot be used; the command line prints it and exits with code 2."""
 
 
+class CannotWrite(BadInput):
+    """A folder cannot be written: it is full, gone or protected."""
+
+
+class Diverged(RuntimeError):
+    """Training stopped, as most updates are not finite; the command line exits with code 3."""
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: in one line, and cut where it is long."""
+    try:
+        text = " ".join(repr(value).split())
+    except (ValueError, RecursionError):  # a number of thousands of digits, or lists without end
+        return f"a very large {type(value).__name__}"
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 20]}...{text[-10:]}"
+
+
 def nearest(word: str, valid: Iterable[str]) -> str:
     """A suffix that offers the valid name closest to `word`, or lists the valid ones."""
     names = sorted(valid)
-    close = get_close_matches(word, names, n=1, cutoff=0.5)
+    close = get_close_matches(word[:SHOWN], names, n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else f"; choose from {', '.join(names)}"

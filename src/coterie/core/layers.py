@@ -7,64 +7,17 @@ change nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import _SpectralNorm, _WeightNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
 
+from coterie.core.draws import Context, KeyedDropout
 from coterie.core.errors import BadInput
-
-
-class Context:
-    """What a training pass knows beside its input: which rows are real, and the key of its random
-    draws.
-    """
-
-    def __init__(self) -> None:
-        self.mask: Tensor | None = None
-        self.key: Tensor | None = None
-
-    @contextmanager
-    def over(self, mask: Tensor, key: Tensor) -> Iterator[None]:
-        """Hold for one forward pass."""
-        self.mask, self.key = mask, key
-        try:
-            yield
-        finally:
-            self.mask = self.key = None
-
-
-def uniform(shape: tuple[int, ...], key: Tensor) -> Tensor:
-    """Numbers in [0, 1) that depend on the key and their place only, alike under vmap and alone."""
-    count = 1
-    for length in shape:
-        count *= length
-    h = (
-        torch.arange(count, dtype=torch.int64) + key * 0x2545F491
-    )  # products of the index alone overflow once compiled
-    for shift, factor in ((32, 0x2C1B3C6D), (29, 0x297A2D39), (31, 0x1B56C4E9)):
-        h = (h ^ ((h >> shift) & ((1 << (64 - shift)) - 1))) * factor
-    bits = (h >> 20) & 0xFFFFFF
-    return (bits.to(torch.get_default_dtype()) / (1 << 24)).reshape(shape)
-
-
-class KeyedDropout(nn.Module):
-    """Dropout whose draw is a function of the step's key."""
-
-    def __init__(self, p: float, place: int, context: Context, whole_channels: bool = False):
-        super().__init__()
-        self.p, self.place, self.whole_channels = p, place, whole_channels
-        self._context = [context]  # in a list, so that it is no submodule
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x
-        key = self._context[0].key
-        assert key is not None, "dropout outside a training pass"
-        shape = (*x.shape[:2], *(1,) * (x.dim() - 2)) if self.whole_channels else tuple(x.shape)
-        keep = uniform(shape, key * 1_000_003 + self.place) >= self.p
-        return x * keep / (1 - self.p)
+from coterie.core.sequences import StepwiseRnn, attention, turned
 
 
 class RowBatchNorm(nn.Module):
@@ -122,12 +75,89 @@ class RowBatchNorm(nn.Module):
         self.running_var = self.running_var + rate * (var - self.running_var)
 
 
+class RowInstanceNorm(nn.Module):
+    """InstanceNorm with running statistics: means over the real rows, carried as buffers."""
+
+    def __init__(self, source: nn.modules.instancenorm._InstanceNorm, context: Context):
+        super().__init__()
+        self.eps, self.momentum = source.eps, source.momentum or 0.0
+        self.weight, self.bias = source.weight, source.bias
+        self.running_mean: Tensor
+        self.running_var: Tensor
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            self.register_buffer(name, getattr(source, name))
+        self._context = [context]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return F.batch_norm(
+                x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
+            )
+        axes = tuple(range(2, x.dim()))
+        mean = x.mean(axes, keepdim=True)
+        centred = x - mean
+        var = centred.square().mean(axes, keepdim=True)
+        size = x[0, 0].numel()
+        self._track(mean.flatten(1).detach(), (var * size / max(size - 1, 1)).flatten(1).detach())
+        out = centred * (var + self.eps).rsqrt()
+        wide = (1, -1, *(1,) * (x.dim() - 2))
+        return (
+            out
+            if self.weight is None
+            else out * self.weight.reshape(wide) + self.bias.reshape(wide)
+        )
+
+    def _track(self, means: Tensor, variances: Tensor) -> None:
+        mask = self._context[0].mask
+        mask = torch.ones(means.shape[0]) if mask is None else mask
+        share = (mask / mask.sum().clamp(min=1)).to(means.dtype)
+        self.running_mean = self.running_mean + self.momentum * (share @ means - self.running_mean)
+        self.running_var = self.running_var + self.momentum * (share @ variances - self.running_var)
+
+
+class PureSpectralNorm(nn.Module):
+    """torch's spectral_norm, whose power iteration hands new vectors back instead of writing over
+    those it was given.
+    """
+
+    def __init__(self, source: _SpectralNorm):
+        super().__init__()
+        self.eps, self.dim = source.eps, source.dim
+        self.iterations = getattr(source, "n_power_iterations", 0)
+        for name, buffer in source.named_buffers(recurse=False):
+            self.register_buffer(name, buffer)
+        self._u: Tensor
+        self._v: Tensor
+
+    def forward(self, weight: Tensor) -> Tensor:
+        if weight.dim() == 1:
+            return F.normalize(weight, dim=0, eps=self.eps)
+        rows = weight.movedim(self.dim, 0).flatten(1)
+        if self.training:
+            fixed = rows.detach()
+            for _ in range(self.iterations):
+                self._u = F.normalize(fixed @ self._v, dim=0, eps=self.eps)
+                self._v = F.normalize(fixed.T @ self._u, dim=0, eps=self.eps)
+        return weight / (self._u * (rows @ self._v)).sum()
+
+
+class PureWeightNorm(nn.Module):
+    """torch's weight_norm from plain operations, as its own has no rule under vmap."""
+
+    def __init__(self, source: _WeightNorm):
+        super().__init__()
+        self.dim = source.dim
+
+    def forward(self, size: Tensor, direction: Tensor) -> Tensor:
+        kept = self.dim
+        axes = tuple(d for d in range(direction.dim()) if kept == -1 or d != kept)
+        return direction * (size / direction.square().sum(axes, keepdim=kept != -1).sqrt())
+
+
+PURE = (RowBatchNorm, RowInstanceNorm, PureSpectralNorm)  # they never write over their buffers
 REFUSED = (
     nn.SyncBatchNorm,
-    nn.LSTM,
-    nn.GRU,
-    nn.RNN,
-    nn.modules.batchnorm._LazyNormBase,
+    nn.modules.lazy.LazyModuleMixin,
     nn.AlphaDropout,
     nn.FeatureAlphaDropout,
 )
@@ -138,12 +168,16 @@ def prepare(module: nn.Module, context: Context) -> nn.Module:
     be done for.
     """
     places = iter(range(1_000_000))
+    made: dict[int, nn.Module] = {}  # a layer that is used in several places stays one
 
     def visit(parent: nn.Module, path: str) -> None:
-        for name, child in parent.named_children():
+        for name, child in list(parent._modules.items()):
+            if child is None:
+                continue
             here = f"{path}{name}"
-            new = _replacement(child, here, context, places)
+            new = made.get(id(child)) or _replacement(child, here, context, places)
             if new is not None:
+                made[id(child)] = new
                 setattr(parent, name, new)
             else:
                 visit(child, here + ".")
@@ -158,21 +192,40 @@ def prepare(module: nn.Module, context: Context) -> nn.Module:
 def _replacement(
     layer: nn.Module, path: str, context: Context, places: Iterator[int]
 ) -> nn.Module | None:
-    if isinstance(layer, REFUSED) or (
-        isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats
-    ):
-        way = (
-            "coterie.networks.recurrent has an LSTM written from its cell"
-            if isinstance(layer, nn.RNNBase)
-            else "use nn.GroupNorm, nn.BatchNorm or nn.Dropout"
-        )
-        raise BadInput(
-            f"layer '{path}' is a {type(layer).__name__}, which cannot be stacked over clients: "
-            f"{way}"
-        )
+    _check(layer, path)
+    dropout = partial(KeyedDropout, context=context)
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
         return RowBatchNorm(layer, context)
+    if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
+        return RowInstanceNorm(layer, context)
     if isinstance(layer, nn.modules.dropout._DropoutNd):
         channels = isinstance(layer, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d)
-        return KeyedDropout(layer.p, next(places), context, channels)
-    return None
+        return dropout(layer.p, next(places), whole_channels=channels)
+    if isinstance(layer, nn.RNNBase):
+        return turned(StepwiseRnn, layer, dropout(layer.dropout, next(places)))
+    if isinstance(layer, nn.MultiheadAttention):
+        return attention(layer, path, dropout(layer.dropout, next(places)))
+    if isinstance(layer, _WeightNorm):
+        return PureWeightNorm(layer)
+    return PureSpectralNorm(layer) if isinstance(layer, _SpectralNorm) else None
+
+
+def _check(layer: nn.Module, path: str) -> None:
+    """Refuse a layer that nothing can be done for."""
+    what = f"layer '{path}' is a {type(layer).__name__}"
+    if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
+        raise BadInput(f"{what}, whose size is not known: give it its number of inputs")
+    if isinstance(layer, REFUSED):
+        raise BadInput(
+            f"{what}, which cannot be stacked over clients: use nn.GroupNorm, nn.BatchNorm or "
+            "nn.Dropout"
+        )
+    if any(isinstance(hook, SpectralNorm) for hook in layer._forward_pre_hooks.values()):
+        raise BadInput(
+            f"{what} under nn.utils.spectral_norm, which writes over its vectors: use "
+            "nn.utils.parametrizations.spectral_norm"
+        )
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
+        raise BadInput(f"{what} with max_norm, which writes over its weights: leave it out")
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
+        raise BadInput(f"{what} with sparse=True, whose gradients cannot be stacked: leave it out")

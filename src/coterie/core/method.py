@@ -8,13 +8,14 @@ exactly as on a network, so that one definition runs on every engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.core.notes import Note
+from coterie.core.values import BelowOne, Count, NonNegative, Rate, Whole
 
 Tree = Any  # nested tuples, dicts, points and vectors of tensors
 
@@ -35,7 +36,7 @@ class Batch(NamedTuple):
         return Batch(*(field[j] for field in self))
 
 
-class Plan(NamedTuple):
+class BatchPlan(NamedTuple):
     """Which batches a client takes in one pass."""
 
     # "train", "validation" or "public"; the test part is out of a method's reach
@@ -54,7 +55,7 @@ class Pass(NamedTuple):
     """A loop over batches, `step(carry, batch) -> carry`; without a plan one step with no batch."""
 
     step: Callable[[Tree, Any], Tree]
-    plan: Plan | None = None
+    plan: BatchPlan | None = None
 
 
 class Replies(NamedTuple):
@@ -145,17 +146,17 @@ class Stage(NamedTuple):
 class Train(NamedTuple):
     """What all methods share: the `[train]` table of an experiment."""
 
-    batch: int = 16
-    rate: float = 0.1
-    epochs: int = 1
-    steps: int = 0  # steps per round; counts instead of epochs when positive
-    momentum: float = 0.0
-    decay: float = 0.0  # L2 penalty on the parameters
-    weighting: str = "size"  # "size": n_i / sum n_j; "equal"
+    batch: Count = 16
+    rate: Rate = 0.1
+    epochs: Whole = 1
+    steps: Whole = 0  # steps per round; counts instead of epochs when positive
+    momentum: BelowOne = 0.0
+    decay: NonNegative = 0.0  # L2 penalty on the parameters
+    weighting: Literal["size", "equal"] = "size"  # "size": n_i / sum n_j
 
-    def plan(self, **changes: Any) -> Plan:
+    def plan(self, **changes: Any) -> BatchPlan:
         """The local training pass."""
-        return Plan(batch=self.batch, epochs=self.epochs, steps=self.steps)._replace(**changes)
+        return BatchPlan(batch=self.batch, epochs=self.epochs, steps=self.steps)._replace(**changes)
 
     def weights(self, replies: Replies) -> Tensor:
         """How uploads are averaged."""
@@ -167,7 +168,7 @@ def stages(method: Method | tuple[Stage, ...]) -> tuple[Stage, ...]:
     return (Stage("train", method),) if isinstance(method, Method) else method
 
 
-def nothing(*_: Any) -> tuple:
+def nothing(*_: Any) -> tuple[()]:
     """For a hook that has nothing to give: an empty payload, state or upload."""
     return ()
 

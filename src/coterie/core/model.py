@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value
 
+from coterie.core.draws import Context
 from coterie.core.errors import BadInput
-from coterie.core.layers import Context, RowBatchNorm, prepare
+from coterie.core.layers import PURE, RowBatchNorm, prepare
 from coterie.core.method import Batch, Train
 from coterie.core.point import Point, Vector, zeros
 
@@ -73,6 +74,41 @@ _row_losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+def first_output(out: Any) -> Tensor:
+    """What a network says: its output, or the first of several."""
+    while isinstance(out, tuple | list) and out:
+        out = out[0]
+    if not isinstance(out, Tensor):
+        raise BadInput(f"a network gives a {type(out).__name__}: give a tensor, or a tuple of them")
+    return out
+
+
+def layer_of(name: str) -> str:
+    """The layer that a parameter or buffer belongs to, also where it is parametrized."""
+    owner, inside, _ = f".{name}".partition(".parametrizations.")
+    return owner[1:] if inside else name.rpartition(".")[0]
+
+
+def _first_names(module: nn.Module) -> dict[str, str]:
+    """The first name of the tensor behind every name."""
+    first: dict[int, str] = {}
+    named = [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
+    return {name: first.setdefault(id(tensor), name) for name, tensor in named}
+
+
+def _copied(module: nn.Module, name: str) -> nn.Module:
+    try:
+        return copy.deepcopy(module)
+    except RuntimeError as problem:
+        raise BadInput(
+            f"{name} holds tensors that were computed, as nn.utils.weight_norm does: use "
+            "nn.utils.parametrizations.weight_norm, or compute them in forward"
+        ) from problem
+
+
 class Model:
     """What a method needs to know of a network; built from any `nn.Module` maker."""
 
@@ -91,20 +127,34 @@ class Model:
             torch.manual_seed(0)
             plain = build()
         self.context = Context()
-        self._train = prepare(copy.deepcopy(plain), self.context).train()
+        self._saved = list(plain.state_dict())
+        self._first = _first_names(plain)  # weights that several layers share have several names
+        self._train = prepare(_copied(plain, name), self.context).train()
         self._eval = prepare(plain, self.context).eval()
-        self.shapes = {
-            k: tuple(p.shape) for k, p in self._train.named_parameters() if p.requires_grad
-        }
-        frozen = [k for k, p in self._train.named_parameters() if not p.requires_grad]
-        if frozen:
-            raise BadInput(
-                f"parameter '{frozen[0]}' of {name} has requires_grad=False: make it a buffer-free "
-                "constant of the module, "
-                "or let it train"
-            )
-        self.size = sum(p.numel() for p in self._train.parameters())
-        self.outputs = list(self.shapes.values())[-1][0]  # classes: rows of the last layer
+        named = dict(self._train.named_parameters())
+        self.shapes = {k: tuple(p.shape) for k, p in named.items() if p.requires_grad}
+        if not self.shapes:
+            raise BadInput(f"{name} has no parameter to train: all have requires_grad=False")
+        self.frozen = self._freeze()
+        self.size = sum(p.numel() for p in named.values() if p.requires_grad)
+        self.outputs = list(named.values())[-1].shape[0]  # classes: rows of the last layer
+        self._written = [  # buffers that layers of others may write over
+            k for k, _ in self._train.named_buffers() if not self._pure(k)
+        ]
+
+    def _freeze(self) -> dict[str, Tensor]:
+        """Parameters that do not train: part of the network, the same for every client, and of no
+        point.
+        """
+        dtype = torch.get_default_dtype()
+        for net in (self._train, self._eval):
+            for p in net.parameters():
+                if not p.requires_grad:
+                    p.data = p.data.to(dtype)
+        return {k: p.detach() for k, p in self._eval.named_parameters() if not p.requires_grad}
+
+    def _pure(self, buffer: str) -> bool:
+        return isinstance(self._train.get_submodule(buffer.rpartition(".")[0]), PURE)
 
     def init(self, rng: np.random.Generator) -> Point:
         """A fresh random model."""
@@ -119,7 +169,9 @@ class Model:
     def point(self, module: nn.Module) -> Point:
         """The point a module stands at."""
         dtype = torch.get_default_dtype()
-        own = {k: p.detach().clone().to(dtype) for k, p in module.named_parameters()}
+        own = {
+            k: p.detach().clone().to(dtype) for k, p in module.named_parameters() if p.requires_grad
+        }
         buffers = {k: b.detach().clone() for k, b in module.named_buffers()}
         if set(own) != set(self.shapes):
             raise BadInput(
@@ -128,29 +180,38 @@ class Model:
             )
         return Point({k: own[k] for k in self.shapes}, buffers)
 
+    def tensors(self, point: Point) -> dict[str, Tensor]:
+        """Everything a plain module of this network loads: frozen parameters too, and weights that
+        layers share under each of their names.
+        """
+        known = self.frozen | point.params | point.buffers
+        return {k: known[self._first[k]] for k in self._saved if self._first.get(k) in known}
+
     def module(self, point: Point) -> nn.Module:
         """A plain `nn.Module` with the point's parameters and buffers."""
         with torch.random.fork_rng(devices=[]):
             module = self.build()
-        missing, unexpected = module.load_state_dict(
-            {**point.params, **point.buffers}, strict=False
-        )
-        lost = set(missing) & (set(point.params) | set(point.buffers)) | set(unexpected)
-        if lost:
-            raise BadInput(f"these tensors do not belong to {self.name}: {', '.join(sorted(lost))}")
+        lost = (set(point.params) | set(point.buffers)) - set(self._first)
+        missing = set(self.shapes) - set(point.params)
+        if lost or missing:
+            raise BadInput(
+                f"these tensors do not belong to {self.name}: {', '.join(sorted(lost | missing))}"
+            )
+        module.load_state_dict(self.tensors(point), strict=False)
         return module.eval()
 
     def logits(self, point: Point, batch: Batch) -> Tensor:
         """Outputs as the model is used: dropout off, BatchNorm with its running statistics."""
-        return functional_call(self._eval, point.params | point.buffers, (batch.x,))
+        return first_output(functional_call(self._eval, point.params | point.buffers, (batch.x,)))
 
     def forward(self, point: Point, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Outputs as the model is trained, and the buffers this pass made."""
-        tensors = point.params | point.buffers
+        written = {k: point.buffers[k].clone() for k in self._written}
+        tensors = point.params | point.buffers | written
         GRADIENTS.value += 1  # a network runs in training mode to be differentiated
         with self.context.over(batch.mask, batch.key):
             out = functional_call(self._train, tensors, (batch.x,))
-        return out, {k: tensors[k] for k in point.buffers}
+        return first_output(out), {k: tensors[k] for k in point.buffers}
 
     def probabilities(self, point: Point, batch: Batch, temperature: float = 1.0) -> Tensor:
         """Soft predictions [B, classes]."""
@@ -211,9 +272,9 @@ class Model:
 
     def head(self, layers: int = 1) -> Callable[[str], bool]:
         """Tells whether a parameter belongs to the last `layers` layers that have parameters."""
-        owners = list(dict.fromkeys(k.rpartition(".")[0] for k in self.shapes))
+        owners = list(dict.fromkeys(map(layer_of, self.shapes)))
         last = set(owners[max(0, len(owners) - layers) :]) if layers else set()
-        return lambda name: name.rpartition(".")[0] in last
+        return lambda name: layer_of(name) in last
 
     def norms(self) -> Callable[[str], bool]:
         """Tells whether a parameter or buffer belongs to a BatchNorm layer."""
@@ -225,14 +286,15 @@ class Model:
     def check(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
         """Refuse a network that depends on padding, or on randomness of its own."""
         rng = np.random.default_rng(0)
-        rows = torch.as_tensor(rng.random((4, *input_shape)), dtype=torch.float32)
-        rows = rows if dtype.is_floating_point else (rows * 2).to(dtype)
+        usual = torch.get_default_dtype() if dtype.is_floating_point else dtype
+        rows = torch.as_tensor(rng.random((4, *input_shape)))
+        rows = (rows if dtype.is_floating_point else rows * 2).to(usual)
         point = self.init(rng)
         key = torch.tensor(1)
 
         def outputs(x: Tensor, real: int, seed: int) -> list[Tensor]:
             mask = (torch.arange(len(x)) < real).to(
-                rows.dtype if rows.is_floating_point() else torch.float32
+                rows.dtype if rows.is_floating_point() else usual
             )
             batch = Batch(x, torch.zeros(len(x), dtype=torch.long), mask, torch.arange(len(x)), key)
             with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -246,6 +308,7 @@ class Model:
             )
 
         twice = outputs(rows, 4, 0)
+        self.outputs = twice[0].shape[-1]
         if not same(twice, outputs(rows, 4, 1)):
             raise BadInput(
                 f"{self.name} draws random numbers of its own in training: use nn.Dropout modules, "

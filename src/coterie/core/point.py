@@ -12,7 +12,7 @@ Every leaf may have leading dimensions: a stack of m models is a Point whose lea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -31,7 +31,13 @@ class Point:
         self.params = params
         self.buffers = buffers or {}
 
-    def __sub__(self, other: Any) -> Any:
+    @overload
+    def __sub__(self, other: Point) -> Vector: ...
+
+    @overload
+    def __sub__(self, other: Vector) -> Point: ...
+
+    def __sub__(self, other: Point | Vector) -> Point | Vector:
         if isinstance(other, Point):
             return Vector({k: a - other.params[k] for k, a in self.params.items()})
         return Point(
@@ -104,7 +110,8 @@ pytree.register_pytree_node(
 
 def tree(f: Callable[..., Any], first: T, *rest: T) -> T:
     """Apply `f` to matching tensors of one or more trees."""
-    return pytree.tree_map(f, first, *rest)
+    mapped: T = pytree.tree_map(f, first, *rest)
+    return mapped
 
 
 def zeros(like: Point | Vector) -> Vector:
@@ -116,7 +123,8 @@ def _mix(weights: Tensor, stacked: Tensor) -> Tensor:
     """weights [m] or [k, m] times a stack [m, ...]."""
     if not stacked.is_floating_point():  # BatchNorm's count of batches
         return _mix(weights, stacked.double()).round().to(stacked.dtype)
-    return torch.tensordot(weights.to(stacked.dtype), stacked, dims=1)
+    mixed: Tensor = torch.tensordot(weights.to(stacked.dtype), stacked, dims=1)
+    return mixed
 
 
 def mean(stacked: T, weights: Tensor) -> T:
@@ -140,7 +148,7 @@ def blend(a: Point, b: Point, t: float | Tensor) -> Point:
 def stack(trees: Iterable[T]) -> T:
     """Trees of one shape as one tree with a leading dimension."""
     first, *rest = trees
-    return pytree.tree_map(lambda *leaves: torch.stack(leaves), first, *rest)
+    return tree(lambda *leaves: torch.stack(leaves), first, *rest)
 
 
 def pick(stacked: T, index: Any) -> T:

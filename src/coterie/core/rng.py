@@ -7,6 +7,8 @@ from hashlib import blake2b
 import numpy as np
 import torch
 
+Rng = np.random.Generator
+
 
 def number(seed: int, *what: object) -> int:
     """A 63-bit number that depends on nothing but its arguments."""
@@ -14,11 +16,11 @@ def number(seed: int, *what: object) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
-def stream(seed: int, *what: object) -> np.random.Generator:
+def stream(seed: int, *what: object) -> Rng:
     """The generator for one purpose, as in `stream(seed, "batches", round, client)`."""
-    return np.random.Generator(np.random.PCG64(number(seed, *what)))
+    return Rng(np.random.PCG64(number(seed, *what)))
 
 
-def torch_stream(rng: np.random.Generator) -> torch.Generator:
+def torch_stream(rng: Rng) -> torch.Generator:
     """A torch generator that goes on where a numpy one stands."""
     return torch.Generator().manual_seed(int(rng.integers(2**63)))

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coterie.core.errors import BadInput
+from coterie.core.files import writing
 from coterie.core.method import Tree
 from coterie.core.point import Point, Vector
 
@@ -101,10 +102,10 @@ def save_tree(tree: Tree, folder: Path, name: str) -> None:
     """Write `name.json` and `name.safetensors` into a folder."""
     tensors: dict[str, Tensor] = {}
     skeleton = encode(tree, tensors)
-    save_file(tensors, folder / f"{name}.safetensors")
-    (folder / f"{name}.json").write_text(
-        json.dumps({"format": FORMAT, "tree": skeleton}), encoding="utf-8"
-    )
+    text = json.dumps({"format": FORMAT, "tree": skeleton})
+    with writing(folder):
+        save_file(tensors, folder / f"{name}.safetensors")
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
 
 
 def load_tree(folder: Path, name: str) -> Tree:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from coterie.core.errors import BadInput
+from coterie.core.errors import BadInput, shown
 
 Known = dict[str, tuple[Any, Any]]  # {option: (type, default)}
 
@@ -46,11 +46,15 @@ MANY = 1_000_000  # more of anything than a run can count through
 Count = Annotated[int, Range(1, MANY)]
 Whole = Annotated[int, Range(0, MANY)]
 Positive = Annotated[float, Range(0, 1e6, low_open=True)]
+# of training; one that is too large diverges, which is told when it happens
+Rate = Annotated[float, Range(0, 1e30, low_open=True)]
 NonNegative = Annotated[float, Range(0, 1e6)]
 Share = Annotated[float, Range(0, 1)]
 PositiveShare = Annotated[float, Range(0, 1, low_open=True)]
 InnerShare = Annotated[float, Range(0, 1, low_open=True, high_open=True)]
 BelowOne = Annotated[float, Range(0, 1, high_open=True)]
+Number = Annotated[float, Range(-1e6, 1e6)]
+Seed = Annotated[int, Range(0, 2**32 - 1)]
 
 
 @cache
@@ -70,12 +74,13 @@ def declared(function: Callable[..., Any]) -> Known:
 
 
 def coerce(kind: Any, value: Any, word: str, default: Any = None) -> Any:
-    """A value of the wanted type and range from text, TOML or Python; one clear line if it is "
-    "none."""
+    """A value of the wanted type and range from text, TOML or Python; one clear line if it is
+    none.
+    """
     try:
         return _coerced(kind, value)
-    except (ValueError, TypeError, OverflowError):
-        given = "has no value" if value is True or value is None else f"= {value!r}"
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        given = "has no value" if value is True or value is None else f"= {_given(value)}"
         such = (
             f", such as {_shown(default)}"
             if default not in (None, "", ())
@@ -86,11 +91,27 @@ def coerce(kind: Any, value: Any, word: str, default: Any = None) -> Any:
         raise BadInput(f"{word} {given}: give {described(kind)}{such}") from None
 
 
-def finite(value: Any) -> bool:
-    """Whether a value, or every number of a list, is not infinite and not NaN."""
-    if isinstance(value, tuple | list):
-        return all(finite(item) for item in value)
-    return not isinstance(value, float) or math.isfinite(value)
+def checked(table: Any, place: str = "") -> Any:
+    """A table of values (a NamedTuple with annotations), each of its declared type and range."""
+    hints = get_type_hints(type(table), include_extras=True)
+    defaults = type(table)._field_defaults
+    return type(table)(
+        **{
+            word: coerce(hints[word], value, f"{place}{word}", defaults.get(word))
+            for word, value in table._asdict().items()
+        }
+    )
+
+
+def _given(value: Any) -> str:
+    """A value as it was given; a number that came as text without quotes."""
+    if isinstance(value, str):
+        try:
+            if math.isfinite(float(value)) and len(value) < 40:
+                return value.strip()
+        except ValueError:
+            pass
+    return shown(value)
 
 
 def _shown(value: Any) -> str:
@@ -129,7 +150,7 @@ def _coerced(kind: Any, value: Any) -> Any:
             raise ValueError
         return int(value)
     if kind is float:
-        if (number := float(value)) != number:  # NaN is never meant
+        if not math.isfinite(number := float(value)):  # NaN and infinity are never meant
             raise ValueError
         return number
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
@@ -180,6 +201,8 @@ def described(kind: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join("none" if k is type(None) else described(k) for k in inner)
     if origin in (tuple, list, Sequence):
+        if get_origin(inner[0]) is Literal:
+            return f"{described(inner[0])}, or several of them separated by commas"
         limits = get_args(inner[0])[1:] if get_origin(inner[0]) is Annotated else ()
         many = f"{described(_plain(inner[0])).removeprefix('a ')}s"
         return ", each ".join([f"{many} separated by commas", *map(str, limits)])

@@ -1,1 +1,3 @@
-"""Data sets, partitions and federations."""
+"""From a data set or a table of one's own to a federation: read, dealt to clients, cut and
+scaled.
+"""

@@ -1,5 +1,6 @@
 """Groups of clients whose images are turned or whose labels are permuted, and the rows they see."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +9,22 @@ from coterie.core.rng import stream
 from coterie.data.cutting import Cut
 from coterie.data.dataset import Dataset
 from coterie.data.federation import blocks
-from coterie.data.scaling import Look
+
+
+class Inputs(NamedTuple):
+    """How rows of a data set become inputs of a model."""
+
+    of: Callable[[np.ndarray], np.ndarray]  # from numbers of rows
+    as_is: bool  # whether they are the rows themselves
+
+
+class Stored(NamedTuple):
+    """The rows in use, as the clients see them."""
+
+    x: np.ndarray
+    y: np.ndarray
+    cuts: list[Cut]  # where each client finds its own
+    rows: np.ndarray  # [n] which row of the data set each one is
 
 
 class Change(NamedTuple):
@@ -38,27 +54,26 @@ def changes_of(base: Dataset, seed: int, rotate: int, permute: int) -> list[Chan
 
 
 def store_rows(
-    base: Dataset, pieces: list[Cut], groups: np.ndarray, changes: list[Change], look: Look
-) -> tuple[np.ndarray, np.ndarray, list[Cut]]:
+    base: Dataset, pieces: list[Cut], groups: np.ndarray, changes: list[Change], inputs: Inputs
+) -> Stored:
     """The rows in use as model inputs, group after group, and where each client finds its own.
 
     A row that several groups share (the official test images) is there once per group. Features
     that need no change are not copied: the loader's own array is the store.
     """
-    as_is = look == Look(None, None) and base.x.dtype in (np.float32, np.int64)
-    if len(changes) == 1 and as_is:
-        return base.x, base.y, pieces
+    if len(changes) == 1 and inputs.as_is and base.x.dtype in (np.float32, np.int64):
+        return Stored(base.x, base.y, pieces, np.arange(len(base.y)))
     owned = [
         [r for i in np.flatnonzero(groups == g) for r in pieces[i]] for g in range(len(changes))
     ]
     stored = [np.unique(np.concatenate(rows)) for rows in owned]
     starts = np.cumsum([0, *(len(block) for block in stored)])
-    sample = look(base.x[:1])
+    sample = inputs.of(stored[0][:1])
     x = np.empty((starts[-1], *sample.shape[1:]), sample.dtype)
     y = np.empty(starts[-1], base.y.dtype)
     for start, block, change in zip(starts, stored, changes, strict=False):
         for at in blocks(len(block)):
-            image = look(base.x[block[at]])
+            image = inputs.of(block[at])
             turned = np.rot90(image, change.turns, (-2, -1)) if change.turns else image
             x[start + at.start : start + at.stop] = turned
         labels = base.y[block]
@@ -67,4 +82,4 @@ def store_rows(
     for g, piece in zip(groups, pieces, strict=True):
         train, validation, test = (starts[g] + np.searchsorted(stored[g], rows) for rows in piece)
         moved.append((train, validation, test))
-    return x, y, moved
+    return Stored(x, y, moved, np.concatenate(stored))

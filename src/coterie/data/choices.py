@@ -1,15 +1,17 @@
 """The choices of how a data set becomes a federation, and the refusal of those that cannot work."""
 
 import math
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
 from coterie.core.errors import BadInput, nearest
-from coterie.data.cutting import CUTS
+from coterie.core.values import BelowOne, Count, Range, Whole
+from coterie.data.cutting import BY_COLUMN, CUTS
 from coterie.data.dataset import Dataset
 from coterie.data.federation import blocks
-from coterie.data.scaling import SCALES, usual_scale
+from coterie.data.pieces import Own
+from coterie.data.scaling import FEATURES, PIXELS, SCALES, usual_scale
 
 POOLS = ("all", "train")
 
@@ -17,23 +19,28 @@ POOLS = ("all", "train")
 class Choices(NamedTuple):
     """How the rows of a data set are chosen, cut, scaled and changed, whatever the split."""
 
-    validation: float = 0.2  # share of each client's rows
-    test: float = 0.2  # share of each client's rows
+    validation: BelowOne = 0.2  # share of each client's rows
+    test: BelowOne = 0.2  # share of each client's rows
     scale: str | None = None  # one of SCALES; None: the usual one of the data
-    rotate: int = 1  # groups of clients whose images are turned by 90, 180, 270 and 0 degrees
-    permute: int = 1  # groups of clients whose labels are permuted
-    rows: int | None = None  # a random subset of so many rows of the pool; None: all
-    pool: str = "all"  # all rows, or those of the official "train" part
-    shared_test: int = 0  # the first so many official test rows are everyone's test part
+    rotate: Annotated[int, Range(1, 4)] = (
+        1  # groups of clients whose images are turned by 90, 180, 270 and 0 degrees
+    )
+    permute: Count = 1  # groups of clients whose labels are permuted
+    rows: Annotated[int, Range(1, 10**9)] | None = (
+        None  # a random subset of so many rows of the pool; None: all
+    )
+    pool: Literal["all", "train"] = "all"  # all rows, or those of the official "train" part
+    shared_test: Whole = 0  # the first so many official test rows are everyone's test part
     cut: str | None = None  # one of CUTS; None: the usual one of the data
-    channels: int | None = None  # a grey image is repeated so often
+    channels: Annotated[int, Range(1, 64)] | None = None  # a grey image is repeated so often
     public: str | None = None  # another image data set, or "held-out" for rows out of the pool
-    public_rows: int | None = None
+    public_rows: Count | None = None
     labelled: bool = False  # whether the public rows keep their labels
 
 
-def check_choices(base: Dataset, choices: Choices) -> None:
+def check_choices(whole: Own, choices: Choices) -> None:
     """Refuse what cannot work before any row is dealt."""
+    base, table = whole.data, whole.columns is not None
     for word, value, valid in (
         ("scale", choices.scale or SCALES[0], SCALES),
         ("pool", choices.pool, POOLS),
@@ -42,7 +49,9 @@ def check_choices(base: Dataset, choices: Choices) -> None:
         if value not in valid:
             raise BadInput(f"{word} = '{value}' is not known" + nearest(value, valid))
     _check_shares(choices)
-    _check_scale(base, choices.scale or usual_scale(base))
+    _check_scale(base, choices.scale or usual_scale(base, table), choices.shared_test)
+    if whole.cut is not None and choices.cut not in BY_COLUMN:
+        raise BadInput("a column to cut by has no effect without cut = time or cut = groups")
     _check_changes(base, choices)
     _check_pool(base, choices)
 
@@ -61,17 +70,27 @@ def _check_shares(choices: Choices) -> None:
         )
 
 
-def _check_scale(base: Dataset, kind: str) -> None:
+def _check_scale(base: Dataset, kind: str, shared_test: int) -> None:
     shape, images = list(base.x.shape[1:]), base.x.dtype == np.uint8
-    of_pixels = kind in ("unit", "half") or (kind == "channel" and len(shape) != 3)
-    if of_pixels and not images:
+    if kind in PIXELS and not images:
         raise BadInput(
             f"scale = '{kind}' is for images, but '{base.name}' has rows of shape {shape}; "
-            "use pixel or none"
+            f"use {', '.join(FEATURES)} or none"
         )
-    if (kind == "channel" and len(shape) != 3) or (kind == "pixel" and base.x.dtype == np.int64):
+    if kind in FEATURES and base.x.dtype.kind != "f":
+        raise BadInput(
+            f"scale = '{kind}' is for features, but '{base.name}' has {base.x.dtype} rows of "
+            f"shape {shape}; use {', '.join(PIXELS) if images else 'none'}"
+        )
+    of_channels = kind in ("channel", "channel-pool") and len(shape) != 3
+    if of_channels or (kind == "pixel-pool" and base.x.dtype == np.int64):
         raise BadInput(
             f"scale = '{kind}' does not fit rows of shape {shape} of '{base.name}'; use none"
+        )
+    if kind == "client" and shared_test:
+        raise BadInput(
+            "scale = 'client' has no scale for test rows that all clients share; "
+            "use standard, or shared_test = 0"
         )
 
 
@@ -117,11 +136,14 @@ def _check_pool(base: Dataset, choices: Choices) -> None:
         )
 
 
-def check_values(base: Dataset) -> None:
-    """Refuse data without rows, inputs that are no numbers, and labels that are no classes."""
+def check_values(base: Dataset, table: bool = False) -> None:
+    """Refuse data without rows, inputs that are no numbers, and labels that are no classes.
+
+    The cells of a table may be missing.
+    """
     if len(base.y) == 0:
         raise BadInput(f"'{base.name}' has no rows")
-    if base.x.dtype.kind == "f":
+    if base.x.dtype.kind == "f" and not table:
         for at in blocks(len(base.x)):
             good = np.isfinite(base.x[at].reshape(at.stop - at.start, -1)).all(1)
             if not good.all():

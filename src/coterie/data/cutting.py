@@ -1,12 +1,23 @@
 """A client's rows cut in a train, a validation and a test part."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from coterie.core.errors import BadInput
 
-# at random; the first rows train; each run of one label by time, without the rows at the cuts
-CUTS = ("shuffle", "order", "runs")
+# at random; the first rows train; each run of one label by time, without the rows at the cuts;
+# the earliest rows of a column train; rows of one group of a column stay together
+CUTS = ("shuffle", "order", "runs", "time", "groups")
+BY_COLUMN = ("time", "groups")
 Cut = tuple[np.ndarray, np.ndarray, np.ndarray]  # train, validation and test rows of one client
+
+
+class Shares(NamedTuple):
+    """How much of a client's rows is kept from training."""
+
+    validation: float
+    test: float
 
 
 def cut_rows(
@@ -17,7 +28,7 @@ def cut_rows(
     test: float,
     rng: np.random.Generator,
 ) -> Cut:
-    """Train, validation and test rows of one client; `how` is one of CUTS."""
+    """Train, validation and test rows of one client; `how` is shuffle, order or runs."""
     if how != "runs":
         rows = rng.permutation(rows) if how == "shuffle" else rows
         first, second = cut_points(len(rows), validation, test)
@@ -34,9 +45,76 @@ def cut_rows(
     return train, held, tested
 
 
+def cut_by_time(rows: np.ndarray, times: np.ndarray, shares: Shares) -> Cut:
+    """The earliest rows train and the latest test; rows of one moment are never cut apart."""
+    rows = rows[np.argsort(times[rows], kind="stable")]
+    when = times[rows]
+    first, second = (_moment(when, point, shares.test) for point in cut_points(len(rows), *shares))
+    return rows[:first], rows[first : max(first, second)], rows[max(first, second) :]
+
+
+def _moment(when: np.ndarray, point: int, test: float) -> int:
+    """The cut nearest to `point` that has no moment on both of its sides."""
+    if not 0 < point < len(when):
+        return point
+    low, high = (int(np.searchsorted(when, when[point], side)) for side in ("left", "right"))
+    if low == 0:  # everything before it is one moment: there must be something to train on
+        return high
+    return low if point - low <= high - point or (high == len(when) and test > 0) else high
+
+
+def cut_groups(
+    parts: list[np.ndarray],
+    groups: np.ndarray,
+    shares: Shares,
+    rngs: list[np.random.Generator],
+) -> list[Cut]:
+    """Whole groups are dealt to the parts of every client.
+
+    A group that several clients hold is in the same part for all of them: the first decides.
+    """
+    decided: dict[float, int] = {}
+    cuts = []
+    for rows, rng in zip(parts, rngs, strict=True):
+        names, member, sizes = np.unique(groups[rows], return_inverse=True, return_counts=True)
+        part = _parts_of_groups(names, sizes, decided, shares, rng)
+        decided.update(zip(names.tolist(), part.tolist(), strict=True))
+        train, held, tested = (rows[part[member] == k] for k in range(3))
+        cuts.append((train, held, tested))
+    return cuts
+
+
+def _parts_of_groups(
+    names: np.ndarray,
+    sizes: np.ndarray,
+    decided: dict[float, int],
+    shares: Shares,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """[groups] 0 to train, 1 to validate, 2 to test: each goes where most rows are missing."""
+    wanted = sizes.sum() * np.array([1 - sum(shares), shares.validation, shares.test])
+    part = np.array([decided.get(name, -1) for name in names.tolist()])
+    open_groups = rng.permutation(np.flatnonzero(part < 0))
+    # the largest first, so that the shares come out well; equal ones in random order
+    for g in open_groups[np.argsort(-sizes[open_groups], kind="stable")]:
+        held = np.array([sizes[part == k].sum() for k in range(3)])
+        left = int((part < 0).sum())
+        empty = (held == 0) & (wanted > 0)
+        missing = np.where(wanted > 0, wanted - held, -np.inf)
+        if empty.sum() >= left:  # as many groups as empty parts: one group each
+            missing = np.where(empty, missing, -np.inf)
+        part[g] = int(np.argmax(missing))
+    return part
+
+
 def cut_points(n: int, validation: float, test: float) -> tuple[int, int]:
     """Where train and where validation end; the small number absorbs rounding of the shares."""
     return int(n * (1 - validation - test) + 1e-9), int(n * (1 - test) + 1e-9)
+
+
+def whole_cut(cut: Cut, validation: float) -> bool:
+    """Whether a client has rows in every part that is asked for."""
+    return bool(len(cut[0]) and (len(cut[1]) or validation == 0) and len(cut[2]))
 
 
 def check_parts(pieces: list[Cut], names: list[str], validation: float) -> None:

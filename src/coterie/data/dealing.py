@@ -1,7 +1,7 @@
 """From a data set to a federation: its rows are chosen, dealt to clients, cut and stored."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,16 +9,40 @@ import numpy as np
 import torch
 
 from coterie.core.errors import BadInput, nearest
+from coterie.core.files import there
 from coterie.core.rng import stream
+from coterie.core.values import checked
 from coterie.data import datasets, own, partition
-from coterie.data.changes import changes_of, store_rows
+from coterie.data.changes import Inputs, Stored, changes_of, store_rows
 from coterie.data.choices import Choices, check_choices, check_values
-from coterie.data.cutting import Cut, check_parts, cut_rows
+from coterie.data.columns import CATEGORY, DATE
+from coterie.data.cutting import (
+    BY_COLUMN,
+    Cut,
+    Shares,
+    check_parts,
+    cut_by_time,
+    cut_groups,
+    cut_rows,
+    whole_cut,
+)
 from coterie.data.dataset import Dataset
 from coterie.data.federation import Federation, Public, as_tensor
 from coterie.data.pieces import Own
+from coterie.data.preparation import Preparation, array_columns, fit, prepare
 from coterie.data.public import HELD_OUT, other_images, public_of
-from coterie.data.scaling import Look, affine_of, usual_scale
+from coterie.data.scaling import FEATURES, POOLED, Look, affine_of, usual_scale
+from coterie.data.told import tell
+
+SHOWN = 5  # names of clients in a line
+Cutter = Callable[[list[np.ndarray]], list[Cut]]  # the rows of each client, cut in parts
+
+
+class Prepared(NamedTuple):
+    """How rows become inputs, for later use and for use here."""
+
+    preparation: Preparation
+    inputs: Inputs
 
 
 class Rows(NamedTuple):
@@ -59,32 +83,37 @@ def build(
     clients: None is what the split usually has (20 for most), or all natural clients.
     choices: the fields of Choices, such as validation = 0.
     """
-    chosen = Choices(**choices)
+    chosen = checked(Choices(**choices))
     whole = read(data, folder, data_options or {})
-    base = whole.data
-    check_choices(base, chosen)
-    check_values(base)
+    base, table = whole.data, whole.columns is not None
+    check_choices(whole, chosen)
+    check_values(base, table)
     rows = _choose(base, chosen, seed)
     split = split or partition.usual_split(base.users is not None)
-    dealt = _deal(whole, rows.dealt, split, clients, seed, options or {})
-    cuts = _cut(base, dealt, rows.shared, chosen, seed)
+    cutter = _cutter(whole, split, rows.shared, chosen, seed)
+    dealt_rows, left_out = _without_tiny(whole, rows.dealt, split, cutter, chosen.validation)
+    dealt = _deal(whole, dealt_rows, split, clients, seed, options or {})
+    cuts = cutter(dealt.parts)
     check_parts(cuts, dealt.names, chosen.validation)
-    look = _look(base, rows.pool, chosen)
-    x, y, cuts, groups = _store(base, dealt, cuts, look, chosen, seed)
+    prepared = _prepare(whole, rows.pool, cuts, dealt.names, chosen)
+    stored, groups = _store(base, dealt, cuts, prepared.inputs, chosen, seed)
     return Federation(
         name=base.name,
-        x=as_tensor(x),
-        y=as_tensor(y),
+        x=as_tensor(stored.x),
+        y=as_tensor(stored.y),
         classes=base.classes,
-        train=[train for train, _, _ in cuts],
-        validation=[validation for _, validation, _ in cuts],
-        test=[test for _, _, test in cuts],
+        train=[train for train, _, _ in stored.cuts],
+        validation=[validation for _, validation, _ in stored.cuts],
+        test=[test for _, _, test in stored.cuts],
         groups=groups,
         names=dealt.names,
-        public=_public(base, rows.held_out, look, chosen, seed, folder),
+        public=_public(base, rows.held_out, prepared, chosen, seed, folder),
         truth=_truth(base, dealt),
         table=None if base.table is None else as_tensor(base.table),
         labels=whole.labels or None,
+        rows=stored.rows,
+        place=whole.place,
+        preparation=prepared.preparation._replace(left_out=left_out),
     )
 
 
@@ -99,7 +128,7 @@ def read(
                 "remove them"
             )
         return data if isinstance(data, Own) else Own(data, [], [])
-    if data in datasets.DATASETS or not (own.is_path(data) or Path(data).exists()):
+    if data in datasets.DATASETS or not (own.is_path(data) or there(Path(data))):
         place = None if folder is None else Path(folder)
         return Own(datasets.load(str(data), place, **options), [], [])
     known = inspect.signature(own.read).parameters.values()
@@ -107,7 +136,25 @@ def read(
     for key in options:
         if key not in valid:
             raise BadInput(f"your own data have no option '{key}'" + nearest(key, valid))
-    return own.read(data, **options)
+    whole = own.read(data, **options)
+    for line in (*whole.told, *_unlike_numbers(whole)):
+        tell(f"{whole.data.name}: {line}")
+    return whole
+
+
+def _unlike_numbers(whole: Own) -> list[str]:
+    """One line where a table holds more than plain numbers, because these are made inputs too."""
+    kinds = [column.kind for column in whole.columns or []]
+    gaps = int(np.isnan(whole.data.x).any(0).sum()) if kinds else 0
+    found = {
+        "texts": kinds.count(CATEGORY),
+        "dates": kinds.count(DATE),
+        "missing cells": gaps,
+    }
+    words = [f"{count:,} with {what}" for what, count in found.items() if count]
+    if not words:
+        return []
+    return [f"of {len(kinds):,} columns, {', '.join(words)}; `coterie data` says what they become"]
 
 
 def _choose(base: Dataset, chosen: Choices, seed: int) -> Rows:
@@ -163,46 +210,117 @@ def _deal(
     return Dealt(split=split, parts=parts, natural=natural, users=users, names=names)
 
 
-def _cut(base: Dataset, dealt: Dealt, shared: np.ndarray, chosen: Choices, seed: int) -> list[Cut]:
-    """The three parts of each client; the shared rows are the test part where there are any."""
-    usual = datasets.source_of(base.name).cut if dealt.natural else "shuffle"
-    how, test = chosen.cut or usual, 0.0 if chosen.shared_test else chosen.test
-    cuts = [
-        cut_rows(part, base.y, how, chosen.validation, test, stream(seed, "parts", i))
-        for i, part in enumerate(dealt.parts)
-    ]
-    return [(train, held, shared) for train, held, _ in cuts] if chosen.shared_test else cuts
+def _cutter(whole: Own, split: str, shared: np.ndarray, chosen: Choices, seed: int) -> Cutter:
+    """Cuts the rows of each client in three parts; the shared rows are the test part if any."""
+    base = whole.data
+    natural = base.users is not None and split in partition.SPLITS
+    natural = natural and partition.SPLITS[split].natural
+    how = chosen.cut or (datasets.source_of(base.name).cut if natural else "shuffle")
+    shares = Shares(chosen.validation, 0.0 if chosen.shared_test else chosen.test)
+    by = own.cut_numbers(whole, how) if how in BY_COLUMN else np.zeros(0)
+
+    def cut(parts: list[np.ndarray]) -> list[Cut]:
+        rngs = [stream(seed, "parts", i) for i in range(len(parts))]
+        if how == "groups":
+            cuts = cut_groups(parts, by, shares, rngs)
+        elif how == "time":
+            cuts = [cut_by_time(part, by, shares) for part in parts]
+        else:
+            cuts = [
+                cut_rows(part, base.y, how, *shares, rng)
+                for part, rng in zip(parts, rngs, strict=True)
+            ]
+        return [(train, held, shared) for train, held, _ in cuts] if len(shared) else cuts
+
+    return cut
+
+
+def _without_tiny(
+    whole: Own, rows: np.ndarray, split: str, cutter: Cutter, validation: float
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The rows of natural clients that have enough for every part, and who is left out.
+
+    Only counts, and what rows are cut by, decide; if nobody has enough, nobody is left out here.
+    """
+    users = whole.data.users
+    if users is None or not partition.SPLITS[split].natural:
+        return rows, ()
+    order = rows[np.argsort(users[rows], kind="stable")]
+    parts = np.split(order, np.flatnonzero(np.diff(users[order])) + 1)
+    good = np.array([whole_cut(cut, validation) for cut in cutter(parts)])
+    if good.all() or not good.any():
+        return rows, ()
+    numbers = [int(users[part[0]]) for part, fine in zip(parts, good, strict=True) if not fine]
+    names = tuple(whole.clients[u] if whole.clients else str(u) for u in numbers)
+    shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    tell(
+        f"{whole.data.name}: {len(names):,} of {len(parts):,} clients are left out, as they have "
+        f"too few rows for a train, a validation and a test part: {shown}"
+    )
+    return rows[~np.isin(users[rows], numbers)], names
 
 
 def _store(
-    base: Dataset, dealt: Dealt, cuts: list[Cut], look: Look, chosen: Choices, seed: int
-) -> tuple[np.ndarray, np.ndarray, list[Cut], np.ndarray]:
+    base: Dataset, dealt: Dealt, cuts: list[Cut], inputs: Inputs, chosen: Choices, seed: int
+) -> tuple[Stored, np.ndarray]:
     """Inputs and labels as the clients see them, where each finds its own, and their groups."""
     clients = len(dealt.parts)
-    changes = changes_of(base, seed, chosen.rotate, chosen.permute)
-    if clients < len(changes):
+    if clients < chosen.rotate * chosen.permute:
         raise BadInput(
-            f"{clients} clients cannot form rotate x permute = {len(changes)} groups; "
-            "raise --clients"
+            f"{clients} clients cannot form rotate x permute = "
+            f"{chosen.rotate * chosen.permute:,} groups; raise --clients"
         )
+    changes = changes_of(base, seed, chosen.rotate, chosen.permute)
     groups = np.arange(clients) * len(changes) // clients
-    x, y, cuts = store_rows(base, cuts, groups, changes, look)
+    stored = store_rows(base, cuts, groups, changes, inputs)
     if len(changes) == 1:
         kinds = len(np.unique(base.y[np.concatenate(dealt.parts)])) if base.classes else 0
         groups = partition.groups_of(dealt.split, clients, kinds)
-    return x, y, cuts, groups
+    return stored, groups
 
 
-def _look(base: Dataset, pool: np.ndarray, chosen: Choices) -> Look:
-    """How a row becomes an input, as learnt from the rows of the pool."""
-    kind, source = chosen.scale or usual_scale(base), datasets.source_of(base.name)
-    return Look(affine_of(base.x, pool, kind, source), chosen.channels)
+def _prepare(
+    whole: Own, pool: np.ndarray, cuts: list[Cut], names: list[str], chosen: Choices
+) -> Prepared:
+    """How rows become inputs; all that is fitted is fitted on training rows.
+
+    The scales called after the pool are those of papers, which read every row that is dealt.
+    """
+    base, table = whole.data, whole.columns is not None
+    kind, source = chosen.scale or usual_scale(base, table), datasets.source_of(base.name)
+    train = [rows for rows, _, _ in cuts]
+    if table or kind in FEATURES:
+        return _prepare_columns(whole, cuts, names, kind)
+    seen = pool if kind in POOLED else np.concatenate(train)
+    look = Look(affine_of(base.x, seen, kind, source), chosen.channels)
+    affine = None if look.affine is None else tuple(a.tolist() for a in look.affine)
+    kept = Preparation(scale=kind, affine=affine, channels=chosen.channels)
+    inputs = Inputs(lambda rows: look(base.x[rows]), look == Look(None, None))
+    return Prepared(kept, inputs)
+
+
+def _prepare_columns(whole: Own, cuts: list[Cut], names: list[str], kind: str) -> Prepared:
+    """The same for columns: of a table, or of arrays of features."""
+    base, n = whole.data, len(whole.data.y)
+    columns = whole.columns or array_columns(base.x)
+    x = base.x.reshape(n, -1)
+    kept = fit(x, columns, [cut[0] for cut in cuts], kind, names, whole.one_hot)
+    kept = kept._replace(shape=() if whole.columns else base.x.shape[1:])
+    owner = np.full(n, -1)
+    for i, cut in enumerate(cuts if kind == "client" else []):
+        owner[np.concatenate(cut)] = i
+    called = np.array([*names, ""])  # the last: of public rows, which are nobody's
+
+    def inputs(rows: np.ndarray) -> np.ndarray:
+        return prepare(kept, x[rows], columns, called[owner[rows]] if kind == "client" else None)
+
+    return Prepared(kept, Inputs(inputs, as_is=False))
 
 
 def _public(
     base: Dataset,
     held_out: np.ndarray,
-    look: Look,
+    prepared: Prepared,
     chosen: Choices,
     seed: int,
     folder: str | Path | None,
@@ -211,9 +329,9 @@ def _public(
     if chosen.public is None:
         return None
     if chosen.public == HELD_OUT:
-        x, y = look(base.x[held_out]), base.y[held_out]
+        x, y = prepared.inputs.of(held_out), base.y[held_out]
     else:
-        kind, shape = chosen.scale or usual_scale(base), look(base.x[:1]).shape[1:]
+        kind, shape = prepared.preparation.scale, prepared.inputs.of(np.arange(1)).shape[1:]
         place = None if folder is None else Path(folder)
         x, y = other_images(chosen.public, chosen.public_rows, shape, kind, seed, place)
     return public_of(chosen.public, x, y, chosen.labelled)

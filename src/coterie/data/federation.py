@@ -9,11 +9,20 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from coterie.data.columns import Place
+from coterie.data.preparation import Preparation
+
 BLOCK = 4096  # rows worked on at once, so that no second copy of a large store is made
 PARTS = ("train", "validation", "test")
 # the columns of label_counts
 COUNTS = pa.schema(
     [("client", pa.int32()), ("part", pa.string()), ("label", pa.int32()), ("rows", pa.int64())]
+)
+
+
+# the columns of row_numbers
+ROWS = pa.schema(
+    [("client", pa.int32()), ("part", pa.string()), ("file", pa.string()), ("row", pa.int64())]
 )
 
 
@@ -42,6 +51,9 @@ class Federation(NamedTuple):
     truth: torch.Tensor | None = None  # [clients, 1], the means that were drawn for the clients
     table: torch.Tensor | None = None  # [words + 1, dimension] word vectors
     labels: list[str] | None = None  # [classes] names of the classes, where they have any
+    rows: np.ndarray | None = None  # [n] which row of the data set each one is; None: not known
+    place: Place | None = None  # the files that the rows of a user's data came from
+    preparation: Preparation | None = None  # how cells and pixels became inputs
 
     @property
     def clients(self) -> int:
@@ -98,7 +110,28 @@ def label_counts(federation: Federation) -> pa.Table:
     return pa.concat_tables(found)
 
 
-def table(federation: Federation) -> list[ClientRow]:
+def row_numbers(federation: Federation) -> pa.Table:
+    """Which row of which file is in which part of which client; rows are counted from 0.
+
+    A data set that is no file of the user's has its own name as file. There are no rows where the
+    federation was made by hand.
+    """
+    found = [ROWS.empty_table()]
+    place = federation.place or Place((federation.name,), (np.iinfo(np.int64).max,))
+    ends = np.cumsum(place.sizes)
+    names = np.array(place.files, dtype=object)
+    for part in PARTS if federation.rows is not None else ():
+        lists = getattr(federation, part)
+        owner = np.repeat(np.arange(len(lists)), [len(rows) for rows in lists])
+        row = np.asarray(federation.rows)[np.concatenate(lists)]
+        file = np.searchsorted(ends, row, side="right")
+        inside = row - (ends - np.array(place.sizes))[file]
+        columns = [owner, [part] * len(row), names[file], inside]
+        found.append(pa.table(columns, names=ROWS.names).cast(ROWS))
+    return pa.concat_tables(found)
+
+
+def client_rows(federation: Federation) -> list[ClientRow]:
     """One row per client."""
     classes = (class_counts(federation) > 0).sum(1)
     parts = zip(federation.train, federation.validation, federation.test, strict=True)
@@ -142,7 +175,8 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
     """The array's own memory as a tensor; nothing in a federation is ever written to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return torch.from_numpy(array)
+        backwards = any(step < 0 for step in array.strides)  # torch counts forwards only
+        return torch.from_numpy(array.copy() if backwards else array)
 
 
 def digest_of(*arrays: np.ndarray) -> str:

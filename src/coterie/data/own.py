@@ -5,23 +5,45 @@ NumPy arrays.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
+import polars as pl
 
-from coterie.core.errors import BadInput
-from coterie.data.pieces import Own, Piece, checked, join, natural
-from coterie.data.tables import Columns, read_table
+from coterie.core.errors import BadInput, nearest, shown
+from coterie.core.files import home, plain, read_text, there
+from coterie.core.values import Whole
+from coterie.data.columns import Place, plain_numbers
+from coterie.data.opening import TABLES, Opened, kind_of, stem_of
+from coterie.data.pieces import Own, Piece, cells_of, checked, join, natural, stacked
+from coterie.data.tables import (
+    Columns,
+    check_alike,
+    cut_values,
+    picture,
+    read_table,
+    table_piece,
+)
 
-SUFFIXES = (".csv", ".parquet", ".npz", ".arrow")
+SUFFIXES = (
+    ".csv",
+    ".parquet",
+    ".npz",
+    *(kind for kind in TABLES if kind not in (".csv", ".parquet")),
+)
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
+Missing = Literal["impute", "refuse"]
 
 
 def is_path(data: object) -> bool:
     """Whether `data` means a file or folder rather than the name of a known data set."""
     if isinstance(data, Path):
         return True
-    return isinstance(data, str) and (data.endswith(SUFFIXES) or "/" in data or "\\" in data)
+    return isinstance(data, str) and (
+        data.lower().endswith(SUFFIXES) or "/" in data or "\\" in data
+    )
 
 
 def read(
@@ -30,35 +52,141 @@ def read(
     client: str = "client",
     label: str = "label",
     features: str | list[str] = "",
-    separator: str = ",",
+    categories: str | list[str] = "",
+    missing: Missing = "impute",
+    one_hot: Whole = 20,
+    cut_column: str = "",
+    separator: str = "",
 ) -> Own:
-    """Read a file or folder; client = "": no natural clients, features = "": all other columns."""
-    path = Path(path).expanduser()
-    if not path.exists():
+    """Read a file or folder.
+
+    client: "" where the rows have no natural clients. features: "" takes all other columns.
+    categories: columns whose numbers are names. missing: "impute" by training medians, or "refuse".
+    one_hot: a text column of more categories is hashed. cut_column: what `cut = time` and
+    `cut = groups` cut by; it is no feature unless named as one. separator: "" finds out.
+    """
+    path = home(path)
+    if not there(path):
         raise BadInput(
-            f"there is no file or folder {path}; give the path of your data or a data set's name"
+            f"there is no file or folder {shown(str(path))}; "
+            "give the path of your data or a data set's name"
         )
-    columns = Columns(client=client, label=label, features=listed(features), separator=separator)
-    if path.is_file():
-        if path.suffix not in SUFFIXES:
+    columns = Columns(
+        client=client,
+        label=label,
+        features=listed(features),
+        separator=separator,
+        cut=cut_column,
+        categories=tuple(listed(categories)),
+    )
+    name = path.name + "/" if path.is_dir() else path.name
+    return _joined(name, _pieces(path, columns), columns, missing, one_hot)
+
+
+def _joined(
+    name: str, pieces: list[Piece], columns: Columns, missing: Missing, one_hot: int
+) -> Own:
+    """All pieces as one data set, with the column that rows are cut by."""
+    if missing not in get_args(Missing):
+        raise BadInput(f"missing = '{missing}' is not known{nearest(missing, get_args(Missing))}")
+    whole = join(name, pieces, missing, columns.categories)._replace(one_hot=one_hot)
+    if columns.cut:
+        series = [piece.cut for piece in pieces if piece.cut is not None]
+        if len(series) < len(pieces):
+            raise BadInput(f"cut_column = '{columns.cut}' is for tables, {pieces[0].place} is none")
+        whole = whole._replace(cut=stacked([s.to_frame() for s in series]).to_series())
+    return whole
+
+
+def _pieces(path: Path, columns: Columns) -> list[Piece]:
+    """What a file or the files of a folder hold."""
+    if not path.is_dir():
+        plain(path)
+        if kind_of(path) not in SUFFIXES:
             raise BadInput(
                 f"{path}: files of kind '{path.suffix}' are not read; give {', '.join(SUFFIXES)}"
             )
-        return join(path.name, [read_piece(path, columns)])
+        return [_piece(path, columns)]
     saved = _saved(path)
     if saved:
         pieces: list[Piece] = []
         for file, train in saved:
             like = pieces[0] if pieces else None
-            pieces.append(read_piece(file, columns, like)._replace(train=train))
-        return join(path.name + "/", pieces)
-    return join(path.name + "/", _one_file_per_client(path, columns))
+            pieces.append(_piece(file, columns, like)._replace(train=train))
+        return pieces
+    return _image_folders(path) or _one_file_per_client(path, columns)
 
 
-def from_arrays(x: Any, y: Any, clients: Any = None, name: str = "arrays") -> Own:
-    """Own data from arrays: x [n, ...] numbers, y [n] whole numbers or text, clients [n] names."""
-    owners = None if clients is None else np.asarray(clients)
-    return join(name, [checked(name, np.asarray(x), np.asarray(y), owners)])
+def is_frame(data: object) -> bool:
+    """Whether `data` is a pandas or polars frame."""
+    if isinstance(data, pl.DataFrame | pl.LazyFrame):
+        return True
+    return type(data).__name__ == "DataFrame" and type(data).__module__.startswith("pandas")
+
+
+def from_frame(
+    frame: Any,
+    *,
+    client: str = "client",
+    label: str = "label",
+    features: str | list[str] = "",
+    categories: str | list[str] = "",
+    missing: Missing = "impute",
+    one_hot: int = 20,
+    cut_column: str = "",
+    name: str = "frame",
+) -> Own:
+    """Own data from a pandas or polars frame; the words are those of `read`."""
+    if isinstance(frame, pl.LazyFrame):
+        frame = frame.collect()
+    if not isinstance(frame, pl.DataFrame):
+        frame = pl.from_pandas(frame)
+    columns = Columns(
+        client=client,
+        label=label,
+        features=listed(features),
+        cut=cut_column,
+        categories=tuple(listed(categories)),
+    )
+    piece = table_piece(name, Opened(frame, lambda column: None, []), columns)
+    return _joined(name, [piece], columns, missing, one_hot)
+
+
+def from_arrays(
+    x: Any, y: Any, clients: Any = None, name: str = "arrays", cut_by: Any = None
+) -> Own:
+    """Own data from arrays: x [n, ...] numbers, y [n] whole numbers or text, clients [n] names.
+
+    cut_by: [n] moments or groups, for `cut = time` and `cut = groups`.
+    """
+    owners = None if clients is None else _array(clients, "clients")
+    whole = join(name, [checked(name, _array(x, "x"), _array(y, "y"), owners)])
+    if cut_by is None:
+        return whole
+    series = pl.Series("cut_by", cut_by)
+    if series.len() != len(whole.data.y):
+        raise BadInput(f"{name}: cut_by has {series.len()} values, but x {len(whole.data.y)} rows")
+    return whole._replace(cut=series)
+
+
+def cut_numbers(whole: Own, how: str) -> np.ndarray:
+    """What the rows are cut by, as numbers."""
+    name = whole.data.name
+    if whole.cut is None:
+        raise BadInput(
+            f"cut = '{how}' needs the column that '{name}' is cut by; name it with --cut-column"
+        )
+    place = whole.place or Place((name,), (len(whole.data.y),))
+    return cut_values(whole.cut, place, how)
+
+
+def _array(values: Any, what: str) -> np.ndarray:
+    """Values as an array; a generator is read, lists of unequal length are refused."""
+    try:
+        return np.asarray(list(values) if isinstance(values, Iterator) else values)
+    except (ValueError, TypeError, RuntimeError) as problem:
+        why = " ".join(str(problem).split())
+        raise BadInput(f"{what} is no array: {why[:200]}") from None
 
 
 def listed(features: str | list[str]) -> list[str]:
@@ -70,13 +198,14 @@ def listed(features: str | list[str]) -> list[str]:
 def _one_file_per_client(path: Path, columns: Columns) -> list[Piece]:
     """The files of a folder, each the rows of the client that it is called after."""
     files = sorted(
-        (f for f in path.iterdir() if f.suffix in SUFFIXES), key=lambda f: natural(f.name)
+        (f for f in path.iterdir() if kind_of(f) in SUFFIXES and not f.name.startswith(".")),
+        key=lambda f: natural(f.name),
     )
     if not files:
         raise BadInput(
             f"{path}: no {', '.join(SUFFIXES)} file in this folder; put one file per client there"
         )
-    stems = [f.stem for f in files]
+    stems = [stem_of(f) for f in files]
     twice = next((s for s in stems if stems.count(s) > 1), None)
     if twice is not None:
         raise BadInput(
@@ -85,15 +214,15 @@ def _one_file_per_client(path: Path, columns: Columns) -> list[Piece]:
     pieces: list[Piece] = []
     for file in files:
         like = pieces[0] if pieces else None
-        piece = read_piece(file, columns._replace(client="", ignore=columns.client), like)
-        pieces.append(piece._replace(clients=np.full(len(piece.y), file.stem)))
+        piece = _piece(file, columns._replace(client="", ignore=columns.client), like)
+        pieces.append(piece._replace(clients=np.full(len(piece.y), stem_of(file))))
     return pieces
 
 
 def _saved(path: Path) -> list[tuple[Path, bool]]:
     """The files of a Hugging Face folder and whether each is training data; else nothing."""
     if (path / "dataset_dict.json").is_file():
-        names = _json(path / "dataset_dict.json")["splits"]
+        names = _splits(path / "dataset_dict.json")
         splits = {part: sorted((path / part).glob("*.arrow")) for part in names}
     elif (path / "state.json").is_file():
         splits = {"train": sorted(path.glob("*.arrow"))}
@@ -116,18 +245,26 @@ def _saved(path: Path) -> list[tuple[Path, bool]]:
     return files
 
 
-def _json(path: Path) -> Any:
-    """What a JSON file holds."""
+def _splits(path: Path) -> list[str]:
+    """The names of the parts that a JSON file lists; a part is a folder beside it."""
     try:
-        return json.loads(path.read_text())
-    except ValueError as error:
+        found = json.loads(read_text(path))
+    except BadInput:
+        raise
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: this is no JSON ({error}); save the data set again") from None
+    names = found.get("splits") if isinstance(found, dict) else None
+    if not isinstance(names, list) or not all(
+        isinstance(n, str) and n == Path(n).name and "\0" not in n for n in names
+    ):
+        raise BadInput(f"{path}: it names no splits; save the data set again")
+    return names
 
 
 def _arrays(path: Path, client: str) -> Piece:
     """The arrays of an .npz file."""
     try:
-        with np.load(path) as store:
+        with np.load(plain(path)) as store:
             held = {key: store[key] for key in store.files}
     except Exception as error:  # a damaged zip raises many kinds; the user needs one line
         reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -143,8 +280,42 @@ def _arrays(path: Path, client: str) -> Piece:
     return checked(str(path), held["x"], held["y"], held["clients"] if client else None)
 
 
-def read_piece(path: Path, columns: Columns, like: Piece | None = None) -> Piece:
-    """One file as arrays; `like` is a file whose columns it must share."""
+def _piece(path: Path, columns: Columns, like: Piece | None = None) -> Piece:
+    """One file; `like` is a file whose columns it must share."""
     if path.suffix == ".npz":
         return _arrays(path, columns.client)
     return read_table(path, columns, like)
+
+
+def read_piece(path: Path, columns: Columns, like: Piece | None = None) -> Piece:
+    """One file as arrays of plain numbers, without preparation: a table of all else is refused."""
+    piece = _piece(path, columns, like)
+    if piece.frame is None:
+        return piece
+    place = Place((piece.place,), (len(piece.y),))
+    return piece._replace(x=plain_numbers(cells_of([piece], "refuse"), place), frame=None)
+
+
+def _image_folders(path: Path) -> list[Piece]:
+    """A folder with a folder per client, in each a folder per class; else nothing."""
+    owners = sorted((f for f in path.iterdir() if f.is_dir()), key=lambda f: natural(f.name))
+    pieces: list[Piece] = []
+    first: list[np.ndarray] = []
+    for owner in owners:
+        files = [
+            file
+            for kind in sorted((f for f in owner.iterdir() if f.is_dir()), key=lambda f: f.name)
+            for file in sorted(kind.iterdir(), key=lambda f: natural(f.name))
+            if file.suffix.lower() in IMAGES
+        ]
+        if not files:
+            continue
+        images = list[np.ndarray]()
+        for file in files:
+            images.append(picture(file, str(file)))
+            first = first or images
+            check_alike([first[0], images[-1]], str(file))
+        names = np.array([file.parent.name for file in files])
+        clients = np.full(len(files), owner.name)
+        pieces.append(Piece(str(owner), np.stack(images), names, clients))
+    return pieces

@@ -7,11 +7,12 @@ no row is ever dealt twice.
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import numpy as np
 
-from coterie.core.errors import BadInput, nearest
+from coterie.core.errors import BadInput, nearest, shown
+from coterie.core.values import coerce, declared
 from coterie.data.splits.generic import classes, dirichlet, iid, user
 from coterie.data.splits.handing import Parts, Rng
 from coterie.data.splits.published import (
@@ -127,9 +128,11 @@ def _check_options(name: str, options: dict[str, Any]) -> None:
     for key, value in options.items():
         if key not in valid:
             raise BadInput(f"split '{name}' has no option '{key}'" + nearest(key, valid))
-        if not _fits(value, valid[key].annotation):
-            kind = " or ".join(t.__name__ for t in _kinds(valid[key].annotation))
-            raise BadInput(f"option {key} = {value!r} of split '{name}' must be {kind}")
+        kind, default = declared(SPLITS[name].deal)[key]
+        if not _fits(value, kind):
+            wanted = " or ".join(t.__name__ for t in _kinds(kind))
+            raise BadInput(f"option {key} = {shown(value)} of split '{name}' must be {wanted}")
+        coerce(kind, value, key, default)
 
 
 def groups_of(name: str, clients: int, kinds: int) -> np.ndarray:
@@ -139,7 +142,12 @@ def groups_of(name: str, clients: int, kinds: int) -> np.ndarray:
 
 def _kinds(annotation: Any) -> tuple[type, ...]:
     """The types that an annotation allows."""
-    return tuple(get_args(annotation)) or (annotation,)
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kinds(inner[0])
+    if origin is Literal:
+        return tuple({type(choice) for choice in inner})
+    return tuple(kind for part in inner for kind in _kinds(part)) or (annotation,)
 
 
 def _fits(value: object, annotation: Any) -> bool:

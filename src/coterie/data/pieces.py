@@ -1,20 +1,28 @@
 """Pieces of a user's own data: what each file holds, checked, and all of them joined."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 
 from coterie.core.errors import BadInput
+from coterie.data.columns import Column, Place, Read, read_columns, refuse_missing
 from coterie.data.dataset import Dataset
 
 
 class Own(NamedTuple):
     """A user's own data, with the names that stand behind their numbers."""
 
-    data: Dataset
+    data: Dataset  # the cells of a table are as `columns` says, not yet inputs of a model
     clients: list[str]  # the name of each number in data.users; empty without natural clients
     labels: list[str]  # the name of each class
+    columns: list[Column] | None = None  # of a table
+    cut: pl.Series | None = None  # [n] what rows are cut by, in time or in groups
+    place: Place | None = None  # the files that the rows came from
+    one_hot: int = 20  # categories with a column of their own
+    told: tuple[str, ...] = ()  # how the files had to be read
 
 
 class Piece(NamedTuple):
@@ -27,6 +35,9 @@ class Piece(NamedTuple):
     train: bool = True
     labels: list[str] | None = None  # names of the classes, where the file states them
     columns: list[str] | None = None  # the feature columns of a table
+    frame: pl.DataFrame | None = None  # a table's cells as written; x has no columns then
+    cut: pl.Series | None = None  # the column that rows are cut by
+    told: Sequence[str] = ()  # how the file had to be read
 
 
 def checked(place: str, x: np.ndarray, y: np.ndarray, clients: np.ndarray | None) -> Piece:
@@ -69,6 +80,12 @@ def whole(values: np.ndarray, place: str, what: str) -> np.ndarray:
             value, row = values[bad[0]], bad[0] + 1
             raise BadInput(f"{place}: {what} is {value} in row {row:,}; a class is whole or text")
     if values.dtype.kind in "biuf":
+        large = np.flatnonzero(np.abs(values.astype(np.float64)) >= 2.0**63)
+        if len(large):
+            value, row = values[large[0]], large[0] + 1
+            raise BadInput(
+                f"{place}: {what} is {value} in row {row:,}; write so large ones as text"
+            )
         return values.astype(np.int64)
     for row, value in enumerate(values if values.dtype.kind == "O" else ()):
         if value is None or value != value:
@@ -76,26 +93,71 @@ def whole(values: np.ndarray, place: str, what: str) -> np.ndarray:
     return values.astype(str)
 
 
-def join(name: str, pieces: list[Piece]) -> Own:
+def join(
+    name: str, pieces: list[Piece], missing: str = "impute", categories: tuple[str, ...] = ()
+) -> Own:
     """One data set of all files; labels and clients get numbers in natural order of names."""
     first = pieces[0]
-    for piece in pieces:
-        if piece.x.shape[1:] != first.x.shape[1:]:
-            raise BadInput(
-                f"{piece.place}: a row has shape {list(piece.x.shape[1:])}, but in {first.place} "
-                f"{list(first.x.shape[1:])}; give every file the same columns"
-            )
     sizes = [len(piece.y) for piece in pieces]
+    place = Place(tuple(piece.place for piece in pieces), tuple(sizes))
+    _check_shapes(pieces)
     y, labels = _numbered([piece.y for piece in pieces], first.labels, first.place)
     users, clients = None, list[str]()
     if first.clients is not None:
         users, clients = _numbered(
             [p.clients for p in pieces if p.clients is not None], None, first.place
         )
-    x = first.x if len(pieces) == 1 else np.concatenate([piece.x for piece in pieces])
+    columns = None
+    if first.frame is None:
+        x = first.x if len(pieces) == 1 else np.concatenate([piece.x for piece in pieces])
+    else:
+        x, columns = cells_of(pieces, missing, categories)
     train = np.repeat([piece.train for piece in pieces], sizes)
     data = Dataset(name=name, x=x, y=y, classes=len(labels), train=train, users=users)
-    return Own(data, clients, labels)
+    told = tuple(dict.fromkeys(line for piece in pieces for line in piece.told))
+    return Own(data=data, clients=clients, labels=labels, columns=columns, place=place, told=told)
+
+
+def _check_shapes(pieces: list[Piece]) -> None:
+    """Refuse files whose rows are not alike."""
+    first = pieces[0]
+    for piece in pieces:
+        have, want = (
+            (len(p.columns or []),) if p.frame is not None else p.x.shape[1:]
+            for p in (piece, first)
+        )
+        if have != want or (piece.frame is None) != (first.frame is None):
+            raise BadInput(
+                f"{piece.place}: a row has shape {list(have)}, but in {first.place} "
+                f"{list(want)}; give every file the same columns"
+            )
+
+
+def cells_of(pieces: list[Piece], missing: str, categories: tuple[str, ...] = ()) -> Read:
+    """The cells of all files as numbers; what a text means is decided for all files together."""
+    place = Place(tuple(p.place for p in pieces), tuple(len(p.y) for p in pieces))
+    read = read_columns(
+        stacked([p.frame for p in pieces if p.frame is not None]), categories, place
+    )
+    if missing == "refuse":
+        refuse_missing(read, place)
+    return read
+
+
+def stacked(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    """Frames one below another; a column that is text in one of them is text in all."""
+    if len(frames) == 1:
+        return frames[0]
+    text = [
+        name
+        for name in frames[0].columns
+        if len(kinds := {frame[name].dtype for frame in frames}) > 1
+        and not all(kind.is_numeric() for kind in kinds)
+    ]
+    return pl.concat(
+        [frame.with_columns(pl.col(text).cast(pl.String)) if text else frame for frame in frames],
+        how="vertical_relaxed",
+    )
 
 
 def _numbered(

@@ -1,15 +1,22 @@
-"""How stored rows become inputs of a model: shifted, scaled, and grey images repeated."""
+"""How stored rows become inputs of a model: which scale, and the scaling of images."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 from coterie.data.dataset import Dataset, Source
-from coterie.data.datasets import source_of
+from coterie.data.datasets import DATASETS, source_of
 from coterie.data.federation import blocks
 
-# to [0, 1]; standardised by channel; by pixel; to [-1, 1]; as they are
-SCALES = ("unit", "channel", "pixel", "half", "none")
+# of features, by training rows: mean and deviation; median and interquartile range; mean and
+# deviation of each client's own
+FEATURES = ("standard", "robust", "client")
+# of images: to [0, 1]; to [-1, 1]; standardised by channel (as published, else by training rows);
+# by pixel (by training rows)
+PIXELS = ("unit", "half", "channel", "pixel")
+# as papers did it, over all rows that are dealt, test rows among them
+POOLED = ("channel-pool", "pixel-pool")
+SCALES = (*FEATURES, *PIXELS, *POOLED, "none")
 Affine = tuple[np.ndarray, np.ndarray]  # x becomes (x - first) / second
 
 
@@ -26,15 +33,17 @@ class Look(NamedTuple):
         return np.repeat(x, self.channels, axis=1) if self.channels and x.shape[1] == 1 else x
 
 
-def usual_scale(base: Dataset) -> str:
+def usual_scale(base: Dataset, table: bool = False) -> str:
     """The scaling where none is named."""
+    if table or (base.x.dtype.kind == "f" and base.x.ndim == 2 and base.name not in DATASETS):
+        return "standard"
     if base.x.dtype != np.uint8:
         return "none"
     return source_of(base.name).scale or ("channel" if base.x.ndim == 4 else "unit")
 
 
-def affine_of(x: np.ndarray, pool: np.ndarray, kind: str, source: Source) -> Affine | None:
-    """The scaling of `kind`, by the published means and deviations, else by those of the pool."""
+def affine_of(x: np.ndarray, rows: np.ndarray, kind: str, source: Source) -> Affine | None:
+    """The scaling of `kind`, by the published means and deviations, else by those of `rows`."""
     if kind == "none":
         return None
     top = np.array(source.top if x.dtype == np.uint8 else 1, np.float32)
@@ -42,14 +51,18 @@ def affine_of(x: np.ndarray, pool: np.ndarray, kind: str, source: Source) -> Aff
         return np.zeros_like(top), top
     if kind == "half":
         return np.asarray(top / 2), np.asarray(top / 2)
-    if kind == "pixel":  # as FedProx and pFedMe: on raw pixel values
-        mean, deviation = _moments(x, pool, ())
+    if kind == "pixel-pool":  # as FedProx and pFedMe: on raw pixel values
+        mean, deviation = _moments(x, rows, ())
         return mean.astype(np.float32), (deviation + 0.001).astype(np.float32)
-    if source.channels is not None:
+    if kind == "pixel":
+        mean, deviation = _moments(x, rows, ())
+    elif source.channels is not None:
         mean, deviation = (np.reshape(values, (-1, 1, 1)) * top for values in source.channels)
     else:
-        mean, deviation = _moments(x, pool, (-2, -1))
-    return mean.astype(np.float32), np.where(deviation > 0, deviation, 1).astype(np.float32)
+        mean, deviation = _moments(x, rows, (-2, -1))
+    # a constant pixel becomes 0 and stays there: infinity divides whatever a test row has
+    constant = np.inf if kind == "pixel" else 1
+    return mean.astype(np.float32), np.where(deviation > 0, deviation, constant).astype(np.float32)
 
 
 def _moments(

@@ -1,3 +1,3 @@
-"""A real federation: one server and its sites as processes that meet over Flower, TLS and node
+"""A deployment: one server and its sites as processes that meet over Flower, TLS and node
 authentication.
 """

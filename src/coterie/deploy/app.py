@@ -1,15 +1,18 @@
-"""The ServerApp of a federation: greets the sites, plays the run through the same code as any
+"""The ServerApp of a deployment: greets the sites, plays the run through the same code as any
 experiment, ends at every site.
 
 The run's configuration names the server's folder; everything else is read from it. What the server
-says goes to its own output and, with the time, to federation.log in that folder.
+says goes to its own output and, with the time, to deployment.log in that folder.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
-from collections.abc import Callable
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +21,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from coterie.core.checkpoint import checkpoints, load_checkpoint
-from coterie.core.errors import BadInput
+from coterie.core.errors import BadInput, Diverged
 from coterie.data.federation import Federation, Public
 from coterie.deploy import wire
 from coterie.deploy.files import EXPERIMENT, RUN, Server, inside, read_server
 from coterie.deploy.flower_engine import FlowerEngine
+from coterie.deploy.lines import Log, plain
 from coterie.deploy.replay import JOURNAL
 from coterie.deploy.roll import GREETING, Roll
 from coterie.deploy.rows import PARTS, hollow, read_public
@@ -36,10 +40,17 @@ from coterie.running.execute import check_same, play_rounds, restore
 from coterie.running.loop import Loop, RoundReport
 from coterie.running.progress import alone
 
-LOG = "federation.log"
+LOG = "deployment.log"
+LONGEST = 4_000  # characters of a line
 LABEL = "label"  # the column of the public file that is no feature
 REMIND = 60.0  # seconds between two lines that say who is missing
 LOOK = 1.0  # seconds between two looks for sites
+NO_EFFECT = {  # sections of an experiment that say what a simulation does
+    "engine": "every site runs its own client",
+    "data": "rows are the sites' own, [data] of server.toml says what they look like",
+    "split": "nothing is dealt",
+    "keep": "the server keeps a checkpoint of every round, a site its own model",
+}
 Say = Callable[[str], None]
 
 app = ServerApp()
@@ -52,7 +63,7 @@ def main(grid: Grid, context: Context) -> None:
     say = teller(folder)
     try:
         play(grid, folder, say)
-    except BadInput as problem:
+    except (BadInput, Diverged) as problem:
         say(f"stopped: {problem}")
         raise
 
@@ -60,15 +71,17 @@ def main(grid: Grid, context: Context) -> None:
 def teller(folder: Path) -> Say:
     """Says a line where it is seen, and keeps it."""
 
-    def say(line: str) -> None:
+    log = Log(folder / LOG)
+
+    def say(text: str) -> None:
+        line = plain(text, LONGEST)
         print(line, flush=True)
-        with (folder / LOG).open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+        log(line)
 
     return say
 
 
-class Plan(NamedTuple):
+class ServerPlan(NamedTuple):
     """What a server's folder describes, before anything is known of the sites' rows."""
 
     server: Server
@@ -80,9 +93,10 @@ class Plan(NamedTuple):
         return hollow(self.server.names[: len(rows["train"])], rows, self.server.data, self.public)
 
 
-def read_plan(folder: Path) -> Plan:
+def read_server_plan(folder: Path) -> ServerPlan:
     """A server's folder, read and checked."""
     server = read_server(folder)
+    _check_sections(folder / EXPERIMENT)
     data = {"name": f"{PYTHON}federation"}
     experiment = replace(
         read_experiment_file(folder / EXPERIMENT), data=data, split={}, keep=Keep(1, False)
@@ -102,14 +116,27 @@ def read_plan(folder: Path) -> Plan:
         "public": public.checksum if public else "",
         "privacy": list(server.privacy),
     }
-    return Plan(server=server, draft=draft, public=public, words=words)
+    return ServerPlan(server=server, draft=draft, public=public, words=words)
+
+
+def _check_sections(path: Path) -> None:
+    """Refuse words that a run of real sites has no use for."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # told better by whoever reads the experiment
+    for section in NO_EFFECT:
+        if section in found:
+            raise BadInput(
+                f"{path}: [{section}] has no effect on real sites ({NO_EFFECT[section]}): remove it"
+            )
 
 
 def play(grid: Grid, folder: Path, say: Say = print) -> Run:
     """Play the run of a server's folder to its end, from its checkpoint where there is one; sites
     may have been added since.
     """
-    plan, run = read_plan(folder), folder / RUN
+    plan, run = read_server_plan(folder), folder / RUN
     roll, rows = _gather(plan, run, grid, say)
     old, found = status(run), checkpoints(run)
     first = len(load_checkpoint(found[-1])["states"]["sites"]) if found else len(plan.server.names)
@@ -128,12 +155,17 @@ def play(grid: Grid, folder: Path, say: Say = print) -> Run:
         if old == "finished":
             loop.engine.finish(loop.everyone, loop.payload(), loop.when())
             return load(run)
-        done = play_rounds(loop, plan.draft.experiment, run, lambda report: say(_line(report)))
+        done = play_rounds(loop, plan.draft.experiment, run, lambda report: _tell(report, say))
     say(f"finished: the run is in {run}")
     return done
 
 
-def _gather(plan: Plan, run: Path, grid: Grid, say: Say) -> tuple[Roll, dict[str, list[int]]]:
+def _tell(report: RoundReport, say: Say) -> None:
+    for line in (_line(report), *report.said):
+        say(line)
+
+
+def _gather(plan: ServerPlan, run: Path, grid: Grid, say: Say) -> tuple[Roll, dict[str, list[int]]]:
     """Who is there, and how many rows every site has: as the run's folder says, else as the site
     itself does.
     """
@@ -154,12 +186,7 @@ def _gather(plan: Plan, run: Path, grid: Grid, say: Say) -> tuple[Roll, dict[str
         grid, names, lambda: hello, lambda i, head: _admit(plan, told, i, head), say, greeting
     )
     wanted = {i for i, name in enumerate(names) if name not in removed and i >= len(seen)}
-    reminded = time.monotonic() - REMIND
-    while wanted and not wanted <= set(roll.look()):
-        if time.monotonic() - reminded >= REMIND:
-            reminded = time.monotonic()
-            say(f"waiting for {', '.join(names[i] for i in sorted(wanted - set(roll.nodes)))}")
-        time.sleep(LOOK)
+    _wait_for(plan, roll, told, wanted, say)
     later = range(len(seen), len(names))
     return roll, {
         part: [*known[part], *(int(told[i]["rows"][part]) if i in told else 0 for i in later)]
@@ -167,7 +194,35 @@ def _gather(plan: Plan, run: Path, grid: Grid, say: Say) -> tuple[Roll, dict[str
     }
 
 
-def _newcomers(plan: Plan, loop: Loop, rows: dict[str, list[int]], say: Say) -> None:
+def _wait_for(
+    plan: ServerPlan, roll: Roll, told: dict[int, Head], wanted: set[int], say: Say
+) -> None:
+    """Come back when the wanted sites are there; a quorum is enough once patience is over."""
+    begin = time.monotonic()
+    reminded, rules, names = begin - REMIND, plan.server.rules, plan.server.names
+    while wanted:
+        roll.look()
+        _turn_away(plan, roll, told, say)
+        there = wanted & set(roll.nodes) & set(told)
+        sides = _sides(plan, told)
+        agree = len(sides) <= 1
+        if there == wanted and agree:
+            return
+        missing = ", ".join(names[i] for i in sorted(wanted - there))
+        enough = len(there) >= max(1, math.ceil(rules.quorum * len(wanted) - 1e-9))
+        if enough and agree and time.monotonic() - begin >= rules.patience:
+            say(
+                f"starting with {len(there)} of {len(wanted)} sites after {rules.patience:g} s; "
+                f"left out of this run: {missing}"
+            )
+            return
+        if time.monotonic() - reminded >= REMIND:
+            reminded = time.monotonic()
+            say(f"waiting for {missing}" if agree else _undecided(sides))
+        time.sleep(LOOK)
+
+
+def _newcomers(plan: ServerPlan, loop: Loop, rows: dict[str, list[int]], say: Say) -> None:
     """Sites that were added to a run under way: the server makes room for them, and they begin at
     what it sends.
     """
@@ -180,10 +235,16 @@ def _newcomers(plan: Plan, loop: Loop, rows: dict[str, list[int]], say: Say) -> 
     say(f"new in this run: {', '.join(came)}")
 
 
-def _loop(plan: Plan, roll: Roll, rows: dict[str, list[int]], run: Path, say: Say) -> Loop:
+def _loop(plan: ServerPlan, roll: Roll, rows: dict[str, list[int]], run: Path, say: Say) -> Loop:
     """The server's side of the run, at its start."""
-    removed = [i for i, name in enumerate(plan.server.names) if name in plan.server.sites.removed]
     federation = plan.federation(rows)
+    # who was not there when the run began has no rows in it
+    gone = {i for i, number in enumerate(rows["train"]) if not number}
+    removed = [
+        i
+        for i, name in enumerate(plan.server.names)
+        if name in plan.server.sites.removed or i in gone
+    ]
     asked = [
         i for i in range(federation.clients) if i not in removed
     ]  # nobody misses the others' rows
@@ -203,23 +264,56 @@ def _loop(plan: Plan, roll: Roll, rows: dict[str, list[int]], run: Path, say: Sa
     return open_loop(with_data(plan.draft, federation, asked), engine)
 
 
-def _admit(plan: Plan, told: dict[int, Head], number: int, head: Head) -> None:
-    """Keep what a site says of itself, if it fits what the others said."""
-    rows = head.get("rows")
-    if not isinstance(rows, dict) or not all(
-        isinstance(rows.get(part), int) and rows[part] >= 0 for part in PARTS
-    ):
-        raise BadInput(f"'{plan.server.names[number]}' does not say how many rows it has")
-    if not rows["train"]:
-        raise BadInput(f"'{plan.server.names[number]}' has no training rows")
-    for other, known in told.items():
-        if other != number and known.get("columns") != head.get("columns"):
-            raise BadInput(
-                f"the feature columns of '{plan.server.names[number]}' are not those of "
-                f"'{plan.server.names[other]}' in name and "
-                "order: list them with `features` in site.toml"
-            )
+def _admit(plan: ServerPlan, told: dict[int, Head], number: int, head: Head) -> None:
+    """Keep what a site says of itself, if it fits what most of the others said."""
+    name = plan.server.names[number]
+    if not head["rows"]["train"]:
+        raise BadInput(f"'{name}' has no training rows")
     told[number] = head
+    if number in _minority(told):
+        del told[number]
+        other = next(i for i in told if told[i].get("columns") != head.get("columns"))
+        raise BadInput(_other_columns(plan, number, other))
+
+
+def _minority(told: dict[int, Head]) -> set[int]:
+    """The sites whose columns are those of fewer sites than another's."""
+    times = Counter(head.get("columns") for head in told.values())
+    most = max(times.values(), default=0)
+    return {i for i, head in told.items() if times[head.get("columns")] < most}
+
+
+def _other_columns(plan: ServerPlan, number: int, other: int) -> str:
+    return (
+        f"the feature columns of '{plan.server.names[number]}' are not those of "
+        f"'{plan.server.names[other]}' in name and order: list them with `features` in site.toml"
+    )
+
+
+def _turn_away(plan: ServerPlan, roll: Roll, told: dict[int, Head], say: Say) -> None:
+    """Who came first decides nothing: sites with other columns than most of them go."""
+    out = _minority(told)
+    for i in sorted(out):
+        other = next(k for k in told if k not in out)
+        say(f"a site was refused: {_other_columns(plan, i, other)}")
+        roll.nodes.pop(i, None)
+    for i in out:
+        told.pop(i)
+
+
+def _sides(plan: ServerPlan, told: dict[int, Head]) -> list[str]:
+    """The sites of the same columns, named together."""
+    names: dict[str, list[str]] = {}
+    for i in sorted(told):
+        names.setdefault(str(told[i].get("columns")), []).append(plan.server.names[i])
+    return [", ".join(side) for side in names.values()]
+
+
+def _undecided(sides: Sequence[str]) -> str:
+    return (
+        f"the feature columns of these sites differ in name or order, and no side has most of "
+        f"them ({'; '.join(sides)}): list the columns with `features` in site.toml"
+    )
 
 
 def _line(report: RoundReport) -> str:

@@ -1,4 +1,4 @@
-"""Keys and certificates of a federation: an authority of its own, a server certificate, and one key
+"""Keys and certificates of a deployment: an authority of its own, a server certificate, and one key
 for every site.
 
 The server proves itself with a certificate that the authority signed; a site proves itself with a
@@ -8,14 +8,16 @@ that ssh-keygen would write).
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import os
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives import serialization as files
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -99,6 +101,18 @@ def make_site_key(folder: Path, name: str) -> None:
     write_new(folder / SITE_PUBLIC, public + f" {name}\n".encode())
 
 
+def fingerprint(public: str) -> str:
+    """A public key as ssh-keygen -l names it; BadInput where it is no key of a site."""
+    try:
+        key = files.load_ssh_public_key(public.encode())
+    except (ValueError, UnsupportedAlgorithm):
+        raise BadInput("this is no public key of a site") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp384r1":
+        raise BadInput("this public key is of another kind than sites have (ECDSA on P-384)")
+    digest = hashlib.sha256(b64decode(public.split()[1])).digest()
+    return f"SHA256:{b64encode(digest).decode().rstrip('=')}"
+
+
 def as_header(public: str) -> str:
     """A site's public key as its requests carry it."""
     pem = files.load_ssh_public_key(public.encode()).public_bytes(
@@ -170,7 +184,7 @@ def _signed(
     if days > left:
         raise BadInput(
             f"days = {days}, but {authority / CA} itself expires in {left} days: lower --days, or "
-            "make a new federation"
+            "make a new deployment"
         )
     everywhere = list(dict.fromkeys([*hosts, *LOOPBACK]))
     builder = (
@@ -239,7 +253,7 @@ def _public(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise BadInput(
-            "the server's certificate has no elliptic-curve key: make a new federation with "
+            "the server's certificate has no elliptic-curve key: make a new deployment with "
             "`coterie federation init`"
         )
     return key

@@ -1,4 +1,4 @@
-"""The files of a federation: server.toml for the server, site.toml for every site, read and checked
+"""The files of a deployment: server.toml for the server, site.toml for every site, read and checked
 before anything starts.
 """
 
@@ -48,6 +48,10 @@ class Rules(NamedTuple):
     needed: float = 0.5  # share of the asked sites that must answer
     deadline: float = 600.0  # seconds for one exchange
     tries: int = 10  # times a too small exchange is repeated before the run stops, its state kept
+    # an upload whose change is longer than so many times the round's median is left out; 0: never
+    outlier: float = 10.0
+    quorum: float = 1.0  # share of the sites that must be there for a run to start
+    patience: float = 600.0  # seconds to wait for all of them before it starts with the quorum
 
 
 class Shape(NamedTuple):
@@ -111,6 +115,7 @@ class Home(NamedTuple):
     features: str = ""  # columns separated by commas; none: all but the label
     public: str = ""
     state: str = "state"  # folder of the site's own state and model
+    experiment: str = ""  # digest of the experiment that this site's operator has agreed to
 
 
 class Site(NamedTuple):
@@ -168,6 +173,10 @@ def check_server(server: Server) -> Server:
     _within("rules.needed", server.rules.needed, 0, 1)
     _within("rules.deadline", server.rules.deadline, 1, 7 * 86400)
     _within("rules.tries", server.rules.tries, 1, 10**6)
+    if server.rules.outlier:
+        _within("rules.outlier", server.rules.outlier, 1, 1e12)
+    _within("rules.quorum", server.rules.quorum, 0, 1)
+    _within("rules.patience", server.rules.patience, 0, 30 * 86400)
     check_shape(server.data)
     _check_privacy(server.privacy)
     return server

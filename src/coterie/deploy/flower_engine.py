@@ -1,4 +1,4 @@
-"""The engine of a real federation: payloads and uploads travel as Flower messages, states stay on
+"""The engine of a deployment: payloads and uploads travel as Flower messages, states stay on
 the sites' own disks.
 
 The server remembers, for every site, the token of the last state it accepted. A message names it as
@@ -9,7 +9,6 @@ with the same state.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,14 +23,16 @@ from torch.utils import _pytree as pytree
 from coterie.core import rng as streams
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
-from coterie.core.notes import declared
 from coterie.core.point import stack
 from coterie.data.federation import Federation
 from coterie.deploy import wire
 from coterie.deploy.files import Rules
-from coterie.deploy.replies import Work, accepted, measures, whole
-from coterie.deploy.roll import Answer, Roll
-from coterie.deploy.wire import LOST, Content
+from coterie.deploy.lines import plain
+from coterie.deploy.privacy import change_norm
+from coterie.deploy.replay import add_line
+from coterie.deploy.replies import Answer, Bounds, Work, accepted, bounds, measures, whole
+from coterie.deploy.roll import Roll
+from coterie.deploy.wire import DIVERGED, LOST, Content
 from coterie.engines.base import (
     PARTS,
     Effort,
@@ -85,6 +86,7 @@ class FlowerEngine(Engine):
             int, str
         ] = {}  # why a site's last reply was left out, for the site to say too
         self._had: set[int] = set()  # sites that had a state once and have lost it
+        self._broken: set[int] = set()  # sites whose update in this exchange is not finite
         self._notes: dict[int, dict[str, float]] = {}
         self._typical: dict[int, Tree] = {}  # a state of each architecture, for its structure
 
@@ -127,6 +129,7 @@ class FlowerEngine(Engine):
         }
         token = f"{self.stage}-{when.round}-{index}"
         works: dict[int, Work] = {}
+        self._broken = set()
         tries = self._until_enough(index, when, asked, payloads, likes, works, token)
         for i, work in works.items():
             self.tokens[i], self._notes[i] = work.token, work.notes
@@ -153,7 +156,7 @@ class FlowerEngine(Engine):
         )
         effort = reduce(Effort.plus, (w.effort for w in works.values()), Effort())
         traffic = traffic._replace(up=up, **effort._asdict())
-        return Outcome(self.replies(uploads, when), traffic, set(works))
+        return Outcome(self.replies(uploads, when), traffic, set(works), frozenset(self._broken))
 
     def _until_enough(
         self,
@@ -169,21 +172,33 @@ class FlowerEngine(Engine):
         times it took.
         """
         needed = max(1, math.ceil(self.rules.needed * len(asked) - 1e-9))
+        far: set[int] = set()  # sites whose upload was too far from what was sent
         for attempt in range(1, self.rules.tries + 1):
             missing = {
-                i: payloads[i] for i in asked if i not in works and (index == 0 or i in self.tokens)
+                i: payloads[i]
+                for i in asked
+                if i not in works
+                and i not in far
+                and i not in self._broken  # and would be again
+                and (index == 0 or i in self.tokens)
             }
-            answers = self._ask("train", when, missing, exchange=index)
+            most = {a: bounds(like) for a, like in likes.items()}
+            sizes = {i: most[int(self.architecture[i])] for i in missing}
+            begin = time.monotonic()
+            answers = self._ask("train", when, missing, sizes, exchange=index)
+            longest = 1.1 * (time.monotonic() - begin) + 1  # clocks may run a little differently
             for i, answer in answers.items():
                 try:
-                    works[i] = accepted(answer, token, likes[int(self.architecture[i])])
-                except BadInput as problem:
-                    self._missed(i, answer, f"{self._at(when)}: {self.roll.names[i]} {problem}")
-                    if not (
-                        isinstance(answer, Content) and answer.head.get("error")
-                    ):  # else the site said so itself
-                        self._refused[i] = f"{self._at(when)}: this site {problem}"
-            if len(works) >= needed or not asked:
+                    a = int(self.architecture[i])
+                    notes = self.method(a).describes
+                    works[i] = accepted(answer, token, likes[a], missing[i], notes, longest)
+                except Exception as problem:  # whatever is wrong with one reply is its site's own
+                    self._left_out(i, answer, self._at(when), _why(problem))
+            for i, why in self._outliers(works, payloads).items():
+                del works[i]
+                far.add(i)
+                self._left_out(i, answers.get(i, ""), self._at(when), why)
+            if len(works) + len(self._broken) >= needed or not asked:
                 return attempt
             if attempt < self.rules.tries:
                 self._say(
@@ -199,6 +214,33 @@ class FlowerEngine(Engine):
             "lower rules.needed"
         )
 
+    def _outliers(self, works: Mapping[int, Work], payloads: Mapping[int, Tree]) -> dict[int, str]:
+        """Sites whose upload changed far more of what they were sent than the others' did, and
+        why they are left out; sites are compared with those of their own architecture.
+        """
+        out: dict[int, str] = {}
+        for a in sorted({int(self.architecture[i]) for i in works} if self.rules.outlier else ()):
+            norms = {
+                i: change_norm(work.upload, payloads[i])
+                for i, work in works.items()
+                if self.architecture[i] == a
+            }
+            usual = float(np.median(list(norms.values())))
+            for i, norm in norms.items():
+                if not math.isfinite(norm) or norm > self.rules.outlier * usual > 0:
+                    out[i] = (
+                        f"is left out: its upload is {norm:.3g} from what it was sent, "
+                        f"the median of the round is {usual:.3g} (rules.outlier = "
+                        f"{self.rules.outlier:g})"
+                    )
+        return out
+
+    def _left_out(self, i: int, answer: Answer, at: str, why: str) -> None:
+        """Say whose reply does not count and why, here and, with the next message, at the site."""
+        self._missed(i, answer, f"{at}: {self.roll.names[i]} {why}")
+        if not (isinstance(answer, Content) and answer.head.get("error")):  # else it said so itself
+            self._refused[i] = f"{at}: this site {why}"
+
     def _wait(self, missing: Sequence[int]) -> None:
         """A pause, longer while none of the missing sites is there."""
         begin, deadline = time.monotonic(), self.rules.deadline
@@ -207,7 +249,12 @@ class FlowerEngine(Engine):
             time.sleep(min(1.0, deadline / 4))
 
     def _ask(
-        self, kind: str, when: Moment, payloads: Mapping[int, Tree], **more: Any
+        self,
+        kind: str,
+        when: Moment,
+        payloads: Mapping[int, Tree],
+        sizes: Mapping[int, Bounds] | None = None,  # of replies that hold arrays
+        **more: Any,
     ) -> dict[int, Answer]:
         questions = {}
         for i, payload in payloads.items():
@@ -226,11 +273,13 @@ class FlowerEngine(Engine):
                 **more,
             }
             questions[i] = wire.pack(head, payload)
-        return self.roll.ask(questions, kind, self.rules.deadline)
+        return self.roll.ask(questions, kind, self.rules.deadline, sizes)
 
     def _missed(self, i: int, answer: Answer, line: str) -> None:
         """Say who does not count, and forget a state that its site has lost."""
         self._say(line)
+        if isinstance(answer, Content) and answer.head.get("code") == DIVERGED:
+            self._broken.add(i)
         if isinstance(answer, Content) and answer.head.get("code") == LOST and i in self.tokens:
             self.tokens.pop(i)
             self._saved.pop(i, None)
@@ -260,8 +309,7 @@ class FlowerEngine(Engine):
     def note(self, **line: Any) -> None:
         """A line of the journal."""
         if self.journal is not None:
-            with self.journal.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            add_line(self.journal, line)
 
     # Numbers
 
@@ -284,14 +332,10 @@ class FlowerEngine(Engine):
         for i, answer in self._ask("evaluate", when, asked, parts=list(parts), final=final).items():
             try:
                 views = ("personal", *self.method(int(self.architecture[i])).views)
-                values = measures(whole(answer), views, parts)
-            except BadInput as problem:
-                self._missed(
-                    i,
-                    answer,
-                    f"evaluation after {when.stage}, round {when.round}: {self.roll.names[i]} "
-                    f"{problem}",
-                )
+                values = measures(whole(answer), views, parts, self.rows[i])
+            except Exception as problem:  # whatever is wrong with one reply is its site's own
+                at = f"evaluation after {when.stage}, round {when.round}"
+                self._left_out(i, answer, at, _why(problem))
                 continue
             for view, part, metric, value in values:
                 out.setdefault((view, part, metric), np.full(len(clients), np.nan))[place[i]] = (
@@ -302,10 +346,8 @@ class FlowerEngine(Engine):
     def client_notes(self, clients: Sequence[int]) -> dict[str, dict[int, float]]:
         out: dict[str, dict[int, float]] = {}
         for i in clients:
-            describes = self.method(int(self.architecture[i])).describes
             for name, value in self._notes.get(i, {}).items():
-                if declared(name, describes):  # and nothing else that a site may say
-                    out.setdefault(name, {})[i] = value
+                out.setdefault(name, {})[i] = value
         return out
 
     def points(self, clients: Sequence[int], send: Send, when: Moment) -> Views:
@@ -327,16 +369,22 @@ class FlowerEngine(Engine):
                 try:
                     whole(answer)
                     del left[i]
-                except BadInput as problem:
+                except Exception as problem:  # whatever is wrong with one reply is its site's own
                     last = "; it will when the server is started again" if attempt else ""
                     self._missed(
                         i,
                         answer,
-                        f"at the end {self.roll.names[i]} {problem}: it has not written its "
+                        f"at the end {self.roll.names[i]} {_why(problem)}: it has not written its "
                         f"model{last}",
                     )
             if not left:
                 return
+
+
+def _why(problem: Exception) -> str:
+    """What is wrong with a reply, as one line."""
+    known = isinstance(problem, BadInput)
+    return plain(problem if known else f"is left out: {type(problem).__name__} ({problem})")
 
 
 def _bytes(upload: Tree) -> int:

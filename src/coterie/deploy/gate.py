@@ -6,6 +6,10 @@ gate: it lets through the paths of Flower's Fleet API, whose every request is si
 key. It also holds a site's question for messages open until there is one, so a site that asks every
 three seconds hears at once; and it lets a site that was killed and started again in at once, where
 SuperLink would wait until it has missed the old one for a minute.
+
+Whoever has no site's key costs little here: connections are counted as they are accepted (see
+crowd), the head of a request must come in seconds and prove a key (see passes) before any of its
+body is read, and a body is bounded in size and time.
 """
 
 from __future__ import annotations
@@ -15,18 +19,23 @@ import logging
 import ssl
 import threading
 import time
+from asyncio import Transport
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import httpx
 import uvicorn
 from flwr.proto.fleet_pb2 import DeactivateNodeRequest
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from coterie.core.errors import BadInput
 from coterie.deploy.certificates import CA, CERTIFICATE, KEY
+from coterie.deploy.crowd import Crowd, Guest, listen
+from coterie.deploy.lines import Ration, plain
+from coterie.deploy.passes import Member, Members, Stranger, prove
 
 FLEET = "/v1/fleet/"
 QUESTION, ARRIVAL, LEAVING = (
@@ -36,8 +45,13 @@ QUESTION, ARRIVAL, LEAVING = (
 )
 HELD = 10.0  # seconds a question for messages stays open; SuperNode gives up after 30
 PAUSE = 0.3  # seconds between two looks for a message, when few are waiting
-LOOKS = 10.0  # looks a second at most, however many are waiting
-LARGEST = 2**28  # bytes of one request; Flower cuts arrays into pieces far smaller
+LOOKS = 10.0  # looks per second at most, however many are waiting
+LARGEST = 2**26  # bytes of one request; Flower cuts arrays into pieces of 5 MB
+LARGEST_HEAD = 2**15  # bytes of the head of a request
+TOGETHER = 2**29  # bytes of all requests that are being read or passed on
+AT_ONCE = 16  # requests of one site that are being answered
+BODY = 120.0  # seconds for the body of a request
+BACKLOG = 128  # connections that are accepted in one go
 OWN_HEADERS = {
     "host",
     "content-length",
@@ -47,10 +61,9 @@ OWN_HEADERS = {
     "upgrade",
     "content-encoding",
 }
-QUIET = 60.0  # seconds before the same refusal is told again
 STARTING = 10.0  # seconds
+NOBODY = Member("", "this machine", 0)  # whoever comes without keys, on this machine only
 Note = Callable[[str], None]
-Members = dict[str, tuple[str, int]]  # {public key, as requests carry it: (site, node)}
 
 
 class Gate:
@@ -58,7 +71,7 @@ class Gate:
 
     def __init__(
         self,
-        listen: str,
+        listen_on: str,
         port: int,
         superlink: str,
         folder: Path,
@@ -66,16 +79,20 @@ class Gate:
         note: Note,
         members: Members,
     ) -> None:
-        self._told: dict[str, float] = {}
-        self._note = note
-        self._door = _Door(superlink, str(folder / CA), insecure, self._refused, note, members)
+        self.crowd = Crowd()
+        self.refusals = Ration(lambda line: note(f"refused: {line}"))
+        self._door = _Door(
+            superlink, str(folder / CA), insecure, self.refusals, note, members, self.crowd
+        )
         config = uvicorn.Config(
             self._door,
-            listen,
-            port,
             log_config=None,
             lifespan="on",
             ws="none",
+            loop="asyncio",  # accepts connections by calling the doorway's own accept
+            http=_speaker(self.crowd),
+            h11_max_incomplete_event_size=LARGEST_HEAD,
+            backlog=BACKLOG,
             access_log=False,
             timeout_graceful_shutdown=2,
             ssl_certfile=None if insecure else folder / CERTIFICATE,
@@ -84,40 +101,53 @@ class Gate:
         config.load()
         if config.ssl:
             config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
-            config.ssl.sslobject_class = _handshakes(self._refused)
-        logging.getLogger("uvicorn.error").setLevel(
-            logging.CRITICAL
-        )  # what matters is told in our own words
+            config.ssl.sslobject_class = _handshakes(self.refusals)
+        # what matters is told in our own words
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         self._server = uvicorn.Server(config)
+        try:
+            self._doorway = listen(listen_on, port, self.crowd)
+        except OSError as problem:
+            raise BadInput(
+                f"{listen_on}:{port} cannot be listened on ({problem.strerror}): another program "
+                "has the port, or there is no such address"
+            ) from None
         self._thread = threading.Thread(target=self._run, name="gate", daemon=True)
         self._thread.start()
         until = time.monotonic() + STARTING
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > until:
-                raise BadInput(
-                    f"{listen}:{port} cannot be listened on: another program has the port, or "
-                    "there is no such address"
-                )
+                raise BadInput(f"the gate on {listen_on}:{port} does not start")
             time.sleep(0.02)
 
     def _run(self) -> None:
-        try:
-            self._server.run()
-        except SystemExit:  # uvicorn's way to say that the port is taken
-            return
+        self._server.run([self._doorway])
 
-    def _refused(self, line: str) -> None:
-        """Tell of a refusal, but not of the same one again and again."""
-        now = time.monotonic()
-        if now - self._told.get(line, -QUIET) >= QUIET:
-            self._told[line] = now
-            self._note(f"refused: {line}")
+    @property
+    def requests(self) -> int:
+        """Requests of sites that were passed on."""
+        return self._door.passed
 
     def close(self) -> None:
         """Let no one in any more."""
         self._door.closing = True
         self._server.should_exit = True
         self._thread.join(5)
+
+
+def _speaker(crowd: Crowd) -> type[asyncio.Protocol]:
+    """HTTP that tells the crowd which connection it speaks on, so that it can be ended."""
+
+    class Speaker(H11Protocol):
+        def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            guest = crowd.guests.get(self.client) if self.client else None
+            if guest is None:  # dropped in its handshake
+                transport.abort()
+            else:
+                guest.transport = transport
+
+    return Speaker
 
 
 class _Door:
@@ -131,13 +161,18 @@ class _Door:
         refused: Note,
         note: Note,
         members: Members,
+        crowd: Crowd,
     ) -> None:
         self.base = f"{'http' if insecure else 'https'}://{superlink}"
         self.trust: bool | ssl.SSLContext = (
             False if insecure else ssl.create_default_context(cafile=authority)
         )
-        self.refused, self.note, self.members = refused, note, members
+        self.insecure = insecure
+        self.refused, self.note, self.members, self.crowd = refused, note, members, crowd
         self.waiting = 0
+        self.held = 0  # bytes of requests that are being read or passed on
+        self.answering: Counter[str] = Counter()  # requests by key
+        self.passed = 0
         self.closing = False
 
     async def __call__(
@@ -155,45 +190,92 @@ class _Door:
     async def _live(self, receive: Callable[[], Awaitable[dict]], send: Callable) -> None:  # type: ignore[type-arg]
         await receive()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        watch = asyncio.create_task(self._watch())
         async with httpx.AsyncClient(
             verify=self.trust, timeout=60, limits=limits, trust_env=False
         ) as self.client:
             await send({"type": "lifespan.startup.complete"})
             await receive()
+        watch.cancel()
         await send({"type": "lifespan.shutdown.complete"})
 
+    async def _watch(self) -> None:
+        """Once per second, end the connections that had their time."""
+        while True:
+            await asyncio.sleep(1)
+            for guest in self.crowd.late(time.monotonic()):
+                self.crowd.drop(guest)
+
     async def _answer(self, request: Request) -> Response:
-        who = request.client.host if request.client else "someone"
+        who = plain(request.client.host if request.client else "someone", 100)
         path = request.url.path
         if not path.startswith(FLEET) or ".." in path or request.method != "POST":
-            self.refused(f"{who} asked for {request.method} {path[:100]}, which is not for sites")
-            return Response(status_code=404)
-        body = await _body(request)
-        if body is None:
-            self.refused(f"{who} sent more than {LARGEST:,} bytes at once")
-            return Response(status_code=413)
-        answer = await self._ask(path, request, body)
-        if path == ARRIVAL and answer.status_code >= 400 and answer.status_code != 503:
-            answer = await self._arrive(who, request, body, answer)
-        return Response(answer.content, answer.status_code, _kept(answer.headers))
+            asked = plain(f"{request.method} {path}", 100)
+            self.refused(f"{who} asked for {asked}, which is not for sites")
+            return _shut(404)
+        try:
+            member = NOBODY if self.insecure else prove(request.headers, self.members)
+        except Stranger as stranger:
+            self.refused(f"{who} {stranger.line}")
+            return _shut(400 if path == ARRIVAL else 401, stranger.answer)
+        size = _size(request)
+        if size > LARGEST:
+            self.refused(f"{member.name} at {who} sent more than {LARGEST:,} bytes at once")
+            return _shut(413)
+        if self.answering[member.key] >= AT_ONCE and not self.insecure:
+            self.refused(f"{member.name} at {who} asked {AT_ONCE + 1} things at once")
+            return _shut(503)
+        if self.held + size > TOGETHER:
+            self.refused(f"{member.name} at {who} has to wait: the gate is full of uploads")
+            return _shut(503)
+        return await self._serve(who, path, request, member, size)
+
+    async def _serve(
+        self, who: str, path: str, request: Request, member: Member, size: int
+    ) -> Response:
+        """The answer to a site; meanwhile its connection is nobody's to end."""
+        guest = self._guest(request)
+        self.held += size
+        self.answering[member.key] += 1
+        try:
+            body = await _body(request, size)
+            if body is None:
+                self.refused(f"{member.name} at {who} sent more than it announced")
+                return _shut(413)
+            self.passed += 1
+            answer = await self._ask(path, request, body)
+            if path == ARRIVAL and answer.status_code >= 400 and answer.status_code != 503:
+                answer = await self._arrive(member, request, body, answer)
+            return Response(answer.content, answer.status_code, _kept(answer.headers))
+        except TimeoutError:
+            self.refused(f"{member.name} at {who} sent no whole request in {BODY:g} s")
+            return _shut(408)
+        finally:
+            self.held -= size
+            self.answering[member.key] -= 1
+            if guest is not None:
+                guest.busy, guest.since = False, time.monotonic()
+
+    def _guest(self, request: Request) -> Guest | None:
+        """The connection of a request that has proved itself."""
+        peer = (request.client.host, request.client.port) if request.client else ("", 0)
+        guest = self.crowd.guests.get(peer)
+        if guest is not None:
+            guest.proved = guest.busy = True
+        return guest
 
     async def _arrive(
-        self, who: str, request: Request, body: bytes, answer: httpx.Response
+        self, member: Member, request: Request, body: bytes, answer: httpx.Response
     ) -> httpx.Response:
-        """SuperLink does not let this one in: a stranger, or a site whose old self it still takes
-        for alive.
-        """
-        known = self.members.get(request.headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER, ""))
-        if known is None:
-            self.refused(f"{who} has a key that no site of this federation has")
+        """SuperLink does not let this site in: it still takes the site's old self for alive."""
+        if self.insecure:
             return answer
-        name, node = known
-        await self._ask(
-            LEAVING, request, DeactivateNodeRequest(node_id=node).SerializeToString()
-        )  # signed as the arrival is
+        # signed as the arrival is
+        gone = DeactivateNodeRequest(node_id=member.node).SerializeToString()
+        await self._ask(LEAVING, request, gone)
         answer = await self._ask(ARRIVAL, request, body)
         if answer.status_code < 400:
-            self.note(f"{name} has started again: its old connection is dropped")
+            self.note(f"{member.name} has started again: its old connection is dropped")
             return answer
         return httpx.Response(503)  # it is one of ours: let it try again
 
@@ -221,15 +303,29 @@ class _Door:
             self.waiting -= 1
 
 
-async def _body(request: Request) -> bytes | None:
-    """All of a request, if it is no larger than it may be."""
+def _size(request: Request) -> int:
+    """How many bytes a request may have: what it announces, else the most there may be."""
+    text = request.headers.get("content-length")
+    if text is None:
+        return LARGEST if "transfer-encoding" in request.headers else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else LARGEST + 1
+
+
+async def _body(request: Request, largest: int) -> bytes | None:
+    """All of a request, if it is no larger than it may be; TimeoutError if it does not end."""
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > LARGEST:
-            return None
-        parts.append(part)
+    async with asyncio.timeout(BODY):
+        async for part in request.stream():
+            size += len(part)
+            if size > largest:
+                return None
+            parts.append(part)
     return b"".join(parts)
+
+
+def _shut(code: int, words: str = "") -> Response:
+    """A refusal, after which the connection is over: what follows is not read."""
+    return Response(words, code, {"connection": "close"}, media_type="application/json")
 
 
 def _kept(headers: object) -> dict[str, str]:

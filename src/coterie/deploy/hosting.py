@@ -1,4 +1,4 @@
-"""The server of a federation: SuperLink behind the gate, the keys it accepts, and the run, watched
+"""The server of a deployment: SuperLink behind the gate, the keys it accepts, and the run, watched
 until it is over.
 """
 
@@ -14,8 +14,11 @@ from pathlib import Path
 from coterie.core.errors import BadInput
 from coterie.core.files import write
 from coterie.deploy import certificates as keys
+from coterie.deploy.consent import digest_of
 from coterie.deploy.files import KEYS, RUN, Server, host_and_port, is_loopback, read_server
-from coterie.deploy.gate import Gate, Members
+from coterie.deploy.gate import Gate
+from coterie.deploy.metrics import Look, Metrics, Number, of_run
+from coterie.deploy.passes import Members
 from coterie.deploy.processes import (
     HERE,
     HOME,
@@ -36,16 +39,22 @@ LOOK = 5.0  # seconds between two looks at the keys folder
 Say = Callable[[str], None]
 
 
-def serve_federation(folder: Path, insecure: bool, say: Say) -> Path:
-    """Host a federation until its run is over; returns the run's folder. Started again, it goes on
+def serve_deployment(
+    folder: Path,
+    insecure: bool,
+    say: Say,
+    metrics: tuple[str, int] | None = None,  # where health and numbers are told
+) -> Path:
+    """Host a deployment until its run is over; returns the run's folder. Started again, it goes on
     where it was.
     """
     folder = folder.absolute()
     server = read_server(folder)
     program("flower-superlink")
-    from coterie.deploy.app import read_plan  # needs Flower, which is an extra
+    from coterie.deploy.app import read_server_plan  # needs Flower, which is an extra
 
-    read_plan(folder)
+    plan = read_server_plan(folder)
+    say(f"the experiment is {digest_of(plan.words)}: sites show it before they join")
     _check_door(folder, server, insecure, say)
     home = folder / HOME
     keys.private_folder(home)
@@ -56,6 +65,7 @@ def serve_federation(folder: Path, insecure: bool, say: Say) -> Path:
             (home / NODES).unlink(missing_ok=True)  # nobody is registered in a new one
         children: list[Child] = []
         gate: Gate | None = None
+        told: Metrics | None = None
         try:
             children.append(_superlink(folder, home, port, insecure))
             wait_for_port(port, children[0])
@@ -68,6 +78,9 @@ def serve_federation(folder: Path, insecure: bool, say: Say) -> Path:
                 f"listening on {server.server.listen}:{server.port} for "
                 f"{', '.join(_members(server))}"
             )
+            if metrics:
+                told = Metrics(*metrics, _look(folder, gate, children))
+                say(f"health and metrics: http://{metrics[0]}:{told.port}/health and /metrics")
             _wait_for_last(folder)
             children.append(
                 Child(
@@ -79,11 +92,34 @@ def serve_federation(folder: Path, insecure: bool, say: Say) -> Path:
             )
             _follow(children, folder, home, members, insecure, say)
         finally:
+            if told:
+                told.close()
             if gate:
                 gate.close()
             for child in reversed(children):
                 child.stop()
     return _finished(folder, children[-1])
+
+
+def _look(folder: Path, gate: Gate, children: list[Child]) -> Look:
+    """What the server knows of itself at this moment."""
+
+    def look() -> tuple[dict[str, bool], list[Number]]:
+        up = {
+            "superlink": children[0].ended() is None,
+            "run": len(children) < 2 or children[1].ended() is None,
+        }
+        crowd, refused = gate.crowd, gate.refusals.count
+        numbers = [
+            Number("up", "gauge", "Whether all parts of the server run.", all(up.values())),
+            Number("gate_connections", "gauge", "Open connections.", len(crowd.guests)),
+            Number("gate_requests_total", "counter", "Requests of sites.", gate.requests),
+            Number("gate_refusals_total", "counter", "Requests that were refused.", refused),
+            Number("gate_dropped_total", "counter", "Connections ended by us.", crowd.dropped),
+        ]
+        return up, numbers + of_run(folder / RUN)
+
+    return look
 
 
 def _wait_for_last(folder: Path, seconds: float = 60.0) -> None:
@@ -139,7 +175,7 @@ def _write_app(home: Path, folder: Path, port: int, insecure: bool) -> None:
         "config": {"folder": str(folder)},
     }
     project = {
-        "name": "coterie-federation",
+        "name": "coterie-deployment",
         "version": "1.0.0",
         "description": "coterie",
         "license": "Apache-2.0",

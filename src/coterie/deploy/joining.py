@@ -1,4 +1,4 @@
-"""A site of a federation: the service that holds its rows and models, and a SuperNode kept running
+"""A site of a deployment: the service that holds its rows and models, and a SuperNode kept running
 beside it.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from coterie.core.errors import BadInput
 from coterie.deploy import certificates as keys
+from coterie.deploy.consent import Ask, Consent
 from coterie.deploy.files import (
     SITE,
     Site,
@@ -42,6 +43,15 @@ from coterie.running.progress import alone
 LONGEST_PAUSE = 30.0  # seconds before a SuperNode that ended is started again
 REFUSALS = (  # what SuperNode says when trying again is of no use, and what it means
     (
+        r"clock skew: the site's clock is ([\d,]+ s (?:behind|ahead of))",
+        "the clocks differ, this site's is {0} the server's: set both by NTP",
+    ),
+    (
+        r"certificate verify failed: certificate (is not yet valid|has expired)",
+        "the server's certificate {0}, by this site's clock: set the clock by NTP, or ask for a "
+        "new certificate",
+    ),
+    (
         r"certificate verify failed: ([^(\n]*)",
         "the server's certificate is not accepted ({0}): compare ca.crt and the address",
     ),
@@ -62,7 +72,14 @@ REFUSALS = (  # what SuperNode says when trying again is of no use, and what it 
 Say = Callable[[str], None]
 
 
-def serve_site(folder: Path, data: Path | None, insecure: bool, say: Say) -> None:
+def serve_site(
+    folder: Path,
+    data: Path | None,
+    insecure: bool,
+    say: Say,
+    accept: bool = False,  # agree to the experiment that the server shows first
+    ask: Ask | None = None,  # the operator, where there is one
+) -> None:
     """Take part with the rows of this folder until stopped; refused by the server, say why."""
     folder = folder.absolute()
     site = read_site(folder)
@@ -95,7 +112,7 @@ def serve_site(folder: Path, data: Path | None, insecure: bool, say: Say) -> Non
         node = _Node(folder, site, meeting, insecure, say)
         try:
             node.start()
-            serve(folder, meeting, say)
+            serve(folder, meeting, say, agree=Consent(folder, say, accept, ask))
         except Stopped:
             if node.refusal:
                 raise BadInput(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import BadInput
+from coterie.deploy.lines import Log
 
 HERE = "127.0.0.1"
 HOME = "flower"  # Flower's own files, in the folder of a server or site
@@ -72,11 +73,11 @@ class Child:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with self._process.stdout, self.log.open("a", encoding="utf-8") as log:
+        keep = Log(self.log)
+        with self._process.stdout:
             for line in self._process.stdout:
                 plain = COLOURS.sub("", line.rstrip())
-                log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {plain}\n")
-                log.flush()
+                keep(plain)
                 self._hear(plain)
 
     @property

@@ -1,4 +1,4 @@
-"""A federation on one machine: its server and sites as processes, to try a set-up before it leaves
+"""A deployment on one machine: its server and sites as processes, to try a set-up before it leaves
 the house.
 """
 
@@ -16,11 +16,10 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from coterie.core.errors import BadInput
-from coterie.data.dealing import build
 from coterie.data.federation import Federation
 from coterie.deploy.files import inside, read_server
 from coterie.deploy.processes import Child, program
-from coterie.deploy.replay import largest_difference, replay
+from coterie.deploy.replay import gathered, largest_difference, replay
 from coterie.deploy.rows import read_public
 from coterie.deploy.site import MODEL
 
@@ -55,7 +54,9 @@ class Rehearsal:
     def site(self, name: str, *options: str, command: Sequence[str] = ()) -> Child:
         """Start a site; by another command than `coterie`, where one is given."""
         place, rows = self.folder / "sites" / name, self.files / f"{name}.csv"
-        return self._start(name, "site", str(place), "--data", str(rows), *options, command=command)
+        return self._start(
+            name, "site", str(place), "--data", str(rows), "--accept", *options, command=command
+        )
 
     def _start(self, who: str, *arguments: str, command: Sequence[str] = ()) -> Child:
         said = self.lines[who] = list[str]()
@@ -109,7 +110,7 @@ class Rehearsal:
         """The same rows as a federation on this machine."""
         server = read_server(self.folder / "server")
         data = server.data
-        federation = build(self.files, seed=data.seed, validation=data.validation, test=data.test)
+        federation = gathered(self.files, server)
         public = (
             read_public(inside(self.folder / "server", data.public), "label")
             if data.public

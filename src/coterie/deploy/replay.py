@@ -1,17 +1,24 @@
-"""A federation's run played again on this machine, from its journal of who answered when."""
+"""A deployment's run played again on this machine, from its journal of who answered when."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 
 from coterie.core.errors import BadInput
+from coterie.core.model import Model
+from coterie.core.point import pick
 from coterie.data.federation import Federation
+from coterie.data.own import SUFFIXES
+from coterie.deploy.files import Server
+from coterie.deploy.rows import PARTS, at_home, read_rows
 from coterie.engines.base import Outcome, Setup, Trip
 from coterie.engines.local.engine import LocalEngine
 from coterie.engines.local.states import States
@@ -28,19 +35,38 @@ def journal(folder: Path) -> list[dict[str, Any]]:
     """The exchanges of a run: asked, answered, seconds, training (the longest site's), tries, time.
 
     A server that went back to its checkpoint did some exchanges twice: the last time counts. A line
-    that was cut off is left out.
+    that was cut off is left out here, and noticed by `replay`.
     """
+    return read_journal(folder)[0]
+
+
+def read_journal(folder: Path) -> tuple[list[dict[str, Any]], list[int]]:
+    """The lines of the journal that count, and the numbers of those that cannot be read."""
     path = folder / JOURNAL
     if not path.exists():
         raise BadInput(f"{folder} has no {JOURNAL}: only a run of real sites can be replayed")
     found: dict[Key, dict[str, Any]] = {}
-    for text in path.read_text(encoding="utf-8").splitlines():
+    torn = []
+    text = path.read_text(encoding="utf-8", errors="replace")
+    for number, written in enumerate(text.splitlines(), 1):
         try:
-            line = json.loads(text)
+            line = json.loads(written)
             found[line["stage"], line["round"], line["exchange"]] = line
         except (ValueError, KeyError, TypeError):
-            continue
-    return list(found.values())
+            torn.append(number)
+    return list(found.values()), torn
+
+
+def add_line(path: Path, line: Mapping[str, Any]) -> None:
+    """Append to a journal; a line that was cut off before stays alone on its own."""
+    with path.open("ab+") as file:
+        size = file.seek(0, 2)
+        if size:
+            file.seek(size - 1)
+        start = b"" if not size or file.read(1) == b"\n" else b"\n"
+        file.write(start + json.dumps(line).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def overhead(folder: Path) -> tuple[list[float], list[float]]:
@@ -76,26 +102,54 @@ def _without(store: States, lost: set[int]) -> States:
     return new
 
 
-def replay(folder: Path, federation: Federation, models: Networks = None) -> Loop:
+def gathered(files: Path, server: Server, label: str = "label", features: str = "") -> Federation:
+    """The rows of all sites on this machine, from a folder with NAME.csv (or .parquet, .npz, ...)
+    of each: numbered as in server.toml, whatever the order of the files, and cut as sites cut them.
+    """
+    shape, clients = server.data, len(server.names)
+    own = [
+        at_home(read_rows(_file_of(files, name), label, features), shape, name, i, clients, None)
+        for i, name in enumerate(server.names)
+    ]
+    starts = np.cumsum([0, *(len(f.y) for f in own)])[:-1]
+    train, validation, test = (
+        [getattr(f, part)[i] + starts[i] for i, f in enumerate(own)] for part in PARTS
+    )
+    return own[0]._replace(
+        x=torch.cat([f.x for f in own]),
+        y=torch.cat([f.y for f in own]),
+        train=train,
+        validation=validation,
+        test=test,
+        names=list(server.names),
+    )
+
+
+def _file_of(files: Path, name: str) -> Path:
+    """The file of a site, known by its name."""
+    found = [path for path in sorted(files.glob(f"{name}.*")) if path.suffix in SUFFIXES]
+    if len(found) != 1:
+        have = ", ".join(path.name for path in found) or "none"
+        kinds = ", ".join(SUFFIXES)
+        raise BadInput(f"{files} must have one file {name}.* of kind {kinds}; it has {have}")
+    return found[0]
+
+
+def replay(
+    folder: Path,
+    federation: Federation,
+    models: Networks = None,
+    say: Callable[[str], None] = print,
+) -> Loop:
     """The run of a folder on the local engine, with the same sites answering in every exchange; it
     stands at the end.
 
-    `federation` has the sites' own rows, cut as the sites cut them: `coterie.data.dealing.build` of
-    a folder with one file a site does so. Uploads that were clipped or noised at the sites are not
-    so here.
+    `federation` has the sites' own rows, numbered and cut as the sites were: `gathered` makes it
+    from their files. Uploads that were clipped or noised at the sites are not so here.
     """
     experiment, known = read_experiment(folder), read_about(folder)
-    rows = {
-        part: [len(r) for r in getattr(federation, part)]
-        for part in ("train", "validation", "test")
-    }
-    if federation.names != known["clients"] or rows != known["rows"]:
-        raise BadInput(
-            f"the federation has clients {', '.join(federation.names[:10])} with other rows or "
-            "another order than the sites of "
-            f"{folder}, {', '.join(known['clients'][:10])}: give the same files, shares and seed"
-        )
-    lines = journal(folder)
+    _check_rows(folder, federation, known)
+    lines, torn = read_journal(folder)
     came = [name for line in lines for name in line.get("came", [])]
     if came:
         raise BadInput(
@@ -107,8 +161,64 @@ def replay(folder: Path, federation: Federation, models: Networks = None) -> Loo
     took_part = sorted(set().union(*answers.values()))
     assembly = assemble(experiment, federation, models, known["architecture"], took_part)
     loop = open_loop(assembly, lambda setup: _Again(setup.alone(), anew), answers)
+    _check_whole(folder, loop, answers, torn, say)
     loop.go()
     return loop
+
+
+def _check_rows(folder: Path, federation: Federation, known: Mapping[str, Any]) -> None:
+    """Refuse other sites, another order or other rows than those of the run.
+
+    A site's number decides how its rows are cut, so clients in another order cannot be renamed.
+    """
+    mine, theirs = list(federation.names), list(known["clients"])
+    if mine != theirs and sorted(mine) == sorted(theirs):
+        raise BadInput(
+            f"the clients {', '.join(mine[:10])} are those of {folder} in another order than "
+            f"{', '.join(theirs[:10])}: make the federation by `coterie.deploy.replay.gathered`, "
+            "which knows sites by their names"
+        )
+    rows = {part: [len(r) for r in getattr(federation, part)] for part in PARTS}
+    if mine != theirs or rows != known["rows"]:
+        raise BadInput(
+            f"the federation has clients {', '.join(mine[:10])} with other rows or "
+            "another order than the sites of "
+            f"{folder}, {', '.join(theirs[:10])}: give the same files, shares and seed"
+        )
+
+
+def _check_whole(
+    folder: Path,
+    loop: Loop,
+    answers: Mapping[Key, set[int]],
+    torn: Sequence[int],
+    say: Callable[[str], None],
+) -> None:
+    """Tell of journal lines that cannot be read; refuse where an exchange has no other line."""
+    lost = [
+        (stage.name, number)
+        for stage, rounds in zip(loop.program, loop.lengths, strict=True)
+        for number in range(rounds)
+        if (stage.name, number, 0) not in answers
+        or any(
+            (stage.name, number, k) not in answers and answers[stage.name, number, k - 1]
+            for k in range(1, len(stage.method.round))
+            if (stage.name, number, k - 1) in answers
+        )
+    ]
+    shown = ", ".join(str(number) for number in torn[:10])
+    if lost:
+        stage, number = lost[0]
+        why = f"line {shown} cannot be read" if torn else "it ends before the run did"
+        raise BadInput(
+            f"{folder / JOURNAL} does not say who answered in {stage}, round {number + 1} ({why}): "
+            "take the journal from a back-up; without this line the run cannot be replayed"
+        )
+    if torn:
+        say(
+            f"{folder / JOURNAL}: line {shown} cannot be read, as when a server is killed while it "
+            "writes; every exchange of the run has a whole line, so nothing is missing"
+        )
 
 
 def _key(line: dict[str, Any]) -> Key:
@@ -120,11 +230,10 @@ def largest_difference(loop: Loop, files: Mapping[int, Path]) -> float:
     sites.
     """
     largest = 0.0
-    for _, chunk, views in loop.engine.points(sorted(files), loop.payload(), loop.when()):
+    for a, chunk, views in loop.engine.points(sorted(files), loop.payload(), loop.when()):
         for k, i in enumerate(chunk):
-            mine = {
-                n: t[k] for n, t in (views["personal"].params | views["personal"].buffers).items()
-            }
+            model: Model = loop.engine.model_of(a, "personal")
+            mine = model.tensors(pick(views["personal"], k))
             theirs = load_file(files[i])
             if {n: t.shape for n, t in mine.items()} != {n: t.shape for n, t in theirs.items()}:
                 raise BadInput(f"{files[i]} holds another network than client {i} of the replay")

@@ -1,19 +1,60 @@
-"""What sites answer, checked before the server believes any of it."""
+"""All that comes from a site is read here, and nothing of it is believed before it is checked.
+
+A reply may hold at most what was asked for: so many bytes, the keys that its kind has, numbers in
+their range, an upload of the method's own form. Whatever is wrong with it is a BadInput whose words
+follow the site's name: the site is left out of the exchange, and nobody else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from coterie.analysis.scores import NAMES as SCORES
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
+from coterie.core.notes import Note, declared
+from coterie.core.point import Point, Vector
+from coterie.core.tree import encode
 from coterie.deploy import wire
-from coterie.deploy.roll import Answer
+from coterie.deploy.lines import plain
 from coterie.deploy.wire import Content, Head
-from coterie.engines.base import Effort
+from coterie.engines.base import PARTS, Effort
+from coterie.engines.local.states import tensors
+from coterie_relay import unpacked
+from coterie_relay.frames import Frame
 
-MEASURES = ("loss", "accuracy", *SCORES)
+MEASURES = ("loss", *SCORES)
+HEAD = 2**18  # bytes of the head of a reply, beside what describes its arrays
+SPARE = 2**20  # bytes of a body beyond twice what is needed
+MOST_ROWS = 10**9
+MOST_STEPS = 10**12
+MOST_NOTES = 5_000
+LARGEST_NUMBER = 1e30  # of a loss or a note
+LONGEST_WORD = 200  # characters of a name, a version, a digest
+FORM = ("error", "tree", "table", "digest", "seconds")
+KEYS = {  # of a reply of each kind, beside its form; an error has those of "error"
+    "hello": ("name", "version", "rows", "columns", "public"),
+    "train": ("token", "effort", "notes"),
+    "evaluate": ("values",),
+    "finish": ("name",),
+    "error": ("name", "code"),
+}
+Answer = Content | str  # a reply, or why there is none
+
+
+class Bounds(NamedTuple):
+    """The most bytes that a reply may have."""
+
+    head: int = HEAD
+    body: int = 0
 
 
 class Work(NamedTuple):
@@ -26,68 +67,191 @@ class Work(NamedTuple):
     seconds: float
 
 
+def bounds(like: Tree) -> Bounds:
+    """What a reply with such an upload needs, and a little more."""
+    found: dict[str, Any] = {}
+    skeleton = json.dumps(encode(tensors(like), found))
+    table = sum(64 + 24 * t.dim() for t in found.values())
+    # a site with another network is told of its shapes, so a little more than needed is read
+    body = 2 * sum(t.nbytes for t in found.values()) + SPARE
+    return Bounds(HEAD + 2 * (len(skeleton) + table), body)
+
+
+def read(reply: Any, kind: str, bound: Bounds) -> Answer:
+    """A message of Flower as a reply of this kind, or why it is none; raises nothing."""
+    try:
+        if reply.has_error():
+            said = reply.error.reason or f"error {reply.error.code}"
+            return f"cannot answer: {plain(said, 300)}"
+        return _checked(unpacked(reply.content), kind, bound)
+    except Exception as problem:  # whatever a hostile message makes its reader raise
+        why = problem if isinstance(problem, BadInput) else f"{type(problem).__name__}: {problem}"
+        return f"sent what cannot be read: {plain(why)}"
+
+
+def _checked(frame: Frame, kind: str, bound: Bounds) -> Content:
+    sizes = (("head", len(frame.head), bound.head), ("body", len(frame.body), bound.body))
+    for part, size, most in sizes:
+        if size > most:
+            raise BadInput(f"its {part} has {size:,} bytes, at most {most:,} were asked for")
+    content = wire.unpack(frame)
+    head = content.head
+    known = (*FORM, *KEYS["error" if head.get("error") else kind])
+    strange = [key for key in head if key not in known]
+    if strange:
+        raise BadInput(f"it has a word '{plain(strange[0], 40)}' that no such reply has")
+    for word in ("error", "name", "version", "columns", "public", "code", "token"):
+        value = head.get(word, "")
+        if not isinstance(value, str) or len(value) > (10_000 if word == "error" else LONGEST_WORD):
+            raise BadInput(f"its {word} is {plain(value, 40)}, not a short text")
+    return content
+
+
 def whole(answer: Answer) -> Content:
     """A reply that is no error."""
     if isinstance(answer, str):
         raise BadInput(answer)
     if answer.head.get("error"):
-        raise BadInput(f"refused: {str(answer.head['error'])[:500]}")
+        raise BadInput(f"refused: {plain(answer.head['error'])}")
     return answer
 
 
-def accepted(answer: Answer, token: str, like: Tree) -> Work:
-    """A site's work, if it is what was asked for."""
+def facts(answer: Answer, registered: str) -> Head:
+    """What a site says of itself when it is greeted; `registered` is the name of its key."""
+    if isinstance(answer, str):
+        raise BadInput(f"'{registered}' {answer}" if registered else f"a node {answer}")
+    head = answer.head
+    who = registered or plain(head.get("name"), 80)  # a name that no key proves may be anybody's
+    if head.get("error"):
+        raise BadInput(f"'{who}' says: {plain(head['error'])}")
+    rows = head.get("rows")
+    if not isinstance(rows, dict) or set(rows) != set(PARTS):
+        raise BadInput(f"'{who}' does not say how many rows it has")
+    for part in PARTS:
+        if not _is_whole(rows[part], MOST_ROWS):
+            told = plain(rows[part], 40)
+            raise BadInput(
+                f"'{who}' says that it has {told} rows to {part}: it must be a whole number from "
+                f"0 to {MOST_ROWS:,}"
+            )
+    if not re.fullmatch(r"[0-9a-f]*", head.get("columns", "")):
+        raise BadInput(f"'{who}' does not say which columns it has")
+    return head
+
+
+def accepted(
+    answer: Answer,
+    token: str,
+    like: Tree,  # what its upload looks like
+    payload: Tree,  # what it was sent
+    describes: Mapping[str, Note],
+    longest: float,
+) -> Work:
+    """A site's work, if it is what was asked for; it cannot have worked longer than `longest`."""
     content = whole(answer)
     head: Head = content.head
-    notes, effort, seconds = head.get("notes"), head.get("effort"), head.get("seconds")
+    effort, seconds = head.get("effort"), head.get("seconds", math.nan)
     if head.get("token") != token:
-        raise BadInput(
-            f"answered another question ({str(head.get('token'))[:40]} instead of {token}): left "
-            "out"
-        )
+        said = plain(head.get("token"), 40)
+        raise BadInput(f"answered another question ({said} instead of {token}): left out")
     if (
         not isinstance(effort, list)
         or len(effort) != len(Effort._fields)
-        or not all(isinstance(n, int) for n in effort)
+        or not all(_is_whole(n, MOST_STEPS) for n in effort)
     ):
         raise BadInput("does not say what its work took: left out")
-    if not (
-        isinstance(notes, dict)
-        and all(_is_number(v) for v in notes.values())
-        and _is_number(seconds)
-    ):
-        raise BadInput("sent notes that are no numbers: left out")
+    if not _is_number(seconds) or not 0 <= seconds <= longest:
+        raise BadInput(f"says that it worked {plain(seconds, 40)} seconds: left out")
+    notes = _notes(head.get("notes"), describes)
     try:
         upload = wire.fitting(content, like)
+        _check_choices(upload, payload)
     except BadInput as problem:
         raise BadInput(f"is left out: {problem}") from None
     return Work(
-        token,
-        upload,
-        {str(k): float(v) for k, v in notes.items()},
-        Effort(*effort),
-        float(seconds or 0),
+        token=token,
+        upload=upload,
+        notes=notes,
+        effort=Effort(*effort),
+        seconds=float(seconds),
     )
+
+
+def _check_choices(upload: Tree, payload: Tree) -> None:
+    """Refuse a whole number that chooses what was not offered: servers use it to look things up.
+
+    Where whole numbers were sent, as the ids of the models in the payload, it is one of them;
+    else it is the number of one of the models that were sent as a stack.
+    """
+    sent = _arrays(payload)
+    offered = [t for t in sent if not t.is_floating_point() and t.dim()]
+    models = [t for t in pytree.tree_leaves(payload) if t.dim()]
+    stacked = min((len(t) for t in models), default=0)
+    for got in _arrays(upload):
+        if got.is_floating_point() or got.dtype == torch.bool or not got.numel():
+            continue
+        known = torch.cat([t.reshape(-1).to(got.dtype) for t in offered]) if offered else None
+        good = (got >= 0) & (got < stacked) if known is None else torch.isin(got, known)
+        if not bool(good.all()):
+            raise BadInput(f"its upload chooses number {int(got[~good][0])}, which was not offered")
+
+
+def _arrays(tree: Tree) -> list[Tensor]:
+    """The arrays of a tree that are not part of a model."""
+    leaves = pytree.tree_leaves(tree, is_leaf=lambda part: isinstance(part, Point | Vector))
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def _notes(found: Any, describes: Mapping[str, Note]) -> dict[str, float]:
+    """What the method notes of its client; NaN is how a method says that it has nothing to note."""
+    if not isinstance(found, dict) or not all(_is_nan(v) or _is_number(v) for v in found.values()):
+        raise BadInput("sent notes that are no numbers: left out")
+    if len(found) > MOST_NOTES:
+        raise BadInput(f"sent {len(found):,} notes, more than {MOST_NOTES:,}: left out")
+    for name in found:
+        if len(name) > LONGEST_WORD or not declared(name, describes):
+            raise BadInput(f"sent a note '{plain(name, 40)}' that the method has not: left out")
+    return {name: float(value) for name, value in found.items()}
 
 
 def measures(
-    content: Content, views: Sequence[str], parts: Sequence[str]
+    content: Content, views: Sequence[str], parts: Sequence[str], rows: Mapping[str, int]
 ) -> list[tuple[str, str, str, float]]:
-    """(view, part, metric, value) of what was asked for, and nothing else that a site may say."""
+    """(view, part, metric, value) of what was asked for; NaN where a part has no rows."""
     found = content.head.get("values")
-    return (
-        [tuple(value) for value in found if _is_measure(value, views, parts)]
-        if isinstance(found, list)
-        else []
-    )
+    if not isinstance(found, list) or len(found) > len(views) * len(parts) * len(MEASURES):
+        raise BadInput("sent no list of measures, or too long a one: left out")
+    return [_measure(value, views, parts, rows) for value in found]
+
+
+def _measure(
+    given: Any, views: Sequence[str], parts: Sequence[str], rows: Mapping[str, int]
+) -> tuple[str, str, str, float]:
+    if not isinstance(given, list) or len(given) != 4:
+        raise BadInput(f"sent {plain(given, 60)} as a measure: left out")
+    view, part, metric, value = given
+    if view not in views or part not in parts or metric not in MEASURES:
+        raise BadInput(f"sent a measure that nobody asked for, {plain(given, 60)}: left out")
+    # a score of a diverged model is no number either
+    if _is_nan(value) and (not rows[part] or metric not in ("loss", "accuracy")):
+        return view, part, metric, math.nan
+    most = LARGEST_NUMBER if metric == "loss" else 1.0
+    low = -most if metric == "loss" else 0.0
+    if not _is_number(value) or not low <= value <= most * (1 + 1e-6):
+        raise BadInput(f"sent {plain(value, 40)} as the {metric} of its {part} rows: left out")
+    return view, part, metric, float(value)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_measure(value: Any, views: Sequence[str], parts: Sequence[str]) -> bool:
-    """Whether this is [view, part, metric, number] of what was asked."""
-    if not isinstance(value, list) or len(value) != 4 or not _is_number(value[3]):
+    """A finite number of a sensible size."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    return value[0] in views and value[1] in parts and value[2] in MEASURES
+    return -LARGEST_NUMBER <= value <= LARGEST_NUMBER  # false for NaN
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _is_whole(value: Any, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most

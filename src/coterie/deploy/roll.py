@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
+import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
+from flwr.supercore.run import RunNotRunningException
 
 from coterie.core.errors import BadInput
-from coterie.deploy import wire
-from coterie.deploy.wire import Content, Head
-from coterie_relay import packed, unpacked
-from coterie_relay.frames import BadFrame, Frame
+from coterie.deploy.lines import plain
+from coterie.deploy.replies import Answer, Bounds, facts, read
+from coterie.deploy.wire import Head
+from coterie_relay import packed
+from coterie_relay.frames import Frame
 
 PAUSE = 0.25  # seconds between two looks for replies
 # seconds that a message lives longer than it is waited for, so that who is late is told of in our
@@ -23,8 +25,8 @@ LOOK = 2.0  # seconds between two looks whether those who are to reply have been
 AGAIN = 30.0  # seconds before a node that was refused, or did not answer, is greeted again
 GREETING = 60.0  # seconds for a hello, at most
 TYPES = {"hello": "query", "train": "train", "evaluate": "evaluate", "finish": "train"}
+NO_ARRAYS = Bounds()
 Say = Callable[[str], None]
-Answer = Content | str  # a reply, or why there is none
 
 
 class Roll:
@@ -37,7 +39,7 @@ class Roll:
         grid: Grid,
         names: Sequence[str],
         hello: Callable[[], Frame],
-        admit: Callable[[int, Head], None] = lambda number, facts: (
+        admit: Callable[[int, Head], None] = lambda number, head: (
             None
         ),  # raises BadInput where a site does not fit
         say: Say = print,
@@ -65,16 +67,16 @@ class Roll:
             self._greeted[node] = now
             try:
                 self._meet(node, answer, str(online[node].name))
-            except BadInput as problem:
-                self._say(f"a site was refused: {problem}")
+            except Exception as problem:  # one site's words must not keep the others waiting
+                self._say(f"a site was refused: {plain(problem or type(problem).__name__)}")
         return sorted(i for i, node in self.nodes.items() if node in online)
 
     def _meet(self, node: int, answer: Answer, registered: str) -> None:
-        facts = _good(answer).head
-        name = facts.get("name")
+        head = facts(answer, registered)
+        name = head.get("name")
         if name not in self.names:
             raise BadInput(
-                f"'{str(name)[:80]}' is no site of this federation: add it with `coterie "
+                f"'{plain(name, 80)}' is no site of this deployment: add it with `coterie "
                 "federation add`"
             )
         if registered and registered != name:  # what its key was registered for
@@ -83,28 +85,45 @@ class Roll:
                 "site its own folder"
             )
         number = self.names.index(name)
-        self._admit(number, facts)
+        self._admit(number, head)
         self._say(f"{name} is there" if number not in self.nodes else f"{name} is back")
         self.nodes[number] = (
             # the newest counts: after a restart without keys the old one is listed for a while
             node
         )
 
-    def ask(self, questions: Mapping[int, Frame], kind: str, seconds: float) -> dict[int, Answer]:
+    def ask(
+        self,
+        questions: Mapping[int, Frame],
+        kind: str,
+        seconds: float,
+        bounds: Mapping[int, Bounds] | None = None,  # of the replies that hold arrays
+    ) -> dict[int, Answer]:
         """Every site's reply, or why there is none; comes back when all have answered or the time
         is over.
         """
+        most = bounds or {}
         online = self.look() if questions else []
         answers: dict[int, Answer] = dict.fromkeys(questions, "is not there")
         sites = {self.nodes[i]: i for i in questions if i in online}
         for node, answer in self._send(
-            {n: questions[i] for n, i in sites.items()}, kind, seconds
+            {n: questions[i] for n, i in sites.items()},
+            kind,
+            seconds,
+            {n: most[i] for n, i in sites.items() if i in most},
         ).items():
             answers[sites[node]] = answer
         return answers
 
-    def _send(self, frames: Mapping[int, Frame], kind: str, seconds: float) -> dict[int, Answer]:
+    def _send(
+        self,
+        frames: Mapping[int, Frame],
+        kind: str,
+        seconds: float,
+        bounds: Mapping[int, Bounds] | None = None,
+    ) -> dict[int, Answer]:
         """The same by node."""
+        most = bounds or {}
         waiting: dict[str, int] = {}
         begun = self._begun() if frames else {}
         for node, frame in frames.items():
@@ -114,9 +133,10 @@ class Roll:
         until = time.monotonic() + seconds
         looked = time.monotonic()
         while waiting:
-            for reply in self.grid.pull_messages(list(waiting)):
-                if reply.metadata.reply_to_message_id in waiting:
-                    answers[waiting.pop(reply.metadata.reply_to_message_id)] = _read(reply)
+            for number, node in list(waiting.items()):
+                answer = self._pull(number, kind, most.get(node, NO_ARRAYS))
+                if answer is not None:
+                    answers[waiting.pop(number)] = answer
             if time.monotonic() - looked >= LOOK:
                 looked, now = time.monotonic(), self._begun()
                 for number, node in list(waiting.items()):
@@ -129,26 +149,21 @@ class Roll:
             time.sleep(PAUSE)
         return answers
 
+    def _pull(self, number: str, kind: str, bound: Bounds) -> Answer | None:
+        """The reply to one message, if there is one.
+
+        Each is fetched by itself: Flower puts a message together from its parts, and one that
+        cannot be put together would take the others of the same call with it.
+        """
+        try:
+            replies = list(self.grid.pull_messages([number]))
+        except (httpx.HTTPError, RunNotRunningException):  # SuperLink, not the site
+            raise
+        except Exception as problem:
+            return f"sent what cannot be read: {plain(problem or type(problem).__name__)}"
+        mine = [reply for reply in replies if reply.metadata.reply_to_message_id == number]
+        return read(mine[0], kind, bound) if mine else None
+
     def _begun(self) -> dict[int, str]:
         """When each node that is online came online."""
         return {int(node.node_id): str(node.last_activated_at) for node in self.grid.get_nodes()}
-
-
-def _read(reply: Any) -> Answer:
-    if reply.has_error():
-        return " ".join(
-            f"cannot answer: {reply.error.reason or f'error {reply.error.code}'}".split()
-        )[:300]
-    try:
-        return wire.unpack(unpacked(reply.content))
-    except (BadInput, BadFrame, KeyError) as problem:
-        return f"sent what cannot be read: {problem}"
-
-
-def _good(answer: Answer) -> Content:
-    """The reply to a hello, if it is one."""
-    if isinstance(answer, str):
-        raise BadInput(f"a node {answer}")
-    if answer.head.get("error"):
-        raise BadInput(f"'{answer.head.get('name')}' says: {answer.head['error']}")
-    return answer

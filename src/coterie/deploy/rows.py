@@ -62,11 +62,11 @@ def counts(rows: int, shape: Shape) -> dict[str, int]:
 
 
 def check_rows(rows: Rows, shape: Shape) -> None:
-    """Refuse rows that are not what the federation works on."""
+    """Refuse rows that are not what the deployment works on."""
     have, want = list(rows.x.shape[1:]), list(shape.input_shape)
     if have != want:
         raise BadInput(
-            f"{rows.place} has rows of shape {have}, but this federation works on {want}: choose "
+            f"{rows.place} has rows of shape {have}, but this deployment works on {want}: choose "
             "the columns with features"
         )
     for part, share in (("train", 1.0), ("validation", shape.validation), ("test", shape.test)):
@@ -79,14 +79,14 @@ def check_rows(rows: Rows, shape: Shape) -> None:
 
 
 def numbers(rows: Rows, shape: Shape) -> torch.Tensor:
-    """The class of every row, numbered as the federation does."""
+    """The class of every row, numbered as the deployment does."""
     known = list(shape.labels) or [str(k) for k in range(shape.classes)]
     values, inverse = np.unique(rows.y.astype(str), return_inverse=True)
     strange = [v for v in values if v not in known]
     if strange:
         shown = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
         raise BadInput(
-            f"{rows.place} has the label '{strange[0]}', which this federation does not know: its "
+            f"{rows.place} has the label '{strange[0]}', which this deployment does not know: its "
             f"classes are {shown}"
         )
     return torch.tensor([known.index(v) for v in values])[torch.from_numpy(inverse.reshape(-1))]
@@ -130,7 +130,10 @@ def at_home(
 
 def hollow(names: Sequence[str], rows: Counts, shape: Shape, public: Public | None) -> Federation:
     """The federation as the server sees it: how many rows every site has, and none of them."""
-    train, validation, test = ([np.arange(n) for n in rows[part]] for part in PARTS)
+    # no memory is taken: how many there are is what a site says of itself
+    train, validation, test = (
+        [np.broadcast_to(np.int64(0), n) for n in rows[part]] for part in PARTS
+    )
     groups = np.zeros(len(names), np.int64)
     x, y = torch.zeros((0, *shape.input_shape)), torch.zeros(0, dtype=torch.int64)
     return Federation(

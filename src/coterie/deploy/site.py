@@ -31,7 +31,7 @@ from coterie.deploy.files import Privacy, Shape, inside, read_site, strictest
 from coterie.deploy.privacy import entropy, protect
 from coterie.deploy.rows import at_home, check_rows, counts, read_public, read_rows
 from coterie.deploy.store import Kept, Store
-from coterie.deploy.wire import LOST, Content, Head
+from coterie.deploy.wire import DIVERGED, LOST, Content, Head
 from coterie.engines.base import Moment, Trip
 from coterie.engines.local.engine import LocalEngine
 from coterie.engines.local.states import tensors
@@ -48,11 +48,16 @@ KINDS = ("hello", "train", "evaluate", "finish")
 Words = dict[str, Any]
 Say = Callable[[str], None]
 aloud = partial(print, flush=True)
+Agree = Callable[[Words], None]
 Build = Callable[[Words, int], tuple[LocalEngine, Federation]]
 
 
 class Lost(Exception):
     """The state that a message builds on is not on this site's disk."""
+
+
+class NotFinite(BadInput):
+    """What this site made of a message is not finite."""
 
 
 class Site:
@@ -64,21 +69,23 @@ class Site:
         self,
         name: str,
         folder: Path,
-        facts: Callable[[Words], Head],  # what a hello is answered with
+        about: Callable[[Words], Head],  # what a hello is answered with
         build: Build,  # the words of an experiment and the client's number -> its engine
         privacy: Privacy = NO_PRIVACY,
         say: Say = aloud,
         state: str = "state",
+        agree: Agree = lambda words: None,  # raises BadInput for words that this site does not run
     ):
-        self.name, self.folder, self._facts, self._build, self._privacy, self._say = (
+        self.name, self.folder, self._about, self._build, self._privacy, self._say = (
             name,
             folder,
-            facts,
+            about,
             build,
             privacy,
             say,
         )
         self.store = Store(inside(folder, state), say)
+        self._agree = agree
         self._built: tuple[str, LocalEngine, Federation] | None = None
 
     def answer(self, frame: Frame) -> Frame:
@@ -90,6 +97,8 @@ class Site:
             return wire.pack({"error": "", **head, "seconds": time.perf_counter() - begin}, tree)
         except Lost as lost:
             return self._refusal(str(lost), LOST)
+        except NotFinite as problem:
+            return self._refusal(str(problem), DIVERGED)
         except BadInput as problem:
             return self._refusal(str(problem))
         # a bug, or a message that fits nothing here: the server hears of it, the site goes on
@@ -110,9 +119,10 @@ class Site:
                 f"the message is of kind '{kind}': install the same version of coterie at the "
                 "server and at every site"
             )
+        self._agree(words)
         if kind == "hello":
             self.engine(words, 0)  # refuses what could not run here
-            return {"name": self.name, "version": __version__, **self._facts(words)}, ()
+            return {"name": self.name, "version": __version__, **self._about(words)}, ()
         number = _whole(head, "site")
         if head.get("name") != self.name:
             raise BadInput(
@@ -189,6 +199,11 @@ class Site:
             averaged={number},
         )
         (worked,) = engine.work(trip)
+        if worked.broken:
+            raise NotFinite(
+                "the update of this site is not finite: lower the rate of training, or look at the "
+                "site's data"
+            )
         engine.keep(worked, trip.answered)
         token = f"{engine.stage}-{when.round}-{index}"
         self.store.save(run, token, Kept(engine.stage, worked.state))
@@ -212,7 +227,7 @@ class Site:
         """Write the client's own model beside its state, in the form that every run writes."""
         with tempfile.TemporaryDirectory(dir=self.folder) as place:
             save_models(engine, federation, [number], lambda _: payload, when, Path(place))
-            (made,) = (Path(place) / "models").iterdir()
+            (made,) = (Path(place) / "models").glob("*.safetensors")
             os.replace(made, self.folder / MODEL)
         self._say(f"the run is over: the model of '{self.name}' is {self.folder / MODEL}")
         return {"name": self.name}
@@ -230,7 +245,7 @@ def _whole(head: Head, word: str) -> int:
 # From a folder
 
 
-def open_site(folder: Path, say: Say = aloud) -> Site:
+def open_site(folder: Path, say: Say = aloud, agree: Agree = lambda words: None) -> Site:
     """The site of a folder with a site.toml; its data are read now, so that a mistake is seen at
     once.
     """
@@ -239,7 +254,7 @@ def open_site(folder: Path, say: Say = aloud) -> Site:
     rows = read_rows(inside(folder, home.data), home.label, home.features)
     public = read_public(inside(folder, home.public), home.label) if home.public else None
 
-    def facts(words: Words) -> Head:
+    def about(words: Words) -> Head:
         shape = shape_of(words)
         check_rows(rows, shape)
         return {
@@ -255,7 +270,7 @@ def open_site(folder: Path, say: Say = aloud) -> Site:
         )
         return engine_of(words, federation, number), federation
 
-    return Site(home.name, folder, facts, build, settings.privacy, say, home.state)
+    return Site(home.name, folder, about, build, settings.privacy, say, home.state, agree)
 
 
 def shape_of(words: Words) -> Shape:
@@ -271,10 +286,10 @@ def _agreed(public: Public | None, words: Words, place: str) -> Public | None:
     if not wanted:
         return None
     if public is None:
-        raise BadInput("this federation has public rows: name the file with `public` in site.toml")
+        raise BadInput("this deployment has public rows: name the file with `public` in site.toml")
     if public.checksum != wanted:
         raise BadInput(
-            f"{place} is not the public file of this federation (another checksum): copy the "
+            f"{place} is not the public file of this deployment (another checksum): copy the "
             "server's"
         )
     return public
@@ -299,10 +314,14 @@ def engine_of(words: Words, federation: Federation, number: int) -> LocalEngine:
 
 
 def serve(
-    folder: Path, path: Path, say: Say = aloud, stop: Callable[[], bool] = lambda: False
+    folder: Path,
+    path: Path,
+    say: Say = aloud,
+    stop: Callable[[], bool] = lambda: False,
+    agree: Agree = lambda words: None,
 ) -> None:
     """Answer what comes over a Unix socket, one message at a time, until `stop` says so."""
-    attend(open_site(folder, say), path, say, stop)
+    attend(open_site(folder, say, agree), path, say, stop)
 
 
 def attend(

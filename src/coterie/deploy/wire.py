@@ -28,7 +28,9 @@ from coterie_relay.frames import LARGEST_BODY, LARGEST_HEAD, Frame
 
 SCHEMA = 1  # raised when a side with the older form could not understand the newer
 LARGEST_DIMENSIONS = 32
+LARGEST_SIDE = 2**62
 LOST = "lost"  # code of a site's error: the state that the server names is not there
+DIVERGED = "diverged"  # the same: what the site made of the message is not finite
 KINDS = {
     "float32": torch.float32,
     "float64": torch.float64,
@@ -92,10 +94,14 @@ def unpack(frame: Frame) -> Content:
         )
     try:
         head = json.loads(frame.head)
-        table = [(KINDS[kind], tuple(int(side) for side in shape)) for kind, shape in head["table"]]
+        table = [
+            (KINDS[kind], tuple(_side(side) for side in shape)) for kind, shape in head["table"]
+        ]
         whole = isinstance(head["tree"], dict) and isinstance(head["digest"], str)
-    except (ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise BadInput(f"the message is damaged ({type(problem).__name__}: {problem})") from None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as problem:
+        raise BadInput(
+            f"the message is damaged ({type(problem).__name__}: {str(problem)[:200]})"
+        ) from None
     if not whole or any(
         len(shape) > LARGEST_DIMENSIONS or min(shape, default=0) < 0 for _, shape in table
     ):
@@ -126,6 +132,8 @@ def fitting(content: Content, like: Tree) -> Tree:
             f"its upload has another structure than the method's ({len(content.tensors)} arrays, "
             f"{len(wanted)} expected)"
         )
+    if content.tensors.keys() != wanted.keys():
+        raise BadInput(f"its upload has {len(content.tensors)} arrays, {len(wanted)} expected")
     for number, name in names(skeleton):
         got, want = content.tensors[number], wanted[number]
         if got.shape != want.shape or got.dtype != want.dtype:
@@ -161,6 +169,12 @@ def names(skeleton: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def digest(body: bytes) -> str:
     """A checksum of a message's arrays."""
     return hashlib.blake2b(body, digest_size=16).hexdigest()
+
+
+def _side(side: Any) -> int:
+    if not isinstance(side, int) or isinstance(side, bool) or abs(side) > LARGEST_SIDE:
+        raise ValueError(f"an array cannot have a side of {str(side)[:40]}")
+    return side
 
 
 def _shown(tensor: Tensor) -> str:

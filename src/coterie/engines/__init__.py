@@ -1,1 +1,1 @@
-"""Where clients run: all on this machine, over a Ray cluster, or at real sites."""
+"""Where clients run: in this process, over a Ray cluster, or (in `deploy`) at real sites."""

@@ -87,6 +87,9 @@ class Outcome(NamedTuple):
     replies: Replies
     traffic: Traffic
     answered: set[int]  # clients that keep what they made of it
+    # clients that answered with what is not finite: their upload reaches nobody, they keep their
+    # old state
+    broken: frozenset[int] = frozenset()
 
 
 class Setup(NamedTuple):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast, get_args
 
+from coterie.core.values import Whole
+
 Path = Literal["auto", "vectorized", "sequential"]
 Compile = Literal["auto", "yes", "no"]
 
@@ -13,7 +15,7 @@ class Settings(NamedTuple):
     """How the clients of one architecture run; what is open is chosen once and then reused."""
 
     path: Path = "auto"  # all clients of a chunk stacked, or one after another
-    width: int = 0  # clients per chunk; 0: to be chosen
+    width: Whole = 0  # clients per chunk; 0: to be chosen
     compile: Compile = "auto"
 
     @property

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from coterie.core.errors import BadInput
-from coterie.core.model import Model
+from coterie.core.files import home, there
+from coterie.core.memory import check_memory
+from coterie.core.model import Model, first_output
+from coterie.core.values import Seed, checked, coerce
 from coterie.data.dataset import Dataset
 from coterie.data.datasets import DATASETS, source_of
 from coterie.data.dealing import build as build_data
 from coterie.data.federation import Federation
+from coterie.data.own import read as read_own
 from coterie.data.pieces import Own
 from coterie.experiment.config import (
     HANDED,
@@ -39,70 +41,24 @@ Networks = Sequence[Model | Callable[[], torch.nn.Module]] | None
 
 def check_words(experiment: Experiment) -> None:
     """Refuse values that mean nothing, before any data are read."""
-    train, schedule, keep = experiment.train, experiment.schedule, experiment.keep
-    width, threads = experiment.engine.get("width", 0), experiment.engine.get("threads", 0)
-    parts = {"train", "validation", "test"}
-    seed = next(
-        (s for s in (experiment.seed, experiment.data.get("seed") or 0) if not 0 <= s < 2**32), 0
-    )
-    for word, value, good, way in (
-        ("seed", seed, seed == 0, "give 0 to 4294967295"),
-        ("batch", train.batch, train.batch >= 1, "give at least 1 row"),
-        ("rate", train.rate, 0 < train.rate < math.inf, "give a step size above 0"),
-        (
-            "steps",
-            train.steps,
-            train.steps >= 0,
-            "give a number of steps a round, or 0 to count epochs",
-        ),
-        (
-            "epochs",
-            train.epochs,
-            train.epochs >= 1 or train.steps >= 1,
-            "give at least 1, or a number of --steps",
-        ),
-        (
-            "momentum",
-            train.momentum,
-            0 <= train.momentum < 1,
-            "give a number from 0 to less than 1",
-        ),
-        ("decay", train.decay, 0 <= train.decay < math.inf, "give 0 or more"),
-        (
-            "weighting",
-            train.weighting,
-            train.weighting in ("size", "equal"),
-            "choose size or equal",
-        ),
-        ("rounds", schedule.rounds, schedule.rounds >= 1, "a run has at least one round"),
-        (
-            "evaluate",
-            schedule.evaluate,
-            schedule.evaluate >= 0,
-            "give a number of rounds, or 0 for twenty times a run",
-        ),
-        (
-            "parts",
-            schedule.parts,
-            schedule.parts and set(schedule.parts) <= parts,
-            "give train, validation, test or some of them",
-        ),
-        ("width", width, width >= 0, "give clients per chunk, or 0 to have it chosen"),
-        ("threads", threads, 0 <= threads <= 1024, "give 1 to 1024, or 0 to have it chosen"),
-        (
-            "checkpoint",
-            keep.checkpoint,
-            keep.checkpoint >= 0,
-            "give a number of rounds, or 0 for never",
-        ),
-    ):
-        if not good:
-            raise BadInput(
-                f"{word} = {','.join(value) if isinstance(value, tuple) else value}: {way}"
-            )
+    for table in (experiment.train, experiment.schedule, experiment.keep):
+        checked(table)
+    coerce(Seed, experiment.seed, "seed", 0)
+    for section, known in fields(experiment).items():
+        words = getattr(experiment, section)
+        for word, value in words.items() if isinstance(words, dict) else ():
+            if value is not None and word in known:
+                coerce(known[word][0], value, word, known[word][1])
+    train, parts = experiment.train, experiment.schedule.parts
+    if not train.epochs and not train.steps:
+        raise BadInput("epochs = 0: give at least 1, or a number of --steps")
+    if not parts or len(set(parts)) < len(parts):
+        raise BadInput(
+            f"parts = {','.join(parts)}: give train, validation, test or some of them, each once"
+        )
     check_train(experiment)
     folder = experiment.data.get("data_dir")
-    if folder and Path(folder).expanduser().exists() and not Path(folder).expanduser().is_dir():
+    if folder and there(home(folder)) and not home(folder).is_dir():
         raise BadInput(
             f"data_dir = '{folder}': this is a file, give the folder that holds the data sets"
         )
@@ -112,9 +68,9 @@ def anchored(experiment: Experiment) -> Experiment:
     """The experiment with whole paths, so that it means the same in another folder."""
     data = dict(experiment.data)
     if data["name"] not in DATASETS and not data["name"].startswith(PYTHON):
-        data["name"] = str(Path(data["name"]).expanduser().absolute())
+        data["name"] = str(home(data["name"]).absolute())
     if data.get("data_dir"):
-        data["data_dir"] = str(Path(data["data_dir"]).expanduser().absolute())
+        data["data_dir"] = str(home(data["data_dir"]).absolute())
     return replace(experiment, data=data)
 
 
@@ -135,6 +91,7 @@ def federation_of(experiment: Experiment, given: Given = None) -> Federation:
         )
     own = data_options(name)
     extra = {k: v for k, v in words.items() if k in own and v is not None}
+    extra = extra if given is None else {}  # data at hand were read with them already
     if source_of(name).drawn:
         extra["seed"] = seed
     common = {k: v for k, v in words.items() if k == "clients" or k not in own}
@@ -143,6 +100,15 @@ def federation_of(experiment: Experiment, given: Given = None) -> Federation:
     return build_data(
         data, split=kind, seed=seed, folder=folder, options=split, data_options=extra, **common
     )
+
+
+def own_of(experiment: Experiment) -> Own | None:
+    """The file or folder of one's own that an experiment names, not dealt yet; else nothing."""
+    name = str(experiment.data["name"])
+    if name in DATASETS or name.startswith(PYTHON):
+        return None
+    known = data_options(name)
+    return read_own(name, **{k: v for k, v in experiment.data.items() if k in known})
 
 
 def check_federation(federation: Federation) -> None:
@@ -216,10 +182,25 @@ def models_of(
         binary = entry.one_logit and federation.classes == 2
         task = "squared" if federation.classes == 0 else "binary" if binary else "classes"
         make = partial(nets.build, net, shape, classes, **options)
+        check_size(make, net, experiment)
         model = Model(make, task, net, shape, options)
         model.check(shape, federation.x.dtype)
         models.append(model)
     return models
+
+
+def check_size(make: Callable[[], torch.nn.Module], name: str, experiment: Experiment) -> None:
+    """Refuse a network that does not fit into memory as often as a chunk of clients holds it."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):  # shapes only: no memory is used
+        size = sum(p.numel() for p in make().parameters())
+    engine = experiment.engine
+    chunk = 1 if engine.get("path") == "sequential" else max(1, engine.get("width", 0))
+    # as it begins and as it is measured, then every client's own and its gradient
+    check_memory(
+        4 * size * (2 + 2 * chunk),
+        f"the {size:,} parameters of {name} for {chunk:,} client{'s' * (chunk > 1)} per chunk",
+        "choose a smaller network" + (" or a smaller --width" if chunk > 1 else ""),
+    )
 
 
 def net_name(make: Callable[[], torch.nn.Module]) -> str:
@@ -235,7 +216,9 @@ def _own_model(make: Model | Callable[[], torch.nn.Module], federation: Federati
     build, name = (make.build, make.name) if isinstance(make, Model) else (make, net_name(make))
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            out = build().eval()(federation.x[:2])
+            rows = federation.x[:2]
+            rows = rows.to(torch.get_default_dtype()) if rows.is_floating_point() else rows
+            out = first_output(build().eval()(rows))
     except (RuntimeError, IndexError, ValueError) as error:
         raise BadInput(
             f"{name} cannot take rows of shape {list(federation.input_shape)}: {error}"

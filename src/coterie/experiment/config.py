@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
-from coterie.core.errors import BadInput, nearest
+from coterie.core.errors import BadInput, nearest, shown
+from coterie.core.files import read_text, there
 from coterie.core.method import Train
-from coterie.core.values import Known, coerce, declared
+from coterie.core.values import Count, Known, Range, Seed, Whole, coerce, declared
 from coterie.data.choices import Choices
 from coterie.data.dataset import Source
 from coterie.data.datasets import DATASETS, source_of
@@ -40,7 +41,7 @@ Words = dict[str, Any]
 class Keep(NamedTuple):
     """The `[keep]` table: what a run leaves on disk."""
 
-    checkpoint: int = 10  # every so many rounds; 0: never
+    checkpoint: Whole = 10  # every so many rounds; 0: never
     models: bool = True  # every client's own model at the end
 
 
@@ -90,7 +91,8 @@ def options_of(kind: str, name: str) -> Known:
     registry = REGISTRIES[kind]
     if name not in registry:
         raise BadInput(
-            f"unknown {'data set' if kind == 'data' else kind} '{name}'{nearest(name, registry)}"
+            f"unknown {'data set' if kind == 'data' else kind} {shown(name)}"
+            f"{nearest(name, registry)}"
         )
     return _without(
         declared(_builder(registry[name])), set() if kind in ("method", "split") else HANDED
@@ -122,7 +124,7 @@ def data_options(name: str) -> Known:
 
 
 def _own_path(name: str) -> bool:
-    return is_path(name) or (name != "" and Path(name).exists())
+    return is_path(name) or (name != "" and there(Path(name)))
 
 
 def usual_split(data: Words) -> str:
@@ -146,7 +148,7 @@ def fields(experiment: Experiment) -> dict[str, Known]:
     data = {
         "name": (str, "digits"),
         "data_dir": (str, ""),
-        "seed": (int | None, None),
+        "seed": (Seed | None, None),
     }  # seed None: the run's
     data |= _dealt_words() | data_options(str(experiment.data["name"]))
     split, model = {"name": (str, "")}, {"name": (str, "")}
@@ -174,7 +176,10 @@ def fields(experiment: Experiment) -> dict[str, Known]:
 @cache
 def _every_engine() -> Known:
     """The words of `[engine]` that every engine has; what is left open is chosen by timing."""
-    return {**_table(Settings), "threads": (int, 0)}  # of this process, or of each actor
+    return {
+        **_table(Settings),
+        "threads": (Annotated[int, Range(0, 1024)], 0),
+    }  # of this process, or of each actor
 
 
 def _table(kind: Any) -> Known:
@@ -185,8 +190,8 @@ def _table(kind: Any) -> Known:
 @cache
 def _dealt_words() -> Known:
     """The words of `[data]` that every data set has."""
-    hints = get_type_hints(Choices)
-    return {"clients": (int | None, None)} | {
+    hints = get_type_hints(Choices, include_extras=True)
+    return {"clients": (Count | None, None)} | {
         k: (hints[k], default) for k, default in Choices._field_defaults.items()
     }
 
@@ -226,7 +231,7 @@ def change(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
 
 def _set(experiment: Experiment, word: str, value: Any) -> Experiment:
     if word == "seed":
-        return replace(experiment, seed=coerce(int, value, word, 0))
+        return replace(experiment, seed=coerce(Seed, value, word, 0))
     if word == "method":
         options_of("method", method := coerce(str, value, word, "fedavg"))
         fresh = (
@@ -314,7 +319,7 @@ def find(experiment: Experiment, word: str) -> tuple[str, str]:
             raise BadInput(f"'{word}' may mean {' or '.join(ways)}: write one of these")
         if not homes:
             every = {w for names in known.values() for w in names} | {"method", "seed", *NAMED}
-            raise BadInput(f"unknown option '{word}'{_way_out(experiment, name, every)}")
+            raise BadInput(f"unknown option {shown(word)}{_way_out(experiment, name, every)}")
         section = homes[0]
     if section in METHODS:
         raise BadInput(
@@ -386,13 +391,17 @@ def from_toml(words: Mapping[str, Any]) -> Words:
 def read_toml(path: Path) -> Words:
     """An experiment file as nested words."""
     try:
-        return tomllib.loads(path.read_bytes().decode())
+        return tomllib.loads(read_text(path))
     except FileNotFoundError:
         raise BadInput(f"there is no file {path}") from None
     except OSError as problem:
         raise BadInput(f"{path} cannot be read: {problem.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except BadInput:
+        raise
+    except (ValueError, OverflowError) as problem:  # of dates and numbers too
         raise BadInput(f"{path} is no TOML file: {problem}") from None
+    except RecursionError:
+        raise BadInput(f"{path} is no TOML file: its lists or tables are nested too deep") from None
 
 
 def read_experiment_file(path: Path) -> Experiment:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from coterie.core.errors import BadInput, nearest
+from coterie.core.errors import BadInput, nearest, shown
+from coterie.core.files import there
 from coterie.experiment.config import PYTHON, Experiment
 
 RECIPES = Path(__file__).parents[1] / "recipes"
+NAME = 60  # letters of the data's name in the name of a folder
 
 
 def config_path(name: str | Path) -> Path:
     """A TOML file, or a recipe by its name."""
     path, recipe = Path(name), RECIPES / f"{name}.toml"
-    if path.is_file() or not recipe.exists():
-        if not path.exists():
+    if there(path) or not there(recipe):
+        if not there(path):
             raise BadInput(
-                f"there is no file '{name}' and no recipe of that "
+                f"there is no file {shown(str(name))} and no recipe of that "
                 f"name{nearest(str(name), recipes())}"
             )
         return path
@@ -29,5 +32,6 @@ def recipes() -> list[str]:
 
 
 def data_name(experiment: Experiment) -> str:
-    """The data of an experiment in one word, for the name of a folder."""
-    return Path(str(experiment.data["name"]).removeprefix(PYTHON)).stem or "data"
+    """The data of an experiment in one short word, for the name of a folder."""
+    stem = Path(str(experiment.data["name"]).removeprefix(PYTHON)).stem
+    return re.sub(r"[\x00-\x1f/\\]", "_", stem)[:NAME] or "data"

@@ -4,19 +4,23 @@ engine's.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+from coterie.core.values import MANY, BelowOne, Count, Range, Whole
 
 
 class Schedule(NamedTuple):
     """Who does what when: the `[schedule]` table of an experiment."""
 
-    rounds: int = 50
-    sample: float = 1.0  # clients asked a round: a share up to 1, a count above
+    rounds: Count = 50
+    sample: Annotated[float, Range(0, MANY)] = (
+        1.0  # clients asked a round: a share up to 1, a count above
+    )
     # "all": everybody trains, the sampled are averaged (pFedMe's and PFML's published runs)
-    trains: str = "sampled"
-    drop: float = 0.0  # chance that a client asked does not answer
-    evaluate: int = 0  # every so many rounds; 0: twenty times a run
-    parts: tuple[str, ...] = ("train", "validation", "test")
+    trains: Literal["sampled", "all"] = "sampled"
+    drop: BelowOne = 0.0  # chance that a client asked does not answer
+    evaluate: Whole = 0  # every so many rounds; 0: twenty times a run
+    parts: tuple[Literal["train", "validation", "test"], ...] = ("train", "validation", "test")
 
     def asked(self, clients: int) -> int:
         """Clients sampled a round."""

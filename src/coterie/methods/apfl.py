@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.method import Method, Pass, Train
+from coterie.core.method import Batch, Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, blend
@@ -47,7 +47,7 @@ def apfl(model: Model, train: Train, alpha: Share = 0.5, adaptive: bool = True) 
     alpha: 0 is FedAvg, 1 is local training.
     """
 
-    def step(c: Carry, batch) -> Carry:
+    def step(c: Carry, batch: Batch) -> Carry:
         w = descend(c.w, model.grad(c.w.w, batch), train)
         g = model.grad(blend(w.w, c.v.w, c.alpha), batch)
         v = descend(c.v, c.alpha * g, train)

@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor
 
-from coterie.core.method import Method, Train
+from coterie.core.method import Facts, Method, Replies, Train
 from coterie.core.model import Model
 from coterie.core.point import Point, flat, pick, stack, tree
+from coterie.core.rng import Rng
 from coterie.core.values import Positive, Whole
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
@@ -61,7 +62,7 @@ def cfl(
     have reported.
     """
 
-    def init(rng, facts):
+    def init(rng: Rng, facts: Facts) -> Server:
         return Server(
             models=stack([model.init(rng)]),
             cluster=torch.zeros(facts.clients, dtype=torch.int64),
@@ -71,7 +72,7 @@ def cfl(
             speed=torch.tensor(0.0),
         )
 
-    def note(server: Server, replies) -> Server:
+    def note(server: Server, replies: Replies) -> Server:
         """Write down this round's dW_i and how far they move together."""
         ids = replies.ids
         updates = server.updates.index_copy(
@@ -101,7 +102,7 @@ def cfl(
             reported=server.reported.index_fill(0, members, False),
         )
 
-    def receive(server: Server, replies, rng):
+    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
         server = note(server, replies)
         for c in range(int(server.cluster.max()) + 1):
             members = (server.cluster == c).nonzero().flatten()

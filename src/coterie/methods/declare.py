@@ -8,28 +8,29 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from coterie.core.errors import BadInput, nearest
 from coterie.core.method import Train
 from coterie.core.model import Model
-from coterie.core.values import coerce, declared, described, finite
+from coterie.core.values import coerce, declared
 
 Builder = Callable[..., Any]  # (model, train, **options) -> Method, or its stages
+B = TypeVar("B", bound=Builder)
 When = tuple[str, Any]  # an option and the value it must have
 Unused = Mapping[str, When | None]  # words of [train]; None: never used
 
 
 def method(
     without: tuple[str, ...] = (), only: Mapping[str, When] | None = None, name: str = ""
-) -> Callable[[Builder], Builder]:
+) -> Callable[[B], B]:
     """A builder that refuses what it cannot use, under `name` (its own, if none is given).
 
     without: words of `[train]` that the method does not use. only: words that it uses only if an
     option has a certain value, as in {"steps": ("l_base", 0)}.
     """
 
-    def decorate(builder: Builder) -> Builder:
+    def decorate(builder: B) -> B:
         label = name or builder.__name__.replace("_", "-")
 
         @wraps(builder)
@@ -40,7 +41,7 @@ def method(
             return builder(model, train, **checked)
 
         vars(build)["unused"] = {**unused(builder), **dict.fromkeys(without), **(only or {})}
-        return build
+        return cast(B, build)
 
     return decorate
 
@@ -48,12 +49,13 @@ def method(
 def unused(builder: Builder) -> Unused:
     """The words of `[train]` that a builder does not use, or only sometimes; {} for one that says
     nothing."""
-    return getattr(builder, "unused", {})
+    words: Unused = getattr(builder, "unused", {})
+    return words
 
 
 def check_options(name: str, builder: Builder, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as values of their declared types; refuses unknown ones and those out of "
-    "range."""
+    """The options as values of their declared types; unknown ones and those out of range are
+    refused."""
     known, checked = declared(builder), {}
     for option, value in options.items():
         if option not in known:
@@ -62,8 +64,6 @@ def check_options(name: str, builder: Builder, options: Mapping[str, Any]) -> di
             )
         kind, default = known[option]
         checked[option] = coerce(kind, value, f"{name}.{option}", default)
-        if not finite(checked[option]):
-            raise BadInput(f"{name}.{option} = {value}: give {described(kind)} that is finite")
     return checked
 
 
@@ -111,10 +111,10 @@ def variant(
     return method()(build)
 
 
-def extends(base: Builder) -> Callable[[Builder], Builder]:
+def extends(base: Builder) -> Callable[[B], B]:
     """For a builder with `**options`: they are those of `base`, after its own."""
 
-    def decorate(builder: Builder) -> Builder:
+    def decorate(builder: B) -> B:
         own = {
             k: p
             for k, p in inspect.signature(builder).parameters.items()
@@ -132,7 +132,7 @@ def extends(base: Builder) -> Callable[[Builder], Builder]:
             base,
         )
         vars(build)["unused"] = unused(base)
-        return build
+        return cast(B, build)
 
     return decorate
 

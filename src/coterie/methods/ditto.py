@@ -7,7 +7,7 @@ received, and trains w beside it.
 
 from typing import NamedTuple
 
-from coterie.core.method import Method, Pass, Train
+from coterie.core.method import Batch, Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.point import Point
 from coterie.core.values import NonNegative
@@ -27,7 +27,7 @@ class Carry(NamedTuple):
 def ditto(model: Model, train: Train, lam: NonNegative = 1.0) -> Method:
     """A personal model held to FedAvg's by a proximal term of weight `lam`."""
 
-    def step(c: Carry, batch):
+    def step(c: Carry, batch: Batch) -> Carry:
         local = descend(c.local, model.grad(c.local.w, batch), train)
         v = descend(c.v, model.grad(c.v.w, batch) + lam * (c.v.w - c.w), train)
         return Carry(local, v, c.w)

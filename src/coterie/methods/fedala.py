@@ -19,9 +19,10 @@ from torch import Tensor
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Method, Pass, Train, unchanged
-from coterie.core.model import Descent, Model, begin, sgd
+from coterie.core.model import Descent, Model, begin, layer_of, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Leaves, Point
+from coterie.core.rng import Rng
 from coterie.core.values import Count, NonNegative, PositiveShare
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
@@ -63,7 +64,7 @@ def fedala(
 
     top_layers: p. share: s. weight_rate: eta.
     """
-    known = len({k.rpartition(".")[0] for k in model.shapes})
+    known = len({layer_of(k) for k in model.shapes})
     if top_layers > known:
         raise BadInput(
             f"fedala.top_layers = {top_layers}: {model.name} has {known} layers with parameters, "
@@ -72,7 +73,7 @@ def fedala(
     inside = model.head(top_layers)
     _, local = sgd(model, train)
 
-    def join(w: Point, rng) -> Client:
+    def join(w: Point, rng: Rng) -> Client:
         return Client(
             w, {k: torch.ones_like(a) for k, a in w.params.items() if inside(k)}, torch.tensor(0)
         )
@@ -85,7 +86,7 @@ def fedala(
             weights={k: (w - weight_rate * slope[k]).clamp(0, 1) for k, w in c.weights.items()}
         )
 
-    def settle(c: Carry, _) -> Carry:
+    def settle(c: Carry, _: None) -> Carry:
         return c._replace(go=begin(mix(c.own, c.received, c.weights), train))
 
     def steps(state: Client, w: Point, rows: Tensor) -> Tensor:

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from coterie.core.method import Exchange, Facts, Method, Pass, Replies, Train
+from coterie.core.method import Batch, Exchange, Facts, Method, Pass, Replies, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, flat, mean, pick, tree
+from coterie.core.rng import Rng
 from coterie.core.values import BelowOne, NonNegative, Positive, PositiveShare, Range
 from coterie.methods.declare import method
 
@@ -106,7 +107,7 @@ def passing(
 ) -> Method:
     """Message passing with the weights that `attend` gives."""
 
-    def init(rng, facts: Facts) -> Server:
+    def init(rng: Rng, facts: Facts) -> Server:
         n = facts.clients
         models = copies(model.init(rng), n)
         nobody = torch.zeros(n, dtype=torch.bool)
@@ -121,7 +122,7 @@ def passing(
         xi = xi.to(server.xi.dtype)
         return server._replace(xi=xi, u=mean(server.models, xi), pull=torch.tensor(lam / used))
 
-    def receive(server: Server, replies, rng) -> Server:
+    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
         models, heard = remember(server.models, server.heard, replies)
         return passed(server._replace(models=models, heard=heard, round=server.round + 1))
 
@@ -132,7 +133,7 @@ def passing(
             server._replace(models=models, heard=torch.cat([server.heard, torch.tensor([False])]))
         )
 
-    def step(c: Carry, batch) -> Carry:
+    def step(c: Carry, batch: Batch) -> Carry:
         go = descend(c.go, model.grad(c.go.w, batch), train)
         near = train.rate * c.pull
         return c._replace(go=go._replace(w=go.w + (near / (1 + near)) * (c.u - go.w)))

@@ -4,11 +4,12 @@ Deep Networks from Decentralized Data. AISTATS 2017, Algorithm 1.
 min_w sum_i (n_i / n) f_i(w): clients descend from w, the server averages what they reach.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from coterie.core.method import Exchange, Method, Pass, Train, nothing
+from coterie.core.method import Exchange, Method, Pass, Replies, Train, nothing
 from coterie.core.model import Model, sgd
 from coterie.core.point import Point, blend, mean
+from coterie.core.rng import Rng
 from coterie.core.values import Positive
 from coterie.methods.declare import method
 
@@ -24,7 +25,7 @@ def fedavg(model: Model, train: Train, beta: Positive = 1.0) -> Method:
     """One global model; `beta` is the server's step towards the mean (1: the mean itself)."""
     begin, step = sgd(model, train)
 
-    def receive(server, replies, rng):
+    def receive(server: Any, replies: Replies, rng: Rng) -> Any:
         average = mean(replies.upload, train.weights(replies))
         return server._replace(w=average if beta == 1 else blend(server.w, average, beta))
 

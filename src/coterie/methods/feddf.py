@@ -21,10 +21,11 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Batch, Method, Pass, Plan, Replies, Train
+from coterie.core.method import Batch, BatchPlan, Facts, Method, Pass, Replies, Train
 from coterie.core.model import Model, kl
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
+from coterie.core.rng import Rng
 from coterie.core.values import MANY, Count, InnerShare, Positive, Range, Whole
 from coterie.methods.declare import extends, method
 from coterie.methods.fedavg import fedavg
@@ -152,11 +153,11 @@ def feddf(
     budget = Budget(public_batch, distil_steps, patience, distil_rate, held, clip)
     base = fedavg(model, train)
 
-    def init(rng, facts) -> Server:
+    def init(rng: Rng, facts: Facts) -> Server:
         prototypes = tuple(m.init(rng) for m in facts.models)
         return Server(prototypes, facts.architecture, torch.zeros(len(prototypes), 2))
 
-    def receive(server: Server, replies: Replies, rng) -> Server:
+    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
         prototypes, gaps = list(server.prototypes), server.gaps.clone()
         public: Any = replies.public
         target: Any = ensemble(replies, public) if distil_steps else None
@@ -179,7 +180,7 @@ def feddf(
         # distils on
         passes=(
             *base.round[0].passes,
-            Pass(lambda c, batch: c, Plan(part="public", draw=draw, epochs=0)),
+            Pass(lambda c, batch: c, BatchPlan(part="public", draw=draw, epochs=0)),
         ),
         receive=receive,
     )

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from coterie.core.method import Batch, Exchange, Facts, Method, Pass, Plan, Train
+from coterie.core.method import Batch, BatchPlan, Exchange, Facts, Method, Pass, Replies, Train
 from coterie.core.model import Descent, Model, begin, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
+from coterie.core.rng import Rng
 from coterie.core.values import MANY, Range, Share
 from coterie.methods.declare import method
 from coterie.methods.fedamp import copies, remember
@@ -110,7 +111,7 @@ def fedfomo(
     """
     _, local = sgd(model, train)
 
-    def init(rng, facts: Facts) -> Server:
+    def init(rng: Rng, facts: Facts) -> Server:
         n = facts.clients
         return Server(
             copies(model.init(rng), n),
@@ -119,7 +120,7 @@ def fedfomo(
             torch.tensor(0),
         )
 
-    def send(server: Server, i: int, rng) -> Offer:
+    def send(server: Server, i: int, rng: Rng) -> Offer:
         count = min(offers, len(server.heard))
         ids = torch.tensor(
             offered(server, i, count, max(0.0, eps - eps_step * int(server.round)), rng)
@@ -137,12 +138,12 @@ def fedfomo(
         own = model.measure(c.go.w, batch)[0]
         return c._replace(own=c.own + own, losses=c.losses + losses, rows=c.rows + batch.mask.sum())
 
-    def combine(c: Carry, _) -> Carry:
+    def combine(c: Carry, _: None) -> Carry:
         scores = score(c.go.w, c.models, (c.own - c.losses) / c.rows.clamp(min=1))
         mixed = mix(c.go.w, c.models, scores)
         return c._replace(go=begin(mixed, train), mixed=mixed, scores=scores)
 
-    def receive(server: Server, replies, rng) -> Server:
+    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
         _, ids, scores = replies.upload
         affinity = server.affinity.index_put((replies.ids[:, None], ids), scores, accumulate=True)
         kept, heard = remember(
@@ -159,7 +160,7 @@ def fedfomo(
             affinity=torch.nn.functional.pad(server.affinity, (0, 1, 0, 1)),
         )
 
-    def join(offer: Offer, rng) -> Client:
+    def join(offer: Offer, rng: Rng) -> Client:
         own = pick(offer.models, 0)
         return Client(own, own)
 
@@ -171,7 +172,7 @@ def fedfomo(
                 send=send,
                 start=start,
                 passes=(
-                    Pass(examine, Plan(part="validation", shuffle=False)),
+                    Pass(examine, BatchPlan(part="validation", shuffle=False)),
                     Pass(combine),
                     Pass(lambda c, batch: c._replace(go=local(c.go, batch)), train.plan()),
                 ),

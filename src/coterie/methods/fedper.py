@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Method, Train
-from coterie.core.model import Model, begin
+from coterie.core.method import Facts, Method, Train
+from coterie.core.model import Model, begin, layer_of
 from coterie.core.point import Point, mean, merge, split
+from coterie.core.rng import Rng
 from coterie.core.values import Whole
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
@@ -33,7 +34,7 @@ class Shared(NamedTuple):
 def own_layers(model: Model, head: int, method_name: str) -> Callable[[str], bool]:
     """Tells whether a name belongs to the last layers; refuses a head that leaves nothing to "
     "share."""
-    there = len({name.rpartition(".")[0] for name in model.shapes})
+    there = len({layer_of(name) for name in model.shapes})
     if head >= there:
         raise BadInput(
             f"{method_name}.head = {head}, but {model.name} has {there} layers with parameters and "
@@ -47,7 +48,7 @@ def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method
     """FedAvg of all layers but those whose name is `mine`; these start from the common seed and
     stay with their client."""
 
-    def init(rng, facts):
+    def init(rng: Rng, facts: Facts) -> Shared:
         seed = int(rng.integers(2**63))
         return Shared(split(model.start(seed), mine)[1], torch.tensor(seed))
 

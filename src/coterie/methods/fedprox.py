@@ -6,7 +6,7 @@ Clients minimise f_i(w') + mu/2 |w' - w|^2 from the received w.
 
 from typing import NamedTuple
 
-from coterie.core.method import Method, Pass, Train
+from coterie.core.method import Batch, Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.point import Point
 from coterie.core.values import NonNegative
@@ -25,7 +25,7 @@ class Carry(NamedTuple):
 def fedprox(model: Model, train: Train, mu: NonNegative = 0.1) -> Method:
     """FedAvg with a proximal term of weight `mu`."""
 
-    def step(c: Carry, batch):
+    def step(c: Carry, batch: Batch) -> Carry:
         slope = model.grad(c.local.w, batch) + mu * (c.local.w - c.w)
         return c._replace(local=descend(c.local, slope, train))
 

@@ -7,9 +7,9 @@ head with the received body held, then on the body with the new head held.
 
 from collections.abc import Callable
 
-from coterie.core.method import Method, Pass, Train
+from coterie.core.method import Batch, Method, Pass, Train
 from coterie.core.model import Descent, Model, sgd
-from coterie.core.point import Point
+from coterie.core.point import Leaves, Point
 from coterie.core.values import Whole
 from coterie.methods.declare import method
 from coterie.methods.fedper import keep_home, own_layers
@@ -29,10 +29,10 @@ def fedrep(model: Model, train: Train, head: Whole = 1, head_epochs: Whole = 10)
         """An SGD step on the layers that `moves` names; momentum is by coordinate, so that of the
         others rests too."""
 
-        def pick(new: dict, old: dict) -> dict:
+        def pick(new: Leaves, old: Leaves) -> Leaves:
             return {k: new[k] if moves(k) else a for k, a in old.items()}
 
-        def part(c: Descent, batch):
+        def part(c: Descent, batch: Batch) -> Descent:
             new = step(c, batch)
             w = Point(pick(new.w.params, c.w.params), pick(new.w.buffers, c.w.buffers))
             return Descent(w, type(c.u)(pick(new.u.params, c.u.params)) if train.momentum else ())

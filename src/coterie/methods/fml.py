@@ -62,7 +62,7 @@ def fml(
     private = companion(model, auxiliary)
     slopes = mutual(model, private, Share(beta, 1 - beta), Share(alpha, 1 - alpha), kl)
 
-    def step(c: Carry, batch):
+    def step(c: Carry, batch: Batch) -> Carry:
         slope_g, slope_p = slopes(c.g.w, c.p.w, batch)
         return Carry(descend(c.g, slope_g, train), descend(c.p, slope_p, train))
 
@@ -147,7 +147,7 @@ def companion(model: Model, words: str) -> Model:
 
 
 def _number(text: str) -> Any:
-    """A number where the text is one; what is none, the net refuses by name."""
+    """The number that the text spells, else the text itself, which the net refuses by name."""
     for kind in (int, float):
         try:
             return kind(text)

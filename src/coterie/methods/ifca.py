@@ -11,9 +11,10 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.method import Method, Pass, Plan, Train, unchanged
+from coterie.core.method import Batch, BatchPlan, Facts, Method, Pass, Replies, Train, unchanged
 from coterie.core.model import Descent, Model, sgd
 from coterie.core.point import Point, pick, stack, tree
+from coterie.core.rng import Rng
 from coterie.core.values import Range
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
@@ -53,32 +54,32 @@ def ifca(model: Model, train: Train, clusters: Annotated[int, Range(1, 10_000)] 
     """FedAvg of `clusters` models, each client in the cluster whose model fits it best."""
     begin, descend = sgd(model, train)
 
-    def init(rng, facts):
+    def init(rng: Rng, facts: Facts) -> Server:
         return Server(
             stack([model.init(rng) for _ in range(clusters)]), torch.full((facts.clients,), -1)
         )
 
-    def weigh(c: Choosing, batch):
+    def weigh(c: Choosing, batch: Batch) -> Choosing:
         losses = [model.measure(pick(c.models, j), batch)[0] for j in range(clusters)]
         return c._replace(losses=c.losses + torch.stack(losses))
 
-    def choose(c: Choosing, _):
+    def choose(c: Choosing, _: None) -> Chosen:
         j = c.losses.argmin()
         return Chosen(
             j, begin(tree(lambda a: a.index_select(0, j.reshape(1)).squeeze(0), c.models))
         )
 
-    def step(c: Chosen, batch):
+    def step(c: Chosen, batch: Batch) -> Chosen:
         return c._replace(descent=descend(c.descent, batch))
 
-    def receive(server: Server, replies, rng):
+    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
         w, cluster = replies.upload
         return Server(
             per_cluster(server.models, w, cluster, train.weights(replies)),
             server.cluster.index_copy(0, replies.ids, cluster),
         )
 
-    look = (Pass(weigh, Plan(batch=256, shuffle=False)), Pass(choose))
+    look = (Pass(weigh, BatchPlan(batch=256, shuffle=False)), Pass(choose))
     base = fedavg(model, train)
     trip = base.round[0]._replace(
         send=lambda server, i, rng: server.models,

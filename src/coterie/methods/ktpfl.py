@@ -20,10 +20,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coterie.core.method import Exchange, Method, Pass, Train
+from coterie.core.method import Exchange, Method, Pass, Replies, Train
 from coterie.core.model import Model, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import blend, flat, mean
+from coterie.core.rng import Rng
 from coterie.core.values import Count, NonNegative, Positive, Share
 from coterie.methods.declare import method, variant
 from coterie.methods.knowledge import (
@@ -74,14 +75,15 @@ def ktpfl(
     rules: dict[str, Callable[[Tensor], Tensor]] = {"similar": similar, "topk": partial(topk, k=k)}
     rule = rules.get(mix)
 
-    def hear(server: Server, replies):
+    def hear(server: Server, replies: Replies) -> Server:
         ids, s, (c, data) = replies.ids, replies.upload, server.mix
         if rule:
             c = put(c, ids, c[ids][:, ids].sum(1, keepdim=True) * rule(s))
         return server._replace(mix=Knowledge(c, data), ids=ids, said=s)
 
     def teach(server: Server, i: int) -> Tensor:
-        return torch.tensordot(shares(server.mix.c[i, server.ids]), server.said, dims=1)
+        target: Tensor = torch.tensordot(shares(server.mix.c[i, server.ids]), server.said, dims=1)
+        return target
 
     def learn(server: Server) -> Server:
         if rule:
@@ -140,7 +142,7 @@ def ktpfl_h(
     """
     begin, step = sgd(model, train)
 
-    def learn(server: Server, replies, rng):
+    def learn(server: Server, replies: Replies, rng: Rng) -> Server:
         (c, data), ids, w = server.mix, server.ids, flat(server.said)
         c = descend(c, ids, [partial(model_slope, w=w)], rate_c, rho, row_norm)
         return server._replace(mix=Knowledge(c, data), ids=(), said=())

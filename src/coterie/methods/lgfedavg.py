@@ -9,7 +9,7 @@ representation, as in its supervised experiments.
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Method, Train
-from coterie.core.model import Model
+from coterie.core.model import Model, layer_of
 from coterie.core.values import Count
 from coterie.methods.declare import method
 from coterie.methods.fedper import keep_home
@@ -18,7 +18,7 @@ from coterie.methods.fedper import keep_home
 @method()
 def lgfedavg(model: Model, train: Train, head: Count = 1) -> Method:
     """FedAvg of the last `head` layers; the layers before them stay with their client."""
-    there = len({name.rpartition(".")[0] for name in model.shapes})
+    there = len({layer_of(name) for name in model.shapes})
     if there == 1:
         raise BadInput(
             f"lgfedavg keeps the first layers at home, and {model.name} has only one layer: "

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.method import Method, Train
+from coterie.core.method import Facts, Method, Replies, Train
 from coterie.core.model import Model
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
+from coterie.core.rng import Rng
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
@@ -44,12 +45,12 @@ def with_largest(cluster: Tensor) -> Tensor:
 def oracle(model: Model, train: Train) -> Method:
     """One FedAvg for each true group."""
 
-    def init(rng, facts):
+    def init(rng: Rng, facts: Facts) -> Server:
         _, cluster = facts.groups.unique(return_inverse=True)
         copies = int(cluster.max()) + 1
         return Server(tree(lambda a: a.expand(copies, *a.shape).clone(), model.init(rng)), cluster)
 
-    def receive(server: Server, replies, rng):
+    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
         cluster = server.cluster[replies.ids]
         return server._replace(
             models=per_cluster(server.models, replies.upload, cluster, train.weights(replies))

@@ -11,7 +11,7 @@ FO leaves H_i out; HF takes H_i g' = (grad f_i(w + delta g'; D'') - grad f_i(w -
 
 from typing import Literal
 
-from coterie.core.method import Batch, Method, Pass, Plan, Train, unchanged
+from coterie.core.method import Batch, BatchPlan, Method, Pass, Train, unchanged
 from coterie.core.model import Descent, Model, descend
 from coterie.core.point import Point, Vector
 from coterie.core.values import NonNegative, Positive
@@ -51,7 +51,7 @@ def perfedavg(
     trip = base.round[0]._replace(passes=(Pass(step, train.plan(batches=BATCHES[variant])),))
     once = trip._replace(
         start=lambda state, w: w,
-        passes=(Pass(adapt, Plan(batch=train.batch, steps=1)),),
+        passes=(Pass(adapt, BatchPlan(batch=train.batch, steps=1)),),
         finish=lambda w, state, sent: (w, ()),
         receive=unchanged,
     )

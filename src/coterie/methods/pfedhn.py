@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.func import vjp
 from torch.nn.functional import linear, relu
 
-from coterie.core.method import Exchange, Facts, Method, Pass, Train, nothing
+from coterie.core.method import Exchange, Facts, Method, Pass, Replies, Train, nothing
 from coterie.core.model import Model, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Leaves, Point, Vector, mean, pick, tree, zeros
-from coterie.core.rng import torch_stream
+from coterie.core.rng import Rng, torch_stream
 from coterie.core.values import BelowOne, NonNegative, Positive, Range
 from coterie.methods.declare import method
 
@@ -100,18 +100,18 @@ def pfedhn(
     begin, step = sgd(model, train)
     shapes = model.shapes
 
-    def init(rng, facts: Facts) -> Server:
+    def init(rng: Rng, facts: Facts) -> Server:
         length = embedding or int(1 + facts.clients / 4)
         phi = build(shapes, length, hyper_hidden, hyper_layers, rng)
         v = torch.randn(facts.clients, length, generator=torch_stream(rng))
         return Server(phi, v, zeros(phi), torch.zeros_like(v), model.init(rng).buffers)
 
-    def send(server: Server, i: int, rng) -> Point:
+    def send(server: Server, i: int, rng: Rng) -> Point:
         return Point(
             pick(generate(server.phi.params, server.v[i : i + 1], shapes), 0), server.buffers
         )
 
-    def receive(server: Server, replies, rng) -> Server:
+    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
         ids, weights = replies.ids, train.weights(replies)
         v = server.v[ids]
         d_phi, d_v = pull_back(server.phi, v, replies.upload.delta.params, weights, shapes)

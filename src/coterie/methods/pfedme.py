@@ -7,7 +7,7 @@ theta is the client's own model, and the envelope's gradient is lam (w - theta).
 
 from typing import NamedTuple
 
-from coterie.core.method import Method, Pass, Train
+from coterie.core.method import Batch, Method, Pass, Train
 from coterie.core.model import Model
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point
@@ -40,7 +40,7 @@ def pfedme(
     each step (the paper). Either way it starts at the received w in each round.
     """
 
-    def step(c: Carry, batch):
+    def step(c: Carry, batch: Batch) -> Carry:
         theta = c.theta if keep_theta else c.w
         for _ in range(inner):
             pull = lam * (theta - c.w)

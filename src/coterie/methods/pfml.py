@@ -19,7 +19,7 @@ are w^t, or random where m_i is another network. The gradient of the proximal te
 from typing import Literal, NamedTuple
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Method, Pass, Train
+from coterie.core.method import Batch, Method, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.point import Point, Vector
 from coterie.core.values import Count, NonNegative, Positive
@@ -75,7 +75,7 @@ def pfml(
             pull = pull + train.decay * x.as_vector()
         return x - inner_rate * (slope + pull)
 
-    def step(c: Carry, batch):
+    def step(c: Carry, batch: Batch) -> Carry:
         what, theta = c.w.w, c.m.w
         # of the outer step, and of the first inner one: both are at (w_i, m_i)
         first = slopes(what, theta, batch)

@@ -1,8 +1,10 @@
 """One file per method; this registry is all that the rest of the package knows of them."""
 
+import re
 import warnings
 from importlib.metadata import entry_points
 
+from coterie.core.errors import BadInput, shown
 from coterie.methods.apfl import apfl
 from coterie.methods.cfl import cfl
 from coterie.methods.declare import Builder, method
@@ -73,6 +75,10 @@ METHODS: dict[str, Builder] = {
 
 def add(name: str, builder: Builder) -> None:
     """Make a method known by its name; its options are checked as those of every other."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,60}", name):
+        raise BadInput(
+            f"a method named {shown(name)}: write letters, digits, '.', '_' or '-', at most 60"
+        )
     METHODS[name] = method(name=name)(builder)
 
 

@@ -14,9 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.method import Method, Pass, Train
+from coterie.core.method import Batch, Facts, Method, Pass, Replies, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.point import Point, Vector, blend, mean, zeros
+from coterie.core.rng import Rng
 from coterie.core.values import Positive
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
@@ -58,25 +59,25 @@ def scaffold(model: Model, train: Train, beta: Positive = 1.0) -> Method:
     """FedAvg whose clients correct their drift; `beta` is the server's step towards the mean (1:
     the mean itself)."""
 
-    def init(rng, facts):
+    def init(rng: Rng, facts: Facts) -> Server:
         x = model.init(rng)
         n = facts.sizes if train.weighting == "size" else torch.ones_like(facts.sizes)
         return Server(x, zeros(x), n / n.sum())
 
-    def start(c_i, payload: Payload):
+    def start(c_i: Vector, payload: Payload) -> Carry:
         nothing = torch.zeros(())
         return Carry(begin(payload.x, train), payload.c - c_i, nothing, nothing)
 
-    def step(c: Carry, batch):
+    def step(c: Carry, batch: Batch) -> Carry:
         go = descend(c.go, model.grad(c.go.w, batch) + c.correction, train)
         reach = 1 + train.momentum * c.reach
         return Carry(go, c.correction, reach, c.steps + reach)
 
-    def finish(c: Carry, c_i, payload: Payload):
+    def finish(c: Carry, c_i: Vector, payload: Payload) -> tuple[Vector, Upload]:
         change = (1 / (c.steps.clamp(min=1) * train.rate)) * (payload.x - c.go.w) - payload.c
         return c_i + change, Upload(c.go.w, change)
 
-    def receive(server: Server, replies, rng):
+    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
         y, change = replies.upload
         return server._replace(
             x=blend(server.x, mean(y, train.weights(replies)), beta),

@@ -30,10 +30,11 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Exchange, Facts, Method, Pass, Stage, Train
+from coterie.core.method import Batch, Exchange, Facts, Method, Pass, Replies, Stage, Train
 from coterie.core.model import Descent, Model, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, Vector, blend, flat, mean, pick, tree, zeros
+from coterie.core.rng import Rng
 from coterie.core.values import Count, NonNegative, Range, Whole
 from coterie.methods import selffl_steps as law_of_steps
 from coterie.methods import uncertainty as law
@@ -203,7 +204,7 @@ def selffl(
         theta = sent.theta - state.choice.pull * (state.theta - sent.theta)  # (10)
         return Carry(begin(theta), theta, state.choice.boost)
 
-    def step(c: Carry, batch):
+    def step(c: Carry, batch: Batch) -> Carry:
         if not known_variance:
             return c._replace(way=plain_step(c.way, batch))
         likelihood = sgd(model, train, lambda out, batch: c.boost * model.data_loss(out, batch))[1]
@@ -219,7 +220,7 @@ def selffl(
 
     # Server
 
-    def init(rng, facts: Facts) -> Server:
+    def init(rng: Rng, facts: Facts) -> Server:
         return enter(Global(model.init(rng)), facts)
 
     def enter(before: Global, facts: Facts) -> Server:
@@ -237,7 +238,7 @@ def selffl(
         )
         return with_sums(server, others)
 
-    def receive(server: Server, replies, rng) -> Server:
+    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
         put, upload = (replies.ids,), replies.upload
         server = server._replace(
             var=server.var.index_put(put, upload.var),
@@ -256,7 +257,7 @@ def selffl(
         theta = aggregate(server, ids, upload.theta, replies)
         return with_sums(server._replace(theta=theta), others)
 
-    def aggregate(server: Server, ids: Tensor, models: Point, replies) -> Point:
+    def aggregate(server: Server, ids: Tensor, models: Point, replies: Replies) -> Point:
         w = precisions(server)[ids]
         equal = replies._replace(ids=ids, sizes=server.sizes[ids])
         theta = mean(models, w / w.sum() if weigh else train.weights(equal))  # (11)

@@ -16,10 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Batch, Exchange, Facts, Method, Pass, Plan, Replies, Train
+from coterie.core.method import Batch, BatchPlan, Exchange, Facts, Method, Pass, Replies, Train
 from coterie.core.model import Descent, Model, begin, kl, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point
+from coterie.core.rng import Rng
 
 TAUGHT = "Between a client's predictions on public data and what it is taught."
 BEFORE_DISTILLATION = {
@@ -90,9 +91,9 @@ class Public(NamedTuple):
     rate: float  # of distillation; 0: that of private training
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> BatchPlan:
         """One pass over the round's public rows."""
-        return Plan(part="public", batch=self.batch, draw=self.draw)
+        return BatchPlan(part="public", batch=self.batch, draw=self.draw)
 
 
 class Answers(NamedTuple):
@@ -115,7 +116,7 @@ def say(model: Model, train: Train, match: Match, public: Public, answers: Answe
         rows = match.say(model.logits(c.go.w, batch))
         return c._replace(said=c.said.index_copy(0, batch.place, rows))
 
-    def start(state: Client, seed) -> Private:
+    def start(state: Client, seed: Tensor) -> Private:
         return Private(begin(state.w), torch.zeros(public.draw + 1, model.outputs))
 
     return Exchange(
@@ -173,7 +174,7 @@ def over_predictions(
             "use local or fedavg"
         )
 
-    def join(seed, rng) -> Client:
+    def join(seed: Tensor, rng: Rng) -> Client:
         w = model.start(int(seed))
         return Client(w, w, torch.zeros(2))
 

@@ -132,7 +132,7 @@ def lessons(model: Model, train: Train, grid: Grid, loss: SoftLoss) -> tuple[Pas
     def validate(c: School, batch: Batch) -> School:
         return c._replace(tally=count(model, c.students.w, c.tally, batch))
 
-    def examine(c: School, _) -> School:
+    def examine(c: School, _: None) -> School:
         new = Best(c.students.w, c.tally.right / c.tally.rows, c.tally.loss / c.tally.rows)
         return c._replace(best=vmap(better)(c.best, new), tally=empty(grid.size))
 
@@ -179,14 +179,15 @@ def distil_teacher(
     def validate(c: School, batch: Batch) -> School:
         return c._replace(trial=count(model, c.models.stack, c.trial, batch))
 
-    def enrol(c: School, _) -> School:
+    def enrol(c: School, _: None) -> School:
         teacher = adopt(c.teacher, c.models, c.trial, last)
         w = repeat(teacher.w, grid.size)
         students, best = c.students._replace(w=w), c.best._replace(w=w)
         return c._replace(teacher=teacher, students=students, best=best)
 
     def personal(state: Personal, models: Models) -> Point:
-        return choose(state.lam >= 0, state.w, first.personal(state.teacher, models))
+        teacher: Point = first.personal(state.teacher, models)
+        return choose(state.lam >= 0, state.w, teacher)
 
     trip = Exchange(
         send=lambda server, i, rng: server,

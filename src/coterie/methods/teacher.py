@@ -5,18 +5,20 @@ See `persfl` for the paper and the readings taken.
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from coterie.core.method import Batch, Exchange, Method, Pass, Plan, Train, Tree
+from coterie.core.method import Batch, BatchPlan, Exchange, Method, Pass, Replies, Train
 from coterie.core.model import Descent, Model, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
+from coterie.core.rng import Rng
 
-VALIDATION = Plan(part="validation", shuffle=False)
+T = TypeVar("T")
+VALIDATION = BatchPlan(part="validation", shuffle=False)
 NOTES = {
     "teacher_round": Note(
         "round of the teacher",
@@ -81,11 +83,12 @@ class Search(NamedTuple):
     trial: Tally
 
 
-def choose(condition: Tensor, new: Tree, old: Tree) -> Tree:
+def choose(condition: Tensor, new: T, old: T) -> T:
+    """`new` where the condition holds, `old` elsewhere."""
     return tree(lambda a, b: torch.where(condition, a, b), new, old)
 
 
-def take(stacked: Tree, k: Tensor) -> Tree:
+def take(stacked: T, k: Tensor) -> T:
     """Row k of a stack, k a tensor."""
     return tree(lambda a: a.index_select(0, k.reshape(1)).squeeze(0), stacked)
 
@@ -119,7 +122,7 @@ def find_teacher(model: Model, train: Train, last: bool, keep_models: bool) -> M
     """Stage 1: FedAvg whose clients validate what they receive."""
     begin, step = sgd(model, train)
 
-    def receive(server: Models, replies, rng):
+    def receive(server: Models, replies: Replies, rng: Rng) -> Models:
         new = repeat(mean(replies.upload, train.weights(replies)), 1)
         if keep_models and server.round > 0:
             new = tree(lambda a, b: torch.cat([a, b]), server.stack, new)

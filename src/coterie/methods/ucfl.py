@@ -22,10 +22,22 @@ from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Exchange, Facts, Method, Pass, Plan, Stage, Train, nothing
+from coterie.core.method import (
+    Batch,
+    BatchPlan,
+    Exchange,
+    Facts,
+    Method,
+    Pass,
+    Replies,
+    Stage,
+    Train,
+    nothing,
+)
 from coterie.core.model import Model
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, Vector, flat, mean, pick, stack, tree, zeros
+from coterie.core.rng import Rng
 from coterie.core.values import MANY, Range
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
@@ -89,7 +101,8 @@ def group_rows(weights: Tensor, streams: int, rng: np.random.Generator) -> tuple
     seed = int(rng.integers(2**31))
 
     def labels(k: int) -> np.ndarray:
-        return KMeans(k, n_init=10, random_state=seed).fit(rows).labels_
+        found: np.ndarray = KMeans(k, n_init=10, random_state=seed).fit(rows).labels_
+        return found
 
     if streams > 0 or min(len(rows) - 1, distinct) < 2:  # the silhouette needs 2 to N - 1 groups
         found = labels(min(streams, distinct) if streams > 0 else distinct)
@@ -134,17 +147,17 @@ def ucfl(
             n,
         )
 
-    def send(server: Server, i, rng):
+    def send(server: Server, i: int, rng: Rng) -> Point:
         # a view: members of a stream hear one broadcast
         return pick(server.models, int(server.stream[i]))
 
     # Before training: gradients and their spread at the common start
 
-    def start(state, theta):
+    def start(state: tuple[()], theta: Point) -> Carry:
         none = torch.zeros(())
         return Carry(theta, zeros(theta), zeros(theta), none, none)
 
-    def add(c: Carry, batch):
+    def add(c: Carry, batch: Batch) -> Carry:
         return c._replace(
             total=c.total + model.slope(c.theta, batch), rows=c.rows + batch.mask.sum()
         )
@@ -152,17 +165,17 @@ def ucfl(
     def average(c: Carry) -> Vector:
         return (1 / c.rows.clamp(min=1)) * c.total
 
-    def close_all(c: Carry, _):
+    def close_all(c: Carry, _: None) -> Carry:
         return c._replace(g=average(c), total=zeros(c.total), rows=torch.zeros_like(c.rows))
 
-    def close_batch(c: Carry, _):
+    def close_batch(c: Carry, _: None) -> Carry:
         spread = c.spread + (average(c) - c.g).squared()
         return c._replace(spread=spread, total=zeros(c.total), rows=torch.zeros_like(c.rows))
 
-    every = Plan(batch=256, shuffle=False)
+    every = BatchPlan(batch=256, shuffle=False)
     count = int(batches)
 
-    def compare(server: Server, replies, rng):
+    def compare(server: Server, replies: Replies, rng: Rng) -> Server:
         ids, n = replies.ids, server.sizes
         # who did not answer keeps FedAvg's row, and is in nobody else's
         weights = server.weights.clone()
@@ -175,7 +188,7 @@ def ucfl(
         sigma = server.sigma.index_copy(0, ids, replies.upload.variance.sqrt())
         return Server(models, stream, mix, weights, sigma, n)
 
-    def receive(server: Server, replies, rng):
+    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
         # a stream nobody of whom was active keeps its model
         heard = server.stream[replies.ids].unique()
         rows = server.mix[heard][:, replies.ids]

@@ -6,7 +6,7 @@ Chen, Ding, Tramel, Wu, Sahu, Avestimehr, Zhang: Self-Aware Personalized Federat
     theta_0 flat,  theta_m | theta_0 ~ N(theta_0, s0^2),  z_m | theta_m ~ N(theta_m, s_m^2)      (1)
     w_m = 1 / (s0^2 + s_m^2),  S_-m = sum_{k != m} w_k
 
-Arrays hold one client an entry of the last axis; leading axes (repeats) are free. Numbers in
+Arrays hold one client per entry of the last axis; leading axes (repeats) are free. Numbers in
 brackets are the paper's equations.
 """
 
@@ -40,19 +40,22 @@ def without(values: np.ndarray) -> np.ndarray:
     zero = np.zeros_like(values[..., :1])
     before = np.concatenate([zero, np.cumsum(values, -1)[..., :-1]], -1)
     after = np.concatenate([zero, np.cumsum(values[..., ::-1], -1)[..., :-1]], -1)[..., ::-1]
-    return before + after
+    rest: np.ndarray = before + after
+    return rest
 
 
 def global_optimum(z: np.ndarray, s0sq: Array, s2: np.ndarray) -> np.ndarray:
     """theta^G, the posterior mean of theta_0 (2)."""
     w = weights(s0sq, s2)
-    return (w * z).sum(-1) / w.sum(-1)
+    theta: np.ndarray = (w * z).sum(-1) / w.sum(-1)
+    return theta
 
 
 def start(z: np.ndarray, s0sq: Array, s2: np.ndarray) -> np.ndarray:
     """theta_m^INIT (7): what all the others say of theta_0."""
     w = weights(s0sq, s2)
-    return without(w * z) / without(w)
+    theta: np.ndarray = without(w * z) / without(w)
+    return theta
 
 
 def trust(s0sq: Array, rest: Array, fl_weight: FlWeight = "paper") -> Array:
@@ -94,7 +97,8 @@ def fl_optimum(
     """theta_m^FL (3), the posterior mean of theta_m given everybody's data."""
     rest = without(weights(s0sq, s2))
     r = share(s2, trust(s0sq, rest, fl_weight))
-    return (1 - r) * z + r * start(z, s0sq, s2)
+    theta: np.ndarray = (1 - r) * z + r * start(z, s0sq, s2)
+    return theta
 
 
 def spread(rows: Array, kind: Spread = "mean") -> Array:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from coterie.networks.layers import Shape, active, chain, image, scaled
+from coterie.networks.layers import Shape, Width, active, chain, image, scaled
 
 
 def cifarnet(input_shape: Shape, classes: int) -> nn.Module:
@@ -55,7 +55,7 @@ def smallcnn(input_shape: Shape, classes: int) -> nn.Module:
     )
 
 
-def kt_alexnet(input_shape: Shape, classes: int, width: float = 1.0) -> nn.Module:
+def kt_alexnet(input_shape: Shape, classes: int, width: Width = 1.0) -> nn.Module:
     """KT-pFL's AlexNet, with dropout before both wide dense layers; `width` scales every layer."""
     channels, *sides = image("kt-alexnet", input_shape, least=15)
     a, b, c, d, dense = (scaled(size, width) for size in (64, 192, 384, 256, 4096))

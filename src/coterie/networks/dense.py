@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from coterie.networks.layers import Shape, active, chain
+from coterie.networks.layers import Shape, Units, active, chain
 
 
 def mlr(input_shape: Shape, classes: int) -> nn.Module:
@@ -13,7 +13,7 @@ def mlr(input_shape: Shape, classes: int) -> nn.Module:
     return chain(flat=nn.Flatten(), head=nn.Linear(math.prod(input_shape), classes))
 
 
-def dnn(input_shape: Shape, classes: int, hidden: int = 100, norm: bool = False) -> nn.Module:
+def dnn(input_shape: Shape, classes: int, hidden: Units = 100, norm: bool = False) -> nn.Module:
     """One hidden dense layer, with BatchNorm before its ReLU where `norm` says so."""
     dense = nn.Linear(math.prod(input_shape), hidden)
     return chain(

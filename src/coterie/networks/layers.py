@@ -1,10 +1,16 @@
 """What the networks are put together from: named layers, and the shapes that they take."""
 
+from typing import Annotated
+
 from torch import nn
 
 from coterie.core.errors import BadInput
+from coterie.core.values import Range
 
 Shape = tuple[int, ...]
+Units = Annotated[int, Range(1, 2**24)]  # of one layer
+Depth = Annotated[int, Range(1, 256)]  # layers on top of each other
+Width = Annotated[float, Range(0, 64, low_open=True)]  # times the published sizes
 
 
 def chain(**layers: nn.Module) -> nn.Sequential:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from torch import nn
 
-from coterie.core.errors import BadInput, nearest
+from coterie.core.errors import BadInput, nearest, shown
+from coterie.core.values import coerce, declared
 from coterie.networks.convolution import (
     cifarnet,
     cnncifar,
@@ -83,8 +84,11 @@ def _check_options(name: str, chosen: Mapping[str, object]) -> None:
         elif default is not None and not positive(value, like=default):
             kind = "number" if isinstance(default, float) else "whole number"
             raise BadInput(
-                f"{option} = {value!r} for net '{name}': give a positive {kind}, such as {default}"
+                f"{option} = {shown(value)} for net '{name}': give a positive {kind}, "
+                f"such as {default}"
             )
+        elif default is not None:
+            coerce(declared(NETS[name].build)[option][0], value, f"{name}.{option}", default)
 
 
 def options(name: str) -> dict[str, object]:

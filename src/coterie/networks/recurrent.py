@@ -5,14 +5,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.core.errors import BadInput
-from coterie.networks.layers import Shape, by, simpler
+from coterie.networks.layers import Depth, Shape, Units, by, simpler
 
 
 def lstm(
     input_shape: Shape,
     classes: int,
-    hidden: int = 256,
-    layers: int = 2,
+    hidden: Units = 256,
+    layers: Depth = 2,
     table: Tensor | None = None,
 ) -> nn.Module:
     """A stacked LSTM, read at its last step (Self-FL's Sent140).

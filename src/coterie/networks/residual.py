@@ -3,10 +3,10 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.networks.layers import Shape, chain, image, scaled
+from coterie.networks.layers import Shape, Width, chain, image, scaled
 
 
-def kt_resnet18(input_shape: Shape, classes: int, width: float = 1.0) -> nn.Module:
+def kt_resnet18(input_shape: Shape, classes: int, width: Width = 1.0) -> nn.Module:
     """KT-pFL's ResNet-18 in its CIFAR form: 3x3 stem, no max pool, no convolution biases."""
     channels, *_ = image("kt-resnet18", input_shape, least=1)
     size = scaled(64, width)

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from coterie.networks.layers import Shape, chain, image, scaled
+from coterie.networks.layers import Shape, Width, chain, image, scaled
 
 
-def kt_shufflenet(input_shape: Shape, classes: int, width: float = 1.0) -> nn.Module:
+def kt_shufflenet(input_shape: Shape, classes: int, width: Width = 1.0) -> nn.Module:
     """KT-pFL's ShuffleNetV2 x1: 3x3 stem without ReLU, convolutions with biases."""
     channels, *_ = image("kt-shufflenet", input_shape, least=1)
     size, last = scaled(24, width), scaled(1024, width)

@@ -14,11 +14,11 @@ from coterie.reports.noted import Frame, declarations, latest, square_frames, wr
 
 def clients_data(evidence: Evidence) -> dict[str, Any]:
     """Rows, classes and accuracies of every client, its peers, and what was noted of it."""
-    facts, counted = evidence.first.about, evidence.counts()
-    groups = facts["groups"] if len(set(facts["groups"])) > 1 else None
+    about, counted = evidence.first.about, evidence.counts()
+    groups = about["groups"] if len(set(about["groups"])) > 1 else None
     return {
         "names": evidence.names,
-        "rows": facts["rows"],
+        "rows": about["rows"],
         "groups": groups,
         "labels": counted[0] if counted else None,
         "counts": counted[1].tolist() if counted else None,

@@ -22,7 +22,7 @@ from coterie.reports.evidence import Evidence
 from coterie.reports.fairness import fairness_figures
 from coterie.reports.figures import Figure
 from coterie.reports.notes import note_figures
-from coterie.reports.table import Table
+from coterie.reports.table import ReportTable
 from coterie.reports.tables import tables
 from coterie.results.folder import CONFIG
 
@@ -48,6 +48,8 @@ def page_data(evidence: Evidence, paths: Sequence[str | Path]) -> dict[str, Any]
         },
         "measure": evidence.first.measure,
         "answer": answer(evidence),
+        "diverged": evidence.diverged,
+        "left_out": {row.method: row.left_out for row in evidence.rows},
         "warnings": evidence.warnings,
         "methods": evidence.methods,
         "figures": [_figure(figure) for figure in all_figures(evidence)],
@@ -108,7 +110,7 @@ def answer(evidence: Evidence) -> list[str]:
         said.append("There are no validation rows to choose on, so no method is recommended.")
     if len(evidence.methods) == 1:
         said.append("There is one method, so nothing is compared.")
-    return said
+    return said if found else [*said, *evidence.comparison.remarks()]
 
 
 def _figure(figure: Figure) -> dict[str, Any]:
@@ -120,7 +122,7 @@ def _figure(figure: Figure) -> dict[str, Any]:
     }
 
 
-def _table(table: Table) -> dict[str, Any]:
+def _table(table: ReportTable) -> dict[str, Any]:
     return {**table._asdict(), "columns": [column._asdict() for column in table.columns]}
 
 
@@ -147,7 +149,7 @@ def _runs(evidence: Evidence) -> list[dict[str, Any]]:
 
 
 def plain(value: Any, digits: int) -> Any:
-    """Python's own lists and numbers, rounded; None for what is no number."""
+    """Python's own lists and numbers, rounded; None for NaN and infinities."""
     if isinstance(value, bool | int | str) or value is None:
         return value
     if isinstance(value, float | np.floating):

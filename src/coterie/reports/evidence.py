@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -145,6 +145,7 @@ class Evidence:
     records: dict[str, list[Record]]
     seeds: list[int]
     warnings: list[str]
+    diverged: dict[str, str] = field(default_factory=dict)  # {method: why it is not shown}
 
     @property
     def methods(self) -> list[str]:
@@ -179,7 +180,9 @@ class Evidence:
     def comparison(self) -> Comparison:
         """The runs as a comparison of their own, for all that is computed of one."""
         return Comparison(
-            Path(), {name: [r.slim for r in records] for name, records in self.records.items()}
+            Path(),
+            {name: [r.slim for r in records] for name, records in self.records.items()},
+            self.diverged,
         )
 
     @cached_property
@@ -200,13 +203,15 @@ class Evidence:
     def counts(self) -> tuple[list[int], np.ndarray] | None:
         """(labels [K], rows [N, K]) of the first seed, all parts together; None where unknown."""
         path = self.first.folder / SPLIT
-        if not self.classed or not path.exists():
+        if not self.classed or not path.is_file():
             return None
         try:
             table = pq.read_table(path, columns=["client", "label", "rows"])
             client, label, rows = (table[c].to_numpy() for c in ("client", "label", "rows"))
         except (pa.ArrowException, OSError, KeyError):
             return None
+        if len(client) and not (client.min() >= 0 and client.max() < len(self.names)):
+            return None  # of other clients: damaged
         labels = np.unique(label)
         out = np.zeros((len(self.names), len(labels)), dtype=int)
         np.add.at(out, (client, np.searchsorted(labels, label)), rows)

@@ -96,16 +96,16 @@ def _text(value: Any) -> str:
 
 def tags_of(run: Run) -> dict[str, str]:
     """What was run with, and on which data."""
-    facts = run.about
-    libraries = {f"version.{name}": str(number) for name, number in facts["versions"].items()}
+    about = run.about
+    libraries = {f"version.{name}": str(number) for name, number in about["versions"].items()}
     known = {
-        "coterie": facts["coterie"],
-        "data": facts["data"],
-        "status": facts["status"],
+        "coterie": about["coterie"],
+        "data": about["data"],
+        "status": about["status"],
         "folder": run.folder.name,
     }
     return {
-        f"coterie.{k}": str(v) for k, v in {**known, "date": facts["date"], **libraries}.items()
+        f"coterie.{k}": str(v) for k, v in {**known, "date": about["date"], **libraries}.items()
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from coterie.core.files import write
 from coterie.reports.draw import save
 from coterie.reports.figures import Figure
-from coterie.reports.table import Column, Table
+from coterie.reports.table import Column, ReportTable
 
 ESCAPES = {
     "\\": r"\textbackslash{}",
@@ -25,7 +25,7 @@ ESCAPES = {
 
 
 def write_files(
-    figures: Sequence[Figure], tables: Sequence[Table], methods: Sequence[str], folder: Path
+    figures: Sequence[Figure], tables: Sequence[ReportTable], methods: Sequence[str], folder: Path
 ) -> None:
     """Every figure and table under its key."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def heading(column: Column) -> str:
     return f"{column.name} ({column.unit})" if column.unit else column.name
 
 
-def to_csv(table: Table) -> str:
+def to_csv(table: ReportTable) -> str:
     """All digits, a line per row."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -64,7 +64,7 @@ def latex(text: str) -> str:
     return "".join(ESCAPES.get(character, character) for character in text)
 
 
-def to_latex(table: Table) -> str:
+def to_latex(table: ReportTable) -> str:
     """A plain tabular that needs no package."""
     numeric = [
         any(not isinstance(row[k], str) for row in table.rows) for k in range(len(table.columns))

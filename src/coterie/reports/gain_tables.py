@@ -7,10 +7,10 @@ from coterie.analysis.gains import Improvement, improvement, qoi_global
 from coterie.analysis.numbers import mean_of
 from coterie.reports.evidence import Evidence
 from coterie.reports.gains import gains
-from coterie.reports.table import Column, Table
+from coterie.reports.table import Column, ReportTable
 
 
-def gain_tables(evidence: Evidence) -> list[Table]:
+def gain_tables(evidence: Evidence) -> list[ReportTable]:
     """Who gains over FedAvg and Local, how much, and how evenly; and over FedAvg alone."""
     found, over = gains(evidence)
     if not found:
@@ -54,10 +54,10 @@ def gain_tables(evidence: Evidence) -> list[Table]:
         "grows with the number of clients and is divided by its largest value in evenness; "
         "Jain's index is the cosine squared."
     )
-    return [*made, Table("fairness", "Fairness of gains and losses", note, columns, rows)]
+    return [*made, ReportTable("fairness", "Fairness of gains and losses", note, columns, rows)]
 
 
-def _gains(key: str, over: str, found: dict[str, list[Improvement]]) -> Table:
+def _gains(key: str, over: str, found: dict[str, list[Improvement]]) -> ReportTable:
     heads = {
         "pui": ("PUI", "high"),
         "pud": ("PUD", "low"),
@@ -83,4 +83,4 @@ def _gains(key: str, over: str, found: dict[str, list[Improvement]]) -> Table:
         "MPI, API: median and mean gain of those that gain; MPD, APD: median and mean loss "
         "of those that lose. Means over seeds."
     )
-    return Table(key, f"Gains over {over}", note, columns, rows)
+    return ReportTable(key, f"Gains over {over}", note, columns, rows)

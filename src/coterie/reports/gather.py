@@ -14,7 +14,7 @@ from coterie.comparison.plan import FILE, read_plan
 from coterie.core.errors import BadInput
 from coterie.core.version import __version__
 from coterie.reports.evidence import Evidence, Record, columns
-from coterie.results.folder import ABOUT, CONFIG
+from coterie.results.folder import ABOUT, CONFIG, read_about
 from coterie.results.run import load
 
 # of run.json
@@ -28,6 +28,7 @@ NEEDED = (
     "models",
     "coterie",
 )
+DAMAGES = (ValueError, ArithmeticError, RecursionError, pa.ArrowException)
 LISTED = 3  # names spelled out in a warning
 
 
@@ -44,7 +45,10 @@ def gather(paths: Sequence[str | Path]) -> Evidence:
     for path in map(Path, paths):
         for name, folder in _candidates(path, warnings):
             places.setdefault(folder.resolve(), name)
+    diverged = _diverged(places)
     for folder, name in places.items():
+        if (name or folder.name) in diverged:
+            continue
         try:
             record = _read(folder)
         except BadInput as problem:
@@ -54,12 +58,26 @@ def gather(paths: Sequence[str | Path]) -> Evidence:
             continue
         read.append((name or record.run.name, record))
     if not read:
+        warnings += [f"{name} diverged ({why})" for name, why in diverged.items()]
         raise BadInput(f"no run can be read: {'; '.join(warnings)}")
     records = _aligned(_named(_comparable(read, warnings)), warnings)
     seeds = [r.run.experiment.seed for r in next(iter(records.values()))]
     for name, runs in records.items():
         warnings += [_remark(name, record, records) for record in runs]
-    return Evidence(records, seeds, [w for w in warnings if w])
+    return Evidence(records, seeds, [w for w in warnings if w], diverged)
+
+
+def _diverged(places: Mapping[Path, str]) -> dict[str, str]:
+    """{method, or folder of a run by itself: why it diverged}; with any seed is enough."""
+    found: dict[str, str] = {}
+    for folder, name in places.items():
+        try:
+            facts = read_about(folder)
+            if facts.get("status") == "diverged":
+                found.setdefault(name or folder.name, f"{folder.name}: {facts['diverged']['why']}")
+        except (BadInput, OSError, KeyError, TypeError):
+            continue  # whatever is wrong is said when the run is read
+    return found
 
 
 def _candidates(path: Path, warnings: list[str]) -> list[tuple[str, Path]]:
@@ -68,12 +86,14 @@ def _candidates(path: Path, warnings: list[str]) -> list[tuple[str, Path]]:
         warnings.append(f"there is no folder {path}")
     elif (path / FILE).exists():
         try:
-            experiments, seeds, _ = read_plan(path / FILE)
+            plan = read_plan(path / FILE)
         except BadInput as problem:
             warnings.append(f"{problem}; the runs beside it are read all the same")
             inside = sorted(p for p in path.glob("*-seed*") if p.is_dir())
             return [(p.name.rpartition("-seed")[0], p) for p in inside]
-        wanted = [(name, path / f"{name}-seed{seed}") for name in experiments for seed in seeds]
+        wanted = [
+            (name, path / f"{name}-seed{seed}") for name in plan.experiments for seed in plan.seeds
+        ]
         missing = [folder.name for _, folder in wanted if not (folder / ABOUT).exists()]
         if missing:
             warnings.append(
@@ -111,10 +131,12 @@ def _read(folder: Path) -> Record:
         record = Record(run, columns(run.table))
         _ = record.describes  # a declaration that cannot be read is said now
         found = record.last(run.measure, run.part, "personal")
-    except (KeyError, TypeError, AttributeError, IndexError, OSError, pa.ArrowException) as damage:
+    except BadInput:
+        raise
+    except (LookupError, TypeError, AttributeError, OSError, *DAMAGES) as damage:
+        what = f"{type(damage).__name__}: {' '.join(str(damage).split())[:200]}"
         raise BadInput(
-            f"{folder} is damaged ({type(damage).__name__}: {damage}): restore it from a "
-            "copy, or run again"
+            f"{folder} is damaged ({what}): restore it from a copy, or run again"
         ) from None
     if np.isnan(found).all():
         raise BadInput(
@@ -201,11 +223,7 @@ def _aligned(found: dict[str, dict[int, Record]], warnings: list[str]) -> dict[s
 
 def _remark(name: str, record: Record, records: Mapping[str, list[Record]]) -> str:
     """What a reader must know of a run that is shown all the same."""
-    facts, schedule, folder = (
-        record.run.about,
-        record.run.experiment.schedule,
-        record.run.folder.name,
-    )
+    about, schedule = record.run.about, record.run.experiment.schedule
     usual = Counter(
         r.run.experiment.schedule.rounds for runs in records.values() for r in runs
     ).most_common(1)[0][0]
@@ -216,9 +234,9 @@ def _remark(name: str, record: Record, records: Mapping[str, list[Record]]) -> s
         )
     if schedule.rounds != usual:
         said.append(f"had {schedule.rounds:,} rounds where most had {usual:,}: not the same budget")
-    if facts["coterie"] != __version__:
+    if about["coterie"] != __version__:
         said.append(
-            f"was made by coterie {facts['coterie']}, this report by {__version__}: their "
+            f"was made by coterie {about['coterie']}, this report by {__version__}: their "
             "numbers may differ"
         )
-    return f"{name}, {folder}, {'; it '.join(said)}" if said else ""
+    return f"{name}, {record.run.folder.name}, {'; it '.join(said)}" if said else ""

@@ -26,7 +26,7 @@ def spaced(items: Sequence[T], most: int) -> list[T]:
 
 def files(folder: Path) -> list[Path]:
     """The server's notes, a file per round."""
-    return sorted((folder / "notes").glob("round-*.safetensors"))
+    return sorted(p for p in (folder / "notes").glob("round-*.safetensors") if p.is_file())
 
 
 def server_names(folder: Path) -> list[str]:

@@ -59,7 +59,7 @@ def embed(data: Any) -> str:
 
 
 def _writable(text: str) -> str:
-    """Without lone surrogates (an undecodable file name), which are no UTF-8."""
+    """The text without lone surrogates (of an undecodable file name), which UTF-8 cannot write."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

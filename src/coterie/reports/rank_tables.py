@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from coterie.analysis.numbers import LEVEL
 from coterie.reports.evidence import Evidence
-from coterie.reports.table import Column, Table, of_measure, points_of
+from coterie.reports.table import Column, ReportTable, of_measure, points_of
 
 
-def rank_tables(evidence: Evidence) -> list[Table]:
+def rank_tables(evidence: Evidence) -> list[ReportTable]:
     """Mean ranks, whom a method beats, all corrected p, and differences to FedAvg and Local."""
     if len(evidence.methods) < 2:
         return []
@@ -36,7 +36,7 @@ def rank_tables(evidence: Evidence) -> list[Table]:
             [name, float(found.rank[k]), evidence.scale * sign * float(found.mean[k]), words]
         )
     made = [
-        Table(
+        ReportTable(
             "ranks",
             "Ranks",
             f"Rank 1 is best, averaged over {found.population}. {test}{said}",
@@ -55,11 +55,11 @@ def rank_tables(evidence: Evidence) -> list[Table]:
         ]
         for i, name in enumerate(found.methods)
     ]
-    made.append(Table("p-values", "p of every pair", test + said, heads, cells))
+    made.append(ReportTable("p-values", "p of every pair", test + said, heads, cells))
     return [*made, *_differences(evidence)]
 
 
-def _differences(evidence: Evidence) -> list[Table]:
+def _differences(evidence: Evidence) -> list[ReportTable]:
     others = [name for name in ("fedavg", "local") if name in evidence.records]
     rows = []
     for name in evidence.methods:
@@ -85,4 +85,4 @@ def _differences(evidence: Evidence) -> list[Table]:
         "How much better a client is served, client by client; low and high: 95 % interval, "
         f"bootstrap over {population} ({how})."
     )
-    return [Table("differences", "Against FedAvg and Local", note, columns, rows)]
+    return [ReportTable("differences", "Against FedAvg and Local", note, columns, rows)]

@@ -61,7 +61,7 @@ def default_page(paths: Sequence[str | Path]) -> Path:
 
 
 def check_page(target: Path) -> None:
-    """Refuse to write where no page can be, or over a file that is no report."""
+    """Refuse to write where no page can be, or over a file that is not a report."""
     if target.is_dir():
         raise BadInput(f"{target} is a folder: name the page, as in --out {target / PAGE}")
     if not target.parent.is_dir():

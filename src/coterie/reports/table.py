@@ -16,7 +16,7 @@ class Column(NamedTuple):
     format: str = ""
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """A table and how to read it."""
 
     key: str

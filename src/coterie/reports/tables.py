@@ -13,7 +13,7 @@ from coterie.reports.evidence import Evidence, Record
 from coterie.reports.fairness import SHARE
 from coterie.reports.gain_tables import gain_tables
 from coterie.reports.rank_tables import rank_tables
-from coterie.reports.table import Column, Table, of_measure, points_of
+from coterie.reports.table import Column, ReportTable, of_measure, points_of
 from coterie.results.costs import SYSTEMS, costs, simulated_time
 from coterie.results.false_accepts import relative_false_accepts
 from coterie.results.table import best_round
@@ -21,14 +21,14 @@ from coterie.results.table import best_round
 VIEWS = {"personal": "the client's own model", "global": "the model that all clients share"}
 
 
-def tables(evidence: Evidence) -> list[Table]:
+def tables(evidence: Evidence) -> list[ReportTable]:
     """Every table these runs allow, the one of all methods first."""
     found = [methods(evidence), *gain_tables(evidence), *rank_tables(evidence), rounds(evidence)]
     found += [cost(evidence), views(evidence), scores(evidence), false_accepts(evidence)]
     return [table for table in found if table and table.rows]
 
 
-def methods(evidence: Evidence) -> Table:
+def methods(evidence: Evidence) -> ReportTable:
     """How well every method serves the clients."""
     seeds, part, scale = len(evidence.seeds), evidence.first.part, evidence.scale
     columns = [Column("method"), of_measure(evidence, "mean")]
@@ -73,10 +73,10 @@ def methods(evidence: Evidence) -> Table:
         "clients. Worst 10 %: the clients served worst; largest 10 %: those with most "
         f"training rows, weighted by them.{interval}"
     )
-    return Table("methods", "Methods", note, columns, rows)
+    return ReportTable("methods", "Methods", note, columns, rows)
 
 
-def rounds(evidence: Evidence) -> Table | None:
+def rounds(evidence: Evidence) -> ReportTable | None:
     """The last round beside the one that validation data prefer."""
     rows = []
     for row in evidence.rows:
@@ -115,10 +115,10 @@ def rounds(evidence: Evidence) -> Table | None:
         f"The best round is the one of best mean {evidence.first.measure} on validation rows; "
         f"test rows choose nothing.{seeds}"
     )
-    return Table("rounds", "Last round and best round", note, columns, rows)
+    return ReportTable("rounds", "Last round and best round", note, columns, rows)
 
 
-def cost(evidence: Evidence) -> Table:
+def cost(evidence: Evidence) -> ReportTable:
     """What a whole run of every method costs."""
     rows = []
     for name, records in evidence.records.items():
@@ -145,10 +145,10 @@ def cost(evidence: Evidence) -> Table:
         "gradients are the evaluations in "
         "all steps. Simulated time is in downloads of one model, with uploads one after another."
     )
-    return Table("cost", "Cost", note, columns, rows)
+    return ReportTable("cost", "Cost", note, columns, rows)
 
 
-def views(evidence: Evidence) -> Table | None:
+def views(evidence: Evidence) -> ReportTable | None:
     """Every model of a client that was measured, where a method has more than its own."""
     rows = []
     for name, records in evidence.records.items():
@@ -160,7 +160,9 @@ def views(evidence: Evidence) -> Table | None:
     columns = [Column("method"), Column("model"), mean, Column("what it is")]
     note = "What else a method's clients could use beside their own models."
     return (
-        Table("other-views", "Other models of the methods", note, columns, rows) if rows else None
+        ReportTable("other-views", "Other models of the methods", note, columns, rows)
+        if rows
+        else None
     )
 
 
@@ -169,7 +171,7 @@ def _said_of_views(record: Record) -> dict[str, str]:
     return {n: note.label for n, note in record.describes.items() if note.kind is Kind.VIEW}
 
 
-def scores(evidence: Evidence) -> Table | None:
+def scores(evidence: Evidence) -> ReportTable | None:
     """Every score beside accuracy, means over clients; none where the runs did not measure them."""
     found = evidence.comparison.scores()
     known = [score for score in MORE if score.name in next(iter(found.values()))]
@@ -179,10 +181,10 @@ def scores(evidence: Evidence) -> Table | None:
     meanings = "; ".join(f"{s.label}: {s.meaning}" for s in known if s.meaning)
     part = evidence.first.part
     note = f"Means over clients on their {part} rows at the last round. {meanings}."
-    return Table("scores", "More measures", note, columns, rows) if known else None
+    return ReportTable("scores", "More measures", note, columns, rows) if known else None
 
 
-def false_accepts(evidence: Evidence) -> Table | None:
+def false_accepts(evidence: Evidence) -> ReportTable | None:
     """False accepts beside FedAvg's where there are two classes; None without FedAvg."""
     rows = []
     for name in (n for n in evidence.methods if n != "fedavg" and "fedavg" in evidence.records):
@@ -201,4 +203,4 @@ def false_accepts(evidence: Evidence) -> Table | None:
         "Over FedAvg's, test rows of all clients together, at the threshold whose false "
         "rejects are closest to FedAvg's at 0.5."
     )
-    return Table("scores-accepts", "False accepts", note, columns, rows) if rows else None
+    return ReportTable("scores-accepts", "False accepts", note, columns, rows) if rows else None

@@ -1,0 +1,3 @@
+"""What a run left: its folder, table of metrics, models, costs, and the comparison of several
+runs.
+"""

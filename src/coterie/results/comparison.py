@@ -1,10 +1,10 @@
-"""What a comparison found: one row a method, client by client underneath."""
+"""What a comparison found: one row per method, client by client underneath."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,8 @@ from coterie.results.costs import rounds_to_reach
 from coterie.results.folder import read_about
 from coterie.results.run import Run
 from coterie.results.table import best_round, curve, total, values
+
+TIE = 1e-9  # accuracies that differ by less are the same
 
 
 class Row(NamedTuple):
@@ -41,9 +43,10 @@ class Row(NamedTuple):
     bytes_down: float  # a run, all clients
     bytes_broadcast: float  # the same with what is alike for several clients sent once
     bytes_up: float
-    steps: float  # client-steps a run
+    steps: float  # client-steps per run
     gradients: float  # evaluations in them
     seconds: float  # a round, without evaluation
+    left_out: float  # updates that were not finite, a run
 
 
 @dataclass(frozen=True)
@@ -51,14 +54,15 @@ class Comparison:
     """All runs of a comparison, by method and seed."""
 
     folder: Path
-    runs: dict[str, list[Run]]
+    runs: dict[str, list[Run]]  # of the methods that came to their end with every seed
+    diverged: dict[str, str] = field(default_factory=dict)  # {method: seed, round and cause}
 
     @property
     def first(self) -> Run:
         return next(iter(self.runs.values()))[0]
 
     def rows(self) -> list[Row]:
-        """One row a method, in the order they were asked for."""
+        """One row per method, in the order they were asked for."""
         return [_row(name, runs) for name, runs in self.runs.items()]
 
     def accuracy(self, method: str, part: str = "test", view: str = "personal") -> np.ndarray:
@@ -124,7 +128,27 @@ class Comparison:
         if any(not a.size or np.isnan(a).all() for a in validation.values()):
             return None
         traffic = {row.method: row.bytes_down + row.bytes_up for row in self.rows()}
-        return answer(test, validation, traffic, self.fixed_split)
+        found = answer(test, validation, traffic, self.fixed_split)
+        return found._replace(remarks=tuple(self.remarks()))
+
+    def remarks(self) -> list[str]:
+        """What went wrong: who diverged, whose updates were left out, who learned nothing."""
+        said = [
+            f"{name} diverged and is not compared ({why})." for name, why in self.diverged.items()
+        ]
+        for name, runs in self.runs.items():
+            count = sum(run.left_out for run in runs)
+            if count:
+                updates = "1 update was" if count == 1 else f"{count:,} updates were"
+                said.append(f"{name}: {updates} not finite and left out.")
+        poor = [name for name, runs in self.runs.items() if _only_guesses(runs)]
+        if poor:
+            verb = "is" if len(poor) == 1 else "are"
+            said.append(
+                f"{', '.join(poor)} {verb} no better than always guessing a client's most frequent "
+                f"class ({100 * mean_of([r.guess or nan for r in self.runs[poor[0]]]):.1f} %)."
+            )
+        return said
 
     def ranks(self) -> RankTable:
         """Methods by mean rank, and which are significantly better than which; where there are no
@@ -178,6 +202,13 @@ class Comparison:
         return 1 if self.first.measure == "accuracy" else -1
 
 
+def _only_guesses(runs: list[Run]) -> bool:
+    """Whether a method, as a mean over seeds, is no better than the most frequent class."""
+    if any(run.guess is None for run in runs):
+        return False
+    return mean_of([mean_of(run.accuracy(run.part)) - (run.guess or 0.0) for run in runs]) <= TIE
+
+
 def _measured(run: Run, round: int | None = None, view: str = "personal") -> np.ndarray:
     """[N] what a run is judged by, at a round (the last one)."""
     return values(run.table, run.measure, run.part, view, round)[1]
@@ -215,6 +246,7 @@ def _row(name: str, runs: list[Run]) -> Row:
         over(lambda r: total(r.table, "steps")),
         over(lambda r: total(r.table, "gradients")),
         over(lambda r: total(r.table, "seconds") / r.table["round"].to_numpy().max()),
+        over(lambda r: r.left_out),
     )
 
 
@@ -223,8 +255,11 @@ def write_csv(comparison: Comparison) -> None:
     with (comparison.folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         scores = comparison.scores()
-        writer.writerow([*Row._fields, *next(iter(scores.values()))])
-        writer.writerows([*row, *scores[row.method].values()] for row in comparison.rows())
+        heads = [*Row._fields, *next(iter(scores.values())), "diverged"]
+        writer.writerow(heads)
+        writer.writerows([*row, *scores[row.method].values(), ""] for row in comparison.rows())
+        empty = [""] * (len(heads) - 2)
+        writer.writerows([name, *empty, why] for name, why in comparison.diverged.items())
     first = comparison.first
     with (comparison.folder / "clients.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

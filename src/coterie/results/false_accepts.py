@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from coterie.analysis.detection import FalseAccepts, false_accepts
 from coterie.core.errors import BadInput
+from coterie.core.files import plain
 from coterie.engines.base import Engine, Moment, Send
 from coterie.results.folder import write_table
 from coterie.results.run import Run
@@ -69,7 +70,7 @@ def read_scores(folder: Path) -> dict[str, np.ndarray]:
     """client, label and score of every test row of a run, client by client."""
     path = folder / SCORES
     try:
-        table = pq.read_table(path, columns=["client", "label", "score"])
+        table = pq.read_table(plain(path), columns=["client", "label", "score"])
     except FileNotFoundError:
         raise BadInput(
             f"{folder} has no {SCORES}: scores are written at the end of a run on data of two "

@@ -20,34 +20,37 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coterie.core.errors import BadInput
-from coterie.core.files import place, write
+from coterie.core.files import place, read_text, write, writing
 from coterie.core.model import Model
 from coterie.core.notes import Note, to_words
 from coterie.core.version import __version__
 from coterie.data.federation import Federation, checksum, label_counts
 from coterie.experiment.config import Experiment, read_experiment_file
 from coterie.experiment.values import to_toml
+from coterie.results.about import check_about
 
 CONFIG, ABOUT, METRICS, SPLIT = "config.toml", "run.json", "metrics.parquet", "split.parquet"
 LIBRARIES = ("torch", "numpy", "scikit-learn", "scipy", "pyarrow", "safetensors")
 
 
 def status(folder: Path) -> str:
-    """How far a run has come: "", "running" (or stopped) or "finished"."""
+    """How far a run has come: "", "running" (or stopped), "finished" or "diverged"."""
     return str(read_about(folder).get("status")) if (folder / ABOUT).exists() else ""
 
 
 def read_about(folder: Path) -> dict[str, Any]:
     """What a run was: see write_about."""
     try:
-        known = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        known = json.loads(read_text(folder / ABOUT))
     except (FileNotFoundError, NotADirectoryError):
         raise BadInput(f"{folder} is not the folder of a run: it has no {ABOUT}") from None
-    except ValueError:
+    except BadInput:
+        raise
+    except (ValueError, RecursionError):
         raise BadInput(
             f"{folder / ABOUT} is damaged: restore it from a copy, or run again"
         ) from None
-    return dict(known)
+    return check_about(known, folder / ABOUT)
 
 
 def read_experiment(folder: Path) -> Experiment:
@@ -71,6 +74,7 @@ def write_about(
     architecture: np.ndarray,
     describes: Mapping[str, Note],
     status: str,
+    more: Mapping[str, Any] | None = None,  # of this run alone, as where it branched off
 ) -> dict[str, Any]:
     """What a run was, for whoever finds the folder: versions, machine, data, and whether it is
     finished.
@@ -94,6 +98,7 @@ def write_about(
         "architecture": architecture.tolist(),
         "input_shape": list(federation.input_shape),
         "notes": to_words(describes),
+        **(more or {}),
     }
     write(folder / ABOUT, json.dumps(known, indent=1))
     return known
@@ -109,13 +114,18 @@ def write_split(folder: Path, federation: Federation) -> None:
 
 def write_table(table: pa.Table, path: Path) -> None:
     temporary = path.with_suffix(".part")
-    pq.write_table(table, temporary, compression="zstd")
-    place(temporary, path)
+    with writing(path.parent):
+        pq.write_table(table, temporary, compression="zstd")
+        place(temporary, path)
 
 
 def networks(models: Sequence[Model]) -> list[dict[str, Any]]:
     """The architectures of a run."""
-    return [{"name": m.name, "parameters": m.size} for m in models]
+    return [
+        {"name": m.name, "parameters": m.size}
+        | ({"frozen": sum(t.numel() for t in m.frozen.values())} if m.frozen else {})
+        for m in models
+    ]
 
 
 @cache
@@ -128,7 +138,11 @@ def _version(name: str) -> str:
 
 def run_folder(base: Path, name: str) -> Path:
     """An unused folder name that says what and when."""
-    first = base / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    return unused(base / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}")
+
+
+def unused(first: Path) -> Path:
+    """The folder itself where there is none of its name, else the first free number after it."""
     folder, k = first, 2
     while folder.exists():
         folder, k = first.with_name(f"{first.name}-{k}"), k + 1

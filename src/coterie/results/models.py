@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from coterie.core.errors import BadInput
+from coterie.core.files import digest, save_tensors, write, writing
 from coterie.core.model import Model
+from coterie.core.point import pick
 from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Moment, Send
 from coterie.networks import nets
 from coterie.results.folder import read_about
+
+MODELS, LIST = "models", "models.json"  # the folder, and in it {file: checksum}
 
 
 def plain_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +39,8 @@ def save_models(
     """Every client's own model as a safetensors file of plain parameter names, with what it takes
     to build it again.
     """
-    target = folder / "models"
+    target = folder / MODELS
+    digests: dict[str, str] = _listed(target)
     for a, chunk, views in engine.points(clients, send, when):
         model: Model = engine.model_of(a, "personal")
         about = {
@@ -46,17 +51,38 @@ def save_models(
             "classes": federation.classes,
         }
         point = views["personal"]
-        target.mkdir(exist_ok=True)
+        with writing(folder):
+            target.mkdir(exist_ok=True)
         for k, i in enumerate(chunk):
-            tensors = {
-                n: t[k].contiguous().clone() for n, t in (point.params | point.buffers).items()
-            }
+            whole = model.tensors(pick(point, k))
+            tensors = {n: t.contiguous().clone() for n, t in whole.items()}
             # one entry, because a file with several may have them in any order and be another at
             # every run
             about["client"] = federation.names[i]
-            save_file(
-                tensors, target / f"client-{i:05d}.safetensors", {"coterie": json.dumps(about)}
-            )
+            path = target / f"client-{i:05d}.safetensors"
+            save_tensors(tensors, path, {"coterie": json.dumps(about)})
+            digests[path.name] = digest(path)
+    if digests:
+        write(target / LIST, json.dumps(dict(sorted(digests.items())), indent=1))
+
+
+def _listed(target: Path) -> dict[str, str]:
+    """{file: checksum} of the models that were written before; nothing where none were."""
+    try:
+        return dict(json.loads((target / LIST).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _check(path: Path) -> None:
+    """Refuse a model that is not as it was written."""
+    way, known = "run again, or restore it from a copy", _listed(path.parent)
+    if not known:
+        raise BadInput(f"{path.parent / LIST} is missing or damaged: {way}")
+    if path.name not in known:
+        raise BadInput(f"{path.parent / LIST} does not list {path.name}, so it is damaged: {way}")
+    if digest(path) != known[path.name]:
+        raise BadInput(f"{path} is damaged (it is not as it was written): {way}")
 
 
 def load_model(
@@ -75,11 +101,12 @@ def load_model(
         client = int(names.index(client))
     if not 0 <= client < len(names):
         raise BadInput(f"{folder} has no client {client}: its clients are 0 to {len(names) - 1}")
-    path = folder / "models" / f"client-{client:05d}.safetensors"
+    path = folder / MODELS / f"client-{client:05d}.safetensors"
     if not path.exists():
         raise BadInput(
             f"{path} does not exist: the run is not finished, or was told to keep no models"
         )
+    _check(path)
     try:
         with safe_open(path, "pt") as file:
             about = json.loads(file.metadata()["coterie"])

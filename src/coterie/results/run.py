@@ -16,10 +16,11 @@ from coterie.analysis.numbers import mean_of
 from coterie.analysis.scores import MORE
 from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
+from coterie.core.files import plain
 from coterie.experiment.config import Experiment
 from coterie.results.folder import METRICS, read_about, read_experiment
 from coterie.results.models import load_model
-from coterie.results.table import Summary, Table, summarize, values
+from coterie.results.table import LEFT_OUT, MARK, Summary, Table, summarize, total, values
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,25 @@ class Run:
             found, rows if len(found) else found, least_is_worst=self.measure == "accuracy"
         )
 
+    @property
+    def left_out(self) -> int:
+        """Updates of clients that were not finite and reached nobody, in all rounds."""
+        return int(total(self.table, LEFT_OUT))
+
+    @property
+    def left_out_clients(self) -> list[int]:
+        """The clients that they were of."""
+        rows = self.table.filter((pc.field("metric") == LEFT_OUT) & (pc.field("client") >= 0))
+        return sorted({int(i) for i in rows["client"].to_pylist()})
+
+    @property
+    def guess(self) -> float | None:
+        """The mean accuracy of always guessing the most frequent class of a client's training rows,
+        on the shown part; None where it is not known.
+        """
+        found = self.about.get("guess", {}).get(self.part)
+        return None if found is None or self.measure != "accuracy" else float(found)
+
     def scores(self) -> dict[str, float]:
         """{score: mean over the clients' own models on the shown part}, of the scores that were
         measured at the end.
@@ -93,9 +113,19 @@ def load(folder: Path) -> Run:
     known = read_about(folder)
     found = [
         p
-        for p in (folder / METRICS, *(c / METRICS for c in reversed(checkpoints(folder))))
+        for p in (folder / METRICS, *(c / MARK for c in reversed(checkpoints(folder))))
         if p.exists()
     ]
     if not found:
         raise BadInput(f"{folder} has no metrics yet: `coterie resume {folder}` goes on with it")
-    return Run(folder, read_experiment(folder), Table.read(found[0]).whole(), known)
+    return Run(folder, read_experiment(folder), _first_readable(found).whole(), known)
+
+
+def _first_readable(paths: list[Path]) -> Table:
+    """The table of the first path; of a checkpoint that is damaged, that of the one before."""
+    try:
+        return Table.read(plain(paths[0]))
+    except BadInput:
+        if paths[0].parent.name.startswith("checkpoint-") and paths[1:]:
+            return _first_readable(paths[1:])
+        raise

@@ -4,6 +4,8 @@ it.
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,10 +15,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from coterie.analysis.numbers import deviation_of, mean_of
+from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
 from coterie.core.files import place
+from coterie.results.rows import Mark, append, check, pieces, read_mark, write_mark
 
+NONE = Mark()
 EVERYONE = -1  # client of a row that speaks of the whole round
+LEFT_OUT = "left_out"  # metric: clients per round whose update was not finite
 COLUMNS = pa.schema(
     [
         ("stage", pa.dictionary(pa.int32(), pa.string())),
@@ -33,11 +39,27 @@ COLUMNS = pa.schema(
 )
 
 
-class Table:
-    """Rows gathered in blocks while a run goes on."""
+WORDS = ("stage", "view", "part", "metric")
+SPILL = 2**18  # rows held in memory at most, where there is a file for them
+GROUP = 2**20  # rows per group of the finished file
+ROWS, MARK = "metrics.rows", "metrics.json"  # a running run's rows; in a checkpoint, which are its
 
-    def __init__(self, blocks: list[pa.Table] | None = None):
-        self.blocks = blocks or []
+
+class Table:
+    """Rows gathered while a run goes on: compact columns in memory, and a file of those before.
+
+    What a round costs, in memory and at a checkpoint, does not depend on the rounds before it.
+    """
+
+    def __init__(self, before: Sequence[pa.Table] = (), log: Path | None = None, mark: Mark = NONE):
+        self._before, self._log, self._mark = list(before), log, mark
+        self._words: dict[str, dict[str, int]] = {name: {} for name in WORDS}  # word -> code
+        self._empty()
+
+    def _empty(self) -> None:
+        self._columns = {
+            field.name: array("d" if field.name == "value" else "i") for field in COLUMNS
+        }
 
     def add(
         self,
@@ -51,43 +73,108 @@ class Table:
     ) -> None:
         """One metric of several clients."""
         n = len(clients)
+        if len(values) != n:
+            raise ValueError(f"{len(values)} values of {metric} for {n} clients")
+        for name, text in zip(WORDS, (stage, view, part, metric), strict=True):
+            known = self._words[name]
+            self._columns[name].extend(array("i", [known.setdefault(text, len(known))]) * n)
+        self._columns["round"].extend(array("i", [round]) * n)
+        self._columns["client"].frombytes(np.asarray(clients, dtype=np.int32).tobytes())
+        self._columns["value"].frombytes(np.asarray(values, dtype=np.float64).tobytes())
+        if self._log and len(self._columns["value"]) >= SPILL:
+            self.keep(self._log)
 
-        def word(text: str) -> pa.Array:
-            return pa.DictionaryArray.from_arrays(
-                pa.array(np.zeros(n, dtype=np.int32)), pa.array([text])
-            )
+    def _fresh(self) -> pa.Table:
+        """The rows in memory."""
 
-        columns = [
-            word(stage),
-            pa.array(np.full(n, round, dtype=np.int32)),
-            pa.array(np.asarray(clients, dtype=np.int32)),
-            word(view),
-            word(part),
-            word(metric),
-            pa.array(np.asarray(values, dtype=np.float64)),
-        ]
-        self.blocks.append(pa.Table.from_arrays(columns, schema=COLUMNS))
+        def column(name: str) -> pa.Array:
+            numbers = pa.array(np.array(self._columns[name]))
+            if name not in WORDS:
+                return numbers
+            words = pa.array(list(self._words[name]), pa.string())
+            return pa.DictionaryArray.from_arrays(numbers, words)
+
+        return pa.Table.from_arrays([column(name) for name in COLUMNS.names], schema=COLUMNS)
+
+    def _parts(self) -> Iterator[pa.Table]:
+        yield from self._before
+        if self._log and self._mark.bytes:
+            yield from pieces(self._log, self._mark)
+        yield self._fresh()
 
     def whole(self) -> pa.Table:
         """All rows."""
-        if not self.blocks:
-            return COLUMNS.empty_table()
-        return (
-            pa.concat_tables(self.blocks).unify_dictionaries().combine_chunks()
-        )  # a search through hundreds of blocks is slow
+        return _joined(list(self._parts()))
+
+    def keep(self, log: Path) -> Mark:
+        """Move the rows to a file that grows with the run; the mark says where they end."""
+        if log != self._log:  # all of them, as far as they are elsewhere
+            rows, self._mark = self.whole(), NONE
+        else:
+            rows = self._fresh()
+        if len(rows):
+            self._mark = append(log, rows, self._mark)
+            self._before = []
+            self._empty()
+        self._log = log
+        return self._mark
+
+    def write_mark(self, path: Path) -> None:
+        """In a checkpoint: which of the rows beside it, in the run's folder, are its own."""
+        write_mark(path, self.keep(path.parent.parent / ROWS))
 
     def write(self, path: Path) -> None:
-        """Parquet, whole or not at all."""
+        """Parquet, whole or not at all; groups of rows do not depend on when they were kept."""
         temporary = path.with_suffix(".part")
-        pq.write_table(self.whole(), temporary, compression="zstd")
+        waiting: list[pa.Table] = []
+        with pq.ParquetWriter(temporary, COLUMNS, compression="zstd") as writer:
+            for part in self._parts():
+                waiting.append(part)
+                while sum(map(len, waiting)) >= GROUP:
+                    rows = _joined(waiting)
+                    writer.write_table(_group(rows.slice(0, GROUP)), row_group_size=GROUP)
+                    waiting = [rows.slice(GROUP)]
+            if sum(map(len, waiting)):
+                writer.write_table(_group(_joined(waiting)), row_group_size=GROUP)
         place(temporary, path)
 
     @classmethod
     def read(cls, path: Path) -> Table:
+        """A finished table, or that of a checkpoint by its mark."""
+        if path.name == MARK:
+            log, mark = path.parent.parent / ROWS, _mark_of(path)
+            check(log, mark)
+            return cls(log=log, mark=mark)
         try:
             return cls([pq.read_table(path, schema=COLUMNS)])
         except (pa.ArrowException, OSError) as problem:
             raise BadInput(f"{path} cannot be read: {str(problem).splitlines()[0]}") from None
+
+
+def _mark_of(path: Path) -> Mark:
+    """The mark of a checkpoint, or of the next where it has just made room for that."""
+    for _ in range(10):
+        found = checkpoints(path.parent.parent)
+        if path.exists() or not found:
+            break
+        path = found[-1] / MARK
+    return read_mark(path)
+
+
+def _group(rows: pa.Table) -> pa.Table:
+    """The same rows with the words that occur in them, in the order in which they do."""
+    columns = [
+        rows[name].cast(pa.string()).combine_chunks().dictionary_encode()
+        if name in WORDS
+        else rows[name]
+        for name in COLUMNS.names
+    ]
+    return pa.Table.from_arrays(columns, schema=COLUMNS)
+
+
+def _joined(parts: Sequence[pa.Table]) -> pa.Table:
+    """Tables as one in one chunk: a search through hundreds is slow."""
+    return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
 
 
 def values(

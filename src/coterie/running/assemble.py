@@ -121,7 +121,8 @@ def open_loop(
     """The run at its beginning."""
     experiment, setup = assembly.experiment, assembly.setup
     engine = make(setup) if make else engine_of(setup, experiment.engine)
-    return Loop(engine, assembly.federation, experiment.schedule, experiment.seed, answers)
+    words = experiment.schedule, experiment.seed
+    return Loop(engine, assembly.federation, *words, answers, experiment.train)
 
 
 def _settings(words: Words, architectures: int) -> list[Settings]:
@@ -186,6 +187,6 @@ def _check_stage(stage: Stage, assembly: Assembly, clients: Sequence[int] | None
         public = federation.public
         if public is not None and plan.draw > len(public.x):
             raise BadInput(
-                f"{name} draws {plan.draw} public rows a round, '{public.name}' has "
+                f"{name} draws {plan.draw} public rows per round, '{public.name}' has "
                 f"{len(public.x)}: lower the draw or raise --public-rows"
             )

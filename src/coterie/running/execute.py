@@ -2,40 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
-from coterie.core.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from coterie.core.checkpoint import (
+    Found,
+    checkpoints,
+    load_checkpoint,
+    newest_checkpoint,
+    save_checkpoint,
+)
 from coterie.core.errors import BadInput
+from coterie.core.files import check_new_folder, save_tensors, writing
+from coterie.core.method import Tree
 from coterie.data.federation import checksum
 from coterie.engines.settings import Settings, text_of
 from coterie.experiment.build import Given, Networks
 from coterie.experiment.config import Experiment
 from coterie.results.false_accepts import save_scores
 from coterie.results.folder import (
+    CONFIG,
     METRICS,
     networks,
     read_about,
     read_experiment,
     status,
+    unused,
     write_about,
     write_config,
     write_split,
 )
+from coterie.results.inputs import write_inputs
 from coterie.results.models import save_models
 from coterie.results.run import Run, load
-from coterie.results.table import Table
+from coterie.results.table import MARK, ROWS, Table
 from coterie.running.assemble import Assembly, assemble, gather, open_loop
-from coterie.running.loop import Loop, Position, RoundReport
+from coterie.running.divergence import RunDiverged, guess
+from coterie.running.loop import Loop, Position, RoundReport, saying, tell
+from coterie.running.progress import FILE as PROGRESS
 from coterie.running.progress import Progress, alone
+from coterie.running.shape import Shape, changes, check_branch, check_unchanged, shape_of
 
 NOTES = 2**26  # bytes of server notes a run may write
+NOTED = "notes"  # their folder
+BRANCHED = "branched"  # of run.json: the run, the round and the words where a branch begins
 
 
 Watch = Callable[[RoundReport], None]
@@ -44,7 +60,7 @@ Watch = Callable[[RoundReport], None]
 def execute(
     experiment: Experiment,
     folder: Path,
-    watch: Watch = lambda report: None,
+    watch: Watch = tell,
     data: Given = None,
     models: Networks = None,
 ) -> Run:
@@ -56,19 +72,21 @@ def execute(
         )
 
 
-def execute_assembly(assembly: Assembly, folder: Path, watch: Watch = lambda report: None) -> Run:
+def execute_assembly(assembly: Assembly, folder: Path, watch: Watch = tell) -> Run:
     """Play a run that is put together, in a new folder."""
     check_unused(folder)
     with threads_of(assembly.experiment):
         loop = open_loop(assembly)
         loop.engine.begin()
-        folder.mkdir(parents=True, exist_ok=True)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         with alone(folder):
             return play_rounds(loop, assembly.experiment, folder, watch)
 
 
 def check_unused(folder: Path) -> None:
-    """Refuse a folder that holds anything."""
+    """Refuse a folder that holds anything, or that cannot be made."""
+    check_new_folder(folder)
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{folder} is a file: give another --out")
     if folder.exists() and any(folder.iterdir()):
@@ -81,24 +99,105 @@ def check_unused(folder: Path) -> None:
 
 
 def resume(
-    folder: Path, watch: Watch = lambda report: None, data: Given = None, models: Networks = None
+    folder: Path,
+    watch: Watch = tell,
+    data: Given = None,
+    models: Networks = None,
+    allow_change: bool = False,
 ) -> Run:
     """Go on where the last checkpoint stands, in the very same way: path, width, compilation and
     threads as written down.
+
+    Words that shape the result are those that the run began with; allow_change: other ones make a
+    branch in a new folder, from the same checkpoint.
     """
-    experiment = read_experiment(folder)
-    if status(folder) == "finished":
+    experiment, state = read_experiment(folder), status(folder)
+    if state == "finished" and not allow_change:
+        began = read_about(folder).get("words")
+        if began:
+            check_unchanged(began, shape_of(experiment), folder, CONFIG)
         return load(folder)
     with alone(folder), threads_of(experiment):
         assembly = assemble(experiment, gather(experiment, data), models)
         loop = open_loop(assembly)
-        if status(folder):  # else it was stopped before a word of it was written
+        if state:  # else it was stopped before a word of it was written
             check_same(loop, folder)
-        found = checkpoints(folder)
+        found = newest_checkpoint(folder)
+        began = _began(folder, found)
+        now = shape_of(assembly.experiment)
+        if allow_change:
+            check_branch(changes(began, now), CONFIG)
+        else:
+            check_unchanged(began, now, folder, CONFIG)
         if found:
-            restore(loop, found[-1])
+            _say(found.said, watch, loop)
+            restore_tree(loop, found.tree, found.folder)
+            check_position(loop, found.folder)
         loop.engine.begin()
-        return play_rounds(loop, assembly.experiment, folder, watch)
+        if allow_change:
+            return _branch(loop, assembly.experiment, folder, watch, changes(began, now))
+        more = {k: v for k, v in _known(folder).items() if k == BRANCHED}
+        return play_rounds(loop, assembly.experiment, folder, watch, more)
+
+
+def _known(folder: Path) -> dict[str, Any]:
+    return read_about(folder) if status(folder) else {}
+
+
+def _began(folder: Path, found: Found | None) -> dict[str, Any]:
+    """The words that a run began with; where nothing was written yet, those that stand there."""
+    if found and found.tree.get("words"):
+        return dict(found.tree["words"])
+    return dict(_known(folder).get("words") or shape_of(read_experiment(folder)))
+
+
+def _say(line: str, watch: Watch, loop: Loop) -> None:
+    """Tell whoever watches something between two rounds."""
+    if line:
+        watch(saying(line, loop.done, sum(loop.lengths)))
+
+
+def check_position(loop: Loop, folder: Path) -> None:
+    """Refuse a checkpoint that lies past the rounds that the run has now."""
+    stage, number = loop.position.stage, loop.position.round
+    if number > loop.lengths[stage]:
+        raise BadInput(
+            f"{folder} stands after round {loop.done}, but rounds = {loop.schedule.rounds}: "
+            f"give at least {number}"
+        )
+
+
+def _branch(
+    loop: Loop,
+    experiment: Experiment,
+    folder: Path,
+    watch: Watch,
+    changed: dict[str, tuple[Any, Any]],
+) -> Run:
+    """The run with other words from here on, in a folder of its own; the one it comes from stays as
+    it is.
+    """
+    new = unused(folder.with_name(f"{folder.name}-branch"))
+    origin = {
+        "from": str(folder.resolve()),
+        "round": loop.done,
+        "changed": {word: list(values) for word, values in changed.items()},
+    }
+    with writing(new):
+        new.mkdir(parents=True)
+        for name in (PROGRESS, NOTED):
+            if (folder / name).is_dir():
+                shutil.copytree(folder / name, new / name)
+            elif (folder / name).exists():
+                shutil.copyfile(folder / name, new / name)
+        for path in (new / NOTED).glob("round-*.safetensors"):
+            if int(path.stem.removeprefix("round-")) > loop.done:
+                path.unlink()
+    with alone(new):
+        if loop.done:
+            checkpoint(loop, new, _shape(experiment, loop))
+        _say(f"{new} branches off {folder} after round {loop.done}", watch, loop)
+        return play_rounds(loop, experiment, new, watch, {BRANCHED: origin})
 
 
 def check_same(loop: Loop, folder: Path) -> None:
@@ -126,40 +225,78 @@ def threads_of(experiment: Experiment) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def play_rounds(loop: Loop, experiment: Experiment, folder: Path, watch: Watch) -> Run:
+def play_rounds(
+    loop: Loop,
+    experiment: Experiment,
+    folder: Path,
+    watch: Watch,
+    more: Mapping[str, Any] | None = None,  # for run.json
+) -> Run:
     """Train to the end, writing down what is needed to go on or to run again."""
+    facts = {**(more or {}), "guess": guess(loop.federation)}
     write_config(folder, experiment)
-    _write_about(folder, loop, "running")
+    _write_about(folder, loop, "running", experiment, facts)
     write_split(folder, loop.federation)
+    write_inputs(folder, loop.federation)
+    loop.table.keep(folder / ROWS)
     progress = Progress(folder, loop.done)
     every = experiment.keep.checkpoint
 
     def after(loop: Loop, report: RoundReport) -> None:
-        progress.add(report)
-        if not experiment.engine.get("chosen") and loop.done == 1:
-            write_config(folder, _with_choice(experiment, loop))
-        _write_notes(folder, loop, report.rounds)
-        if every and loop.done % every == 0 and loop.done < report.rounds:
-            checkpoint(loop, folder)
+        with writing(folder):
+            progress.add(report)
+            if not experiment.engine.get("chosen") and loop.done == 1:
+                write_config(folder, _with_choice(experiment, loop))
+            _write_notes(folder, loop, report.rounds)
+            if every and loop.done % every == 0 and loop.done < report.rounds:
+                checkpoint(loop, folder, _shape(experiment, loop))
         watch(report)
 
-    loop.go(after)
+    try:
+        loop.go(after)
+    except RunDiverged as stop:
+        facts["diverged"] = stop.failure.facts()
+        _write_about(folder, loop, "diverged", experiment, facts)
+        raise RunDiverged(stop.failure, _way_on(folder)) from None
     experiment = _with_choice(experiment, loop)
-    if experiment.keep.models:
-        save_models(loop.engine, loop.federation, *loop.ask(), folder)
-    if loop.federation.classes == 2 and "test" in loop.schedule.parts:
-        save_scores(loop.engine, *loop.ask(), folder)
-    loop.engine.finish(*loop.ask())
-    write_config(folder, experiment)
-    loop.table.write(folder / METRICS)
-    if every:
-        checkpoint(loop, folder)
-    return Run(folder, experiment, loop.table.whole(), _write_about(folder, loop, "finished"))
+    with writing(folder):
+        if experiment.keep.models:
+            save_models(loop.engine, loop.federation, *loop.ask(), folder)
+        if loop.federation.classes == 2 and "test" in loop.schedule.parts:
+            save_scores(loop.engine, *loop.ask(), folder)
+        loop.engine.finish(*loop.ask())
+        write_config(folder, experiment)
+        loop.table.write(folder / METRICS)
+        if every:
+            checkpoint(loop, folder, shape_of(experiment))
+        table = loop.table.whole()
+        about = _write_about(folder, loop, "finished", experiment, facts)
+        if not every:  # no checkpoint speaks of them
+            (folder / ROWS).unlink(missing_ok=True)
+    return Run(folder, experiment, table, about)
 
 
-def _write_about(folder: Path, loop: Loop, status: str) -> dict[str, Any]:
+def _way_on(folder: Path) -> str:
+    """How a run that diverged may go on from its last good checkpoint."""
+    found = checkpoints(folder)
+    kept = int(found[-1].name.removeprefix("checkpoint-")) if found else 0
+    where = f"goes on after round {kept}" if kept else "begins anew"
+    return (
+        f"`coterie resume {folder} --allow-change` {where}, in a new folder, once its {CONFIG} is "
+        "changed"
+    )
+
+
+def _write_about(
+    folder: Path, loop: Loop, status: str, experiment: Experiment, facts: Mapping[str, Any]
+) -> dict[str, Any]:
     models, architecture = loop.engine.models, loop.engine.architecture
-    return write_about(folder, loop.federation, models, architecture, loop.describes, status)
+    more = {"words": shape_of(experiment), **facts}
+    return write_about(folder, loop.federation, models, architecture, loop.describes, status, more)
+
+
+def _shape(experiment: Experiment, loop: Loop) -> Shape:
+    return shape_of(_with_choice(experiment, loop))
 
 
 def _with_choice(experiment: Experiment, loop: Loop) -> Experiment:
@@ -175,12 +312,12 @@ def _write_notes(folder: Path, loop: Loop, rounds: int) -> None:
     notes: dict[str, Any] = {k: v.contiguous().clone() for k, v in loop.server_notes().items()}
     size = sum(v.nbytes for v in notes.values())
     if notes and loop.done % max(1, -(-size * rounds // NOTES)) == 0:
-        (folder / "notes").mkdir(exist_ok=True)
-        save_file(notes, folder / "notes" / f"round-{loop.done:05d}.safetensors")
+        (folder / NOTED).mkdir(exist_ok=True)
+        save_tensors(notes, folder / NOTED / f"round-{loop.done:05d}.safetensors")
 
 
-def checkpoint(loop: Loop, folder: Path) -> None:
-    """All that a run is at this moment; `coterie resume` goes on from it."""
+def checkpoint(loop: Loop, folder: Path, words: Mapping[str, Any] | None = None) -> None:
+    """All that a run is at this moment; `coterie resume` goes on from it with the same words."""
     stage, round, server = loop.position
     tree = {
         "stage": stage,
@@ -188,13 +325,18 @@ def checkpoint(loop: Loop, folder: Path) -> None:
         "server": server,
         "states": loop.engine.dump(),
         "settings": [s.text() for s in loop.engine.settings],
+        "words": dict(words or {}),
     }
-    save_checkpoint(folder, loop.done, tree, {METRICS: loop.table.write})
+    save_checkpoint(folder, loop.done, tree, {MARK: loop.table.write_mark})
 
 
 def restore(loop: Loop, folder: Path) -> None:
     """Put a run where a checkpoint says."""
-    tree = load_checkpoint(folder)
+    restore_tree(loop, load_checkpoint(folder), folder)
+
+
+def restore_tree(loop: Loop, tree: Tree, folder: Path) -> None:
+    """Put a run where the tree of a checkpoint says; `folder` has its table."""
     loop.position = Position(tree["stage"], tree["round"], tree["server"])
     try:
         loop.engine.use([Settings.read(str(text)) for text in tree["settings"]])
@@ -203,4 +345,4 @@ def restore(loop: Loop, folder: Path) -> None:
             f"the checkpoint {folder} is of another version of coterie: delete it to begin anew"
         ) from None
     loop.engine.restore(tree["states"], tree["stage"])
-    loop.table = Table.read(folder / METRICS)
+    loop.table = Table.read(folder / MARK)

@@ -4,6 +4,7 @@ engine's.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,13 +14,14 @@ import torch
 from torch.utils import _pytree as pytree
 
 from coterie.analysis.numbers import mean_of
-from coterie.core.method import Facts, Method, Stage
+from coterie.core.method import Facts, Method, Stage, Train
 from coterie.core.notes import check_client_notes, check_server_notes, merge
 from coterie.core.rng import stream
 from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Measured, Moment, Traffic, Trip
 from coterie.experiment.schedule import Schedule
-from coterie.results.table import EVERYONE, Table
+from coterie.results.table import EVERYONE, LEFT_OUT, Table
+from coterie.running.divergence import Failure, RunDiverged, failure_of, unmeasurable_lines
 
 
 class Position(NamedTuple):
@@ -28,6 +30,15 @@ class Position(NamedTuple):
     stage: int
     round: int  # rounds of this stage that are done
     server: Any
+
+
+class Played(NamedTuple):
+    """One round, played: what it leaves, who took part, what it took, who failed in it."""
+
+    server: Any
+    clients: list[int]
+    traffic: Traffic
+    failure: Failure | None
 
 
 Answers = Mapping[tuple[str, int, int], set[int]]  # (stage, round, exchange): who answered
@@ -45,6 +56,28 @@ class RoundReport(NamedTuple):
         float | None
     )  # mean over clients on validation where there is any, when it was measured
     loss: float | None
+    left_out: int = 0  # clients whose update is not finite
+    said: tuple[str, ...] = ()  # what whoever watches must be told
+
+
+def tell(report: RoundReport, whose: str = "") -> None:
+    """Say what must be said where nobody else watches."""
+    for line in report.said:
+        print(f"coterie: {whose}{line}", file=sys.stderr)
+
+
+def saying(line: str, round: int = 0, rounds: int = 0) -> RoundReport:
+    """A report between two rounds, which only says something."""
+    return RoundReport(
+        stage="",
+        round=round,
+        rounds=rounds,
+        clients=0,
+        seconds=0.0,
+        accuracy=None,
+        loss=None,
+        said=(line,),
+    )
 
 
 def facts(
@@ -81,8 +114,9 @@ class Loop:
         schedule: Schedule,
         seed: int,
         answers: Answers | None = None,  # who answered, to play a run again
+        train: Train | None = None,  # named where training goes out of bounds
     ):
-        self.answers = answers
+        self.answers, self.train = answers, train
         self.engine, self.federation, self.schedule, self.seed = engine, federation, schedule, seed
         self.program = engine.programs[0]
         self.facts = facts(federation, engine.models, engine.architecture, schedule)
@@ -109,16 +143,16 @@ class Loop:
         """
         while self.position.stage < len(self.program) and (until is None or self.done < until):
             stage, number, server = self.position
-            if number == self.lengths[stage]:
+            if number >= self.lengths[stage]:
                 if stage + 1 == len(self.program):
                     return
                 self._enter(stage + 1)
                 continue
             begin = time.perf_counter()
-            server, asked, traffic = self._round(self.program[stage], number, server)
+            played = self._round(self.program[stage], number, server)
             seconds = time.perf_counter() - begin
-            self.position = Position(stage, number + 1, server)
-            after(self, self._note(self.program[stage], asked, traffic, seconds))
+            self.position = Position(stage, number + 1, played.server)
+            after(self, self._note(self.program[stage], played, seconds))
 
     def _enter(self, stage: int) -> None:
         enter = self.program[stage].enter
@@ -126,10 +160,13 @@ class Loop:
         self.engine.enter(stage)
         self.position = Position(stage, 0, server)
 
-    def _round(self, stage: Stage, number: int, server: Any) -> tuple[Any, list[int], Traffic]:
+    def _round(self, stage: Stage, number: int, server: Any) -> Played:
         """All exchanges of one round."""
         asked, averaged, answered = self._who(stage, number)
         took_part = set(asked)
+        worked: set[int] = set()
+        broken: set[int] = set()
+        failure: Failure | None = None
         when = Moment(stage.name, number)
         traffic = Traffic()
         for k, exchange in enumerate(stage.method.round):
@@ -145,8 +182,15 @@ class Loop:
                 averaged=averaged,
                 shared=_storage(server),
             )
-            replies, cost, took_part = self.engine.exchange(trip)
+            replies, cost, took_part, failed = self.engine.exchange(trip)
             traffic = traffic.plus(cost)
+            worked, broken = worked | took_part | failed, broken | failed
+            if failed:
+                failure = failure_of(
+                    self.done + 1, broken, len(worked), self.federation, self.train
+                )
+                if failure.fatal:
+                    raise RunDiverged(failure)
             if not len(replies.ids):
                 break  # nothing reached the server: it has nothing to base the next exchange on
             with torch.no_grad():
@@ -156,7 +200,7 @@ class Loop:
             asked = [
                 i for i in asked if i in took_part
             ]  # who was lost in one exchange is not asked in the next
-        return server, sorted(took_part), traffic
+        return Played(server, sorted(took_part), traffic, failure)
 
     def _sender(self, send: Any, server: Any, *when: object) -> Callable[[int], Any]:
         return lambda i: send(server, i, stream(self.seed, "send", *when, i))
@@ -181,11 +225,12 @@ class Loop:
             }
         return asked, averaged, answered
 
-    def _note(
-        self, stage: Stage, clients: list[int], traffic: Traffic, seconds: float
-    ) -> RoundReport:
+    def _note(self, stage: Stage, played: Played, seconds: float) -> RoundReport:
         """Write the round into the table: costs, notes, and the evaluation when it is due."""
         done, total = self.done, sum(self.lengths)
+        clients, traffic = played.clients, played.traffic
+        broken = played.failure.clients if played.failure else []
+        said = [played.failure.line()] if played.failure else []
         costs = {
             "bytes_down": traffic.down,
             "bytes_broadcast": traffic.broadcast,
@@ -193,11 +238,22 @@ class Loop:
             "steps": traffic.steps,
             "gradients": traffic.gradients,
             "clients": len(clients),
+            LEFT_OUT: len(broken),
             "seconds": seconds,
         }
         for metric, value in costs.items():
             self.table.add(
                 stage.name, done, np.array([EVERYONE]), "", "", metric, np.array([value])
+            )
+        if broken:  # who it was
+            self.table.add(
+                stage.name,
+                done,
+                np.array(broken),
+                "personal",
+                "",
+                LEFT_OUT,
+                np.ones(len(broken)),
             )
         written = self.engine.client_notes(clients)
         check_client_notes(written, self.describes)
@@ -212,6 +268,7 @@ class Loop:
             measured = self.evaluate(final=done == total)
             for (view, part, metric), column in measured.items():
                 self.table.add(stage.name, done, np.arange(len(column)), view, part, metric, column)
+            said += unmeasurable_lines(done, measured, self.federation, self.train)
             part = "validation" if "validation" in self.schedule.parts else self.schedule.parts[-1]
             if np.isnan(measured["personal", part, "accuracy"]).all():
                 part = self.schedule.parts[0]
@@ -219,7 +276,17 @@ class Loop:
                 mean_of(measured["personal", part, "accuracy"]),
                 mean_of(measured["personal", part, "loss"]),
             )
-        return RoundReport(stage.name, done, total, len(clients), seconds, accuracy, loss)
+        return RoundReport(
+            stage=stage.name,
+            round=done,
+            rounds=total,
+            clients=len(clients),
+            seconds=seconds,
+            accuracy=accuracy,
+            loss=loss,
+            left_out=len(broken),
+            said=tuple(said),
+        )
 
     def admit(self, federation: Federation) -> None:
         """Newcomers after training: `federation` is this one with more clients at its end.

@@ -1,4 +1,4 @@
-"""A run as it goes: a line a round that others may read, and a lock that keeps a second process
+"""A run as it goes: a line per round that others may read, and a lock that keeps a second process
 out.
 """
 
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.core.errors import BadInput
+from coterie.core.files import append, plain, write, writing
 from coterie.running.loop import RoundReport
 
 FILE, LOCK = "progress.jsonl", ".lock"
@@ -30,25 +31,27 @@ class Progress:
     def __init__(self, folder: Path, done: int):
         self.path = folder / FILE
         kept = [line for line in lines(folder) if line["round"] <= done]
-        self.path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        write(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def add(self, report: RoundReport) -> None:
         said = {k: None if v != v else v for k, v in report._asdict().items()}  # NaN is no JSON
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**said, "time": time.time()}) + "\n")
+        append(self.path, json.dumps({**said, "time": time.time()}))
 
 
 def lines(folder: Path) -> list[dict]:
     """The rounds a run has told of; a line that was cut off is left out."""
     found = []
     path = folder / FILE
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict) and isinstance(line.get("round"), int):
-            found.append(line)
+    if not path.exists():
+        return []
+    with plain(path).open(encoding="utf-8", errors="replace") as file:
+        for text in file:
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(line, dict) and isinstance(line.get("round"), int):
+                found.append(line)
     return found
 
 
@@ -57,7 +60,8 @@ def alone(folder: Path) -> Iterator[None]:
     """Nobody else works on the folder meanwhile; the lock goes with the process, however it
     ends.
     """
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    with writing(folder):
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if not _taken(descriptor):
             raise BadInput(

@@ -22,13 +22,15 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from coterie.core.errors import BadInput
+from coterie.core.files import read_text
 from coterie.core.version import __version__
+from coterie.reports.report import report_html
 from coterie.results.folder import CONFIG, read_about
 from coterie.running.progress import FILE
 from coterie.ui.curves import measured, metrics_file, rows_of_metrics, version_of
 from coterie.ui.guard import NEVER, Guard
 from coterie.ui.lines import News, since
-from coterie.ui.runs import WATCHED, Entry, Library, Unknown, stray
+from coterie.ui.runs import WATCHED, Entry, Library, Unknown, odd, stray
 
 ASSETS = Path(__file__).parent / "assets"
 KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -51,11 +53,11 @@ def build(
         Route("/", page("runs.html")),
         Route("/run", page("run.html")),
         Route("/compare", page("compare.html")),
-        Route("/report", lambda request: report(library, reports, request)),
-        Route("/api/runs", lambda request: listing(library, request)),
-        Route("/api/run", lambda request: run(library, request)),
-        Route("/api/measured", lambda request: table(library, request)),
-        Route("/api/chosen", lambda request: chosen(library, request)),
+        Route("/report", told_of(lambda request: report(library, reports, request))),
+        Route("/api/runs", told_of(lambda request: listing(library, request))),
+        Route("/api/run", told_of(lambda request: run(library, request))),
+        Route("/api/measured", told_of(lambda request: table(library, request))),
+        Route("/api/chosen", told_of(lambda request: chosen(library, request))),
         *[
             Route(f"/assets/{path.name}", asset(path))
             for path in sorted(ASSETS.iterdir())
@@ -66,6 +68,25 @@ def build(
     handlers: Any = {404: _no_page, BadInput: _problem}
     guard = Middleware(Guard, host=host, token=token, cookie=cookie)
     return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
+
+
+def told_of(route: Callable[[Request], Response]) -> Callable[[Request], Response]:
+    """A route that tells in one line what a damaged or vanishing file makes its reader raise."""
+
+    def answered(request: Request) -> Response:
+        try:
+            return route(request)
+        except BadInput:
+            raise
+        except Exception as damage:
+            asked = ", ".join(
+                value for name, value in request.query_params.multi_items() if name in ("id", "run")
+            )
+            raise BadInput(
+                f"{asked[:200] or 'the list'} cannot be read: {_short(damage)}"
+            ) from damage
+
+    return answered
 
 
 def page(name: str) -> Callable[[Request], Response]:
@@ -135,7 +156,7 @@ def run(library: Library, request: Request) -> Response:
     path = _metrics(entry)
     news = News([], 0, False)
     if entry.kind == "run" and not (entry.path / FILE).is_symlink():
-        news = since(entry.path / FILE, after)
+        news = _news(entry.path / FILE, after)
         if path and not news.rows and not (entry.path / FILE).exists():
             news = News(rows_of_metrics(_own(path, library), entry.part), 0, True)
     return answer(
@@ -143,18 +164,33 @@ def run(library: Library, request: Request) -> Response:
     )
 
 
+def _news(path: Path, after: int) -> News:
+    try:
+        return since(path, after)
+    except BadInput:  # a pipe or a folder in its place
+        return News([], 0, after > 0)
+
+
 def table(library: Library, request: Request) -> Response:
     """The curves of every part and view, and the words of the run."""
     entry = _one(library, request)
     path = _metrics(entry)
     config = _own(entry.path / CONFIG, library)
-    words = config.read_text(encoding="utf-8", errors="replace") if config.exists() else ""
+    words = _words(config)
     if path is None:
         return answer({"curves": [], "clients": None, "config": words})
     return answer(
         {**measured(_own(path, library), read_about(entry.path)["clients"]), "config": words},
         request,
     )
+
+
+def _words(config: Path) -> str:
+    """The words of a run as they are written; those of a damaged file are left out."""
+    try:
+        return read_text(config)
+    except (BadInput, OSError):
+        return ""
 
 
 def _own(path: Path, library: Library) -> Path:
@@ -176,8 +212,6 @@ class Reports:
         self.lock, self.pages = Lock(), OrderedDict[tuple[Any, ...], str]()
 
     def page(self, folders: list[Path], runs: list[Entry]) -> str:
-        from coterie.reports.report import report_html
-
         files = [
             p
             for f in {*folders, *(r.path for r in runs)}
@@ -204,6 +238,8 @@ def report(library: Library, reports: Reports, request: Request) -> Response:
     for entry in entries:
         if entry.status == "damaged":
             raise BadInput(f"{entry.path.name} is damaged: {entry.why}")
+        if strange := odd(entry.path):
+            raise BadInput(f"{strange.relative_to(library.root)} is not a file: move it away")
         if away := stray(entry.path, library.root):
             raise BadInput(
                 f"{away.relative_to(library.root)} is a link out of the folder: coterie ui does "

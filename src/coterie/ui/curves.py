@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 
 from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
+from coterie.core.files import plain
 from coterie.results.folder import METRICS
-from coterie.results.table import EVERYONE, Table, curve, values
+from coterie.results.table import EVERYONE, MARK, Table, curve, values
 
 SHOWN = ("accuracy", "loss")
 MOST = 2000  # clients drawn
@@ -25,15 +26,15 @@ MOST = 2000  # clients drawn
 
 def metrics_file(folder: Path) -> Path | None:
     """The table of a finished run, else that of its last checkpoint."""
-    places = (folder / METRICS, *(c / METRICS for c in reversed(checkpoints(folder))))
-    return next((p for p in places if p.exists()), None)
+    places = (folder / METRICS, *(c / MARK for c in reversed(checkpoints(folder))))
+    return next((p for p in places if p.is_file()), None)
 
 
 def version_of(path: Path | None) -> str:
     """Changes when the file does; "" where there is none."""
     try:
         found = path.stat() if path else None
-    except FileNotFoundError:  # its checkpoint has just made room for the next
+    except OSError:  # its checkpoint has just made room for the next
         found = None
     return f"{found.st_mtime_ns:x}-{found.st_size:x}" if found else ""
 
@@ -106,7 +107,7 @@ def end_of_metrics(path: Path, part: str) -> tuple[int, float | None, float | No
 def check_metrics(path: Path) -> None:
     """Refuse a table that is missing or cut off; only its end is read."""
     try:
-        pq.read_schema(path)
+        pq.read_schema(plain(path))
     except FileNotFoundError:
         raise BadInput(f"{path.name} is missing, though the run is finished: run again") from None
     except (pa.ArrowException, OSError):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from coterie.core.files import plain
+
 FIELDS = ("stage", "round", "rounds", "clients", "seconds", "accuracy", "loss", "time")
 TAIL, CHUNK = 2**13, 2**20  # bytes read from the end for the list, and at once for a page
+
+MOST = 2**53  # the largest number that JavaScript counts to
 
 Line = dict[str, Any]
 
@@ -28,7 +31,7 @@ def since(path: Path, after: int) -> News:
     told from its start.
     """
     try:
-        with path.open("rb") as file:
+        with plain(path).open("rb") as file:
             size = file.seek(0, 2)
             reset = after > size
             start = 0 if reset else max(after, 0)
@@ -45,7 +48,7 @@ def ends(path: Path) -> tuple[Line, Line, float | None]:
     where there is none.
     """
     try:
-        with path.open("rb") as file:
+        with plain(path).open("rb") as file:
             head = file.read(TAIL)
             size = file.seek(0, 2)
             file.seek(max(0, size - TAIL))
@@ -70,9 +73,9 @@ def _lines(text: bytes) -> list[Line]:
     for line in text.splitlines():
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(row, dict) and isinstance(row.get("round"), int):
+        if isinstance(row, dict) and _number(row.get("round")) is not None:
             found.append(
                 {k: str(row[k]) if k == "stage" else _number(row[k]) for k in FIELDS if k in row}
             )
@@ -80,5 +83,7 @@ def _lines(text: bytes) -> list[Line]:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, else None: a page's JSON knows no NaN."""
-    return value if isinstance(value, int | float) and math.isfinite(value) else None
+    """A number that a page can show, else None: its JSON knows no NaN."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if -MOST < value < MOST else None

@@ -16,8 +16,11 @@ from threading import Lock
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import pyarrow as pa
+
 from coterie.comparison.plan import FILE as PLAN
-from coterie.core.errors import BadInput
+from coterie.core.errors import BadInput, shown
+from coterie.core.files import read_text
 from coterie.experiment.config import PYTHON
 from coterie.results.folder import ABOUT, CONFIG, METRICS
 from coterie.running.progress import FILE as PROGRESS
@@ -34,6 +37,8 @@ LEAST = 200  # folders read in any case
 SILENT = 5.0  # seconds without a word before a run with a lock may be called stopped
 LOCKLESS = 300.0  # the same without a lock to ask
 DEPTH = 3  # folders below the given one that may hold runs
+
+DAMAGES = (ArithmeticError, RecursionError, MemoryError, pa.ArrowException)
 
 Mark = tuple[tuple[str, int, int], ...]  # (file, time of change, size)
 
@@ -189,13 +194,15 @@ def _read(root: Path, folder: Path, files: list[os.DirEntry]) -> Entry:
             return entry._replace(
                 why=f"{e.name} is a link: coterie ui reads only what lies in the folder itself"
             )
+        if not e.is_file():  # to open a pipe would wait for ever
+            return entry._replace(why=f"{e.name} is not a file: move it away")
     try:
         return _comparison(entry) if entry.kind == "comparison" else _run(entry)
     except BadInput as damage:
         return entry._replace(why=str(damage))
     except FileNotFoundError as missing:
         return entry._replace(why=f"{Path(missing.filename).name} is missing")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as damage:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, *DAMAGES) as damage:
         return entry._replace(
             why=f"{folder.name} cannot be read: {' '.join(str(damage).split())[:200]}"
         )
@@ -203,8 +210,13 @@ def _read(root: Path, folder: Path, files: list[os.DirEntry]) -> Entry:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as damage:
+        return tomllib.loads(read_text(path))
+    except BadInput as damage:
+        said = str(damage).replace(str(path), "it")
+        raise BadInput(f"{path.name} is damaged: {said}") from None
+    except RecursionError:
+        raise BadInput(f"{path.name} is damaged: it is nested too deep") from None
+    except (ValueError, OverflowError) as damage:
         raise BadInput(f"{path.name} is damaged: {' '.join(str(damage).split())}") from None
 
 
@@ -217,19 +229,21 @@ def _run(entry: Entry) -> Entry:
     entry = entry._replace(
         method=str(config["method"]),
         data=_data(config),
-        seed=config.get("seed"),
+        seed=_whole(config.get("seed", 0), "seed"),
         part="validation" if "validation" in parts else str(parts[-1]),
-        rounds=last.get("rounds") or int(schedule.get("rounds", 0)),
-        done=last.get("round") or 0,
+        rounds=int(last.get("rounds") or _whole(schedule.get("rounds", 0), "rounds")),
+        done=int(last.get("round") or 0),
         accuracy=last.get("accuracy"),
         loss=last.get("loss"),
         started=first["time"] - (first.get("seconds") or 0) if first.get("time") else None,
         pace=pace,
     )
     try:
-        facts = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        status = facts["status"]
-    except (ValueError, KeyError, TypeError):
+        about = json.loads(read_text(folder / ABOUT))
+        status = about["status"]
+    except BadInput:
+        raise
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise BadInput(f"{ABOUT} is damaged: restore it from a copy, or run again") from None
     if status != "finished":
         return entry._replace(status="running")
@@ -238,7 +252,7 @@ def _run(entry: Entry) -> Entry:
         done, accuracy, loss = end_of_metrics(folder / METRICS, entry.part)
         entry = entry._replace(done=done, rounds=done, accuracy=accuracy, loss=loss)
     return entry._replace(
-        status="finished", changed=datetime.fromisoformat(facts["date"]).timestamp()
+        status="finished", changed=datetime.fromisoformat(about["date"]).timestamp()
     )
 
 
@@ -249,9 +263,17 @@ def _comparison(entry: Entry) -> Entry:
         status="running",
         method=", ".join(map(str, methods)),
         data=_data(plan),
-        rounds=int(plan.get("schedule", {}).get("rounds", 0)) * len(methods) * len(seeds),
+        rounds=_whole(plan.get("schedule", {}).get("rounds", 0), "rounds")
+        * len(methods)
+        * len(seeds),
         planned=len(methods) * len(seeds),
     )
+
+
+def _whole(value: Any, word: str) -> int:
+    if type(value) is not int or not 0 <= value < 2**32:
+        raise BadInput(f"{word} = {shown(value)}, no whole number: the file is damaged")
+    return value
 
 
 def _settle(entry: Entry, now: float) -> Entry:
@@ -300,12 +322,20 @@ def _together(entry: Entry, inner: list[Entry], now: float) -> Entry:
 
 def stray(folder: Path, root: Path) -> Path | None:
     """A link somewhere in a run's folder that leads out of `root`, if there is one."""
+    links = (path for path in _inside(folder) if path.is_symlink())
+    return next((p for p in links if not p.resolve().is_relative_to(root)), None)
+
+
+def odd(folder: Path) -> Path | None:
+    """What is neither a file nor a folder in a run's folder, such as a pipe, if there is any."""
+    return next(
+        (p for p in _inside(folder) if p.exists() and not (p.is_file() or p.is_dir())), None
+    )
+
+
+def _inside(folder: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            path = Path(place, name)
-            if path.is_symlink() and not path.resolve().is_relative_to(root):
-                return path
-    return None
+        yield from (Path(place, name) for name in (*folders, *files))
 
 
 def _data(words: dict[str, Any]) -> str:

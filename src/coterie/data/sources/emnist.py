@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from coterie.core.errors import BadInput
+from coterie.core.values import Count
 from coterie.data.dataset import Dataset, Source
 from coterie.data.sources.mnist import labelled_images
 from coterie.data.sources.origins import mirrors, present
@@ -41,7 +42,7 @@ def emnist(folder: Path, whole: bool = True) -> Dataset:
     return Dataset(name="emnist", x=x, y=y, classes=62, train=train, users=None)
 
 
-def femnist_letters(folder: Path, whole: bool = True, outputs: int = 62) -> Dataset:
+def femnist_letters(folder: Path, whole: bool = True, outputs: Count = 62) -> Dataset:
     """EMNIST's letters a to j in either case: labels 0 to 9.
 
     FedProx's FEMNIST has 62 `outputs` although ten labels occur; KT-pFL's EMNIST has 10.
@@ -63,5 +64,5 @@ def femnist_letters(folder: Path, whole: bool = True, outputs: int = 62) -> Data
     )
 
 
-EMNIST = Source(emnist)
-FEMNIST_LETTERS = Source(femnist_letters)
+EMNIST = Source(emnist, scale="channel-pool")
+FEMNIST_LETTERS = Source(femnist_letters, scale="channel-pool")

@@ -6,21 +6,23 @@ NeurIPS 2022.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
+from coterie.core.values import Count, NonNegative, Number, Range
 from coterie.data.dataset import Dataset, Source
 
 
 def gaussian(
     folder: Path,
-    clients: int = 20,
-    theta0: float = 1.6,
-    case: int = 1,
-    s0sq: float | None = None,
-    sizes: Sequence[int] | None = None,
+    clients: Annotated[int, Range(1, 100_000)] = 20,
+    theta0: Number = 1.6,
+    case: Annotated[int, Range(1, 2)] = 1,
+    s0sq: NonNegative | None = None,
+    sizes: Sequence[Count] | None = None,
     seed: int = 0,
 ) -> Dataset:
     """Self-FL's two-level Gaussian: observations around each client's own mean, held in `truth`.

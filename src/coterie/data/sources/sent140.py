@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from coterie.core.errors import BadInput
+from coterie.core.values import Count
 from coterie.data import archives
 from coterie.data.dataset import Dataset, Source
 from coterie.data.downloads import Origin, fetch
@@ -26,7 +27,9 @@ GLOVE = Origin(
 log = logging.getLogger(__name__)
 
 
-def sent140(folder: Path, length: int = 25, dimension: int = 300, lower: bool = True) -> Dataset:
+def sent140(
+    folder: Path, length: Count = 25, dimension: Count = 300, lower: bool = True
+) -> Dataset:
     """Sentiment140 by account, as LEAF prepares it: the first tokens of a tweet in GloVe's words.
 
     LEAF's rows are (id, date, query, account, text, part); label 1 is positive.

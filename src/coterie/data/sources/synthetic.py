@@ -10,7 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.core.errors import BadInput, nearest
+from coterie.core.memory import check_memory
 from coterie.core.rng import stream
+from coterie.core.values import Count, NonNegative
 from coterie.data.dataset import Dataset, Source
 
 FEATURES, CLASSES = 60, 10
@@ -28,9 +30,9 @@ class Drawn(NamedTuple):
 
 def synthetic(
     folder: Path,
-    alpha: float = 0.5,
-    beta: float = 0.5,
-    clients: int = 100,
+    alpha: NonNegative = 0.5,
+    beta: NonNegative = 0.5,
+    clients: Count = 100,
     seed: int = 0,
     sizes: str = "pfedme",
     draws: str = "legacy",
@@ -104,6 +106,11 @@ DRAWS = {"legacy": legacy, "streams": streams}
 def room(n: np.ndarray) -> Drawn:
     """Empty rows for clients of the given sizes."""
     total = int(n.sum())
+    check_memory(
+        total * FEATURES * 4 * 2,  # once as drawn, once as dealt
+        f"{total:,} rows of {len(n):,} synthetic clients",
+        "lower --clients",
+    )
     users = np.repeat(np.arange(len(n)), n)
     return Drawn(np.empty((total, FEATURES), np.float32), np.empty(total, np.int64), users)
 

@@ -1,10 +1,12 @@
 """Splits for any data: equal parts, a few classes per client, Dirichlet shares, natural clients."""
 
 import math
+from typing import Literal
 
 import numpy as np
 
 from coterie.core.errors import BadInput, nearest
+from coterie.core.values import BelowOne, Count, Positive, Whole
 from coterie.data.splits.handing import (
     Parts,
     Rng,
@@ -23,7 +25,7 @@ def iid(labels: np.ndarray, clients: int, rng: Rng) -> Parts:
 
 
 def classes(
-    labels: np.ndarray, clients: int, rng: Rng, *, classes_each: int = 3, jitter: float = 0.0
+    labels: np.ndarray, clients: int, rng: Rng, *, classes_each: Count = 3, jitter: BelowOne = 0.0
 ) -> Parts:
     """PersFL DS-1: `classes_each` classes per client, each class shared equally by its owners.
 
@@ -56,9 +58,9 @@ def dirichlet(
     clients: int,
     rng: Rng,
     *,
-    alpha: float = 0.4,
-    rule: str = "cut",
-    smallest: int = 10,
+    alpha: Positive = 0.4,
+    rule: Literal["cut", "round"] = "cut",
+    smallest: Whole = 10,
 ) -> Parts:
     """For each class q ~ Dir(alpha), shared out by one of two rules.
 
@@ -95,7 +97,7 @@ def user(
     rng: Rng,
     *,
     users: np.ndarray | None,
-    smallest: int = 1,
+    smallest: Whole = 1,
 ) -> Parts:
     """The natural clients in order of their number, without those of fewer than `smallest` rows.
 

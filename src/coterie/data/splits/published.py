@@ -3,11 +3,12 @@
 import math
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from coterie.core.errors import BadInput, nearest
+from coterie.core.values import Count, Positive, Seed, Whole
 from coterie.data.splits.handing import (
     Parts,
     Rng,
@@ -17,15 +18,17 @@ from coterie.data.splits.handing import (
     hand_out,
 )
 
+Draws = Literal["stream", "legacy"]  # from coterie's own streams, or as the published script draws
+
 
 def lognormal(
     labels: np.ndarray,
     clients: int,
     rng: Rng,
     *,
-    classes_each: int = 2,
-    draws: str = "stream",
-    legacy_seed: int = 1,
+    classes_each: Count = 2,
+    draws: Draws = "stream",
+    legacy_seed: Seed = 1,
 ) -> Parts:
     """PersFL DS-3: consecutive classes, sizes from LogNormal(0, 2) as in pFedMe's generator."""
     counts = _pfedme_counts(labels, clients, rng, classes_each, draws, legacy_seed)
@@ -37,9 +40,9 @@ def pfedme_cifar(
     clients: int,
     rng: Rng,
     *,
-    classes_each: int = 3,
-    draws: str = "legacy",
-    legacy_seed: int = 1,
+    classes_each: Count = 3,
+    draws: Draws = "legacy",
+    legacy_seed: Seed = 1,
 ) -> Parts:
     """pFedMe's CIFAR-10: 20 clients of 3 consecutive classes.
 
@@ -49,7 +52,7 @@ def pfedme_cifar(
     return hand_out(labels, counts, rng)
 
 
-def perfedavg(labels: np.ndarray, clients: int, rng: Rng, *, a: int | None = None) -> Parts:
+def perfedavg(labels: np.ndarray, clients: int, rng: Rng, *, a: Count | None = None) -> Parts:
     """PersFL DS-4, Per-FedAvg: half of the clients hold `a` rows of each lower class.
 
     Each other client holds a/2 rows of one lower class and 2a rows of one upper class. The papers
@@ -81,7 +84,7 @@ def perfedavg(labels: np.ndarray, clients: int, rng: Rng, *, a: int | None = Non
 
 
 def pairs(
-    labels: np.ndarray, clients: int, rng: Rng, *, draws: str = "legacy", legacy_seed: int = 1
+    labels: np.ndarray, clients: int, rng: Rng, *, draws: Draws = "legacy", legacy_seed: Seed = 1
 ) -> Parts:
     """PFML's MNIST: client u holds part u//5 of the digits 2u and 2u+1 (mod 10).
 
@@ -116,7 +119,12 @@ def pairs(
 
 
 def ktpfl_1(
-    labels: np.ndarray, clients: int, rng: Rng, *, many: int | None = None, few: int | None = None
+    labels: np.ndarray,
+    clients: int,
+    rng: Rng,
+    *,
+    many: Whole | None = None,
+    few: Whole | None = None,
 ) -> Parts:
     """KT-pFL Non-IID_1: `many` rows per lower class and `few` per upper one, or the reverse.
 
@@ -137,7 +145,12 @@ def ktpfl_1(
 
 
 def ktpfl_2(
-    labels: np.ndarray, clients: int, rng: Rng, *, classes_each: int = 2, each: int | None = None
+    labels: np.ndarray,
+    clients: int,
+    rng: Rng,
+    *,
+    classes_each: Count = 2,
+    each: Count | None = None,
 ) -> Parts:
     """KT-pFL Non-IID_2: every client draws `classes_each` classes and has `each` rows of them.
 
@@ -154,7 +167,7 @@ def ktpfl_2(
 
 
 def powerlaw(
-    labels: np.ndarray, clients: int, rng: Rng, *, draws: str = "stream", legacy_seed: int = 0
+    labels: np.ndarray, clients: int, rng: Rng, *, draws: Draws = "stream", legacy_seed: Seed = 0
 ) -> Parts:
     """FedProx's MNIST, 1,000 clients: two classes each, in sizes that follow a power law.
 
@@ -178,7 +191,7 @@ def powerlaw(
 
 
 def femnist(
-    labels: np.ndarray, clients: int, rng: Rng, *, classes_each: int = 5, scale: float = 1.0
+    labels: np.ndarray, clients: int, rng: Rng, *, classes_each: Count = 5, scale: Positive = 1.0
 ) -> Parts:
     """FedProx's FEMNIST, 200 clients: scale (LogNormal(4, 1) + 5) rows of consecutive classes.
 

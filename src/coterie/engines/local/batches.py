@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.method import Batch, Plan
+from coterie.core.method import Batch, BatchPlan
 from coterie.core.rng import stream
 from coterie.data.federation import Federation, Public
 from coterie.engines.base import PARTS, Moment
@@ -28,14 +28,14 @@ class Draw(NamedTuple):
     key: int  # seeds dropout
 
 
-def batch_rows(plan: Plan, largest: int) -> int:
+def batch_rows(plan: BatchPlan, largest: int) -> int:
     """The rows that a batch is padded to, the same for all clients: at most those of the largest
     part.
     """
     return max(1, min(plan.batch or FULL, largest))
 
 
-def count_steps(plan: Plan, n: int) -> int:
+def count_steps(plan: BatchPlan, n: int) -> int:
     """The number of steps that a client with n rows takes."""
     if n == 0:
         return 0
@@ -45,7 +45,9 @@ def count_steps(plan: Plan, n: int) -> int:
     return -(-plan.epochs * -(-n // (plan.batch or FULL)) // plan.batches)
 
 
-def draw(plan: Plan, n: int, rows: int, rng: np.random.Generator, steps: int | None = None) -> Draw:
+def draw(
+    plan: BatchPlan, n: int, rows: int, rng: np.random.Generator, steps: int | None = None
+) -> Draw:
     """Batches of at most `plan.batch` rows, padded to `rows`.
 
     Every epoch is shuffled anew, and its last batch may be short.
@@ -112,7 +114,7 @@ class Feed(NamedTuple):
         """How many training rows a client has, as methods are told it."""
         return torch.tensor(int(self.parts["train"].counts[client]))
 
-    def steps(self, plan: Plan, client: int, counts: Counts) -> int:
+    def steps(self, plan: BatchPlan, client: int, counts: Counts) -> int:
         """The number of steps that a client takes in a pass."""
         if plan.adaptive and counts is not None:
             return counts[client]
@@ -122,7 +124,7 @@ class Feed(NamedTuple):
 
     def batches(
         self,
-        plan: Plan,
+        plan: BatchPlan,
         label: str,
         when: Moment,
         chunk: list[int],
@@ -173,7 +175,7 @@ class Feed(NamedTuple):
         return at, each
 
     def source(
-        self, plan: Plan, when: Moment, chunk: list[int]
+        self, plan: BatchPlan, when: Moment, chunk: list[int]
     ) -> tuple[Tensor, Tensor, Part, np.ndarray]:
         """The inputs, the labels, the part that a plan draws from, and its size for each client."""
         if plan.part != "public":
@@ -187,7 +189,7 @@ class Feed(NamedTuple):
         return *public_rows(self.public, dtype), part, np.full(len(chunk), size)
 
 
-def _aligned(draws: list[Draw], plan: Plan, rows: int) -> Tensor:
+def _aligned(draws: list[Draw], plan: BatchPlan, rows: int) -> Tensor:
     """[clients, steps, batches, rows]: who has fewer steps is padded with -1."""
     longest = max((len(d.places) for d in draws), default=0)
     places = np.full((len(draws), longest, plan.batches, rows), -1, dtype=np.int32)

@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from coterie.core.method import Exchange, Tree
+from coterie.core.errors import BadInput
+from coterie.core.method import Batch, Exchange, Tree
+from coterie.core.model import Model
+from coterie.core.point import stack
 from coterie.engines.base import Moment
 from coterie.engines.local.batches import Counts, Feed
 from coterie.engines.local.stacks import channels_last, copied, lift, share
@@ -26,6 +29,33 @@ REPAID = 60.0  # seconds of eager work from which compiling is worth its time
 def fits(size: int, copies: int = 1) -> int:
     """The number of clients per chunk whose models fit into memory."""
     return max(1, MEMORY // (8 * 4 * size * copies))
+
+
+def alone_because(model: Model, feed: Feed) -> str:
+    """Why the clients of a network can only run one after another; "" where they can be stacked.
+
+    A network may branch on what it computes, or use what vmap does not know.
+    """
+    rows = min(2, len(feed.x))
+    if not rows:
+        return ""
+    one = Batch(
+        x=feed.x[:rows],
+        y=feed.y[:rows],
+        mask=torch.ones(rows),
+        place=torch.arange(rows),
+        key=torch.tensor(1),
+    )
+    pair = stack([model.start(0), model.start(1)])
+    batch = Batch(*(t.expand(2, *t.shape) for t in one))
+    try:
+        torch.func.vmap(model.logits)(pair, batch)
+        torch.func.vmap(lambda point, batch: model.grad(point, batch).params)(pair, batch)
+    except (RuntimeError, NotImplementedError, ValueError, TypeError) as problem:
+        if isinstance(problem, BadInput):
+            raise
+        return str(problem).strip().splitlines()[0].rstrip(".")[:200] or type(problem).__name__
+    return ""
 
 
 class Case(NamedTuple):
@@ -142,7 +172,7 @@ def seconds(case: Case, number: int, path: str, width: int, compiled: bool) -> f
                 begin = time.perf_counter()
                 stepper.loop(work.step, carry, batches, count)
                 best = min(best, time.perf_counter() - begin)
-        except (RuntimeError, NotImplementedError):
+        except (RuntimeError, NotImplementedError, BadInput):
             if path == "sequential" and not compiled:
                 raise
             # This network cannot be stacked, or there is no compiler: the other path is taken.

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from coterie.core.errors import BadInput
 from coterie.core.method import Exchange, Tree
 from coterie.core.point import pick, stack
 from coterie.core.rng import stream
@@ -29,8 +30,9 @@ from coterie.engines.base import (
     bytes_down,
     bytes_up,
 )
+from coterie.engines.finite import broken
 from coterie.engines.local.batches import Counts, Feed
-from coterie.engines.local.choose import Case, choose, fits
+from coterie.engines.local.choose import Case, alone_because, choose, fits
 from coterie.engines.local.evaluate import evaluate, predicted
 from coterie.engines.local.stacks import balanced, lift, share
 from coterie.engines.local.states import States, tensors
@@ -56,6 +58,7 @@ class LocalEngine(Engine):
     def __init__(self, setup: Setup, free_threads: bool = False):
         self._free_threads = free_threads  # whether the number of threads may be chosen
         self._steppers: dict[Any, Stepper] = {}
+        self._why_alone: dict[int, str] = {}  # architecture -> why it cannot be stacked, or ""
         self.states = [States() for _ in setup.models]
         super().__init__(setup)
 
@@ -87,21 +90,27 @@ class LocalEngine(Engine):
         uploads: list[Uploads] = []
         traffic = Traffic()
         sent: set[Any] = set()
+        failed: set[int] = set()
         for worked in self.work(trip):
             a, chunk, upload = worked.architecture, worked.clients, worked.upload
             kept = self.keep(worked, trip.answered)
+            failed |= {chunk[k] for k in worked.broken} & trip.answered
             reached = [k for k in kept if chunk[k] in trip.averaged]
             if reached:
                 uploads.append(Uploads(a, [chunk[k] for k in reached], pick(upload, reached)))
             down = bytes_down(worked.payloads, sent, trip.shared)
-            up = bytes_up(upload, len(reached))
+            up = bytes_up(upload, len(trip.answered & trip.averaged & set(chunk)))
             traffic = traffic.plus(down._replace(up=up, **worked.effort._asdict()))
         replies = self.replies(uploads, trip.when)
-        return Outcome(replies, traffic, set(trip.clients) & trip.answered)
+        answered = set(trip.clients) & trip.answered - failed
+        return Outcome(replies, traffic, answered, frozenset(failed))
 
     def keep(self, worked: Worked, answered: Set[int]) -> list[int]:
-        """Store the new states of the clients that answered; their places in the chunk."""
-        kept = [k for k, i in enumerate(worked.clients) if i in answered]
+        """Store the new states of the clients that answered with numbers; their places in the
+        chunk.
+        """
+        good = set(range(len(worked.clients))) - set(worked.broken)
+        kept = [k for k in sorted(good) if worked.clients[k] in answered]
         if kept:
             clients = [worked.clients[k] for k in kept]
             self.states[worked.architecture].scatter(clients, pick(worked.state, kept))
@@ -137,6 +146,7 @@ class LocalEngine(Engine):
                     state=state,
                     upload=upload,
                     effort=effort,
+                    broken=broken(state, upload, len(chunk)),
                 )
 
     @torch.no_grad()
@@ -170,6 +180,7 @@ class LocalEngine(Engine):
     def _settle(self, crowd: Crowd, trip: Trip) -> None:
         """Choose what the settings of an architecture leave open."""
         a = crowd.architecture
+        self._check_path(a)
         if not self.settings[a].open:
             return
 
@@ -193,6 +204,25 @@ class LocalEngine(Engine):
         if choice.threads is not None:
             torch.set_num_threads(choice.threads)
             self._free_threads = False
+
+    def _check_path(self, a: int) -> None:
+        """Let a network that cannot be stacked run one client after another, or refuse it."""
+        given, why = self.settings[a], self._alone(a)
+        if why and given.path == "vectorized":
+            raise BadInput(
+                f"{self.models[a].name} cannot run with path = vectorized ({why}): use auto or "
+                "sequential"
+            )
+        if why and given.path == "auto":
+            self.settings[a] = given._replace(path="sequential")
+
+    def _alone(self, a: int) -> str:
+        """Why an architecture cannot be stacked; "" where it can, or need not be."""
+        if self.settings[a].path == "sequential":
+            return ""
+        if a not in self._why_alone:
+            self._why_alone[a] = alone_because(self.models[a], self.feed)
+        return self._why_alone[a]
 
     def _width(self, crowd: Crowd) -> int:
         """Clients per chunk; where clients train several models, the width was chosen for another
@@ -232,8 +262,11 @@ class LocalEngine(Engine):
 
     def _closed(self, a: int) -> Settings:
         """The settings to evaluate with."""
+        self._check_path(a)
         given = self.settings[a]
-        return UNCHOSEN if given.open else given._replace(compile="no")
+        if not given.open:
+            return given._replace(compile="no")
+        return UNCHOSEN if given.path != "sequential" else UNCHOSEN._replace(path="sequential")
 
     @torch.no_grad()
     def points(self, clients: Sequence[int], send: Send, when: Moment) -> Views:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie.analysis.scores import MORE, scores
-from coterie.core.method import Batch, Pass, Plan
+from coterie.core.method import Batch, BatchPlan, Pass
 from coterie.core.point import Point, pick
 from coterie.engines.base import Measured, Moment, Views
 from coterie.engines.local.batches import FULL, Feed
@@ -95,7 +95,10 @@ def measure(
         more_loss, more_right = model.measure(point, batch)
         return point, loss + more_loss, right + more_right
 
-    work, when = Pass(step, Plan(part=part, batch=ROWS, shuffle=False)), Moment("", 0, "measure")
+    work, when = (
+        Pass(step, BatchPlan(part=part, batch=ROWS, shuffle=False)),
+        Moment("", 0, "measure"),
+    )
     zero = torch.zeros(len(chunk))
     if stepper.vectorized:
         start = (points, zero, zero)

@@ -13,6 +13,7 @@ from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Tree
 from coterie.core.model import GRADIENTS
 
@@ -137,7 +138,11 @@ class Stepper:
         own = [
             a.clone() for a in leaves + batch
         ]  # a tensor that is two leaves of the carry would be traced as one
-        graph = make_fx(lifted)(active, *own)
+        try:
+            graph = make_fx(lifted)(active, *own)
+        except RuntimeError as problem:
+            why = str(problem).strip().splitlines()[0].rstrip(".")[:200]
+            raise BadInput(f"a step cannot be compiled ({why}): use compile = no") from problem
         inputs = [node for node in graph.graph.nodes if node.op == "placeholder"][1:]
         output = next(node for node in graph.graph.nodes if node.op == "output")
         changed = [k for k, node in enumerate(output.args[0]) if node is not inputs[k]]

@@ -36,6 +36,7 @@ class Worked(NamedTuple):
     state: Tree  # [m, ...]
     upload: Tree  # [m, ...]
     effort: Effort
+    broken: list[int]  # places in the chunk whose state or upload is not finite
 
 
 def perform(task: Task, stepper: Stepper, feed: Feed) -> tuple[Tree, Tree, Effort]:

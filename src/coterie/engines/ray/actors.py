@@ -137,7 +137,8 @@ def shard_of(federation: Federation, clients: Iterable[int]) -> Federation:
         for name, lists in parts.items()
     }
     picked: Any = {"x": federation.x[rows].numpy(), "y": federation.y[rows].numpy()}
-    return federation._replace(**picked, **where, public=None, table=None, truth=None)
+    unused: Any = dict.fromkeys(("public", "table", "truth", "rows", "place", "preparation"))
+    return federation._replace(**picked, **where, **unused)
 
 
 class Actor:
@@ -187,12 +188,15 @@ class Actor:
     def work(
         self, clients: list[int], send: Send, when: Moment, index: int, answered: set[int]
     ) -> list[Any]:
-        """An exchange: (architecture, clients, new states, uploads, effort) chunk by chunk."""
+        """An exchange: (architecture, clients, effort, broken, new states, uploads) chunk by
+        chunk.
+        """
         done = []
         for worked in self.engine.work(_trip(index, when, clients, send)):
             self.engine.keep(worked, answered)
             state, upload = arrays(worked.state), arrays(worked.upload)
-            done.append((worked.architecture, worked.clients, state, upload, worked.effort))
+            about = worked.architecture, worked.clients, worked.effort, worked.broken
+            done.append((*about, state, upload))
         return done
 
     def choose(self, clients: list[int], send: Send, when: Moment, index: int) -> list[Settings]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
+from coterie.core.values import Range
 from coterie.data.federation import Federation
 from coterie.engines.base import (
     PARTS,
@@ -162,7 +163,9 @@ class RayEngine(LocalEngine):
 
     def _cost(self) -> np.ndarray:
         """[N] what a round of each client costs, roughly: training rows times parameters."""
-        return self.sizes * np.array([self.models[a].size for a in self.architecture])
+        parameters = [self.models[a].size for a in self.architecture]
+        cost: np.ndarray = self.sizes * np.array(parameters)
+        return cost
 
     def _place(self, pool: Pool, seats: set[int]) -> None:
         """Give the actors in some seats their clients as they stand here."""
@@ -267,7 +270,7 @@ class RayEngine(LocalEngine):
         self._close_settings(payloads, trip)
         answered = trip.answered & set(trip.clients)
         for found in self._ask("work", payloads, trip.when, trip.number, answered):
-            for a, chunk, state, upload, effort in found:
+            for a, chunk, effort, broken, state, upload in found:
                 yield Worked(
                     architecture=a,
                     clients=chunk,
@@ -275,6 +278,7 @@ class RayEngine(LocalEngine):
                     state=tensors(state),
                     upload=tensors(upload),
                     effort=effort,
+                    broken=broken,
                 )
 
     def _close_settings(self, payloads: dict[int, Tree], trip: Trip) -> None:
@@ -336,13 +340,14 @@ def _doomed(clients: list[int]) -> str:
     )
 
 
-def ray(setup: Setup, threads: int, *, ray_address: str = "", actors: int = 0) -> RayEngine:
+Actors = Annotated[int, Range(0, 1024)]  # 0: one per core
+
+
+def ray(setup: Setup, threads: int, *, ray_address: str = "", actors: Actors = 0) -> RayEngine:
     """The engine of a Ray cluster: `ray_address` is HOST:PORT of its head, "" starts one here.
 
     `actors` = 0 gives one actor per core.
     """
-    if not 0 <= actors <= 1024:
-        raise BadInput(f"actors = {actors}: give 1 to 1024, or 0 for one per core")
     # The server's sums must be the same when the run is resumed, so its threads are never chosen.
     torch.set_num_threads(threads or 1)
     return RayEngine(setup, ray_address, actors, threads or 1)

@@ -425,3 +425,26 @@ def test_a_site_whose_key_belongs_to_another_is_refused(tmp_path):
         loop = here.loop(Schedule(rounds=1, evaluate=1000))
         assert loop.engine.roll.look() == [0]
         assert here.lines.has("says that it is '1', but has the key of '0'")
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto"])
+def test_a_site_that_diverges_is_left_out_and_counted_as_on_the_local_engine(name, tmp_path):
+    """It is asked once per round, keeps its old state, and its numbers reach nobody."""
+    federation = tiny(4)
+    x = federation.x.clone()
+    x[torch.as_tensor(federation.train[3])] *= 1e37
+    federation = federation._replace(x=x)
+    with town(tmp_path, name, federation) as here:
+        loop, said = here.loop(Schedule(rounds=2, evaluate=1000)), []
+        loop.go(lambda loop, report: said.append((report.left_out, report.said)))
+        assert [count for count, _ in said] == [1, 1]
+        assert all("the update of client" in line for _, (line, *_) in said)
+        assert sum("the update of this site is not finite" in line for line in here.lines) >= 2
+        assert [line["tries"] for line in journal(here.folder)] == [1, 1]
+        assert all(line["answered"] == [0, 1, 2] for line in journal(here.folder))
+        local = play(name, federation, here.models, settings=SEQUENTIAL, evaluate=1000)
+        finish(loop)
+        theirs = personal(local)
+        assert_same(
+            {i: m for i, m in at_home(here).items() if i < 3}, {i: theirs[i] for i in range(3)}
+        )

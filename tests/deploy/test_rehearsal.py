@@ -12,7 +12,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:'click.utils:DeprecationWarning"
 )  # of Flower's own command line
 
-NAMES = ("east", "north", "south")
+NAMES = ("north", "south", "east")  # not in the order of their files
 
 
 def test_a_deployment_of_three_sites_ends_equal_to_the_local_engine(tmp_path):

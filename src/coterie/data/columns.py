@@ -1,0 +1,238 @@
+"""Columns of a table as numbers: what each cell says, before anything is learnt from it.
+
+Numbers stay as they are, a missing cell is NaN, a date is its seconds since 1970, and a text is its
+number in the list of all texts of its column. What these become for a model is fitted later, on
+training rows alone (coterie.data.preparation).
+"""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from coterie.core.errors import BadInput
+from coterie.data.opening import EMPTY
+
+NUMBER, BOOLEAN, CATEGORY, DATE = "number", "boolean", "category", "date"
+EXACT = 2**53  # whole numbers beyond are not kept exactly
+MOSTLY = 0.5  # a column of texts with so many numbers is a column of numbers with mistakes
+DATES = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y")
+TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S%.f", "T%H:%M:%S", "T%H:%M:%S%.f")
+DECIMAL_COMMA = r"^[+-]?\d{1,3}(\.\d{3})*,\d+$|^[+-]?\d+(,\d+)?$"
+
+
+class Column(NamedTuple):
+    """One column as it was found."""
+
+    name: str
+    kind: str
+    values: tuple[str, ...] = ()  # the text behind each number of a category
+    note: str = ""  # how it had to be read
+
+
+class Read(NamedTuple):
+    """Columns side by side."""
+
+    x: np.ndarray  # [n, columns] float64
+    columns: list[Column]
+
+
+class Place(NamedTuple):
+    """Which file a row of a joined table came from."""
+
+    files: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    def of(self, row: int) -> tuple[str, int]:
+        """The file of a row and its number there, counted from 1."""
+        ends = np.cumsum(self.sizes)
+        k = int(np.searchsorted(ends, row, side="right"))
+        return self.files[k], row - int(ends[k] - self.sizes[k]) + 1
+
+
+def read_columns(frame: pl.DataFrame, categories: Collection[str], place: Place) -> Read:
+    """Every column of a frame as numbers, lists of numbers as one column each."""
+    found: list[tuple[np.ndarray, Column]] = []
+    for series in frame.iter_columns():
+        if series.dtype.base_type() in (pl.List, pl.Array):
+            found += _lists(series, place)
+        else:
+            as_text = series.name in categories
+            found.append(_texts(series.cast(pl.String)) if as_text else _column(series, place))
+    x = np.empty((frame.height, len(found)))
+    for k, (values, _) in enumerate(found):
+        x[:, k] = values
+    return Read(x, [column for _, column in found])
+
+
+def _column(series: pl.Series, place: Place) -> tuple[np.ndarray, Column]:
+    """One column by its kind."""
+    kind, name = series.dtype, series.name
+    if kind == pl.Boolean:
+        return series.cast(pl.Float64).to_numpy(), Column(name, BOOLEAN)
+    if kind.is_numeric() or kind == pl.Null:
+        return _numbers(series, place)
+    if kind in (pl.Date, pl.Datetime):
+        return _seconds(series), Column(name, DATE)
+    if kind in (pl.Duration, pl.Time):
+        spent = series.cast(pl.Duration("us")) if kind == pl.Duration else series.cast(pl.Int64)
+        unit = 1e6 if kind == pl.Duration else 1e9
+        seconds = spent.cast(pl.Int64).cast(pl.Float64).to_numpy() / unit
+        return seconds, Column(name, NUMBER, note="in seconds")
+    if kind in (pl.String, pl.Categorical, pl.Enum):
+        return _parsed(series.cast(pl.String), place)
+    file, _ = place.of(0)
+    raise BadInput(
+        f"{file}: column '{name}' holds {kind}, which is no number, text or date; "
+        "list the others in features="
+    )
+
+
+def _numbers(series: pl.Series, place: Place, note: str = "") -> tuple[np.ndarray, Column]:
+    """Finite numbers and missing ones."""
+    if series.dtype.is_integer() and series.len() > series.null_count():
+        low, high = (int(str(end)) for end in (series.min(), series.max()))
+        note = "beyond 2^53" if max(abs(low), abs(high)) > EXACT else note
+    values = np.array(series.cast(pl.Float64).to_numpy(), dtype=np.float64)
+    bad = np.flatnonzero(np.isinf(values))
+    if len(bad):
+        file, row = place.of(int(bad[0]))
+        raise BadInput(
+            f"{file}: column '{series.name}' is not finite in row {row:,}; fill or remove the row"
+        )
+    return values, Column(series.name, NUMBER, note=note)
+
+
+def _seconds(series: pl.Series) -> np.ndarray:
+    """Dates as seconds since 1970."""
+    moments = series.cast(pl.Datetime("us")).cast(pl.Int64)
+    return np.array(moments.cast(pl.Float64).to_numpy(), dtype=np.float64) / 1e6
+
+
+def _parsed(series: pl.Series, place: Place) -> tuple[np.ndarray, Column]:
+    """Texts that spell numbers, truth values or dates as these, else as categories."""
+    cells = series.str.strip_chars()
+    cells = cells.set(cells.is_in(EMPTY), None)
+    filled = cells.len() - cells.null_count()
+    if filled == 0:
+        return _numbers(cells.cast(pl.Float64), place)
+    numbers = cells.cast(pl.Float64, strict=False)
+    if numbers.null_count() == cells.null_count():
+        return _numbers(numbers, place, "numbers written as text")
+    if bool(cells.drop_nulls().str.contains(DECIMAL_COMMA).all()):
+        plain = cells.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+        return _numbers(plain.cast(pl.Float64), place, "decimal commas")
+    if numbers.len() - numbers.null_count() >= MOSTLY * filled:
+        odd = int((numbers.is_null() & cells.is_not_null()).arg_max() or 0)
+        file, row = place.of(odd)
+        raise BadInput(
+            f"{file}: column '{series.name}' is '{cells[odd]}' in row {row:,}, not a number; "
+            f"empty the cell, or say --categories {series.name} if its numbers are names"
+        )
+    lower = cells.str.to_lowercase()
+    if set(lower.drop_nulls().unique()) <= {"true", "false"}:
+        return (lower == "true").cast(pl.Float64).to_numpy(), Column(series.name, BOOLEAN)
+    return _dates(cells) or _texts(cells)
+
+
+def _dates(cells: pl.Series) -> tuple[np.ndarray, Column] | None:
+    """Dates, in the first form that every cell has; else nothing."""
+    first = cells.drop_nulls()[0]
+    if not any(c.isdigit() for c in first) or len(first) < 6:
+        return None
+    for day in DATES:
+        for time in TIMES:
+            moments = cells.str.to_datetime(day + time, strict=False, time_unit="us")
+            if moments.null_count() == cells.null_count():
+                return _seconds(moments), Column(cells.name, DATE, note=f"read as {day}{time}")
+    return None
+
+
+def _texts(cells: pl.Series) -> tuple[np.ndarray, Column]:
+    """Texts as numbers of a sorted list."""
+    names = sorted(cells.drop_nulls().unique().to_list())
+    codes = cells.cast(pl.Enum(names)).to_physical().cast(pl.Float64)
+    return codes.to_numpy(), Column(cells.name, CATEGORY, tuple(names))
+
+
+def _lists(series: pl.Series, place: Place) -> list[tuple[np.ndarray, Column]]:
+    """Lists of equally many numbers, and lists in lists, as one column per number."""
+    rows, values = series.len(), series
+    while values.dtype.base_type() in (pl.List, pl.Array):
+        if values.dtype.base_type() == pl.Array:
+            values = values.arr.to_list()
+        lengths = values.list.len()
+        if values.null_count():
+            file, row = place.of(int(values.is_null().arg_max() or 0) * rows // values.len())
+            raise BadInput(f"{file}: column '{series.name}' is empty in row {row:,}; fill it")
+        if lengths.min() != lengths.max() or lengths.min() == 0:
+            raise BadInput(
+                f"{place.files[0]}: the lists in column '{series.name}' are empty or of unequal "
+                "length; pad them first"
+            )
+        values = values.explode()
+    if not values.dtype.is_numeric():
+        raise BadInput(
+            f"{place.files[0]}: column '{series.name}' holds lists of {values.dtype}, not numbers; "
+            "list the others in features="
+        )
+    width = values.len() // rows
+    wide = Place(place.files, tuple(size * width for size in place.sizes))
+    numbers, _ = _numbers(values, wide)
+    table = numbers.reshape(rows, width)
+    return [(table[:, k], Column(f"{series.name}[{k}]", NUMBER)) for k in range(width)]
+
+
+def read_alike(frame: pl.DataFrame, known: Sequence[tuple[str, str]], place: Place) -> Read:
+    """Later rows, whose columns are of the kinds that (name, kind) says."""
+    names = list(dict.fromkeys(_source(name, frame.columns) for name, _ in known))
+    lacking = [name for name in names if name not in frame.columns]
+    if lacking:
+        raise BadInput(f"{place.files[0]}: there is no column '{lacking[0]}' as in training")
+    read = read_columns(frame.select(names), [n for n, k in known if k == CATEGORY], place)
+    columns = []
+    for column, cells, (name, kind) in zip(read.columns, read.x.T, known, strict=True):
+        if (
+            column.kind != kind
+            and not np.isnan(cells).all()
+            and {column.kind, kind}
+            != {
+                NUMBER,
+                BOOLEAN,
+            }
+        ):
+            raise BadInput(
+                f"{place.files[0]}: column '{name}' holds a {column.kind}, but was a {kind} in "
+                "training"
+            )
+        columns.append(column._replace(kind=kind))
+    return Read(read.x, columns)
+
+
+def _source(name: str, columns: Collection[str]) -> str:
+    """The column of the file that holds it: that of 'signal[3]' is 'signal'."""
+    return name if name in columns else name.rpartition("[")[0] or name
+
+
+def refuse_missing(read: Read, place: Place) -> None:
+    """Refuse a table with an empty cell, and name the first."""
+    for column, values in zip(read.columns, read.x.T, strict=True):
+        bad = np.flatnonzero(np.isnan(values))
+        if len(bad):
+            file, row = place.of(int(bad[0]))
+            raise BadInput(
+                f"{file}: column '{column.name}' is empty in row {row:,}; fill or remove the row"
+            )
+
+
+def plain_numbers(read: Read, place: Place) -> np.ndarray:
+    """The cells as inputs without any preparation [n, d] float32, where all are numbers."""
+    refuse_missing(read, place)
+    for column in read.columns:
+        if column.kind not in (NUMBER, BOOLEAN):
+            raise BadInput(
+                f"{place.files[0]}: column '{column.name}' holds a {column.kind}, not numbers; "
+                "encode it or list the other columns in features="
+            )
+    return read.x.astype(np.float32)

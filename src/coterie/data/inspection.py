@@ -1,0 +1,207 @@
+"""What a user's table holds, what will be done with it, and what looks wrong, before training."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from sklearn.metrics import normalized_mutual_info_score
+
+from coterie.data.columns import CATEGORY, DATE, NUMBER, Column
+from coterie.data.federation import Federation
+from coterie.data.pieces import Own
+from coterie.data.preparation import Fitted, Preparation
+
+TELLING = 0.95  # a column that shares so much of the label's information gives it away
+DISTINCT = 0.95  # a column with so many different values per row looks like an id
+GRID = 30  # intervals that a number is put in to compare it with the label
+SAMPLE = 50_000  # rows that are compared with the label
+LEAST = 20  # rows below which chance alone looks like a finding
+SHOWN = 5
+
+
+class ColumnFound(NamedTuple):
+    """One column, for printing."""
+
+    name: str
+    kind: str
+    missing: float  # share of the cells
+    holds: str  # what is in it
+    becomes: str  # what is done with it
+
+
+def columns_found(whole: Own, preparation: Preparation) -> list[ColumnFound]:
+    """Every column of a table, with what it becomes."""
+    columns = whole.columns or []
+    return [
+        ColumnFound(
+            name=column.name,
+            kind=column.kind,
+            missing=float(np.isnan(cells).mean()),
+            holds=_held(cells, column),
+            becomes=_becomes(fitted, preparation.scale),
+        )
+        for column, fitted, cells in zip(columns, preparation.columns, whole.data.x.T, strict=True)
+    ]
+
+
+def _held(cells: np.ndarray, column: Column) -> str:
+    """The range of numbers and dates, the number of texts."""
+    cells = cells[~np.isnan(cells)]
+    if not len(cells):
+        return "nothing"
+    if column.kind == CATEGORY:
+        return f"{len(column.values):,} texts"
+    low, high = float(cells.min()), float(cells.max())
+    if column.kind == DATE:
+        days = np.array([low, high]).astype("datetime64[s]").astype("datetime64[D]")
+        return f"{days[0]}..{days[1]}"
+    return f"{low:.4g} to {high:.4g}"
+
+
+def _becomes(fitted: Fitted, scale: str) -> str:
+    """What is done with a column."""
+    more = ", gaps" if fitted.indicator else ""
+    if fitted.kind == CATEGORY:
+        if fitted.buckets:
+            return f"hashed to {fitted.buckets}{more}"
+        return f"one-hot, {len(fitted.categories) + 1}{more}"
+    if fitted.kind == DATE:
+        return f"day, weekday{', hour' if fitted.hours else ''}{more}"
+    if fitted.kind == NUMBER and fitted.spread == 0:
+        return f"constant: 0{more}"
+    words = {"standard": "standardised", "robust": "robust scale", "client": "scaled by client"}
+    return f"{words.get(scale, 'as it is') if fitted.kind == NUMBER else '0 or 1'}{more}"
+
+
+def client_quantiles(federation: Federation, classes: np.ndarray) -> list[tuple[str, list[float]]]:
+    """Rows and classes per client: least, quarters, most."""
+    parts = (federation.train, federation.validation, federation.test)
+    rows = {
+        name: np.array([len(r) for r in part])
+        for name, part in zip(("train", "validation", "test"), parts, strict=True)
+    }
+    return [
+        (name, np.quantile(values, (0, 0.25, 0.5, 0.75, 1)).tolist())
+        for name, values in (*rows.items(), ("classes", classes))
+    ]
+
+
+def problems(whole: Own) -> list[str]:
+    """What looks wrong, a line each."""
+    found = _label_problems(whole)
+    if whole.columns is not None:
+        found += _column_problems(whole)
+        found += _double_rows(whole)
+    return found
+
+
+def _label_problems(whole: Own) -> list[str]:
+    """Names that are probably one class or client, and classes of one row."""
+    found = []
+    for word, names in (("labels", whole.labels), ("clients", whole.clients)):
+        alike: dict[str, list[str]] = {}
+        for name in names:
+            alike.setdefault("".join(name.split()).casefold(), []).append(name)
+        same = [f"'{a[0]}' and '{a[1]}'" for a in alike.values() if len(a) > 1]
+        if same:
+            found.append(f"{word} that differ only by case or blanks: {_listed(same)}")
+    counts = np.bincount(whole.data.y, minlength=len(whole.labels))
+    rare = [f"'{whole.labels[k]}'" for k in np.flatnonzero(counts == 1)]
+    if rare:
+        found.append(f"labels of a single row: {_listed(rare)}")
+    if len(whole.labels) == 1:
+        found.append(f"there is one label only: '{whole.labels[0]}'")
+    if len(whole.labels) > max(100, len(whole.data.y) // 10):
+        found.append(f"{len(whole.labels):,} labels: is the label column a quantity or an id?")
+    return found
+
+
+def _column_problems(whole: Own) -> list[str]:
+    """Columns that are constant, ids, too large, or that give the label away."""
+    constant, ids, large = list[str](), list[str](), list[str]()
+    telling, empty = list[str](), list[str]()
+    rows = len(whole.data.y)
+    picked = np.arange(rows)
+    if rows > SAMPLE:
+        picked = np.random.default_rng(0).choice(rows, SAMPLE, replace=False)
+    for column, cells in zip(whole.columns or [], whole.data.x.T, strict=True):
+        name, filled = f"'{column.name}'", cells[~np.isnan(cells)]
+        different = len(np.unique(filled))
+        if not len(filled):
+            empty.append(name)
+            continue
+        if different == 1:
+            constant.append(name)
+            continue
+        if column.note == "beyond 2^53":
+            large.append(name)
+        if rows >= LEAST and _is_id(filled, different, column):
+            ids.append(name)
+        elif rows >= LEAST and _tells(cells[picked], different, whole.data.y[picked]):
+            telling.append(name)
+    lines = (
+        ("columns without any cell", empty),
+        ("constant columns, without use", constant),
+        ("whole numbers beyond 2^53, which lose digits (ids? use --categories)", large),
+        ("columns that look like an id (leave them out with --features)", ids),
+        ("columns that all but give the label away (known before it?)", telling),
+    )
+    return [f"{line}: {_listed(names)}" for line, names in lines if names]
+
+
+def _is_id(filled: np.ndarray, different: int, column: Column) -> bool:
+    """Whether nearly every row has a value of its own, and values are names or whole numbers."""
+    if column.kind not in (NUMBER, CATEGORY) or different < DISTINCT * len(filled):
+        return False
+    return column.kind == CATEGORY or bool((filled == np.floor(filled)).all())
+
+
+def _tells(cells: np.ndarray, different: int, labels: np.ndarray) -> bool:
+    """Whether a column and the label nearly determine each other.
+
+    Many-valued columns are put in intervals of equally many rows, as each value of its own would
+    tell every label by chance.
+    """
+    held = ~np.isnan(cells)
+    cells, labels = cells[held], labels[held]
+    if len(cells) < LEAST or len(np.unique(labels)) < 2:
+        return False
+    if different > GRID:
+        edges = np.unique(np.quantile(cells, np.linspace(0, 1, GRID + 1)[1:-1]))
+        cells = np.searchsorted(edges, cells)
+    _, codes = np.unique(cells, return_inverse=True)
+    # how much of the label's information the column holds, whatever else it holds
+    order = normalized_mutual_info_score(labels, codes, average_method="min")
+    return bool(order >= TELLING and len(np.unique(codes)) <= len(codes) / 5)
+
+
+def _double_rows(whole: Own) -> list[str]:
+    """Rows that are there more than once: in one client they may cross its parts."""
+    x, y = whole.data.x, whole.data.y
+    frame = pl.DataFrame(x, schema=[str(k) for k in range(x.shape[1])]).with_columns(
+        y=pl.Series(y),
+        owner=pl.Series(np.zeros_like(y) if whole.data.users is None else whole.data.users),
+    )
+    cells = [name for name in frame.columns if name != "owner"]
+    hashed = frame.select(pl.struct(cells).hash().alias("row"), "owner")
+    groups = hashed.group_by("row").agg(pl.len().alias("rows"), pl.col("owner").n_unique())
+    double = groups.filter(pl.col("rows") > 1)
+    across = double.filter(pl.col("owner") > 1)
+    found = []
+    if double.height:
+        extra = int(double["rows"].sum()) - double.height
+        found.append(
+            f"{extra:,} rows are copies of another ({extra / len(y):.1%}): a copy of a training "
+            "row may be tested on"
+        )
+    if across.height:
+        found.append(f"{across.height:,} rows are held by several clients")
+    return found
+
+
+def _listed(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

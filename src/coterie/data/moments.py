@@ -1,0 +1,59 @@
+"""Mean and spread of columns, client by client, and of all clients together in one exchange.
+
+A client gives three numbers per column: how many cells are filled, their sum, and the sum of their
+squared distances from the client's own mean. Two such summaries are combined exactly (Chan, Golub,
+LeVeque, "Algorithms for computing the sample variance", The American Statistician 1983). Plain sums
+of squares would add up too, but lose the spread of a column whose mean is large (a clock, an id).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+EVEN = 1e-14  # a spread below this share of the mean is rounding, not data
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What standardising needs to know about some rows, column by column."""
+
+    count: np.ndarray  # [d] filled cells
+    total: np.ndarray  # [d] their sum
+    squares: np.ndarray  # [d] sum of squared distances from their mean
+
+    @classmethod
+    def of(cls, rows: np.ndarray) -> Moments:
+        """The summary of rows [n, d]; cells that are NaN are not counted."""
+        filled = ~np.isnan(rows)
+        count = filled.sum(0)
+        total = np.where(filled, rows, 0).sum(0, dtype=np.float64)
+        mean = total / np.maximum(count, 1)
+        away = np.where(filled, rows - mean, 0)
+        return cls(count, total, (away**2).sum(0, dtype=np.float64))
+
+    @classmethod
+    def none(cls, columns: int) -> Moments:
+        """The summary of no rows."""
+        return cls(np.zeros(columns, np.int64), np.zeros(columns), np.zeros(columns))
+
+    def plus(self, other: Moments) -> Moments:
+        """The summary of both sets of rows together."""
+        count = self.count + other.count
+        apart = other.mean - self.mean
+        both = self.count * other.count / np.maximum(count, 1)
+        squares = self.squares + other.squares + apart**2 * both
+        return Moments(count, self.total + other.total, squares)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """[d] means; 0 where no cell is filled."""
+        means: np.ndarray = self.total / np.maximum(self.count, 1)
+        return means
+
+    def standard(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and deviation of each column; the deviation of a constant column is 0."""
+        mean = self.mean
+        deviation = np.sqrt(self.squares / np.maximum(self.count, 1))
+        return mean, np.where(deviation > EVEN * np.abs(mean), deviation, 0.0)

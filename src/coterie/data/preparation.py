@@ -1,0 +1,263 @@
+"""From the cells of a table to inputs of a model, fitted on training rows and nothing else.
+
+A number is standardised, a missing one takes the training median and a second column says that it
+was missing. A text is one column per category of the training rows and one for every other text;
+more categories than that are hashed. A date is its day, its weekday and its hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+from sklearn.feature_extraction import FeatureHasher
+
+from coterie.core.errors import BadInput
+from coterie.data.columns import BOOLEAN, CATEGORY, DATE, NUMBER, Column, Place, read_alike
+from coterie.data.moments import Moments
+
+DAY = 86_400.0  # seconds
+BUCKETS = 32  # columns of a hashed text
+OTHER, GONE = "(other)", "(missing)"
+
+
+class Fitted(NamedTuple):
+    """What the training rows said about one column."""
+
+    name: str
+    kind: str
+    fill: float = 0.0  # what a missing number becomes: the training median
+    indicator: bool = False  # whether a column says which cells were missing
+    centre: float = 0.0  # becomes 0; of a date in days
+    spread: float = 1.0  # becomes 1; 0: the column is constant and becomes 0
+    categories: tuple[str, ...] = ()  # of the training rows, each a column
+    buckets: int = 0  # columns of a text that is hashed instead
+    hours: bool = False  # whether a date has a time of day
+
+    @property
+    def outputs(self) -> list[str]:
+        """What its inputs are called."""
+        name, end = self.name, [f"{self.name} {GONE}"] if self.indicator else []
+        match self.kind:
+            case "category" if self.buckets:
+                return [*(f"{name} #{k}" for k in range(self.buckets)), *end]
+            case "category":
+                return [*(f"{name} = {value}" for value in (*self.categories, OTHER)), *end]
+            case "date":
+                parts = ["weekday", "hour"] if self.hours else ["weekday"]
+                turns = [f"{name} {p} {f}" for p in parts for f in ("sine", "cosine")]
+                return [f"{name} day", *turns, *end]
+        return [name, *end]
+
+
+class Preparation(NamedTuple):
+    """All that makes cells inputs, so that later rows can be prepared alike."""
+
+    scale: str
+    columns: tuple[Fitted, ...] = ()
+    shape: tuple[int, ...] = ()  # of a row of arrays; (): a table
+    # of each client's own columns (scale = client), else nothing: {name: (centres, spreads)}
+    clients: Mapping[str, tuple[list[float], list[float]]] = {}
+    affine: tuple[Any, Any] | None = None  # of images: (centre, spread) as nested lists
+    channels: int | None = None  # how often a grey image is repeated
+    left_out: tuple[str, ...] = ()  # clients with too few rows
+
+    @property
+    def outputs(self) -> list[str]:
+        """What the inputs of the model are called."""
+        return [name for column in self.columns for name in column.outputs]
+
+    def words(self) -> dict[str, Any]:
+        """The same as JSON knows it."""
+        return self._asdict() | {
+            "columns": [column._asdict() for column in self.columns],
+            "clients": {name: list(both) for name, both in self.clients.items()},
+            "inputs": self.outputs,
+        }
+
+
+def from_words(words: Mapping[str, Any]) -> Preparation:
+    """A preparation as `words` wrote it."""
+    known = {k: v for k, v in words.items() if k in Preparation._fields}
+    columns = tuple(
+        Fitted(**(c | {"categories": tuple(c["categories"])})) for c in words["columns"]
+    )
+    clients = {name: (both[0], both[1]) for name, both in words["clients"].items()}
+    fixed = {"shape": tuple(words["shape"]), "left_out": tuple(words["left_out"])}
+    return Preparation(**(known | fixed | {"columns": columns, "clients": clients}))
+
+
+def fit(
+    x: np.ndarray,
+    columns: Sequence[Column],
+    train: Sequence[np.ndarray],
+    scale: str,
+    names: Sequence[str],
+    one_hot: int,
+) -> Preparation:
+    """What the training rows of all clients say; no other row of x [n, columns] is read."""
+    every = np.concatenate(train)
+    moments = [Moments.of(_measured(x[rows], columns)) for rows in train]
+    pooled = Moments.none(len(columns))
+    for one in moments:
+        pooled = pooled.plus(one)
+    centre, spread = pooled.standard()
+    if scale == "robust":
+        centre, spread = _robust(x, columns, every, spread)
+    elif scale == "none":
+        centre, spread = np.zeros(len(columns)), np.ones(len(columns))
+    fitted = tuple(
+        _fit_column(x[every, k], column, float(centre[k]), float(spread[k]), one_hot)
+        for k, column in enumerate(columns)
+    )
+    own = {}
+    if scale == "client":
+        for name, one in zip(names, moments, strict=True):
+            centres, spreads = one.standard()
+            own[name] = (centres.tolist(), spreads.tolist())
+    return Preparation(scale=scale, columns=fitted, clients=own)
+
+
+def _measured(rows: np.ndarray, columns: Sequence[Column]) -> np.ndarray:
+    """Cells in the unit in which they are scaled: dates in days; what is never scaled is NaN."""
+    units = {NUMBER: 1.0, DATE: DAY}
+    scale = np.array([units.get(column.kind, np.nan) for column in columns])
+    measured: np.ndarray = rows / scale
+    return measured
+
+
+def _robust(
+    x: np.ndarray, columns: Sequence[Column], rows: np.ndarray, deviation: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Median and interquartile range; the deviation where most cells are the same."""
+    centre, spread = np.zeros(len(columns)), deviation.copy()
+    for k, column in enumerate(columns):
+        cells = _measured(x[rows, k : k + 1], [column])[:, 0]
+        cells = cells[~np.isnan(cells)]
+        if len(cells):
+            low, centre[k], high = np.quantile(cells, (0.25, 0.5, 0.75))
+            spread[k] = high - low if high > low else deviation[k]
+    return centre, spread
+
+
+def _fit_column(
+    cells: np.ndarray, column: Column, centre: float, spread: float, one_hot: int
+) -> Fitted:
+    """One column of the training rows."""
+    gone = np.isnan(cells)
+    filled = cells[~gone]
+    fitted = Fitted(name=column.name, kind=column.kind, indicator=bool(gone.any()))
+    if column.kind == CATEGORY:
+        held = tuple(column.values[int(code)] for code in np.unique(filled))
+        if len(held) > one_hot:
+            return fitted._replace(buckets=BUCKETS)
+        return fitted._replace(categories=held)
+    fill = float(np.median(filled)) if len(filled) else 0.0
+    if column.kind == BOOLEAN:
+        return fitted._replace(fill=fill)
+    hours = column.kind == DATE and bool((filled % DAY != 0).any())
+    return fitted._replace(fill=fill, centre=centre, spread=spread, hours=hours)
+
+
+def prepare(
+    preparation: Preparation,
+    x: np.ndarray,
+    columns: Sequence[Column],
+    owners: Sequence[str] | None = None,
+) -> np.ndarray:
+    """Inputs of a model [n, inputs] float32 from cells [n, columns].
+
+    owners: the client of every row, where each is scaled by its own numbers.
+    """
+    known = [(c.name, c.kind) for c in columns]
+    wanted = [(c.name, c.kind) for c in preparation.columns]
+    if known != wanted:
+        odd = next((w for w, k in zip(wanted, known, strict=False) if w != k), wanted[-1])
+        raise BadInput(f"the rows have no column '{odd[0]}' of kind {odd[1]} as in training")
+    out = np.zeros((len(x), len(preparation.outputs)), np.float32)
+    centre, spread = _scales(preparation, owners)
+    start = 0
+    for k, (fitted, column) in enumerate(zip(preparation.columns, columns, strict=True)):
+        width = len(fitted.outputs)
+        target = out[:, start : start + width]
+        if fitted.kind == CATEGORY:
+            _write_texts(target, x[:, k], fitted, column)
+        else:
+            _write_numbers(target, x[:, k], fitted, centre[..., k], spread[..., k])
+        if fitted.indicator:
+            target[:, -1] = np.isnan(x[:, k])
+        start += width
+    return out.reshape(-1, *preparation.shape) if preparation.shape else out
+
+
+def prepare_frame(
+    preparation: Preparation, frame: pl.DataFrame, name: str, owners: Sequence[str] | None = None
+) -> np.ndarray:
+    """Inputs from later rows of the same table, prepared as the training rows were."""
+    known = [(column.name, column.kind) for column in preparation.columns]
+    read = read_alike(frame, known, Place((name,), (frame.height,)))
+    return prepare(preparation, read.x, read.columns, owners)
+
+
+def _scales(
+    preparation: Preparation, owners: Sequence[str] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Centres and spreads, [columns] for all rows or [n, columns] of each row's client."""
+    centre = np.array([c.centre for c in preparation.columns])
+    spread = np.array([c.spread for c in preparation.columns])
+    if not preparation.clients or owners is None:
+        return centre, spread
+    names, member = np.unique(np.asarray(owners), return_inverse=True)
+    own = [preparation.clients.get(name, (centre, spread)) for name in names.tolist()]
+    return np.array([c for c, _ in own])[member], np.array([s for _, s in own])[member]
+
+
+def _write_numbers(
+    target: np.ndarray,
+    cells: np.ndarray,
+    fitted: Fitted,
+    centre: np.ndarray,
+    spread: np.ndarray,
+) -> None:
+    """Numbers, truth values and dates."""
+    cells = np.where(np.isnan(cells), fitted.fill, cells)
+    if fitted.kind == BOOLEAN:
+        target[:, 0] = cells
+        return
+    value = cells / DAY if fitted.kind == DATE else cells
+    safe = np.where(spread > 0, spread, 1.0)
+    target[:, 0] = np.where(spread > 0, (value - centre) / safe, 0.0)
+    if fitted.kind == DATE:
+        days = np.floor(cells / DAY)
+        turns = [2 * np.pi * ((days + 3) % 7) / 7]  # 1970 began on a Thursday; Monday is 0
+        if fitted.hours:
+            turns.append(2 * np.pi * (cells % DAY) / DAY)
+        for k, turn in enumerate(turns):
+            target[:, 1 + 2 * k], target[:, 2 + 2 * k] = np.sin(turn), np.cos(turn)
+
+
+def _write_texts(target: np.ndarray, cells: np.ndarray, fitted: Fitted, column: Column) -> None:
+    """One column per category of the training rows, or the buckets of a hash.
+
+    A missing text is in no category; it is an (other) one where training never missed any.
+    """
+    width = target.shape[1] - fitted.indicator
+    lookup = np.zeros((len(column.values) + 1, width), np.float32)  # the last row: missing
+    if fitted.buckets:
+        hasher = FeatureHasher(fitted.buckets, input_type="string", alternate_sign=False)
+        if column.values:
+            lookup[:-1] = hasher.transform([[value] for value in column.values]).toarray()
+    else:
+        at = {value: k for k, value in enumerate(fitted.categories)}
+        places = [at.get(value, width - 1) for value in column.values]
+        lookup[np.arange(len(places)), places] = 1
+        lookup[-1, -1] = 0 if fitted.indicator else 1
+    codes = np.where(np.isnan(cells), len(column.values), cells).astype(np.int64)
+    target[:, :width] = lookup[codes]
+
+
+def array_columns(x: np.ndarray) -> list[Column]:
+    """The columns of rows that are arrays of numbers, named by their place."""
+    return [Column(str(k), NUMBER) for k in range(int(np.prod(x.shape[1:])))]

@@ -1,0 +1,12 @@
+"""What a user should know about the data although it stops nothing: one line each."""
+
+import warnings
+
+
+class Told(UserWarning):
+    """Something that was done with the data, or left out of them; the command line prints it."""
+
+
+def tell(line: str) -> None:
+    """Say it once; Python shows it as a warning, the command line as a line of its own."""
+    warnings.warn(line, Told, stacklevel=2)

@@ -1,0 +1,113 @@
+"""A server's health and numbers for those who watch it: /health and /metrics over HTTP.
+
+It is plaintext and without keys, so it listens on this machine unless told otherwise. Numbers are
+in the text format of Prometheus; those of the run are read from its folder at every look.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from coterie.core.errors import BadInput
+from coterie.deploy.replay import JOURNAL, journal
+from coterie.running.progress import lines
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Number(NamedTuple):
+    """One number that a server tells."""
+
+    name: str
+    kind: str  # counter or gauge
+    meaning: str
+    value: float
+
+
+Look = Callable[[], tuple[Mapping[str, bool], list[Number]]]  # what is up, and the numbers
+
+
+def of_run(folder: Path) -> list[Number]:
+    """The numbers of a run's folder, which may not be there yet."""
+    written = journal(folder) if (folder / JOURNAL).exists() else []
+    exchanges = [line for line in written if "came" not in line]
+    rounds = lines(folder) if folder.is_dir() else []
+    found = [
+        Number("rounds_done", "gauge", "Rounds that are done.", len(rounds)),
+        Number("exchanges_total", "counter", "Exchanges with the sites.", len(exchanges)),
+    ]
+    if exchanges:
+        last = exchanges[-1]
+        found += [
+            Number("sites_asked", "gauge", "Sites of the last exchange.", len(last["asked"])),
+            Number("sites_answered", "gauge", "Those who answered.", len(last["answered"])),
+            Number("exchange_seconds", "gauge", "Seconds of the last exchange.", last["seconds"]),
+            Number("exchange_time", "gauge", "When it ended, Unix time.", last["time"]),
+        ]
+    for score in ("accuracy", "loss"):
+        told = [line[score] for line in rounds if line.get(score) is not None]
+        if told:
+            found.append(Number(score, "gauge", f"Mean {score} of the sites.", told[-1]))
+    return found
+
+
+def text_of(numbers: list[Number]) -> str:
+    """Numbers as Prometheus reads them."""
+    return "".join(
+        f"# HELP coterie_{n.name} {n.meaning}\n# TYPE coterie_{n.name} {n.kind}\n"
+        f"coterie_{n.name} {float(n.value)!r}\n"
+        for n in numbers
+    )
+
+
+class Metrics:
+    """A running service of health and numbers."""
+
+    def __init__(self, host: str, port: int, look: Look) -> None:
+        try:
+            self._server = ThreadingHTTPServer((host, port), _handler(look))
+        except OSError as problem:
+            raise BadInput(
+                f"--metrics-port {port} on {host} cannot be used: {problem.strerror}"
+            ) from None
+        self._server.daemon_threads = True
+        self.port = int(self._server.server_address[1])
+        threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
+
+    def close(self) -> None:
+        """Tell no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _handler(look: Look) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10  # seconds for who says nothing
+
+        def do_GET(self) -> None:
+            up, numbers = look()
+            if self.path == "/metrics":
+                self._send(200, TEXT, text_of(numbers))
+            elif self.path == "/health":
+                good = all(up.values())
+                words = {"healthy": good, **up}
+                self._send(200 if good else 503, "application/json", json.dumps(words))
+            else:
+                self._send(404, TEXT, "there are /health and /metrics\n")
+
+        def _send(self, code: int, kind: str, text: str) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, format: str, *given: Any) -> None:
+            return  # who looks every few seconds is no news
+
+    return Handler

@@ -1,0 +1,59 @@
+"""What run.json must hold: checked in one place, so that no reader meets a damaged one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import BadInput
+
+PARTS = ("train", "validation", "test")
+KINDS: dict[str, type] = {
+    "status": str,
+    "coterie": str,
+    "data": str,
+    "clients": list,
+    "rows": dict,
+    "groups": list,
+    "classes": int,
+    "models": list,
+}
+
+
+def check_about(known: Any, path: Path) -> dict[str, Any]:
+    """What a run says of itself, if it is whole."""
+    if not isinstance(known, dict):
+        raise BadInput(f"{path} is damaged: restore it from a copy, or run again")
+    lacks = [word for word in KINDS if word not in known]
+    if lacks:
+        raise BadInput(f"{path} lacks {', '.join(lacks)}: it is damaged or of another version")
+    wrong = _wrong(known)
+    if wrong:
+        raise BadInput(f"{path} is damaged ({wrong}): restore it from a copy, or run again")
+    return known
+
+
+def _wrong(known: dict[str, Any]) -> str:
+    """The first word whose value cannot be what a run wrote; "" where there is none."""
+    for word, kind in KINDS.items():
+        if not isinstance(known[word], kind) or isinstance(known[word], bool):
+            return word
+    clients = len(known["clients"])
+    if not all(isinstance(name, str) for name in known["clients"]):
+        return "clients"
+    if set(known["rows"]) != set(PARTS):
+        return "rows"
+    for word, numbers in (*known["rows"].items(), ("groups", known["groups"])):
+        if not isinstance(numbers, list) or len(numbers) != clients or not _whole(numbers):
+            return f"{word} of its clients"
+    models = known["models"]
+    if not models or not all(
+        isinstance(m, dict) and isinstance(m.get("name"), str) and _whole([m.get("parameters")])
+        for m in models
+    ):
+        return "models"
+    return "" if 0 <= known["classes"] < 2**31 else "classes"
+
+
+def _whole(numbers: list[Any]) -> bool:
+    return all(type(n) is int and 0 <= n < 2**53 for n in numbers)

@@ -1,0 +1,103 @@
+"""The rows of a run as they come: a file that only grows, and marks that say how much of it counts.
+
+A piece is the rows since the last one, an Arrow stream behind its length in bytes. A mark names a
+place between two pieces, with a checksum over all that lies before. So a checkpoint costs the same
+however long the run has been going on, and what was written after it is overwritten by the run that
+goes on from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import pyarrow as pa
+
+from coterie.core.errors import BadInput
+
+LENGTH = struct.Struct(">Q")  # of a piece, before it
+WAY_OUT = "restore it from a copy, or delete the checkpoint to begin anew"
+
+
+class Mark(NamedTuple):
+    """A place in a file of rows."""
+
+    rows: int = 0
+    bytes: int = 0
+    chain: str = ""  # checksum of the piece before, made over its rows and the chain before it
+
+
+def append(path: Path, rows: pa.Table, mark: Mark) -> Mark:
+    """Put rows behind a mark, in place of what lies there; they are on disk when this returns."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(
+        sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+    ) as stream:
+        stream.write_table(rows)
+    piece = sink.getvalue().to_pybytes()
+    with path.open("r+b" if path.exists() else "w+b") as file:
+        if file.seek(0, os.SEEK_END) < mark.bytes:
+            raise BadInput(f"{path} is shorter than it was written: {WAY_OUT}")
+        file.truncate(mark.bytes)
+        file.seek(mark.bytes)
+        file.write(LENGTH.pack(len(piece)) + piece)
+        file.flush()
+        os.fsync(file.fileno())
+        end = file.tell()
+    return Mark(mark.rows + len(rows), end, _chain(mark.chain, piece))
+
+
+def pieces(path: Path, mark: Mark) -> Iterator[pa.Table]:
+    """The rows before a mark, piece by piece, as long as they are just as they were written."""
+    chain = ""
+    with _opened(path) as file:
+        while file.tell() < mark.bytes:
+            head = file.read(LENGTH.size)
+            length = LENGTH.unpack(head)[0] if len(head) == LENGTH.size else mark.bytes
+            piece = file.read(min(length, mark.bytes - file.tell()))
+            chain = _chain(chain, piece)
+            if len(piece) < length or (file.tell() == mark.bytes and chain != mark.chain):
+                raise BadInput(f"{path} is damaged (its rows are not those written): {WAY_OUT}")
+            try:
+                yield pa.ipc.open_stream(piece).read_all()
+            except pa.ArrowException as problem:
+                why = str(problem).splitlines()[0]
+                raise BadInput(f"{path} is damaged ({why}): {WAY_OUT}") from None
+
+
+def check(path: Path, mark: Mark) -> None:
+    """Refuse a file whose rows before a mark are not those that were written."""
+    for _ in pieces(path, mark) if mark.bytes else ():
+        pass
+
+
+def write_mark(path: Path, mark: Mark) -> None:
+    path.write_text(json.dumps(mark._asdict()), encoding="utf-8")
+
+
+def read_mark(path: Path) -> Mark:
+    """A mark from its file."""
+    try:
+        return Mark(**json.loads(path.read_text(encoding="utf-8")))
+    except OSError as problem:
+        raise BadInput(f"{path} cannot be read: {problem.strerror}") from None
+    except (ValueError, TypeError):
+        raise BadInput(f"{path} cannot be read: it is damaged, or of another version") from None
+
+
+def _opened(path: Path) -> BinaryIO:
+    if path.is_symlink():
+        raise BadInput(f"{path} is a link: rows are read from the run's own folder only")
+    try:
+        return path.open("rb")
+    except OSError as problem:
+        raise BadInput(f"{path} cannot be read: {problem.strerror}: {WAY_OUT}") from None
+
+
+def _chain(before: str, piece: bytes) -> str:
+    return hashlib.blake2b(before.encode() + piece, digest_size=16).hexdigest()

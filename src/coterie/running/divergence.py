@@ -1,0 +1,149 @@
+"""Training that goes out of bounds: who is left out and why, and when a run must stop."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from coterie.core.errors import Diverged
+from coterie.core.method import Train
+from coterie.data.federation import Federation
+from coterie.engines.base import Measured
+
+NAMED = 3  # clients that a line lists by name
+LARGE = 1e6  # an input beyond it is the likely cause, whatever the rate
+
+
+class Failure(NamedTuple):
+    """Clients of one round whose updates are not finite."""
+
+    round: int  # of all stages together
+    clients: list[int]
+    worked: int  # how many clients did any work
+    names: str
+    cause: str
+    remedy: str  # what helps, as an order
+
+    @property
+    def fatal(self) -> bool:
+        """Whether too few are left to go on with."""
+        return 2 * len(self.clients) > self.worked
+
+    def line(self) -> str:
+        """What is said when the others go on."""
+        return (
+            f"round {self.round}: the update of {self.names} is not finite and is left out: "
+            f"{self.cause}; {self.remedy}"
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """As run.json has it."""
+        return {"round": self.round, "clients": self.clients, "of": self.worked, "why": self.why()}
+
+    def why(self) -> str:
+        """What is said when the run stops."""
+        return (
+            f"in round {self.round} the updates of {len(self.clients)} of {self.worked} clients "
+            f"are not finite ({self.names}): {self.cause}"
+        )
+
+
+class RunDiverged(Diverged):
+    """A run stopped in a round in which most updates are not finite."""
+
+    def __init__(self, failure: Failure, way: str = ""):
+        self.failure = failure
+        super().__init__("; ".join(filter(None, [failure.why(), failure.remedy, way])))
+
+
+def failure_of(
+    round: int, failed: Collection[int], worked: int, federation: Federation, train: Train | None
+) -> Failure:
+    """What is known of the clients that failed in a round."""
+    clients = sorted(failed)
+    cause, remedy = _cause(clients, federation, train)
+    return Failure(
+        round=round,
+        clients=clients,
+        worked=worked,
+        names=listed([federation.names[i] for i in clients]),
+        cause=cause,
+        remedy=remedy,
+    )
+
+
+def _cause(clients: list[int], federation: Federation, train: Train | None) -> tuple[str, str]:
+    """The likely cause, and what helps: the data where they are to blame, else the rate."""
+    for i in clients:
+        largest = _largest_input(federation, i)
+        if not np.isfinite(largest):
+            return f"the data of {federation.names[i]} hold NaN or infinity", "mend the data"
+        if largest > LARGE:
+            return f"the data of {federation.names[i]} reach {largest:.3g}", "scale the data"
+    rate = "the rate" if train is None else f"train.rate = {train.rate:g}"
+    return f"{rate} is likely too high", "lower --rate"
+
+
+def _largest_input(federation: Federation, client: int) -> float:
+    rows = federation.train[client]
+    if not len(rows) or not len(federation.x) or not federation.x.is_floating_point():
+        return 0.0
+    return float(federation.x[torch.as_tensor(rows)].abs().max())
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a line, the first few of many."""
+    more = len(names) - NAMED
+    some = ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"client{'s' * (len(names) > 1)} {some}"
+
+
+def unmeasurable(measured: Measured, federation: Federation) -> dict[str, list[int]]:
+    """{part: clients} whose own model has a loss that is not finite on rows that they have.
+
+    A client whose accuracy is missing too was not measured at all: a site may be away.
+    """
+    found = {}
+    for view, part, metric in measured:
+        if view != "personal" or metric != "loss":
+            continue
+        loss, accuracy = measured[view, part, "loss"], measured[view, part, "accuracy"]
+        there = np.array([len(rows) > 0 for rows in getattr(federation, part)])
+        bad = there & ~np.isfinite(loss) & ~np.isnan(accuracy)
+        if bad.any():
+            found[part] = [int(i) for i in np.flatnonzero(bad)]
+    return found
+
+
+def unmeasurable_lines(
+    round: int, measured: Measured, federation: Federation, train: Train | None
+) -> list[str]:
+    """One line per part on which own models have a loss that is not finite."""
+    said = []
+    for part, clients in unmeasurable(measured, federation).items():
+        cause, remedy = _cause(clients, federation, train)
+        names = listed([federation.names[i] for i in clients])
+        said.append(
+            f"round {round}: the {part} loss of the own model of {names} is not finite: {cause}; "
+            f"{remedy}"
+        )
+    return said
+
+
+def guess(federation: Federation) -> dict[str, float]:
+    """{part: accuracy of always guessing the most frequent class of a client's training rows},
+    mean over the clients that have such rows; nothing where labels are unknown.
+    """
+    if not federation.classes or federation.y.dim() != 1 or not len(federation.y):
+        return {}
+    y, found = federation.y.numpy(), {}
+    usual = [int(np.bincount(y[rows]).argmax()) if len(rows) else None for rows in federation.train]
+    for part in ("train", "validation", "test"):
+        pairs = zip(usual, getattr(federation, part), strict=True)
+        shares = [float((y[rows] == k).mean()) for k, rows in pairs if len(rows) and k is not None]
+        if shares:
+            found[part] = float(np.mean(shares))
+    return found

@@ -1,0 +1,102 @@
+"""Exit codes: 2 for what a user can mend, 3 for training that diverged; each with one line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coterie.cli import main as cli
+from helpers.runs import IMAGES
+
+WORDS = [f"--{k}={v}" for k, v in IMAGES.items()]
+
+
+@pytest.fixture
+def coterie(tmp_path, monkeypatch, capsys):
+    """Runs a command in an empty folder; gives (exit code, output, errors)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["coterie", *arguments])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        out, errors = capsys.readouterr()
+        return code, out, errors
+
+    return call
+
+
+def test_a_run_that_diverges_is_one_line_and_exit_code_3(coterie):
+    code, out, errors = coterie("run", "ditto", *WORDS, "--rate", "1e20", "--out", "run")
+    assert (code, out) == (3, "")
+    assert errors.count("\n") == 1
+    assert errors.startswith("coterie: stopped: in round 1 the updates of 4 of 4 clients are not")
+    assert "train.rate = 1e+20 is likely too high; lower --rate; `coterie resume run" in errors
+
+
+def test_a_comparison_exits_with_3_only_when_every_method_diverges(coterie):
+    words = [*WORDS, "--no-report", "--methods", "local,fedavg,ditto"]
+    code, out, errors = coterie("compare", *words, "--ditto.train.rate", "1e20", "--out", "some")
+    assert code == 0
+    assert "ditto diverged and is not compared" in " ".join(out.split())
+    assert errors.startswith("coterie: ditto seed 0: stopped: in round 1")
+    code, out, errors = coterie("compare", *words, "--rate", "1e20", "--out", "all")
+    assert (code, out) == (3, "")
+    assert "coterie: stopped: every method of all diverged" in errors
+
+
+def test_resume_refuses_a_changed_word_and_branches_where_it_is_allowed(coterie, tmp_path):
+    assert coterie("run", "ditto", *WORDS, "--out", "run")[0] == 0
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 4\n", "rounds = 5\n"))
+    code, _, errors = coterie("resume", "run")
+    assert code == 2
+    assert "schedule.rounds was 4 when this run began, config.toml says 5: write it back" in errors
+    assert "`coterie resume run --allow-change` branches off into a new folder" in errors
+    code, out, errors = coterie("resume", "run", "--allow-change")
+    assert code == 0
+    assert "run-branch branches off run after round 4" in errors
+    assert "run: run-branch" in out
+
+
+@pytest.mark.parametrize(
+    "place", ["core.tree.save_file", "core.files.save_file", "results.folder.pq.write_table"]
+)
+def test_a_write_that_fails_anywhere_is_one_line_and_exit_code_2(place, coterie, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(f"coterie.{place}", full)
+    code, out, errors = coterie("run", "ditto", *WORDS, "--out", "run")
+    assert (code, out) == (2, "")
+    assert errors.count("\n") == 1
+    assert "run" in errors
+    assert "cannot be written (No space left on device): make room on its disk, then" in errors
+    assert "`coterie resume run` goes on" in errors
+
+
+def test_a_full_disk_stops_a_real_run_in_one_line_and_it_goes_on_with_more_room(coterie, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)]
+    if (
+        sys.platform != "linux"
+        or subprocess.run(mount, capture_output=True, check=False).returncode
+    ):
+        pytest.skip("mounting is not allowed here")
+    try:
+        words = [*WORDS, "--rounds", "8", "--hidden", "100"]
+        code, out, errors = coterie("run", "ditto", *words, "--out", str(disk / "run"))
+        assert (code, out) == (2, "")
+        assert errors.count("\n") == 1
+        assert "cannot be written (No space left on device)" in errors
+        remount = ["mount", "-o", "remount,size=20m", str(disk)]
+        subprocess.run(remount, check=True, capture_output=True)
+        assert coterie("resume", str(disk / "run"))[0] == 0
+        assert not list(Path(disk / "run").glob("*.part"))
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -1,0 +1,47 @@
+"""How a client's rows become its parts."""
+
+import numpy as np
+
+from coterie.data.dataset import Dataset
+from coterie.data.dealing import build
+from helpers.datasets import features, rows_of
+
+PARTS = ("train", "validation", "test")
+
+
+def test_shuffling_mixes_every_class_into_every_part():
+    y = np.repeat([0, 1, 2], 100)
+    base = features()._replace(y=y, users=np.zeros(300, int))
+    got = build(base)
+    assert all(len(set(y[getattr(got, part)[0]])) == 3 for part in PARTS)
+
+
+def test_order_trains_on_the_first_rows():
+    got = build(features(), cut="order", validation=0.1, test=0.3)
+    for i in range(got.clients):
+        rows = np.concatenate([got.train[i], got.validation[i], got.test[i]])
+        assert np.array_equal(rows, np.sort(rows))
+
+
+def test_runs_are_cut_by_time_and_lose_the_row_at_each_cut():
+    y = np.repeat([0, 1, 2, 0, 1, 2], [20, 15, 30, 20, 10, 25])
+    base = Dataset(
+        "recording",
+        np.arange(120, dtype=np.float32)[:, None],
+        y,
+        3,
+        np.ones(120, bool),
+        np.zeros(120, int),
+    )
+    got = build(base, cut="runs", scale="none")
+    start = 0
+    for length in (20, 15, 30, 20, 10, 25):
+        run = np.arange(start, start + length)
+        first, second = int(0.6 * length), int(0.8 * length)
+        for part, rows in zip(
+            PARTS, (run[:first], run[first + 1 : second], run[second + 1 :]), strict=True
+        ):
+            assert np.array_equal(np.intersect1d(getattr(got, part)[0], run), rows)
+        start += length
+    both = build(base, cut="runs", validation=0, test=0.25, scale="none")
+    assert len(rows_of(both, 0)) == 120 - 6

@@ -1,0 +1,239 @@
+"""A run goes on with the words it began with, or branches off where it is told to."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import coterie
+from coterie.core.checkpoint import checkpoints
+from coterie.core.errors import BadInput
+from coterie.experiment.config import read_experiment_file
+from coterie.results.folder import status
+from coterie.results.run import load
+from coterie.running.execute import execute, resume
+from coterie.running.shape import shape_of
+from helpers.runs import Stopped, experiment, results, stop_at
+
+
+def stopped(folder: Path, at: int = 2, **words) -> Path:
+    with pytest.raises(Stopped):
+        execute(experiment(**{"method": "ditto", "rounds": 6} | words), folder, stop_at(at))
+    return folder
+
+
+def edit(folder: Path, old: str, new: str) -> None:
+    path = folder / "config.toml"
+    text = path.read_text()
+    assert text.count(old) == 1, old
+    path.write_text(text.replace(old, new))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+CHANGES = [
+    (
+        "rate = 0.1\n",
+        "rate = 0.2\n",
+        r"train\.rate was 0\.1 when this run began, config\.toml says 0\.2",
+    ),
+    ("momentum = 0.0\n", "momentum = 0.5\n", r"train\.momentum was 0\.0 .* says 0\.5"),
+    ("lam = 1.0\n", "lam = 2.0\n", r"options\.lam was 1\.0 .* says 2\.0"),
+    ("rounds = 6\n", "rounds = 5\n", r"schedule\.rounds was 6 .* says 5"),
+    ('path = "vectorized"', 'path = "sequential"', r"engine\.path was 'vectorized'"),
+    ("vectorized:20:no", "sequential:1:no", r"engine\.chosen was 'vectorized:20:no'"),
+    ("batch = 8\n", "batch = 9\n", r"train\.batch was 8 .* says 9"),
+    ("rate = 0.1\n", "", r"train\.rate"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "says"), CHANGES[:-1])
+def test_a_changed_word_is_refused_by_name_with_both_values(old, new, says, tmp_path):
+    folder = stopped(tmp_path / "run")
+    edit(folder, old, new)
+    before = contents(folder)
+    with pytest.raises(BadInput, match=says):
+        resume(folder)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("checkpoint = 1\n", "checkpoint = 2\n"), ("threads = 1\n", "threads = 2\n")]
+)
+def test_a_word_that_shapes_no_result_may_change(old, new, tmp_path):
+    folder = stopped(tmp_path / "run")
+    edit(folder, old, new)
+    assert resume(folder).about["status"] == "finished"
+
+
+def test_a_word_left_out_of_the_file_is_its_default_and_no_change(tmp_path):
+    folder = stopped(tmp_path / "run")
+    edit(folder, "rate = 0.1\n", "")
+    assert resume(folder).about["status"] == "finished"
+
+
+@pytest.mark.parametrize("checkpoint", [0, 1])
+def test_words_are_held_with_and_without_a_checkpoint(checkpoint, tmp_path):
+    folder = stopped(tmp_path / "run", checkpoint=checkpoint)
+    assert bool(checkpoints(folder)) == bool(checkpoint)
+    edit(folder, "rate = 0.1\n", "rate = 0.2\n")
+    with pytest.raises(BadInput, match=r"train\.rate was 0\.1"):
+        resume(folder)
+
+
+def test_a_finished_run_with_other_words_is_refused_too(tmp_path):
+    execute(experiment(), tmp_path / "run")
+    edit(tmp_path / "run", "rate = 0.1\n", "rate = 0.2\n")
+    with pytest.raises(BadInput, match=r"train\.rate was 0\.1"):
+        resume(tmp_path / "run")
+
+
+def test_a_branch_has_its_own_folder_and_leaves_the_original_alone(tmp_path):
+    folder = stopped(tmp_path / "run")
+    edit(folder, "rate = 0.1\n", "rate = 0.2\n")
+    before, seen, said = contents(folder), [], []
+
+    def watch(report):
+        said.extend(report.said)
+        if report.stage:
+            seen.append(report.round)
+
+    branch = resume(folder, watch, allow_change=True)
+    assert contents(folder) == before
+    assert branch.folder == tmp_path / "run-branch"
+    assert seen == [3, 4, 5, 6]
+    assert said == [f"{branch.folder} branches off {folder} after round 2"]
+    origin = json.loads((branch.folder / "run.json").read_text())["branched"]
+    assert origin == {
+        "from": str(folder),
+        "round": 2,
+        "changed": {"train.rate": [0.1, 0.2]},
+    }
+    assert read_experiment_file(branch.folder / "config.toml").train.rate == 0.2
+    assert branch.table["round"].to_numpy().min() == 1  # the rounds before are its past too
+    edit(folder, "rate = 0.2\n", "rate = 0.1\n")
+    execute(experiment(method="ditto", rounds=6), tmp_path / "whole")
+    resume(folder)
+    assert results(folder) == results(tmp_path / "whole")
+    assert results(branch.folder) != results(tmp_path / "whole")
+
+
+def test_a_branch_resumes_exactly_and_remembers_where_it_came_from(tmp_path):
+    folder = stopped(tmp_path / "run")
+    edit(folder, "rate = 0.1\n", "rate = 0.2\n")
+    whole = resume(folder, allow_change=True)
+    with pytest.raises(Stopped):
+        resume(folder, stop_at(4), allow_change=True)
+    cut = coterie.resume(tmp_path / "run-branch-2")
+    assert results(cut.folder) == results(whole.folder)
+    assert cut.about["branched"]["round"] == 2
+
+
+def test_more_rounds_in_a_branch_are_those_of_a_longer_run(tmp_path):
+    execute(experiment(method="ditto", rounds=4), tmp_path / "short")
+    execute(experiment(method="ditto", rounds=6), tmp_path / "long")
+    edit(tmp_path / "short", "rounds = 4\n", "rounds = 6\n")
+    longer = coterie.resume(tmp_path / "short", allow_change=True)
+    models = [results(folder)[0] for folder in (longer.folder, tmp_path / "long")]
+    assert models[0] == models[1]
+    assert status(tmp_path / "short") == "finished"
+
+
+def test_a_checkpoint_past_the_rounds_is_refused_and_never_trains(tmp_path):
+    folder = stopped(tmp_path / "run", at=5)
+    edit(folder, "rounds = 6\n", "rounds = 3\n")
+    with pytest.raises(BadInput, match=r"schedule\.rounds was 6 .* says 3"):
+        resume(folder)
+    with pytest.raises(BadInput, match=r"stands after round 5, but rounds = 3: give at least 5"):
+        resume(folder, allow_change=True)
+    assert not (tmp_path / "run-branch").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("", "", "has the words that the run began with"),
+        ('path = "vectorized"', 'path = "sequential"', "only .train., .schedule. and"),
+    ],
+)
+def test_a_branch_without_a_change_or_of_a_word_that_cannot_change_is_refused(
+    old, new, says, tmp_path
+):
+    folder = stopped(tmp_path / "run")
+    if old:
+        edit(folder, old, new)
+    with pytest.raises(BadInput, match=says):
+        resume(folder, allow_change=True)
+
+
+def test_every_word_that_shapes_a_result_is_in_the_shape():
+    shape = shape_of(experiment(method="ditto"))
+    assert {"method", "seed", "train.rate", "schedule.rounds", "data.name", "engine.path"} <= set(
+        shape
+    )
+    assert not [w for w in shape if w.startswith("keep") or w in ("engine.threads", "engine.name")]
+
+
+# Two checkpoints
+
+
+def harm(folder: Path) -> None:
+    (folder / "state.safetensors").write_bytes(b"x")
+
+
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path):
+    folder, said = stopped(tmp_path / "run", at=4), []
+    harm(checkpoints(folder)[-1])
+    seen = []
+
+    def watch(report):
+        said.extend(report.said)
+        if report.stage:
+            seen.append(report.round)
+
+    resume(folder, watch)
+    assert "checkpoint-0000004 is damaged" in said[0]
+    assert "going on from checkpoint-0000003 instead" in said[0]
+    assert seen == [4, 5, 6]
+    execute(experiment(method="ditto", rounds=6), tmp_path / "whole")
+    assert results(folder) == results(tmp_path / "whole")
+    assert [p.name for p in checkpoints(folder)] == ["checkpoint-0000005", "checkpoint-0000006"]
+
+
+def test_a_damaged_checkpoint_is_written_anew_when_its_round_comes_again(tmp_path):
+    folder = stopped(tmp_path / "run", at=4)
+    harm(checkpoints(folder)[-1])
+    with pytest.raises(Stopped):
+        resume(folder, lambda r: stop_at(4)(r) if r.stage else None)
+    seen = []
+    resume(folder, lambda r: seen.append((r.round, r.said)))
+    assert seen[0] == (5, ())
+
+
+def test_a_model_that_was_changed_or_is_not_listed_is_damaged(tmp_path):
+    run = execute(experiment(rounds=1), tmp_path / "run")
+    path = run.folder / "models" / "client-00001.safetensors"
+    good = path.read_bytes()
+    bad = bytearray(good)
+    bad[-1] ^= 1  # a weight, still a valid file
+    path.write_bytes(bytes(bad))
+    with pytest.raises(BadInput, match=r"client-00001\.safetensors is damaged"):
+        run.model(1)
+    path.write_bytes(good)
+    run.model(1)
+    listing = run.folder / "models" / "models.json"
+    for text in ("{}", "[", '{"client-00000.safetensors": "x"}'):
+        listing.write_text(text)
+        with pytest.raises(BadInput, match=r"models\.json (is missing or damaged|does not list)"):
+            run.model(1)
+
+
+def test_a_stopped_run_is_read_from_its_older_checkpoint_where_the_newest_is_damaged(tmp_path):
+    folder = stopped(tmp_path / "run", at=4)
+    shutil.copytree(folder, tmp_path / "copy")
+    (checkpoints(folder)[-1] / "metrics.parquet").write_bytes(b"x")
+    assert load(folder).table["round"].to_numpy().max() == 3
+    assert load(tmp_path / "copy").table["round"].to_numpy().max() == 4
