@@ -18,6 +18,7 @@ FILES = sorted(p for name in ("coterie", "coterie_relay") for p in (SOURCE / nam
 PLOTLY = "plotly takes half a second to load, and few commands draw"
 MATPLOTLIB = "matplotlib takes a second to load, and few commands draw"
 EXTRA = "an extra that may not be installed"
+COMPILER = "torch's compiler takes seconds to load, and few runs compile"
 LATE = {
     ("coterie.cli.main", "coterie.data.picture"): MATPLOTLIB,
     ("coterie.cli.ui", "coterie.ui.app"): EXTRA,
@@ -28,6 +29,7 @@ LATE = {
     ("coterie.data.tables", "PIL"): "only folders of images need it",
     ("coterie.deploy.hosting", "coterie.deploy.app"): EXTRA,
     ("coterie.deploy.joining", "coterie.deploy.site"): EXTRA,
+    ("coterie.engines.local.steps", "torch.fx.experimental.proxy_tensor"): COMPILER,
     ("coterie.reports.export", "mlflow.entities"): EXTRA,
     ("coterie.reports.export", "mlflow.exceptions"): EXTRA,
     ("coterie.reports.export", "mlflow.tracking"): EXTRA,

@@ -116,7 +116,7 @@ def test_a_refusal_gives_an_example():
         refused({"rounds": True})
         == "rounds has no value: give a whole number from 1 to 1,000,000, such as 50"
     )
-    assert refused({"compile": "maybe"}) == "compile = 'maybe': give auto, yes or no"
+    assert refused({"compile": "maybe"}) == "compile = 'maybe': give auto, yes, trace or no"
 
 
 # Words

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, cast, get_args
 from coterie.core.values import Whole
 
 Path = Literal["auto", "vectorized", "sequential"]
-Compile = Literal["auto", "yes", "no"]
+Compile = Literal["auto", "yes", "trace", "no"]
 
 
 class Settings(NamedTuple):
@@ -16,6 +16,7 @@ class Settings(NamedTuple):
 
     path: Path = "auto"  # all clients of a chunk stacked, or one after another
     width: Whole = 0  # clients per chunk; 0: to be chosen
+    # steps turned into machine code, traced once and replayed, or run as they are written
     compile: Compile = "auto"
 
     @property

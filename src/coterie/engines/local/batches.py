@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from coterie.engines.public import public_draw, public_rows
 
 FULL = 1024  # rows per step when a plan asks for whole parts
 Counts = Mapping[int, int] | None  # steps of each client, where the method decides on them
-At = Callable[[int], tuple[Batch, Tensor | None]]  # step -> (batch, who is active; None: everyone)
+LOOKED_UP = 2**18  # rows whose numbers and labels are looked up at once
 
 
 class Draw(NamedTuple):
@@ -90,6 +90,70 @@ class Part(NamedTuple):
         return self.rows[self.first[client] : self.first[client] + self.counts[client]]
 
 
+class Batches:
+    """The batches of a pass, step by step; what is small is looked up for many steps at once."""
+
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        part: Part,
+        first: Tensor,  # [m, 1, 1, 1] or [1, 1, 1, 1], where a client's rows begin
+        places: Tensor,  # [m, steps, batches, B], -1 for padding
+        keys: Tensor,  # [m]
+        each: list[int],  # steps of each client
+        plan: BatchPlan,
+        stacked: bool,
+    ):
+        self.x, self.y, self.part, self.first = x, y, part, first
+        self.places, self.keys, self.each = places, keys, each
+        self.plan, self.stacked = plan, stacked
+        self._shortest, self._each = min(each, default=0), torch.tensor(each)
+        self._together = max(1, LOOKED_UP // max(1, places[:, :1].numel()))
+        self._number, self._block = -1, Batch(*[torch.zeros(0)] * 5)
+
+    def __call__(self, s: int) -> tuple[Batch, Tensor | None]:
+        """The batch of a step, and who is active in it (None: everyone)."""
+        return self.of_first(s, len(self.each)), self.active(s)
+
+    def active(self, s: int) -> Tensor | None:
+        """Who takes a step; None: everyone."""
+        return None if s < self._shortest else self._each > s
+
+    def of_first(self, s: int, width: int) -> Batch:
+        """The batch of a step for the first clients of the chunk."""
+        number, k = divmod(s, self._together)
+        if number != self._number:
+            self._number, self._block = number, self._look_up(number * self._together)
+        rows = self._block.x[k, :width] if self.stacked else self._block.x[k, 0]
+        small = (f[k, :width] if self.stacked else f[k, 0] for f in self._block[1:])
+        x = self.x.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *self.x.shape[1:])
+        batch = Batch(x, *small)
+        return batch if self.stacked else channels_last(batch)
+
+    def _look_up(self, start: int) -> Batch:
+        """The batches of some steps, with the numbers of rows instead of their inputs."""
+        places = self.places[:, start : start + self._together]
+        real = places >= 0
+        index = places.clamp(min=0)
+        if len(self.part.rows):
+            index = self.part.rows[self.first + index]
+        several = self.plan.batches
+        numbers = torch.arange(start * several, (start + places.shape[1]) * several)
+        # A key for each of several batches per step.
+        keys = (self.keys[:, None] * several + numbers).reshape(places.shape[:3])
+        outside = self.plan.draw or self.part.largest
+        looked_up = Batch(
+            x=index,
+            y=self.y[index],
+            mask=real.to(torch.get_default_dtype()),
+            place=torch.where(real, places, outside),
+            key=keys,
+        )
+        turned = (f.transpose(0, 1).contiguous() for f in looked_up)
+        return Batch(*(f.squeeze(2) if several == 1 else f for f in turned))
+
+
 class Feed(NamedTuple):
     """The rows of all clients, and the batches that they take of them."""
 
@@ -130,7 +194,7 @@ class Feed(NamedTuple):
         chunk: list[int],
         counts: Counts = None,
         stacked: bool = True,
-    ) -> tuple[At, list[int]]:
+    ) -> tuple[Batches, list[int]]:
         """The batch of step s for every client of the chunk, and how many steps each takes."""
         x, y, part, sizes = self.source(plan, when, chunk)
         rows = batch_rows(plan, part.largest)
@@ -139,40 +203,19 @@ class Feed(NamedTuple):
             rng = stream(self.seed, when.kind, when.stage, when.round, label, i)
             steps = self.steps(plan, i, counts) if plan.adaptive else None
             draws.append(draw(plan, int(n), rows, rng, steps))
-        each = [len(d.places) for d in draws]
-        where = _aligned(draws, plan, rows)
-        first = torch.as_tensor(part.first if plan.part == "public" else part.first[chunk])
-        first = first.reshape(-1, *(1,) * (1 if plan.batches == 1 else 2))
-        keys = torch.tensor([d.key for d in draws])
-        # A key for each of several batches per step.
-        several = keys[:, None] * plan.batches + torch.arange(plan.batches)
-        each_tensor, shortest = torch.tensor(each), min(each, default=0)
-        outside = plan.draw or part.largest
-        dtype = torch.get_default_dtype()
-
-        def at(s: int) -> tuple[Batch, Tensor | None]:
-            if plan.batches == 1:
-                place, key = where[:, s, 0], keys + s
-            else:
-                place, key = where[:, s], several + s * plan.batches
-            real = place >= 0
-            index = place.clamp(min=0)
-            if len(part.rows):
-                index = part.rows[first + index]
-            if not stacked:
-                index, real, place, key = index[0], real[0], place[0], key[0]
-            flat = index.reshape(-1)
-            batch = Batch(
-                x=x.index_select(0, flat).reshape(*index.shape, *x.shape[1:]),
-                y=y.index_select(0, flat).reshape(*index.shape, *y.shape[1:]),
-                mask=real.to(dtype),
-                place=torch.where(real, place, outside),
-                key=key,
-            )
-            active = None if s < shortest else each_tensor > s
-            return batch if stacked else channels_last(batch), active
-
-        return at, each
+        first = part.first if plan.part == "public" else part.first[chunk]
+        batches = Batches(
+            x=x,
+            y=y,
+            part=part,
+            first=torch.as_tensor(first).reshape(-1, 1, 1, 1),
+            places=_aligned(draws, plan, rows),
+            keys=torch.tensor([d.key for d in draws]),
+            each=[len(d.places) for d in draws],
+            plan=plan,
+            stacked=stacked,
+        )
+        return batches, batches.each
 
     def source(
         self, plan: BatchPlan, when: Moment, chunk: list[int]

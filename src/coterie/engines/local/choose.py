@@ -1,7 +1,11 @@
-"""Choose how clients run by timing a few real steps on copies of what they hold."""
+"""Choose how clients run: by rule where it is known what suits, else by timing a few real steps on
+copies of what they hold.
+"""
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,14 +20,17 @@ from coterie.core.model import Model
 from coterie.core.point import stack
 from coterie.engines.base import Moment
 from coterie.engines.local.batches import Counts, Feed
+from coterie.engines.local.remembered import recall, remember
 from coterie.engines.local.stacks import channels_last, copied, lift, share
 from coterie.engines.local.steps import Stepper
 from coterie.engines.local.work import run_pass
-from coterie.engines.settings import Settings
+from coterie.engines.settings import Compile, Settings
 
 WIDTHS = (16, 64, 256)
 MEMORY = 2**30  # bytes that the models of a chunk may take, several copies counted
-REPAID = 60.0  # seconds of eager work from which compiling is worth its time
+STACK = 2**21  # bytes of stacked parameters that a processor's caches hold
+FEWEST, MOST = 32, 1024  # clients per chunk of a network without convolutions
+TRACED = 50  # steps of the longest client in the run from which tracing is worth its time
 
 
 def fits(size: int, copies: int = 1) -> int:
@@ -69,6 +76,7 @@ class Case(NamedTuple):
     feed: Feed
     counts: Counts
     size: int  # parameters of the network
+    shapes: list[tuple[int, ...]]  # theirs
     rounds: int  # of the whole run
 
     def steps(self, clients: list[int]) -> int:
@@ -85,11 +93,37 @@ class Case(NamedTuple):
         return None
 
     @property
+    def dense(self) -> bool:
+        """Whether a network has no convolutions: stacked clients are then always faster."""
+        return all(len(shape) <= 2 for shape in self.shapes)
+
+    @property
     def widths(self) -> list[int]:
-        """The widths to try."""
-        most = fits(self.size, self.exchange.copies)
-        tried = sorted({min(w, len(self.clients), most) for w in WIDTHS})
-        return [self.given.width] if self.given.width else tried
+        """The widths to try; one where it is known what suits."""
+        if self.given.width:
+            return [self.given.width]
+        most = min(len(self.clients), fits(self.size, self.exchange.copies))
+        if self.dense:
+            cached = STACK // (4 * self.size * self.exchange.copies)
+            return [min(most, max(FEWEST, min(MOST, cached)))]
+        return sorted({min(w, most) for w in WIDTHS})
+
+    @property
+    def kind(self) -> dict[str, Any]:
+        """What the times of this case depend on."""
+        plans = [p.plan for p in self.exchange.passes]
+        return {
+            "given": self.given,
+            "shapes": self.shapes,
+            "plans": plans,
+            "steps": [getattr(p.step, "__qualname__", "") for p in self.exchange.passes],
+            "clients": len(self.clients),
+            "input": self.feed.x.shape[1:],
+            "type": str(torch.get_default_dtype()),
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "machine": (platform.machine(), platform.processor(), os.cpu_count()),
+        }
 
 
 class Choice(NamedTuple):
@@ -100,30 +134,42 @@ class Choice(NamedTuple):
 
 
 def choose(case: Case, free_threads: bool) -> Choice:
-    """Fill what the settings leave open: path and width by eager timing, then threads and
-    compiling.
-    """
+    """Fill what the settings leave open; what was timed once is remembered."""
     given, number = case.given, case.timed
     if number is None:
         return Choice(_filled(given, Settings("vectorized", case.widths[-1], "no")))
-    path, width, eager = _fastest(case, number)
+    longest = case.steps(case.clients[:1]) * case.rounds
+    word: Compile = "trace" if longest >= TRACED else "no"
+    kind = case.kind | {"compile": word, "free": free_threads}
+    known = _recalled(kind)
+    if known is not None:
+        return known._replace(settings=_filled(given, known.settings))
+    path, width, usual = _fastest(case, number, word, free_threads)
     chunk = width if path == "vectorized" else 1
-    long = eager * case.steps(case.clients) * case.rounds > REPAID
     threads = torch.get_num_threads()
     if free_threads and threads > 1:
         with _threads(1):
-            alone = seconds(case, number, path, chunk, False)
+            alone = seconds(case, number, path, chunk, word)
         # Small networks lose more to waiting than they gain, and on a busy machine threads cost
-        # most: they must earn their keep, but for a long run, which is compiled, one thread must be
-        # clearly better.
-        if alone <= (0.8 if long else 1.25) * eager:
-            threads, eager = 1, alone
-    faster = False
-    if long and given.compile == "auto":
-        with _threads(threads):
-            faster = seconds(case, number, path, chunk, True) < eager
-    found = _filled(given, Settings(path, width, "yes" if faster else "no"))
-    return Choice(found, threads if free_threads else None)
+        # most: they must earn their keep.
+        if alone <= 1.25 * usual:
+            threads = 1
+    found = _filled(given, Settings(path, width, word))
+    choice = Choice(found, threads if free_threads else None)
+    if longest >= TRACED:
+        remember(kind, {"settings": found.text(), "threads": choice.threads})
+    return choice
+
+
+def _recalled(kind: dict[str, Any]) -> Choice | None:
+    """The choice of an earlier run of this kind."""
+    found = recall(kind) or {}
+    threads = found.get("threads")
+    try:
+        settings = Settings.read(str(found["settings"]))
+    except (KeyError, ValueError):
+        return None
+    return Choice(settings, threads if isinstance(threads, int) and threads > 0 else None)
 
 
 def _filled(given: Settings, found: Settings) -> Settings:
@@ -135,24 +181,32 @@ def _filled(given: Settings, found: Settings) -> Settings:
     )
 
 
-def _fastest(case: Case, number: int) -> tuple[Any, int, float]:
-    """The path and width with the fewest seconds per client-step, and those seconds."""
-    times: dict[tuple[str, int], float] = {}
-    if case.given.path != "sequential":
-        for width in case.widths:
-            times["vectorized", width] = seconds(case, number, "vectorized", width, False)
-    if case.given.path != "vectorized":
-        times["sequential", case.widths[-1]] = seconds(case, number, "sequential", 1, False)
+def _fastest(
+    case: Case, number: int, word: Compile, free_threads: bool
+) -> tuple[Any, int, float]:
+    """The path and width with the fewest seconds per client-step, and those seconds (0 where
+    nobody needs them).
+    """
+    tries = [("vectorized", width) for width in case.widths] * (case.given.path != "sequential")
+    if case.given.path != "vectorized" and not (tries and case.dense):
+        tries.append(("sequential", case.widths[-1]))
+    if len(tries) == 1 and not (free_threads and torch.get_num_threads() > 1):
+        return *tries[0], 0.0
+    times = {
+        (path, width): seconds(case, number, path, width if path == "vectorized" else 1, word)
+        for path, width in tries
+    }
     path, width = min(times, key=lambda k: times[k])
     return path, width, times[path, width]
 
 
-def seconds(case: Case, number: int, path: str, width: int, compiled: bool) -> float:
+def seconds(case: Case, number: int, path: str, width: int, word: Compile) -> float:
     """Seconds per client-step of one pass, the best of three short runs after a warm-up.
 
     Everything happens on copies and with a stepper of its own; nothing that is computed is kept.
     """
-    stepper, chunk = Stepper(path == "vectorized", compiled), case.clients[:width]
+    stepper = Stepper(path == "vectorized", compiled=False, traced=word == "trace")
+    chunk = case.clients[:width]
     with torch.random.fork_rng(devices=[]):
         carry = _started(case, stepper, chunk)
         for p in case.exchange.passes[:number]:
@@ -173,10 +227,9 @@ def seconds(case: Case, number: int, path: str, width: int, compiled: bool) -> f
                 stepper.loop(work.step, carry, batches, count)
                 best = min(best, time.perf_counter() - begin)
         except (RuntimeError, NotImplementedError, BadInput):
-            if path == "sequential" and not compiled:
+            if path == "sequential":
                 raise
-            # This network cannot be stacked, or there is no compiler: the other path is taken.
-            return float("inf")
+            return float("inf")  # this network cannot be stacked: the other path is taken
     return best / (count * (width if stepper.vectorized else 1))
 
 

@@ -197,6 +197,7 @@ class LocalEngine(Engine):
             feed=self.feed,
             counts=crowd.counts,
             size=self.models[a].size,
+            shapes=[*self.models[a].shapes.values()],
             rounds=self.rounds,
         )
         choice = choose(case, self._free_threads)
@@ -255,7 +256,9 @@ class LocalEngine(Engine):
     def _stepper(self, settings: Settings) -> Stepper:
         key = (settings.path, settings.compile)
         if key not in self._steppers:
-            self._steppers[key] = Stepper(key[0] == "vectorized", key[1] == "yes")
+            self._steppers[key] = Stepper(
+                key[0] == "vectorized", compiled=key[1] == "yes", traced=key[1] == "trace"
+            )
         return self._steppers[key]
 
     # Evaluation

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Tree
 from coterie.core.model import GRADIENTS
+from coterie.engines.local.batches import Batches
+from coterie.engines.local.programs import Program, Untraceable, traced
 
 
 def _freeze(active: Tensor, new: Tree, old: Tree) -> Tree:
@@ -29,12 +30,52 @@ def _freeze(active: Tensor, new: Tree, old: Tree) -> Tree:
     return pytree.tree_map(keep, new, old)
 
 
+def _check_structure(before: Any, after: Any) -> None:
+    if before != after:
+        raise TypeError(f"a step changed the structure of its carry from {before} to {after}")
+
+
+def _widths(clients: int) -> list[int]:
+    """The numbers of clients that a program is traced for: all, and shares of them."""
+    return sorted({-(-clients * k // 4) for k in range(1, 5)}) if clients >= 8 else [clients]
+
+
+def _width(active: Tensor | None, widths: list[int]) -> int:
+    """How many of the first clients a step is taken for; clients with most steps come first."""
+    if active is None or len(widths) == 1:
+        return widths[-1]
+    last = int(active.nonzero()[-1]) + 1
+    return next(width for width in widths if width >= last)
+
+
+def _run(
+    program: Program,
+    leaves: list[Tensor],
+    part: list[Tensor],  # the leaves of the first clients
+    batch: list[Tensor],
+    narrow: bool,  # whether these are not all
+    idle: Tensor | None,  # those of them whose steps are over
+) -> None:
+    """Take one step, in the leaves."""
+    changed = program.written + program.returned
+    held = [] if idle is None else [part[k].index_select(0, idle) for k in changed]
+    results = program.run(*part, *batch)
+    for k, result in zip(program.returned, results, strict=True):
+        if narrow:
+            part[k].copy_(result)
+        else:
+            leaves[k] = result
+    for k, old in zip(changed, held, strict=bool(held)):
+        leaves[k].index_copy_(0, idle, old)
+
+
 class Stepper:
     """Lifts functions of one client to the engine's path, and remembers what it has compiled."""
 
-    def __init__(self, vectorized: bool, compiled: bool):
+    def __init__(self, vectorized: bool, compiled: bool, traced: bool = False):
         self.vectorized = vectorized
-        self.compiled = compiled
+        self.compiled, self.traced = compiled, traced
+        self._replayed: dict[Any, Program | None] = {}  # None: the step cannot be traced
         self.gradients: dict[Any, int] = {}  # evaluations in one step of each function
         self._programs: dict[Any, tuple[Callable[..., None], list[int]]] = {}
 
@@ -65,12 +106,61 @@ class Stepper:
         """
         if self.compiled and count:
             return self._compiled_loop(step, carry, batches, count)
+        if self.traced and count and self._replayed.get(step, Program) is not None:
+            return self._replay(step, carry, batches, count)
         lifted = self.lift(self._counted(step))
         for s in range(count):
             batch, active = batches(s)
             new = lifted(carry, batch)
             carry = new if active is None else _freeze(active, new, carry)
         return carry
+
+    def _replay(self, step: Any, carry: Tree, batches: Batches, count: int) -> Tree:
+        """The same from a trace of the step, with as many clients as are still at work."""
+        leaves, spec = pytree.tree_flatten(carry)
+        own: set[int] = set()  # leaves in memory of this loop
+        widths = _widths(len(batches.each)) if self.vectorized else [1]
+        for s in range(count):
+            active = batches.active(s)
+            width = _width(active, widths)
+            batch = list(batches.of_first(s, width))
+            narrow = width < widths[-1]
+            part = [a[:width] for a in leaves] if narrow else leaves
+            program = self._traced(step, spec, part, batch)
+            if program is None:  # it cannot be traced, as was found in the first step
+                return self.loop(step, carry, batches, count)
+            others = set(program.written + program.returned) - own
+            if others:  # the program writes over the carry: never over somebody else's tensors
+                own |= others
+                leaves = [a.clone() if k in others else a for k, a in enumerate(leaves)]
+                part = [a[:width] for a in leaves] if narrow else leaves
+                program = self._traced(step, spec, part, batch)
+                assert program is not None
+            idle = None if active is None else (~active[:width]).nonzero().squeeze(1)
+            _run(program, leaves, part, batch, narrow, idle)
+        return pytree.tree_unflatten(leaves, spec)
+
+    def _traced(
+        self, step: Any, spec: Any, leaves: list[Tensor], batch: list[Tensor]
+    ) -> Program | None:
+        """The program of a step on tensors of this form; None where it cannot be traced."""
+        key = (step, tuple((a.shape, a.stride(), a.dtype) for a in (*leaves, *batch)))
+        if key not in self._replayed:
+            n = len(leaves)
+            counted = self._counted(step)
+
+            def flat(*tensors: Tensor) -> list[Tensor]:
+                old = pytree.tree_unflatten(list(tensors[:n]), spec)
+                new = self.lift(counted)(old, Batch(*tensors[n:]))
+                after, new_spec = pytree.tree_flatten(new)
+                _check_structure(spec, new_spec)
+                return after
+
+            try:
+                self._replayed[key] = traced(flat, leaves, batch)
+            except Untraceable:
+                self._replayed[key] = self._replayed[step] = None
+        return self._replayed[key]
 
     def _compiled_loop(self, step: Any, carry: Tree, batches: Any, count: int) -> Tree:
         leaves, spec = pytree.tree_flatten(carry)
@@ -119,16 +209,15 @@ class Stepper:
         """Trace the lifted step once, find the leaves it changes, and compile a function that
         writes those in place.
         """
+        from torch.fx.experimental.proxy_tensor import make_fx
+
         n = len(leaves)
 
         def one(flag: Tensor, *tensors: Tensor) -> list[Tensor]:
             carry = pytree.tree_unflatten(list(tensors[:n]), spec)
             new = self._counted(step)(carry, pytree.tree_unflatten(list(tensors[n:]), batch_spec))
             after, new_spec = pytree.tree_flatten(new)
-            if new_spec != spec:
-                raise TypeError(
-                    f"a step changed the structure of its carry from {spec} to {new_spec}"
-                )
+            _check_structure(spec, new_spec)
             return [
                 a if a is b else torch.where(flag, a, b)
                 for a, b in zip(after, tensors[:n], strict=True)

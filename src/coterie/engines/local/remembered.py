@@ -1,0 +1,46 @@
+"""What timing has found on this machine, so that the next run of the same kind times nothing.
+
+One small file per case, in the folder COTERIE_CACHE names (else coterie in the user's cache).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from coterie.core.files import write
+
+CACHE = "COTERIE_CACHE"
+
+
+def folder() -> Path:
+    """Where findings lie."""
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
+    return Path(os.environ.get(CACHE) or usual) / "choices"
+
+
+def _place(case: Any) -> Path:
+    text = json.dumps(case, sort_keys=True, default=str)
+    return folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+
+
+def recall(case: Any) -> dict[str, Any] | None:
+    """What was found for such a case; None where nothing is, or it cannot be read."""
+    try:
+        found = json.loads(_place(case).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def remember(case: Any, found: dict[str, Any]) -> None:
+    """Keep a finding; a machine without a place for it times again."""
+    place = _place(case)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write(place, json.dumps(found))
+    except OSError:
+        return
