@@ -254,14 +254,14 @@ def _written(carry: list[fx.Node], results: list[Any], changed: list[int]) -> li
     Everything else is computed before, so that only the sums themselves may not read a leaf that
     another of them writes over.
     """
-    found = []
+    found, moving = [], {carry[k] for k in changed}
     for k in changed:
         node = results[k]
         if not isinstance(node, fx.Node) or node.target not in IN_PLACE or len(node.users) > 1:
             continue
         own = node.args[0] is carry[k]
         read = {_base(n) for n in node.args[1:] if isinstance(n, fx.Node)}
-        free = not read & set(carry) and results.count(node) == 1
+        free = not read & moving and results.count(node) == 1
         if own and free and carry[k] not in results and _form(node) == _form(carry[k]):
             found.append(k)
     return found
