@@ -23,7 +23,7 @@ from coterie.results.folder import CONFIG, read_about, status
 from coterie.results.run import Run, load
 from coterie.running.assemble import open_loop
 from coterie.running.execute import check_unused, execute_assembly, resume, threads_of
-from coterie.running.loop import RoundReport, saying, tell
+from coterie.running.loop import RoundReport, lengths, saying, tell
 from coterie.running.shape import changes, planned_shape
 
 Watch = Callable[[str, int, RoundReport], None]  # (method, seed, report)
@@ -142,7 +142,7 @@ def _play(plan: ComparisonPlan, folder: Path, watch: Watch, prepared: Prepared) 
 
     def tuning(name: str, experiment: Experiment) -> Tuning:
         first = prepared.assembly(replace(candidate(experiment, {}), seed=seeds[0]))
-        (_, *more), rounds = first.programs[0], first.setup.rounds
+        *earlier, last = lengths(first.programs[0], first.experiment.schedule)
         return Tuning(
             name=name,
             experiment=experiment,
@@ -152,7 +152,8 @@ def _play(plan: ComparisonPlan, folder: Path, watch: Watch, prepared: Prepared) 
             better=better_of(first.federation.classes),
             search=search,
             share=search.seconds / len(experiments) if search else float("inf"),
-            rounds=0 if more else rounds,  # the first of several stages says little of the last
+            rounds=last,
+            before=sum(earlier),
         )
 
     tuned = {

@@ -71,7 +71,7 @@ def optuna() -> Any:
 
 
 def ask(turns: Mapping[str, Turn], tried: Sequence[Trial], better: int, rounds: int) -> Ask:
-    """The next trial; `rounds` of a whole one, 0: none is stopped early."""
+    """The next trial; `rounds` of a whole one."""
     study, spaces = _study(turns, tried, better, rounds), _spaces(turns)
     if not tried:
         study.enqueue_trial({w: t.start for w, t in turns.items() if t.start is not None})
@@ -86,12 +86,8 @@ def ask(turns: Mapping[str, Turn], tried: Sequence[Trial], better: int, rounds: 
 
 def _study(turns: Mapping[str, Turn], tried: Sequence[Trial], better: int, rounds: int) -> Any:
     library = optuna()
-    pruner = (
-        library.pruners.SuccessiveHalvingPruner(
-            min_resource=max(1, rounds // FIRST), reduction_factor=HALVING
-        )
-        if rounds
-        else library.pruners.NopPruner()
+    pruner = library.pruners.SuccessiveHalvingPruner(
+        min_resource=max(1, rounds // FIRST), reduction_factor=HALVING
     )
     sampler = library.samplers.TPESampler(seed=SEED + len(tried), n_startup_trials=RANDOM)
     study = library.create_study(direction="maximize", sampler=sampler, pruner=pruner)

@@ -29,7 +29,7 @@ class Trial(NamedTuple):
     state: State = "finished"
     # of a search alone
     point: dict[str, Any] | None = None  # numbers, and positions in lists of choices
-    curve: dict[str, float] | None = None  # {round: score} while it was played
+    curve: dict[str, float] | None = None  # {round of the last stage: score} while it was played
     rungs: dict[str, float] | None = None  # the score at every halving that it came to
     seconds: float | None = None  # where time is limited
 

@@ -60,7 +60,8 @@ class Tuning(NamedTuple):
     better: int  # 1 where a larger score is better, -1 where a smaller one is
     search: Limits | None = None
     share: float = float("inf")  # seconds, of the final runs too
-    rounds: int = 0  # of a trial that may be stopped early; 0: none may
+    rounds: int = 1  # of the last stage, in which trials may be stopped early
+    before: int = 0  # rounds of the stages before, whose scores say little of the last
 
 
 class Point(NamedTuple):
@@ -149,9 +150,10 @@ def _try(task: Tuning, tried: Sequence[Trial], proposal: Point | Ask, one: One) 
 
     def look(seed: int, report: RoundReport) -> None:
         score = score_in(report, task.better)
-        if seed == task.seeds[0] and score is not None:
-            curve[str(report.round)] = score
-            if not proposal.goes_on(report.round, task.better * score):
+        step = report.round - task.before
+        if seed == task.seeds[0] and score is not None and step > 0:
+            curve[str(step)] = score
+            if not proposal.goes_on(step, task.better * score):
                 raise Stopped("stopped")
         if time.perf_counter() - begin > left and report.round < report.rounds:
             raise Stopped("out of time")
@@ -162,7 +164,7 @@ def _try(task: Tuning, tried: Sequence[Trial], proposal: Point | Ask, one: One) 
     if found.state not in ("finished", "diverged"):
         found = found._replace(validation=[next(reversed(curve.values()), None)])
     spent = time.perf_counter() - begin if task.search and task.search.budget else None
-    rounds = max(found.rounds, *map(int, curve), 1)
+    rounds = max(found.rounds, task.before + max(map(int, curve), default=0))
     return found._replace(
         rounds=rounds, point=proposal.point, curve=curve, rungs=proposal.rungs, seconds=spent
     )
