@@ -18,9 +18,11 @@ FILES = sorted(p for name in ("coterie", "coterie_relay") for p in (SOURCE / nam
 PLOTLY = "plotly takes half a second to load, and few commands draw"
 MATPLOTLIB = "matplotlib takes a second to load, and few commands draw"
 EXTRA = "an extra that may not be installed"
+TORCH = "torch takes seconds to load, and a list needs no tensors"
 COMPILER = "torch's compiler takes seconds to load, and few runs compile"
 LATE = {
-    ("coterie.cli.main", "coterie.data.picture"): MATPLOTLIB,
+    ("coterie.cli.data", "coterie.data.picture"): MATPLOTLIB,
+    ("coterie.cli.methods", "coterie.cli.show"): TORCH,
     ("coterie.cli.ui", "coterie.ui.app"): EXTRA,
     ("coterie.cli.ui", "coterie.ui.guard"): EXTRA,
     ("coterie.cli.ui", "starlette"): EXTRA,
@@ -32,6 +34,7 @@ LATE = {
     ("coterie.deploy.hosting", "coterie.deploy.app"): EXTRA,
     ("coterie.deploy.joining", "coterie.deploy.site"): EXTRA,
     ("coterie.engines.local.steps", "torch.fx.experimental.proxy_tensor"): COMPILER,
+    ("coterie.methods.listing", "coterie.methods.registry"): TORCH,
     ("coterie.reports.export", "mlflow.entities"): EXTRA,
     ("coterie.reports.export", "mlflow.exceptions"): EXTRA,
     ("coterie.reports.export", "mlflow.tracking"): EXTRA,

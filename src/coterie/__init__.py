@@ -1,9 +1,10 @@
 """Personalized federated learning: every client ends with a model of its own."""
 
-from coterie.api import compare, load, load_model, method_names, register, resume, run
+from importlib import import_module
+from typing import Any
+
 from coterie.core.errors import BadInput
 from coterie.core.version import __version__
-from coterie.methods.registry import load_installed
 
 __all__ = [
     "BadInput",
@@ -17,4 +18,9 @@ __all__ = [
     "run",
 ]
 
-load_installed()
+
+def __getattr__(name: str) -> Any:
+    """The functions of `coterie.api`, loaded when one is asked for: tensors take seconds."""
+    if name not in __all__:
+        raise AttributeError(f"module 'coterie' has no attribute '{name}'")
+    return getattr(import_module("coterie.api"), name)

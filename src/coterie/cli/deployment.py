@@ -14,9 +14,10 @@ from typing import Any
 
 import click
 
-from coterie.cli.show import say, show_run
-from coterie.cli.words import FREE, Interrupted, words_of
-from coterie.core.errors import BadInput, nearest
+from coterie.cli.printing import say
+from coterie.cli.show import show_run
+from coterie.cli.words import FREE, words_of
+from coterie.core.errors import BadInput, Interrupted, nearest
 from coterie.core.version import __version__
 from coterie.data import own
 from coterie.deploy.files import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from coterie.cli.show import say
+from coterie.cli.printing import say
 from coterie.reports.report import write_and_warn
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 from rich.table import Table as Grid
 
-from coterie.cli.show import say, show, work
+from coterie.cli.printing import say, show
+from coterie.cli.show import work
 from coterie.cli.words import seeds_of
 from coterie.comparison import reproduce as again
 from coterie.comparison.reproduce import Column, Outcome, outcome, table_of

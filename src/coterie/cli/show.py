@@ -12,16 +12,14 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
-from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 
 from coterie.analysis.answer import sentences
 from coterie.analysis.scores import MORE
 from coterie.analysis.significance import Difference, RankTable
-from coterie.cli.words import Interrupted
-from coterie.core.errors import CannotWrite
+from coterie.cli.printing import console, plain, say, show
+from coterie.core.errors import CannotWrite, Interrupted
 from coterie.core.notes import Kind, from_words
 from coterie.core.values import described
 from coterie.data.federation import Federation, client_rows
@@ -40,76 +38,31 @@ MOST = 50  # clients listed by `coterie data`
 FEW = 4  # methods listed in a cell
 
 
-def console(width: int | None = None) -> Console:
-    """Prints what it is given: no markup, no emoji, no colours for numbers."""
-    return Console(highlight=False, markup=False, emoji=False, width=width)
-
-
-def say(line: str) -> None:
-    """A line of its own, however long."""
-    click.echo(line)
-
-
-def show(grid: Grid, widest: int = 2000) -> None:
-    """A table, not squeezed when the output is a file or a pipe."""
-    out = console()
-    if not sys.stdout.isatty():
-        out = console(
-            min(widest, Measurement.get(console(widest), console(widest).options, grid).maximum)
-        )
-    out.print(grid)
-
-
-def paper_of(name: str) -> str:
-    """The first paragraph of the method's file: its paper."""
-    return " ".join(_about(name)[0].split())
-
-
 def _about(name: str) -> list[str]:
     """The paragraphs at the head of a method's file."""
     return (inspect.getdoc(inspect.getmodule(METHODS[name])) or "").split("\n\n")
 
 
-def show_methods() -> None:
-    """Every method: paper, options, defaults."""
-    grid = Grid("method", "paper", "options and defaults", show_lines=True)
-    for name in METHODS:
-        grid.add_row(
-            name,
-            paper_of(name),
-            ", ".join(f"{k}={_plain(d)}" for k, (_, d) in options_of("method", name).items()),
-        )
-    show(grid, 160)
-
-
 def show_method(name: str) -> None:
     """All about one method: the head of its file, what its builder says, its options."""
+    options = options_of("method", name)
     for paragraph in [*_about(name), inspect.getdoc(METHODS[name]) or ""]:
         say(paragraph + "\n")
     ignored = [
-        w if when is None else f"{w} (unless {when[0]} = {_plain(when[1])})"
+        w if when is None else f"{w} (unless {when[0]} = {plain(when[1])})"
         for w, when in unused(METHODS[name]).items()
     ]
     if ignored:
         say(f"Of [train], {name} does not use {', '.join(ignored)}.\n")
-    options = options_of("method", name)
     if not options:
         say(f"{name} has no options.")
         return
     grid = Grid("option", "default", "takes")
     for option, (kind, default) in options.items():
-        grid.add_row(option, _plain(default), described(kind))
+        grid.add_row(option, plain(default), described(kind))
     show(grid)
     word = next(iter(options))
-    say(f"Set one as in `coterie run {name} --{word} {_plain(options[word][1]) or 'VALUE'}`.")
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple | list):
-        return ",".join(_plain(v) for v in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    say(f"Set one as in `coterie run {name} --{word} {plain(options[word][1]) or 'VALUE'}`.")
 
 
 def show_data(federation: Federation) -> None:

@@ -11,10 +11,6 @@ from coterie.core.errors import BadInput, shown
 FREE = {"ignore_unknown_options": True}
 
 
-class Interrupted(Exception):
-    """Stopped from the keyboard; says how to go on."""
-
-
 def words_of(arguments: Sequence[str], lone: str = "") -> tuple[str | None, dict[str, Any]]:
     """`--word value`, `--word=value` and `--word` alone (yes) as words, and the one argument that
     may stand alone.

@@ -19,6 +19,10 @@ class Diverged(RuntimeError):
     """Training stopped, as most updates are not finite; the command line exits with code 3."""
 
 
+class Interrupted(Exception):
+    """Stopped from the keyboard; says how to go on."""
+
+
 def shown(value: Any) -> str:
     """A value as a message shows it: in one line, and cut where it is long."""
     try:

@@ -94,3 +94,6 @@ def load_installed() -> None:
                 f"the method '{point.name}' ({point.value}) cannot be loaded: {problem}",
                 stacklevel=2,
             )
+
+
+load_installed()

@@ -181,9 +181,7 @@ def _filled(given: Settings, found: Settings) -> Settings:
     )
 
 
-def _fastest(
-    case: Case, number: int, word: Compile, free_threads: bool
-) -> tuple[Any, int, float]:
+def _fastest(case: Case, number: int, word: Compile, free_threads: bool) -> tuple[Any, int, float]:
     """The path and width with the fewest seconds per client-step, and those seconds (0 where
     nobody needs them).
     """
