@@ -10,9 +10,12 @@ import click
 
 from coterie.cli.printing import say
 from coterie.cli.show import show_comparison, show_run, work
+from coterie.cli.tuning import say_search, show_tuning
 from coterie.cli.words import FREE, seeds_of, words_of
 from coterie.comparison import execute as comparisons
-from coterie.comparison.plan import FILE, plan_of
+from coterie.comparison.limits import limits_of
+from coterie.comparison.plan import FILE, ComparisonPlan, plan_of
+from coterie.comparison.usual import USUAL, possible
 from coterie.core.errors import BadInput
 from coterie.experiment.config import (
     REGISTRIES,
@@ -30,7 +33,6 @@ from coterie.reports.report import write_report
 from coterie.results.comparison import Comparison
 from coterie.results.folder import run_folder
 from coterie.running import execute as experiments
-from coterie.running.assemble import assemble, gather, open_loop
 
 
 def _words_help() -> str:

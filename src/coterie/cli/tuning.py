@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table as Grid
 
-from coterie.cli.show import say, show
+from coterie.cli.printing import say, show
 from coterie.comparison.plan import ComparisonPlan, knob_of
 from coterie.comparison.trials import FOLDER, Record, better_of, chosen, read_record
 from coterie.results.comparison import Comparison

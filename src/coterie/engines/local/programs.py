@@ -186,10 +186,8 @@ def _same(node: fx.Node) -> fx.Node | None:
         times = node.target not in RESHAPING
         if (not times or _is_one(node.args[1])) and _form(first) == _form(node):
             return first
-    if node.target == aten.transpose.int and first.target == aten.transpose.int:
-        if node.args[1:] == first.args[1:] and isinstance(first.args[0], fx.Node):
-            return first.args[0]
-    return None
+    twice = node.target == first.target == aten.transpose.int and node.args[1:] == first.args[1:]
+    return first.args[0] if twice and isinstance(first.args[0], fx.Node) else None
 
 
 def _is_one(value: Any) -> bool:
