@@ -272,10 +272,10 @@ class Model:
             grad(lambda params: self.measure(Point(params, point.buffers), batch)[0])(point.params)
         )
 
-    def measure(self, point: Point, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Sums over the real rows: loss, and rows predicted right."""
+    def judge(self, point: Point, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Of each row [B]: its loss, and 1 where it is predicted right; padding has neither."""
         logits = self.logits(point, batch)
-        losses = (_row_losses[self.task](logits, batch.y) * batch.mask).sum()
+        losses = _row_losses[self.task](logits, batch.y) * batch.mask
         if self.task == "squared":
             return losses, torch.zeros_like(losses)
         predicted = (
@@ -283,7 +283,12 @@ class Model:
             if self.task == "classes"
             else (logits.squeeze(-1) > 0).to(batch.y.dtype)
         )
-        return losses, ((predicted == batch.y) * batch.mask).sum()
+        return losses, (predicted == batch.y) * batch.mask
+
+    def measure(self, point: Point, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Sums over the real rows: loss, and rows predicted right."""
+        losses, right = self.judge(point, batch)
+        return losses.sum(), right.sum()
 
     def head(self, layers: int = 1) -> Callable[[str], bool]:
         """Tells whether a parameter belongs to the last `layers` layers that have parameters."""

@@ -89,6 +89,13 @@ class Part(NamedTuple):
         """The rows of one client."""
         return self.rows[self.first[client] : self.first[client] + self.counts[client]]
 
+    def of_clients(self, clients: Sequence[int]) -> Tensor:
+        """The rows of some clients, one client after another."""
+        counts = self.counts[clients]
+        before = np.cumsum(counts) - counts  # rows of the clients before
+        index = np.repeat(self.first[clients] - before, counts) + np.arange(counts.sum())
+        return self.rows[torch.as_tensor(index)]
+
 
 class Batches:
     """The batches of a pass, step by step; what is small is looked up for many steps at once."""

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Exchange, Tree
-from coterie.core.point import pick, stack
+from coterie.core.point import pick, stack, tree
 from coterie.core.rng import stream
 from coterie.data.federation import Federation
 from coterie.engines.base import (
@@ -29,6 +29,7 @@ from coterie.engines.base import (
     Views,
     bytes_down,
     bytes_up,
+    cat,
 )
 from coterie.engines.finite import broken
 from coterie.engines.local.batches import Counts, Feed
@@ -41,6 +42,7 @@ from coterie.engines.local.work import Task, Worked, perform
 from coterie.engines.settings import Settings
 
 UNCHOSEN = Settings("vectorized", 16, "no")  # to evaluate before the first round
+LOOKED_AT, LOOKED_AT_BYTES = 4096, 2**26  # clients, and bytes of their models, evaluated at once
 
 
 class Crowd(NamedTuple):
@@ -125,7 +127,7 @@ class LocalEngine(Engine):
                 continue
             self._settle(crowd, trip)
             for chunk in balanced(crowd.clients, self._width(crowd)):
-                payloads = [tensors(trip.send(i)) for i in chunk]
+                payloads = _sent(trip.send, chunk)
                 before = self._gather(a, chunk, payloads, crowd.exchange)
                 task = Task(
                     exchange=crowd.exchange,
@@ -185,7 +187,7 @@ class LocalEngine(Engine):
             return
 
         def ready(clients: list[int]) -> tuple[list[Tree], Tree]:
-            payloads = [tensors(trip.send(i)) for i in clients]
+            payloads = _sent(trip.send, clients)
             return payloads, self._gather(a, clients, payloads, crowd.exchange)
 
         case = Case(
@@ -238,7 +240,8 @@ class LocalEngine(Engine):
         if client in self.states[a]:
             state = pick(self.states[a].gather([client]), 0)
         else:
-            state = tensors(self.method(a).join(payload, stream(self.seed, "join", client)))
+            joined = self.method(a).join(payload, stream(self.seed, "join", client))
+            state = joined if joined is payload else tensors(joined)
         if exchange and exchange.prepare:
             rows = self.feed.training_rows(client)
             state = tensors(exchange.prepare(state, payload, rows))
@@ -248,10 +251,16 @@ class LocalEngine(Engine):
         self, a: int, chunk: list[int], payloads: list[Tree], exchange: Exchange | None = None
     ) -> Tree:
         """The states of a chunk as an exchange begins, stacked; nothing is stored."""
-        if all(i in self.states[a] for i in chunk) and not (exchange and exchange.prepare):
-            return self.states[a].gather(chunk)
-        pairs = zip(chunk, payloads, strict=True)
-        return stack([self._state(a, i, payload, exchange) for i, payload in pairs])
+        store, pairs = self.states[a], list(zip(chunk, payloads, strict=True))
+        if exchange and exchange.prepare:
+            return stack([self._state(a, i, payload, exchange) for i, payload in pairs])
+        known = [i for i in chunk if i in store]
+        fresh = [self._state(a, i, payload) for i, payload in pairs if i not in store]
+        if not fresh or not known:
+            return _stacked(fresh) if fresh else store.gather(chunk)
+        mixed = cat([store.gather(known), _stacked(fresh)])
+        order = np.argsort(np.argsort([i not in store for i in chunk], kind="stable"))
+        return pick(mixed, torch.as_tensor(order))
 
     def _stepper(self, settings: Settings) -> Stepper:
         key = (settings.path, settings.compile)
@@ -268,20 +277,26 @@ class LocalEngine(Engine):
         self._check_path(a)
         given = self.settings[a]
         if not given.open:
-            return given._replace(compile="no")
+            return given._replace(compile="no" if given.compile == "yes" else given.compile)
         return UNCHOSEN if given.path != "sequential" else UNCHOSEN._replace(path="sequential")
+
+    def _most(self, a: int) -> int:
+        """Clients whose models are made at once to be looked at."""
+        size, tuned = self.models[a].size, self.method(a).personalize
+        most = max(1, min(LOOKED_AT, LOOKED_AT_BYTES // (4 * size)))
+        return min(most, self._closed(a).width, fits(size, tuned.copies)) if tuned else most
 
     @torch.no_grad()
     def points(self, clients: Sequence[int], send: Send, when: Moment) -> Views:
         for a in range(len(self.models)):
             mine = [i for i in sorted(clients) if self.architecture[i] == a]
-            for chunk in balanced(mine, self._closed(a).width):
+            for chunk in balanced(mine, self._most(a)):
                 yield a, chunk, self._views(a, chunk, send, when)
 
     def _views(self, a: int, chunk: list[int], send: Send, when: Moment) -> dict[str, Any]:
         """The own models and other views of a chunk, stacked."""
         method = self.method(a)
-        payloads = [tensors(send(i)) for i in chunk]
+        payloads = _sent(send, chunk)
         state = self._gather(a, chunk, payloads)
         payload, dims = share(payloads)
         views = {k: lift(f, len(chunk), 0, dims)(state, payload) for k, f in method.views.items()}
@@ -341,6 +356,25 @@ class LocalEngine(Engine):
                 for name, value in note(pick(states, k)).items():
                     out.setdefault(name, {})[i] = float(value)
         return out
+
+
+def _sent(send: Send, clients: Sequence[int]) -> list[Tree]:
+    """What is sent to each client; what is one object for several of them stays one."""
+    sent: list[Tree] = []
+    last: tuple[Any, Tree] | None = None
+    for i in clients:
+        value = send(i)
+        if last is None or value is not last[0]:
+            last = value, tensors(value)
+        sent.append(last[1])
+    return sent
+
+
+def _stacked(states: list[Tree]) -> Tree:
+    """States as one stack; what is one object for all of them takes the memory of one."""
+    if all(state is states[0] for state in states):
+        return tree(lambda a: a.expand(len(states), *a.shape), states[0])
+    return stack(states)
 
 
 def local(setup: Setup, threads: int) -> LocalEngine:

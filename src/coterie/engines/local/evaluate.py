@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from coterie.analysis.scores import MORE, scores
-from coterie.core.method import Batch, BatchPlan, Pass
+from coterie.core.method import Batch
 from coterie.core.point import Point, pick
-from coterie.engines.base import Measured, Moment, Views
+from coterie.engines.base import Measured, Views
 from coterie.engines.local.batches import FULL, Feed
 from coterie.engines.local.stacks import channels_last
 from coterie.engines.local.steps import Stepper
-from coterie.engines.local.work import run_pass
 
-ROWS = 256  # per batch
+ROWS = 256  # of a client per batch
+OfRows = Callable[[Point, Batch], tuple[Tensor, ...]]  # values of each row of a batch
 ModelOf = Callable[[int, str], Any]  # (architecture, view) -> its network
 
 
@@ -50,19 +51,25 @@ def evaluate(
                     note((view, part, "loss"), chunk, loss / n)
                     note((view, part, "accuracy"), chunk, right / n)
         if scored(a):
-            for name, values in _scores(feed, model_of(a, "personal"), found, chunk).items():
+            own = model_of(a, "personal")
+            for name, values in _scores(feed, stepper_of(a), own, found, chunk).items():
                 note(("personal", "test", name), chunk, values)
     return out
 
 
 def _scores(
-    feed: Feed, model: Any, views: dict[str, Point], chunk: list[int]
+    feed: Feed, stepper: Stepper, model: Any, views: dict[str, Point], chunk: list[int]
 ) -> dict[str, np.ndarray]:
     """The scores of the clients' own models on test rows, but for the accuracy, which every part
     has.
     """
-    own = views["personal"]
-    found = [scores(*predicted(feed, model, pick(own, k), i, "test")) for k, i in enumerate(chunk)]
+    owner, (chances,) = by_row(
+        feed, stepper, lambda *one: (model.chances(*one),), views["personal"], chunk, "test"
+    )
+    ends = np.cumsum(np.bincount(owner, minlength=len(chunk)))
+    labels = feed.y[feed.parts["test"].of_clients(chunk)].numpy()
+    pairs = zip(np.split(labels, ends[:-1]), np.split(chances, ends[:-1]), strict=True)
+    found = [scores(y, p) for y, p in pairs]
     return {name: np.array([f[name] for f in found]) for name in (score.name for score in MORE)}
 
 
@@ -71,17 +78,7 @@ def predicted(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The labels of a client's rows, and the probabilities that a model gives them."""
     mine = feed.parts[part].of_client(client)
-    found = []
-    for block in mine.split(FULL):
-        n = len(block)
-        batch = Batch(
-            x=feed.x[block],
-            y=feed.y[block],
-            mask=torch.ones(n),
-            place=torch.arange(n),
-            key=torch.tensor(0),
-        )
-        found.append(model.chances(point, batch))
+    found = [model.chances(point, _batch(feed, block)) for block in mine.split(FULL)]
     return feed.y[mine].numpy(), torch.cat(found).numpy() if found else np.zeros((0, 2))
 
 
@@ -89,23 +86,80 @@ def measure(
     feed: Feed, stepper: Stepper, model: Any, points: Point, chunk: list[int], part: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """The sum of losses and the number of rows told rightly, for each client of a chunk."""
+    owner, judged = by_row(feed, stepper, model.judge, points, chunk, part)
+    loss, right = (np.bincount(owner, weights=values, minlength=len(chunk)) for values in judged)
+    return loss, right
 
-    def step(carry: tuple[Point, Tensor, Tensor], batch: Batch) -> tuple[Point, Tensor, Tensor]:
-        point, loss, right = carry
-        more_loss, more_right = model.measure(point, batch)
-        return point, loss + more_loss, right + more_right
 
-    work, when = (
-        Pass(step, BatchPlan(part=part, batch=ROWS, shuffle=False)),
-        Moment("", 0, "measure"),
+def by_row(
+    feed: Feed, stepper: Stepper, f: OfRows, points: Point, chunk: list[int], part: str
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """What a function says of every row of a chunk's clients, client by client: whose rows these
+    are [n], as places in the chunk, and its values [n, ...].
+    """
+    held = feed.parts[part]
+    counts = held.counts[chunk]
+    if not counts.sum():
+        outputs = f(pick(points, 0), _batch(feed, torch.zeros(1, dtype=torch.int64)))
+        return np.zeros(0, dtype=np.int64), [v[:0].numpy() for v in outputs]
+    if all(leaf.stride(0) == 0 for leaf in pytree.tree_leaves(points)):  # one model for everybody
+        found = _blocks(feed, f, pick(points, 0), held.of_clients(chunk))
+    elif stepper.vectorized:
+        return _stacked(feed, f, points, chunk, part)
+    else:
+        each = [
+            _blocks(feed, f, channels_last(pick(points, k)), held.of_client(i))
+            for k, i in enumerate(chunk)
+            if counts[k]
+        ]
+        found = [torch.cat(values) for values in zip(*each, strict=True)]
+    return np.repeat(np.arange(len(chunk)), counts), [values.numpy() for values in found]
+
+
+def _batch(feed: Feed, rows: Tensor) -> Batch:
+    """Real rows [..., B] as a batch."""
+    return Batch(
+        x=feed.x[rows],
+        y=feed.y[rows],
+        mask=torch.ones(rows.shape),
+        place=torch.zeros_like(rows),
+        key=torch.zeros(rows.shape[:-1], dtype=torch.int64),
     )
-    zero = torch.zeros(len(chunk))
-    if stepper.vectorized:
-        start = (points, zero, zero)
-        (_, loss, right), _ = run_pass(feed, stepper, work, part, when, chunk, start)
-        return loss.numpy(), right.numpy()
-    sums = []
-    for k, i in enumerate(chunk):
-        start = (channels_last(pick(points, k)), zero[0], zero[0])
-        sums.append(run_pass(feed, stepper, work, part, when, [i], start)[0][1:])
-    return np.array([float(s[0]) for s in sums]), np.array([float(s[1]) for s in sums])
+
+
+def _blocks(feed: Feed, f: OfRows, point: Point, rows: Tensor) -> list[Tensor]:
+    """The values of many rows under one model."""
+    found = [f(point, channels_last(_batch(feed, block))) for block in rows.split(FULL)]
+    return [torch.cat(values) for values in zip(*found, strict=True)]
+
+
+def _stacked(
+    feed: Feed, f: OfRows, points: Point, chunk: list[int], part: str
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The values of rows under the models of their clients, many clients at once.
+
+    Clients with most rows come first, so that those whose rows are over are left out.
+    """
+    held = feed.parts[part]
+    order = np.argsort(-held.counts[chunk], kind="stable")
+    counts, first = held.counts[chunk][order], torch.as_tensor(held.first[chunk][order])
+    sizes, points = torch.as_tensor(counts), pick(points, torch.as_tensor(order))
+    # Few rows at once where most clients have few: little is padding.
+    step = int(min(ROWS, max(1, 2 * counts[counts > 0].mean()), counts[0]))
+    lifted = torch.func.vmap(f)
+    owners, places, found = [], [], []
+    for begin in range(0, int(counts[0]), step):
+        width = int((counts > begin).sum())
+        place = torch.arange(begin, begin + step).expand(width, step)
+        real = place < sizes[:width, None]
+        batch = _batch(
+            feed, held.rows[first[:width, None] + place.minimum(sizes[:width, None] - 1)]
+        )
+        batch = batch._replace(mask=real.to(batch.mask.dtype))
+        found.append([v[real] for v in lifted(pick(points, slice(width)), batch)])
+        owners.append(order[real.nonzero()[:, 0].numpy()])
+        places.append(place[real].numpy())
+    owner = np.concatenate(owners)
+    sorting = np.lexsort((np.concatenate(places), owner))
+    values = [torch.cat(v).numpy()[sorting] for v in zip(*found, strict=True)]
+    return owner[sorting], values

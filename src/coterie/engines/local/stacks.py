@@ -22,6 +22,8 @@ def share(payloads: list[Tree]) -> tuple[Tree, Tree]:
     """Payloads stacked leaf by leaf; a leaf that is the same tensor for all stays single (in_dims
     None).
     """
+    if all(p is payloads[0] for p in payloads):
+        return payloads[0], pytree.tree_map(lambda _: None, payloads[0])
     flat = [pytree.tree_flatten(p) for p in payloads]
     spec = flat[0][1]
     if any(s != spec for _, s in flat):
