@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value
 
+from coterie.core.dense import SLOPES, dense_layers, outputs_and_slope
 from coterie.core.draws import Context
 from coterie.core.errors import BadInput
 from coterie.core.layers import PURE, RowBatchNorm, prepare
@@ -141,6 +142,7 @@ class Model:
         self.frozen = self._freeze()
         self.size = sum(p.numel() for p in named.values() if p.requires_grad)
         self.outputs = list(named.values())[-1].shape[0]  # classes: rows of the last layer
+        self._dense = self._closed_form()
         self._written = [  # buffers that layers of others may write over
             k
             for k, _ in self._train.named_buffers()
@@ -157,6 +159,12 @@ class Model:
                 if not p.requires_grad:
                     p.data = p.data.to(dtype)
         return {k: p.detach() for k, p in self._eval.named_parameters() if not p.requires_grad}
+
+    def _closed_form(self) -> list[str] | None:
+        """The layers of a network whose gradient is known in closed form."""
+        names = dense_layers(self._train) if self.task in SLOPES else None
+        weights = {f"{name}.weight" for name in names or [] if name}
+        return names if weights <= set(self.shapes) and not self.frozen else None
 
     def _pure(self, buffer: str) -> bool:
         return isinstance(self._train.get_submodule(buffer.rpartition(".")[0]), PURE)
@@ -256,6 +264,8 @@ class Model:
         self, point: Point, batch: Batch, loss: Loss | None = None
     ) -> tuple[Vector, Tensor]:
         """Gradient and value of the loss, in training mode."""
+        if loss is None and self._dense is not None and batch.x.is_floating_point():
+            return self._dense_gradient(self._dense, point, batch)
         objective = loss or self.data_loss
 
         def value(params: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -264,6 +274,17 @@ class Model:
 
         slope, (loss_value, fresh) = grad_and_value(value, has_aux=True)(point.params)
         return Vector(slope, {k: b.detach() for k, b in fresh.items()}), loss_value
+
+    def _dense_gradient(
+        self, names: list[str], point: Point, batch: Batch
+    ) -> tuple[Vector, Tensor]:
+        GRADIENTS.value += 1
+        share = (batch.mask / batch.mask.sum().clamp(min=1)).unsqueeze(-1)
+        logits, gradient = outputs_and_slope(
+            names, point.params, batch.x, lambda out: share * SLOPES[self.task](out, batch.y)
+        )
+        ordered = {k: gradient[k] for k in point.params}
+        return Vector(ordered), self.data_loss(logits, batch)
 
     def slope(self, point: Point, batch: Batch) -> Vector:
         """Gradient of the sum of the real rows' losses, as the model is used."""

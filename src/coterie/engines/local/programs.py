@@ -67,6 +67,11 @@ class Tape(TorchDispatchMode):
         for tensor, node in zip(inputs, self.inputs, strict=True):
             self._note(tensor, node)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: nothing here is compiled, and to say so torch would load its compiler."""
+        return False
+
     def _note(self, tensor: Tensor, node: fx.Node) -> None:
         self._nodes[id(tensor)] = node
         self._kept.append(tensor)
