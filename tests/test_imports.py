@@ -20,7 +20,9 @@ MATPLOTLIB = "matplotlib takes a second to load, and few commands draw"
 EXTRA = "an extra that may not be installed"
 TORCH = "torch takes seconds to load, and a list needs no tensors"
 COMPILER = "torch's compiler takes seconds to load, and few runs compile"
+SKLEARN = "scikit-learn takes a second to load, and few runs need it"
 LATE = {
+    ("coterie.analysis.statistics", "scipy"): "scipy.stats takes half a second to load",
     ("coterie.cli.data", "coterie.data.picture"): MATPLOTLIB,
     ("coterie.cli.methods", "coterie.cli.show"): TORCH,
     ("coterie.cli.ui", "coterie.ui.app"): EXTRA,
@@ -29,7 +31,13 @@ LATE = {
     ("coterie.cli.ui", "uvicorn"): EXTRA,
     ("coterie.data.opening", "openpyxl"): EXTRA,
     ("coterie.comparison.search", "optuna"): EXTRA,
-    ("coterie.data.sources.digits", "sklearn.datasets"): "slow to load, for one data set",
+    ("coterie.analysis.detection", "sklearn.metrics"): SKLEARN,
+    ("coterie.data.inspection", "sklearn.metrics"): SKLEARN,
+    ("coterie.data.preparation", "sklearn.feature_extraction"): SKLEARN,
+    ("coterie.data.sources.digits", "sklearn.datasets"): SKLEARN,
+    ("coterie.methods.cfl", "sklearn.cluster"): SKLEARN,
+    ("coterie.methods.ucfl", "sklearn.cluster"): SKLEARN,
+    ("coterie.methods.ucfl", "sklearn.metrics"): SKLEARN,
     ("coterie.data.tables", "PIL"): "only folders of images need it",
     ("coterie.deploy.hosting", "coterie.deploy.app"): EXTRA,
     ("coterie.deploy.joining", "coterie.deploy.site"): EXTRA,

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.metrics import roc_curve
 
 from coterie.analysis.numbers import DIGITS
 from coterie.core.errors import BadInput
@@ -31,6 +30,8 @@ def false_accepts(
     fewer false rejects counts, then with fewer false accepts: a model beside itself has at most 1,
     and just below it where positives are many.
     """
+    from sklearn.metrics import roc_curve
+
     truth = np.asarray(labels).astype(bool)
     if truth.all() or not truth.any():
         raise BadInput(

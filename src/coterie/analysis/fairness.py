@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from coterie.analysis.numbers import DIGITS, mean_of, there
+from coterie.analysis.statistics import scipy_stats
 from coterie.core.errors import BadInput
 
 
@@ -52,7 +52,7 @@ def jain(values: ArrayLike) -> float:
 def entropy(values: ArrayLike) -> float:
     """Entropy of the shares (5.12), from 0 to ln K: compare only sets of one size."""
     f = _shared(values)
-    return nan if f is None else float(stats.entropy(f / f.max()))
+    return nan if f is None else float(scipy_stats().entropy(f / f.max()))
 
 
 def evenness(values: ArrayLike) -> float:

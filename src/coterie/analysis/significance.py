@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from coterie.analysis.numbers import DIGITS, LEVEL, mean_of, there
+from coterie.analysis.statistics import scipy_stats
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
 
@@ -34,7 +34,11 @@ def mean_interval(values: ArrayLike) -> Interval:
     """The interval of a mean of independent values, one per seed."""
     found = there(values)
     n, mean = len(found), mean_of(found)
-    half = float(stats.t.ppf(1 - LEVEL / 2, n - 1) * found.std(ddof=1) / sqrt(n)) if n > 1 else nan
+    half = (
+        float(scipy_stats().t.ppf(1 - LEVEL / 2, n - 1) * found.std(ddof=1) / sqrt(n))
+        if n > 1
+        else nan
+    )
     return Interval(mean, mean - half, mean + half, n)
 
 
@@ -95,7 +99,7 @@ def rank_table(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> RankTa
     population = "clients" if fixed_split else "seeds"
     if not n:
         raise BadInput("no client has an accuracy under every method: nothing can be ranked")
-    rank = stats.rankdata(np.round(-values, DIGITS), axis=0).mean(axis=1)
+    rank = scipy_stats().rankdata(np.round(-values, DIGITS), axis=0).mean(axis=1)
     order = np.lexsort((-values.mean(axis=1), rank))
     values = values[order]
     pairs = list(itertools.combinations(range(m), 2))
@@ -121,7 +125,7 @@ def _signed_ranks(gaps: np.ndarray) -> np.ndarray:
     """
     gaps = np.round(gaps, DIGITS)
     gaps = gaps[gaps != 0]
-    return np.asarray(np.sign(gaps) * stats.rankdata(np.abs(gaps)))
+    return np.asarray(np.sign(gaps) * scipy_stats().rankdata(np.abs(gaps)))
 
 
 def wilcoxon(ranks: np.ndarray) -> float:
@@ -131,7 +135,7 @@ def wilcoxon(ranks: np.ndarray) -> float:
     variance sum(ranks^2) then, in which ties are accounted for.
     """
     if len(ranks) > EXACT:
-        return float(2 * stats.norm.sf(abs(ranks.sum()) / sqrt(np.square(ranks).sum())))
+        return float(2 * scipy_stats().norm.sf(abs(ranks.sum()) / sqrt(np.square(ranks).sum())))
     doubled = np.rint(2 * np.abs(ranks)).astype(int)  # shared ranks are halves
     whole = int(doubled.sum())
     ways = np.zeros(whole + 1)  # choices of positive ranks, by their sum

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from sklearn.metrics import normalized_mutual_info_score
 
 from coterie.data.columns import CATEGORY, DATE, NUMBER, Column
 from coterie.data.federation import Federation
@@ -164,6 +163,8 @@ def _tells(cells: np.ndarray, different: int, labels: np.ndarray) -> bool:
     Many-valued columns are put in intervals of equally many rows, as each value of its own would
     tell every label by chance.
     """
+    from sklearn.metrics import normalized_mutual_info_score
+
     held = ~np.isnan(cells)
     cells, labels = cells[held], labels[held]
     if len(cells) < LEAST or len(np.unique(labels)) < 2:

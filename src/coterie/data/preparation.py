@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from sklearn.feature_extraction import FeatureHasher
 
 from coterie.core.errors import BadInput
 from coterie.data.columns import BOOLEAN, CATEGORY, DATE, NUMBER, Column, Place, read_alike
@@ -246,6 +245,8 @@ def _write_texts(target: np.ndarray, cells: np.ndarray, fitted: Fitted, column: 
     width = target.shape[1] - fitted.indicator
     lookup = np.zeros((len(column.values) + 1, width), np.float32)  # the last row: missing
     if fitted.buckets:
+        from sklearn.feature_extraction import FeatureHasher
+
         hasher = FeatureHasher(fitted.buckets, input_type="string", alternate_sign=False)
         if column.values:
             lookup[:-1] = hasher.transform([[value] for value in column.values]).toarray()

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor
 
 from coterie.core.method import Facts, Method, Replies, Train
@@ -37,6 +36,8 @@ class Server(NamedTuple):
 
 def cut(updates: Tensor) -> Tensor:
     """Which of two halves [m] each update [m, d] belongs to."""
+    from sklearn.cluster import AgglomerativeClustering
+
     unit = F.normalize(updates.double(), dim=1)
     distance = (1 - unit @ unit.T).clamp(min=0).fill_diagonal_(0)  # -cos, moved to be a distance
     found = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit(

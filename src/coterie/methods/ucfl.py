@@ -17,8 +17,6 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
-from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 from coterie.core.errors import BadInput
@@ -96,6 +94,9 @@ def group_rows(weights: Tensor, streams: int, rng: np.random.Generator) -> tuple
     """The group [N] of every row of W, and the centroids [k, N]; `streams` as in `ucfl`."""
     if streams == 0:
         return torch.arange(len(weights)), weights
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import silhouette_score
+
     rows = weights.double().numpy().round(12)
     distinct = len(np.unique(rows, axis=0))
     seed = int(rng.integers(2**31))
