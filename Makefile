@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup browser demo test wheel torture lint format bench docs screenshots federation-demo federation-torture clean
+.PHONY: setup browser demo test wheel torture lint format bench bench-smoke docs screenshots federation-demo federation-torture clean
 
 setup: $(READY)
 
@@ -39,10 +39,13 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 bench: $(READY) browser
-	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/engine.py --write docs/performance.md
 	$(BIN)/python benchmarks/many_clients.py
 	$(BIN)/python benchmarks/ray_engine.py
 	$(BIN)/python benchmarks/large_report.py
+
+bench-smoke: $(READY)
+	$(BIN)/python benchmarks/smoke.py
 
 docs: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m helpers.catalogue

@@ -1,179 +1,159 @@
-"""Client-steps per second of the local engine against a plain PyTorch loop, in one run on one
-machine.
+"""How fast the local engine is: against a plain PyTorch loop, and from process start to end.
 
-The plain loop is what most libraries do: one client after another, a DataLoader, `backward()`,
-`SGD.step()`. Both sides train the same networks on the same rows with the same batch size; the
-engine chooses its path as it does for a long run, and what it compiles is compiled before the clock
-starts. Every figure is the best of several rounds.
+    python benchmarks/engine.py [--turns N] [--quick] [--write docs/performance.md]
+
+Prints ratios and writes them as Markdown, and as JSON beside it.
 """
 
-import copy
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
 import time
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from rich.console import Console
-from rich.table import Table
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from workloads import MLR, WORKLOADS, Workload, engine_side, in_turns, plain_side, products_side
+from workloads import ratio as ratio_of
 
-from coterie.core.method import Train, stages
-from coterie.core.model import Model
-from coterie.core.rng import stream
-from coterie.data.federation import Federation
-from coterie.engines.base import Moment, Setup, Trip
-from coterie.engines.local.engine import LocalEngine
+from coterie.core.version import __version__
 from coterie.engines.settings import Settings
-from coterie.methods.registry import METHODS
-from coterie.networks import nets
 
-LAM, INNER = 15.0, 5
-WORKLOADS = [  # name, network, input, clients, batch, rows per client
-    ("MLR 784-10, 100 clients, B 10", "mlr", (1, 28, 28), 100, 10, 300),
-    ("DNN 784-100-10, 20 clients, B 10", "dnn", (1, 28, 28), 20, 10, 300),
-    ("DNN 784-100-10, 20 clients, B 32", "dnn", (1, 28, 28), 20, 32, 960),
-    ("CifarNet, 20 clients, B 50", "cifarnet", (3, 32, 32), 20, 50, 500),
-]
+METHODS = ("fedavg", "ditto", "pfedme")
+RUN = "from coterie.cli.main import main; main()"
+WHOLE = ["run", "fedavg", "--data", "mnist", "--split", "classes", "--clients", "20"]
+WHOLE += ["--model", "mlr", "--batch", "10", "--rate", "0.01", "--evaluate", "10", "--quiet"]
 
 
-def federation(shape: tuple[int, ...], clients: int, rows: int) -> Federation:
-    rng = np.random.default_rng(0)
-    n = clients * (rows + 2)
-    x = torch.as_tensor(rng.random((n, *shape)), dtype=torch.float32)
-    y = torch.as_tensor(rng.integers(0, 10, n))
-    lists = np.arange(n).reshape(clients, rows + 2)
-    parts = [lists[:, :rows], lists[:, rows : rows + 1], lists[:, rows + 1 :]]
-    return Federation(
-        "random",
-        x,
-        y,
-        10,
-        *([*p] for p in parts),
-        np.zeros(clients, dtype=int),
-        [str(i) for i in range(clients)],
-    )
+def one(work: Workload, method: str, turns: int) -> dict[str, Any]:
+    """The plain loop, the engine as steps are written, and the engine as it chooses to run."""
+    torch.set_num_threads(os.cpu_count() or 1)
+    chosen, engine = engine_side(work, method, Settings())
+    chosen()
+    choice = engine.settings[0]
+    written, _ = engine_side(work, method, choice._replace(compile="no"), free_threads=False)
+    sides = {"plain": plain_side(work, method), "written": written, "auto": chosen}
+    products = products_side(work)
+    if products and method == "fedavg":
+        sides["products"] = products
+    times = in_turns(sides, turns)
+    return {
+        "workload": work.label,
+        "method": method,
+        "plain_us": 1e6 * min(times["plain"]),
+        "auto_us": 1e6 * min(times["auto"]),
+        "written_ratio": ratio_of(times, "plain", "written"),
+        "ratio": ratio_of(times, "plain", "auto"),
+        "roofline": ratio_of(times, "products", "auto") if "products" in times else None,
+        "choice": choice.text(),
+        "threads": torch.get_num_threads(),
+    }
 
 
-def plain(method: str, model: nn.Module, loader: DataLoader, rate: float) -> int:
-    """One client's local epoch the usual way; the number of steps."""
-    w = [p.detach().clone() for p in model.parameters()]
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    steps = 0
-    if method == "ditto":
-        personal = copy.deepcopy(model)
-        own = torch.optim.SGD(personal.parameters(), lr=rate)
-    for x, y in loader:
-        steps += 1
-        if method == "pfedme":
-            for _ in range(INNER):
-                optimizer.zero_grad()
-                F.cross_entropy(model(x), y).backward()
-                with torch.no_grad():
-                    for p, a in zip(model.parameters(), w, strict=True):
-                        p.grad.add_(p - a, alpha=LAM)
-                optimizer.step()
-            with torch.no_grad():
-                for p, a in zip(model.parameters(), w, strict=True):
-                    a.sub_(a - p, alpha=rate * LAM)
-            continue
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        if method == "ditto":
-            own.zero_grad()
-            F.cross_entropy(personal(x), y).backward()
-            with torch.no_grad():
-                for p, a in zip(personal.parameters(), w, strict=True):
-                    p.grad.add_(p - a)
-            own.step()
-    return steps
-
-
-def plain_rate(
-    method: str, name: str, data: Federation, batch: int, shape: tuple[int, ...]
-) -> float:
-    """Steps a second of the plain loop, the best of six passes over a few clients."""
-    model = nets.build(name, shape, 10)
-    few = range(min(5, data.clients))
-    loaders = [
-        DataLoader(TensorDataset(data.x[data.train[i]], data.y[data.train[i]]), batch, shuffle=True)
-        for i in few
-    ]
-    plain(method, model, loaders[0], 0.01)
-    best = 0.0
-    for _ in range(6):
-        begin = time.perf_counter()
-        steps = sum(plain(method, model, loader, 0.01) for loader in loaders)
-        best = max(best, steps / (time.perf_counter() - begin))
-    return best
-
-
-def engine_rate(
-    method: str, name: str, data: Federation, batch: int, shape: tuple[int, ...]
-) -> tuple[float, Settings, int]:
-    """Client-steps per second of whole exchanges (payloads, plans, steps, uploads), and the
-    settings chosen.
+def whole(rounds: int) -> list[dict[str, Any]]:
+    """Seconds of the same command, from process start to end, twice: with nothing remembered, and
+    again.
     """
-    model = Model(lambda: nets.build(name, shape, 10), input_shape=shape)
-    train = Train(batch=batch, rate=0.01)
-    options = {"pfedme": {"lam": LAM, "inner": INNER, "inner_rate": 0.01}}.get(method, {})
-    program = stages(METHODS[method](model, train, **options))
-    dealt = np.zeros(data.clients, dtype=int)
-    setup = Setup(
-        federation=data, models=[model], programs=[program], architecture=dealt, rounds=10_000
-    )
-    engine = LocalEngine(setup, free_threads=True)
-    everyone = list(range(data.clients))
-    w = model.init(stream(0, "init"))
-    best = 0.0
-    for number in range(7):
-        begin = time.perf_counter()
-        trip = Trip(
-            number=0,
-            when=Moment("train", number),
-            clients=everyone,
-            send=lambda i: w,
-            answered=set(everyone),
-            averaged=set(everyone),
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, label in enumerate(("first run", "second run")):
+            out = ["--rounds", str(rounds), "--out", str(Path(folder) / str(number))]
+            begin = time.perf_counter()
+            subprocess.run(
+                [sys.executable, "-c", RUN, *WHOLE, *out],
+                env=os.environ | {"COTERIE_CACHE": str(Path(folder) / "cache")},
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
+            found.append({"label": label, "seconds": time.perf_counter() - begin})
+    return found
+
+
+def help_seconds() -> float:
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-c", RUN, "--help"], check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begin
+
+
+def about() -> dict[str, Any]:
+    """The machine, the versions and the moment."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "coterie": __version__,
+        "commit": commit or "unknown",
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def page(found: dict[str, Any]) -> str:
+    """The figures as Markdown."""
+    facts = found["about"]
+    lines = [
+        "| workload | method | plain loop, µs per step | engine, µs per client-step | as written "
+        "| auto | of the roofline | auto's choice |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in found["steps"]:
+        share = f"{100 * row['roofline']:.0f} %" if row["roofline"] else ""
+        plural = "s" * (row["threads"] > 1)
+        lines.append(
+            f"| {row['workload']} | {row['method']} | {row['plain_us']:.0f} | {row['auto_us']:.0f} "
+            f"| {row['written_ratio']:.1f}x | **{row['ratio']:.1f}x** | {share} "
+            f"| {row['choice']}, {row['threads']} thread{plural} |"
         )
-        _, traffic, _ = engine.exchange(trip)
-        if number:
-            best = max(best, traffic.steps / (time.perf_counter() - begin))
-    return best, engine.settings[0], torch.get_num_threads()
+    if found["whole"]:
+        said = ", ".join(f"{one['label']} {one['seconds']:.1f} s" for one in found["whole"])
+        lines += ["", f"FedAvg on MNIST, {found['rounds']} rounds, process start to end: {said}."]
+    lines += [
+        "",
+        f"`coterie --help`: {found['help']:.2f} s.",
+        "",
+        f"Measured {facts['date']} at commit {facts['commit']} (coterie {facts['coterie']}, torch "
+        f"{facts['torch']}, Python {facts['python']}) on {facts['machine']}, load "
+        f"{facts['load']} at the start.",
+    ]
+    return "\n".join(lines)
+
+
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+def write(path: Path, found: dict[str, Any]) -> None:
+    """Put the figures into the page, and beside it as JSON."""
+    text = path.read_text(encoding="utf-8")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    path.write_text(f"{before}{BEGIN}\n{page(found)}\n{END}{after}", encoding="utf-8")
+    path.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
-    grid = Table(
-        "workload",
-        "method",
-        "plain loop, us a step",
-        "engine, us a client-step",
-        "ratio",
-        "engine's choice",
-    )
-    threads = torch.get_num_threads()
-    for label, name, shape, clients, batch, rows in WORKLOADS:
-        data = federation(shape, clients, rows)
-        for method in ("fedavg", "ditto", "pfedme"):
-            torch.set_num_threads(threads)
-            slow = plain_rate(method, name, data, batch, shape)
-            fast, choice, used = engine_rate(method, name, data, batch, shape)
-            chosen = (
-                f"{choice.path} {choice.width}, compile {choice.compile}, {used} "
-                f"thread{'s' * (used > 1)}"
-            )
-            grid.add_row(
-                label,
-                method,
-                f"{1e6 / slow:,.0f}",
-                f"{1e6 / fast:,.0f}",
-                f"{fast / slow:.1f}",
-                chosen,
-            )
-            print(f"{label}, {method}: {fast / slow:.1f}x ({chosen})", flush=True)
-    Console(width=150).print(grid)
-    print(f"torch {torch.__version__}, {threads} threads for the plain loop")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="FedAvg on MLR alone")
+    parser.add_argument("--rounds", type=int, default=50, help="of the whole run; 0: none")
+    parser.add_argument("--write", type=Path)
+    words = parser.parse_args()
+    found: dict[str, Any] = {"about": about(), "help": help_seconds(), "steps": []}
+    for work in [MLR] if words.quick else WORKLOADS:
+        for method in METHODS[:1] if words.quick else METHODS:
+            row = one(work, method, words.turns)
+            found["steps"].append(row)
+            print(f"{work.label}, {method}: {row['ratio']:.1f}x ({row['choice']})", flush=True)
+    found |= {"rounds": words.rounds, "whole": whole(words.rounds) if words.rounds else []}
+    print(page(found))
+    if words.write:
+        write(words.write, found)
 
 
 if __name__ == "__main__":
