@@ -45,7 +45,7 @@ def tune(
     folder: Path,
     one: Callable[[str, int, Experiment, Path], Run],
 ) -> Experiment:
-    """The experiment with the options of best mean validation accuracy over the seeds; what was
+    """The experiment with the options of best mean on validation data over the seeds; what was
     tried is written down.
     """
     tried = []
@@ -60,7 +60,7 @@ def tune(
                 scores.append(np.nan)
                 continue
             scores.append(mean_of(run.measured("validation")))
-            sign = 1 if run.measure == "accuracy" else -1
+            sign = run.judged.sign
         worth = sign * float(np.mean(scores))
         tried.append((-np.inf if np.isnan(worth) else worth, words, scores))
     best = max(tried, key=lambda t: t[0])[1]  # the first of equals; a try that diverged is the last

@@ -50,7 +50,9 @@ def kl(
     elementwise: bool = False,
 ) -> Tensor:
     """Mean over rows of KL(target || softmax(logits / T)); over classes too if `elementwise`."""
-    return average(divergence(target, logits, temperature), batch) / (logits.shape[-1] if elementwise else 1)
+    return average(divergence(target, logits, temperature), batch) / (
+        logits.shape[-1] if elementwise else 1
+    )
 
 
 def first_output(out: Any) -> Tensor:

@@ -76,7 +76,8 @@ def ensemble(replies: Replies, public: Batch) -> Tensor:
         for g in replies.groups
         for k in range(len(g.ids))
     ]
-    return replies.groups[0].model.goal.soften(torch.stack(logits).mean(0), 1.0)
+    model: Model = replies.groups[0].model
+    return model.goal.soften(torch.stack(logits).mean(0), 1.0)
 
 
 def shuffled(rows: Tensor, size: int, rng: np.random.Generator) -> Iterator[Tensor]:

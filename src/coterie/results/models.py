@@ -49,6 +49,7 @@ def save_models(
             "lacks": [k for k in model.options if k not in plain_options(model.options)],
             "shape": model.input_shape or federation.input_shape,
             "classes": federation.classes,
+            "outputs": federation.target.outputs(federation.classes),
         }
         point = views["personal"]
         with writing(folder):
@@ -130,5 +131,8 @@ def _builder(about: dict[str, Any]) -> Callable[[], nn.Module]:
             "makes it as build="
         )
     return lambda: nets.build(
-        name, tuple(about["shape"]), about["classes"] or 1, **about["options"]
+        name,
+        tuple(about["shape"]),
+        about.get("outputs") or about["classes"] or 1,
+        **about["options"],
     )
