@@ -234,11 +234,17 @@ def _own_model(make: Model | Callable[[], torch.nn.Module], federation: Federati
             f"{name} gives outputs of shape {list(out.shape[1:])} a row, but the data have "
             f"{what}: give [{wanted}]"
         )
-    if isinstance(make, Model):
+    if isinstance(make, Model) and (make.task == federation.target.task or _plain(federation)):
         return make
     model = Model(build, task_of(federation.target, binary), name, federation.input_shape)
     model.check(federation.input_shape, federation.x.dtype)
     return model
+
+
+def _plain(federation: Federation) -> bool:
+    """Whether a model that says no task of its own may be taken as it is."""
+    target = federation.target
+    return target.task in ("classes", "binary", "squared") and not target.weights
 
 
 def resolved(experiment: Experiment, federation: Federation, models: list[Model]) -> Experiment:
