@@ -72,9 +72,7 @@ def test_weights_multiply_the_loss_of_their_class():
     weights, z = [0.5, 2.0, 1.5], outputs(3)
     y = torch.randint(0, 3, (ROWS,), generator=RNG)
     each = F.cross_entropy(z, y, reduction="none")
-    torch.testing.assert_close(
-        tasks.classes(weights).losses(z, y), each * torch.tensor(weights)[y]
-    )
+    torch.testing.assert_close(tasks.classes(weights).losses(z, y), each * torch.tensor(weights)[y])
     torch.testing.assert_close(tasks.classes().losses(z, y), each)
 
 

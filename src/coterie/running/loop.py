@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from coterie.analysis.numbers import mean_of
+from coterie.analysis.scores import LOSS
 from coterie.core.method import Facts, Method, Stage, Train
 from coterie.core.notes import check_client_notes, check_server_notes, merge
 from coterie.core.rng import stream
@@ -347,7 +348,9 @@ class Loop:
     @property
     def measure(self) -> str:
         """What is shown of a round: what the run is judged by, or what its task always measures."""
-        return self.schedule.metric or str(self.engine.models[0].goal.measure)
+        model = self.engine.models[0]
+        usual = LOSS.name if model.task == "squared" else model.goal.measure
+        return self.schedule.metric or str(usual)
 
     def server_notes(self) -> dict[str, Any]:
         """Matrices and vectors the method writes down (mixing weights, streams, ...)."""
