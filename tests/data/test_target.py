@@ -9,8 +9,9 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from coterie.core.errors import BadInput
 from coterie.data.dealing import build
-from coterie.data.own import from_arrays, from_frame
+from coterie.data.own import from_arrays, from_frame, read_piece
 from coterie.data.preparation import from_words
+from coterie.data.tables import Columns
 from coterie.data.told import Told
 
 ROWS = 160
@@ -157,6 +158,7 @@ def test_several_label_columns_are_several_labels():
         (FRACTION, {"task": "counts"}, "no count"),
         (FRACTION, {"task": "classes"}, "a class is whole or text"),
         (TEXT, {"task": "regression"}, "holds text, so it is no regression"),
+        (TEXT, {"task": "ordinal"}, "whose order is not known"),
         (FEW, {"task": "binary"}, "5 different values"),
         (FEW > 2, {"task": "ordinal"}, "use --task binary"),
         (FEW, {"task": "multilabel"}, "name several with --label"),
@@ -178,6 +180,13 @@ def test_labels_beside_each_other_are_0_or_1_and_not_constant():
         from_frame(frame(good=good, odd=odd), label=["good", "odd"])
     with pytest.raises(BadInput, match="'same' is 0 in every training row"):
         build(from_frame(frame(good=good, same=0 * good), label="good,same"))
+
+
+def test_a_real_site_learns_classes_only(tmp_path):
+    (tmp_path / "site.csv").write_text("a,label\n1,0.5\n2,1\n")
+    columns = Columns(client="", label="label", features=[])
+    with pytest.raises(BadInput, match=r"'label' is 0\.5 in row 1; a class is whole or text"):
+        read_piece(tmp_path / "site.csv", columns)
 
 
 def test_a_known_data_set_has_its_own_task():

@@ -143,6 +143,11 @@ def check_label(label: Label, task: str, classes: int, place: Any, data: str) ->
         return
     if label.numbers is not None:
         _refuse(label, lambda v: v != np.floor(v), "no class", place, data)
+    if task == "ordinal" and label.numbers is None:
+        raise BadInput(
+            f"'{data}': task = ordinal, but '{name}' holds text, whose order is not known; write "
+            "its levels as 1, 2, 3, ..."
+        )
     if task == "binary" and classes != 2:
         raise BadInput(
             f"'{data}': task = binary, but '{name}' has {classes:,} different values; "

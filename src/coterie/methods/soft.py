@@ -81,7 +81,7 @@ def soft(model: Model, temperature: float, lam: float, T2_scale: bool) -> Match:
         gap=lambda target, logits, batch: average(
             goal.distance(target, logits, temperature), batch
         ),
-        weight=lam * (temperature**2 if T2_scale else 1),
+        weight=lam * (temperature**2 if T2_scale and goal.name not in NUMBERS else 1),
     )
 
 

@@ -57,7 +57,7 @@ def curves(evidence: Evidence, part: str) -> Figure | None:
         else " Rounds and options are chosen on these rows, never on test rows."
     )
     note = f"Mean over the clients' own models{band}.{role}{stages(evidence)}"
-    title = f"{part.capitalize()} {evidence.first.measure} by round"
+    title = f"{part.capitalize()} {evidence.judged.label} by round"
     key = "curves" if part == evidence.first.part else f"curves-{part}"
     return Figure(
         key, title, note, "lines", "round", axis(evidence, part), series, section="accuracy"

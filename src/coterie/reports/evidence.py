@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from coterie.analysis.numbers import means
-from coterie.analysis.scores import KNOWN, Score
+from coterie.analysis.scores import Score
 from coterie.core.notes import Note, from_words
 from coterie.results.comparison import Comparison, Row
 from coterie.results.folder import SPLIT
@@ -66,7 +66,7 @@ class Record:
         That is a hundredth of it where clients write notes.
         """
         parts = pc.field("part").isin([self.run.part, "validation"])
-        wanted = pc.field("metric").isin([self.run.measure, *KNOWN])
+        wanted = pc.field("metric").isin([self.run.measure, *self.run.scored])
         own = parts & (pc.field("view") == "personal") & wanted
         return replace(
             self.run, table=self.run.table.filter(own | (pc.field("client") == EVERYONE))

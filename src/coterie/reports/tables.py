@@ -69,7 +69,7 @@ def methods(evidence: Evidence) -> ReportTable:
         else ""
     )
     note = (
-        f"{part.capitalize()} {evidence.first.measure} of the clients' own models at the last "
+        f"{part.capitalize()} {evidence.judged.label} of the clients' own models at the last "
         f"round, {len(evidence.names):,} "
         "clients. Worst 10 %: the clients served worst; largest 10 %: those with most "
         f"training rows, weighted by them.{interval}"
@@ -113,7 +113,7 @@ def rounds(evidence: Evidence) -> ReportTable | None:
         else f" Means over {len(evidence.seeds)} seeds, each with its own best round."
     )
     note = (
-        f"The best round is the one of best mean {evidence.first.measure} on validation rows; "
+        f"The best round is the one of best mean {evidence.judged.label} on validation rows; "
         f"test rows choose nothing.{seeds}"
     )
     return ReportTable("rounds", "Last round and best round", note, columns, rows)

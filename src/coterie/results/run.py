@@ -129,15 +129,17 @@ class Run:
         """
         return dict(self.about.get("trivial", {}))
 
+    @property
+    def scored(self) -> list[str]:
+        """The scores that the end of a run measures beside what it is judged by."""
+        known = () if self.task == "squared" else scores_of(self.task)
+        return [s.name for s in known if s.name not in ("accuracy", self.measure)]
+
     def scores(self) -> dict[str, float]:
         """{score: mean over the clients' own models on the shown part}, of the scores that were
         measured at the end.
         """
-        found = {
-            score.name: mean_of(values(self.table, score.name, self.part)[1])
-            for score in (() if self.task == "squared" else scores_of(self.task))
-            if score.name not in ("accuracy", self.measure)
-        }
+        found = {name: mean_of(values(self.table, name, self.part)[1]) for name in self.scored}
         return {name: value for name, value in found.items() if value == value}
 
     def model(self, client: int | str, build: Callable[[], nn.Module] | None = None) -> nn.Module:

@@ -275,10 +275,11 @@ class Loop:
                 self.table.add(stage.name, done, np.arange(len(column)), view, part, metric, column)
             said += unmeasurable_lines(done, measured, self.federation, self.train)
             part = "validation" if "validation" in self.schedule.parts else self.schedule.parts[-1]
-            if np.isnan(measured["personal", part, self.measure]).all():
+            nothing = np.full(1, np.nan)  # where no site has answered
+            if np.isnan(measured.get(("personal", part, self.measure), nothing)).all():
                 part = self.schedule.parts[0]
             reached, loss = (
-                mean_of(measured["personal", part, self.measure]),
+                mean_of(measured.get(("personal", part, self.measure), nothing)),
                 mean_of(measured["personal", part, "loss"]),
             )
             if ("personal", part, "accuracy") in measured:
