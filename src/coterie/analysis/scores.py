@@ -22,7 +22,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import precision_recall_fscore_support
 
 from coterie.analysis.numbers import mean_of
-from coterie.core.errors import BadInput, nearest
+from coterie.core.errors import BadInput
 from coterie.core.task import NUMBERS
 
 BINS = 15
@@ -297,8 +297,7 @@ def check_metric(metric: str, task: str) -> None:
     valid = [score.name for score in (() if task == "squared" else scores_of(task))] + [LOSS.name]
     if metric and metric not in valid:
         raise BadInput(
-            f"metric = '{metric}' is no measure of a task of {task}{nearest(metric, valid)}; "
-            f"choose from {', '.join(valid)}"
+            f"metric = '{metric}' is no measure of a task of {task}; choose from {', '.join(valid)}"
         )
 
 
