@@ -7,6 +7,7 @@ from torch import nn
 from coterie.core.dense import dense_layers
 from coterie.core.method import Batch
 from coterie.core.model import Model
+from coterie.core.task import classes
 from helpers.federations import float64
 
 
@@ -35,14 +36,15 @@ def batch_of(task, outputs):
     return Batch(x, y, mask, torch.arange(7), torch.tensor(0))
 
 
-@pytest.mark.parametrize("task", ["classes", "binary", "squared"])
+@pytest.mark.parametrize("task", ["classes", "binary", "squared", "weighted"])
 @pytest.mark.parametrize("name", DENSE)
 def test_gradient_and_loss_are_those_of_autograd(name, task):
     with float64():
         last = [nn.Linear(3, 1)] if task == "binary" else []
-        model = Model(lambda: nn.Sequential(*DENSE[name](), *last), task=task)
+        goal = classes((1.0, 2.0, 0.5)) if task == "weighted" else task
+        model = Model(lambda: nn.Sequential(*DENSE[name](), *last), task=goal)
         assert dense_layers(model.build()) is not None
-        batch, point = batch_of(task, 3), model.start(1)
+        batch, point = batch_of(model.task, 3), model.start(1)
         found, loss = model.grad_and_loss(point, batch)
         wanted, known = model.grad_and_loss(point, batch, loss=model.data_loss)
         assert list(found.params) == list(wanted.params)

@@ -5,6 +5,7 @@ A command's module is loaded when the command is called: help needs no tensors.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -17,7 +18,7 @@ import click
 
 from coterie.core.errors import BadInput, Diverged, Interrupted, nearest, shown
 from coterie.core.version import __version__
-from coterie.data.told import Told
+from coterie.data.told import NOTES, Told
 
 
 def main() -> None:
@@ -29,6 +30,8 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal without é or ± still shows the rest
     warnings.simplefilter("always", Told)
     warnings.showwarning = _show_told(warnings.showwarning)
+    NOTES.setLevel(logging.INFO)
+    NOTES.handlers = [OneLine()]
     try:
         cli(standalone_mode=False)
         sys.stdout.flush()
@@ -45,6 +48,20 @@ def main() -> None:
         _fail(str(stop) or "stopped", 130)
     except OSError as problem:
         _fail(f"{problem.filename or 'the system'}: {problem.strerror or problem}")
+
+
+class OneLine(logging.Handler):
+    """Prints what was read as what, every line once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line not in self.said:
+            self.said.add(line)
+            click.echo(f"coterie: {line}", err=True)
 
 
 def _show_told(usual: Callable[..., None]) -> Callable[..., None]:

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coterie.core.task import Rows, class_losses, squared_losses
+
 RELU = ""  # stands for a ReLU among the names of dense layers
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -21,20 +23,12 @@ def _class_slopes(logits: Tensor, y: Tensor) -> Tensor:
     return F.softmax(logits, -1) - one_hot.to(logits.dtype)
 
 
-def _binary_slopes(logits: Tensor, y: Tensor) -> Tensor:
-    return torch.sigmoid(logits) - y.reshape(logits.shape)
-
-
 def _squared_slopes(output: Tensor, y: Tensor) -> Tensor:
     return output - y.reshape(output.shape)
 
 
-# Of a row's loss with respect to the network's outputs, by task.
-SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "classes": _class_slopes,
-    "binary": _binary_slopes,
-    "squared": _squared_slopes,
-}
+# The slope of a loss of rows in the network's outputs.
+SLOPES: dict[Rows, Rows] = {class_losses: _class_slopes, squared_losses: _squared_slopes}
 
 
 def dense_layers(net: nn.Module) -> list[str] | None:
