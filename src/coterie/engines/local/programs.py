@@ -29,8 +29,8 @@ CONSTANTS: dict[Any, float] = {
     aten.new_zeros.default: 0.0,
     aten.new_ones.default: 1.0,
 }
-SUMS = {aten.add.Tensor: 1, aten.sub.Tensor: -1}
-IN_PLACE = {
+SUMS: dict[Any, int] = {aten.add.Tensor: 1, aten.sub.Tensor: -1}
+IN_PLACE: dict[Any, Any] = {
     aten.add.Tensor: aten.add_.Tensor,
     aten.sub.Tensor: aten.sub_.Tensor,
     aten.baddbmm.default: aten.baddbmm_.default,
@@ -58,7 +58,7 @@ class Tape(TorchDispatchMode):
     """
 
     def __init__(self, inputs: list[Tensor]):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
         self.constants: dict[str, Tensor] = {}
         self._nodes: dict[int, fx.Node] = {}

@@ -58,15 +58,16 @@ def _run(
 ) -> None:
     """Take one step, in the leaves."""
     changed = program.written + program.returned
-    held = [] if idle is None else [part[k].index_select(0, idle) for k in changed]
+    held = {} if idle is None else {k: part[k].index_select(0, idle) for k in changed}
     results = program.run(*part, *batch)
     for k, result in zip(program.returned, results, strict=True):
         if narrow:
             part[k].copy_(result)
         else:
             leaves[k] = result
-    for k, old in zip(changed, held, strict=bool(held)):
-        leaves[k].index_copy_(0, idle, old)
+    if idle is not None:
+        for k, old in held.items():
+            leaves[k].index_copy_(0, idle, old)
 
 
 class Stepper:
