@@ -282,7 +282,8 @@ class LocalEngine(Engine):
 
     def _most(self, a: int) -> int:
         """Clients whose models are made at once to be looked at."""
-        size, tuned = self.models[a].size, self.method(a).personalize
+        size: int = self.models[a].size
+        tuned = self.method(a).personalize
         most = max(1, min(LOOKED_AT, LOOKED_AT_BYTES // (4 * size)))
         return min(most, self._closed(a).width, fits(size, tuned.copies)) if tuned else most
 
