@@ -16,7 +16,7 @@ from torch import Tensor
 from coterie.core.errors import BadInput
 from coterie.core.method import Facts, Method, Train
 from coterie.core.model import Model, begin, layer_of
-from coterie.core.point import Point, mean, merge, split
+from coterie.core.point import Point, merge, split
 from coterie.core.rng import Rng
 from coterie.core.values import Whole
 from coterie.methods.declare import method
@@ -61,7 +61,7 @@ def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method
         start=lambda own, shared: begin(whole(own, shared), train),
         finish=lambda c, own, shared: split(c.w, mine),
         receive=lambda server, replies, rng: server._replace(
-            base=mean(replies.upload, train.weights(replies))
+            base=replies.average(replies.upload, train.weights(replies))
         ),
     )
     return base._replace(
@@ -72,7 +72,7 @@ def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method
     )
 
 
-@method()
+@method(uploads="mean", rows="gradients")
 def fedper(model: Model, train: Train, head: Whole = 1) -> Method:
     """FedAvg of the base; the last `head` layers stay with their client."""
     return keep_home(model, train, own_layers(model, head, "fedper"))

@@ -38,7 +38,7 @@ SOFT = {  # one value per row, of the log-probabilities t of the teacher and s o
 }
 
 
-@method()
+@method(uploads="mean")
 def persfl(
     model: Model,
     train: Train,

@@ -25,7 +25,9 @@ from coterie.experiment.build import (
     resolved,
 )
 from coterie.experiment.config import PYTHON, Experiment, Words, options_of
+from coterie.methods.declare import Told, told
 from coterie.methods.registry import METHODS
+from coterie.running.guarding import Gate, attackers_of, check_guard
 from coterie.running.loop import Answers, Loop, lengths
 
 
@@ -122,7 +124,19 @@ def open_loop(
     experiment, setup = assembly.experiment, assembly.setup
     engine = make(setup) if make else engine_of(setup, experiment.engine)
     words = experiment.schedule, experiment.seed
-    return Loop(engine, assembly.federation, *words, answers, experiment.train)
+    return Loop(engine, assembly.federation, *words, answers, experiment.train, gate_of(assembly))
+
+
+def gate_of(assembly: Assembly) -> Gate:
+    """What every upload of this run passes on its way to the server."""
+    guard, seed = assembly.experiment.guard, assembly.experiment.seed
+    clients = assembly.federation.clients
+    return Gate(
+        guard=guard,
+        seed=seed,
+        attackers=attackers_of(guard, clients, seed),
+        expected=float(assembly.experiment.schedule.asked(clients)),
+    )
 
 
 def _settings(words: Words, architectures: int) -> list[Settings]:
@@ -142,6 +156,9 @@ def check_method(assembly: Assembly, clients: Sequence[int] | None = None) -> No
     Only `clients` must have the rows that the method needs; None: all.
     """
     federation, schedule = assembly.federation, assembly.experiment.schedule
+    name = assembly.experiment.method
+    said = told(METHODS[name]) if name in METHODS else Told()
+    check_guard(assembly.experiment.guard, name, said, len(assembly.models), federation.clients)
     for stage in assembly.programs[0]:
         _check_stage(stage, assembly, clients)
     if schedule.rounds < 1:

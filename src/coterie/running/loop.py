@@ -22,6 +22,9 @@ from coterie.engines.base import Engine, Measured, Moment, Traffic, Trip
 from coterie.experiment.schedule import Schedule
 from coterie.results.table import EVERYONE, LEFT_OUT, Table
 from coterie.running.divergence import Failure, RunDiverged, failure_of, unmeasurable_lines
+from coterie.running.guarding import Gate, hidden
+
+GATE = Gate()
 
 
 class Position(NamedTuple):
@@ -115,7 +118,9 @@ class Loop:
         seed: int,
         answers: Answers | None = None,  # who answered, to play a run again
         train: Train | None = None,  # named where training goes out of bounds
+        gate: Gate = GATE,  # what every upload passes on its way to the server
     ):
+        self.gate = gate
         self.answers, self.train = answers, train
         self.engine, self.federation, self.schedule, self.seed = engine, federation, schedule, seed
         self.program = engine.programs[0]
@@ -194,6 +199,7 @@ class Loop:
             if not len(replies.ids):
                 break  # nothing reached the server: it has nothing to base the next exchange on
             with torch.no_grad():
+                replies = self.gate.passed(replies, send, stage.name, number, k)
                 server = exchange.receive(
                     server, replies, stream(self.seed, "receive", stage.name, number, k)
                 )
@@ -332,9 +338,10 @@ class Loop:
 
     def evaluate(self, final: bool = False) -> Measured:
         """All clients, active or not, on every part of their data."""
-        return self.engine.evaluate(
+        found = self.engine.evaluate(
             self.everyone, self.payload(), self.when(), self.schedule.parts, final
         )
+        return {key: hidden(self.gate, column) for key, column in found.items()}
 
     def server_notes(self) -> dict[str, Any]:
         """Matrices and vectors the method writes down (mixing weights, streams, ...)."""
