@@ -85,4 +85,6 @@ def nearest(changes: Tensor, hostile: float) -> Tensor:
 def bounded(changes: Tensor) -> Tensor:
     """The factors [m] that make no change longer than the median length."""
     lengths = changes.norm(dim=1)
-    return (lengths.median() / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)).clamp(max=1)
+    tiny = torch.finfo(lengths.dtype).tiny
+    factors: Tensor = (lengths.median() / lengths.clamp(min=tiny)).clamp(max=1)
+    return factors

@@ -10,6 +10,7 @@ import numpy as np
 from coterie.core.errors import BadInput
 from coterie.core.method import Stage, stages
 from coterie.core.model import Model
+from coterie.core.private import PrivateModel
 from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Setup
 from coterie.engines.registry import ENGINES
@@ -27,8 +28,9 @@ from coterie.experiment.build import (
 from coterie.experiment.config import PYTHON, Experiment, Words, options_of
 from coterie.methods.declare import Told, told
 from coterie.methods.registry import METHODS
+from coterie.running.budget import Budget, budget_of, check_private
 from coterie.running.guarding import Gate, attackers_of, check_guard
-from coterie.running.loop import Answers, Loop, lengths
+from coterie.running.loop import Answers, Loop, facts, lengths
 
 
 class Assembly(NamedTuple):
@@ -39,6 +41,7 @@ class Assembly(NamedTuple):
     models: list[Model]
     programs: list[tuple[Stage, ...]]  # the method's stages, built for each model
     architecture: np.ndarray  # [N] index into models
+    budget: Budget | None = None  # what differential privacy promises
 
     @property
     def setup(self) -> Setup:
@@ -95,7 +98,31 @@ def assemble(
         architecture=dealt,
     )
     check_method(assembly, clients)
-    return assembly
+    return _private(assembly) if experiment.guard.dp != "none" else assembly
+
+
+def _private(assembly: Assembly) -> Assembly:
+    """The same run with its budget, and with private gradients where rows are to be hidden."""
+    experiment, federation = assembly.experiment, assembly.federation
+    check_private(
+        experiment.guard, experiment.method, told(METHODS[experiment.method]), experiment.train
+    )
+    budget = budget_of(
+        experiment.guard,
+        assembly.programs[0],
+        federation,
+        facts(federation, assembly.models, assembly.architecture, experiment.schedule),
+        experiment.schedule,
+        lengths(assembly.programs[0], experiment.schedule),
+        experiment.seed,
+    )
+    assert budget is not None
+    if budget.unit == "client":
+        return assembly._replace(budget=budget)
+    model = PrivateModel(assembly.models[0], budget.clip, budget.noise)
+    build = METHODS[experiment.method]
+    program = stages(build(model, experiment.train, **experiment.options))
+    return assembly._replace(budget=budget, programs=[program])
 
 
 def with_data(
@@ -131,11 +158,14 @@ def gate_of(assembly: Assembly) -> Gate:
     """What every upload of this run passes on its way to the server."""
     guard, seed = assembly.experiment.guard, assembly.experiment.seed
     clients = assembly.federation.clients
+    if assembly.budget:
+        guard = guard._replace(dp_noise=assembly.budget.noise)
     return Gate(
         guard=guard,
         seed=seed,
         attackers=attackers_of(guard, clients, seed),
         expected=float(assembly.experiment.schedule.asked(clients)),
+        promise=assembly.budget.facts() if assembly.budget else {},
     )
 
 

@@ -233,7 +233,7 @@ def play_rounds(
     more: Mapping[str, Any] | None = None,  # for run.json
 ) -> Run:
     """Train to the end, writing down what is needed to go on or to run again."""
-    facts = {**(more or {}), "guess": guess(loop.federation)}
+    facts = {**(more or {}), "guess": guess(loop.federation), **loop.gate.facts()}
     write_config(folder, experiment)
     _write_about(folder, loop, "running", experiment, facts)
     write_split(folder, loop.federation)

@@ -6,8 +6,8 @@ It works on the replies of any engine, so that a simulation and a deployment hav
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,11 +35,18 @@ class Gate(NamedTuple):
     seed: int = 0
     attackers: frozenset[int] = frozenset()
     expected: float = 0.0  # clients asked per round, by which a private sum is divided
+    promise: Mapping[str, Any] = {}  # what differential privacy promises, for run.json
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader of the run must know."""
+        said: dict[str, Any] = {"privacy": dict(self.promise)} if self.promise else {}
+        return said | ({"attackers": sorted(self.attackers)} if self.attackers else {})
 
     def passed(self, replies: Replies, send: Callable[[int], Tree], *when: object) -> Replies:
         """The replies as the server sees them."""
         guard, upload = self.guard, replies.upload
-        if guard == OPEN or not pytree.tree_leaves(upload):
+        active = self.attackers or guard.dp == "client" or guard.robust != "none"
+        if not active or not pytree.tree_leaves(upload):
             return replies
         origins = stack(
             [origin_of(pick(upload, k), send(int(i))) for k, i in enumerate(replies.ids)]

@@ -21,6 +21,7 @@ from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Measured, Moment, Traffic, Trip
 from coterie.experiment.schedule import Schedule
 from coterie.results.table import EVERYONE, LEFT_OUT, Table
+from coterie.running.asking import picked
 from coterie.running.divergence import Failure, RunDiverged, failure_of, unmeasurable_lines
 from coterie.running.guarding import Gate, hidden
 
@@ -214,13 +215,12 @@ class Loop:
     def _who(self, stage: Stage, number: int) -> tuple[list[int], set[int], set[int]]:
         """Who is asked to train, who is averaged, who answers."""
         n = self.federation.clients
-        count = n if stage.everyone else self.schedule.asked(n)
-        picked = (
-            stream(self.seed, "sample", stage.name, number).choice(n, count, replace=False)
-            if count < n
-            else range(n)
+        poisson = self.gate.guard.dp == "client"
+        averaged = (
+            set(range(n))
+            if stage.everyone
+            else set(picked(self.schedule, n, stage.name, number, self.seed, poisson))
         )
-        averaged = {int(i) for i in picked}
         asked = self.everyone if self.schedule.trains == "all" else sorted(averaged)
         answered = set(asked)
         if self.schedule.drop:
