@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 from coterie.core.errors import BadInput, nearest
 from coterie.core.values import coerce
@@ -67,6 +67,8 @@ class Shape(NamedTuple):
     validation: float = 0.2
     test: float = 0.2
     seed: int = 0
+    # "standard": columns by mean and deviation of all sites' training rows; "none": as they are
+    scale: Literal["none", "standard"] = "none"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -179,6 +181,11 @@ def check_server(server: Server) -> Server:
     _within("rules.patience", server.rules.patience, 0, 30 * 86400)
     check_shape(server.data)
     _check_privacy(server.privacy)
+    if server.data.scale != "none" and server.privacy.noise:
+        raise BadInput(
+            f"data.scale = {server.data.scale} sends means and deviations of columns, which "
+            'privacy.noise does not cover: write scale = "none"'
+        )
     return server
 
 
@@ -274,6 +281,11 @@ def check_shape(data: Shape) -> None:
         raise BadInput(
             f"data.labels names {len(set(data.labels))} classes, but classes = {data.classes}: "
             "name each once, or none"
+        )
+    if data.scale != "none" and data.shape:
+        raise BadInput(
+            f"data.scale = {data.scale} is for rows that are flat lists, not for shape = "
+            f'{list(data.shape)}: write scale = "none"'
         )
     _within("data.validation", data.validation, 0, 1)
     _within("data.test", data.test, 0, 1)

@@ -94,14 +94,19 @@ class Gate(NamedTuple):
 
 def _screened(replies: Replies, origins: Tree, guard: Guard) -> Replies:
     """The replies with no more influence for any of them than the rule leaves it."""
-    if guard.robust == "krum":
-        kept = nearest(changes(replies.upload, origins, models=True), guard.hostile)
-        fewer = replies._replace(ids=replies.ids[kept], sizes=replies.sizes[kept])
-        return _with(fewer, pick(replies.upload, kept))
     if guard.robust == "norm":
-        factors = bounded(changes(replies.upload, origins, models=True))
-        return _with(replies, scaled(replies.upload, origins, factors, models=True))
+        moves = changes(replies.upload, origins, models=True)
+        return _with(replies, scaled(replies.upload, origins, bounded(moves), models=True))
+    if guard.robust == "krum":
+        moves = changes(replies.upload, origins, models=True)
+        return _without(replies, nearest(moves, guard.hostile))
     return _with(replies._replace(average=average_by(guard.robust, guard.hostile)), replies.upload)
+
+
+def _without(replies: Replies, kept: Tensor) -> Replies:
+    """The replies of those who are kept."""
+    fewer = replies._replace(ids=replies.ids[kept], sizes=replies.sizes[kept])
+    return _with(fewer, pick(replies.upload, kept))
 
 
 def _with(replies: Replies, upload: Tree) -> Replies:
