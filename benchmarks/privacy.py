@@ -2,7 +2,8 @@
 
 `python benchmarks/privacy.py` trains FedAvg on the 539 writers without privacy and with
 client-level privacy at three epsilons, and writes docs/privacy.json and, between the marks of
-docs/privacy.md, a table and docs/pictures/privacy.svg. Runs that the JSON file has already are not repeated.
+docs/privacy.md, a table and docs/pictures/privacy.svg. Runs that the JSON file has already are not
+repeated.
 """
 
 import json
@@ -66,11 +67,10 @@ def table(found: dict) -> str:
     """One row per epsilon."""
     lines = ["| epsilon | delta | noise | mean test accuracy, % |", "|---:|---:|---:|---:|"]
     for row in found.values():
-        promised = "epsilon" in row
-        cells = [f"{row['epsilon']:.2f}", f"{row['delta']:g}", f"{row['noise']:.2f}"]
-        lines.append(
-            f"| {' | '.join(cells if promised else ['none', '', ''])} | {row['accuracy']:.1f} |"
-        )
+        cells = ["none", "", ""]
+        if "epsilon" in row:
+            cells = [f"{row['epsilon']:.2f}", f"{row['delta']:g}", f"{row['noise']:.2f}"]
+        lines.append(f"| {' | '.join(cells)} | {row['accuracy']:.1f} |")
     return "\n".join(lines)
 
 

@@ -19,11 +19,14 @@ PLOTLY = "plotly takes half a second to load, and few commands draw"
 MATPLOTLIB = "matplotlib takes a second to load, and few commands draw"
 EXTRA = "an extra that may not be installed"
 LATE = {
+    ("coterie.analysis.privacy", "opacus.accountants"): EXTRA,
     ("coterie.cli.main", "coterie.data.picture"): MATPLOTLIB,
     ("coterie.cli.ui", "coterie.ui.app"): EXTRA,
     ("coterie.cli.ui", "coterie.ui.guard"): EXTRA,
     ("coterie.cli.ui", "starlette"): EXTRA,
     ("coterie.cli.ui", "uvicorn"): EXTRA,
+    ("coterie.data.opening", "openpyxl"): EXTRA,
+    ("coterie.comparison.search", "optuna"): EXTRA,
     ("coterie.data.sources.digits", "sklearn.datasets"): "slow to load, for one data set",
     ("coterie.data.tables", "PIL"): "only folders of images need it",
     ("coterie.deploy.hosting", "coterie.deploy.app"): EXTRA,

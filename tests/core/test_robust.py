@@ -69,16 +69,16 @@ def test_krum_leaves_out_the_far_and_norm_bounds_the_long():
 
 
 def test_a_change_is_measured_from_the_model_that_was_sent():
-    sent, upload = points([1.0, 2.0]), (points([4.0, 6.0]), torch.tensor([3.0]), torch.tensor([7]))
+    sent, upload = points([1.0, 2.0]), (points([4.0, 6.0]), torch.tensor(3.0), torch.tensor([7]))
     origin = origin_of(upload, (torch.tensor(3), sent))
     stacked, origins = stack([upload]), stack([origin])
     assert changes(stacked, origins).tolist() == [[3.0, 4.0, 3.0]]
     assert changes(stacked, origins, models=True).tolist() == [[3.0, 4.0]]
     half = scaled(stacked, origins, torch.tensor([0.5]))
     assert half[0].params["w"].tolist() == [[2.5, 4.0]]
-    assert half[1].tolist() == [[1.5]]
+    assert half[1].tolist() == [1.5]
     assert half[2].tolist() == [[7]]
     alone = scaled(stacked, origins, torch.tensor([0.5]), models=True)
-    assert alone[1].tolist() == [[3.0]]
+    assert alone[1].tolist() == [3.0]
     more = added(stacked, torch.tensor([[1.0, 2.0, 3.0]]))
     assert changes(more, origins).tolist() == [[4.0, 6.0, 6.0]]

@@ -55,7 +55,8 @@ def changes(stacked: Tree, origins: Tree, models: bool = False) -> Tensor:
     if models:
         stacked, origins = _points(stacked), _points(origins)
     pairs = _pairs(stacked, origins)
-    return torch.cat([(a - b).double().flatten(1) for a, b in pairs if a.is_floating_point()], 1)
+    rows = [(a - b).double().reshape(len(a), -1) for a, b in pairs if a.is_floating_point()]
+    return torch.cat(rows, 1) if rows else torch.zeros(0, 0)
 
 
 def scaled(stacked: Tree, origins: Tree, factors: Tensor, models: bool = False) -> Tree:

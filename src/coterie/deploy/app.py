@@ -21,13 +21,14 @@ from typing import Any, NamedTuple
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from coterie.analysis.privacy import epsilon_of
 from coterie.core.checkpoint import checkpoints, load_checkpoint
 from coterie.core.errors import BadInput, Diverged
 from coterie.core.files import write, writing
 from coterie.core.guard import Guard
 from coterie.data.federation import Federation, Public
 from coterie.deploy import wire
-from coterie.deploy.files import EXPERIMENT, RUN, Server, inside, read_server
+from coterie.deploy.files import EXPERIMENT, RUN, Privacy, Server, inside, read_server
 from coterie.deploy.flower_engine import FlowerEngine
 from coterie.deploy.lines import Log, plain
 from coterie.deploy.replay import JOURNAL
@@ -38,15 +39,17 @@ from coterie.deploy.wire import Head
 from coterie.engines.base import Setup
 from coterie.experiment.config import PYTHON, Keep, read_experiment_file
 from coterie.results.folder import read_about, status
+from coterie.results.promises import privacy_line
 from coterie.results.run import Run, load
 from coterie.running.assemble import Assembly, assemble, open_loop, with_data
+from coterie.running.budget import heard_exchanges
 from coterie.running.execute import check_same, play_rounds, restore
 from coterie.running.loop import Loop, RoundReport
 from coterie.running.progress import alone
 
 LOG = "deployment.log"
 LONGEST = 4_000  # characters of a line
-LABEL = "label"  # the column of the public file that is no feature
+LABEL = "label"  # the column of the public file that is not a feature
 REMIND = 60.0  # seconds between two lines that say who is missing
 LOOK = 1.0  # seconds between two looks for sites
 NO_EFFECT = {  # sections of an experiment that say what a simulation does
@@ -171,9 +174,35 @@ def play(grid: Grid, folder: Path, say: Say = print) -> Run:
         if old == "finished":
             loop.engine.finish(loop.everyone, loop.payload(), loop.when())
             return load(run)
-        done = play_rounds(loop, plan.draft.experiment, run, lambda report: _tell(report, say))
+        told = promise_of(plan.server.privacy, loop)
+        done = play_rounds(
+            loop, plan.draft.experiment, run, lambda report: _tell(report, say), told
+        )
+        if told:
+            say(privacy_line(told["privacy"]))
     say(f"finished: the run is in {run}")
     return done
+
+
+def promise_of(privacy: Privacy, loop: Loop) -> dict[str, Any]:
+    """What noise on every upload promises a site that answers in all rounds, for run.json."""
+    if not privacy.noise:
+        return {}
+    heard = zip(loop.program, loop.lengths, strict=True)
+    releases = sum(rounds * heard_exchanges(stage) for stage, rounds in heard)
+    return {
+        "privacy": {
+            "unit": "site",
+            "epsilon": epsilon_of(privacy.noise, releases, privacy.delta),
+            "delta": privacy.delta,
+            "clip": privacy.clip,
+            "noise": privacy.noise,
+            "releases": releases,
+            "share": 1.0,
+            "sampling": "everyone",
+            "covers": "the real numbers of uploads",
+        }
+    }
 
 
 def _tell(report: RoundReport, say: Say) -> None:

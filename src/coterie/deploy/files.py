@@ -83,6 +83,8 @@ class Privacy(NamedTuple):
         0.0  # largest Euclidean norm of what an upload tells beyond what was received; 0: any
     )
     noise: float = 0.0  # deviation of the Gaussian noise added to it, in units of clip; 0: none
+    delta: float = 1e-5  # for which the epsilon of the whole run is counted
+    measures: bool = True  # whether accuracy, loss and notes leave the site
 
 
 class Server(NamedTuple):
@@ -132,7 +134,11 @@ def strictest(asked: Privacy, own: Privacy) -> Privacy:
     on itself.
     """
     clips = [clip for clip in (asked.clip, own.clip) if clip > 0]
-    return Privacy(min(clips, default=0.0), max(asked.noise, own.noise))
+    return Privacy(
+        clip=min(clips, default=0.0),
+        noise=max(asked.noise, own.noise),
+        measures=asked.measures and own.measures,
+    )
 
 
 def read_server(folder: Path) -> Server:
@@ -299,6 +305,8 @@ def check_shape(data: Shape) -> None:
 def _check_privacy(privacy: Privacy) -> None:
     _within("privacy.clip", privacy.clip, 0, 1e12)
     _within("privacy.noise", privacy.noise, 0, 1e12)
+    if not 0 < privacy.delta < 1:
+        raise BadInput(f"privacy.delta = {privacy.delta:g}: give a number above 0 and below 1")
     if privacy.noise and not privacy.clip:
         raise BadInput(
             f"privacy.noise = {privacy.noise:g} without privacy.clip: noise is measured in units "

@@ -168,9 +168,13 @@ class Site:
             self._built = (key, engine, federation)
         return self._built[1:]
 
+    def _guard(self, words: Words) -> Privacy:
+        """What this site does to what leaves it."""
+        return strictest(Privacy(*words.get("privacy", ())), self._privacy)
+
     def _moments(self, words: Words, number: int) -> Tree:
         """What standardising needs to know of this site's training rows."""
-        guard = strictest(Privacy(*words.get("privacy", ())), self._privacy)
+        guard = self._guard(words)
         if guard.clip or guard.noise:
             raise BadInput(
                 f"[privacy] of '{self.name}' lets no mean of its columns out: write scale = "
@@ -233,15 +237,18 @@ class Site:
         token = f"{engine.stage}-{when.round}-{index}"
         self.store.save(run, token, Kept(engine.stage, worked.state))
         self.store.keep(run, {token, *(str(t) for t in head.get("keep", []))})
-        guard = strictest(Privacy(*words.get("privacy", ())), self._privacy)
+        guard = self._guard(words)
         upload = pytree.tree_map(lambda t: t[0], worked.upload)
         upload = protect(upload, payload, guard.clip, guard.noise, entropy())
-        notes = {name: values[number] for name, values in engine.client_notes([number]).items()}
+        noted = engine.client_notes([number]) if guard.measures else {}
+        notes = {name: values[number] for name, values in noted.items()}
         return {"token": token, "effort": list(worked.effort), "notes": notes}, upload
 
     def _evaluate(
         self, engine: LocalEngine, head: Head, number: int, when: Moment, payload: Tree
     ) -> Head:
+        if not self._guard(head["words"]).measures:
+            return {"values": []}
         parts = [part for part in head.get("parts", []) if part in ("train", "validation", "test")]
         found = engine.evaluate([number], lambda _: payload, when, parts, bool(head.get("final")))
         return {"values": [[*key, float(column[0])] for key, column in found.items()]}
@@ -251,7 +258,9 @@ class Site:
     ) -> Head:
         """Write the client's own model beside its state, in the form that every run writes."""
         with tempfile.TemporaryDirectory(dir=self.folder) as place:
-            save_models(engine, federation, [number], lambda _: payload, when, Path(place))
+            save_models(
+                engine, federation, [number], lambda _: payload, when, Path(place), whole=True
+            )
             (made,) = (Path(place) / "models").glob("*.safetensors")
             os.replace(made, self.folder / MODEL)
         self._say(f"the run is over: the model of '{self.name}' is {self.folder / MODEL}")

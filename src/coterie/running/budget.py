@@ -90,7 +90,9 @@ def budget_of(
     share = 1.0
     if guard.dp == "client":
         share = schedule.asked(federation.clients) / federation.clients
-        releases = sum(n * _heard(stage) for stage, n in zip(program, lengths, strict=True))
+        releases = sum(
+            n * heard_exchanges(stage) for stage, n in zip(program, lengths, strict=True)
+        )
     else:
         releases = _of_rows(program, federation, facts, schedule, lengths, seed)
     # a round that asks nobody releases no noise: its chance is part of delta
@@ -113,7 +115,7 @@ def budget_of(
     )
 
 
-def _heard(stage: Stage) -> int:
+def heard_exchanges(stage: Stage) -> int:
     """Exchanges of a round from which the server learns."""
     return sum(exchange.receive is not unchanged for exchange in stage.method.round)
 

@@ -278,10 +278,11 @@ class Loop:
             part = "validation" if "validation" in self.schedule.parts else self.schedule.parts[-1]
             if np.isnan(measured["personal", part, "accuracy"]).all():
                 part = self.schedule.parts[0]
-            accuracy, loss = (
-                mean_of(measured["personal", part, "accuracy"]),
-                mean_of(measured["personal", part, "loss"]),
-            )
+            if not np.isnan(measured["personal", part, "loss"]).all():  # else sites keep it
+                accuracy, loss = (
+                    mean_of(measured["personal", part, "accuracy"]),
+                    mean_of(measured["personal", part, "loss"]),
+                )
         return RoundReport(
             stage=stage.name,
             round=done,
