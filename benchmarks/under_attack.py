@@ -7,6 +7,7 @@ and docs/pictures/robustness.svg. Runs that the JSON file has already are not re
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -78,9 +79,10 @@ def accuracy(words: dict, whole: Federation, good: list[int], variant: str) -> f
     return round(100 * float(np.mean(found if alone else found[good])), 2)
 
 
-def run_all() -> dict:
-    """Every run that the store does not have yet."""
+def run_all() -> Iterator[dict]:
+    """Every run that the store does not have yet; what there is after each data set."""
     found = json.loads(STORE.read_text()) if STORE.exists() else {}
+    done: list[str] = []
     for name, data in DATA.items():
         base = change(Experiment(), {**data, **ENGINE})
         whole = gather(base)
@@ -96,7 +98,8 @@ def run_all() -> dict:
                 row[variant] = accuracy(words, whole, good, variant)
                 print(name, method, variant, row[variant], flush=True)
                 STORE.write_text(json.dumps(found, indent=1) + "\n")
-    return found
+        done.append(name)
+        yield {data: found[data] for data in done}
 
 
 def table(found: dict) -> str:
@@ -120,7 +123,10 @@ def draw(found: dict) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(found), figsize=(11, 3.6), sharey=True)
+    figure, axes = plt.subplots(
+        1, len(found), figsize=(5.5 * len(found), 3.6), sharey=True, squeeze=False
+    )
+    axes = axes[0]
     colours = ["#4477aa", "#66ccee", "#ee6677", "#228833"]
     for axis, (name, rows) in zip(axes, found.items(), strict=True):
         for k, variant in enumerate(VARIANTS):
@@ -135,17 +141,17 @@ def draw(found: dict) -> None:
         axis.set_xticks(range(len(rows)), list(rows))
         axis.set_title(name)
     axes[0].set_ylabel("mean test accuracy of honest clients, %")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=4)
-    figure.tight_layout(rect=(0, 0.08, 1, 1))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=2)
+    figure.tight_layout(rect=(0, 0.14, 1, 1))
     figure.savefig(PICTURE / "robustness.svg", metadata={"Date": None})
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    found = run_all()
-    draw(found)
-    before, rest = PAGE.read_text().split(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{table(found)}\n{END}{rest.split(END)[1]}")
+    for found in run_all():
+        draw(found)
+        before, rest = PAGE.read_text().split(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}\n{table(found)}\n{END}{rest.split(END)[1]}")
 
 
 if __name__ == "__main__":
