@@ -33,6 +33,7 @@ from coterie.methods.declare import unused
 from coterie.methods.registry import METHODS
 from coterie.results.comparison import TIE, Comparison, Row
 from coterie.results.costs import SYSTEMS, spent_until
+from coterie.results.promises import guard_lines
 from coterie.results.run import Run
 from coterie.results.table import share
 from coterie.running.loop import RoundReport, tell
@@ -235,7 +236,7 @@ def show_run(run: Run) -> None:
 
 def _warnings(run: Run) -> list[str]:
     """What a mean alone would hide: updates that were left out, training that learned nothing."""
-    said = []
+    said = guard_lines(run)
     if run.left_out:
         updates = "1 update" if run.left_out == 1 else f"{run.left_out:,} updates"
         clients = len(run.left_out_clients)

@@ -43,6 +43,7 @@ LONGEST_WORD = 200  # characters of a name, a version, a digest
 FORM = ("error", "tree", "table", "digest", "seconds")
 KEYS = {  # of a reply of each kind, beside its form; an error has those of "error"
     "hello": ("name", "version", "rows", "columns", "public"),
+    "moments": ("name",),
     "train": ("token", "effort", "notes"),
     "evaluate": ("values",),
     "finish": ("name",),

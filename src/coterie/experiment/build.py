@@ -13,6 +13,7 @@ import torch
 from coterie.core.errors import BadInput
 from coterie.core.files import home, there
 from coterie.core.freezing import freezing
+from coterie.core.guard import check as check_guard
 from coterie.core.memory import check_memory
 from coterie.core.model import Model, first_output
 from coterie.core.values import Seed, checked, coerce
@@ -43,7 +44,7 @@ Networks = Sequence[Model | Callable[[], torch.nn.Module]] | None
 
 def check_words(experiment: Experiment) -> None:
     """Refuse values that mean nothing, before any data are read."""
-    for table in (experiment.train, experiment.schedule, experiment.keep):
+    for table in (experiment.train, experiment.schedule, experiment.keep, experiment.guard):
         checked(table)
     coerce(Seed, experiment.seed, "seed", 0)
     for section, known in fields(experiment).items():
@@ -59,6 +60,7 @@ def check_words(experiment: Experiment) -> None:
             f"parts = {','.join(parts)}: give train, validation, test or some of them, each once"
         )
     check_train(experiment)
+    check_guard(experiment.guard)
     folder = experiment.data.get("data_dir")
     if folder and there(home(folder)) and not home(folder).is_dir():
         raise BadInput(

@@ -17,6 +17,7 @@ from coterie.analysis.significance import Difference, RankTable, mean_interval, 
 from coterie.core.errors import BadInput, nearest
 from coterie.results.costs import rounds_to_reach
 from coterie.results.folder import read_about
+from coterie.results.promises import guard_lines
 from coterie.results.run import Run
 from coterie.results.table import best_round, curve, total, values
 
@@ -135,6 +136,14 @@ class Comparison:
         said = [
             f"{name} diverged and is not compared ({why})." for name, why in self.diverged.items()
         ]
+        # one line for all methods that have it in common
+        guarded = {
+            line: [n for n, runs in self.runs.items() if line in guard_lines(runs[0])]
+            for runs in self.runs.values()
+            for line in guard_lines(runs[0])
+        }
+        for line, names in guarded.items():
+            said.append(line if len(names) == len(self.runs) else f"{', '.join(names)}: {line}")
         for name, runs in self.runs.items():
             count = sum(run.left_out for run in runs)
             if count:
