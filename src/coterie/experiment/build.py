@@ -182,7 +182,7 @@ def models_of(
             options["table"] = federation.table
         binary = entry.one_logit and federation.classes == 2
         task = "squared" if federation.classes == 0 else "binary" if binary else "classes"
-        make = partial(nets.build, net, shape, classes, **options)
+        make: Callable[[], torch.nn.Module] = partial(nets.build, net, shape, classes, **options)
         check_size(make, net, experiment)
         make = freezing(make, freeze, net) if freeze else make
         model = Model(make, task, net, shape, options)
