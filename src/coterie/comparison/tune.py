@@ -30,7 +30,7 @@ from coterie.comparison.trials import (
     score_of,
     write_record,
 )
-from coterie.core.errors import Diverged
+from coterie.core.errors import BadInput, CannotWrite, Diverged
 from coterie.experiment.config import Experiment
 from coterie.results.run import Run
 from coterie.running.loop import RoundReport
@@ -144,9 +144,8 @@ def _try(task: Tuning, tried: Sequence[Trial], proposal: Point | Ask, one: One) 
     if before:
         return _again(before)
     curve: dict[str, float] = {}
-    left = (
-        _left(task, tried) if tried else float("inf")
-    )  # the words as given are played in any case
+    # the words as given are played in any case
+    left = _left(task, tried) if tried else float("inf")
 
     def look(seed: int, report: RoundReport) -> None:
         score = score_in(report, task.better)
@@ -161,7 +160,7 @@ def _try(task: Tuning, tried: Sequence[Trial], proposal: Point | Ask, one: One) 
     for seed in task.seeds:  # what a killed search left of this trial lacks its scores on the way
         shutil.rmtree(_place(task, number, seed), ignore_errors=True)
     found = _played(task, number, proposal.options, one, look)
-    if found.state not in ("finished", "diverged"):
+    if found.state in ("stopped", "out of time"):
         found = found._replace(validation=[next(reversed(curve.values()), None)])
     spent = time.perf_counter() - begin if task.search and task.search.budget else None
     rounds = max(found.rounds, task.before + max(map(int, curve), default=0))
@@ -200,6 +199,12 @@ def _played(
             continue
         except Stopped as stop:
             return Trial(dict(words), [], rounds, stop.state)
+        except CannotWrite:
+            raise
+        except BadInput:  # each value was tried out by itself, but not with every other
+            if not look:
+                raise
+            return Trial(dict(words), [None], rounds, "refused")
         rounds = rounds or int(run.table["round"].to_numpy().max())
         score = score_of(run)
         scores.append(None if score != score else score)
