@@ -141,23 +141,26 @@ def _play(plan: ComparisonPlan, folder: Path, watch: Watch, prepared: Prepared) 
             return execute_assembly(prepared.assembly(experiment), place, show)
 
     def tuning(name: str, experiment: Experiment) -> Tuning:
-        first = prepared.assembly(replace(candidate(experiment, {}), seed=seeds[0]))
-        *earlier, last = lengths(first.programs[0], first.experiment.schedule)
         return Tuning(
             name=name,
             experiment=experiment,
             grid=grids[name],
             seeds=seeds,
             folder=folder / FOLDER / name,
-            better=better_of(first.federation.classes),
             search=search,
             share=search.seconds / len(experiments) if search else float("inf"),
-            rounds=last,
-            before=sum(earlier),
         )
 
+    def whole(task: Tuning) -> Tuning:
+        first = prepared.assembly(replace(candidate(task.experiment, {}), seed=seeds[0]))
+        *earlier, last = lengths(first.programs[0], first.experiment.schedule)
+        better = better_of(first.federation.classes)
+        return task._replace(better=better, rounds=last, before=sum(earlier))
+
     tuned = {
-        name: tune(tuning(name, experiment), one, _check_plan) if grids.get(name) else experiment
+        name: tune(tuning(name, experiment), one, _check_plan, whole)
+        if grids.get(name)
+        else experiment
         for name, experiment in experiments.items()
     }
     runs: dict[str, list[Run]] = {name: [] for name in experiments}

@@ -57,9 +57,10 @@ class Tuning(NamedTuple):
     grid: Mapping[str, Any]
     seeds: Sequence[int]
     folder: Path
-    better: int  # 1 where a larger score is better, -1 where a smaller one is
     search: Limits | None = None
     share: float = float("inf")  # seconds, of the final runs too
+    # what only the data and the method's program tell:
+    better: int = 1  # 1 where a larger score is better, -1 where a smaller one is
     rounds: int = 1  # of the last stage, in which trials may be stopped early
     before: int = 0  # rounds of the stages before, whose scores say little of the last
 
@@ -84,9 +85,16 @@ def candidate(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
     return replace(tried, schedule=schedule, keep=keep)
 
 
-def tune(task: Tuning, one: One, check: Callable[[Experiment, Path], None]) -> Experiment:
+def tune(
+    task: Tuning,
+    one: One,
+    check: Callable[[Experiment, Path], None],
+    whole: Callable[[Tuning], Tuning],
+) -> Experiment:
     """The experiment with the options of the best mean validation score over the seeds; every
     trial is written down.
+
+    whole: fills in what the data tell, which are not read where the tuning is over.
     """
     space = {word: knob_of(values, word).words for word, values in task.grid.items()}
     record = read_record(task.folder) or Record(space, [])
@@ -95,6 +103,7 @@ def tune(task: Tuning, one: One, check: Callable[[Experiment, Path], None]) -> E
         for seed in task.seeds:
             tried = replace(candidate(task.experiment, trial.options), seed=seed)
             check(tried, _place(task, number, seed))
+    task = task if record.best else whole(task)
     while record.best is None:
         proposal = _next(task, record.tried)
         if proposal is None:
