@@ -239,7 +239,11 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
     help="Values to try (V1;V2 where values have commas); validation accuracy chooses. In a search "
     "also a range, as ditto.lam=0.01..10.",
 )
-@click.option("--trials", help="Search the options of every method, with so many trials for each.")
+@click.option(
+    "--trials",
+    metavar="N",
+    help="Search the options of every method, with so many trials for each.",
+)
 @click.option(
     "--budget",
     metavar="TIME",
