@@ -17,6 +17,7 @@ from coterie.analysis.gains import Improvement, improvement, qoi
 from coterie.analysis.numbers import DIGITS, mean_of, there
 from coterie.analysis.significance import rank_table, units
 from coterie.core.errors import BadInput, nearest
+from coterie.core.html import paragraph
 
 NAMED = 5  # methods that a sentence lists by name
 
@@ -39,6 +40,10 @@ class Answer(NamedTuple):
     beaten: tuple[str, ...]  # the methods that `best` is significantly better than
     worthy: tuple[str, ...]  # the methods whose mean accuracy beats FedAvg's and Local's
     remarks: tuple[str, ...] = ()  # sentences on what went wrong, as who diverged
+
+    def _repr_html_(self) -> str:
+        """The paragraph, for notebooks."""
+        return paragraph(sentences(self))
 
 
 def answer(

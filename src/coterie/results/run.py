@@ -17,8 +17,10 @@ from coterie.analysis.scores import MORE
 from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
 from coterie.core.files import plain
+from coterie.core.html import html_table, percent
 from coterie.experiment.config import Experiment
 from coterie.results.folder import METRICS, read_about, read_experiment
+from coterie.results.frames import as_pandas
 from coterie.results.models import load_model
 from coterie.results.table import LEFT_OUT, MARK, Summary, Table, summarize, total, values
 
@@ -106,6 +108,22 @@ class Run:
     def model(self, client: int | str, build: Callable[[], nn.Module] | None = None) -> nn.Module:
         """A client's own model, by its number or name, as a plain module ready to use."""
         return load_model(self.folder, client, build)
+
+    def to_pandas(self) -> Any:
+        """All that was measured as a pandas frame: a row per round, client, view, part and
+        metric."""
+        return as_pandas(self.table)
+
+    def _repr_html_(self) -> str:
+        """The summary of every view, for notebooks."""
+        form = percent if self.measure == "accuracy" else "{:.4g}".format
+        unit = " in %" if self.measure == "accuracy" else ""
+        rows = [[view, *map(form, self.summary(self.part, view))] for view in self.views]
+        caption = (
+            f"{self.name}: {self.part} {self.measure}{unit} of {len(self.rows):,} clients after "
+            f"round {pc.max(self.table['round']).as_py():,} ({self.folder})"
+        )
+        return html_table(["model", *Summary._fields], rows, caption)
 
 
 def load(folder: Path) -> Run:

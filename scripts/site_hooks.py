@@ -1,0 +1,48 @@
+"""Hooks of mkdocs: an entry of `nav` with a star stands for all pages of that pattern which no
+other entry names."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+Nav = list[Any]  # texts, and tables {title: text or list}
+
+
+def named(nav: Nav) -> list[str]:
+    """All entries, whatever section they stand in."""
+    found = []
+    for entry in nav:
+        for value in entry.values() if isinstance(entry, dict) else [entry]:
+            found += named(value) if isinstance(value, list) else [value]
+    return found
+
+
+def expanded(nav: Nav, pages: list[str], taken: set[str]) -> Nav:
+    """The navigation with every pattern replaced by its pages, in the order of their names."""
+    made: Nav = []
+    for entry in nav:
+        if isinstance(entry, dict):
+            made += [
+                {title: expanded(value, pages, taken) if isinstance(value, list) else value}
+                for title, value in entry.items()
+            ]
+        elif "*" in entry:
+            made += [page for page in pages if matches(page, entry) and page not in taken]
+        else:
+            made.append(entry)
+    return made
+
+
+def matches(page: str, pattern: str) -> bool:
+    """Whether a page has the pattern's name and stands in its folder."""
+    return fnmatch(page, pattern) and page.count("/") == pattern.count("/")
+
+
+def on_config(config: Any) -> Any:
+    """Called by mkdocs before it reads the pages."""
+    folder = Path(config["docs_dir"])
+    pages = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.md"))
+    config["nav"] = expanded(config["nav"], pages, set(named(config["nav"])))
+    return config
