@@ -42,7 +42,9 @@ def test_indented_lines_are_formulas_and_the_rest_is_left_as_it_is():
     assert MADE["prose"]("see\n    w_i = 1\nthen w_i") == (
         "see\n\n```text\nw_i = 1\n```\n\nthen w\\_i"
     )
-    assert MADE["items"](["both:", "- `a_b`;", "- c (d", "- e)"]) == "both:\n\n- `a_b`;\n- c (d - e)"
+    assert (
+        MADE["items"](["both:", "- `a_b`;", "- c (d", "- e)"]) == "both:\n\n- `a_b`;\n- c (d - e)"
+    )
 
 
 def test_a_sentence_of_the_builder_belongs_to_its_option():
