@@ -25,6 +25,15 @@ def test_every_page_is_in_the_navigation_once_and_every_entry_is_there():
     assert sorted(named) == sorted(pages)
 
 
+def test_a_link_out_of_the_documentation_becomes_the_name_of_its_file():
+    docs = ROOT / "docs"
+    text = "[a](../examples/own_data.py), [b](../nowhere.py), [c](../methods.md), [d](data.md)"
+    shown = HOOKS["without_outward_links"](text, docs / "tutorial.md", docs)
+    assert shown == "`examples/own_data.py`, [b](../nowhere.py), [c](../methods.md), [d](data.md)"
+    deeper = HOOKS["without_outward_links"](text, docs / "methods" / "ditto.md", docs)
+    assert "[c](../methods.md)" in deeper
+
+
 def test_the_site_asks_no_other_host():
     assert CONFIG["theme"]["font"] is False
     ours = [*CONFIG["extra"]["polyfills"], *CONFIG["extra_css"]]
