@@ -55,3 +55,16 @@ def test_the_tutorials_table_and_one_clients_model_on_new_rows(tmp_path):
     # most of them are its training rows; labels in the wrong order would be right in few
     assert right > 0.8
     assert found["probability"].min() >= 0.5
+
+
+def test_school_table(tmp_path, capsys):
+    import school_table
+
+    school_table.main(str(tmp_path / "schools.csv"))
+    assert "6,001 pupils of 60 schools" in capsys.readouterr().out
+    table = pl.read_csv(tmp_path / "schools.csv")
+    assert table["school"].n_unique() == school_table.SCHOOLS
+    assert set(school_table.LABELS) <= set(table.columns)
+    assert 0.02 < table["dropout"].mean() < 0.04
+    assert table.null_count().sum_horizontal()[0] > 1000
+    assert table.equals(pl.read_csv(school_table.school_table().write_csv().encode()))

@@ -1,6 +1,6 @@
 """Small pieces of HTML."""
 
-from coterie.core.html import html_table, paragraph, percent
+from coterie.core.html import html_table, paragraph
 
 
 def test_text_is_escaped():
@@ -13,8 +13,3 @@ def test_text_is_escaped():
 def test_numbers_stand_on_the_right_and_words_on_the_left():
     cells = html_table(["a", "b", "c"], [["word", 3, "4.50"]], "").split("<td")[1:]
     assert ["right" in cell for cell in cells] == [False, True, True]
-
-
-def test_a_share_that_is_not_known_is_a_dash():
-    assert percent(0.12345) == "12.35"
-    assert percent(float("nan")) == "-"

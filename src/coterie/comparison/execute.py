@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coterie.analysis.scores import named, usual_measure
 from coterie.comparison.limits import Limits
 from coterie.comparison.plan import FILE, ComparisonPlan, Grids, knob_of, read_plan, write_plan
 from coterie.comparison.prepared import Prepared
 from coterie.comparison.search import optuna
-from coterie.comparison.trials import FOLDER, better_of
+from coterie.comparison.trials import FOLDER
 from coterie.comparison.tune import Look, Tuning, candidate, points, tune
 from coterie.core.errors import BadInput, Diverged
 from coterie.core.files import writing
@@ -48,7 +49,7 @@ def compare(
     exists.
 
     `grids` lists values to try for a method's options, or ranges that `search` limits: the best
-    mean validation accuracy over the seeds wins, and only the winner is measured on test data.
+    mean on validation data over the seeds wins, and only the winner is measured on test data.
     """
     check_unused(folder)
     plan = ComparisonPlan(dict(experiments), list(seeds), grids or {}, search)
@@ -149,7 +150,9 @@ def _play(plan: ComparisonPlan, folder: Path, watch: Watch, prepared: Prepared) 
             grid=grids[name],
             seeds=seeds,
             folder=folder / FOLDER / name,
-            better=better_of(first.federation.classes),
+            better=named(
+                experiment.schedule.metric or usual_measure(first.federation.target.task)
+            ).sign,
             search=search,
             share=search.seconds / len(experiments) if search else float("inf"),
             rounds=last,

@@ -22,11 +22,6 @@ def html_table(heads: Sequence[str], rows: Iterable[Sequence[Any]], caption: str
     )
 
 
-def percent(share: float) -> str:
-    """A share as a number of %, or a dash for none."""
-    return f"{100 * share:.2f}" if share == share else "-"
-
-
 def _cell(value: Any) -> str:
     right = not isinstance(value, str) or value[:1].isdigit() or value[:1] in "+-"
     return f'<td style="text-align:{"right" if right else "left"}">{escape(str(value))}</td>'
