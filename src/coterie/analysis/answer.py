@@ -18,6 +18,7 @@ from coterie.analysis.numbers import DIGITS, mean_of, there
 from coterie.analysis.scores import SCORES, Score
 from coterie.analysis.significance import rank_table, units
 from coterie.core.errors import BadInput, nearest
+from coterie.core.html import paragraph
 
 ACCURACY = SCORES[0]
 NAMED = 5  # methods that a sentence lists by name
@@ -42,6 +43,10 @@ class Answer(NamedTuple):
     worthy: tuple[str, ...]  # the methods whose mean accuracy beats FedAvg's and Local's
     remarks: tuple[str, ...] = ()  # sentences on what went wrong, as who diverged
     judged: Score = ACCURACY  # what clients are judged by
+
+    def _repr_html_(self) -> str:
+        """The paragraph, for notebooks."""
+        return paragraph(sentences(self))
 
 
 def answer(

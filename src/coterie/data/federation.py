@@ -9,12 +9,14 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from coterie.core.html import html_table
 from coterie.data.columns import Place
 from coterie.data.preparation import Preparation
 from coterie.data.target import Target, usual_target
 
 BLOCK = 4096  # rows worked on at once, so that no second copy of a large store is made
 PARTS = ("train", "validation", "test")
+SHOWN = 50  # clients listed in a notebook
 # the columns of label_counts
 COUNTS = pa.schema(
     [("client", pa.int32()), ("part", pa.string()), ("label", pa.int32()), ("rows", pa.int64())]
@@ -76,6 +78,13 @@ class Federation(NamedTuple):
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one row."""
         return tuple(self.x.shape[1:])
+
+    def _repr_html_(self) -> str:
+        """Who holds how much, for notebooks; the first clients of many."""
+        rows = client_rows(self)
+        more = f", the first {SHOWN} shown" if len(rows) > SHOWN else ""
+        caption = f"{self.name}: {self.clients:,} clients, {self.sizes.sum():,} training rows{more}"
+        return html_table(ClientRow._fields, rows[:SHOWN], caption)
 
 
 class ClientRow(NamedTuple):

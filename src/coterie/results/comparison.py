@@ -7,16 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from coterie.analysis.answer import Answer, answer
 from coterie.analysis.numbers import mean_of
 from coterie.analysis.significance import Difference, RankTable, mean_interval, paired, rank_table
 from coterie.core.errors import BadInput, nearest
+from coterie.core.html import html_table, paragraph
 from coterie.results.costs import rounds_to_reach
 from coterie.results.folder import read_about
+from coterie.results.frames import as_pandas
 from coterie.results.promises import guard_lines
 from coterie.results.run import Run
 from coterie.results.table import best_round, curve, total, values
@@ -205,6 +208,39 @@ class Comparison:
             self._sign * self.measured(method), self._sign * self.measured(other), self.fixed_split
         )
 
+    def to_pandas(self, of: Literal["methods", "clients"] = "methods") -> Any:
+        """The columns of table.csv as a pandas frame, a row per method; of "clients": those of
+        clients.csv, a row per method, seed and client.
+        """
+        if of not in ("methods", "clients"):
+            raise BadInput(f"of = {of!r}: give 'methods' or 'clients'")
+        rows = _client_rows(self) if of == "clients" else _method_rows(self)
+        return as_pandas(pa.Table.from_pylist(rows))
+
+    def _repr_html_(self) -> str:
+        """The answer and a short table of methods, for notebooks."""
+        judged = self.first.judged
+        rows = sorted(self.rows(), key=lambda row: -self._sign * row.mean)
+        cells = [
+            [
+                row.method,
+                *map(judged.text, (row.mean, row.deviation, row.worst)),
+                f"{_traffic(row):.2f}",
+            ]
+            for row in rows
+        ]
+        found = self.answer()
+        said = [paragraph(text) for text in self.remarks()] if found is None else []
+        caption = (
+            f"{self.first.part.capitalize()} {judged.label}{judged.unit} of "
+            f"every client's own model: {len(self.first.rows):,} clients, "
+            f"{len(next(iter(self.runs.values())))} seeds"
+        )
+        heads = ["method", "mean", "deviation over clients", "worst client", "MB"]
+        return "".join(
+            [found._repr_html_() if found else "", *said, html_table(heads, cells, caption)]
+        )
+
     @property
     def _sign(self) -> int:
         """What makes more of the measure better."""
@@ -261,21 +297,39 @@ def _row(name: str, runs: list[Run]) -> Row:
     )
 
 
+def _traffic(row: Row) -> float:
+    """Megabytes down and up."""
+    return (row.bytes_down + row.bytes_up) / 1e6
+
+
+def _method_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """What table.csv has, row by row; a method that diverged has no figures."""
+    scores = comparison.scores()
+    rows = [row._asdict() | scores[row.method] | {"diverged": ""} for row in comparison.rows()]
+    return rows + [{"method": name, "diverged": why} for name, why in comparison.diverged.items()]
+
+
+def _client_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """What clients.csv has, row by row."""
+    head = f"{comparison.first.part}_{comparison.first.measure}"
+    return [
+        {"method": name, "seed": run.experiment.seed, "client": i, head: float(value)}
+        for name, runs in comparison.runs.items()
+        for run in runs
+        for i, value in enumerate(run.measured(run.part))
+    ]
+
+
 def write_csv(comparison: Comparison) -> None:
     """The table, and every client's accuracy, beside the runs."""
+    rows = _method_rows(comparison)
     with (comparison.folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        scores = comparison.scores()
-        heads = [*Row._fields, *next(iter(scores.values())), "diverged"]
-        writer.writerow(heads)
-        writer.writerows([*row, *scores[row.method].values(), ""] for row in comparison.rows())
-        empty = [""] * (len(heads) - 2)
-        writer.writerows([name, *empty, why] for name, why in comparison.diverged.items())
-    first = comparison.first
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    clients = _client_rows(comparison)
     with (comparison.folder / "clients.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["method", "seed", "client", f"{first.part}_{first.measure}"])
-        for name, runs in comparison.runs.items():
-            for run in runs:
-                for i, value in enumerate(run.measured(run.part)):
-                    writer.writerow([name, run.experiment.seed, i, f"{value:.6f}"])
+        lines = csv.writer(file)
+        lines.writerow(clients[0])
+        for *where, value in (row.values() for row in clients):
+            lines.writerow([*where, f"{value:.6f}"])
