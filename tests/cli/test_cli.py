@@ -509,16 +509,26 @@ def test_a_comparison_prints_one_table_best_first(coterie, tmp_path):
         "c",
     ]
     code, out, errors = coterie(*arguments)
-    assert (code, errors) == (0, "")
+    assert code == 0
+    told = [line.partition(":")[0] for line in errors.splitlines()]
+    assert told == [f"run {k} of 4" for k in (1, 2, 3, 4)]  # a line per finished run
     title = "Test accuracy in % of every client's own model: 4 clients, 2 seeds\n"
     answer, table = out.split(title)
-    assert "Recommended: " in answer  # the answer stands above the table
-    rows = table_rows(table.split("Difference in points")[0])
-    means = [float(row[1]) for row in rows]
-    assert means == sorted(means, reverse=True)
-    assert {row[0].strip() for row in rows} == {"fedavg", "local"}
+    assert answer.startswith("Use ")  # the answer stands above the table
+    use = answer.split()[1].rstrip(":")
+    lines = [line.split() for line in table.splitlines() if line.strip()]
+    rows = {line[-1 - k]: line for line in lines for k in range(len(line))}
+    marked = [line for line in lines if line[0] == ">" and "to" not in line]
+    assert [line[1] for line in marked] == [use]
+    assert {"fedavg", "local"} <= set(rows)
+    assert max(map(len, out.splitlines())) <= 80
     assert "beta = 0.5" in (tmp_path / "c" / "fedavg-seed1" / "config.toml").read_text()
     assert coterie("resume", "c")[1] == out
+    wide = coterie("resume", "c", "--wide")[1].split(title)[1]
+    rows = table_rows(wide.split("Difference in points")[0])
+    means = [float(row[1]) for row in rows]
+    assert means == sorted(means, reverse=True)
+    assert {row[0].strip().removeprefix("> ") for row in rows} == {"fedavg", "local"}
 
 
 @pytest.fixture

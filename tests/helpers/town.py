@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 RULES = Rules(needed=0.5, deadline=1.0, tries=2)
-PARTS = ("train", "validation", "test")
+PARTS = ("train", "validation", "select", "test")
 
 
 class Lines(list):

@@ -66,6 +66,12 @@ def resume_comparison(
     return _play(read_plan(folder / FILE), folder, watch, Prepared(data, models))
 
 
+def runs_of(plan: ComparisonPlan) -> int:
+    """How many runs a comparison takes, tries included."""
+    tries = sum(len(candidates(e, plan.grids.get(n, {}))) for n, e in plan.experiments.items())
+    return len(plan.seeds) * (len(plan.experiments) + tries)
+
+
 def check_no_branch(folder: Path, allow_change: bool) -> None:
     """Refuse to branch a comparison, as its methods must share their words from the start."""
     if allow_change:

@@ -24,7 +24,7 @@ from coterie.core import rng as streams
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
 from coterie.core.point import stack
-from coterie.data.federation import Federation
+from coterie.data.federation import PARTS, Federation
 from coterie.deploy import wire
 from coterie.deploy.files import Rules
 from coterie.deploy.lines import plain
@@ -34,7 +34,6 @@ from coterie.deploy.replies import Answer, Bounds, Work, accepted, bounds, measu
 from coterie.deploy.roll import Roll
 from coterie.deploy.wire import DIVERGED, LOST, Content
 from coterie.engines.base import (
-    PARTS,
     Effort,
     Engine,
     Measured,

@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 from coterie.core.errors import BadInput
 from coterie.core.model import Model
 from coterie.core.point import pick
-from coterie.data.federation import Federation
+from coterie.data.federation import PARTS, Federation
 from coterie.data.own import SUFFIXES
 from coterie.deploy.files import Server
-from coterie.deploy.rows import PARTS, at_home, read_rows
+from coterie.deploy.rows import at_home, read_rows
 from coterie.engines.base import Outcome, Setup, Trip
 from coterie.engines.local.engine import LocalEngine
 from coterie.engines.local.states import States
@@ -112,7 +112,7 @@ def gathered(files: Path, server: Server, label: str = "label", features: str = 
         for i, name in enumerate(server.names)
     ]
     starts = np.cumsum([0, *(len(f.y) for f in own)])[:-1]
-    train, validation, test = (
+    train, validation, select, test = (
         [getattr(f, part)[i] + starts[i] for i, f in enumerate(own)] for part in PARTS
     )
     return own[0]._replace(
@@ -120,6 +120,7 @@ def gathered(files: Path, server: Server, label: str = "label", features: str = 
         y=torch.cat([f.y for f in own]),
         train=train,
         validation=validation,
+        select=select,
         test=test,
         names=list(server.names),
     )

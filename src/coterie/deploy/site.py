@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
 from coterie.core.version import __version__
-from coterie.data.federation import Federation, Public
+from coterie.data.federation import PARTS, Federation, Public
 from coterie.deploy import files, wire
 from coterie.deploy.files import Privacy, Shape, inside, read_site, strictest
 from coterie.deploy.privacy import entropy, protect
@@ -135,9 +135,7 @@ class Site:
                 f"{' '.join(str(head['refused']).split())[:500]}"
             )
         engine, federation = self.engine(words, number)
-        have = {
-            part: len(getattr(federation, part)[number]) for part in ("train", "validation", "test")
-        }
+        have = {part: len(getattr(federation, part)[number]) for part in PARTS}
         if head.get("rows") != have:
             raise BadInput(
                 f"the data of '{self.name}' have changed since the run began (rows "
@@ -217,7 +215,7 @@ class Site:
     def _evaluate(
         self, engine: LocalEngine, head: Head, number: int, when: Moment, payload: Tree
     ) -> Head:
-        parts = [part for part in head.get("parts", []) if part in ("train", "validation", "test")]
+        parts = [part for part in head.get("parts", []) if part in PARTS]
         found = engine.evaluate([number], lambda _: payload, when, parts, bool(head.get("final")))
         return {"values": [[*key, float(column[0])] for key, column in found.items()]}
 

@@ -41,7 +41,7 @@ def methods(evidence: Evidence) -> ReportTable:
         of_measure(evidence, "worst client"),
         of_measure(evidence, "worst 10 %"),
         of_measure(evidence, "largest 10 %"),
-        of_measure(evidence, "validation", better=False),
+        of_measure(evidence, "select rows", better=False),
     ]
     sign, sizes = (1 if evidence.classed else -1), np.asarray(evidence.first.about["rows"]["train"])
     rows = []
@@ -59,7 +59,7 @@ def methods(evidence: Evidence) -> ReportTable:
             row.worst,
             low,
             large,
-            row.validation,
+            row.select,
         ]
         rows.append([row.method, *(scale * float(v) for v in numbers)])
     interval = (

@@ -32,7 +32,7 @@ COLUMNS = pa.schema(
         (
             "part",
             pa.dictionary(pa.int32(), pa.string()),
-        ),  # "train", "validation", "test", "" for notes and costs
+        ),  # "train", "validation", "select", "test", "" for notes and costs
         ("metric", pa.dictionary(pa.int32(), pa.string())),
         ("value", pa.float64()),
     ]
@@ -203,12 +203,12 @@ def curve(
 
 
 def best_round(table: pa.Table, measure: str = "accuracy", view: str = "personal") -> int | None:
-    """The round of highest mean accuracy (or lowest mean loss) over clients on validation data, the
+    """The round of highest mean accuracy (or lowest mean loss) over clients on select rows, the
     earliest of equals.
 
-    It never looks at test data; None where there are no validation data.
+    It never looks at test data; None where there are no select rows.
     """
-    rounds, means = curve(table, measure, "validation", view)
+    rounds, means = curve(table, measure, "select", view)
     worth = np.round(
         means if measure == "accuracy" else -means, 9
     )  # digits beyond are rounding of means

@@ -333,7 +333,7 @@ class Loop:
     def evaluate(self, final: bool = False) -> Measured:
         """All clients, active or not, on every part of their data."""
         return self.engine.evaluate(
-            self.everyone, self.payload(), self.when(), self.schedule.parts, final
+            self.everyone, self.payload(), self.when(), self.schedule.measured, final
         )
 
     def server_notes(self) -> dict[str, Any]:
