@@ -38,6 +38,14 @@ def test_at_equal_traffic_the_one_that_helps_more_clients_is_chosen():
     assert choose(table51(), dict.fromkeys(table51(), 1.0), True).name is not None
 
 
+def test_at_equal_traffic_a_baseline_close_to_the_top_is_preferred():
+    rng = np.random.default_rng(0)
+    base = rng.uniform(0.8, 0.9, 20)
+    close, cost = base + rng.normal(0.001, 0.02, 20), {"close": 5.0, "fedavg": 5.0, "local": 5.0}
+    found = choose({"close": close, "fedavg": base, "local": base - 0.3}, cost, True)
+    assert (found.top, found.name) == ("close", "fedavg")
+
+
 def test_one_unit_has_no_standard_error_and_the_highest_wins():
     found = choose({"a": [[0.5]], "b": [[0.6]]}, {"a": 1, "b": 9}, True)
     assert found.name == "b"

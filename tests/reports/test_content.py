@@ -63,7 +63,7 @@ def test_the_answer_is_that_of_the_comparison(data, folder):
 
 
 def test_the_differences_of_the_answer_are_drawn_with_their_intervals(data, folder):
-    found, drawn = load_comparison(folder), figure(data, "differences")
+    found, drawn = load_comparison(folder), figure(data, "forest")
     assert (drawn["kind"], drawn["section"]) == ("forest", "answer")
     assert [s["name"] for s in drawn["series"]] == ["against local", "against fedavg"]
     for series, other in zip(drawn["series"], ("local", "fedavg"), strict=True):

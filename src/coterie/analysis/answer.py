@@ -21,9 +21,9 @@ from coterie.core.errors import BadInput
 
 MORE_WORK = 1.1  # times a baseline's gradients from which a budget is another one
 
-# better: shown to beat the baselines; bet: chosen, but not shown to; baseline: FedAvg or Local is
-# chosen; guessing: nothing has learned; open: nothing can be chosen
-Kind = Literal["better", "bet", "baseline", "guessing", "open"]
+# better: shown to beat the baselines; bet: chosen, but not shown to; withdrawn: chosen, but shown
+# to be worse; baseline: FedAvg or Local is chosen; guessing: nothing has learned; open: nobody votes
+Kind = Literal["better", "bet", "withdrawn", "baseline", "guessing", "open"]
 
 
 class Measure(NamedTuple):
@@ -70,6 +70,11 @@ class Claim(NamedTuple):
     def shown(self) -> bool:
         """Whether the method is better beyond chance, by the test and by the interval."""
         return self.p < LEVEL and self.difference.low > 0
+
+    @property
+    def refuted(self) -> bool:
+        """Whether it is worse beyond chance."""
+        return self.p < LEVEL and self.difference.high < 0
 
 
 class Answer(NamedTuple):
@@ -161,9 +166,10 @@ def _told(
         kind: Kind = "baseline"
     else:
         kind = "better" if claim and claim.shown else "bet"
+        kind = "withdrawn" if claim and claim.refuted else kind
     subject, other = (closest.method, use) if closest else (use, against)
     return blank._replace(
-        use=use,
+        use=None if kind == "withdrawn" else use,
         kind=kind,
         value=sign * means[use],
         claim=claim,
@@ -228,7 +234,7 @@ def _better(answer: Answer) -> list[str]:
     claim, m = answer.claim, answer.measure
     assert claim is not None
     return [
-        f"Use {answer.use}: it is shown to beat {_base(claim.other, answer)}. On test rows it has "
+        f"Use {answer.use}: it is shown to beat {_base(claim.other)}. On test rows it has "
         f"{m.label} {m.write(answer.value)}, {m.gap(claim.difference)} (p = {_p(claim.p)}, "
         f"{_population(claim)}); {_who(claim)}.",
         _cost(answer, claim.other),
@@ -244,10 +250,20 @@ def _bet(answer: Answer) -> list[str]:
         ]
     return [
         f"Use {answer.use} as the best bet: it is not shown to beat "
-        f"{_base(claim.other, answer)} here. On test rows it has {m.label} "
+        f"{_base(claim.other)} here. On test rows it has {m.label} "
         f"{m.write(answer.value)}, {m.gap(claim.difference)}, not significant over "
         f"{_population(claim)}; {_who(claim)}.",
         _cost(answer, claim.other),
+    ]
+
+
+def _withdrawn(answer: Answer) -> list[str]:
+    claim, m = answer.claim, answer.measure
+    assert claim is not None
+    return [
+        f"No method can be named: select rows choose {claim.method}, and test rows show it worse "
+        f"than {_base(claim.other)}, by {m.gap(claim.difference)} over {_population(claim)}. Give "
+        "more rows (--validation), clients or seeds to choose on."
     ]
 
 
@@ -303,13 +319,14 @@ def _open(answer: Answer) -> list[str]:
 _SAYS = {
     "better": _better,
     "bet": _bet,
+    "withdrawn": _withdrawn,
     "baseline": _baseline,
     "guessing": _guessing,
     "open": _open,
 }
 
 
-def _base(name: str, answer: Answer) -> str:
+def _base(name: str) -> str:
     """What was beaten, in words."""
     base = name.partition("@")[0]
     words = {"local": "local training", "fedavg": "FedAvg"}[base]

@@ -47,8 +47,8 @@ def choose(
 ) -> Choice:
     """Of the methods within one standard error of the highest mean, the one of least traffic.
 
-    At equal traffic the one that serves more clients better than FedAvg and Local do, then the
-    higher mean: a mean alone may rest on a few clients.
+    At equal traffic a baseline, as the plainer one; then the one that serves more clients better
+    than FedAvg and Local do, then the higher mean: a mean alone may rest on a few clients.
     """
     for name in values:
         if name not in traffic:
@@ -80,7 +80,7 @@ def _pick(block: np.ndarray, cost: np.ndarray, floor: Sequence[int]) -> tuple[in
     close = np.flatnonzero(gaps.mean(axis=1) <= error)
     best = block[list(floor)].max(axis=0) if floor else np.full(n, np.inf)
     helped = (np.round(block - best, DIGITS) > 0).mean(axis=1)
-    return int(min(close, key=lambda i: (cost[i], -helped[i], -means[i]))), top
+    return int(min(close, key=lambda i: (cost[i], i not in floor, -helped[i], -means[i]))), top
 
 
 def _stability(block: np.ndarray, cost: np.ndarray, floor: Sequence[int], chosen: int) -> float:

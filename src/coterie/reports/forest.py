@@ -34,7 +34,7 @@ def forest(evidence: Evidence) -> Figure | None:
         "interval that holds 0 shows no difference."
     )
     return Figure(
-        key="differences",
+        key="forest",
         title=f"Difference to {' and to '.join(bases)}",
         note=note,
         kind="forest",
