@@ -22,7 +22,7 @@ from coterie.core.errors import BadInput
 MORE_WORK = 1.1  # times a baseline's gradients from which a budget is another one
 
 # better: shown to beat the baselines; bet: chosen, but not shown to; withdrawn: chosen, but shown
-# to be worse; baseline: FedAvg or Local is chosen; guessing: nothing has learned; open: nobody votes
+# to be worse; baseline: FedAvg or Local chosen; guessing: nothing has learned; open: nobody votes
 Kind = Literal["better", "bet", "withdrawn", "baseline", "guessing", "open"]
 
 

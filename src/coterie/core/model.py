@@ -78,6 +78,7 @@ def first_output(out: Any) -> Tensor:
     """What a network says: its output, or the first of several."""
     while isinstance(out, tuple | list) and out:
         out = out[0]
+    out = getattr(out, "logits", out)  # as transformers' networks call it
     if not isinstance(out, Tensor):
         raise BadInput(f"a network gives a {type(out).__name__}: give a tensor, or a tuple of them")
     return out
@@ -131,6 +132,8 @@ class Model:
         self._first = _first_names(plain)  # weights that several layers share have several names
         self._train = prepare(_copied(plain, name), self.context).train()
         self._eval = prepare(plain, self.context).eval()
+        # buffers that no file holds are the network's own, as positions are: the same for everybody
+        self._constant = {k for k, _ in self._train.named_buffers()} - set(self._saved)
         named = dict(self._train.named_parameters())
         self.shapes = {k: tuple(p.shape) for k, p in named.items() if p.requires_grad}
         if not self.shapes:
@@ -139,7 +142,9 @@ class Model:
         self.size = sum(p.numel() for p in named.values() if p.requires_grad)
         self.outputs = list(named.values())[-1].shape[0]  # classes: rows of the last layer
         self._written = [  # buffers that layers of others may write over
-            k for k, _ in self._train.named_buffers() if not self._pure(k)
+            k
+            for k, _ in self._train.named_buffers()
+            if k not in self._constant and not self._pure(k)
         ]
 
     def _freeze(self) -> dict[str, Tensor]:
@@ -172,7 +177,9 @@ class Model:
         own = {
             k: p.detach().clone().to(dtype) for k, p in module.named_parameters() if p.requires_grad
         }
-        buffers = {k: b.detach().clone() for k, b in module.named_buffers()}
+        buffers = {
+            k: b.detach().clone() for k, b in module.named_buffers() if k not in self._constant
+        }
         if set(own) != set(self.shapes):
             raise BadInput(
                 f"the module's parameters {sorted(own)} are not those of {self.name}, "
@@ -186,6 +193,14 @@ class Model:
         """
         known = self.frozen | point.params | point.buffers
         return {k: known[self._first[k]] for k in self._saved if self._first.get(k) in known}
+
+    def frozen_tensors(self) -> dict[str, Tensor]:
+        """What of it is the same for every client, under each of its names."""
+        return {
+            k: self.frozen[first]
+            for k in self._saved
+            if (first := self._first.get(k, "")) in self.frozen
+        }
 
     def module(self, point: Point) -> nn.Module:
         """A plain `nn.Module` with the point's parameters and buffers."""
@@ -307,7 +322,14 @@ class Model:
                 torch.allclose(p, q, atol=1e-4, equal_nan=True) for p, q in zip(a, b, strict=True)
             )
 
+        held = {k: b.clone() for k, b in self._train.named_buffers() if k in self._constant}
         twice = outputs(rows, 4, 0)
+        for k, b in self._train.named_buffers():
+            if k in held and not torch.equal(b, held[k]):
+                raise BadInput(
+                    f"{self.name} writes over its buffer '{k}', which no file holds: register it "
+                    "with persistent=True"
+                )
         self.outputs = twice[0].shape[-1]
         if not same(twice, outputs(rows, 4, 1)):
             raise BadInput(

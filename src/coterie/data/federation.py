@@ -137,8 +137,8 @@ def label_counts(federation: Federation) -> pa.Table:
 def row_numbers(federation: Federation) -> pa.Table:
     """Which row of which file is in which part of which client; rows are counted from 0.
 
-    A data set that is no file of the user's has its own name as file. There are no rows where the
-    federation was made by hand.
+    A data set that is not a file of the user's has its own name as file. There are no rows where
+    the federation was made by hand.
     """
     found = [ROWS.empty_table()]
     place = federation.place or Place((federation.name,), (np.iinfo(np.int64).max,))

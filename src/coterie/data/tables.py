@@ -20,7 +20,7 @@ class Columns(NamedTuple):
     label: str
     features: list[str]  # empty: all that have no other meaning
     separator: str = ""  # of a CSV; "": found out
-    ignore: str = ""  # a column that is no feature
+    ignore: str = ""  # a column that is not a feature
     cut: str = ""  # the column that rows are cut by
     categories: tuple[str, ...] = ()  # columns whose numbers are names
 

@@ -24,7 +24,7 @@ from coterie.core import rng as streams
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
 from coterie.core.point import stack
-from coterie.data.federation import PARTS, Federation
+from coterie.data.federation import PARTS, Federation, part_of
 from coterie.deploy import wire
 from coterie.deploy.files import Rules
 from coterie.deploy.lines import plain
@@ -92,7 +92,7 @@ class FlowerEngine(Engine):
     def take(self, federation: Federation, architecture: np.ndarray) -> None:
         super().take(federation, architecture)
         self.rows = [
-            {part: len(getattr(federation, part)[i]) for part in PARTS}
+            {part: len(part_of(federation, part)[i]) for part in PARTS}
             for i in range(federation.clients)
         ]
 

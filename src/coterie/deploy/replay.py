@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from coterie.core.errors import BadInput
 from coterie.core.model import Model
 from coterie.core.point import pick
-from coterie.data.federation import PARTS, Federation
+from coterie.data.federation import PARTS, Federation, part_of
 from coterie.data.own import SUFFIXES
 from coterie.deploy.files import Server
 from coterie.deploy.rows import at_home, read_rows
@@ -179,7 +179,7 @@ def _check_rows(folder: Path, federation: Federation, known: Mapping[str, Any]) 
             f"{', '.join(theirs[:10])}: make the federation by `coterie.deploy.replay.gathered`, "
             "which knows sites by their names"
         )
-    rows = {part: [len(r) for r in getattr(federation, part)] for part in PARTS}
+    rows = {part: [len(r) for r in part_of(federation, part)] for part in PARTS}
     if mine != theirs or rows != known["rows"]:
         raise BadInput(
             f"the federation has clients {', '.join(mine[:10])} with other rows or "

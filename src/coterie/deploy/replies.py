@@ -109,7 +109,7 @@ def _checked(frame: Frame, kind: str, bound: Bounds) -> Content:
 
 
 def whole(answer: Answer) -> Content:
-    """A reply that is no error."""
+    """A reply that is not an error."""
     if isinstance(answer, str):
         raise BadInput(answer)
     if answer.head.get("error"):
@@ -233,7 +233,7 @@ def _measure(
     view, part, metric, value = given
     if view not in views or part not in parts or metric not in MEASURES:
         raise BadInput(f"sent a measure that nobody asked for, {plain(given, 60)}: left out")
-    # a score of a diverged model is no number either
+    # a score of a diverged model is not a number either
     if _is_nan(value) and (not rows[part] or metric not in ("loss", "accuracy")):
         return view, part, metric, math.nan
     most = LARGEST_NUMBER if metric == "loss" else 1.0

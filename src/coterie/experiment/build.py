@@ -12,6 +12,7 @@ import torch
 
 from coterie.core.errors import BadInput
 from coterie.core.files import home, there
+from coterie.core.freezing import freezing
 from coterie.core.memory import check_memory
 from coterie.core.model import Model, first_output
 from coterie.core.values import Seed, checked, coerce
@@ -158,10 +159,10 @@ def models_of(
     """The networks of an experiment; several names, separated by commas, are dealt to clients in
     turn.
     """
-    if given:
-        return [_own_model(make, federation) for make in given]
     words = dict(experiment.model)
-    name = words.pop("name", "")
+    name, freeze = words.pop("name", ""), words.pop("freeze", "")
+    if given:
+        return [_own_model(make, federation, freeze) for make in given]
     if name.startswith(PYTHON):
         raise BadInput(
             f"the network '{name}' was given as a Python object: give it again from Python, as "
@@ -184,6 +185,7 @@ def models_of(
         task = "squared" if federation.classes == 0 else "binary" if binary else "classes"
         make = partial(nets.build, net, shape, classes, **options)
         check_size(make, net, experiment)
+        make = freezing(make, freeze, net) if freeze else make
         model = Model(make, task, net, shape, options)
         model.check(shape, federation.x.dtype)
         models.append(model)
@@ -210,11 +212,19 @@ def net_name(make: Callable[[], torch.nn.Module]) -> str:
     return "model" if name == "<lambda>" else name
 
 
-def _own_model(make: Model | Callable[[], torch.nn.Module], federation: Federation) -> Model:
+def _own_model(
+    make: Model | Callable[[], torch.nn.Module], federation: Federation, freeze: str = ""
+) -> Model:
     """A user's network, once it has been seen to take these rows and to tell these classes
     apart.
     """
     build, name = (make.build, make.name) if isinstance(make, Model) else (make, net_name(make))
+    if freeze and isinstance(make, Model):
+        raise BadInput(
+            f"freeze = '{freeze}' for {name}, which is a Model already: give the function that "
+            "makes the network, or set requires_grad=False in it"
+        )
+    build = freezing(build, freeze, name) if freeze else build
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             rows = federation.x[:2]
@@ -263,6 +273,8 @@ def resolved(experiment: Experiment, federation: Federation, models: list[Model]
         section: {k: default for k, (_, default) in words.items()}
         for section, words in fields(experiment).items()
     }
+    if not model.get("freeze"):
+        known["model"].pop("freeze")  # as if there were no such word
     return replace(
         experiment,
         data=known["data"] | experiment.data | {"clients": federation.clients},

@@ -151,7 +151,7 @@ def fields(experiment: Experiment) -> dict[str, Known]:
         "seed": (Seed | None, None),
     }  # seed None: the run's
     data |= _dealt_words() | data_options(str(experiment.data["name"]))
-    split, model = {"name": (str, "")}, {"name": (str, "")}
+    split, model = {"name": (str, "")}, {"name": (str, ""), "freeze": (str, "")}
     names = chosen_names(experiment)
     if names["split"]:
         split |= options_of("split", names["split"])

@@ -206,5 +206,5 @@ def runs_of(path: Path) -> list[tuple[str, Run]]:
         inner = load_comparison(path).runs.values()
         return [(f"{path.resolve().name}/{run.folder.name}", run) for runs in inner for run in runs]
     if not (path / CONFIG).exists():
-        raise BadInput(f"{path} is no folder of a run or comparison: it has no {CONFIG}")
+        raise BadInput(f"{path} is not the folder of a run or comparison: it has no {CONFIG}")
     return [(path.resolve().name, load(path))]

@@ -14,6 +14,7 @@ from coterie.reports.fairness import SHARE
 from coterie.reports.gain_tables import gain_tables
 from coterie.reports.rank_tables import rank_tables
 from coterie.reports.table import Column, ReportTable, of_measure, points_of
+from coterie.reports.tuning import tuning_tables
 from coterie.results.costs import SYSTEMS, costs, simulated_time
 from coterie.results.false_accepts import relative_false_accepts
 from coterie.results.table import best_round
@@ -25,6 +26,7 @@ def tables(evidence: Evidence) -> list[ReportTable]:
     """Every table these runs allow, the one of all methods first."""
     found = [methods(evidence), *gain_tables(evidence), *rank_tables(evidence), rounds(evidence)]
     found += [cost(evidence), views(evidence), scores(evidence), false_accepts(evidence)]
+    found += tuning_tables(evidence)
     return [table for table in found if table and table.rows]
 
 

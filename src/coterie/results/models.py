@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.core.errors import BadInput
 from coterie.core.files import digest, save_tensors, write, writing
@@ -35,9 +35,12 @@ def save_models(
     send: Send,
     when: Moment,
     folder: Path,
+    whole: bool = False,
 ) -> None:
     """Every client's own model as a safetensors file of plain parameter names, with what it takes
     to build it again.
+
+    Frozen parameters are the same for every client: they lie beside, once; whole: in each file.
     """
     target = folder / MODELS
     digests: dict[str, str] = _listed(target)
@@ -53,9 +56,15 @@ def save_models(
         point = views["personal"]
         with writing(folder):
             target.mkdir(exist_ok=True)
+        frozen = {} if whole else model.frozen_tensors()
+        if frozen:
+            about["frozen"] = f"frozen-{a}.safetensors"
+            path = target / about["frozen"]
+            save_tensors(_apart(frozen), path, {"coterie": json.dumps({"model": model.name})})
+            digests[path.name] = digest(path)
         for k, i in enumerate(chunk):
-            whole = model.tensors(pick(point, k))
-            tensors = {n: t.contiguous().clone() for n, t in whole.items()}
+            every = model.tensors(pick(point, k))
+            tensors = _apart({n: t for n, t in every.items() if n not in frozen})
             # one entry, because a file with several may have them in any order and be another at
             # every run
             about["client"] = federation.names[i]
@@ -64,6 +73,11 @@ def save_models(
             digests[path.name] = digest(path)
     if digests:
         write(target / LIST, json.dumps(dict(sorted(digests.items())), indent=1))
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors that share no memory, as their file wants them."""
+    return {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
 
 
 def _listed(target: Path) -> dict[str, str]:
@@ -111,7 +125,14 @@ def load_model(
         with safe_open(path, "pt") as file:
             about = json.loads(file.metadata()["coterie"])
         module = (build or _builder(about))()
-        module.load_state_dict(load_file(path))
+        tensors = load_file(path)
+        if about.get("frozen"):
+            beside = path.with_name(about["frozen"])
+            if not beside.exists():
+                raise BadInput(f"{beside} is missing: run again, or restore it from a copy")
+            _check(beside)
+            tensors |= load_file(beside)
+        module.load_state_dict(tensors)
     except SafetensorError as damage:
         raise BadInput(
             f"{path} is damaged ({damage}): run again, or restore it from a copy"
