@@ -359,11 +359,12 @@ def resume(folder: Path, quiet: bool, wide: bool, allow_change: bool) -> None:
 
 @cli.command(short_help="List the methods, or tell all about one.")
 @click.argument("name", required=False)
-def methods(name: str | None) -> None:
-    """Every method with its paper, options and defaults; with a NAME, all about that one."""
+@click.option("--wide", is_flag=True, help="Papers, options and defaults of all methods.")
+def methods(name: str | None, wide: bool) -> None:
+    """Every method: what it needs and when to use it; with a NAME, all about that one."""
     if name:
         options_of("method", name)
-    show_method(name) if name else show_methods()
+    show_method(name) if name else show_methods(wide)
 
 
 @cli.command(context_settings=FREE, short_help="Show how a data set is dealt to clients.")

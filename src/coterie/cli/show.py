@@ -37,6 +37,7 @@ from coterie.data.inspection import client_quantiles, columns_found, problems
 from coterie.data.pieces import Own
 from coterie.experiment.config import options_of
 from coterie.methods.declare import unused
+from coterie.methods.guide import GUIDE, NEEDS, Advice
 from coterie.methods.registry import METHODS
 from coterie.results.comparison import TIE, Comparison, Row
 from coterie.results.costs import SYSTEMS, spent_until
@@ -79,16 +80,28 @@ def _about(name: str) -> list[str]:
     return (inspect.getdoc(inspect.getmodule(METHODS[name])) or "").split("\n\n")
 
 
-def show_methods() -> None:
-    """Every method: paper, options, defaults."""
-    grid = Grid("method", "paper", "options and defaults", show_lines=True)
+def show_methods(wide: bool = False) -> None:
+    """Every method: what it needs beyond training rows, and when to use it; wide: its paper, its
+    options and their defaults.
+    """
+    if wide:
+        grid = Grid("method", "paper", "options and defaults", show_lines=True)
+        for name in METHODS:
+            options = options_of("method", name).items()
+            grid.add_row(
+                name, paper_of(name), ", ".join(f"{k}={_plain(d)}" for k, (_, d) in options)
+            )
+        show(grid, 160)
+        return
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
+    grid.add_column("method", no_wrap=True)
+    grid.add_column("use it when")
+    grid.add_column("needs", no_wrap=True)
     for name in METHODS:
-        grid.add_row(
-            name,
-            paper_of(name),
-            ", ".join(f"{k}={_plain(d)}" for k, (_, d) in options_of("method", name).items()),
-        )
-    show(grid, 160)
+        advice = GUIDE.get(name, Advice(""))
+        grid.add_row(name, advice.when, ", ".join(NEEDS[word] for word in advice.needs) or "-")
+    show(grid, 80)
+    say("All about one: `coterie methods NAME`; papers and options of all: --wide.")
 
 
 def show_method(name: str) -> None:
