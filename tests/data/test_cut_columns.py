@@ -77,8 +77,9 @@ def test_one_moment_alone_leaves_no_row_to_test():
 def test_arrays_are_cut_by_values_of_their_own():
     times = np.random.default_rng(0).permutation(100)
     own = from_arrays(np.zeros((100, 2)), times % 2, np.arange(100) % 2, cut_by=times)
-    for train, validation, test in held(build(own, cut="time"), times):
-        assert max(train) < min(validation) <= max(validation) < min(test)
+    for train, validation, select, test in held(build(own, cut="time"), times):
+        assert max(train) < min(validation) <= max(validation) < min(select)
+        assert max(select) < min(test)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,6 @@ __all__ = [
 ]
 
 RULES = Rules(needed=0.5, deadline=1.0, tries=2)
-PARTS = ("train", "validation", "select", "test")
 
 
 class Lines(list):
@@ -177,7 +176,7 @@ class Town:
         none = np.zeros(0, np.int64)
         own = {
             part: [
-                rows if k == i else none for k, rows in enumerate(getattr(self.federation, part))
+                rows if k == i else none for k, rows in enumerate(part_of(self.federation, part))
             ]
             for part in PARTS
         }

@@ -174,7 +174,7 @@ def _told(
         value=sign * means[use],
         claim=claim,
         closest=closest,
-        worst=tuple(sign * _worst(found[n]) if n else nan for n in (subject, other)),
+        worst=(sign * _worst(found[subject]), sign * _worst(found[other]) if other else nan),
         traffic=spent[subject].bytes,
         work=_ratio(spent[subject], spent[other]) if other else nan,
         regret=max(means.values()) - means[use],
