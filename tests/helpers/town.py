@@ -14,6 +14,7 @@ import numpy as np
 from safetensors.torch import load_file
 
 from coterie.core.method import stages
+from coterie.data.federation import PARTS, part_of
 from coterie.deploy.files import Privacy, Rules
 from coterie.engines.base import Setup
 from coterie.engines.local.engine import LocalEngine
