@@ -362,7 +362,7 @@ def _stable(answer: Answer) -> list[str]:
     value, highest = (m.write(m.sign * v) for v in (choice.value, choice.highest))
     how = f"Chosen on select rows ({value}"
     if choice.top != choice.name:
-        how += f", within one standard error of {choice.top}'s {highest} and cheaper"
+        how += f", within one standard error of {choice.top}'s {highest}; none so close is cheaper"
     same = (
         ""
         if isnan(choice.stability)
