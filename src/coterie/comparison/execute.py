@@ -75,6 +75,14 @@ def resume_comparison(
     return _play(read_plan(folder / FILE), folder, watch, Prepared(data, models))
 
 
+def runs_of(plan: ComparisonPlan) -> int:
+    """How many runs a comparison takes at most, trials included where their number is known."""
+    tries = sum(len(points(grid)) for grid in plan.grids.values())
+    if plan.search:
+        tries = (plan.search.trials or 0) * len(plan.grids)
+    return len(plan.seeds) * (len(plan.experiments) + tries)
+
+
 def check_no_branch(folder: Path, allow_change: bool) -> None:
     """Refuse to branch a comparison, as its methods must share their words from the start."""
     if allow_change:
