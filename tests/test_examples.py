@@ -34,3 +34,17 @@ def test_own_data(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "ditto" in printed
     assert "BatchNorm1d" in printed
+
+
+def test_school_table(tmp_path, capsys):
+    import polars as pl
+    import school_table
+
+    school_table.main(str(tmp_path / "schools.csv"))
+    assert "6,001 pupils of 60 schools" in capsys.readouterr().out
+    table = pl.read_csv(tmp_path / "schools.csv")
+    assert table["school"].n_unique() == school_table.SCHOOLS
+    assert set(school_table.LABELS) <= set(table.columns)
+    assert 0.02 < table["dropout"].mean() < 0.04
+    assert table.null_count().sum_horizontal()[0] > 1000
+    assert table.equals(pl.read_csv(school_table.school_table().write_csv().encode()))

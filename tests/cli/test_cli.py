@@ -410,14 +410,27 @@ def test_own_data_with_a_bad_cell_are_refused_with_its_place(cell, coterie, tmp_
     assert not (tmp_path / "run").exists()
 
 
-def test_labels_with_a_fraction_are_refused(coterie, tmp_path):
+def test_labels_with_a_fraction_are_no_classes(coterie, tmp_path):
     (tmp_path / "own.csv").write_text(
         "client,a,label\n" + "".join(f"c{i % 2},{i},{i / 2}\n" for i in range(20))
     )
-    code, _, errors = coterie("run", "fedavg", "--data", "own.csv", "--out", "run")
+    words = ["--data", "own.csv", "--task", "classes"]
+    code, _, errors = coterie("run", "fedavg", *words, "--out", "run")
     assert code == 2
     assert "a class is whole or text" in errors
     assert not (tmp_path / "run").exists()
+
+
+def test_labels_with_a_fraction_are_read_as_regression_and_it_is_said(coterie, tmp_path):
+    (tmp_path / "own.csv").write_text(
+        "client,a,label\n" + "".join(f"c{i % 2},{i},{i / 2}\n" for i in range(40))
+    )
+    words = ["--data", "own.csv", "--rounds", "2"]
+    code, shown, errors = coterie("run", "fedavg", *words, "--out", "run")
+    assert code == 0, errors
+    assert "own.csv: label has numbers with a fraction: read as regression" in errors
+    assert "test absolute error of 2 clients" in shown
+    assert "accuracy" not in shown
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(coterie, tmp_path):

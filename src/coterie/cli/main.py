@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import textwrap
@@ -32,7 +33,7 @@ from coterie.comparison.plan import FILE, ComparisonPlan, plan_of
 from coterie.comparison.usual import USUAL, possible
 from coterie.core.errors import BadInput, Diverged, nearest, shown
 from coterie.core.version import __version__
-from coterie.data.told import Told
+from coterie.data.told import NOTES, Told
 from coterie.experiment.build import federation_of, own_of
 from coterie.experiment.config import (
     REGISTRIES,
@@ -62,6 +63,8 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal without é or ± still shows the rest
     warnings.simplefilter("always", Told)
     warnings.showwarning = _show_told(warnings.showwarning)
+    NOTES.setLevel(logging.INFO)
+    NOTES.handlers = [OneLine()]
     try:
         cli(standalone_mode=False)
         sys.stdout.flush()
@@ -78,6 +81,20 @@ def main() -> None:
         _fail(str(stop) or "stopped", 130)
     except OSError as problem:
         _fail(f"{problem.filename or 'the system'}: {problem.strerror or problem}")
+
+
+class OneLine(logging.Handler):
+    """Prints what was read as what, every line once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line not in self.said:
+            self.said.add(line)
+            click.echo(f"coterie: {line}", err=True)
 
 
 def _show_told(usual: Callable[..., None]) -> Callable[..., None]:

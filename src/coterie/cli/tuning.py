@@ -7,9 +7,10 @@ from typing import Any
 
 from rich.table import Table as Grid
 
+from coterie.analysis.scores import Score
 from coterie.cli.show import say, show
 from coterie.comparison.plan import ComparisonPlan, knob_of
-from coterie.comparison.trials import FOLDER, Record, better_of, chosen, read_record
+from coterie.comparison.trials import FOLDER, Record, chosen, read_record
 from coterie.results.comparison import Comparison
 
 
@@ -35,20 +36,17 @@ def show_tuning(comparison: Comparison) -> None:
     records = {name: record for name, record in found.items() if record and record.best}
     if not records:
         return
-    classes = comparison.first.about["classes"]
-    measure = comparison.first.measure
-    grid = Grid("method", "chosen on validation data", "trials", "stopped\nearly", measure)
+    judged = comparison.first.judged
+    grid = Grid("method", "chosen on validation data", "trials", "stopped\nearly", judged.label)
     for name, record in records.items():
-        grid.add_row(name, *_row(record, classes))
+        grid.add_row(name, *_row(record, judged))
     say("Tuned options (every trial: report.html)")
     show(grid)
 
 
-def _row(record: Record, classes: int) -> list[str]:
-    best = chosen(record.tried, better_of(classes))
-    score = "-"
-    if best.score is not None:
-        score = f"{100 * best.score:.2f}" if classes else f"{best.score:.4g}"
+def _row(record: Record, judged: Score) -> list[str]:
+    best = chosen(record.tried, judged.sign)
+    score = "-" if best.score is None else judged.text(best.score)
     early = sum(trial.state in ("stopped", "out of time") for trial in record.tried)
     return [written(best.options), str(len(record.tried)), str(early), score]
 

@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coterie.analysis.scores import named, usual_measure
 from coterie.comparison.limits import Limits
 from coterie.comparison.plan import FILE, ComparisonPlan, Grids, knob_of, read_plan, write_plan
 from coterie.comparison.prepared import Prepared
 from coterie.comparison.search import optuna
-from coterie.comparison.trials import FOLDER, better_of
+from coterie.comparison.trials import FOLDER
 from coterie.comparison.tune import Look, Tuning, candidate, points, tune
 from coterie.core.errors import BadInput, Diverged
 from coterie.core.files import writing
@@ -48,7 +49,7 @@ def compare(
     exists.
 
     `grids` lists values to try for a method's options, or ranges that `search` limits: the best
-    mean validation accuracy over the seeds wins, and only the winner is measured on test data.
+    mean on validation data over the seeds wins, and only the winner is measured on test data.
     """
     check_unused(folder)
     plan = ComparisonPlan(dict(experiments), list(seeds), grids or {}, search)
@@ -154,8 +155,8 @@ def _play(plan: ComparisonPlan, folder: Path, watch: Watch, prepared: Prepared) 
     def whole(task: Tuning) -> Tuning:
         first = prepared.assembly(replace(candidate(task.experiment, {}), seed=seeds[0]))
         *earlier, last = lengths(first.programs[0], first.experiment.schedule)
-        better = better_of(first.federation.classes)
-        return task._replace(better=better, rounds=last, before=sum(earlier))
+        measure = task.experiment.schedule.metric or usual_measure(first.federation.target.task)
+        return task._replace(better=named(measure).sign, rounds=last, before=sum(earlier))
 
     tuned = {
         name: tune(tuning(name, experiment), one, _check_plan, whole)

@@ -54,14 +54,9 @@ def score_of(run: Run) -> float:
     return run.summary("validation").mean
 
 
-def score_in(report: RoundReport, better: int) -> float | None:
+def score_in(report: RoundReport) -> float | None:
     """The same while a run goes on; None in rounds that are not measured."""
-    return report.accuracy if better > 0 else report.loss
-
-
-def better_of(classes: int) -> int:
-    """1 where a larger score is better, -1 where a smaller one is."""
-    return 1 if classes else -1
+    return report.value
 
 
 def chosen(tried: Sequence[Trial], better: int) -> Trial:

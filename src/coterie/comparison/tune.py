@@ -157,7 +157,7 @@ def _try(task: Tuning, tried: Sequence[Trial], proposal: Point | Ask, one: One) 
     left = _left(task, tried) if tried else float("inf")
 
     def look(seed: int, report: RoundReport) -> None:
-        score = score_in(report, task.better)
+        score = score_in(report)
         step = report.round - task.before
         if seed == task.seeds[0] and score is not None and step > 0:
             curve[str(step)] = score

@@ -17,6 +17,7 @@ from coterie.core.errors import BadInput
 from coterie.core.layers import PURE, RowBatchNorm, prepare
 from coterie.core.method import Batch, Train
 from coterie.core.point import Point, Vector, zeros
+from coterie.core.task import PLAIN, Task, class_losses, divergence
 
 Loss = Callable[[Tensor, Batch], Tensor]  # (logits, batch) -> scalar
 
@@ -38,7 +39,7 @@ def average(rows: Tensor, batch: Batch) -> Tensor:
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     """Mean cross-entropy with the labels."""
-    return average(_row_losses["classes"](logits, batch.y), batch)
+    return average(class_losses(logits, batch.y), batch)
 
 
 def kl(
@@ -49,29 +50,9 @@ def kl(
     elementwise: bool = False,
 ) -> Tensor:
     """Mean over rows of KL(target || softmax(logits / T)); over classes too if `elementwise`."""
-    log_p = F.log_softmax(logits / temperature, dim=-1)
-    rows = (torch.xlogy(target, target) - target * log_p).sum(-1)
-    return average(rows, batch) / (logits.shape[-1] if elementwise else 1)
-
-
-def _class_rows(logits: Tensor, y: Tensor) -> Tensor:
-    return torch.logsumexp(logits, -1) - logits.gather(-1, y.unsqueeze(-1)).squeeze(-1)
-
-
-def _binary_rows(logits: Tensor, y: Tensor) -> Tensor:
-    z = logits.squeeze(-1)
-    return F.softplus(z) - z * y
-
-
-def _squared_rows(output: Tensor, y: Tensor) -> Tensor:
-    return 0.5 * (output - y.reshape(output.shape)).square().sum(-1)
-
-
-_row_losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "classes": _class_rows,
-    "binary": _binary_rows,  # one logit
-    "squared": _squared_rows,  # half the squared error
-}
+    return average(divergence(target, logits, temperature), batch) / (
+        logits.shape[-1] if elementwise else 1
+    )
 
 
 def first_output(out: Any) -> Tensor:
@@ -116,13 +97,15 @@ class Model:
     def __init__(
         self,
         build: Callable[[], nn.Module],
-        task: str = "classes",  # or "binary" (one logit), "squared" (half the squared error)
+        # or "binary" (one logit), "squared" (half the squared error), or a Task of one's own
+        task: str | Task = "classes",
         name: str = "model",
         input_shape: tuple[int, ...] | None = None,
         # what `build` was made of, to build it again from a file
         options: dict[str, Any] | None = None,
     ):
-        self.build, self.task, self.name = build, task, name
+        self.goal = PLAIN[task]() if isinstance(task, str) else task
+        self.build, self.task, self.name = build, self.goal.name, name
         self.input_shape, self.options = input_shape, options or {}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -233,20 +216,18 @@ class Model:
         return F.softmax(self.logits(point, batch) / temperature, dim=-1)
 
     def chances(self, point: Point, batch: Batch) -> Tensor:
-        """Probabilities [B, classes] of any classification; [B, 2] if there is one output."""
-        logits = self.logits(point, batch)
-        if self.task == "classes":
-            return F.softmax(logits, dim=-1)
-        yes = torch.sigmoid(logits.squeeze(-1))
-        return torch.stack([1 - yes, yes], dim=-1)
+        """Probabilities [B, classes] of any classification; [B, 2] if there is one output; the
+        predicted numbers [B] of a regression.
+        """
+        return self.goal.predict(self.logits(point, batch))
 
     def loss(self, point: Point, batch: Batch) -> Tensor:
         """Mean loss on a batch, as the model is used."""
-        return average(_row_losses[self.task](self.logits(point, batch), batch.y), batch)
+        return average(self.goal.losses(self.logits(point, batch), batch.y), batch)
 
     def data_loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """Mean loss of given outputs against the batch's labels."""
-        return average(_row_losses[self.task](logits, batch.y), batch)
+        return average(self.goal.losses(logits, batch.y), batch)
 
     def grad(self, point: Point, batch: Batch, loss: Loss | None = None) -> Vector:
         """Gradient of the mean loss, or of `loss(logits, batch)`, in training mode."""
@@ -273,17 +254,10 @@ class Model:
         )
 
     def measure(self, point: Point, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Sums over the real rows: loss, and rows predicted right."""
+        """Sums over the real rows: loss, and what the task counts, as rows predicted right."""
         logits = self.logits(point, batch)
-        losses = (_row_losses[self.task](logits, batch.y) * batch.mask).sum()
-        if self.task == "squared":
-            return losses, torch.zeros_like(losses)
-        predicted = (
-            logits.argmax(-1)
-            if self.task == "classes"
-            else (logits.squeeze(-1) > 0).to(batch.y.dtype)
-        )
-        return losses, ((predicted == batch.y) * batch.mask).sum()
+        losses = (self.goal.losses(logits, batch.y) * batch.mask).sum()
+        return losses, (self.goal.counted(logits, batch.y) * batch.mask).sum()
 
     def head(self, layers: int = 1) -> Callable[[str], bool]:
         """Tells whether a parameter belongs to the last `layers` layers that have parameters."""

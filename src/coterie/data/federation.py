@@ -11,6 +11,7 @@ import torch
 
 from coterie.data.columns import Place
 from coterie.data.preparation import Preparation
+from coterie.data.target import Target, usual_target
 
 BLOCK = 4096  # rows worked on at once, so that no second copy of a large store is made
 PARTS = ("train", "validation", "test")
@@ -64,6 +65,12 @@ class Federation(NamedTuple):
     def sizes(self) -> np.ndarray:
         """[clients] how many training rows each has."""
         return np.array([len(rows) for rows in self.train])
+
+    @property
+    def target(self) -> Target:
+        """What is learnt of the labels."""
+        known = self.preparation.target if self.preparation else None
+        return known or usual_target(self.classes)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from coterie.data.federation import Federation
 from coterie.data.own import SUFFIXES
 from coterie.deploy.files import Server
 from coterie.deploy.rows import PARTS, at_home, read_rows
+from coterie.deploy.scales import read_scales, scaled
 from coterie.engines.base import Outcome, Setup, Trip
 from coterie.engines.local.engine import LocalEngine
 from coterie.engines.local.states import States
@@ -145,9 +146,12 @@ def replay(
     stands at the end.
 
     `federation` has the sites' own rows, numbered and cut as the sites were: `gathered` makes it
-    from their files. Uploads that were clipped or noised at the sites are not so here.
+    from their files; rows are scaled as the sites scaled theirs. Uploads that were clipped or
+    noised at the sites are not so here.
     """
     experiment, known = read_experiment(folder), read_about(folder)
+    scales = read_scales(folder)
+    federation = federation if scales is None else scaled(federation, scales)
     _check_rows(folder, federation, known)
     lines, torn = read_journal(folder)
     came = [name for line in lines for name in line.get("came", [])]

@@ -13,6 +13,7 @@ import torch
 from coterie.core.errors import BadInput
 from coterie.core.files import home, there
 from coterie.core.freezing import freezing
+from coterie.core.guard import check as check_guard
 from coterie.core.memory import check_memory
 from coterie.core.model import Model, first_output
 from coterie.core.values import Seed, checked, coerce
@@ -22,6 +23,7 @@ from coterie.data.dealing import build as build_data
 from coterie.data.federation import Federation
 from coterie.data.own import read as read_own
 from coterie.data.pieces import Own
+from coterie.data.target import task_of
 from coterie.experiment.config import (
     HANDED,
     PYTHON,
@@ -42,7 +44,7 @@ Networks = Sequence[Model | Callable[[], torch.nn.Module]] | None
 
 def check_words(experiment: Experiment) -> None:
     """Refuse values that mean nothing, before any data are read."""
-    for table in (experiment.train, experiment.schedule, experiment.keep):
+    for table in (experiment.train, experiment.schedule, experiment.keep, experiment.guard):
         checked(table)
     coerce(Seed, experiment.seed, "seed", 0)
     for section, known in fields(experiment).items():
@@ -58,6 +60,7 @@ def check_words(experiment: Experiment) -> None:
             f"parts = {','.join(parts)}: give train, validation, test or some of them, each once"
         )
     check_train(experiment)
+    check_guard(experiment.guard)
     folder = experiment.data.get("data_dir")
     if folder and there(home(folder)) and not home(folder).is_dir():
         raise BadInput(
@@ -170,7 +173,7 @@ def models_of(
     if not name:
         name, options = usual_model(federation.name)
         words = options | words
-    shape, classes = federation.input_shape, federation.classes or 1
+    shape, outputs = federation.input_shape, federation.target.outputs(federation.classes)
     models = []
     for net in (n.strip() for n in name.split(",")):
         known = options_of("model", net)
@@ -181,11 +184,10 @@ def models_of(
         if entry.wants_table and federation.table is not None:
             options["table"] = federation.table
         binary = entry.one_logit and federation.classes == 2
-        task = "squared" if federation.classes == 0 else "binary" if binary else "classes"
-        make: Callable[[], torch.nn.Module] = partial(nets.build, net, shape, classes, **options)
+        make: Callable[[], torch.nn.Module] = partial(nets.build, net, shape, outputs, **options)
         check_size(make, net, experiment)
         make = freezing(make, freeze, net) if freeze else make
-        model = Model(make, task, net, shape, options)
+        model = Model(make, task_of(federation.target, binary), net, shape, options)
         model.check(shape, federation.x.dtype)
         models.append(model)
     return models
@@ -233,7 +235,9 @@ def _own_model(
         raise BadInput(
             f"{name} cannot take rows of shape {list(federation.input_shape)}: {error}"
         ) from error
-    wanted: int = federation.classes or federation.y[0].numel()
+    wanted: int = federation.target.outputs(federation.classes)
+    if federation.target.task == "squared":
+        wanted = federation.y[0].numel()
     outputs = out.shape[1] if out.ndim == 2 else 0
     binary = outputs == 1 and federation.classes == 2
     if outputs < wanted and not binary:
@@ -242,16 +246,17 @@ def _own_model(
             f"{name} gives outputs of shape {list(out.shape[1:])} a row, but the data have "
             f"{what}: give [{wanted}]"
         )
-    if isinstance(make, Model):
+    if isinstance(make, Model) and (make.task == federation.target.task or _plain(federation)):
         return make
-    model = Model(
-        build,
-        "squared" if federation.classes == 0 else "binary" if binary else "classes",
-        name,
-        federation.input_shape,
-    )
+    model = Model(build, task_of(federation.target, binary), name, federation.input_shape)
     model.check(federation.input_shape, federation.x.dtype)
     return model
+
+
+def _plain(federation: Federation) -> bool:
+    """Whether a model that says no task of its own may be taken as it is."""
+    target = federation.target
+    return target.task in ("classes", "binary", "squared") and not target.weights
 
 
 def resolved(experiment: Experiment, federation: Federation, models: list[Model]) -> Experiment:
@@ -259,6 +264,9 @@ def resolved(experiment: Experiment, federation: Federation, models: list[Model]
     change it.
     """
     split, model = dict(experiment.split), dict(experiment.model)
+    if federation.preparation and federation.preparation.target:
+        task = federation.preparation.target.task
+        experiment = replace(experiment, data=experiment.data | {"task": task})
     if not split.get("name"):
         split["name"] = usual_split(experiment.data)
     if not model.get("name"):

@@ -50,7 +50,7 @@ def _table(evidence: Evidence, name: str, record: Record, alike: str) -> ReportT
     columns = [
         Column("trial"),
         Column("words"),
-        of_measure(evidence, f"validation {evidence.first.measure}"),
+        of_measure(evidence, f"validation {evidence.judged.label}"),
         Column("rounds", "", "", ".0f"),
         Column("state"),
     ]

@@ -46,12 +46,13 @@ def save_models(
     digests: dict[str, str] = _listed(target)
     for a, chunk, views in engine.points(clients, send, when):
         model: Model = engine.model_of(a, "personal")
-        about = {
+        about: dict[str, Any] = {
             "model": model.name,
             "options": plain_options(model.options),
             "lacks": [k for k in model.options if k not in plain_options(model.options)],
             "shape": model.input_shape or federation.input_shape,
             "classes": federation.classes,
+            "outputs": federation.target.outputs(federation.classes),
         }
         point = views["personal"]
         with writing(folder):
@@ -151,5 +152,8 @@ def _builder(about: dict[str, Any]) -> Callable[[], nn.Module]:
             "makes it as build="
         )
     return lambda: nets.build(
-        name, tuple(about["shape"]), about["classes"] or 1, **about["options"]
+        name,
+        tuple(about["shape"]),
+        about.get("outputs") or about["classes"] or 1,
+        **about["options"],
     )

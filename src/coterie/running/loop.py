@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from coterie.analysis.numbers import mean_of
+from coterie.analysis.scores import LOSS
 from coterie.core.method import Facts, Method, Stage, Train
 from coterie.core.notes import check_client_notes, check_server_notes, merge
 from coterie.core.rng import stream
@@ -21,7 +22,11 @@ from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Measured, Moment, Traffic, Trip
 from coterie.experiment.schedule import Schedule
 from coterie.results.table import EVERYONE, LEFT_OUT, Table
+from coterie.running.asking import picked
 from coterie.running.divergence import Failure, RunDiverged, failure_of, unmeasurable_lines
+from coterie.running.guarding import Gate, hidden
+
+GATE = Gate()
 
 
 class Position(NamedTuple):
@@ -58,6 +63,8 @@ class RoundReport(NamedTuple):
     loss: float | None
     left_out: int = 0  # clients whose update is not finite
     said: tuple[str, ...] = ()  # what whoever watches must be told
+    measure: str = "accuracy"  # what the run is judged by
+    value: float | None = None  # of that, as accuracy and loss are
 
 
 def tell(report: RoundReport, whose: str = "") -> None:
@@ -115,7 +122,9 @@ class Loop:
         seed: int,
         answers: Answers | None = None,  # who answered, to play a run again
         train: Train | None = None,  # named where training goes out of bounds
+        gate: Gate = GATE,  # what every upload passes on its way to the server
     ):
+        self.gate = gate
         self.answers, self.train = answers, train
         self.engine, self.federation, self.schedule, self.seed = engine, federation, schedule, seed
         self.program = engine.programs[0]
@@ -194,6 +203,7 @@ class Loop:
             if not len(replies.ids):
                 break  # nothing reached the server: it has nothing to base the next exchange on
             with torch.no_grad():
+                replies = self.gate.passed(replies, send, stage.name, number, k)
                 server = exchange.receive(
                     server, replies, stream(self.seed, "receive", stage.name, number, k)
                 )
@@ -208,13 +218,12 @@ class Loop:
     def _who(self, stage: Stage, number: int) -> tuple[list[int], set[int], set[int]]:
         """Who is asked to train, who is averaged, who answers."""
         n = self.federation.clients
-        count = n if stage.everyone else self.schedule.asked(n)
-        picked = (
-            stream(self.seed, "sample", stage.name, number).choice(n, count, replace=False)
-            if count < n
-            else range(n)
+        poisson = self.gate.guard.dp == "client"
+        averaged = (
+            set(range(n))
+            if stage.everyone
+            else set(picked(self.schedule, n, stage.name, number, self.seed, poisson))
         )
-        averaged = {int(i) for i in picked}
         asked = self.everyone if self.schedule.trains == "all" else sorted(averaged)
         answered = set(asked)
         if self.schedule.drop:
@@ -262,7 +271,9 @@ class Loop:
             self.table.add(
                 stage.name, done, np.array(ids), "", "", metric, np.array([noted[i] for i in ids])
             )
-        accuracy = loss = None
+        accuracy: float | None = None
+        loss: float | None = None
+        reached: float | None = None
         last_of_stage = self.position.round == self.lengths[self.position.stage]
         if done % self.schedule.every == 0 or done == total or last_of_stage:
             measured = self.evaluate(final=done == total)
@@ -270,12 +281,16 @@ class Loop:
                 self.table.add(stage.name, done, np.arange(len(column)), view, part, metric, column)
             said += unmeasurable_lines(done, measured, self.federation, self.train)
             part = "validation" if "validation" in self.schedule.parts else self.schedule.parts[-1]
-            if np.isnan(measured["personal", part, "accuracy"]).all():
+            nothing = np.full(1, np.nan)  # where no site has answered
+            if np.isnan(measured.get(("personal", part, self.measure), nothing)).all():
                 part = self.schedule.parts[0]
-            accuracy, loss = (
-                mean_of(measured["personal", part, "accuracy"]),
-                mean_of(measured["personal", part, "loss"]),
-            )
+            if not np.isnan(measured["personal", part, "loss"]).all():  # else sites keep it
+                reached, loss = (
+                    mean_of(measured.get(("personal", part, self.measure), nothing)),
+                    mean_of(measured["personal", part, "loss"]),
+                )
+                if ("personal", part, "accuracy") in measured:
+                    accuracy = mean_of(measured["personal", part, "accuracy"])
         return RoundReport(
             stage=stage.name,
             round=done,
@@ -286,6 +301,8 @@ class Loop:
             loss=loss,
             left_out=len(broken),
             said=tuple(said),
+            measure=self.measure,
+            value=reached,
         )
 
     def admit(self, federation: Federation) -> None:
@@ -332,9 +349,17 @@ class Loop:
 
     def evaluate(self, final: bool = False) -> Measured:
         """All clients, active or not, on every part of their data."""
-        return self.engine.evaluate(
+        found = self.engine.evaluate(
             self.everyone, self.payload(), self.when(), self.schedule.parts, final
         )
+        return {key: hidden(self.gate, column) for key, column in found.items()}
+
+    @property
+    def measure(self) -> str:
+        """What is shown of a round: what the run is judged by, or what its task always measures."""
+        model = self.engine.models[0]
+        usual = LOSS.name if model.task == "squared" else model.goal.measure
+        return self.schedule.metric or str(usual)
 
     def server_notes(self) -> dict[str, Any]:
         """Matrices and vectors the method writes down (mixing weights, streams, ...)."""
