@@ -163,9 +163,8 @@ def _play(plan: ComparisonPlan, folder: Path, watch: Watch, prepared: Prepared) 
     def whole(task: Tuning) -> Tuning:
         first = prepared.assembly(replace(candidate(task.experiment, {}), seed=seeds[0]))
         *earlier, last = lengths(first.programs[0], first.experiment.schedule)
-        metric = task.experiment.schedule.metric
-        measure = named(metric or usual_measure(first.federation.target.task))
-        return task._replace(better=measure.sign, rounds=last, before=sum(earlier))
+        measure = task.experiment.schedule.metric or usual_measure(first.federation.target.task)
+        return task._replace(better=named(measure).sign, rounds=last, before=sum(earlier))
 
     tuned = {
         name: tune(tuning(name, experiment), one, _check_plan, whole)
