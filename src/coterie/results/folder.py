@@ -94,6 +94,7 @@ def write_about(
         },
         "groups": np.asarray(federation.groups).tolist(),
         "classes": federation.classes,
+        "labels": federation.labels,
         "models": networks(models),
         "architecture": architecture.tolist(),
         "input_shape": list(federation.input_shape),

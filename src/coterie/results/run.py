@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from torch import nn
 
 from coterie.analysis.numbers import mean_of
 from coterie.analysis.scores import MORE
@@ -19,7 +19,8 @@ from coterie.core.errors import BadInput
 from coterie.core.files import plain
 from coterie.experiment.config import Experiment
 from coterie.results.folder import METRICS, read_about, read_experiment
-from coterie.results.models import load_model
+from coterie.results.models import Build
+from coterie.results.personal import Models, PersonalModel, predict_of
 from coterie.results.table import LEFT_OUT, MARK, Summary, Table, summarize, total, values
 
 
@@ -103,9 +104,23 @@ class Run:
         }
         return {name: value for name, value in found.items() if value == value}
 
-    def model(self, client: int | str, build: Callable[[], nn.Module] | None = None) -> nn.Module:
-        """A client's own model, by its number or name, as a plain module ready to use."""
-        return load_model(self.folder, client, build)
+    @cached_property
+    def models(self) -> Models:
+        """The clients' own models, opened once."""
+        return Models(self.folder)
+
+    def model(self, client: int | str, build: Build | None = None) -> PersonalModel:
+        """A client's own model, by its number or name, with `predict` and `predict_proba`;
+        `build` makes a network that is not coterie's own.
+        """
+        return (Models(self.folder, build) if build else self.models).model(client)
+
+    def predict(self, rows: Any, clients: str | Sequence[str] = "client") -> np.ndarray:
+        """[n] what each row's own client's model says of it.
+
+        clients: the column that names the client of a row, or the name of every row's client.
+        """
+        return predict_of(self.models.model, rows, clients)
 
 
 def load(folder: Path) -> Run:

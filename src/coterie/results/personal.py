@@ -1,0 +1,286 @@
+"""A client's own model, complete: rows as they are in, classes and probabilities out.
+
+Network, weights, columns and their preparation, names of classes, task, measured values, method and
+versions come from the folder of a run; the training data are not needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor, nn
+
+from coterie.analysis.shares import share_interval
+from coterie.core.errors import BadInput
+from coterie.core.model import first_output
+from coterie.data.feeding import Intake, frame_or_array
+from coterie.data.preparation import Preparation, from_words
+from coterie.results.folder import METRICS, read_about, read_experiment
+from coterie.results.inputs import PREPARATION, read_preparation
+from coterie.results.models import (
+    Build,
+    Weights,
+    builder,
+    client_number,
+    filled,
+    listed,
+    model_path,
+    read_weights,
+)
+from coterie.results.table import Table, values
+
+BLOCK = 4096  # rows predicted at once
+CLASSES, BINARY, SQUARED = "classes", "binary", "squared"
+PARTS = ("test", "validation", "train")
+Card = dict[str, Any]  # all that is known of a model, as JSON knows it
+
+
+class Task(NamedTuple):
+    """What a model answers."""
+
+    kind: str  # classes; binary: two classes by one output; squared: numbers
+    names: tuple[str, ...]  # of the classes; () for numbers
+
+    @property
+    def classes(self) -> np.ndarray:
+        """The classes as numbers where all of them are whole numbers, else as text."""
+        whole = all(name.removeprefix("-").isdecimal() for name in self.names)
+        exact = whole and all(str(int(name)) == name for name in self.names)
+        return np.array([int(n) for n in self.names] if exact else list(self.names))
+
+    def probabilities(self, outputs: Tensor) -> np.ndarray:
+        """[n, classes] from the outputs of a network [n, ...]."""
+        if self.kind == BINARY:
+            yes = torch.sigmoid(outputs.squeeze(-1))
+            return torch.stack([1 - yes, yes], dim=-1).numpy()
+        if self.kind == CLASSES:
+            return torch.softmax(outputs, dim=-1).numpy()
+        raise BadInput("this model predicts numbers, not classes: there are no probabilities")
+
+    def answers(self, outputs: Tensor) -> np.ndarray:
+        """[n] classes or numbers from the outputs of a network."""
+        if self.kind == SQUARED:
+            return outputs.reshape(len(outputs), -1).squeeze(-1).numpy()
+        if self.kind == BINARY:
+            return self.classes[(outputs.squeeze(-1) > 0).long().numpy()]
+        return self.classes[outputs.argmax(-1).numpy()]
+
+
+def task_of(weights: Mapping[str, Any], labels: list[str] | None) -> Task:
+    """The task of a model, from what its file says and the names of its classes."""
+    count = int(weights["classes"])
+    kind = str(weights.get("task") or (CLASSES if count else SQUARED))
+    return Task(kind, tuple(labels or (str(k) for k in range(count))))
+
+
+@dataclass(frozen=True)
+class PersonalModel:
+    """One client's model in use."""
+
+    client: str
+    module: nn.Module = field(repr=False)
+    intake: Intake = field(repr=False)
+    task: Task
+    tell: Callable[[], Card] = field(repr=False)
+
+    @cached_property
+    def card(self) -> Card:
+        """All that is known of the model: what it was trained with and how good it is."""
+        return self.tell()
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The classes, in the order of the probabilities."""
+        return self.task.classes
+
+    def outputs(self, rows: Any, place: str = "rows") -> Tensor:
+        """What the network says of rows, [n, ...]."""
+        return run_module(self.module, self.intake.inputs(rows, place))
+
+    def predict(self, rows: Any) -> np.ndarray:
+        """[n] the class of every row, or its number where the model predicts numbers.
+
+        Rows are a pandas, polars or pyarrow table, a dict of columns, a list of dicts or an array,
+        with cells as they were before training; nothing of them has to be prepared.
+        """
+        return self.task.answers(self.outputs(rows))
+
+    def predict_proba(self, rows: Any) -> np.ndarray:
+        """[n, classes] the probability of every class."""
+        return self.task.probabilities(self.outputs(rows))
+
+    def __call__(self, x: Tensor) -> Any:
+        """What the network itself makes of inputs that are prepared already."""
+        return self.module(x)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The weights by their plain names."""
+        return self.module.state_dict()
+
+
+def run_module(module: nn.Module, x: np.ndarray) -> Tensor:
+    """The outputs of a network for prepared inputs, a block at a time."""
+    starts = range(0, max(len(x), 1), BLOCK)
+    with torch.no_grad():
+        found = [
+            first_output(module(torch.from_numpy(np.ascontiguousarray(x[at : at + BLOCK]))))
+            for at in starts
+        ]
+    return torch.cat(found)
+
+
+class Models:
+    """The models of a run, opened once: what they share is read once, each model when asked for."""
+
+    def __init__(self, folder: Path, build: Build | None = None) -> None:
+        self.folder, self.build = folder, build
+        self.about = read_about(folder)
+        self.names: list[str] = self.about["clients"]
+        self.numbers = {name: k for k, name in enumerate(self.names)}
+        if self.about["status"] != "finished":
+            model_path(folder, 0)  # tells that the run is not finished
+        self._listed = listed(folder)
+        has = (folder / PREPARATION).exists()
+        self.preparation: Preparation | None = read_preparation(folder) if has else None
+
+    def number(self, client: int | str) -> int:
+        """The number of a client, by its number or name."""
+        if isinstance(client, str) and client in self.numbers:
+            return self.numbers[client]
+        return client_number(self.folder, self.names, client)
+
+    def weights(self, number: int) -> Weights:
+        """What the file of a client's model holds."""
+        return read_weights(model_path(self.folder, number), self._listed)
+
+    def network(self, about: Mapping[str, Any]) -> nn.Module:
+        """The network that the file of a model speaks of, with weights of nobody."""
+        return (self.build or builder(dict(about)))().eval()
+
+    def intake(self, number: int, about: Mapping[str, Any]) -> Intake:
+        """How rows of a client become inputs."""
+        return Intake(self.preparation, tuple(about["shape"]), self.names[number])
+
+    def task(self, about: Mapping[str, Any]) -> Task:
+        """What a model of the run answers."""
+        return task_of(about, self.about.get("labels"))
+
+    def model(self, client: int | str) -> PersonalModel:
+        """One client's model."""
+        number = self.number(client)
+        weights = self.weights(number)
+        return PersonalModel(
+            client=self.names[number],
+            module=filled(model_path(self.folder, number), weights, self.build),
+            intake=self.intake(number, weights.about),
+            task=self.task(weights.about),
+            tell=lambda: self.card(number, weights),
+        )
+
+    @cached_property
+    def table(self) -> Any:
+        """The measured values of all clients."""
+        return Table.read(self.folder / METRICS).whole()
+
+    def card(self, number: int, weights: Weights) -> Card:
+        """All that is known of one client's model, as JSON knows it."""
+        words = read_experiment(self.folder).words()
+        about, name = self.about, self.names[number]
+        task = self.task(weights.about)
+        return {
+            "client": name,
+            "task": task.kind,
+            "classes": list(task.names),
+            "network": {k: weights.about[k] for k in ("model", "options", "shape")}
+            | {"parameters": sum(t.numel() for t in weights.tensors.values())},
+            "method": words["method"],
+            "options": words["options"],
+            "train": words["train"],
+            "seed": words["seed"],
+            "rows": {part: about["rows"][part][number] for part in PARTS},
+            "measured": self._measured(number),
+            "data": about["data"],
+            "date": about["date"],
+            "versions": {
+                "coterie": about["coterie"],
+                "python": about["python"],
+                **about["versions"],
+            },
+            "preparation": self._own_preparation(name),
+        }
+
+    def _measured(self, number: int) -> list[dict[str, Any]]:
+        """The client's own accuracy and loss on every part that was measured."""
+        found = []
+        for part in PARTS:
+            rows = self.about["rows"][part][number]
+            for metric in ("accuracy", "loss"):
+                clients, numbers = values(self.table, metric, part)
+                value = numbers[clients == number]
+                if not rows or not len(value) or np.isnan(value[0]):
+                    continue
+                one = {"part": part, "metric": metric, "value": float(value[0]), "rows": rows}
+                if metric == "accuracy" and self.about["classes"]:
+                    low, high = share_interval(round(float(value[0]) * rows), rows)
+                    one |= {"low": low, "high": high}
+                if metric == "loss" or self.about["classes"]:
+                    found.append(one)
+        return found
+
+    def _own_preparation(self, name: str) -> dict[str, Any] | None:
+        """The preparation without what it knows of other clients."""
+        if self.preparation is None:
+            return None
+        kept = {k: v for k, v in self.preparation.clients.items() if k == name}
+        return json.loads(json.dumps(self.preparation._replace(clients=kept, left_out=()).words()))
+
+
+def from_card(
+    card: Card, weights: Weights, place: Path, build: Build | None = None
+) -> PersonalModel:
+    """A model from its card and weights alone, away from its run."""
+    prepared = card["preparation"]
+    return PersonalModel(
+        client=card["client"],
+        module=filled(place, weights, build),
+        intake=Intake(
+            from_words(prepared) if prepared else None,
+            tuple(weights.about["shape"]),
+            card["client"],
+        ),
+        task=task_of(weights.about, card["classes"] or None),
+        tell=lambda: card,
+    )
+
+
+def predict_of(
+    model_of: Callable[[str], PersonalModel], rows: Any, clients: str | Sequence[str]
+) -> np.ndarray:
+    """[n] the answers of each row's own client's model, in the order of the rows."""
+    found = frame_or_array(rows)
+    if isinstance(clients, str):
+        if not isinstance(found, pl.DataFrame) or clients not in found.columns:
+            raise BadInput(f"the rows have no column '{clients}' that names their clients")
+        owners = found[clients].cast(pl.String).to_numpy()
+        found = found.drop(clients)
+    else:
+        owners = np.asarray([str(name) for name in clients])
+    if len(owners) != len(found):
+        raise BadInput(f"clients names {len(owners):,} clients for {len(found):,} rows")
+    out: np.ndarray | None = None
+    for name in dict.fromkeys(owners.tolist()):
+        if name is None:
+            raise BadInput(f"column '{clients}' is empty in a row: name its client")
+        at = np.flatnonzero(owners == name)
+        answers = model_of(name).predict(found[at])
+        out = np.empty(len(owners), answers.dtype) if out is None else out
+        out[at] = answers
+    return np.empty(0) if out is None else out
