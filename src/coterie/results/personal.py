@@ -26,6 +26,7 @@ from coterie.data.preparation import Preparation, from_words
 from coterie.results.folder import METRICS, read_about, read_experiment
 from coterie.results.inputs import PREPARATION, read_preparation
 from coterie.results.models import (
+    MODELS,
     Build,
     Weights,
     builder,
@@ -145,8 +146,8 @@ class Models:
         self.about = read_about(folder)
         self.names: list[str] = self.about["clients"]
         self.numbers = {name: k for k, name in enumerate(self.names)}
-        if self.about["status"] != "finished":
-            model_path(folder, 0)  # tells that the run is not finished
+        if not (folder / MODELS).exists():
+            model_path(folder, 0)  # tells why there are none
         self._listed = listed(folder)
         has = (folder / PREPARATION).exists()
         self.preparation: Preparation | None = read_preparation(folder) if has else None
