@@ -95,7 +95,7 @@ def test_an_unseen_text_is_another_and_a_missing_column_is_refused(people):
 
 def test_a_date_is_read_in_the_form_of_training_however_few_the_rows(people):
     run, _ = people
-    kept = {c.name: c for c in run.models.preparation.columns}
+    kept = {c.name: c for c in run.models().preparation.columns}
     assert kept["when"].form == "%m/%d/%Y"
     row = {"age": 40.0, "income": 3.0, "job": "cook", "smokes": True}
     inputs = run.model(0).intake.inputs

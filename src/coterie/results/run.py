@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -104,23 +103,22 @@ class Run:
         }
         return {name: value for name, value in found.items() if value == value}
 
-    @cached_property
-    def models(self) -> Models:
-        """The clients' own models, opened once."""
-        return Models(self.folder)
+    def models(self, build: Build | None = None) -> Models:
+        """The clients' own models, as they lie on disk now."""
+        return Models(self.folder, build)
 
     def model(self, client: int | str, build: Build | None = None) -> PersonalModel:
         """A client's own model, by its number or name, with `predict` and `predict_proba`;
         `build` makes a network that is not coterie's own.
         """
-        return (Models(self.folder, build) if build else self.models).model(client)
+        return self.models(build).model(client)
 
     def predict(self, rows: Any, clients: str | Sequence[str] = "client") -> np.ndarray:
         """[n] what each row's own client's model says of it.
 
         clients: the column that names the client of a row, or the name of every row's client.
         """
-        return predict_of(self.models.model, rows, clients)
+        return predict_of(self.models().model, rows, clients)
 
 
 def load(folder: Path) -> Run:
