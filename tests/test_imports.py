@@ -24,6 +24,7 @@ LATE = {
     ("coterie.cli.ui", "coterie.ui.guard"): EXTRA,
     ("coterie.cli.ui", "starlette"): EXTRA,
     ("coterie.cli.ui", "uvicorn"): EXTRA,
+    ("coterie.data.opening", "openpyxl"): EXTRA,
     ("coterie.data.sources.digits", "sklearn.datasets"): "slow to load, for one data set",
     ("coterie.data.tables", "PIL"): "only folders of images need it",
     ("coterie.deploy.hosting", "coterie.deploy.app"): EXTRA,

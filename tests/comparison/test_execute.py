@@ -350,10 +350,8 @@ def test_few_seeds_are_said_to_be_few_even_without_an_answer(capsys, tmp_path):
         capsys,
         compare(plan(["local", "ditto"], base(rounds=1, models=False)), [0, 1], tmp_path / "c"),
     )
-    assert (
-        "2 seeds cannot show a difference between 2 methods (a corrected p of 0.5 at best): it "
-        "takes 6 seeds." in out
-    )
+    assert "2 seeds cannot show a difference between 2 methods" in out
+    assert "it takes 6 seeds." in out
 
 
 # Going on

@@ -543,7 +543,7 @@ def test_words_without_effect_on_real_sites_are_refused(section, tmp_path):
     path = place / "experiment.toml"
     path.write_text(path.read_text() + f'\n[{section}]\nname = "x"\n')
     with pytest.raises(BadInput, match=rf"\[{section}\] has no effect on real sites"):
-        app.read_plan(place)
+        app.read_server_plan(place)
 
 
 def test_a_run_starts_with_a_quorum_when_patience_is_over(tmp_path):
@@ -564,7 +564,7 @@ def test_who_comes_first_with_other_columns_keeps_nobody_out(tmp_path):
     place = make_federation(tmp_path)
     path = tmp_path / "files" / "east.csv"
     path.write_text(path.read_text().replace("p0,p1", "p1,p0"))
-    plan, told, lines = app.read_plan(place), {}, Lines()
+    plan, told, lines = app.read_server_plan(place), {}, Lines()
     with open_sites(tmp_path) as (grid, _):
         hello = wire.pack({"kind": "hello", "words": plan.words})
         roll = app.Roll(
@@ -585,7 +585,7 @@ def test_who_comes_first_with_other_columns_keeps_nobody_out(tmp_path):
 
 def test_a_site_runs_only_the_experiment_that_its_operator_agreed_to(tmp_path):
     place = make_federation(tmp_path)
-    home, words = tmp_path / "sites" / "east", app.read_plan(place).words
+    home, words = tmp_path / "sites" / "east", app.read_server_plan(place).words
 
     def hello(changed, **consent):
         lines = Lines()

@@ -415,7 +415,10 @@ def test_without_ray_the_extra_is_named(monkeypatch):
             "unknown option 'ray_address' for engine local: it belongs to engine ray, add "
             "--engine ray",
         ),
-        ({"engine": "ray", "actors": -1}, "actors = -1: give 1 to 1024, or 0 for one per core"),
+        (
+            {"engine": "ray", "actors": -1},
+            "actors = -1: give a whole number from 0 to 1,024, such as 0",
+        ),
     ],
 )
 def test_words_that_mean_nothing_are_refused(words, line):

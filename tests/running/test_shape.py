@@ -234,6 +234,6 @@ def test_a_model_that_was_changed_or_is_not_listed_is_damaged(tmp_path):
 def test_a_stopped_run_is_read_from_its_older_checkpoint_where_the_newest_is_damaged(tmp_path):
     folder = stopped(tmp_path / "run", at=4)
     shutil.copytree(folder, tmp_path / "copy")
-    (checkpoints(folder)[-1] / "metrics.parquet").write_bytes(b"x")
+    (checkpoints(folder)[-1] / "metrics.json").write_bytes(b"x")
     assert load(folder).table["round"].to_numpy().max() == 3
     assert load(tmp_path / "copy").table["round"].to_numpy().max() == 4

@@ -187,6 +187,17 @@ def test_a_silent_run_without_a_process_is_stopped_and_says_how_to_go_on(root):
         assert entries(root)["single"].status == "running"
 
 
+def test_a_run_that_diverged_says_so_and_ends_its_comparison(root):
+    place = root / "both" / "local-seed0"
+    about = json.loads((place / "run.json").read_text())
+    about |= {"status": "diverged", "diverged": {"why": "round 2: the loss is not finite"}}
+    (place / "run.json").write_text(json.dumps(about))
+    found = entries(root)
+    run, both = found["both/local-seed0"], found["both"]
+    assert (run.status, run.why) == ("diverged", "round 2: the loss is not finite")
+    assert (both.status, both.why) == ("finished", "2 runs, of which 1 diverged")
+
+
 def test_a_run_that_has_just_spoken_is_running(root):
     interrupt(root / "single", silent=0)
     assert entries(root)["single"].status == "running"

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import _SpectralNorm, _WeightNorm
-from torch.nn.utils.spectral_norm import SpectralNorm
 
 from coterie.core.draws import Context, KeyedDropout
 from coterie.core.errors import BadInput
@@ -171,9 +170,7 @@ def prepare(module: nn.Module, context: Context) -> nn.Module:
     made: dict[int, nn.Module] = {}  # a layer that is used in several places stays one
 
     def visit(parent: nn.Module, path: str) -> None:
-        for name, child in list(parent._modules.items()):
-            if child is None:
-                continue
+        for name, child in _children(parent):
             here = f"{path}{name}"
             new = made.get(id(child)) or _replacement(child, here, context, places)
             if new is not None:
@@ -187,6 +184,12 @@ def prepare(module: nn.Module, context: Context) -> nn.Module:
         return root
     visit(module, "")
     return module
+
+
+def _children(parent: nn.Module) -> list[tuple[str, nn.Module]]:
+    """(name, layer) of every place right below a module, of a layer with two names both."""
+    below = parent.named_modules(remove_duplicate=False)
+    return [(name, layer) for name, layer in below if name and "." not in name]
 
 
 def _replacement(
@@ -220,7 +223,8 @@ def _check(layer: nn.Module, path: str) -> None:
             f"{what}, which cannot be stacked over clients: use nn.GroupNorm, nn.BatchNorm or "
             "nn.Dropout"
         )
-    if any(isinstance(hook, SpectralNorm) for hook in layer._forward_pre_hooks.values()):
+    vectors = {name.removesuffix("_u") for name, _ in layer.named_buffers(recurse=False)}
+    if any(f"{name}_orig" in dict(layer.named_parameters(recurse=False)) for name in vectors):
         raise BadInput(
             f"{what} under nn.utils.spectral_norm, which writes over its vectors: use "
             "nn.utils.parametrizations.spectral_norm"

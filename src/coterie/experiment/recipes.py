@@ -1,4 +1,4 @@
-"""The Python face: the same words as on the command line."""
+"""The recipes that come with coterie, and where the words of an experiment are read from."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NAME = 60  # letters of the data's name in the name of a folder
 def config_path(name: str | Path) -> Path:
     """A TOML file, or a recipe by its name."""
     path, recipe = Path(name), RECIPES / f"{name}.toml"
-    if there(path) or not there(recipe):
-        if not there(path):
-            raise BadInput(
-                f"there is no file {shown(str(name))} and no recipe of that "
-                f"name{nearest(str(name), recipes())}"
-            )
+    if there(path) and not (path.is_dir() and there(recipe)):
         return path
+    if not there(recipe):
+        raise BadInput(
+            f"there is no file {shown(str(name))} and no recipe of that "
+            f"name{nearest(str(name), recipes())}"
+        )
     return recipe
 
 

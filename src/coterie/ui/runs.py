@@ -49,7 +49,8 @@ class Entry(NamedTuple):
     id: str  # path from the given folder, percent-encoded: the only name a request may call it by
     path: Path
     kind: str  # "run" or "comparison"
-    # "running", "finished", "stopped" or "damaged"; "unread" for a moment in a large folder
+    # "running", "finished", "diverged", "stopped" or "damaged"; "unread" for a moment in a large
+    # folder
     status: str
     parent: str = ""  # id of the comparison it belongs to
     why: str = ""  # what is damaged, or how to go on
@@ -245,6 +246,8 @@ def _run(entry: Entry) -> Entry:
         raise
     except (ValueError, KeyError, TypeError, RecursionError):
         raise BadInput(f"{ABOUT} is damaged: restore it from a copy, or run again") from None
+    if status == "diverged":
+        return entry._replace(status="diverged", why=_why_diverged(about))
     if status != "finished":
         return entry._replace(status="running")
     check_metrics(folder / METRICS)
@@ -254,6 +257,13 @@ def _run(entry: Entry) -> Entry:
     return entry._replace(
         status="finished", changed=datetime.fromisoformat(about["date"]).timestamp()
     )
+
+
+def _why_diverged(about: dict[str, Any]) -> str:
+    try:
+        return str(about["diverged"]["why"])[:500]
+    except (KeyError, TypeError):
+        raise BadInput(f"{ABOUT} is damaged: it does not say why the run diverged") from None
 
 
 def _comparison(entry: Entry) -> Entry:
@@ -299,14 +309,16 @@ def _together(entry: Entry, inner: list[Entry], now: float) -> Entry:
     if entry.status != "running":
         return entry
     runs = [e for e in inner if e.path.parent == entry.path]
-    planned, finished = entry.planned, sum(e.status == "finished" for e in runs)
+    planned, ended = entry.planned, sum(e.status in ("finished", "diverged") for e in runs)
+    lost = sum(e.status == "diverged" for e in runs)
     hurt = [e for e in runs if e.status == "damaged"]
     changed = max([entry.changed, *(e.changed for e in inner)])
-    said = f"{finished} of {planned} runs finished"
+    said = f"{ended - lost} of {planned} runs finished" + (f", {lost} diverged" if lost else "")
     if any(e.status == "running" for e in inner):
         status = "running"
-    elif finished >= planned:
-        status, said = "finished", f"{planned} runs"
+    elif ended >= planned:
+        status = "finished"
+        said = f"{planned} runs" + (f", of which {lost} diverged" if lost else "")
     elif hurt:
         status, said = "damaged", f"{hurt[0].path.name}: {hurt[0].why}"
     elif now - changed < 60:  # the next run's data are being made
