@@ -37,6 +37,10 @@ LATE = {
     ("coterie.reports.page", "plotly.offline"): PLOTLY,
     ("coterie.reports.report", "coterie.reports.files"): MATPLOTLIB,
     ("coterie.running.progress", "fcntl"): "Windows has none",
+    ("coterie.serving.onnx_files", "onnx"): EXTRA,
+    ("coterie.serving.onnx_files", "onnxruntime"): EXTRA,
+    ("coterie.serving.onnx_files", "onnxscript"): EXTRA,
+    ("coterie.serving.pyfunc", "mlflow"): EXTRA,
     ("coterie.ui.app", "plotly.offline"): PLOTLY,
 }
 

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import numpy as np
@@ -36,6 +36,7 @@ from coterie.results.run import Run
 from coterie.results.table import share
 from coterie.running.loop import RoundReport, tell
 
+T = TypeVar("T")
 MOST = 50  # clients listed by `coterie data`
 FEW = 4  # methods listed in a cell
 
@@ -198,6 +199,16 @@ def progress(quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], N
             bars.update(tasks[key], completed=report.round, **shown)
 
         yield note
+
+
+def counted(items: Iterable[T], total: int, what: str) -> Iterator[T]:
+    """The items one by one, with a bar on a terminal."""
+    if not sys.stdout.isatty() or total < 2:
+        yield from items
+        return
+    columns = [TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    with Progress(*columns, console=console()) as bars:
+        yield from bars.track(items, total=total)
 
 
 def _tell(label: str, seed: int | None, report: RoundReport) -> None:

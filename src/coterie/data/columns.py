@@ -45,12 +45,13 @@ class Place(NamedTuple):
 
     files: tuple[str, ...]
     sizes: tuple[int, ...]
+    before: int = 0  # rows of the only file that were read earlier
 
     def of(self, row: int) -> tuple[str, int]:
         """The file of a row and its number there, counted from 1."""
         ends = np.cumsum(self.sizes)
         k = int(np.searchsorted(ends, row, side="right"))
-        return self.files[k], row - int(ends[k] - self.sizes[k]) + 1
+        return self.files[k], row - int(ends[k] - self.sizes[k]) + 1 + self.before
 
 
 def read_columns(frame: pl.DataFrame, categories: Collection[str], place: Place) -> Read:

@@ -58,22 +58,29 @@ class Intake(NamedTuple):
             return (1, *self.shape[1:])  # a grey image, repeated
         return self.shape
 
-    def inputs(self, rows: Any, place: str = "rows") -> np.ndarray:
-        """Inputs [n, *shape] from rows of any kind."""
-        found = frame_or_array(rows, place)
-        if self.is_table:
-            frame = found if isinstance(found, pl.DataFrame) else self._named(found, place)
-            return self._from_frame(frame, place)
-        array = found if isinstance(found, np.ndarray) else _stacked(found, place)
-        return self._from_array(self._shaped(array, place), place)
+    def inputs(
+        self,
+        rows: Any,
+        place: str = "rows",
+        owners: Sequence[str] | None = None,
+        before: int = 0,
+    ) -> np.ndarray:
+        """Inputs [n, *shape] from rows of any kind.
 
-    def _from_frame(self, frame: pl.DataFrame, place: str) -> np.ndarray:
-        """Inputs from cells of named columns."""
-        assert self.preparation is not None
-        if frame.height == 0:
-            return np.zeros((0, *self.shape), np.float32)
-        owners = [self.client] * frame.height if self.preparation.clients else None
-        return prepare_frame(self.preparation, frame, place, owners)
+        owners: the client of every row, where they are of several. before: rows of the same file
+        that came earlier.
+        """
+        found = frame_or_array(rows, place)
+        kept = self.preparation
+        if owners is None and kept is not None and kept.clients:
+            owners = [self.client] * len(found)
+        if kept is not None and self.is_table:
+            frame = found if isinstance(found, pl.DataFrame) else self._named(found, place)
+            if frame.height == 0:
+                return np.zeros((0, *self.shape), np.float32)
+            return prepare_frame(kept, frame, place, owners, before)
+        array = found if isinstance(found, np.ndarray) else _stacked(found, place)
+        return self._from_array(self._shaped(array, place), place, owners, before)
 
     def _named(self, array: np.ndarray, place: str) -> pl.DataFrame:
         """An array as a table, its columns in the order of training."""
@@ -97,19 +104,22 @@ class Intake(NamedTuple):
             )
         return array.reshape(len(array), *wanted)
 
-    def _from_array(self, array: np.ndarray, place: str) -> np.ndarray:
+    def _from_array(
+        self, array: np.ndarray, place: str, owners: Sequence[str] | None, before: int
+    ) -> np.ndarray:
         """Inputs from arrays of numbers."""
         if array.dtype.kind not in "biuf":
             raise BadInput(f"{place}: rows of {array.dtype}, not of numbers")
         bad = np.argwhere(~np.isfinite(array.astype(np.float64, copy=False)))
         if len(bad):
-            raise BadInput(f"{place}: row {bad[0][0] + 1:,} is not finite; fill or remove it")
+            raise BadInput(
+                f"{place}: row {bad[0][0] + 1 + before:,} is not finite; fill or remove it"
+            )
         kept = self.preparation
         if kept is None:
             return array if array.dtype == np.int64 else array.astype(np.float32)
         if kept.columns:
             cells = array.reshape(len(array), -1).astype(np.float32)  # as in training
-            owners = [self.client] * len(array) if kept.clients else None
             return prepare(kept, cells, array_columns(array), owners)
         affine = None
         if kept.affine is not None:

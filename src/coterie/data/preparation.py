@@ -196,11 +196,18 @@ def prepare(
 
 
 def prepare_frame(
-    preparation: Preparation, frame: pl.DataFrame, name: str, owners: Sequence[str] | None = None
+    preparation: Preparation,
+    frame: pl.DataFrame,
+    name: str,
+    owners: Sequence[str] | None = None,
+    before: int = 0,
 ) -> np.ndarray:
-    """Inputs from later rows of the same table, prepared as the training rows were."""
+    """Inputs from later rows of the same table, prepared as the training rows were.
+
+    before: rows of the same file that came earlier, so that messages count rightly.
+    """
     known = [Column(name=c.name, kind=c.kind, form=c.form) for c in preparation.columns]
-    read = read_alike(frame, known, Place((name,), (frame.height,)))
+    read = read_alike(frame, known, Place((name,), (frame.height,), before))
     return prepare(preparation, read.x, read.columns, owners)
 
 
