@@ -37,6 +37,8 @@ LATE = {
     ("coterie.reports.page", "plotly.offline"): PLOTLY,
     ("coterie.reports.report", "coterie.reports.files"): MATPLOTLIB,
     ("coterie.running.progress", "fcntl"): "Windows has none",
+    ("coterie.serving.hosting", "coterie.serving.app"): EXTRA,
+    ("coterie.serving.hosting", "uvicorn"): EXTRA,
     ("coterie.serving.onnx_files", "onnx"): EXTRA,
     ("coterie.serving.onnx_files", "onnxruntime"): EXTRA,
     ("coterie.serving.onnx_files", "onnxscript"): EXTRA,

@@ -39,6 +39,8 @@ from coterie.results.run import Run
 from coterie.results.run import load as load_run
 from coterie.running import execute as experiments
 from coterie.running.loop import RoundReport, tell
+from coterie.serving.hosting import serve as serve_models
+from coterie.serving.service import Limits
 
 Words = dict[str, Any]
 
@@ -170,6 +172,34 @@ def load_model(
     not coterie's own.
     """
     return load_client_model(_path(folder, "folder"), _client(client), _maker(build))
+
+
+def serve(
+    folder: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8766,
+    tokens: str | Path | None = None,
+    open_to_all: bool = False,
+    watch: float = 0.0,
+    limits: Limits | None = None,
+    build: Callable[[], nn.Module] | None = None,
+) -> None:
+    """Serve the clients' own models of a run over HTTP until it is stopped, as `coterie serve`.
+
+    `tokens` is a file, made where it is not there (tokens.json in the folder); `open_to_all` does
+    without them, on this machine only. `build` makes a network that is not coterie's own.
+    """
+    serve_models(
+        _path(folder, "folder"),
+        host,
+        port,
+        None if tokens is None else Path(tokens),
+        open_to_all,
+        watch=watch,
+        limits=limits or Limits(),
+        build=_maker(build),
+    )
 
 
 def _maker(build: Any) -> Callable[[], nn.Module] | None:

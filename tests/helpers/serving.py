@@ -1,17 +1,24 @@
 """What tests of models in use share: a table of every kind of column, and a run of it."""
 
+import threading
+import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
+import uvicorn
 
 from coterie.data.told import Told
 from coterie.experiment.config import Experiment, change
 from coterie.results.inputs import ROWS
 from coterie.results.run import Run
 from coterie.running.execute import execute
+from coterie.serving.hosting import listen
 from helpers.runs import FAST
 
 WORDS = FAST | {"client": "site", "label": "verdict", "rounds": 3, "batch": 8, "hidden": 6}
@@ -70,3 +77,23 @@ def test_rows(run: Run, client: int) -> np.ndarray:
 
 
 test_rows.__test__ = False  # a helper, whatever its name
+
+
+@contextmanager
+def asking(app, wait: float = 60) -> Iterator[httpx.Client]:
+    """A client of an app that runs on a free port of this machine, in a thread."""
+    listener = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", lifespan="on"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    end = time.monotonic() + wait
+    while not server.started:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        with httpx.Client(base_url=address, timeout=wait) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        thread.join(wait)

@@ -103,6 +103,7 @@ ELSEWHERE = {  # commands that are loaded when they are asked for
     "ui": "coterie.cli.ui",
     "export": "coterie.cli.export",
     "predict": "coterie.cli.predict",
+    "serve": "coterie.cli.serve",
     "federation": "coterie.cli.deployment",
     "server": "coterie.cli.deployment",
     "site": "coterie.cli.deployment",

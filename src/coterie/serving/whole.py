@@ -39,9 +39,7 @@ def example_of(model: PersonalModel) -> Tensor:
     intake = model.intake
     if intake.is_table:
         return torch.zeros(3, len(intake.names), dtype=torch.float64)
-    network = tuple(model.intake.row_shape)
-    words = "table" in model.card["network"]["options"]
-    return torch.zeros(3, *network, dtype=torch.int64 if words else torch.float32)
+    return torch.zeros(3, *intake.row_shape)
 
 
 class Whole(nn.Module):
