@@ -21,3 +21,12 @@ def test_own_data(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "ditto" in printed
     assert "BatchNorm1d" in printed
+
+
+def test_personal_models(tmp_path, capsys):
+    import personal_models
+
+    personal_models.main(tmp_path, rounds=2)
+    printed = capsys.readouterr().out
+    assert "# Model of clinic-1" in printed
+    assert "the same elsewhere: True" in printed
