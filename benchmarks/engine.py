@@ -1,4 +1,4 @@
-"""Client-steps a second of the local engine against a plain PyTorch loop, in one run on one
+"""Client-steps per second of the local engine against a plain PyTorch loop, in one run on one
 machine.
 
 The plain loop is what most libraries do: one client after another, a DataLoader, `backward()`,
@@ -29,7 +29,7 @@ from coterie.methods.registry import METHODS
 from coterie.networks import nets
 
 LAM, INNER = 15.0, 5
-WORKLOADS = [  # name, network, input, clients, batch, rows a client
+WORKLOADS = [  # name, network, input, clients, batch, rows per client
     ("MLR 784-10, 100 clients, B 10", "mlr", (1, 28, 28), 100, 10, 300),
     ("DNN 784-100-10, 20 clients, B 10", "dnn", (1, 28, 28), 20, 10, 300),
     ("DNN 784-100-10, 20 clients, B 32", "dnn", (1, 28, 28), 20, 32, 960),
@@ -112,8 +112,8 @@ def plain_rate(
 def engine_rate(
     method: str, name: str, data: Federation, batch: int, shape: tuple[int, ...]
 ) -> tuple[float, Settings, int]:
-    """Client-steps a second of whole exchanges (payloads, plans, steps, uploads), and the settings
-    chosen.
+    """Client-steps per second of whole exchanges (payloads, plans, steps, uploads), and the
+    settings chosen.
     """
     model = Model(lambda: nets.build(name, shape, 10), input_shape=shape)
     train = Train(batch=batch, rate=0.01)

@@ -30,7 +30,7 @@ from coterie.networks import nets
 from coterie.running.loop import facts
 
 ROUNDS = 25
-WORKLOADS = [  # name, method, network, input, clients, batch, rows a client, path
+WORKLOADS = [  # name, method, network, input, clients, batch, rows per client, path
     (
         "DNN 784-100-10, 40 clients, 10 steps",
         "ditto",

@@ -14,6 +14,19 @@ def test_own_method(tmp_path, capsys, monkeypatch):
     assert "halfway" in capsys.readouterr().out
 
 
+def test_lora_text(tmp_path, capsys):
+    import lora_text
+
+    lora_text.main(tmp_path, rounds=2)
+    printed = capsys.readouterr().out
+    full, adapters = (
+        int(line.split()[k].replace(",", ""))
+        for line, k in zip(printed.splitlines(), (2, 1), strict=False)
+    )
+    assert full > 5 * adapters
+    assert "PeftModelForSequenceClassification of person 0 is ready to use" in printed
+
+
 def test_own_data(tmp_path, capsys):
     import own_data
 
@@ -30,3 +43,17 @@ def test_personal_models(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "# Model of clinic-1" in printed
     assert "the same elsewhere: True" in printed
+
+
+def test_school_table(tmp_path, capsys):
+    import polars as pl
+    import school_table
+
+    school_table.main(str(tmp_path / "schools.csv"))
+    assert "6,001 pupils of 60 schools" in capsys.readouterr().out
+    table = pl.read_csv(tmp_path / "schools.csv")
+    assert table["school"].n_unique() == school_table.SCHOOLS
+    assert set(school_table.LABELS) <= set(table.columns)
+    assert 0.02 < table["dropout"].mean() < 0.04
+    assert table.null_count().sum_horizontal()[0] > 1000
+    assert table.equals(pl.read_csv(school_table.school_table().write_csv().encode()))

@@ -25,6 +25,7 @@ LATE = {
     ("coterie.cli.ui", "starlette"): EXTRA,
     ("coterie.cli.ui", "uvicorn"): EXTRA,
     ("coterie.data.opening", "openpyxl"): EXTRA,
+    ("coterie.comparison.search", "optuna"): EXTRA,
     ("coterie.data.sources.digits", "sklearn.datasets"): "slow to load, for one data set",
     ("coterie.data.tables", "PIL"): "only folders of images need it",
     ("coterie.deploy.hosting", "coterie.deploy.app"): EXTRA,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
@@ -11,7 +11,9 @@ import numpy as np
 from torch import nn
 
 from coterie.comparison import execute as comparisons
+from coterie.comparison.limits import limits_of
 from coterie.comparison.plan import FILE, first_seeds, plan_of
+from coterie.comparison.usual import USUAL, possible
 from coterie.core.errors import BadInput, shown
 from coterie.core.files import there
 from coterie.core.model import Model
@@ -93,7 +95,9 @@ def compare(
     config: str | Path | None = None,
     out: str | Path | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
-    tune: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
+    tune: Mapping[str, Mapping[str, Any]] | None = None,
+    trials: int | None = None,
+    budget: str | None = None,
     watch: Callable[[str, int, RoundReport], None] = comparisons.tell_of,
     **words: Any,
 ) -> Comparison:
@@ -101,22 +105,25 @@ def compare(
     options={"ditto": {"lam": 0.5}})`.
 
     `data` and `model` are as for `run`; `tune` lists values to try, as in {"ditto": {"lam": [0.1,
-    1]}}: validation data choose.
+    1]}}: validation data choose. `trials` searches the options of every method with so many trials
+    each, `budget` for so long, as "15m"; methods may then be left out.
     """
     _callable(watch, "watch")
     words, data, models = _objects(words)
     file = read_toml(_config(config)) if config is not None else {}
-    plan = plan_of(
-        file,
-        _names(methods),
-        _numbers(seeds),
-        from_toml(words),
-        _table(options, "options"),
-        _table(tune, "tune"),
-    )
+    limits = {"trials": trials, "budget": budget}
+    search = limits_of({word: value for word, value in limits.items() if value is not None})
+    said = _numbers(seeds), from_toml(words), _table(options, "options"), _table(tune, "tune")
+    names = _names(methods)
+    if names is None and search and not {"methods", "method"} & set(file):
+        usual = plan_of(file, USUAL, *said, strict=False, search=search).experiments
+        names, _ = possible({n: _dealt(e, data) for n, e in usual.items()}, data, models)
+    plan = plan_of(file, names, *said, search=search)
     planned = {name: _dealt(experiment, data) for name, experiment in plan.experiments.items()}
     folder = _path(out, "out") if out is not None else run_folder(Path("runs"), "compare")
-    return comparisons.compare(planned, plan.seeds, folder, watch, plan.grids, data, models)
+    return comparisons.compare(
+        planned, plan.seeds, folder, watch, plan.grids, data, models, plan.search
+    )
 
 
 def resume(

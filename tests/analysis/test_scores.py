@@ -7,9 +7,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn import metrics
 from sklearn.metrics import balanced_accuracy_score, f1_score
 
-from coterie.analysis.scores import NAMES, calibration_error, scores
+from coterie.analysis.scores import (
+    NAMES,
+    calibration_error,
+    check_metric,
+    scores,
+    task_scores,
+    trivial,
+)
 from coterie.core.errors import BadInput
 
 calm = settings(deadline=None)  # no test may fail because the machine is busy
@@ -136,3 +144,74 @@ def test_calibration_error_of_one_bin_is_its_gap(place, n, right):
     assert calibration_error(hits, np.full(n, confidence)) == pytest.approx(
         abs(hits.mean() - confidence)
     )
+
+
+def _chances(classes, rows=60, seed=0):
+    """Labels and probabilities with ties, as a model of few different outputs gives them."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(rows) % classes
+    p = rng.random((rows, classes)).round(1) + 0.05 + 0.3 * np.eye(classes)[y]
+    return y, p / p.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_ranked_scores_are_those_of_scikit_learn(classes):
+    y, p = _chances(classes)
+    found = task_scores("classes", y, p)
+    one = p[:, 1] if classes == 2 else p
+    assert found["auc"] == pytest.approx(metrics.roc_auc_score(y, one, multi_class="ovr"))
+    yes = y if classes == 2 else np.eye(classes)[y]
+    assert found["average_precision"] == pytest.approx(metrics.average_precision_score(yes, one))
+    assert found["log_loss"] == pytest.approx(metrics.log_loss(y, p))
+    assert found["balanced_accuracy"] == pytest.approx(
+        metrics.balanced_accuracy_score(y, p.argmax(1))
+    )
+
+
+def test_scores_of_numbers_are_those_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    truth, said = rng.normal(50, 9, 40), rng.normal(50, 9, 40)
+    found = task_scores("regression", truth, said)
+    assert found["mae"] == pytest.approx(metrics.mean_absolute_error(truth, said))
+    assert found["rmse"] == pytest.approx(metrics.root_mean_squared_error(truth, said))
+    assert found["r2"] == pytest.approx(metrics.r2_score(truth, said))
+    assert found["pinball"] == pytest.approx(metrics.mean_pinball_loss(truth, said, alpha=0.5))
+    assert np.isnan(task_scores("regression", truth[:1], said[:1])["r2"])
+
+
+def test_scores_of_several_labels_are_those_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    truth = rng.random((50, 3)) < 0.4
+    said = np.clip(rng.random((50, 3)).round(1) + 0.3 * truth, 0.01, 0.99)
+    found = task_scores("multilabel", truth.astype(float), said)
+    assert found["accuracy"] == pytest.approx(1 - metrics.hamming_loss(truth, said > 0.5))
+    assert found["f1"] == pytest.approx(metrics.f1_score(truth, said > 0.5, average="macro"))
+    assert found["auc"] == pytest.approx(metrics.roc_auc_score(truth, said))
+    assert found["average_precision"] == pytest.approx(metrics.average_precision_score(truth, said))
+
+
+def test_who_knows_nothing_guesses_the_most_frequent_class_the_mean_or_the_median():
+    train, truth = np.array([0, 0, 0, 1, 2]), np.array([0, 1, 2, 0])
+    found = trivial("classes", train, truth, 3)
+    assert found["accuracy"] == 0.5
+    assert found["auc"] == 0.5
+    numbers, later = np.array([1.0, 2.0, 9.0]), np.array([2.0, 5.0])
+    found = trivial("regression", numbers, later, 0)
+    assert found["mae"] == pytest.approx(1.5)  # by the median, 2
+    assert found["rmse"] == pytest.approx(np.sqrt((2**2 + 1**2) / 2))  # by the mean, 4
+
+
+def test_a_model_that_diverged_has_no_ranked_score():
+    y, p = _chances(3)
+    p[4] = np.nan
+    found = task_scores("classes", y, p, ("auc", "average_precision", "log_loss"))
+    assert all(np.isnan(value) for value in found.values())
+
+
+def test_a_measure_of_another_task_is_refused_with_those_there_are():
+    check_metric("", "regression")
+    check_metric("r2", "regression")
+    with pytest.raises(BadInput, match=r"metric = 'auc' .* regression.*choose from mae, rmse"):
+        check_metric("auc", "regression")
+    with pytest.raises(BadInput, match="metric = 'r2'"):
+        check_metric("r2", "classes")

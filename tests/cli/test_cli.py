@@ -306,6 +306,17 @@ REFUSED = [
         "3",
         says="a comparison has no single seed: use --seeds",
     ),
+    bad("compare", "--budget", says="requires an argument"),
+    bad("compare", "--budget", "--quiet", says="budget = '--quiet': give a time such as 90s, 15m"),
+    bad("compare", "--budget", "0m", says="budget = '0m': give a time such as 90s, 15m or 1h30m"),
+    bad("compare", "--budget=-5m", says="budget = '-5m': give a time such as 90s, 15m or 1h30m"),
+    bad("compare", "--trials", "0", says="trials = 0: give a whole number from 1 to 10,000"),
+    bad("compare", "--trials", "some", says="trials = 'some': give a whole number"),
+    bad("compare", "nothing.csv", says="there is no file or folder"),
+    bad(
+        *("compare", "--methods", "ditto", "--tune", "ditto.lam=0.1..1"),
+        says="is a range: add --trials or --budget to search it",
+    ),
     bad("compare", "--methods", "ditto", "--tune", "lam=1,2", says="write METHOD.OPTION=V1,V2"),
     bad(
         "compare",
@@ -399,14 +410,27 @@ def test_own_data_with_a_bad_cell_are_refused_with_its_place(cell, coterie, tmp_
     assert not (tmp_path / "run").exists()
 
 
-def test_labels_with_a_fraction_are_refused(coterie, tmp_path):
+def test_labels_with_a_fraction_are_no_classes(coterie, tmp_path):
     (tmp_path / "own.csv").write_text(
         "client,a,label\n" + "".join(f"c{i % 2},{i},{i / 2}\n" for i in range(20))
     )
-    code, _, errors = coterie("run", "fedavg", "--data", "own.csv", "--out", "run")
+    words = ["--data", "own.csv", "--task", "classes"]
+    code, _, errors = coterie("run", "fedavg", *words, "--out", "run")
     assert code == 2
     assert "a class is whole or text" in errors
     assert not (tmp_path / "run").exists()
+
+
+def test_labels_with_a_fraction_are_read_as_regression_and_it_is_said(coterie, tmp_path):
+    (tmp_path / "own.csv").write_text(
+        "client,a,label\n" + "".join(f"c{i % 2},{i},{i / 2}\n" for i in range(40))
+    )
+    words = ["--data", "own.csv", "--rounds", "2"]
+    code, shown, errors = coterie("run", "fedavg", *words, "--out", "run")
+    assert code == 0, errors
+    assert "own.csv: label has numbers with a fraction: read as regression" in errors
+    assert "test absolute error of 2 clients" in shown
+    assert "accuracy" not in shown
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(coterie, tmp_path):
@@ -763,3 +787,20 @@ def test_methods_of_other_packages_are_known_and_a_broken_one_is_no_harm(tmp_pat
     )
     assert done.stdout == "True False\n", done.stderr
     assert "the method 'broken' (theirs:absent) cannot be loaded" in done.stderr
+
+
+def test_a_table_alone_is_compared_by_the_usual_methods_with_columns_told_by_their_names(
+    coterie, tmp_path
+):
+    path = write_csv(tmp_path / "people.csv")
+    path.write_text(path.read_text().replace("client,a,b,label", "Person ID;a;b;Target", 1))
+    path.write_text(path.read_text().replace(",", ";"))
+    words = ("--trials", "1", "--rounds", "1", "--hidden", "4", "--out", "c", *FAST)
+    code, out, errors = coterie("compare", "people.csv", *words)
+    assert code == 0, errors
+    assert "takes column 'Person ID' as the client and 'Target' as the label" in errors
+    assert "methods: local, fedavg, finetune, ditto, fedper, ucfl" in out
+    assert "search on validation data: 1 trial for each method" in out
+    assert "ditto: rate 0.01..1, epochs 1..5, lam 0.01..10" in out
+    assert "Tuned options" in out
+    assert (tmp_path / "c" / "report.html").exists()

@@ -182,7 +182,7 @@ def test_a_run_of_a_comparison_equals_the_run_alone(finished, tmp_path):
 
 
 def test_the_plan_on_disk_is_the_plan_that_ran(finished):
-    experiments, seeds, grids = read_plan(finished.folder / "comparison.toml")
+    experiments, seeds, grids, _ = read_plan(finished.folder / "comparison.toml")
     assert seeds == [3, 5]
     assert grids == {"ditto": {"lam": [0.01, 1.0], "rate": [0.05]}}
     assert experiments["fedavg"].options == {"beta": 0.5}
@@ -200,7 +200,7 @@ def test_a_network_of_one_method_alone_survives_the_plan(tmp_path):
         ["local", "fml", "fedavg"], change(common, {"split": "dirichlet", "alpha": 2.0}), own
     )
     compare(planned, [0], tmp_path / "c")
-    again, _, _ = read_plan(tmp_path / "c" / "comparison.toml")
+    again, *_ = read_plan(tmp_path / "c" / "comparison.toml")
     assert again == planned
     assert again["local"].model == {"name": "mlr"}
     assert again["fedavg"].model["hidden"] == 6
@@ -359,7 +359,7 @@ def test_few_seeds_are_said_to_be_few_even_without_an_answer(capsys, tmp_path):
 
 def test_a_stopped_comparison_goes_on_and_skips_what_is_finished(finished, tmp_path):
     folder = tmp_path / "stopped"
-    experiments, seeds, grids = read_plan(finished.folder / "comparison.toml")
+    experiments, seeds, grids, _ = read_plan(finished.folder / "comparison.toml")
     seen = []
 
     def stop(method, seed, report):
@@ -521,7 +521,7 @@ def test_a_word_of_train_may_be_given_to_the_methods_that_use_it():
 
 def test_a_file_of_one_run_serves_as_the_common_words_of_a_comparison():
     words = change(Experiment(), WORDS | {"method": "ditto", "lam": 0.5, "seed": 4}).words()
-    experiments, seeds, _ = plan_of(
+    experiments, seeds, *_ = plan_of(
         words, ["ditto", "local"], common={"rounds": "9"}, own={"local": {"rate": "0.2"}}
     )
     assert seeds == [4]
@@ -536,7 +536,7 @@ def test_options_in_the_file_for_methods_that_are_not_wanted_now_are_left_out():
         "options": {"ditto": {"lam": 2}},
         "tune": {"ditto": {"lam": [1]}},
     }
-    experiments, _, grids = plan_of(words, ["local"])
+    experiments, _, grids, _ = plan_of(words, ["local"])
     assert list(experiments) == ["local"]
     assert grids == {}
     assert plan_of(words).experiments["ditto"].options == {"lam": 2.0}

@@ -178,7 +178,7 @@ def test_build_uses_own_data_with_all_its_clients(tmp_path):
         ("client,a,label\nx,1,0\ny,two,1\n", "column 'a' is 'two' in row 2, not a number"),
         ("client,a,label\nx,1,0\n,2,1\n", "column 'client' is empty in row 2"),
         ("client,a,label\nx,1,cat\ny,2,\n", "column 'label' is empty in row 2"),
-        ("client,a,label\nx,1,0.5\n", "column 'label' is 0.5 in row 1"),
+        ("client,a,label\nx,1,inf\n", "column 'label' is inf in row 1"),
         ("client,a,a,label\nx,1,1,0\n", "used twice"),
         (",client,a,label\n0,x,1,0\n", "is empty or used twice"),
         ("client,a,label\nx,1\n", "column 'label' is empty in row 1"),

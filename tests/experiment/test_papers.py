@@ -33,7 +33,7 @@ def settings(recipe: str) -> dict:
 
 @pytest.mark.parametrize("name", recipes())
 def test_every_recipe_is_a_plan_whose_words_have_a_meaning(name):
-    experiments, seeds, _ = read_plan(config_path(name))
+    experiments, seeds, *_ = read_plan(config_path(name))
     assert seeds
     for experiment in experiments.values():
         check_words(experiment)

@@ -13,7 +13,7 @@ from coterie.core.errors import BadInput
 from coterie.data.own import from_arrays
 from coterie.data.sources.digits import digits
 from helpers.runs import FAST, IMAGES
-from helpers.serving import people_run, test_rows, write_people
+from helpers.serving import numbers_run, people_run, test_rows, write_people
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +162,16 @@ def test_a_model_still_is_its_network(people):
     x = torch.from_numpy(model.intake.inputs(frame[:4]))
     assert torch.equal(model(x), model.module(x))
     assert list(model.state_dict()) == list(coterie.load_model(run.folder, 0).state_dict())
+
+
+def test_a_regression_predicts_numbers_in_the_units_of_the_data(tmp_path):
+    run = numbers_run(tmp_path, label="b")
+    frame = pl.read_csv(tmp_path / "numbers.csv")
+    for client, error in enumerate(run.measured()):
+        rows, model = frame[test_rows(run, client)], run.model(client)
+        found = np.abs(model.predict(rows) - rows["b"].to_numpy()).mean()
+        assert run.measure == "mae"
+        assert found == pytest.approx(error, rel=1e-5)
+        assert {m["metric"] for m in model.card["measured"]} == {"mae", "loss"}
+    with pytest.raises(BadInput, match="predicts numbers, not classes"):
+        model.predict_proba(rows)

@@ -15,9 +15,11 @@ from numpy.typing import ArrayLike
 
 from coterie.analysis.gains import Improvement, improvement, qoi
 from coterie.analysis.numbers import DIGITS, mean_of, there
+from coterie.analysis.scores import SCORES, Score
 from coterie.analysis.significance import rank_table, units
 from coterie.core.errors import BadInput, nearest
 
+ACCURACY = SCORES[0]
 NAMED = 5  # methods that a sentence lists by name
 
 
@@ -39,6 +41,7 @@ class Answer(NamedTuple):
     beaten: tuple[str, ...]  # the methods that `best` is significantly better than
     worthy: tuple[str, ...]  # the methods whose mean accuracy beats FedAvg's and Local's
     remarks: tuple[str, ...] = ()  # sentences on what went wrong, as who diverged
+    judged: Score = ACCURACY  # what clients are judged by
 
 
 def answer(
@@ -48,9 +51,12 @@ def answer(
     fixed_split: bool,
     fedavg: str = "fedavg",
     local: str = "local",
+    judged: Score = ACCURACY,
 ) -> Answer:
     """The answer from [seeds, clients] accuracies and bytes of every method; figures are means over
     seeds of each seed's.
+
+    judged: another measure; what is given of one where low is good is minus its values.
     """
     for name in (fedavg, local):
         if name not in test:
@@ -63,7 +69,7 @@ def answer(
             raise BadInput(f"'{name}' has accuracies, but no bytes{nearest(name, traffic)}")
     table = rank_table(test, fixed_split)
     runs = {name: np.atleast_2d(np.asarray(a, dtype=float)) for name, a in test.items()}
-    gains = _gains(test, fedavg, local)
+    gains = _gains(test, fedavg, local, judged.share)
     better = [name for name in test if gains[name].pui > 0]
     best = max(
         better, key=lambda name: (round(gains[name].pui, DIGITS), gains[name].api), default=None
@@ -75,7 +81,7 @@ def answer(
     others = [name for name in table.methods if best and name != best]
     beaten = tuple(name for name in others if best and table.beats(best, name))
     unbeaten = tuple(name for name in others if name not in beaten)
-    recommended, reason = recommend(validation, traffic, fixed_split, fedavg, local)
+    recommended, reason = recommend(validation, traffic, fixed_split, fedavg, local, judged)
     return Answer(
         best,
         min(
@@ -93,15 +99,23 @@ def answer(
         table.note,
         beaten,
         tuple(worthy),
+        judged=judged,
     )
 
 
-def _gains(accuracies: Mapping[str, ArrayLike], fedavg: str, local: str) -> dict[str, Improvement]:
+def _gains(
+    accuracies: Mapping[str, ArrayLike], fedavg: str, local: str, share: bool
+) -> dict[str, Improvement]:
     """Every method's figures of each seed, averaged over seeds."""
-    floor = [np.atleast_2d(np.asarray(accuracies[name], dtype=float)) for name in (fedavg, local)]
+    base, alone = (
+        np.atleast_2d(np.asarray(accuracies[name], dtype=float)) for name in (fedavg, local)
+    )
     return {
         name: Improvement(
-            *map(mean_of, zip(*map(improvement, qoi(np.atleast_2d(a), *floor)), strict=True))
+            *map(
+                mean_of,
+                zip(*map(improvement, qoi(np.atleast_2d(a), base, alone, share)), strict=True),
+            )
         )
         for name, a in accuracies.items()
     }
@@ -118,6 +132,7 @@ def recommend(
     fixed_split: bool,
     fedavg: str = "fedavg",
     local: str = "local",
+    judged: Score = ACCURACY,
 ) -> tuple[str | None, str]:
     """(method, reason): of those within one standard error of the best mean validation accuracy,
     the one of least traffic.
@@ -130,7 +145,9 @@ def recommend(
         return None, "there are no validation data to choose on"
     names, means, n = list(validation), values.mean(axis=1), values.shape[1]
     gains = (
-        _gains(validation, fedavg, local) if fedavg in validation and local in validation else {}
+        _gains(validation, fedavg, local, judged.share)
+        if fedavg in validation and local in validation
+        else {}
     )
     pui = [round(gains[name].pui, DIGITS) if gains else 0.0 for name in names]
     cost = [traffic[name] for name in names]
@@ -141,7 +158,8 @@ def recommend(
     chosen = min(close, key=lambda i: (cost[i], -pui[i], -means[i]))
     if chosen == top:
         why = (
-            f"it has the highest mean accuracy on validation data, {100 * means[top]:.1f} %, and "
+            f"it has the {_top(judged)} mean {judged.label} on validation data, "
+            f"{_value(means[top], judged)}, and "
             "no cheaper method is close"
         )
         return names[top], why
@@ -151,9 +169,22 @@ def recommend(
         else f"and it improves {pui[chosen]:.0f} % of the clients there instead of {pui[top]:.0f} %"
     )
     return names[chosen], (
-        f"its mean accuracy on validation data, {100 * means[chosen]:.1f} %, is within one "
-        "standard error of the highest "
-        f"({names[top]}, {100 * means[top]:.1f} %), {ground}"
+        f"its mean {judged.label} on validation data, {_value(means[chosen], judged)}, is within "
+        f"one standard error of the {_top(judged)} "
+        f"({names[top]}, {_value(means[top], judged)}), {ground}"
+    )
+
+
+def _top(judged: Score) -> str:
+    return "highest" if judged.higher else "lowest"
+
+
+def _value(value: float, judged: Score) -> str:
+    """A mean as people read it; of a measure where low is good, `value` is minus it."""
+    return (
+        f"{100 * value:.1f} %"
+        if judged.share and judged.higher
+        else (f"{100 * -value:.1f} %" if judged.share else f"{judged.sign * value:.4g}")
     )
 
 
@@ -168,15 +199,17 @@ def _best(answer: Answer) -> list[str]:
     if answer.best is None:
         return ["No method improves any client over both FedAvg and Local."]
     gain = answer.gain
-    loss = f", and worsens {gain.pud:.0f} % by {-gain.apd:.1f}" if gain.pud else ""
+    form = ".1f" if answer.judged.share else ".3g"
+    loss = f", and worsens {gain.pud:.0f} % by {-gain.apd:{form}}" if gain.pud else ""
+    unit = "points" if answer.judged.share else f"in {answer.judged.label}"
     figures = (
-        f"{gain.pui:.0f} % of the clients over the better of FedAvg and Local, by {gain.api:.1f} "
-        f"points on average{loss}"
+        f"{gain.pui:.0f} % of the clients over the better of FedAvg and Local, by "
+        f"{gain.api:{form}} {unit} on average{loss}"
     )
     if answer.best in answer.worthy:
         said = [f"{answer.best} performs best: it improves {figures}."]
     else:  # many small gains and a few large losses are no performance
-        but = "; but its mean accuracy does not beat both" if answer.worthy else ""
+        but = f"; but its mean {answer.judged.label} does not beat both" if answer.worthy else ""
         said = [f"{answer.best} improves more clients than any other method: {figures}{but}."]
     test = f"(Wilcoxon signed-rank over {answer.population}, Holm-corrected, 5 %)"
     if answer.significant:
@@ -199,16 +232,16 @@ def _best(answer: Answer) -> list[str]:
 
 def _fairest_and_cheapest(answer: Answer) -> str:
     if not answer.worthy:
-        return "No method's mean accuracy beats both FedAvg's and Local's."
+        return f"No method's mean {answer.judged.label} beats both FedAvg's and Local's."
     if len(answer.worthy) == 1:
         return (
-            f"{answer.worthy[0]} is the only method whose mean accuracy beats both FedAvg's and "
-            "Local's."
+            f"{answer.worthy[0]} is the only method whose mean {answer.judged.label} beats both "
+            "FedAvg's and Local's."
         )
     other = "" if answer.cheapest == answer.fairest else f"{answer.cheapest} "
     return (
-        f"Of the {len(answer.worthy)} methods whose mean accuracy beats both FedAvg's and "
-        f"Local's, {answer.fairest} is the "
+        f"Of the {len(answer.worthy)} methods whose mean {answer.judged.label} beats both "
+        f"FedAvg's and Local's, {answer.fairest} is the "
         f"fairest (smallest deviation over clients) and {other}the cheapest (fewest bytes)."
     )
 

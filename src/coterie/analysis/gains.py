@@ -17,13 +17,19 @@ from coterie.analysis.numbers import DIGITS, mean_of, there
 from coterie.core.errors import BadInput
 
 
-def qoi(personal: ArrayLike, fedavg: ArrayLike, local: ArrayLike) -> np.ndarray:
-    """Quantum of improvement P - max(G, L) of every client, in percentage points (5.2)."""
-    return qoi_global(personal, np.maximum(fedavg, local))
+def qoi(personal: ArrayLike, fedavg: ArrayLike, local: ArrayLike, share: bool = True) -> np.ndarray:
+    """Quantum of improvement P - max(G, L) of every client, in percentage points (5.2).
+
+    share: False for a measure that is no share, as minus an error: gains are in its own unit.
+    """
+    return qoi_global(personal, np.maximum(fedavg, local), share)
 
 
-def qoi_global(personal: ArrayLike, fedavg: ArrayLike) -> np.ndarray:
+def qoi_global(personal: ArrayLike, fedavg: ArrayLike, share: bool = True) -> np.ndarray:
     """P - G in percentage points: what the thesis tabulates, as it has no local accuracies."""
+    if not share:
+        gains = np.asarray(personal, dtype=float) - np.asarray(fedavg, dtype=float)
+        return np.asarray(np.round(gains, DIGITS))
     for name, value in (("personal", personal), ("fedavg or local", fedavg)):
         found = there(value)
         if len(found) and not (found.min() >= 0 and found.max() <= 1):

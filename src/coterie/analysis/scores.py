@@ -1,23 +1,29 @@
-"""What one client's own model is worth beyond accuracy.
+"""What one client's own model is worth: every measure that a run may be judged by.
 
 Macro averages run over the classes that the client HOLDS in the part: it cannot be blamed for a
 class it never sees, and a row taken for such a class costs recall. So recall and balanced accuracy
-are one number, kept under both names.
+are one number, kept under both names. AUC and average precision tell each of these classes from all
+others; of two classes they are those of the second. Of several labels, all are averaged over the
+labels. A measure that a client's rows cannot have is NaN, as R2 of a single row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from math import inf, nan
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.stats import rankdata
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import precision_recall_fscore_support
 
+from coterie.analysis.numbers import mean_of
 from coterie.core.errors import BadInput
+from coterie.core.task import NUMBERS
 
 BINS = 15
 
@@ -74,19 +80,111 @@ def calibration_error(right: ArrayLike, confidence: ArrayLike) -> float:
     return float(np.average(np.abs(accuracy - stated), weights=counts[counts > 0]))
 
 
+@dataclass(frozen=True)
+class Labels:
+    """What a model says of rows with several labels, each there or not."""
+
+    labels: np.ndarray  # [n, L] of 0 and 1
+    probabilities: np.ndarray  # [n, L]
+
+    @cached_property
+    def right(self) -> np.ndarray:
+        return np.asarray((self.probabilities > 0.5) == (self.labels > 0.5))
+
+    def over(self, measure: Callable[[np.ndarray, np.ndarray], float]) -> float:
+        """The mean of a measure over the labels that can have it."""
+        pairs = zip(self.labels.T, self.probabilities.T, strict=True)
+        return mean_of([measure(y, p) for y, p in pairs])
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a model says of rows whose target is a number."""
+
+    truth: np.ndarray  # [n]
+    said: np.ndarray  # [n]
+
+    @cached_property
+    def errors(self) -> np.ndarray:
+        return np.asarray(self.said - self.truth)
+
+
+def auc(positive: np.ndarray, score: np.ndarray) -> float:
+    """The chance that a positive row scores above a negative one, ties half; NaN without both."""
+    yes = np.asarray(positive, bool)
+    n, m = int(yes.sum()), int((~yes).sum())
+    if not n or not m or np.isnan(score).any():
+        return nan
+    return float((rankdata(score)[yes].sum() - n * (n + 1) / 2) / (n * m))
+
+
+def average_precision(positive: np.ndarray, score: np.ndarray) -> float:
+    """The mean over positive rows of the precision at their score; NaN without one."""
+    yes = np.asarray(positive, bool)
+    if not yes.any() or np.isnan(score).any():
+        return nan
+    order = np.argsort(-score, kind="stable")
+    hits = np.cumsum(yes[order])
+    last = np.flatnonzero(np.append(np.diff(score[order]) != 0, True))  # of each tie
+    precision = hits[last] / (last + 1)
+    return float((np.diff(hits[last], prepend=0) * precision).sum() / yes.sum())
+
+
+def _macro(g: Guesses, measure: Callable[[np.ndarray, np.ndarray], float]) -> float:
+    if g.probabilities.shape[1] == 2:
+        return measure(g.labels == 1, g.probabilities[:, 1])
+    held = np.unique(g.labels)
+    return mean_of([measure(g.labels == k, g.probabilities[:, k]) for k in held])
+
+
+def log_loss(chance: np.ndarray) -> float:
+    """Mean of -log of the probability given to what was true."""
+    return float(-np.log(np.clip(chance, np.finfo(float).eps, 1)).mean())
+
+
+def _r2(g: Numbers) -> float:
+    total = np.square(g.truth - g.truth.mean()).sum()
+    return float(1 - np.square(g.errors).sum() / total) if total > 0 else nan
+
+
+def _label_f1(y: np.ndarray, p: np.ndarray) -> float:
+    said, yes = p > 0.5, y > 0.5
+    both = int(said.sum() + yes.sum())
+    return float(2 * (said & yes).sum() / both) if both else nan
+
+
 class Score(NamedTuple):
-    """A measure of a client's own model at the end of a run: all that terminal, report and files
-    know of it.
-    """
+    """A measure of a client's own model: all that terminal, report and files know of it."""
 
     name: str  # in the table of a run and in CSV files
     label: str
-    of: Callable[[Guesses], float]  # a share from 0 to 1
+    of: Callable[[Any], float]
     higher: bool = True  # is better
     meaning: str = ""
+    share: bool = True  # from 0 to 1, shown in %
+
+    @property
+    def sign(self) -> int:
+        """What makes more of it better."""
+        return 1 if self.higher else -1
+
+    @property
+    def unit(self) -> str:
+        """What a heading says beside the label."""
+        return " in %" if self.share else ""
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """What no value lies beyond."""
+        return (0.0, 1.0) if self.share else (-inf, 1.0) if self.higher else (0.0, inf)
+
+    def text(self, value: float) -> str:
+        """A value as people read it."""
+        return f"{100 * value:.2f}" if self.share else f"{value:.4g}"
 
 
 HELD = "averaged over the classes that a client holds"
+LOSS = Score("loss", "loss", lambda g: nan, higher=False, share=False)  # the network's own
 SCORES = (
     Score("accuracy", "accuracy", lambda g: g.right.mean()),
     Score("f1", "F1", lambda g: g.macro[2], meaning=HELD),
@@ -108,18 +206,147 @@ SCORES = (
 )
 NAMES = tuple(score.name for score in SCORES)
 MORE = SCORES[1:]  # accuracy is measured in every round, on every part
+RANKED = (  # of classes too; written to files, and shown where a run is judged by one
+    Score("auc", "AUC", lambda g: _macro(g, auc), meaning=HELD),
+    Score(
+        "average_precision",
+        "average precision",
+        lambda g: _macro(g, average_precision),
+        meaning=HELD,
+    ),
+    Score(
+        "log_loss",
+        "log loss",
+        lambda g: log_loss(g.probabilities[np.arange(len(g.labels)), g.labels]),
+        higher=False,
+        share=False,
+    ),
+)
+LEVELS = Score(  # of ordered classes
+    "mae",
+    "absolute error",
+    lambda g: np.abs(g.classes - g.labels).mean(),
+    higher=False,
+    meaning="in levels",
+    share=False,
+)
+OF_NUMBERS = (
+    Score(
+        "mae",
+        "absolute error",
+        lambda g: np.abs(g.errors).mean(),
+        higher=False,
+        meaning="in the unit of the label",
+        share=False,
+    ),
+    Score(
+        "rmse",
+        "RMSE",
+        lambda g: float(np.sqrt(np.square(g.errors).mean())),
+        higher=False,
+        meaning="in the unit of the label",
+        share=False,
+    ),
+    Score("r2", "R2", _r2, meaning="the share of a client's variance explained", share=False),
+    Score(
+        "pinball",
+        "pinball loss",
+        lambda g: 0.5 * np.abs(g.errors).mean(),
+        higher=False,
+        meaning="at the median: half the absolute error",
+        share=False,
+    ),
+)
+OF_LABELS = (
+    Score("accuracy", "accuracy", lambda g: g.right.mean(), meaning="share of labels told right"),
+    Score("f1", "F1", lambda g: g.over(_label_f1)),
+    Score("auc", "AUC", lambda g: g.over(auc)),
+    Score("average_precision", "average precision", lambda g: g.over(average_precision)),
+    Score(
+        "log_loss",
+        "log loss",
+        lambda g: log_loss(np.where(g.labels > 0.5, g.probabilities, 1 - g.probabilities)),
+        higher=False,
+        share=False,
+    ),
+)
+KNOWN = {score.name: score for score in (*OF_NUMBERS, *OF_LABELS, *SCORES, *RANKED, LOSS)}
+
+
+def named(name: str) -> Score:
+    """What is known of a measure."""
+    return KNOWN.get(name, LOSS._replace(name=name, label=name))
+
+
+def scores_of(task: str) -> tuple[Score, ...]:
+    """Every score of a task, the usual one first."""
+    if task in NUMBERS:
+        return OF_NUMBERS
+    if task == "multilabel":
+        return OF_LABELS
+    return (*SCORES, *RANKED, LEVELS) if task == "ordinal" else (*SCORES, *RANKED)
+
+
+def usual_measure(task: str) -> str:
+    """What a run is judged by where no measure is named."""
+    return LOSS.name if task == "squared" else scores_of(task)[0].name
+
+
+def check_metric(metric: str, task: str) -> None:
+    """Refuse a measure that the task does not have."""
+    valid = [score.name for score in (() if task == "squared" else scores_of(task))] + [LOSS.name]
+    if metric and metric not in valid:
+        raise BadInput(
+            f"metric = '{metric}' is no measure of a task of {task}; choose from {', '.join(valid)}"
+        )
+
+
+def guesses_of(task: str, truth: np.ndarray, said: np.ndarray) -> Any:
+    """A client's rows and what a model says of them, as the scores of a task take them."""
+    if task in NUMBERS:
+        return Numbers(truth, said)
+    if task == "multilabel":
+        return Labels(truth, said)
+    return Guesses(truth.astype(int), said)
+
+
+def task_scores(
+    task: str, truth: np.ndarray, said: np.ndarray, names: Sequence[str] | None = None
+) -> dict[str, float]:
+    """The scores of a task (all, or those of some names); NaN where there are no rows."""
+    wanted = [s for s in scores_of(task) if names is None or s.name in names]
+    if not len(truth):
+        return dict.fromkeys((score.name for score in wanted), nan)
+    guesses = guesses_of(task, truth, said)
+    return {score.name: float(score.of(guesses)) for score in wanted}
 
 
 def scores(labels: ArrayLike, probabilities: ArrayLike) -> dict[str, float]:
-    """Every score from labels [n] and probabilities [n, K], or [n] of class 1; NaN where there are
-    no rows.
+    """Every score of classes from labels [n] and probabilities [n, K], or [n] of class 1; NaN
+    where there are no rows.
     """
     y, p = np.asarray(labels).astype(int), np.asarray(probabilities, dtype=float)
     if p.ndim == 1 or p.shape[1] == 1:
         p = np.stack([1 - p.ravel(), p.ravel()], axis=1)
     if len(p) != len(y):
         raise BadInput(f"{len(y)} labels, but probabilities of {len(p)} rows: give one row each")
-    if not len(y):
-        return dict.fromkeys(NAMES, float("nan"))
-    guesses = Guesses(y, p)
-    return {score.name: float(score.of(guesses)) for score in SCORES}
+    return task_scores("classes", y, p, NAMES)
+
+
+def trivial(task: str, train: np.ndarray, truth: np.ndarray, classes: int) -> dict[str, float]:
+    """The scores of whoever knows nothing but a client's training targets.
+
+    It gives every class the share that it has there, so that the most frequent one is guessed;
+    numbers are guessed by their mean for RMSE and R2, by their median for the absolute errors.
+    """
+    if task not in NUMBERS:
+        if task == "multilabel":
+            said = np.tile(train.mean(0), (len(truth), 1))
+        else:
+            share = np.bincount(train.astype(int), minlength=classes) / len(train)
+            said = np.tile(share, (len(truth), 1))
+        return task_scores(task, truth, said)
+    median, mean = (np.full(len(truth), f(train)) for f in (np.median, np.mean))
+    return task_scores(task, truth, median, ("mae", "pinball")) | task_scores(
+        task, truth, mean, ("rmse", "r2")
+    )

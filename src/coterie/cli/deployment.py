@@ -94,7 +94,7 @@ def federation() -> None:
 )
 @click.option("--classes", type=int, help="How many classes there are.")
 @click.option("--features", type=int, help="How many numbers a row has.")
-@click.option("--shape", help="Shape of a row that is no flat list, as in 1,28,28.")
+@click.option("--shape", help="Shape of a row that is not a flat list, as in 1,28,28.")
 @click.option(
     "--public", type=FILE, help="A file of rows that everyone may see; copied to every folder."
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import textwrap
@@ -24,12 +25,15 @@ from coterie.cli.show import (
     show_run,
     work,
 )
+from coterie.cli.tuning import say_search, show_tuning
 from coterie.cli.words import FREE, Interrupted, seeds_of, words_of
 from coterie.comparison import execute as comparisons
-from coterie.comparison.plan import FILE, plan_of
+from coterie.comparison.limits import limits_of
+from coterie.comparison.plan import FILE, ComparisonPlan, plan_of
+from coterie.comparison.usual import USUAL, possible
 from coterie.core.errors import BadInput, Diverged, nearest, shown
 from coterie.core.version import __version__
-from coterie.data.told import Told
+from coterie.data.told import NOTES, Told
 from coterie.experiment.build import federation_of, own_of
 from coterie.experiment.config import (
     REGISTRIES,
@@ -48,7 +52,6 @@ from coterie.reports.report import write_report
 from coterie.results.comparison import Comparison
 from coterie.results.folder import run_folder
 from coterie.running import execute as experiments
-from coterie.running.assemble import assemble, gather, open_loop
 
 
 def main() -> None:
@@ -60,6 +63,8 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal without é or ± still shows the rest
     warnings.simplefilter("always", Told)
     warnings.showwarning = _show_told(warnings.showwarning)
+    NOTES.setLevel(logging.INFO)
+    NOTES.handlers = [OneLine()]
     try:
         cli(standalone_mode=False)
         sys.stdout.flush()
@@ -76,6 +81,20 @@ def main() -> None:
         _fail(str(stop) or "stopped", 130)
     except OSError as problem:
         _fail(f"{problem.filename or 'the system'}: {problem.strerror or problem}")
+
+
+class OneLine(logging.Handler):
+    """Prints what was read as what, every line once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line not in self.said:
+            self.said.add(line)
+            click.echo(f"coterie: {line}", err=True)
 
 
 def _show_told(usual: Callable[..., None]) -> Callable[..., None]:
@@ -207,11 +226,11 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
     context_settings=FREE,
     epilog=_words_help(),
 )
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[--WORD VALUE]...")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[DATA] [--WORD VALUE]...")
 @click.option(
     "--methods",
     help="Names separated by commas (ditto@2 is ditto once more), or 'all': every one that these "
-    "data allow.",
+    f"data allow. With DATA, --trials or --budget alone: {', '.join(USUAL)}.",
 )
 @click.option("--seeds", help="How many seeds (0, 1, ...), or a list such as 3,5,8.")
 @click.option("--config", help="A TOML file, or the name of a recipe.")
@@ -219,7 +238,15 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
     "--tune",
     multiple=True,
     metavar="METHOD.OPTION=V1,V2",
-    help="Values to try (V1;V2 where values have commas); validation accuracy chooses.",
+    help="Values to try (V1;V2 where values have commas); validation accuracy chooses. In a search "
+    "also a range, as ditto.lam=0.01..10.",
+)
+@click.option("--trials", help="Search the options of every method, with so many trials for each.")
+@click.option(
+    "--budget",
+    metavar="TIME",
+    help="Search for about so long, as 15m, the final runs included: every method has an equal "
+    "share. With --trials, what comes first ends it.",
 )
 @click.option(
     "--target",
@@ -243,6 +270,8 @@ def compare(
     seeds: str | None,
     config: str | None,
     tune: tuple[str, ...],
+    trials: str | None,
+    budget: str | None,
     target: float | None,
     report: bool,
     out: Path | None,
@@ -252,11 +281,12 @@ def compare(
     write a report.
 
     Takes the words of `coterie run`; METHOD.WORD sets one for a single method, as in --ditto.lam
-    0.5.
+    0.5. DATA is --data: a name, or a file of your own.
     """
     own: dict[str, dict[str, Any]] = {}
-    common: dict[str, Any] = {}
-    for word, value in words_of(arguments)[1].items():
+    alone, words = words_of(arguments, "DATA")
+    common: dict[str, Any] = {} if alone is None else {"data": alone}
+    for word, value in words.items():
         section, _, name = word.partition(".")
         if name and section.partition("@")[0] in METHODS:
             own.setdefault(section, {})[name] = value
@@ -270,38 +300,38 @@ def compare(
         raise BadInput(f"target = {target:g}: give an accuracy from 0 to 1")
     file = read_toml(config_path(config)) if config else {}
     names = None if methods is None else [n.strip() for n in methods.split(",") if n.strip()]
+    limits = {"trials": trials, "budget": budget}
+    search = limits_of({word: value for word, value in limits.items() if value is not None})
     said = (seeds_of(seeds) if seeds else None, common, own, grids)
-    if names == ["all"]:
-        names = _possible(plan_of(file, list(METHODS), *said, strict=False).experiments)
-    plan = plan_of(file, names, *said)
+    if names is None and not {"methods", "method"} & set(file) and (alone or search):
+        names = _possible(plan_of(file, list(USUAL), *said, strict=False, search=search))
+        say(f"methods: {', '.join(names)}")
+    elif names == ["all"]:
+        names = _possible(plan_of(file, list(METHODS), *said, strict=False, search=search))
+    plan = plan_of(file, names, *said, search=search)
     folder = out or run_folder(Path("runs"), "compare")
+    say_search(plan)
     with work(folder, quiet) as show:
-        comparison = comparisons.compare(plan.experiments, plan.seeds, folder, show, plan.grids)
+        comparison = comparisons.compare(
+            plan.experiments, plan.seeds, folder, show, plan.grids, search=plan.search
+        )
     _tell(comparison, target, report)
 
 
 def _tell(comparison: Comparison, target: float | None = None, report: bool = True) -> None:
     """Print what a comparison found, and write its page."""
     show_comparison(comparison, target)
+    show_tuning(comparison)
     if report:
         say(f"report: {write_report([comparison.folder])}")
 
 
-def _possible(planned: dict[str, Experiment]) -> list[str]:
+def _possible(plan: ComparisonPlan) -> list[str]:
     """The methods that these data and networks allow; why the others are left out is said."""
-    federation = gather(next(iter(planned.values())))
-    refused: dict[str, BadInput] = {}
-    for name, experiment in planned.items():
-        try:
-            with experiments.threads_of(experiment):
-                open_loop(assemble(experiment, federation))
-        except BadInput as problem:
-            refused[name] = problem
-    if len(refused) == len(planned):
-        raise next(iter(refused.values()))
+    names, refused = possible(plan.experiments)
     for name, why in refused.items():
         click.echo(f"coterie: without {name}: {why}", err=True)
-    return [name for name in planned if name not in refused]
+    return names
 
 
 def _grid(entry: str) -> tuple[str, str, list[str]]:

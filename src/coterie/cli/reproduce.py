@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from math import isnan
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from rich.table import Table as Grid
 
 from coterie.cli.show import say, show, work
 from coterie.cli.words import seeds_of
+from coterie.comparison import miniature
 from coterie.comparison import reproduce as again
 from coterie.comparison.reproduce import Column, Outcome, outcome, table_of
+from coterie.core.errors import BadInput
 from coterie.experiment.papers import METRICS, PaperTable, paper_tables
 from coterie.reports.reproduction import write_pages
 
@@ -25,6 +28,8 @@ OUT = Path("runs") / "reproduction"
 @click.option("--seeds", help="How many seeds (0, 1, ...), or a list; default the recipe's.")
 @click.option("--full", is_flag=True, help="The paper's own networks where a cheaper recipe is.")
 @click.option("--show", "only_show", is_flag=True, help="Print what is there; run nothing.")
+@click.option("--check", is_flag=True, help="A miniature of every recipe against stored figures.")
+@click.option("--store", is_flag=True, help="With --check: store the figures found.")
 @click.option("--threads", type=int, help="Threads of each run.")
 @click.option(
     "--write",
@@ -39,6 +44,8 @@ def reproduce(
     seeds: str | None,
     full: bool,
     only_show: bool,
+    check: bool,
+    store: bool,
     threads: int | None,
     write: Path | None,
     quiet: bool,
@@ -49,6 +56,11 @@ def reproduce(
     paper's spread or one point), trend (the same order of methods), not reproduced.
     """
     wanted = [table_of(name) for name in tables]
+    if store and not check:
+        raise BadInput("--store belongs to --check: add it, or leave --store out")
+    if check:
+        check_miniatures(wanted or list(paper_tables().values()), store, quiet)
+        return
     words = {} if threads is None else {"threads": threads}
     for table in wanted:
         if not only_show:
@@ -60,6 +72,25 @@ def reproduce(
         say(f"wrote {write_pages(list(paper_tables().values()), out, write)}")
     elif not wanted:
         show_tables(list(paper_tables().values()), out)
+
+
+def check_miniatures(tables: list[PaperTable], store: bool, quiet: bool) -> None:
+    """Play a miniature of every recipe; figures that are not the stored ones end with exit 1."""
+    recipes = miniature.recipes_of(tables)
+    with tempfile.TemporaryDirectory() as folder:
+        tell = (lambda recipe: None) if quiet else (lambda recipe: say(f"... {recipe}"))
+        found = miniature.check(recipes, Path(folder), tell)
+    for recipe, why in found.missing.items():
+        say(f"{recipe} was not checked: {why}")
+    if store:
+        say(f"stored the figures of {len(found.found)} recipes in {miniature.store(found.found)}")
+        return
+    for recipe, method, stored, new in found.differences:
+        say(f"{recipe}, {method}: loss {new:g}, {'not stored' if stored is None else stored}")
+    runs = sum(len(losses) for losses in found.found.values())
+    say(f"{runs} runs of {len(found.found)} recipes: {len(found.differences)} differ")
+    if found.differences:
+        raise SystemExit(1)
 
 
 def show_tables(tables: list[PaperTable], out: Path) -> None:

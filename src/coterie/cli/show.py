@@ -18,11 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as Grid
 
 from coterie.analysis.answer import sentences
-from coterie.analysis.scores import MORE
+from coterie.analysis.scores import MORE, named, scores_of
 from coterie.analysis.significance import Difference, RankTable
 from coterie.cli.words import Interrupted
 from coterie.core.errors import CannotWrite
 from coterie.core.notes import Kind, from_words
+from coterie.core.task import CLASSES
 from coterie.core.values import described
 from coterie.data.federation import Federation, client_rows
 from coterie.data.inspection import client_quantiles, columns_found, problems
@@ -175,8 +176,7 @@ def progress(quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], N
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn(
-            "loss {task.fields[loss]} accuracy {task.fields[accuracy]} {task.fields[speed]} "
-            "clients/s"
+            "loss {task.fields[loss]} {task.fields[measured]} {task.fields[speed]} clients/s"
         ),
         TimeRemainingColumn(),
     ]
@@ -191,11 +191,12 @@ def progress(quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], N
                     bars.update(old, visible=False)
                 words = label if seed is None else f"{label} seed {seed}"
                 tasks[key] = bars.add_task(
-                    words, total=report.rounds, loss="-", accuracy="-", speed="-"
+                    words, total=report.rounds, loss="-", measured="", speed="-"
                 )
             shown: dict[str, Any] = {"speed": f"{report.clients / max(report.seconds, 1e-9):,.0f}"}
-            if report.accuracy is not None:
-                shown |= {"accuracy": f"{report.accuracy:.3f}", "loss": f"{report.loss:.3f}"}
+            if report.value is not None:
+                measured = f"{report.measure} {report.value:.3f}"
+                shown |= {"measured": measured, "loss": f"{report.loss:.3f}"}
             bars.update(tasks[key], completed=report.round, **shown)
 
         yield note
@@ -219,7 +220,7 @@ def show_run(run: Run) -> None:
     """A run's clients, one line per view."""
     heads = (
         "view",
-        f"mean {run.measure}",
+        f"mean {run.judged.label}",
         f"weighted by {run.part} rows",
         "deviation over clients",
         "worst client",
@@ -227,14 +228,17 @@ def show_run(run: Run) -> None:
     grid = Grid(*heads)
     for view in run.views:
         grid.add_row(view, *(_number(v, run) for v in run.summary(run.part, view)))
-    unit = " in %" if run.measure == "accuracy" else ""
-    say(f"{run.name}: {run.part} {run.measure}{unit} of {len(run.rows):,} clients")
+    judged = run.judged
+    say(f"{run.name}: {run.part} {judged.label}{judged.unit} of {len(run.rows):,} clients")
     show(grid)
     scores = run.scores()
     if scores:
-        labels = {score.name: score.label for score in MORE}
-        words = ", ".join(f"{labels[name]} {100 * value:.2f}" for name, value in scores.items())
-        say(f"Means over the clients' own models in %: {words}")
+        known = [(named(name), value) for name, value in scores.items()]
+        shares = [f"{s.label} {s.text(value)}" for s, value in known if s.share]
+        rest = [f"{s.label} {s.text(value)}" for s, value in known if not s.share]
+        parts = [f" in %: {', '.join(shares)}"] if shares else []
+        parts += [f"{'' if shares else ': '}{', '.join(rest)}"] if rest else []
+        say(f"Means over the clients' own models{'; '.join(parts)}")
     for line in _warnings(run):
         say(line)
     say(f"run: {run.folder}")
@@ -251,18 +255,21 @@ def _warnings(run: Run) -> list[str]:
             f"train.rate = {run.experiment.train.rate:g} may be too high"
         )
     if not np.isfinite(run.measured(run.part)).any():
-        said.append(f"No client has a finite {run.part} {run.measure}.")
-    guess = run.guess
-    if guess is not None and not run.summary(run.part).mean > guess + TIE:
-        said.append(
-            "No better than always guessing a client's most frequent class, which is right in "
-            f"{100 * guess:.2f} %"
+        said.append(f"No client has a finite {run.part} {run.judged.label}.")
+    floor, judged = run.floor, run.judged
+    mean = run.summary(run.part).mean
+    if floor is not None and not judged.sign * mean > judged.sign * floor + TIE:
+        reached = (
+            f"is right in {100 * floor:.2f} %"
+            if run.measure == "accuracy"
+            else f"has a {judged.label} of {judged.text(floor)}"
         )
+        said.append(f"No better than {run.knows_nothing}, which {reached}")
     return said
 
 
 def _number(value: float, run: Run) -> str:
-    return f"{100 * value:.2f}" if run.measure == "accuracy" else f"{value:.4g}"
+    return run.judged.text(value)
 
 
 def show_comparison(comparison: Comparison, target: float | None = None) -> None:
@@ -276,16 +283,16 @@ def show_comparison(comparison: Comparison, target: float | None = None) -> None
         say(sentences(found) + "\n")
     elif comparison.remarks():
         say(" ".join(comparison.remarks()) + "\n")
-    unit = " in %" if first.measure == "accuracy" else ""
+    unit = first.judged.unit
     plural = "s" if seeds > 1 else ""
     say(
-        f"{first.part.capitalize()} {first.measure}{unit} of every client's own model: "
+        f"{first.part.capitalize()} {first.judged.label}{unit} of every client's own model: "
         f"{clients:,} clients, {seeds} seed{plural}"
     )
     _show_rows(rows, first, comparison.diverged)
     _show_scores(comparison, [row.method for row in rows])
     _show_differences(comparison, [row.method for row in rows], noted=bool(found))
-    if first.measure == "accuracy":
+    if first.task != "squared":
         _show_views(comparison)
     if target is not None:
         _show_reached(comparison, target)
@@ -293,9 +300,7 @@ def show_comparison(comparison: Comparison, target: float | None = None) -> None
 
 
 def _sorted(comparison: Comparison) -> list[Row]:
-    return sorted(
-        comparison.rows(), key=lambda r: r.mean, reverse=comparison.first.measure == "accuracy"
-    )
+    return sorted(comparison.rows(), key=lambda r: r.mean, reverse=comparison.first.judged.higher)
 
 
 def _show_rows(rows: list[Row], first: Run, diverged: Iterable[str]) -> None:
@@ -333,14 +338,15 @@ def _show_rows(rows: list[Row], first: Run, diverged: Iterable[str]) -> None:
     if best:
         say(
             "Figures are of the last round; at best round: of the one (in brackets) whose "
-            f"validation {first.measure} is best."
+            f"validation {first.judged.label} is best."
         )
 
 
 def _show_scores(comparison: Comparison, methods: list[str]) -> None:
     """The scores of the clients' own models at the end, where they were measured."""
     found = comparison.scores()
-    known = [score for score in MORE if score.name in found[methods[0]]]
+    usual = MORE if comparison.first.task in CLASSES else scores_of(comparison.first.task)
+    known = [score for score in usual if score.name in found[methods[0]]]
     if not known:
         return
     grid = Grid(
@@ -352,8 +358,13 @@ def _show_scores(comparison: Comparison, methods: list[str]) -> None:
     )
     for method in methods:
         values = [found[method][score.name] for score in known]
-        grid.add_row(method, *(f"{100 * value:.2f}" if value == value else "-" for value in values))
-    say("More measures in %, means over the clients' own models:")
+        pairs = zip(known, values, strict=True)
+        grid.add_row(method, *(s.text(v) if v == v else "-" for s, v in pairs))
+    nothing = comparison.first.trivial
+    if nothing and comparison.first.part == "test" and comparison.first.task not in CLASSES:
+        grid.add_row("(guessing)", *(s.text(nothing.get(s.name, np.nan)) for s in known))
+    share = " in %" if all(score.share for score in known) else ""
+    say(f"More measures{share}, means over the clients' own models:")
     show(grid)
 
 
@@ -366,7 +377,7 @@ def _show_differences(comparison: Comparison, methods: list[str], noted: bool) -
     others = [name for name in ("fedavg", "local") if name in comparison.runs]
     ranks = comparison.ranks()
     place = dict(zip(ranks.methods, ranks.rank, strict=True))
-    share = comparison.first.measure == "accuracy"
+    share = comparison.first.judged.share
     grid = Grid(
         "method", *(f"against {name}" for name in others), "mean rank", "significantly better than"
     )
@@ -380,7 +391,7 @@ def _show_differences(comparison: Comparison, methods: list[str], noted: bool) -
     averaged = (
         "seeds averaged" if ranks.population == "clients" else "as each seed deals the data anew"
     )
-    unit = "points" if share else "loss (above 0 is better)"
+    unit = "points" if share else f"{comparison.first.judged.label} (above 0 is better)"
     say(
         f"Difference in {unit}, client by client, with a 95 % interval (bootstrap over {over}, "
         f"{averaged});"
@@ -426,10 +437,10 @@ def _show_reached(comparison: Comparison, target: float) -> None:
             np.mean([spent_until(run, round, "time", system) for run in runs]) for system in SYSTEMS
         ]
         grid.add_row(name, str(round), f"{traffic:.2f}", *(f"{time:,.0f}" for time in times))
-    goal = _number(target, first) + (" %" if first.measure == "accuracy" else "")
+    goal = _number(target, first) + (" %" if first.judged.share else "")
     say(
-        f"First measured round with a mean {first.part} {first.measure} of {goal}, and its cost "
-        "until then:"
+        f"First measured round with a mean {first.part} {first.judged.label} of {goal}, and its "
+        "cost until then:"
     )
     say("MB down and up, and simulated time in downlinks of one model (uplinks one after another)")
     show(grid)
@@ -442,10 +453,10 @@ def _show_views(comparison: Comparison) -> None:
     for name, runs in comparison.runs.items():
         others = [view for view in runs[0].views if view != "personal"]
         means = {
-            view: 100 * float(np.mean([run.summary(run.part, view).mean for run in runs]))
+            view: float(np.mean([run.summary(run.part, view).mean for run in runs]))
             for view in others
         }
-        words = [f"{view} {value:.2f}" for view, value in means.items()]
+        words = [f"{view} {runs[0].judged.text(value)}" for view, value in means.items()]
         for key, note in from_words(runs[0].about.get("notes", {})).items():
             noted = [share(run.table, key) for run in runs] if note.kind is Kind.SHARE else []
             if not np.isnan(noted).all():

@@ -6,10 +6,15 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from coterie.comparison.plan import FILE, ComparisonPlan, Grids, read_plan, write_plan
+from coterie.analysis.scores import named, usual_measure
+from coterie.comparison.limits import Limits
+from coterie.comparison.plan import FILE, ComparisonPlan, Grids, knob_of, read_plan, write_plan
 from coterie.comparison.prepared import Prepared
-from coterie.comparison.tune import candidates, tune
+from coterie.comparison.search import optuna
+from coterie.comparison.trials import FOLDER
+from coterie.comparison.tune import Look, Tuning, candidate, points, tune
 from coterie.core.errors import BadInput, Diverged
 from coterie.core.files import writing
 from coterie.experiment.build import Given, Networks
@@ -19,7 +24,7 @@ from coterie.results.folder import CONFIG, read_about, status
 from coterie.results.run import Run, load
 from coterie.running.assemble import open_loop
 from coterie.running.execute import check_unused, execute_assembly, resume, threads_of
-from coterie.running.loop import RoundReport, saying, tell
+from coterie.running.loop import RoundReport, lengths, saying, tell
 from coterie.running.shape import changes, planned_shape
 
 Watch = Callable[[str, int, RoundReport], None]  # (method, seed, report)
@@ -38,16 +43,20 @@ def compare(
     grids: Grids | None = None,
     data: Given = None,
     models: Networks = None,
+    search: Limits | None = None,
 ) -> Comparison:
     """Run every method with every seed in a new folder; bad input is refused before the folder
     exists.
 
-    `grids` lists values to try for a method's options: the best mean validation accuracy over the
-    seeds wins, and only the winner is measured on test data.
+    `grids` lists values to try for a method's options, or ranges that `search` limits: the best
+    mean on validation data over the seeds wins, and only the winner is measured on test data.
     """
     check_unused(folder)
-    plan = ComparisonPlan(dict(experiments), list(seeds), grids or {})
+    plan = ComparisonPlan(dict(experiments), list(seeds), grids or {}, search)
     prepared = Prepared(data, models)
+    if search:
+        optuna()  # its absence is said before any work
+        plan = _possible(plan, prepared, watch)
     for seed in seeds:
         _try_out(plan, seed, prepared)
     with writing(folder):
@@ -74,38 +83,84 @@ def check_no_branch(folder: Path, allow_change: bool) -> None:
 
 def _try_out(plan: ComparisonPlan, seed: int, prepared: Prepared) -> None:
     """Put every run of a seed together and open it, so that what cannot run is refused now."""
-    experiments, _, grids = plan
+    experiments, _, grids, search = plan
     federation = prepared.federation(replace(next(iter(experiments.values())), seed=seed))
     if grids and not any(len(rows) for rows in federation.validation):
         raise BadInput("tuning chooses on validation data, and there are none: raise --validation")
     for name, experiment in experiments.items():
-        tried = [candidate for _, candidate in candidates(experiment, grids.get(name, {}))]
-        for each in [experiment, *tried]:
+        tried = [] if search else points(grids.get(name, {}))
+        for each in [experiment, *(candidate(experiment, words) for words in tried)]:
             with threads_of(each):
                 open_loop(prepared.assembly(replace(each, seed=seed)))
 
 
-def _play(plan: ComparisonPlan, folder: Path, watch: Watch, prepared: Prepared) -> Comparison:
-    """Run what is not finished yet: the tries first, then every method with every seed."""
-    experiments, seeds, grids = plan
+def _possible(plan: ComparisonPlan, prepared: Prepared, watch: Watch) -> ComparisonPlan:
+    """The plan without choices that these data and networks refuse; what is left out is said."""
+    seed = plan.seeds[0]
+    left: dict[str, dict[str, Any]] = {}
+    for name, grid in plan.grids.items():
+        left[name] = {}
+        for word, values in grid.items():
+            knob, good, refusals = knob_of(values, word), [], []
+            for value in knob.choices or (knob.low, knob.high):
+                tried = candidate(plan.experiments[name], {word: value})
+                try:
+                    with threads_of(tried):
+                        open_loop(prepared.assembly(replace(tried, seed=seed)))
+                    good.append(value)
+                except BadInput as problem:
+                    refusals.append(problem)
+                    watch(name, seed, saying(f"{word} = {value} is not tried: {problem}"))
+            if not good or (refusals and not knob.choices):
+                raise refusals[0]
+            left[name][word] = good if knob.choices else values
+    return plan._replace(grids=left)
 
-    def one(label: str, seed: int, experiment: Experiment, place: Path) -> Run:
+
+def _play(plan: ComparisonPlan, folder: Path, watch: Watch, prepared: Prepared) -> Comparison:
+    """Run what is not finished yet: the trials first, then every method with every seed."""
+    experiments, seeds, grids, search = plan
+
+    def one(
+        label: str, seed: int, experiment: Experiment, place: Path, look: Look | None = None
+    ) -> Run:
         _check_plan(experiment, place)
         if status(place) == "finished":
             return load(place)
         if status(place) == "diverged":  # and would again
             raise Diverged(read_about(place)["diverged"]["why"])
-        show: Callable[[RoundReport], None] = lambda report: watch(label, seed, report)  # noqa: E731
+
+        def show(report: RoundReport) -> None:
+            watch(label, seed, report)
+            if look:
+                look(report)
+
         if (place / CONFIG).exists():
             return resume(place, show, prepared.federation(experiment), prepared.networks)
         shutil.rmtree(place, ignore_errors=True)  # it was stopped before its first word was written
         with threads_of(experiment):
             return execute_assembly(prepared.assembly(experiment), place, show)
 
+    def tuning(name: str, experiment: Experiment) -> Tuning:
+        first = prepared.assembly(replace(candidate(experiment, {}), seed=seeds[0]))
+        *earlier, last = lengths(first.programs[0], first.experiment.schedule)
+        return Tuning(
+            name=name,
+            experiment=experiment,
+            grid=grids[name],
+            seeds=seeds,
+            folder=folder / FOLDER / name,
+            better=named(
+                experiment.schedule.metric or usual_measure(first.federation.target.task)
+            ).sign,
+            search=search,
+            share=search.seconds / len(experiments) if search else float("inf"),
+            rounds=last,
+            before=sum(earlier),
+        )
+
     tuned = {
-        name: tune(name, experiment, grids[name], seeds, folder / "tuning" / name, one)
-        if name in grids
-        else experiment
+        name: tune(tuning(name, experiment), one, _check_plan) if grids.get(name) else experiment
         for name, experiment in experiments.items()
     }
     runs: dict[str, list[Run]] = {name: [] for name in experiments}
@@ -154,7 +209,7 @@ def _check_plan(experiment: Experiment, place: Path) -> None:
 
 def load_comparison(folder: Path) -> Comparison:
     """The finished runs of a comparison."""
-    experiments, seeds, _ = read_plan(folder / FILE)
+    experiments, seeds, *_ = read_plan(folder / FILE)
     places = {name: {seed: folder / f"{name}-seed{seed}" for seed in seeds} for name in experiments}
     diverged: dict[str, str] = {}
     for name, mine in places.items():

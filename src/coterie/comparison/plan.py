@@ -5,37 +5,45 @@ and written as a file.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args
 
+from coterie.comparison.limits import Limits, limits_of
 from coterie.core.errors import BadInput, shown
 from coterie.core.files import write
 from coterie.core.values import Range, Seed, coerce
 from coterie.experiment.build import anchored
+from coterie.experiment.columns import with_columns
 from coterie.experiment.config import (
     Experiment,
     change,
     check_train,
+    fields,
+    find,
     from_toml,
     options_of,
     read_toml,
 )
 from coterie.experiment.values import to_toml
+from coterie.methods.knobs import Knob, is_range, knobs, read_range
+from coterie.methods.registry import METHODS
 
-Grids = Mapping[str, Mapping[str, Sequence[Any]]]  # {method: {option: values to try}}
+# {method: {option: values to try, or a range as "0.01..1"}}
+Grids = Mapping[str, Mapping[str, Sequence[Any]]]
 FILE = "comparison.toml"
 SEEDS = 10_000  # more repetitions than a comparison can have
 TRIES = 10_000  # values of one option to try
 
 
 class ComparisonPlan(NamedTuple):
-    """What is compared: every experiment is run with every seed, after its grid was tried."""
+    """What is compared: every experiment is run with every seed, after its options were tuned."""
 
     experiments: dict[str, Experiment]  # by the name of a row of the table
     seeds: list[int]
-    grids: Grids
+    grids: Grids  # what is tuned; without a search, every point of a grid is tried
+    search: Limits | None = None
 
 
 def plan(
@@ -44,13 +52,15 @@ def plan(
     own: Mapping[str, Mapping[str, Any]] | None = None,
     grids: Grids | None = None,
     strict: bool = True,
+    searched: bool = False,
 ) -> dict[str, Experiment]:
     """One experiment per method: the common words, then its own; every word is checked before
     anything runs.
 
     A method may be there several times with other options: "persfl" and "persfl@last" are two rows
     of the table.
-    strict: a method that does not use a word of `[train]` is refused.
+    strict: a method that does not use a word of `[train]` is refused. searched: ranges may be
+    tried, not lists of values alone.
     """
     methods, own, grids = list(dict.fromkeys(methods)), own or {}, grids or {}
     for name in (*own, *grids):
@@ -66,15 +76,58 @@ def plan(
     }
     for name, grid in grids.items():
         for word, choices in grid.items():
-            if isinstance(choices, str) or not isinstance(choices, Sequence) or not choices:
-                raise BadInput(f"{name}.{word} = {shown(choices)} is no list of values to try")
-            if len(choices) > TRIES:
-                raise BadInput(f"{name}.{word} has {len(choices):,} values: try at most {TRIES}")
-            for choice in choices:
+            knob = knob_of(choices, f"{name}.{word}")
+            if not (knob.choices or searched):
+                raise BadInput(
+                    f"{name}.{word} = {knob.words} is a range: add --trials or --budget to search "
+                    "it, or list the values to try"
+                )
+            for choice in knob.choices or (knob.low, knob.high):
                 _check(name, own_words(experiments[name], {word: choice}))
     for name, experiment in experiments.items() if strict else ():
         _check(name, experiment)
     return experiments
+
+
+def knob_of(values: Any, word: str) -> Knob:
+    """The values to try of a word: a list, or a range alone or as the one item of a list."""
+    one = values[0] if isinstance(values, list | tuple) and len(values) == 1 else values
+    if is_range(one):
+        return read_range(one, word)
+    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+        raise BadInput(f"{word} = {shown(values)} is no list of values to try")
+    if len(values) > TRIES:
+        raise BadInput(f"{word} has {len(values):,} values: try at most {TRIES}")
+    return Knob(choices=tuple(values))
+
+
+def is_whole(experiment: Experiment, word: str) -> bool:
+    """Whether a word of a method alone takes whole numbers."""
+    section, name = find(experiment, _place(experiment, word))
+    kind = fields(experiment)[section][name][0]
+    return int in (kind, *get_args(kind))
+
+
+def value_of(experiment: Experiment, word: str) -> Any:
+    """The value that a word of a method alone has now."""
+    section, name = find(experiment, _place(experiment, word))
+    table = getattr(experiment, section)
+    found = table if isinstance(table, dict) else table._asdict()
+    return found.get(name, fields(experiment)[section][name][1])
+
+
+def knobs_of(
+    experiment: Experiment, fixed: Collection[str], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a search turns of a method, {option: values}: what was given, and what its declarations
+    allow of words that are not fixed for this method.
+    """
+    name = experiment.method
+    usual = knobs(name, METHODS[name], experiment.train, experiment.options)
+    plain = {word.rpartition(".")[2].replace("-", "_") for word in (*fixed, *given)}
+    work = {"steps", "epochs"}  # two words for the same
+    gone = plain | (work if plain & work else set())
+    return {word: knob.words for word, knob in usual.items() if word not in gone} | dict(given)
 
 
 def _check(name: str, experiment: Experiment) -> None:
@@ -105,11 +158,7 @@ def method_of(name: str) -> str:
 def own_words(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
     """The experiment with words for its method alone; data and split stay those of all."""
     name = experiment.method
-    options = options_of("method", name)
-    changed = change(
-        experiment,
-        {f"{name}.{w}" if w.replace("-", "_") in options else w: v for w, v in words.items()},
-    )
+    changed = change(experiment, {_place(experiment, w): v for w, v in words.items()})
     shared = [(e.data, e.split, e.seed, e.method) for e in (experiment, changed)]
     if shared[0] != shared[1]:
         raise BadInput(
@@ -117,6 +166,12 @@ def own_words(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
             "and seeds"
         )
     return changed
+
+
+def _place(experiment: Experiment, word: str) -> str:
+    """A word for one method as the whole experiment knows it."""
+    options = options_of("method", experiment.method)
+    return f"{experiment.method}.{word}" if word.replace("-", "_") in options else word
 
 
 def plan_of(
@@ -127,13 +182,16 @@ def plan_of(
     own: Mapping[str, Mapping[str, Any]] | None = None,
     grids: Grids | None = None,
     strict: bool = True,
+    search: Limits | None = None,
 ) -> ComparisonPlan:
     """The plan that a comparison file's words give, with what was said beside the file.
 
-    A file has methods, seeds, the common tables, `[options.METHOD]` and `[tune.METHOD]`; the file
-    of a single run serves too.
+    A file has methods, seeds, the common tables, `[options.METHOD]`, `[tune.METHOD]` and
+    `[search]`; the file of a single run serves too.
     """
     tables = dict(words)
+    said = limits_of(tables.pop("search", {}))
+    search = search or said
     listed, single = tables.pop("methods", None), tables.pop("method", None)
     first = tables.pop("seed", 0)
     numbers = tables.pop("seeds", [first])
@@ -162,6 +220,7 @@ def plan_of(
         if word in (common or {}):
             raise BadInput(f"a comparison has no single {word}: use --{word}s")
     base = change(change(Experiment(method=""), from_toml(tables)), common or {})
+    base = with_columns(base)
     own = {
         name: {**options.get(name, {}), **(own or {}).get(name, {})}
         for name in {**options, **(own or {})}
@@ -170,8 +229,13 @@ def plan_of(
         name: {**tune.get(name, {}), **(grids or {}).get(name, {})}
         for name in {**tune, **(grids or {})}
     }
-    experiments = plan(chosen, base, own, grids, strict)
-    return ComparisonPlan(experiments, _seeds(numbers if seeds is None else seeds), grids)
+    experiments = plan(chosen, base, own, grids, strict, search is not None)
+    if search and not search.listed:
+        grids = {
+            name: knobs_of(experiment, own.get(name, {}), grids.get(name, {}))
+            for name, experiment in experiments.items()
+        }
+    return ComparisonPlan(experiments, _seeds(numbers if seeds is None else seeds), grids, search)
 
 
 def _seeds(numbers: Any) -> list[int]:
@@ -192,13 +256,18 @@ def write_plan(folder: Path, plan: ComparisonPlan) -> None:
     """Write the plan as a file that plan_of reads: the first method's words are common, the others
     write where they differ.
     """
-    experiments, seeds, grids = plan
+    experiments, seeds, grids, search = plan
     base = next(iter(experiments.values())).words()
     own: dict[str, Any] = {
         "options": {name: _differences(base, e.words()) for name, e in experiments.items()}
     }
     if grids:
-        own["tune"] = {name: {k: list(v) for k, v in grid.items()} for name, grid in grids.items()}
+        own["tune"] = {
+            name: {word: knob_of(v, word).words for word, v in grid.items()}
+            for name, grid in grids.items()
+        }
+    if search:
+        own["search"] = search.words()
     common = {k: v for k, v in base.items() if k not in ("method", "seed", "options")}
     write(
         folder / FILE,

@@ -145,7 +145,7 @@ def scale_of(folder: Path) -> float:
 
 def finished(folder: Path) -> tuple[Runs, int]:
     """The finished runs of a comparison by method, and how many runs it has in all."""
-    experiments, seeds, _ = read_plan(folder / FILE)
+    experiments, seeds, *_ = read_plan(folder / FILE)
     places = {m: [folder / f"{m}-seed{seed}" for seed in seeds] for m in experiments}
     done = {m: [load(p) for p in some if status(p) == "finished"] for m, some in places.items()}
     return done, len(experiments) * len(seeds)
@@ -244,11 +244,11 @@ def play_recipe(
     if (folder / FILE).exists():
         resume_comparison(folder, watch)
         return
-    planned, numbers, grids = plan_of(
+    planned, numbers, grids, search = plan_of(
         read_toml(config_path(recipe)), seeds=seeds, common=words or {}
     )
     shortened = {name: _shortened(experiment, scale) for name, experiment in planned.items()}
-    compare(shortened, numbers, folder, watch, grids)
+    compare(shortened, numbers, folder, watch, grids, search=search)
 
 
 def _shortened(experiment: Experiment, scale: float) -> Experiment:

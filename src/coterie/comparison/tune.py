@@ -1,75 +1,206 @@
-"""Options chosen on validation data: every point of a grid is tried with every seed."""
+"""Options chosen on validation data, alike for every method: each point of a grid, or a search.
+
+A trial is played with every seed of the comparison. A search stops trials that are not among the
+better ones half way (successive halving, on the first seed), and has the same number of trials, or
+the same share of the time, for every method.
+"""
 
 from __future__ import annotations
 
 import itertools
-import json
+import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from coterie.analysis.numbers import mean_of
-from coterie.comparison.plan import own_words
+from coterie.comparison.limits import Limits
+from coterie.comparison.plan import FILE, is_whole, knob_of, own_words, value_of
+from coterie.comparison.search import Ask, Turn, ask
+from coterie.comparison.trials import (
+    Record,
+    State,
+    Trial,
+    check_space,
+    chosen,
+    read_record,
+    score_in,
+    score_of,
+    write_record,
+)
 from coterie.core.errors import Diverged
-from coterie.core.files import write
 from coterie.experiment.config import Experiment
 from coterie.results.run import Run
+from coterie.running.loop import RoundReport
+
+Look = Callable[[RoundReport], None]
+One = Callable[[str, int, Experiment, Path, Look | None], Run]  # plays a run, or loads it
 
 
-def candidates(
-    experiment: Experiment, grid: Mapping[str, Sequence[Any]]
-) -> list[tuple[dict[str, Any], Experiment]]:
-    """(options, experiment) for every point of a grid; a candidate sees validation data only, and
-    keeps nothing.
+REPEATS = 20  # trials in a row that were tried before: the search has seen it all
+
+
+class Stopped(Exception):
+    """A trial that gets no more rounds, and why."""
+
+    def __init__(self, state: State):
+        self.state = state
+
+
+class Tuning(NamedTuple):
+    """How one method is tuned."""
+
+    name: str  # in the comparison
+    experiment: Experiment
+    grid: Mapping[str, Any]
+    seeds: Sequence[int]
+    folder: Path
+    better: int  # 1 where a larger score is better, -1 where a smaller one is
+    search: Limits | None = None
+    share: float = float("inf")  # seconds, of the final runs too
+    rounds: int = 1  # of the last stage, in which trials may be stopped early
+    before: int = 0  # rounds of the stages before, whose scores say little of the last
+
+
+class Point(NamedTuple):
+    """A point of a grid, which is always played to its end."""
+
+    options: dict[str, Any]
+
+
+def points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every point of a grid; none where it is empty."""
+    found = itertools.product(*grid.values()) if grid else ()
+    return [dict(zip(grid, choice, strict=True)) for choice in found]
+
+
+def candidate(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
+    """The experiment of a trial: it sees validation data only, and keeps nothing."""
+    tried = own_words(experiment, words)
+    schedule = tried.schedule._replace(parts=("validation",))
+    keep = tried.keep._replace(models=False, checkpoint=0)
+    return replace(tried, schedule=schedule, keep=keep)
+
+
+def tune(task: Tuning, one: One, check: Callable[[Experiment, Path], None]) -> Experiment:
+    """The experiment with the options of the best mean validation score over the seeds; every
+    trial is written down.
     """
-    found = []
-    for choice in itertools.product(*grid.values()) if grid else ():
-        words = dict(zip(grid, choice, strict=True))
-        candidate = own_words(experiment, words)
-        schedule, keep = (
-            candidate.schedule._replace(parts=("validation",)),
-            candidate.keep._replace(models=False, checkpoint=0),
-        )
-        found.append((words, replace(candidate, schedule=schedule, keep=keep)))
-    return found
+    space = {word: knob_of(values, word).words for word, values in task.grid.items()}
+    record = read_record(task.folder) or Record(space, [])
+    check_space(task.folder, record.space, space, FILE)
+    for number, trial in enumerate(record.tried, 1):
+        for seed in task.seeds:
+            tried = replace(candidate(task.experiment, trial.options), seed=seed)
+            check(tried, _place(task, number, seed))
+    while record.best is None:
+        proposal = _next(task, record.tried)
+        if proposal is None:
+            record = record._replace(best=chosen(record.tried, task.better).options)
+        else:
+            record.tried.append(_try(task, record.tried, proposal, one))
+        write_record(task.folder, record)
+    return own_words(task.experiment, record.best)
 
 
-def tune(
-    name: str,
-    experiment: Experiment,
-    grid: Mapping[str, Sequence[Any]],
-    seeds: Sequence[int],
-    folder: Path,
-    one: Callable[[str, int, Experiment, Path], Run],
-) -> Experiment:
-    """The experiment with the options of best mean validation accuracy over the seeds; what was
-    tried is written down.
-    """
-    tried = []
-    for number, (words, candidate) in enumerate(candidates(experiment, grid), 1):
-        label = f"{name} {' '.join(f'{k}={v}' for k, v in words.items())}"
-        scores, sign = [], 1
-        for seed in seeds:
-            place = folder / f"try{number}-seed{seed}"
-            try:
-                run = one(label, seed, replace(candidate, seed=seed), place)
-            except Diverged:
-                scores.append(np.nan)
-                continue
-            scores.append(mean_of(run.measured("validation")))
-            sign = 1 if run.measure == "accuracy" else -1
-        worth = sign * float(np.mean(scores))
-        tried.append((-np.inf if np.isnan(worth) else worth, words, scores))
-    best = max(tried, key=lambda t: t[0])[1]  # the first of equals; a try that diverged is the last
-    report = {
-        "tried": [
-            {"options": words, "validation": [None if s != s else s for s in scores]}
-            for _, words, scores in tried
-        ],
-        "best": best,
+def _next(task: Tuning, tried: Sequence[Trial]) -> Point | Ask | None:
+    """What is tried next; None where the tuning is over."""
+    if task.search is None:
+        left = points(task.grid)[len(tried) :]
+        return Point(left[0]) if left else None
+    repeats = [t.rounds == 0 for t in tried[-REPEATS:]]
+    enough = len(tried) >= (task.search.trials or float("inf"))
+    if tried and (enough or _left(task, tried) <= 0 or repeats.count(True) == REPEATS):
+        return None
+    return ask(turns(task.experiment, task.grid), tried, task.better, task.rounds)
+
+
+def turns(experiment: Experiment, grid: Mapping[str, Any]) -> dict[str, Turn]:
+    """What a search turns."""
+    return {
+        word: Turn(knob_of(values, word), is_whole(experiment, word), value_of(experiment, word))
+        for word, values in grid.items()
     }
-    write(folder / "tuning.json", json.dumps(report, indent=1))
-    return own_words(experiment, best)
+
+
+def _left(task: Tuning, tried: Sequence[Trial]) -> float:
+    """Seconds of a method's share that are left for trials; the best so far is run at the end."""
+    final = chosen(tried, task.better).seconds or 0.0
+    return task.share - final - sum(trial.seconds or 0.0 for trial in tried)
+
+
+def _place(task: Tuning, number: int, seed: int) -> Path:
+    return task.folder / f"try{number}-seed{seed}"
+
+
+def _try(task: Tuning, tried: Sequence[Trial], proposal: Point | Ask, one: One) -> Trial:
+    """Play a trial with every seed, as far as it is worth it."""
+    begin, number = time.perf_counter(), len(tried) + 1
+    if isinstance(proposal, Point):
+        return _played(task, number, proposal.options, one)
+    before = next((t for t in tried if t.options == proposal.options), None)
+    if before:
+        return _again(before)
+    curve: dict[str, float] = {}
+    left = (
+        _left(task, tried) if tried else float("inf")
+    )  # the words as given are played in any case
+
+    def look(seed: int, report: RoundReport) -> None:
+        score = score_in(report)
+        step = report.round - task.before
+        if seed == task.seeds[0] and score is not None and step > 0:
+            curve[str(step)] = score
+            if not proposal.goes_on(step, task.better * score):
+                raise Stopped("stopped")
+        if time.perf_counter() - begin > left and report.round < report.rounds:
+            raise Stopped("out of time")
+
+    for seed in task.seeds:  # what a killed search left of this trial lacks its scores on the way
+        shutil.rmtree(_place(task, number, seed), ignore_errors=True)
+    found = _played(task, number, proposal.options, one, look)
+    if found.state not in ("finished", "diverged"):
+        found = found._replace(validation=[next(reversed(curve.values()), None)])
+    spent = time.perf_counter() - begin if task.search and task.search.budget else None
+    rounds = max(found.rounds, task.before + max(map(int, curve), default=0))
+    return found._replace(
+        rounds=rounds, point=proposal.point, curve=curve, rungs=proposal.rungs, seconds=spent
+    )
+
+
+def _again(before: Trial) -> Trial:
+    """A trial whose words were tried before: it has the same score, and cost nothing."""
+    state: State = "repeated" if before.state == "finished" else before.state
+    return before._replace(state=state, rounds=0, rungs=None, seconds=before.seconds and 0.0)
+
+
+def _played(
+    task: Tuning,
+    number: int,
+    words: Mapping[str, Any],
+    one: One,
+    look: Callable[[int, RoundReport], None] | None = None,
+) -> Trial:
+    """One trial with every seed; one that diverges has no score."""
+    tried = candidate(task.experiment, words)
+    label = f"{task.name} {' '.join(f'{k}={v}' for k, v in words.items())}"
+    scores: list[float | None] = []
+    state: State = "finished"
+    rounds = 0
+    for seed in task.seeds:
+        watch = partial(look, seed) if look else None
+        place = _place(task, number, seed)
+        try:
+            run = one(label, seed, replace(tried, seed=seed), place, watch)
+        except Diverged:
+            scores.append(None)
+            state = "diverged"
+            continue
+        except Stopped as stop:
+            return Trial(dict(words), [], rounds, stop.state)
+        rounds = rounds or int(run.table["round"].to_numpy().max())
+        score = score_of(run)
+        scores.append(None if score != score else score)
+    return Trial(dict(words), scores, rounds, state)

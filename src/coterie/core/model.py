@@ -17,6 +17,7 @@ from coterie.core.errors import BadInput
 from coterie.core.layers import PURE, RowBatchNorm, prepare
 from coterie.core.method import Batch, Train
 from coterie.core.point import Point, Vector, zeros
+from coterie.core.task import PLAIN, Task, class_losses, divergence
 
 Loss = Callable[[Tensor, Batch], Tensor]  # (logits, batch) -> scalar
 
@@ -38,7 +39,7 @@ def average(rows: Tensor, batch: Batch) -> Tensor:
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     """Mean cross-entropy with the labels."""
-    return average(_row_losses["classes"](logits, batch.y), batch)
+    return average(class_losses(logits, batch.y), batch)
 
 
 def kl(
@@ -49,35 +50,16 @@ def kl(
     elementwise: bool = False,
 ) -> Tensor:
     """Mean over rows of KL(target || softmax(logits / T)); over classes too if `elementwise`."""
-    log_p = F.log_softmax(logits / temperature, dim=-1)
-    rows = (torch.xlogy(target, target) - target * log_p).sum(-1)
-    return average(rows, batch) / (logits.shape[-1] if elementwise else 1)
-
-
-def _class_rows(logits: Tensor, y: Tensor) -> Tensor:
-    return torch.logsumexp(logits, -1) - logits.gather(-1, y.unsqueeze(-1)).squeeze(-1)
-
-
-def _binary_rows(logits: Tensor, y: Tensor) -> Tensor:
-    z = logits.squeeze(-1)
-    return F.softplus(z) - z * y
-
-
-def _squared_rows(output: Tensor, y: Tensor) -> Tensor:
-    return 0.5 * (output - y.reshape(output.shape)).square().sum(-1)
-
-
-_row_losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "classes": _class_rows,
-    "binary": _binary_rows,  # one logit
-    "squared": _squared_rows,  # half the squared error
-}
+    return average(divergence(target, logits, temperature), batch) / (
+        logits.shape[-1] if elementwise else 1
+    )
 
 
 def first_output(out: Any) -> Tensor:
     """What a network says: its output, or the first of several."""
     while isinstance(out, tuple | list) and out:
         out = out[0]
+    out = getattr(out, "logits", out)  # as transformers' networks call it
     if not isinstance(out, Tensor):
         raise BadInput(f"a network gives a {type(out).__name__}: give a tensor, or a tuple of them")
     return out
@@ -115,13 +97,15 @@ class Model:
     def __init__(
         self,
         build: Callable[[], nn.Module],
-        task: str = "classes",  # or "binary" (one logit), "squared" (half the squared error)
+        # or "binary" (one logit), "squared" (half the squared error), or a Task of one's own
+        task: str | Task = "classes",
         name: str = "model",
         input_shape: tuple[int, ...] | None = None,
         # what `build` was made of, to build it again from a file
         options: dict[str, Any] | None = None,
     ):
-        self.build, self.task, self.name = build, task, name
+        self.goal = PLAIN[task]() if isinstance(task, str) else task
+        self.build, self.task, self.name = build, self.goal.name, name
         self.input_shape, self.options = input_shape, options or {}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -131,6 +115,8 @@ class Model:
         self._first = _first_names(plain)  # weights that several layers share have several names
         self._train = prepare(_copied(plain, name), self.context).train()
         self._eval = prepare(plain, self.context).eval()
+        # buffers that no file holds are the network's own, as positions are: the same for everybody
+        self._constant = {k for k, _ in self._train.named_buffers()} - set(self._saved)
         named = dict(self._train.named_parameters())
         self.shapes = {k: tuple(p.shape) for k, p in named.items() if p.requires_grad}
         if not self.shapes:
@@ -139,7 +125,9 @@ class Model:
         self.size = sum(p.numel() for p in named.values() if p.requires_grad)
         self.outputs = list(named.values())[-1].shape[0]  # classes: rows of the last layer
         self._written = [  # buffers that layers of others may write over
-            k for k, _ in self._train.named_buffers() if not self._pure(k)
+            k
+            for k, _ in self._train.named_buffers()
+            if k not in self._constant and not self._pure(k)
         ]
 
     def _freeze(self) -> dict[str, Tensor]:
@@ -172,7 +160,9 @@ class Model:
         own = {
             k: p.detach().clone().to(dtype) for k, p in module.named_parameters() if p.requires_grad
         }
-        buffers = {k: b.detach().clone() for k, b in module.named_buffers()}
+        buffers = {
+            k: b.detach().clone() for k, b in module.named_buffers() if k not in self._constant
+        }
         if set(own) != set(self.shapes):
             raise BadInput(
                 f"the module's parameters {sorted(own)} are not those of {self.name}, "
@@ -186,6 +176,14 @@ class Model:
         """
         known = self.frozen | point.params | point.buffers
         return {k: known[self._first[k]] for k in self._saved if self._first.get(k) in known}
+
+    def frozen_tensors(self) -> dict[str, Tensor]:
+        """What of it is the same for every client, under each of its names."""
+        return {
+            k: self.frozen[first]
+            for k in self._saved
+            if (first := self._first.get(k, "")) in self.frozen
+        }
 
     def module(self, point: Point) -> nn.Module:
         """A plain `nn.Module` with the point's parameters and buffers."""
@@ -218,20 +216,18 @@ class Model:
         return F.softmax(self.logits(point, batch) / temperature, dim=-1)
 
     def chances(self, point: Point, batch: Batch) -> Tensor:
-        """Probabilities [B, classes] of any classification; [B, 2] if there is one output."""
-        logits = self.logits(point, batch)
-        if self.task == "classes":
-            return F.softmax(logits, dim=-1)
-        yes = torch.sigmoid(logits.squeeze(-1))
-        return torch.stack([1 - yes, yes], dim=-1)
+        """Probabilities [B, classes] of any classification; [B, 2] if there is one output; the
+        predicted numbers [B] of a regression.
+        """
+        return self.goal.predict(self.logits(point, batch))
 
     def loss(self, point: Point, batch: Batch) -> Tensor:
         """Mean loss on a batch, as the model is used."""
-        return average(_row_losses[self.task](self.logits(point, batch), batch.y), batch)
+        return average(self.goal.losses(self.logits(point, batch), batch.y), batch)
 
     def data_loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """Mean loss of given outputs against the batch's labels."""
-        return average(_row_losses[self.task](logits, batch.y), batch)
+        return average(self.goal.losses(logits, batch.y), batch)
 
     def grad(self, point: Point, batch: Batch, loss: Loss | None = None) -> Vector:
         """Gradient of the mean loss, or of `loss(logits, batch)`, in training mode."""
@@ -258,17 +254,10 @@ class Model:
         )
 
     def measure(self, point: Point, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Sums over the real rows: loss, and rows predicted right."""
+        """Sums over the real rows: loss, and what the task counts, as rows predicted right."""
         logits = self.logits(point, batch)
-        losses = (_row_losses[self.task](logits, batch.y) * batch.mask).sum()
-        if self.task == "squared":
-            return losses, torch.zeros_like(losses)
-        predicted = (
-            logits.argmax(-1)
-            if self.task == "classes"
-            else (logits.squeeze(-1) > 0).to(batch.y.dtype)
-        )
-        return losses, ((predicted == batch.y) * batch.mask).sum()
+        losses = (self.goal.losses(logits, batch.y) * batch.mask).sum()
+        return losses, (self.goal.counted(logits, batch.y) * batch.mask).sum()
 
     def head(self, layers: int = 1) -> Callable[[str], bool]:
         """Tells whether a parameter belongs to the last `layers` layers that have parameters."""
@@ -307,7 +296,14 @@ class Model:
                 torch.allclose(p, q, atol=1e-4, equal_nan=True) for p, q in zip(a, b, strict=True)
             )
 
+        held = {k: b.clone() for k, b in self._train.named_buffers() if k in self._constant}
         twice = outputs(rows, 4, 0)
+        for k, b in self._train.named_buffers():
+            if k in held and not torch.equal(b, held[k]):
+                raise BadInput(
+                    f"{self.name} writes over its buffer '{k}', which no file holds: register it "
+                    "with persistent=True"
+                )
         self.outputs = twice[0].shape[-1]
         if not same(twice, outputs(rows, 4, 1)):
             raise BadInput(

@@ -70,7 +70,7 @@ def store_rows(
     starts = np.cumsum([0, *(len(block) for block in stored)])
     sample = inputs.of(stored[0][:1])
     x = np.empty((starts[-1], *sample.shape[1:]), sample.dtype)
-    y = np.empty(starts[-1], base.y.dtype)
+    y = np.empty((starts[-1], *base.y.shape[1:]), base.y.dtype)
     for start, block, change in zip(starts, stored, changes, strict=False):
         for at in blocks(len(block)):
             image = inputs.of(block[at])

@@ -36,6 +36,12 @@ class Choices(NamedTuple):
     public: str | None = None  # another image data set, or "held-out" for rows out of the pool
     public_rows: Count | None = None
     labelled: bool = False  # whether the public rows keep their labels
+    # what the label is learnt as; None: guessed from the training rows
+    task: Literal["classes", "binary", "regression", "counts", "ordinal", "multilabel"] | None = (
+        None
+    )
+    # "balanced": rare classes of the training rows count more in the loss
+    class_weights: Literal["none", "balanced"] = "none"
 
 
 def check_choices(whole: Own, choices: Choices) -> None:

@@ -87,7 +87,7 @@ def _column(series: pl.Series, place: Place) -> tuple[np.ndarray, Column]:
         return _parsed(series.cast(pl.String), place)
     file, _ = place.of(0)
     raise BadInput(
-        f"{file}: column '{name}' holds {kind}, which is no number, text or date; "
+        f"{file}: column '{name}' holds {kind}, which is not a number, a text or a date; "
         "list the others in features="
     )
 

@@ -11,6 +11,7 @@ import torch
 from coterie.core.errors import BadInput, nearest
 from coterie.core.files import there
 from coterie.core.rng import stream
+from coterie.core.task import NUMBERS
 from coterie.core.values import checked
 from coterie.data import datasets, own, partition
 from coterie.data.changes import Inputs, Stored, changes_of, store_rows
@@ -32,7 +33,8 @@ from coterie.data.pieces import Own
 from coterie.data.preparation import Preparation, array_columns, fit, prepare
 from coterie.data.public import HELD_OUT, other_images, public_of
 from coterie.data.scaling import FEATURES, POOLED, Look, affine_of, usual_scale
-from coterie.data.told import tell
+from coterie.data.target import Label, Target, check_label, fit_target, read_as
+from coterie.data.told import note, tell
 
 SHOWN = 5  # names of clients in a line
 Cutter = Callable[[list[np.ndarray]], list[Cut]]  # the rows of each client, cut in parts
@@ -89,12 +91,19 @@ def build(
     check_choices(whole, chosen)
     check_values(base, table)
     rows = _choose(base, chosen, seed)
-    split = split or partition.usual_split(base.users is not None)
+    base = _as_numbers(whole, chosen.task)
+    whole = whole._replace(data=base)
+    split = split or partition.usual_split(base.users is not None, base.classes > 0)
     cutter = _cutter(whole, split, rows.shared, chosen, seed)
     dealt_rows, left_out = _without_tiny(whole, rows.dealt, split, cutter, chosen.validation)
     dealt = _deal(whole, dealt_rows, split, clients, seed, options or {})
     cuts = cutter(dealt.parts)
     check_parts(cuts, dealt.names, chosen.validation)
+    target = _target(whole, split, np.concatenate([train for train, _, _ in cuts]), chosen)
+    if target is not None:
+        base = _learnt(whole, target)
+        whole = whole._replace(data=base)
+        check_choices(whole, chosen)
     prepared = _prepare(whole, rows.pool, cuts, dealt.names, chosen)
     stored, groups = _store(base, dealt, cuts, prepared.inputs, chosen, seed)
     return Federation(
@@ -110,11 +119,62 @@ def build(
         public=_public(base, rows.held_out, prepared, chosen, seed, folder),
         truth=_truth(base, dealt),
         table=None if base.table is None else as_tensor(base.table),
-        labels=whole.labels or None,
+        labels=whole.labels if whole.labels and base.classes else None,
         rows=stored.rows,
         place=whole.place,
-        preparation=prepared.preparation._replace(left_out=left_out),
+        preparation=prepared.preparation._replace(left_out=left_out, target=target),
     )
+
+
+def _as_numbers(whole: Own, task: str | None) -> Dataset:
+    """The data with a label that is asked for as numbers, which no split can take for classes."""
+    if task not in NUMBERS or whole.label is None or whole.label.numbers is None:
+        return whole.data
+    return whole.data._replace(y=whole.label.numbers.astype(np.float32), classes=0)
+
+
+def _target(whole: Own, split: str, train: np.ndarray, chosen: Choices) -> Target | None:
+    """What the label is learnt as, by its training rows; None: the data set says it itself."""
+    base, label, balanced = whole.data, whole.label, chosen.class_weights == "balanced"
+    if label is None:
+        return _set_target(base, train, chosen.task, balanced)
+    reading = read_as(label, train, chosen.task, base.classes)
+    if reading.said:  # numbers that are no classes are news to whoever expected classes
+        (tell if reading.task in NUMBERS else note)(f"{base.name}: {reading.said}")
+    if reading.task in NUMBERS and partition.SPLITS[split].labels and base.classes:
+        raise BadInput(
+            f"{base.name}: {reading.said}, but split '{split}' deals rows by class; use --split iid"
+        )
+    check_label(label, reading.task, base.classes, whole.place, base.name)
+    return fit_target(label, reading.task, base.y, train, base.classes, balanced)
+
+
+def _set_target(
+    base: Dataset, train: np.ndarray, task: str | None, balanced: bool
+) -> Target | None:
+    """The target of a data set whose task is known; only classes may have weights."""
+    two = base.classes == 2
+    if task not in (None, *(("classes", "binary") if two else ("classes",) * bool(base.classes))):
+        has = f"{base.classes} classes" if base.classes else "no label column"
+        raise BadInput(
+            f"task = {task}, but '{base.name}' has {has}; --task is for data of your own"
+        )
+    if not base.classes:
+        if balanced:
+            raise BadInput(f"class_weights = balanced, but '{base.name}' has no classes")
+        return None
+    if task is None and not balanced:
+        return None
+    label = Label((), None)
+    return fit_target(label, task or "classes", base.y, train, base.classes, balanced)
+
+
+def _learnt(whole: Own, target: Target) -> Dataset:
+    """The data with targets as a network learns them."""
+    numbers = None if whole.label is None else whole.label.numbers
+    if target.task not in (*NUMBERS, "multilabel") or numbers is None:
+        return whole.data
+    return whole.data._replace(y=target.scaled(numbers), classes=0)
 
 
 def read(

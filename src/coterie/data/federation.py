@@ -11,6 +11,7 @@ import torch
 
 from coterie.data.columns import Place
 from coterie.data.preparation import Preparation
+from coterie.data.target import Target, usual_target
 
 BLOCK = 4096  # rows worked on at once, so that no second copy of a large store is made
 PARTS = ("train", "validation", "test")
@@ -66,6 +67,12 @@ class Federation(NamedTuple):
         return np.array([len(rows) for rows in self.train])
 
     @property
+    def target(self) -> Target:
+        """What is learnt of the labels."""
+        known = self.preparation.target if self.preparation else None
+        return known or usual_target(self.classes)
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one row."""
         return tuple(self.x.shape[1:])
@@ -113,8 +120,8 @@ def label_counts(federation: Federation) -> pa.Table:
 def row_numbers(federation: Federation) -> pa.Table:
     """Which row of which file is in which part of which client; rows are counted from 0.
 
-    A data set that is no file of the user's has its own name as file. There are no rows where the
-    federation was made by hand.
+    A data set that is not a file of the user's has its own name as file. There are no rows where
+    the federation was made by hand.
     """
     found = [ROWS.empty_table()]
     place = federation.place or Place((federation.name,), (np.iinfo(np.int64).max,))

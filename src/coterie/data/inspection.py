@@ -107,6 +107,8 @@ def _label_problems(whole: Own) -> list[str]:
         same = [f"'{a[0]}' and '{a[1]}'" for a in alike.values() if len(a) > 1]
         if same:
             found.append(f"{word} that differ only by case or blanks: {_listed(same)}")
+    if not whole.data.classes:
+        return found
     counts = np.bincount(whole.data.y, minlength=len(whole.labels))
     rare = [f"'{whole.labels[k]}'" for k in np.flatnonzero(counts == 1)]
     if rare:
@@ -122,7 +124,7 @@ def _column_problems(whole: Own) -> list[str]:
     """Columns that are constant, ids, too large, or that give the label away."""
     constant, ids, large = list[str](), list[str](), list[str]()
     telling, empty = list[str](), list[str]()
-    rows = len(whole.data.y)
+    rows, labels = len(whole.data.y), _grades(whole)
     picked = np.arange(rows)
     if rows > SAMPLE:
         picked = np.random.default_rng(0).choice(rows, SAMPLE, replace=False)
@@ -139,7 +141,7 @@ def _column_problems(whole: Own) -> list[str]:
             large.append(name)
         if rows >= LEAST and _is_id(filled, different, column):
             ids.append(name)
-        elif rows >= LEAST and _tells(cells[picked], different, whole.data.y[picked]):
+        elif rows >= LEAST and _tells(cells[picked], different, labels[picked]):
             telling.append(name)
     lines = (
         ("columns without any cell", empty),
@@ -149,6 +151,14 @@ def _column_problems(whole: Own) -> list[str]:
         ("columns that all but give the label away (known before it?)", telling),
     )
     return [f"{line}: {_listed(names)}" for line, names in lines if names]
+
+
+def _grades(whole: Own) -> np.ndarray:
+    """Labels to compare columns with: classes, or the tenths that numbers fall into."""
+    y = whole.data.y if whole.data.y.ndim == 1 else whole.data.y[:, 0]
+    if whole.data.classes:
+        return y
+    return np.searchsorted(np.quantile(y, np.linspace(0.1, 0.9, 9)), y)
 
 
 def _is_id(filled: np.ndarray, different: int, column: Column) -> bool:
@@ -179,10 +189,12 @@ def _tells(cells: np.ndarray, different: int, labels: np.ndarray) -> bool:
 
 def _double_rows(whole: Own) -> list[str]:
     """Rows that are there more than once: in one client they may cross its parts."""
-    x, y = whole.data.x, whole.data.y
+    x, y = whole.data.x, whole.data.y.reshape(len(whole.data.x), -1)[:, 0]
     frame = pl.DataFrame(x, schema=[str(k) for k in range(x.shape[1])]).with_columns(
         y=pl.Series(y),
-        owner=pl.Series(np.zeros_like(y) if whole.data.users is None else whole.data.users),
+        owner=pl.Series(
+            np.zeros(len(y), np.int64) if whole.data.users is None else whole.data.users
+        ),
     )
     cells = [name for name in frame.columns if name != "owner"]
     hashed = frame.select(pl.struct(cells).hash().alias("row"), "owner")

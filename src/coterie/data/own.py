@@ -17,7 +17,7 @@ from coterie.core.files import home, plain, read_text, there
 from coterie.core.values import Whole
 from coterie.data.columns import Place, plain_numbers
 from coterie.data.opening import TABLES, Opened, kind_of, stem_of
-from coterie.data.pieces import Own, Piece, cells_of, checked, join, natural, stacked
+from coterie.data.pieces import Own, Piece, cells_of, checked, join, natural, stacked, whole
 from coterie.data.tables import (
     Columns,
     check_alike,
@@ -50,7 +50,7 @@ def read(
     path: str | Path,
     *,
     client: str = "client",
-    label: str = "label",
+    label: str | list[str] = "label",
     features: str | list[str] = "",
     categories: str | list[str] = "",
     missing: Missing = "impute",
@@ -60,7 +60,8 @@ def read(
 ) -> Own:
     """Read a file or folder.
 
-    client: "" where the rows have no natural clients. features: "" takes all other columns.
+    client: "" where the rows have no natural clients. label: several, with commas between them,
+    are 0 or 1 each. features: "" takes all other columns.
     categories: columns whose numbers are names. missing: "impute" by training medians, or "refuse".
     one_hot: a text column of more categories is hashed. cut_column: what `cut = time` and
     `cut = groups` cut by; it is no feature unless named as one. separator: "" finds out.
@@ -73,7 +74,7 @@ def read(
         )
     columns = Columns(
         client=client,
-        label=label,
+        label=label if isinstance(label, str) else ",".join(label),
         features=listed(features),
         separator=separator,
         cut=cut_column,
@@ -89,13 +90,13 @@ def _joined(
     """All pieces as one data set, with the column that rows are cut by."""
     if missing not in get_args(Missing):
         raise BadInput(f"missing = '{missing}' is not known{nearest(missing, get_args(Missing))}")
-    whole = join(name, pieces, missing, columns.categories)._replace(one_hot=one_hot)
+    data = join(name, pieces, missing, columns.categories)._replace(one_hot=one_hot)
     if columns.cut:
         series = [piece.cut for piece in pieces if piece.cut is not None]
         if len(series) < len(pieces):
             raise BadInput(f"cut_column = '{columns.cut}' is for tables, {pieces[0].place} is none")
-        whole = whole._replace(cut=stacked([s.to_frame() for s in series]).to_series())
-    return whole
+        data = data._replace(cut=stacked([s.to_frame() for s in series]).to_series())
+    return data
 
 
 def _pieces(path: Path, columns: Columns) -> list[Piece]:
@@ -128,7 +129,7 @@ def from_frame(
     frame: Any,
     *,
     client: str = "client",
-    label: str = "label",
+    label: str | list[str] = "label",
     features: str | list[str] = "",
     categories: str | list[str] = "",
     missing: Missing = "impute",
@@ -143,7 +144,7 @@ def from_frame(
         frame = pl.from_pandas(frame)
     columns = Columns(
         client=client,
-        label=label,
+        label=label if isinstance(label, str) else ",".join(label),
         features=listed(features),
         cut=cut_column,
         categories=tuple(listed(categories)),
@@ -155,29 +156,29 @@ def from_frame(
 def from_arrays(
     x: Any, y: Any, clients: Any = None, name: str = "arrays", cut_by: Any = None
 ) -> Own:
-    """Own data from arrays: x [n, ...] numbers, y [n] whole numbers or text, clients [n] names.
+    """Own data from arrays: x [n, ...] numbers, y [n] numbers or text, clients [n] names.
 
     cut_by: [n] moments or groups, for `cut = time` and `cut = groups`.
     """
     owners = None if clients is None else _array(clients, "clients")
-    whole = join(name, [checked(name, _array(x, "x"), _array(y, "y"), owners)])
+    data = join(name, [checked(name, _array(x, "x"), _array(y, "y"), owners)])
     if cut_by is None:
-        return whole
+        return data
     series = pl.Series("cut_by", cut_by)
-    if series.len() != len(whole.data.y):
-        raise BadInput(f"{name}: cut_by has {series.len()} values, but x {len(whole.data.y)} rows")
-    return whole._replace(cut=series)
+    if series.len() != len(data.data.y):
+        raise BadInput(f"{name}: cut_by has {series.len()} values, but x {len(data.data.y)} rows")
+    return data._replace(cut=series)
 
 
-def cut_numbers(whole: Own, how: str) -> np.ndarray:
+def cut_numbers(own: Own, how: str) -> np.ndarray:
     """What the rows are cut by, as numbers."""
-    name = whole.data.name
-    if whole.cut is None:
+    name = own.data.name
+    if own.cut is None:
         raise BadInput(
             f"cut = '{how}' needs the column that '{name}' is cut by; name it with --cut-column"
         )
-    place = whole.place or Place((name,), (len(whole.data.y),))
-    return cut_values(whole.cut, place, how)
+    place = own.place or Place((name,), (len(own.data.y),))
+    return cut_values(own.cut, place, how)
 
 
 def _array(values: Any, what: str) -> np.ndarray:
@@ -290,6 +291,7 @@ def _piece(path: Path, columns: Columns, like: Piece | None = None) -> Piece:
 def read_piece(path: Path, columns: Columns, like: Piece | None = None) -> Piece:
     """One file as arrays of plain numbers, without preparation: a table of all else is refused."""
     piece = _piece(path, columns, like)
+    whole(piece.y, piece.place, f"column '{columns.label}'")
     if piece.frame is None:
         return piece
     place = Place((piece.place,), (len(piece.y),))

@@ -75,9 +75,9 @@ SPLITS: dict[str, Split] = {
 }
 
 
-def usual_split(natural: bool) -> str:
-    """The split of data with or without natural clients where none is named."""
-    return "user" if natural else "classes"
+def usual_split(natural: bool, classed: bool = True) -> str:
+    """The split of data with or without natural clients and classes where none is named."""
+    return "user" if natural else "classes" if classed else "iid"
 
 
 def options_of(name: str) -> dict[str, inspect.Parameter]:

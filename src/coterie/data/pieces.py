@@ -10,6 +10,7 @@ import polars as pl
 from coterie.core.errors import BadInput
 from coterie.data.columns import Column, Place, Read, read_columns, refuse_missing
 from coterie.data.dataset import Dataset
+from coterie.data.target import Label
 
 
 class Own(NamedTuple):
@@ -23,6 +24,7 @@ class Own(NamedTuple):
     place: Place | None = None  # the files that the rows came from
     one_hot: int = 20  # categories with a column of their own
     told: tuple[str, ...] = ()  # how the files had to be read
+    label: Label | None = None  # as written; None: the numbers in data.y say all
 
 
 class Piece(NamedTuple):
@@ -30,7 +32,7 @@ class Piece(NamedTuple):
 
     place: str
     x: np.ndarray  # [n, ...]
-    y: np.ndarray  # [n] whole numbers or text
+    y: np.ndarray  # [n] numbers or text; of several labels [n, labels] of 0 and 1
     clients: np.ndarray | None
     train: bool = True
     labels: list[str] | None = None  # names of the classes, where the file states them
@@ -38,6 +40,7 @@ class Piece(NamedTuple):
     frame: pl.DataFrame | None = None  # a table's cells as written; x has no columns then
     cut: pl.Series | None = None  # the column that rows are cut by
     told: Sequence[str] = ()  # how the file had to be read
+    targets: tuple[str, ...] = ()  # the label columns of a table
 
 
 def checked(place: str, x: np.ndarray, y: np.ndarray, clients: np.ndarray | None) -> Piece:
@@ -68,16 +71,24 @@ def checked(place: str, x: np.ndarray, y: np.ndarray, clients: np.ndarray | None
             value, row = x[tuple(bad[0])], bad[0][0] + 1
             raise BadInput(f"{place}: x is {value} in row {row:,}, column {where}; remove it")
     owners = None if clients is None else whole(clients, place, "clients").astype(str)
-    return Piece(place, x, whole(y, place, "y"), owners)
+    return Piece(place, x, whole(y, place, "y", fractions=True), owners)
 
 
-def whole(values: np.ndarray, place: str, what: str) -> np.ndarray:
-    """Labels as int64 or as text; numbers with a fraction are no classes."""
+def whole(values: np.ndarray, place: str, what: str, fractions: bool = False) -> np.ndarray:
+    """Names as int64 or as text; numbers with a fraction are labels only, as float64."""
     if values.dtype.kind == "f":
-        bad = np.flatnonzero(values != np.floor(values))  # NaN is not equal to itself either
-        bad = bad if len(bad) else np.flatnonzero(~np.isfinite(values))
+        bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
             value, row = values[bad[0]], bad[0] + 1
+            raise BadInput(
+                f"{place}: {what} is {value} in row {row:,}; fill or remove the row (a class is "
+                "whole or text, a number finite)"
+            )
+        odd = np.flatnonzero(values != np.floor(values))
+        if len(odd) and fractions:
+            return values.astype(np.float64)
+        if len(odd):
+            value, row = values[odd[0]], odd[0] + 1
             raise BadInput(f"{place}: {what} is {value} in row {row:,}; a class is whole or text")
     if values.dtype.kind in "biuf":
         large = np.flatnonzero(np.abs(values.astype(np.float64)) >= 2.0**63)
@@ -101,7 +112,7 @@ def join(
     sizes = [len(piece.y) for piece in pieces]
     place = Place(tuple(piece.place for piece in pieces), tuple(sizes))
     _check_shapes(pieces)
-    y, labels = _numbered([piece.y for piece in pieces], first.labels, first.place)
+    y, labels, label = _labels(pieces)
     users, clients = None, list[str]()
     if first.clients is not None:
         users, clients = _numbered(
@@ -115,7 +126,30 @@ def join(
     train = np.repeat([piece.train for piece in pieces], sizes)
     data = Dataset(name=name, x=x, y=y, classes=len(labels), train=train, users=users)
     told = tuple(dict.fromkeys(line for piece in pieces for line in piece.told))
-    return Own(data=data, clients=clients, labels=labels, columns=columns, place=place, told=told)
+    return Own(
+        data=data,
+        clients=clients,
+        labels=labels,
+        columns=columns,
+        place=place,
+        told=told,
+        label=label,
+    )
+
+
+def _labels(pieces: list[Piece]) -> tuple[np.ndarray, list[str], Label]:
+    """Labels as classes 0..K-1 and the name of each; where they cannot be classes, as numbers."""
+    first, targets = pieces[0], [piece.y for piece in pieces]
+    kinds = {y.dtype.kind for y in targets}
+    if kinds <= {"i", "f"} and first.labels is None:
+        numbers = np.concatenate(targets).astype(np.float64)
+        label = Label(first.targets, numbers, table=first.frame is not None)
+        if numbers.ndim > 1 or "f" in kinds:
+            return numbers.astype(np.float32), [], label
+    else:
+        label = Label(first.targets, None)
+    y, names = _numbered(targets, first.labels, first.place)
+    return y, names, label
 
 
 def _check_shapes(pieces: list[Piece]) -> None:

@@ -17,6 +17,8 @@ from sklearn.feature_extraction import FeatureHasher
 from coterie.core.errors import BadInput
 from coterie.data.columns import BOOLEAN, CATEGORY, DATE, NUMBER, Column, Place, read_alike
 from coterie.data.moments import Moments
+from coterie.data.target import Target
+from coterie.data.target import from_words as target_from_words
 
 DAY = 86_400.0  # seconds
 BUCKETS = 32  # columns of a hashed text
@@ -64,6 +66,7 @@ class Preparation(NamedTuple):
     affine: tuple[Any, Any] | None = None  # of images: (centre, spread) as nested lists
     channels: int | None = None  # how often a grey image is repeated
     left_out: tuple[str, ...] = ()  # clients with too few rows
+    target: Target | None = None  # what the label is learnt as; None: data that say no more
 
     @property
     def outputs(self) -> list[str]:
@@ -76,6 +79,7 @@ class Preparation(NamedTuple):
             "columns": [column._asdict() for column in self.columns],
             "clients": {name: list(both) for name, both in self.clients.items()},
             "inputs": self.outputs,
+            "target": self.target.words() if self.target else None,
         }
 
 
@@ -87,7 +91,9 @@ def from_words(words: Mapping[str, Any]) -> Preparation:
     )
     clients = {name: (both[0], both[1]) for name, both in words["clients"].items()}
     fixed = {"shape": tuple(words["shape"]), "left_out": tuple(words["left_out"])}
-    return Preparation(**(known | fixed | {"columns": columns, "clients": clients}))
+    target = target_from_words(words["target"]) if words.get("target") else None
+    made = {"columns": columns, "clients": clients, "target": target}
+    return Preparation(**(known | fixed | made))
 
 
 def fit(

@@ -17,12 +17,18 @@ class Columns(NamedTuple):
     """Which columns of a table mean what."""
 
     client: str  # "" where the rows have no natural clients
-    label: str
+    label: str  # several have commas between them
     features: list[str]  # empty: all that have no other meaning
     separator: str = ""  # of a CSV; "": found out
-    ignore: str = ""  # a column that is no feature
+    ignore: str = ""  # a column that is not a feature
     cut: str = ""  # the column that rows are cut by
     categories: tuple[str, ...] = ()  # columns whose numbers are names
+
+    def labels(self, names: list[str]) -> list[str]:
+        """The label columns of a table; a name that holds a comma is one column."""
+        if self.label in names or "," not in self.label:
+            return [self.label]
+        return [name.strip() for name in self.label.split(",") if name.strip()]
 
 
 def read_table(path: Path, columns: Columns, like: Piece | None = None) -> Piece:
@@ -33,20 +39,22 @@ def read_table(path: Path, columns: Columns, like: Piece | None = None) -> Piece
 
 def table_piece(place: str, opened: Opened, columns: Columns, like: Piece | None = None) -> Piece:
     """A frame as a piece, if it has the columns that are asked for."""
-    frame, client, label = opened.frame, columns.client, columns.label
+    frame, client = opened.frame, columns.client
     check_names(place, frame.columns)
     _check_wanted(place, frame.columns, columns)
     if frame.height == 0:
         raise BadInput(f"{place}: the file has no rows; remove it or fill it")
     used = _used(place, frame.columns, columns, like)
+    labels = columns.labels(frame.columns)
     piece = Piece(
         place=place,
         x=np.empty((frame.height, 0)),
-        y=_values(frame[label], place),
+        y=_targets(frame.select(labels), place),
         clients=_values(frame[client], place).astype(str) if client else None,
-        labels=opened.labels(label),
+        labels=opened.labels(labels[0]),
         columns=used,
         told=opened.told,
+        targets=tuple(labels),
     )
     if len(used) == 1 and isinstance(frame[used[0]].dtype, pl.Struct):
         return piece._replace(x=_images(frame[used[0]], place))
@@ -56,23 +64,26 @@ def table_piece(place: str, opened: Opened, columns: Columns, like: Piece | None
 
 def _check_wanted(place: str, names: list[str], columns: Columns) -> None:
     """Refuse a table that lacks a wanted column."""
-    client, label = columns.client, columns.label
-    wanted = [client, label, *columns.features, columns.cut, *columns.categories]
+    client, labels = columns.client, columns.labels(names)
+    wanted = [client, *labels, *columns.features, columns.cut, *columns.categories]
     for column in filter(None, wanted):
         if column not in names:
             near, hint = _near(column, names), _hint(column, columns)
             raise BadInput(f"{place}: there is no column '{column}'{near}{hint}")
-    if client == label:
-        raise BadInput(f"{place}: column '{label}' cannot be both client and label")
+    if client in labels:
+        raise BadInput(f"{place}: column '{client}' cannot be both client and label")
+    if len(set(labels)) < len(labels):
+        raise BadInput(f"{place}: label = '{columns.label}' names a column twice")
 
 
 def _used(place: str, names: list[str], columns: Columns, like: Piece | None) -> list[str]:
     """The feature columns, in the order of `like`, because files may order theirs differently."""
-    others = (columns.client, columns.label, columns.ignore, columns.cut)
+    labels = columns.labels(names)
+    others = (columns.client, *labels, columns.ignore, columns.cut)
     used = columns.features or [
         c for c in names if c not in others and not c.startswith("__index_level_")
     ]
-    for column in (columns.client, columns.label):
+    for column in (columns.client, *labels):
         if column in used:
             raise BadInput(f"{place}: column '{column}' is no feature; leave it out of features=")
     if not used:
@@ -103,14 +114,29 @@ def _hint(column: str, columns: Columns) -> str:
     """Which word names the column."""
     if column == columns.client:
         return ' (name it with client=, or client="" for rows without natural clients)'
-    if column == columns.label:
+    if column in columns.labels([]):
         return " (name it with label=)"
     word = "features" if column in columns.features else "categories"
     return f" (named in {'cut_column' if column == columns.cut else word}=)"
 
 
-def _values(cells: pl.Series, place: str) -> np.ndarray:
-    """A label or client column as whole numbers or text, no cell empty."""
+def _targets(frame: pl.DataFrame, place: str) -> np.ndarray:
+    """The label column, or several of them as 0 and 1."""
+    columns = [_values(cells, place, fractions=True) for cells in frame.iter_columns()]
+    if len(columns) == 1:
+        return columns[0]
+    for name, values in zip(frame.columns, columns, strict=True):
+        if values.dtype.kind != "i" or not np.isin(values, (0, 1)).all():
+            odd = next(v for v in values.tolist() if v not in (0, 1))
+            raise BadInput(
+                f"{place}: column '{name}' is {odd!r}, but several labels are 0 or 1 each; "
+                "name one with --label"
+            )
+    return np.stack(columns, axis=1)
+
+
+def _values(cells: pl.Series, place: str, fractions: bool = False) -> np.ndarray:
+    """A label or client column as numbers or text, no cell empty; only labels have fractions."""
     kind = cells.dtype
     if not (kind.is_integer() or kind.is_float() or kind == pl.Boolean):
         if kind.is_nested() or kind == pl.Binary:
@@ -126,7 +152,7 @@ def _values(cells: pl.Series, place: str) -> np.ndarray:
         )
     if kind == pl.Int128:  # NumPy has no such numbers
         cells = cells.cast(pl.String)
-    return whole(cells.to_numpy(), place, f"column '{cells.name}'")
+    return whole(cells.to_numpy(), place, f"column '{cells.name}'", fractions)
 
 
 def cut_values(series: pl.Series, place: Place, how: str) -> np.ndarray:

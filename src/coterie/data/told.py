@@ -1,6 +1,9 @@
 """What a user should know about the data although it stops nothing: one line each."""
 
+import logging
 import warnings
+
+NOTES = logging.getLogger("coterie.data")  # what is as it should be: quiet unless asked for
 
 
 class Told(UserWarning):
@@ -10,3 +13,8 @@ class Told(UserWarning):
 def tell(line: str) -> None:
     """Say it once; Python shows it as a warning, the command line as a line of its own."""
     warnings.warn(line, Told, stacklevel=2)
+
+
+def note(line: str) -> None:
+    """Say what was read as what; the command line prints it, Python logs it."""
+    NOTES.info(line)

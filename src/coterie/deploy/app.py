@@ -42,7 +42,7 @@ from coterie.running.progress import alone
 
 LOG = "deployment.log"
 LONGEST = 4_000  # characters of a line
-LABEL = "label"  # the column of the public file that is no feature
+LABEL = "label"  # the column of the public file that is not a feature
 REMIND = 60.0  # seconds between two lines that say who is missing
 LOOK = 1.0  # seconds between two looks for sites
 NO_EFFECT = {  # sections of an experiment that say what a simulation does

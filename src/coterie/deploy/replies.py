@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from coterie.analysis.scores import NAMES as SCORES
+from coterie.analysis.scores import RANKED, SCORES
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
 from coterie.core.notes import Note, declared
@@ -31,7 +31,8 @@ from coterie.engines.local.states import tensors
 from coterie_relay import unpacked
 from coterie_relay.frames import Frame
 
-MEASURES = ("loss", *SCORES)
+UNBOUNDED = ("loss", "log_loss")
+MEASURES = ("loss", *(score.name for score in (*SCORES, *RANKED)))
 HEAD = 2**18  # bytes of the head of a reply, beside what describes its arrays
 SPARE = 2**20  # bytes of a body beyond twice what is needed
 MOST_ROWS = 10**9
@@ -108,7 +109,7 @@ def _checked(frame: Frame, kind: str, bound: Bounds) -> Content:
 
 
 def whole(answer: Answer) -> Content:
-    """A reply that is no error."""
+    """A reply that is not an error."""
     if isinstance(answer, str):
         raise BadInput(answer)
     if answer.head.get("error"):
@@ -232,10 +233,10 @@ def _measure(
     view, part, metric, value = given
     if view not in views or part not in parts or metric not in MEASURES:
         raise BadInput(f"sent a measure that nobody asked for, {plain(given, 60)}: left out")
-    # a score of a diverged model is no number either
+    # a score of a diverged model is not a number either
     if _is_nan(value) and (not rows[part] or metric not in ("loss", "accuracy")):
         return view, part, metric, math.nan
-    most = LARGEST_NUMBER if metric == "loss" else 1.0
+    most = LARGEST_NUMBER if metric in UNBOUNDED else 1.0
     low = -most if metric == "loss" else 0.0
     if not _is_number(value) or not low <= value <= most * (1 + 1e-6):
         raise BadInput(f"sent {plain(value, 40)} as the {metric} of its {part} rows: left out")

@@ -21,7 +21,7 @@ from coterie.data.tables import Columns
 from coterie.deploy.files import Shape
 
 PARTS = ("train", "validation", "test")
-CLIENT = "client"  # a column that is no feature, as in a folder of one file a client
+CLIENT = "client"  # a column that is not a feature, as in a folder of one file per client
 Counts = Mapping[str, Sequence[int]]  # {part: rows of each client}
 
 

@@ -226,7 +226,9 @@ class Site:
     ) -> Head:
         """Write the client's own model beside its state, in the form that every run writes."""
         with tempfile.TemporaryDirectory(dir=self.folder) as place:
-            save_models(engine, federation, [number], lambda _: payload, when, Path(place))
+            save_models(
+                engine, federation, [number], lambda _: payload, when, Path(place), whole=True
+            )
             (made,) = (Path(place) / "models").glob("*.safetensors")
             os.replace(made, self.folder / MODEL)
         self._say(f"the run is over: the model of '{self.name}' is {self.folder / MODEL}")

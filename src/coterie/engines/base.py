@@ -102,6 +102,7 @@ class Setup(NamedTuple):
     seed: int = 0
     settings: Sequence[Settings] = ()  # of each architecture; (): all are to be chosen
     rounds: int = 1  # of the whole run; a long one repays more preparation
+    metric: str = ""  # what the run is judged by; "": what its task always measures
 
     def alone(self) -> Setup:
         """The same with one client after another, as real sites run."""
@@ -113,7 +114,7 @@ class Engine(ABC):
 
     def __init__(self, setup: Setup):
         self.models, self.programs, self.seed = setup.models, setup.programs, setup.seed
-        self.rounds = setup.rounds
+        self.rounds, self.metric = setup.rounds, setup.metric
         self.stage = 0
         self.use(setup.settings or [Settings()] * len(setup.models))
         self.take(setup.federation, setup.architecture)

@@ -12,6 +12,7 @@ import torch
 
 from coterie.core.errors import BadInput
 from coterie.core.files import home, there
+from coterie.core.freezing import freezing
 from coterie.core.memory import check_memory
 from coterie.core.model import Model, first_output
 from coterie.core.values import Seed, checked, coerce
@@ -21,6 +22,7 @@ from coterie.data.dealing import build as build_data
 from coterie.data.federation import Federation
 from coterie.data.own import read as read_own
 from coterie.data.pieces import Own
+from coterie.data.target import task_of
 from coterie.experiment.config import (
     HANDED,
     PYTHON,
@@ -157,10 +159,10 @@ def models_of(
     """The networks of an experiment; several names, separated by commas, are dealt to clients in
     turn.
     """
-    if given:
-        return [_own_model(make, federation) for make in given]
     words = dict(experiment.model)
-    name = words.pop("name", "")
+    name, freeze = words.pop("name", ""), words.pop("freeze", "")
+    if given:
+        return [_own_model(make, federation, freeze) for make in given]
     if name.startswith(PYTHON):
         raise BadInput(
             f"the network '{name}' was given as a Python object: give it again from Python, as "
@@ -169,7 +171,7 @@ def models_of(
     if not name:
         name, options = usual_model(federation.name)
         words = options | words
-    shape, classes = federation.input_shape, federation.classes or 1
+    shape, outputs = federation.input_shape, federation.target.outputs(federation.classes)
     models = []
     for net in (n.strip() for n in name.split(",")):
         known = options_of("model", net)
@@ -180,10 +182,10 @@ def models_of(
         if entry.wants_table and federation.table is not None:
             options["table"] = federation.table
         binary = entry.one_logit and federation.classes == 2
-        task = "squared" if federation.classes == 0 else "binary" if binary else "classes"
-        make = partial(nets.build, net, shape, classes, **options)
+        make: Callable[[], torch.nn.Module] = partial(nets.build, net, shape, outputs, **options)
         check_size(make, net, experiment)
-        model = Model(make, task, net, shape, options)
+        make = freezing(make, freeze, net) if freeze else make
+        model = Model(make, task_of(federation.target, binary), net, shape, options)
         model.check(shape, federation.x.dtype)
         models.append(model)
     return models
@@ -209,11 +211,19 @@ def net_name(make: Callable[[], torch.nn.Module]) -> str:
     return "model" if name == "<lambda>" else name
 
 
-def _own_model(make: Model | Callable[[], torch.nn.Module], federation: Federation) -> Model:
+def _own_model(
+    make: Model | Callable[[], torch.nn.Module], federation: Federation, freeze: str = ""
+) -> Model:
     """A user's network, once it has been seen to take these rows and to tell these classes
     apart.
     """
     build, name = (make.build, make.name) if isinstance(make, Model) else (make, net_name(make))
+    if freeze and isinstance(make, Model):
+        raise BadInput(
+            f"freeze = '{freeze}' for {name}, which is a Model already: give the function that "
+            "makes the network, or set requires_grad=False in it"
+        )
+    build = freezing(build, freeze, name) if freeze else build
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             rows = federation.x[:2]
@@ -223,7 +233,9 @@ def _own_model(make: Model | Callable[[], torch.nn.Module], federation: Federati
         raise BadInput(
             f"{name} cannot take rows of shape {list(federation.input_shape)}: {error}"
         ) from error
-    wanted: int = federation.classes or federation.y[0].numel()
+    wanted: int = federation.target.outputs(federation.classes)
+    if federation.target.task == "squared":
+        wanted = federation.y[0].numel()
     outputs = out.shape[1] if out.ndim == 2 else 0
     binary = outputs == 1 and federation.classes == 2
     if outputs < wanted and not binary:
@@ -232,16 +244,17 @@ def _own_model(make: Model | Callable[[], torch.nn.Module], federation: Federati
             f"{name} gives outputs of shape {list(out.shape[1:])} a row, but the data have "
             f"{what}: give [{wanted}]"
         )
-    if isinstance(make, Model):
+    if isinstance(make, Model) and (make.task == federation.target.task or _plain(federation)):
         return make
-    model = Model(
-        build,
-        "squared" if federation.classes == 0 else "binary" if binary else "classes",
-        name,
-        federation.input_shape,
-    )
+    model = Model(build, task_of(federation.target, binary), name, federation.input_shape)
     model.check(federation.input_shape, federation.x.dtype)
     return model
+
+
+def _plain(federation: Federation) -> bool:
+    """Whether a model that says no task of its own may be taken as it is."""
+    target = federation.target
+    return target.task in ("classes", "binary", "squared") and not target.weights
 
 
 def resolved(experiment: Experiment, federation: Federation, models: list[Model]) -> Experiment:
@@ -249,6 +262,9 @@ def resolved(experiment: Experiment, federation: Federation, models: list[Model]
     change it.
     """
     split, model = dict(experiment.split), dict(experiment.model)
+    if federation.preparation and federation.preparation.target:
+        task = federation.preparation.target.task
+        experiment = replace(experiment, data=experiment.data | {"task": task})
     if not split.get("name"):
         split["name"] = usual_split(experiment.data)
     if not model.get("name"):
@@ -262,6 +278,8 @@ def resolved(experiment: Experiment, federation: Federation, models: list[Model]
         section: {k: default for k, (_, default) in words.items()}
         for section, words in fields(experiment).items()
     }
+    if not model.get("freeze"):
+        known["model"].pop("freeze")  # as if there were no such word
     return replace(
         experiment,
         data=known["data"] | experiment.data | {"clients": federation.clients},

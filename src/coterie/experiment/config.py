@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 from coterie.core.errors import BadInput, nearest, shown
 from coterie.core.files import read_text, there
 from coterie.core.method import Train
+from coterie.core.task import NUMBERS
 from coterie.core.values import Count, Known, Range, Seed, Whole, coerce, declared
 from coterie.data.choices import Choices
 from coterie.data.dataset import Source
@@ -134,7 +135,7 @@ def usual_split(data: Words) -> str:
         return split_for(DATASETS[name].natural)
     if name.startswith(PYTHON) or (client == "" and not Path(name).is_file()):
         return ""
-    return split_for(client != "")
+    return split_for(client != "", data.get("task") not in (*NUMBERS, "multilabel"))
 
 
 def usual_model(data: str) -> tuple[str, Words]:
@@ -151,7 +152,7 @@ def fields(experiment: Experiment) -> dict[str, Known]:
         "seed": (Seed | None, None),
     }  # seed None: the run's
     data |= _dealt_words() | data_options(str(experiment.data["name"]))
-    split, model = {"name": (str, "")}, {"name": (str, "")}
+    split, model = {"name": (str, "")}, {"name": (str, ""), "freeze": (str, "")}
     names = chosen_names(experiment)
     if names["split"]:
         split |= options_of("split", names["split"])

@@ -21,6 +21,7 @@ class Schedule(NamedTuple):
     drop: BelowOne = 0.0  # chance that a client asked does not answer
     evaluate: Whole = 0  # every so many rounds; 0: twenty times a run
     parts: tuple[Literal["train", "validation", "test"], ...] = ("train", "validation", "test")
+    metric: str = ""  # what decides: best round, tuning, answer; "": the usual one of the task
 
     def asked(self, clients: int) -> int:
         """Clients sampled a round."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from coterie.core.errors import BadInput, nearest
 from coterie.core.method import Train
@@ -21,13 +21,23 @@ When = tuple[str, Any]  # an option and the value it must have
 Unused = Mapping[str, When | None]  # words of [train]; None: never used
 
 
+class Tasks(NamedTuple):
+    """The tasks that a method learns, and why no other."""
+
+    known: tuple[str, ...]
+    because: str  # goes on from the method's name: "distils class probabilities"
+
+
 def method(
-    without: tuple[str, ...] = (), only: Mapping[str, When] | None = None, name: str = ""
+    without: tuple[str, ...] = (),
+    only: Mapping[str, When] | None = None,
+    name: str = "",
+    tasks: Tasks | None = None,
 ) -> Callable[[B], B]:
     """A builder that refuses what it cannot use, under `name` (its own, if none is given).
 
     without: words of `[train]` that the method does not use. only: words that it uses only if an
-    option has a certain value, as in {"steps": ("l_base", 0)}.
+    option has a certain value, as in {"steps": ("l_base", 0)}. tasks: those it learns, if not all.
     """
 
     def decorate(builder: B) -> B:
@@ -38,12 +48,30 @@ def method(
             given = dict(zip(declared(builder), values, strict=False)) | options
             checked = check_options(label, builder, given)
             check_train(label, build, train, checked)
+            check_task(label, build, model)
             return builder(model, train, **checked)
 
         vars(build)["unused"] = {**unused(builder), **dict.fromkeys(without), **(only or {})}
+        vars(build)["tasks"] = tasks or tasks_of(builder)
         return cast(B, build)
 
     return decorate
+
+
+def tasks_of(builder: Builder) -> Tasks | None:
+    """The tasks that a builder's method learns; None: all."""
+    known: Tasks | None = getattr(builder, "tasks", None)
+    return known
+
+
+def check_task(name: str, builder: Builder, model: Model) -> None:
+    """Refuse a task that the method does not learn."""
+    tasks = tasks_of(builder)
+    if tasks and model.task not in tasks.known:
+        raise BadInput(
+            f"{name} {tasks.because}, but the task of {model.name} is '{model.task}': use local, "
+            "fedavg or ditto"
+        )
 
 
 def unused(builder: Builder) -> Unused:
@@ -107,7 +135,7 @@ def variant(
     parameters = inspect.signature(base).parameters
     _describe(build, base, {k: p for k, p in parameters.items() if k not in gone})
     build.__name__, build.__doc__ = name, about
-    vars(build)["unused"] = unused(base)
+    vars(build)["unused"], vars(build)["tasks"] = unused(base), tasks_of(base)
     return method()(build)
 
 
@@ -131,7 +159,7 @@ def extends(base: Builder) -> Callable[[B], B]:
             own | {k: p for k, p in inspect.signature(base).parameters.items() if k not in own},
             base,
         )
-        vars(build)["unused"] = unused(base)
+        vars(build)["unused"], vars(build)["tasks"] = unused(base), tasks_of(base)
         return cast(B, build)
 
     return decorate

@@ -6,7 +6,8 @@ The server keeps a prototype of each architecture. A round averages the clients'
 architecture, and distils every average, on public rows, towards the ensemble of all models x
 received, whatever their architecture:
     min_w mean_rows KL(softmax(mean_k logits(x_k)) || softmax(logits(w))),
-by Adam with cosine decay. Held-out rows of the draw say when to stop and which step to keep: the
+by Adam with cosine decay; of numbers and counts, half the squared distance from the mean output.
+Held-out rows of the draw say when to stop and which step to keep: the
 start, if no other is better.
 """
 
@@ -20,14 +21,14 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from coterie.core.errors import BadInput
 from coterie.core.method import Batch, BatchPlan, Facts, Method, Pass, Replies, Train
-from coterie.core.model import Model, kl
+from coterie.core.model import Model, average
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
 from coterie.core.rng import Rng
+from coterie.core.task import TASKS
 from coterie.core.values import MANY, Count, InnerShare, Positive, Range, Whole
-from coterie.methods.declare import extends, method
+from coterie.methods.declare import Tasks, extends, method
 from coterie.methods.fedavg import fedavg
 from coterie.methods.finetune import tuned
 
@@ -69,13 +70,14 @@ def predict(model: Model, w: Point, public: Batch) -> Tensor:
 
 
 def ensemble(replies: Replies, public: Batch) -> Tensor:
-    """Softmax of the mean logits of all models received [R, K]."""
+    """The soft predictions of the mean outputs of all models received [R, K]."""
     logits = [
         predict(g.model, pick(g.upload, k), public)
         for g in replies.groups
         for k in range(len(g.ids))
     ]
-    return torch.stack(logits).mean(0).softmax(-1)
+    model: Model = replies.groups[0].model
+    return model.goal.soften(torch.stack(logits).mean(0), 1.0)
 
 
 def shuffled(rows: Tensor, size: int, rng: np.random.Generator) -> Iterator[Tensor]:
@@ -95,8 +97,11 @@ def distil(
     rest = order[len(held.y) :]
     batches = shuffled(rest, min(budget.batch, len(rest)), rng)
 
+    def far(outputs: Tensor, batch: Batch) -> Tensor:
+        return average(model.goal.distance(target[batch.place], outputs, 1.0), batch)
+
     def gap(w: Point) -> float:
-        return float(kl(target[held.place], predict(model, w, held), held))
+        return float(far(predict(model, w, held), held))
 
     student = Point(tree(torch.clone, w.params), w.buffers)
     adam = Adam(student.params.values(), lr=budget.rate)
@@ -105,7 +110,7 @@ def distil(
     first = least
     for s in range(1, budget.steps + 1):
         batch = rows_of(public, next(batches))._replace(key=torch.tensor(int(rng.integers(2**40))))
-        g = model.grad(student, batch, lambda logits, batch: kl(target[batch.place], logits, batch))
+        g = model.grad(student, batch, far)
         for name, parameter in student.params.items():
             parameter.grad = g.params[name]
         clip_grad_norm_(student.params.values(), budget.clip)
@@ -127,7 +132,7 @@ def distil(
     return best, torch.tensor([first, least])
 
 
-@method()
+@method(tasks=Tasks(TASKS, "distils class probabilities, or numbers"))
 def feddf(
     model: Model,
     train: Train,
@@ -145,11 +150,6 @@ def feddf(
     round at most, 0 for none (published: 10,000, patience 1,000). patience: steps without progress.
     clip: longest gradient.
     """
-    if model.task != "classes":
-        raise BadInput(
-            f"feddf distils class probabilities, but {model.name} is a '{model.task}' model: use "
-            "fedavg or local"
-        )
     budget = Budget(public_batch, distil_steps, patience, distil_rate, held, clip)
     base = fedavg(model, train)
 

@@ -4,7 +4,7 @@ workshop on federated learning (arXiv 1910.03581), Algorithm 1.
 Clients of any architecture come near to the mean of everyone's outputs on public rows:
 - match "logits" (the original): mean absolute error from the mean logits;
 - match "soft" (the baseline of KT-pFL's Table 1): KL(mean_m s_m || s_n), s_n = softmax(z_n / T):
-KT-pFL with c = 1/N for ever.
+KT-pFL with c = 1/N for ever; of numbers and counts, half the squared distance of outputs.
 
 Rounds have KT-pFL's order (private training, prediction, distillation): the original's sequence,
 whose pre-training on private data is the first round's private training, or `pretrain` epochs of
@@ -16,12 +16,13 @@ from typing import Literal
 from coterie.core.method import Method, Stage, Train, unchanged
 from coterie.core.model import Model, average
 from coterie.core.point import mean
+from coterie.core.task import TASKS
 from coterie.core.values import Count, NonNegative, Positive, Whole
-from coterie.methods.declare import method
+from coterie.methods.declare import Tasks, method
 from coterie.methods.soft import Answers, Match, Public, over_predictions, soft
 
 
-@method(without=("weighting",))
+@method(without=("weighting",), tasks=Tasks(TASKS, "compares predictions"))
 def fedmd(
     model: Model,
     train: Train,
@@ -40,7 +41,7 @@ def fedmd(
     draw: public rows per round. distil_rate: 0 for the private rate. temperature and T2_scale (the
     loss times T^2) are those of "soft". pretrain: epochs on private data before the first round.
     """
-    near = soft(temperature, lam, T2_scale)
+    near = soft(model, temperature, lam, T2_scale)
     if match == "logits":
         near = Match(
             name="mae",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import BadInput
+from coterie.core.freezing import chosen
 from coterie.core.method import Facts, Method, Train
 from coterie.core.model import Model, begin, layer_of
 from coterie.core.point import Point, mean, merge, split
@@ -73,6 +74,22 @@ def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method
 
 
 @method()
-def fedper(model: Model, train: Train, head: Whole = 1) -> Method:
-    """FedAvg of the base; the last `head` layers stay with their client."""
-    return keep_home(model, train, own_layers(model, head, "fedper"))
+def fedper(model: Model, train: Train, head: Whole = 1, own: str = "") -> Method:
+    """FedAvg of the base; the last `head` layers stay with their client.
+
+    own: the parameters that stay instead, by the beginnings of their names or patterns such as
+    *lora*.
+    """
+    if not own:
+        return keep_home(model, train, own_layers(model, head, "fedper"))
+    if head != 1:
+        raise BadInput(
+            f"fedper.own = '{own}' says what stays with a client, and so does head = {head}: leave "
+            "out one of them"
+        )
+    names = chosen(own, model.shapes, "fedper.own", model.name)
+    if names == set(model.shapes):
+        raise BadInput(
+            f"fedper.own = '{own}' leaves nothing of {model.name} to share: name less, or use local"
+        )
+    return keep_home(model, train, names.__contains__)

@@ -5,23 +5,23 @@ A private model p stays on its client and learns beside the shared "meme" model 
 labels and from the other:
     L(p) = alpha f_i(p) + (1 - alpha) KL(p_g || p_p),
     L(g) = beta f_i(g) + (1 - beta) KL(p_p || p_g),
-the other's probabilities held constant; g travels and is averaged.
+the other's probabilities held constant; g travels and is averaged. Of numbers and counts, KL is
+half the squared distance of outputs.
 Reading: p starts at the first g it sees; at random where it is another network.
 """
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
 from coterie.core import values
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Method, Pass, Train
-from coterie.core.model import Descent, Model, begin, descend
-from coterie.core.model import kl as divergence
+from coterie.core.model import Descent, Model, average, begin, descend
 from coterie.core.point import Point, Vector
+from coterie.core.task import TASKS
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 from coterie.networks.nets import build
@@ -86,24 +86,20 @@ def mutual(
 ) -> Slopes:
     """Gradients of `labels f_i + peer KL(p_peer || p)` for two models at once, from one forward
     pass of each."""
-    if shared.task == "squared" and (of_shared.peer or of_own.peer):
+    goal = shared.goal
+    if goal.name not in TASKS and (of_shared.peer or of_own.peer):
         raise BadInput(
-            "mutual learning compares class probabilities, and this task has no classes: use a "
-            "method without it"
+            "mutual learning compares class probabilities or single numbers, and this task has "
+            "no classes: use a method without it"
         )
-
-    def soft(logits: Tensor) -> Tensor:
-        # one logit z stands for (0, z)
-        return F.pad(logits, (1, 0)) if shared.task == "binary" else logits
 
     def loss(model: Model, share: Share, mine: Tensor, other: Tensor, batch: Batch) -> Tensor:
         value = share.labels * model.data_loss(mine, batch)
         if not share.peer:
             return value
-        target = F.softmax(soft(other).detach(), dim=-1)
-        return value + share.peer * divergence(
-            target, soft(mine), batch, elementwise=kl == "elementwise"
-        )
+        target = goal.soften(other.detach(), 1.0)
+        apart = average(goal.distance(target, mine, 1.0), batch)
+        return value + share.peer * (apart / target.shape[-1] if kl == "elementwise" else apart)
 
     def slopes(w: Point, m: Point, batch: Batch) -> tuple[Vector, Vector]:
         def total(w_params: dict[str, Tensor], m_params: dict[str, Tensor]) -> tuple[Tensor, Any]:
@@ -125,18 +121,14 @@ def companion(model: Model, words: str) -> Model:
     if not words:
         return model
     shape = model.input_shape
-    if shape is None or model.task != "classes":
-        why = (
-            "the shared model does not say its input_shape"
-            if shape is None
-            else f"the task is '{model.task}'"
-        )
+    if shape is None:
+        why = "the shared model does not say its input_shape"
         raise BadInput(f"auxiliary = '{words}', but {why}: leave auxiliary empty")
     name, _, rest = words.partition(":")
     pairs = [item.partition("=") for item in rest.split(",") if item]
     options = {key.strip(): _number(value.strip()) for key, _, value in pairs}
     own = Model(
-        lambda: build(name, shape, model.outputs, **options), model.task, name, shape, options
+        lambda: build(name, shape, model.outputs, **options), model.goal, name, shape, options
     )
     if own.outputs != model.outputs:
         raise BadInput(

@@ -26,7 +26,7 @@ from coterie.core.notes import Kind, Note
 from coterie.core.point import blend, flat, mean
 from coterie.core.rng import Rng
 from coterie.core.values import Count, NonNegative, Positive, Share
-from coterie.methods.declare import method, variant
+from coterie.methods.declare import Tasks, method, variant
 from coterie.methods.knowledge import (
     Knowledge,
     RowNorm,
@@ -46,7 +46,7 @@ LEARNING = ("rate_c", "rho", "row_norm", "literal_eq7")  # options of the steps 
 COEFFICIENTS = {"c": Note("knowledge coefficients c", Kind.MATRIX)}
 
 
-@method(without=("weighting",))
+@method(without=("weighting",), tasks=Tasks(("classes",), "mixes class probabilities"))
 def ktpfl(
     model: Model,
     train: Train,
@@ -100,7 +100,7 @@ def ktpfl(
             mix=Knowledge(descend(c, server.ids, slopes, rate_c, rho, row_norm), data)
         )
 
-    match = soft(temperature, lam, T2_scale)
+    match = soft(model, temperature, lam, T2_scale)
     public = Public(draw, public_batch, distil_epochs, distil_rate)
     method = over_predictions(model, train, match, public, Answers(uniform, hear, teach, learn))
     described = {**method.describes, **COEFFICIENTS}

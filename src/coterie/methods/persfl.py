@@ -27,7 +27,7 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Stage, Train
 from coterie.core.model import Model, average
 from coterie.core.values import NonNegative, Positive, Range, Share
-from coterie.methods.declare import method, variant
+from coterie.methods.declare import Tasks, method, variant
 from coterie.methods.students import Personal, before_school, distil_teacher, grid_of
 from coterie.methods.teacher import Teacher, find_teacher
 
@@ -38,7 +38,7 @@ SOFT = {  # one value per row, of the log-probabilities t of the teacher and s o
 }
 
 
-@method()
+@method(tasks=Tasks(("classes",), "distils over classes and chooses students by accuracy"))
 def persfl(
     model: Model,
     train: Train,
@@ -57,11 +57,6 @@ def persfl(
     6.4). keep_models: the server keeps every G_e and sends them all in stage 2, so that a newcomer
     can find its teacher (7.1).
     """
-    if model.task != "classes":
-        raise BadInput(
-            f"persfl distils over classes, but the task of {model.name} is '{model.task}': use "
-            "local or ditto"
-        )
     for word, values in (("lambdas", lambdas), ("temperatures", temperatures)):
         if not values:
             raise BadInput(f"persfl.{word} is empty: give at least one number, such as 0.5")

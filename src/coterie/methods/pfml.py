@@ -4,7 +4,8 @@
 A client trains its copy w_i of the global model w^t beside an auxiliary model m_i, its own, that
 never travels:
     L(w_i) = f_i(w_i) + KL(p_m || p_w),  L(m_i) = f_i(m_i) + KL(p_w || p_m)  (4), (5)
-the peer's probabilities held constant, and on each batch takes `inner` steps towards theta and
+the peer's probabilities held constant (of numbers and counts, KL is half the squared distance of
+outputs), and on each batch takes `inner` steps towards theta and
 what, and one step of its own:
     theta = argmin L(m) + lam/2 |m - m_prev|^2,  m_i -= rate (grad L(m_i) + lam (m_i - theta))  (6)
     what  = argmin L(w) + lam/2 |w - w^t|^2,     w_i -= rate (grad L(w_i) + lam (w_i - what))   (9)

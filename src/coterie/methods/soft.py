@@ -12,15 +12,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.core.errors import BadInput
 from coterie.core.method import Batch, BatchPlan, Exchange, Facts, Method, Pass, Replies, Train
-from coterie.core.model import Descent, Model, begin, kl, sgd
+from coterie.core.model import Descent, Model, average, begin, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point
 from coterie.core.rng import Rng
+from coterie.core.task import NUMBERS
 
 TAUGHT = "Between a client's predictions on public data and what it is taught."
 BEFORE_DISTILLATION = {
@@ -72,13 +71,17 @@ class Match(NamedTuple):
     weight: float  # of the distance in the objective
 
 
-def soft(temperature: float, lam: float, T2_scale: bool) -> Match:
-    """lam KL(target || softmax(logits / T)), times T^2 where asked."""
+def soft(model: Model, temperature: float, lam: float, T2_scale: bool) -> Match:
+    """lam KL(target || softmax(logits / T)), times T^2 where asked; of numbers, half the squared
+    distance of outputs, which have no temperature."""
+    goal = model.goal
     return Match(
-        name="kl",
-        say=lambda logits: F.softmax(logits / temperature, dim=-1),
-        gap=lambda target, logits, batch: kl(target, logits, batch, temperature),
-        weight=lam * (temperature**2 if T2_scale else 1),
+        name="square" if goal.name in NUMBERS else "kl",
+        say=lambda logits: goal.soften(logits, temperature),
+        gap=lambda target, logits, batch: average(
+            goal.distance(target, logits, temperature), batch
+        ),
+        weight=lam * (temperature**2 if T2_scale and goal.name not in NUMBERS else 1),
     )
 
 
@@ -168,11 +171,6 @@ def over_predictions(
     model: Model, train: Train, match: Match, public: Public, answers: Answers
 ) -> Method:
     """The method whose clients match on public rows and whose server answers so."""
-    if model.task != "classes":
-        raise BadInput(
-            f"soft predictions are over classes, but the task of {model.name} is '{model.task}': "
-            "use local or fedavg"
-        )
 
     def join(seed: Tensor, rng: Rng) -> Client:
         w = model.start(int(seed))

@@ -25,9 +25,9 @@ BANDS = 4  # bands of quartiles in a figure at most
 
 def _clipped(series: Series, evidence: Evidence) -> Series:
     """An accuracy has no interval beyond 0 and 100 %."""
-    top = evidence.scale if evidence.classed else np.inf
+    least, most = (evidence.scale * end for end in evidence.judged.bounds)
     low, high = (
-        np.clip(np.asarray(ends, dtype=float), 0, top).tolist()
+        np.clip(np.asarray(ends, dtype=float), least, most).tolist()
         for ends in (series.low, series.high)
     )
     return series._replace(low=low, high=high)
@@ -57,7 +57,7 @@ def curves(evidence: Evidence, part: str) -> Figure | None:
         else " Rounds and options are chosen on these rows, never on test rows."
     )
     note = f"Mean over the clients' own models{band}.{role}{stages(evidence)}"
-    title = f"{part.capitalize()} {evidence.first.measure} by round"
+    title = f"{part.capitalize()} {evidence.judged.label} by round"
     key = "curves" if part == evidence.first.part else f"curves-{part}"
     return Figure(
         key, title, note, "lines", "round", axis(evidence, part), series, section="accuracy"
@@ -112,7 +112,7 @@ def global_and_personal(evidence: Evidence) -> Figure | None:
             series.append(Series(name, common.tolist(), own.tolist(), text=text))
     if not series:
         return None
-    side = "above" if evidence.classed else "below"
+    side = "above" if evidence.judged.higher else "below"
     note = (
         f"A dot is a client; {side} the diagonal its own model serves it better than the "
         f"method's global model. {whose(evidence)}"

@@ -78,18 +78,18 @@ def answer(evidence: Evidence) -> list[str]:
     said = [sentences(found)] if found else []
     lacking = [name for name in ("fedavg", "local") if name not in evidence.records]
     if not found and len(evidence.methods) > 1:
-        rows = sorted(evidence.rows, key=lambda row: (-1 if evidence.classed else 1) * row.mean)
-        number = "{:.2f} %" if evidence.classed else "{:.4g}"
+        rows = sorted(evidence.rows, key=lambda row: -evidence.judged.sign * row.mean)
+        number = "{:.2f} %" if evidence.judged.share else "{:.4g}"
         ends = [
             f"{row.method} ({number.format(evidence.scale * row.mean)})"
             for row in (rows[0], rows[-1])
         ]
         said.append(
-            f"Best mean {evidence.first.part} {evidence.first.measure} over the clients: "
+            f"Best mean {evidence.first.part} {evidence.judged.label} over the clients: "
             f"{ends[0]}; worst: {ends[1]}. Whether "
             "the differences are more than chance stands in the table of ranks."
         )
-    if not evidence.classed:
+    if evidence.first.task == "squared":
         said.append(
             "These data have no classes: clients are judged by their loss, lower is better, "
             "and gains in accuracy are left out."

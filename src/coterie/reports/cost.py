@@ -42,7 +42,7 @@ def cost_figures(evidence: Evidence) -> list[Figure]:
         Series(s.name, [0.0, most], [s.y[-1]] * 2) if s.name in silent and most else s
         for s in spent
     ]
-    better = "up" if evidence.classed else "down"
+    better = "up" if evidence.judged.higher else "down"
     note = (
         f"Bytes that travelled up to a round, to and from every client by itself; {better} "
         f"and to the left is better.{seeds}"

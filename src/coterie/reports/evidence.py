@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from coterie.analysis.numbers import means
-from coterie.analysis.scores import MORE
+from coterie.analysis.scores import Score
 from coterie.core.notes import Note, from_words
 from coterie.results.comparison import Comparison, Row
 from coterie.results.folder import SPLIT
@@ -66,7 +66,7 @@ class Record:
         That is a hundredth of it where clients write notes.
         """
         parts = pc.field("part").isin([self.run.part, "validation"])
-        wanted = pc.field("metric").isin([self.run.measure, *(score.name for score in MORE)])
+        wanted = pc.field("metric").isin([self.run.measure, *self.run.scored])
         own = parts & (pc.field("view") == "personal") & wanted
         return replace(
             self.run, table=self.run.table.filter(own | (pc.field("client") == EVERYONE))
@@ -160,17 +160,17 @@ class Evidence:
         return [str(name) for name in self.first.about["clients"]]
 
     @property
-    def classed(self) -> bool:
-        """Whether clients are judged by accuracy (higher is better) and not by loss."""
-        return self.first.measure == "accuracy"
+    def judged(self) -> Score:
+        """What clients are judged by."""
+        return self.first.judged
 
     @property
     def scale(self) -> float:
-        return 100.0 if self.classed else 1.0
+        return 100.0 if self.judged.share else 1.0
 
     @property
     def unit(self) -> str:
-        return "%" if self.classed else ""
+        return "%" if self.judged.share else ""
 
     @cached_property
     def fixed_split(self) -> bool:
@@ -203,7 +203,7 @@ class Evidence:
     def counts(self) -> tuple[list[int], np.ndarray] | None:
         """(labels [K], rows [N, K]) of the first seed, all parts together; None where unknown."""
         path = self.first.folder / SPLIT
-        if not self.classed or not path.is_file():
+        if not path.is_file():
             return None
         try:
             table = pq.read_table(path, columns=["client", "label", "rows"])

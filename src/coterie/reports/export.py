@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
+from coterie.analysis.scores import named
 from coterie.comparison.execute import load_comparison
 from coterie.comparison.plan import FILE as PLAN
 from coterie.core.errors import BadInput
@@ -44,7 +45,8 @@ def scalars(run: Run) -> Iterator[Scalar]:
         for name in ("view", "part", "metric")
     }
     times = _times(run)
-    shown = np.isin(words["metric"], MEASURES) & (columns["client"] >= 0) & (words["part"] != "")
+    wanted = np.isin(words["metric"], (*MEASURES, run.measure))
+    shown = wanted & (columns["client"] >= 0) & (words["part"] != "")
     for metric, part, view in sorted(
         {tuple(w) for w in np.stack([words[k][shown] for k in ("metric", "part", "view")], 1)}
     ):
@@ -53,7 +55,7 @@ def scalars(run: Run) -> Iterator[Scalar]:
         rows = np.array(run.about["rows"][part])[clients]
         for r in np.unique(rounds):
             here = rounds == r
-            found = summarize(values[here], rows[here], least_is_worst=metric == "accuracy")
+            found = summarize(values[here], rows[here], least_is_worst=named(metric).higher)
             for name in ("mean", "weighted", "worst"):
                 if not np.isnan(value := getattr(found, name)):
                     yield Scalar(
@@ -141,7 +143,7 @@ def to_tensorboard(run: Run, folder: str | Path) -> Path:
         ends = {
             k: v
             for k, v in last.items()
-            if k.startswith((f"accuracy/{run.part}/", f"loss/{run.part}/"))
+            if k.startswith(tuple(f"{m}/{run.part}/" for m in (*MEASURES, run.measure)))
         }
         for summary in hparams(words_of(run), ends):
             writer.file_writer.add_summary(
@@ -206,5 +208,5 @@ def runs_of(path: Path) -> list[tuple[str, Run]]:
         inner = load_comparison(path).runs.values()
         return [(f"{path.resolve().name}/{run.folder.name}", run) for runs in inner for run in runs]
     if not (path / CONFIG).exists():
-        raise BadInput(f"{path} is no folder of a run or comparison: it has no {CONFIG}")
+        raise BadInput(f"{path} is not the folder of a run or comparison: it has no {CONFIG}")
     return [(path.resolve().name, load(path))]

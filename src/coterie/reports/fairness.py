@@ -104,7 +104,7 @@ def _blocks(evidence: Evidence) -> dict[str, np.ndarray]:
 
 def worst_served(evidence: Evidence) -> Figure:
     """The worst client, the worst tenth and the mean."""
-    sign = 1 if evidence.classed else -1
+    sign = evidence.judged.sign
     measures: dict[str, Measure] = {
         "worst client": lambda a: sign * worst(sign * a),
         "worst 10 % of clients": lambda a: sign * worst_share(sign * a, SHARE),
@@ -128,7 +128,7 @@ def deviation(evidence: Evidence) -> Figure:
         "deviation over clients", [s.name for s in bars], list(columns[0]), columns[1], columns[2]
     )
     note = f"Sample standard deviation; lower: clients are served more alike.{_mark(evidence)}"
-    unit = "points" if evidence.classed else evidence.first.measure
+    unit = "points" if evidence.judged.share else evidence.judged.label
     return Figure(
         "deviation", "Deviation over clients", note, "bars", "", f"deviation ({unit})", (series,)
     )

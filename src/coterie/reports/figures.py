@@ -81,12 +81,12 @@ def axis(evidence: Evidence, part: str | None = None) -> str:
     """The title of an axis of the measure."""
     part = part or evidence.first.part
     unit = f" ({evidence.unit})" if evidence.unit else ""
-    return f"{part} {evidence.first.measure}{unit}"
+    return f"{part} {evidence.judged.label}{unit}"
 
 
 def words(evidence: Evidence) -> str:
     """What is measured, as the beginning of a title."""
-    return f"{evidence.first.part.capitalize()} {evidence.first.measure}"
+    return f"{evidence.first.part.capitalize()} {evidence.judged.label}"
 
 
 def over_rounds(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from coterie.analysis.fairness import gain_fairness
 from coterie.analysis.gains import Improvement, improvement, qoi_global
 from coterie.analysis.numbers import mean_of
+from coterie.analysis.scores import Score
 from coterie.reports.evidence import Evidence
 from coterie.reports.gains import gains
 from coterie.reports.table import Column, ReportTable
@@ -17,17 +18,22 @@ def gain_tables(evidence: Evidence) -> list[ReportTable]:
         return []
     made = [
         _gains(
-            "gains", over, {name: [improvement(q) for q in block] for name, block in found.items()}
+            "gains",
+            over,
+            {name: [improvement(q) for q in block] for name, block in found.items()},
+            evidence,
         )
     ]
     if over != "FedAvg":  # what is often printed, as a paper without local accuracies must
-        base = evidence.measured("fedavg")
+        sign, share = evidence.judged.sign, evidence.judged.share
+        base = sign * evidence.measured("fedavg")
         names = [name for name in evidence.methods if name != "fedavg"]
         alone = {
-            name: [improvement(q) for q in qoi_global(evidence.measured(name), base)]
+            name: [improvement(q) for q in qoi_global(sign * evidence.measured(name), base, share)]
             for name in names
         }
-        made.append(_gains("gains-fedavg", "FedAvg", alone))
+        made.append(_gains("gains-fedavg", "FedAvg", alone, evidence))
+    unit, form = ("points", ".2f") if evidence.judged.share else ("", ".4g")
     fields = ("jain", "cosine", "evenness", "entropy", "variance", "n")
     columns = [Column("method")]
     for side in ("gains", "losses"):
@@ -36,7 +42,7 @@ def gain_tables(evidence: Evidence) -> list[ReportTable]:
             for f in ("Jain", "cosine", "evenness", "entropy")
         ]
         columns += [
-            Column(f"variance of {side}", "points²", "low", ".2f"),
+            Column(f"variance of {side}", f"{unit}²" if unit else "", "low", form),
             Column("clients that " + side[:-1].replace("losse", "lose"), "", "", ".1f"),
         ]
     rows = []
@@ -57,7 +63,11 @@ def gain_tables(evidence: Evidence) -> list[ReportTable]:
     return [*made, ReportTable("fairness", "Fairness of gains and losses", note, columns, rows)]
 
 
-def _gains(key: str, over: str, found: dict[str, list[Improvement]]) -> ReportTable:
+def _gains(
+    key: str, over: str, found: dict[str, list[Improvement]], evidence: Evidence
+) -> ReportTable:
+    judged = evidence.judged
+    unit, form = ("points", ".2f") if judged.share else ("", ".4g")
     heads = {
         "pui": ("PUI", "high"),
         "pud": ("PUD", "low"),
@@ -69,7 +79,7 @@ def _gains(key: str, over: str, found: dict[str, list[Improvement]]) -> ReportTa
     columns = [
         Column("method"),
         *(
-            Column(word, "%" if k < 2 else "points", better, ".1f" if k < 2 else ".2f")
+            Column(word, "%" if k < 2 else unit, better, ".1f" if k < 2 else form)
             for k, (word, better) in enumerate(heads.values())
         ),
     ]
@@ -78,9 +88,16 @@ def _gains(key: str, over: str, found: dict[str, list[Improvement]]) -> ReportTa
         for name, seeds in found.items()
     ]
     note = (
-        f"Gain of a client: its own model's accuracy less that of {over}. PUI, PUD: share of "
+        f"Gain of a client: {_less(judged, over)}. PUI, PUD: share of "
         "clients that gain and lose. "
         "MPI, API: median and mean gain of those that gain; MPD, APD: median and mean loss "
         "of those that lose. Means over seeds."
     )
     return ReportTable(key, f"Gains over {over}", note, columns, rows)
+
+
+def _less(judged: Score, over: str) -> str:
+    """What a gain is, so that more of it is better."""
+    if judged.higher:
+        return f"its own model's {judged.label} less that of {over}"
+    return f"the {judged.label} of {over} less that of its own model"

@@ -14,17 +14,27 @@ POINTS = 200  # of a density
 
 
 def gains(evidence: Evidence) -> tuple[dict[str, np.ndarray], str]:
-    """({method: gain [seeds, N] in points}, over what); empty without FedAvg or classes."""
-    if not evidence.classed or "fedavg" not in evidence.records:
+    """({method: gain [seeds, N]}, over what); in points where the measure is a share; empty without
+    FedAvg, and of vectors of numbers.
+    """
+    if evidence.first.task == "squared" or "fedavg" not in evidence.records:
         return {}, ""
-    base = evidence.measured("fedavg")
+    sign, share = evidence.judged.sign, evidence.judged.share
+    base = sign * evidence.measured("fedavg")
     others = [name for name in evidence.methods if name not in ("fedavg", "local")]
     if "local" in evidence.records:
-        alone = evidence.measured("local")
+        alone = sign * evidence.measured("local")
         return {
-            name: qoi(evidence.measured(name), base, alone) for name in others
+            name: qoi(sign * evidence.measured(name), base, alone, share) for name in others
         }, "the better of FedAvg and Local"
-    return {name: qoi_global(evidence.measured(name), base) for name in others}, "FedAvg"
+    return {
+        name: qoi_global(sign * evidence.measured(name), base, share) for name in others
+    }, "FedAvg"
+
+
+def gain_unit(evidence: Evidence) -> str:
+    """What gains are counted in."""
+    return "percentage points" if evidence.judged.share else evidence.judged.label
 
 
 def gain_density(evidence: Evidence) -> Figure | None:
@@ -34,7 +44,7 @@ def gain_density(evidence: Evidence) -> Figure | None:
     if not found:
         return None
     everything = np.concatenate([there(q) for q in found.values()])
-    edge = max(2.0, 0.15 * float(np.ptp(everything)))
+    edge = max(2.0 * evidence.judged.share, 0.15 * float(np.ptp(everything)), 1e-9)
     grid = np.linspace(everything.min() - edge, everything.max() + edge, POINTS)
     series = []
     for name, q in found.items():
@@ -49,14 +59,14 @@ def gain_density(evidence: Evidence) -> Figure | None:
     if over == "FedAvg":
         note += " Local is not among the runs, so a client may still be better off alone."
     title = "Gain of the clients" if over != "FedAvg" else "Gain of the clients over FedAvg"
-    x = f"gain over {over} (percentage points)"
+    x = f"gain over {over} ({gain_unit(evidence)})"
     return Figure(
         "qoi",
         title,
         note,
         "density",
         x,
-        "share of clients per point",
+        "share of clients per point" if evidence.judged.share else "density",
         tuple(series),
         section="accuracy",
     )

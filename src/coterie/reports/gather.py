@@ -110,7 +110,7 @@ def _candidates(path: Path, warnings: list[str]) -> list[tuple[str, Path]]:
             if runs
             else f"it has neither {ABOUT} nor {FILE}"
         )
-        warnings.append(f"{path} is no folder of a run or comparison: {hint}")
+        warnings.append(f"{path} is not the folder of a run or comparison: {hint}")
     return []
 
 

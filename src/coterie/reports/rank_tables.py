@@ -12,7 +12,7 @@ def rank_tables(evidence: Evidence) -> list[ReportTable]:
     if len(evidence.methods) < 2:
         return []
     found = evidence.comparison.ranks()
-    sign = 1 if evidence.classed else -1
+    sign = evidence.judged.sign
     test = (
         f"Wilcoxon signed-rank over {found.n} {found.population}, two-sided, Holm-corrected "
         f"over all pairs, {100 * LEVEL:g} %."

@@ -27,11 +27,10 @@ class ReportTable(NamedTuple):
 
 
 def of_measure(evidence: Evidence, name: str, better: bool = True) -> Column:
-    best = ("high" if evidence.classed else "low") if better else ""
-    return Column(name, evidence.unit, best, ".2f" if evidence.classed else ".4g")
+    best = ("high" if evidence.judged.higher else "low") if better else ""
+    return Column(name, evidence.unit, best, ".2f" if evidence.judged.share else ".4g")
 
 
 def points_of(evidence: Evidence, name: str, better: str = "", format: str = ".2f") -> Column:
-    return Column(
-        name, "points" if evidence.classed else "", better, format if evidence.classed else ".4g"
-    )
+    share = evidence.judged.share
+    return Column(name, "points" if share else "", better, format if share else ".4g")

@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.analysis.fairness import top_share_by_size, worst_share
 from coterie.analysis.numbers import mean_of
-from coterie.analysis.scores import MORE
+from coterie.analysis.scores import named
 from coterie.core.errors import BadInput
 from coterie.core.notes import Kind
 from coterie.reports.evidence import Evidence, Record
@@ -14,6 +14,7 @@ from coterie.reports.fairness import SHARE
 from coterie.reports.gain_tables import gain_tables
 from coterie.reports.rank_tables import rank_tables
 from coterie.reports.table import Column, ReportTable, of_measure, points_of
+from coterie.reports.tuning import tuning_tables
 from coterie.results.costs import SYSTEMS, costs, simulated_time
 from coterie.results.false_accepts import relative_false_accepts
 from coterie.results.table import best_round
@@ -25,6 +26,7 @@ def tables(evidence: Evidence) -> list[ReportTable]:
     """Every table these runs allow, the one of all methods first."""
     found = [methods(evidence), *gain_tables(evidence), *rank_tables(evidence), rounds(evidence)]
     found += [cost(evidence), views(evidence), scores(evidence), false_accepts(evidence)]
+    found += tuning_tables(evidence)
     return [table for table in found if table and table.rows]
 
 
@@ -43,12 +45,11 @@ def methods(evidence: Evidence) -> ReportTable:
         of_measure(evidence, "largest 10 %"),
         of_measure(evidence, "validation", better=False),
     ]
-    sign, sizes = (1 if evidence.classed else -1), np.asarray(evidence.first.about["rows"]["train"])
+    sign, sizes = evidence.judged.sign, np.asarray(evidence.first.about["rows"]["train"])
     rows = []
     for row in sorted(evidence.rows, key=lambda row: -sign * row.mean):
         block = evidence.measured(row.method)
-        top = 1.0 if evidence.classed else np.inf  # an accuracy has no interval beyond
-        ends = np.clip([row.low, row.high], 0, top).tolist() if seeds > 1 else []
+        ends = np.clip([row.low, row.high], *evidence.judged.bounds).tolist() if seeds > 1 else []
         low = np.mean([sign * worst_share(sign * a, SHARE) for a in block])
         large = np.mean([top_share_by_size(a, sizes, SHARE) for a in block])
         numbers = [
@@ -68,7 +69,7 @@ def methods(evidence: Evidence) -> ReportTable:
         else ""
     )
     note = (
-        f"{part.capitalize()} {evidence.first.measure} of the clients' own models at the last "
+        f"{part.capitalize()} {evidence.judged.label} of the clients' own models at the last "
         f"round, {len(evidence.names):,} "
         "clients. Worst 10 %: the clients served worst; largest 10 %: those with most "
         f"training rows, weighted by them.{interval}"
@@ -112,7 +113,7 @@ def rounds(evidence: Evidence) -> ReportTable | None:
         else f" Means over {len(evidence.seeds)} seeds, each with its own best round."
     )
     note = (
-        f"The best round is the one of best mean {evidence.first.measure} on validation rows; "
+        f"The best round is the one of best mean {evidence.judged.label} on validation rows; "
         f"test rows choose nothing.{seeds}"
     )
     return ReportTable("rounds", "Last round and best round", note, columns, rows)
@@ -174,10 +175,25 @@ def _said_of_views(record: Record) -> dict[str, str]:
 def scores(evidence: Evidence) -> ReportTable | None:
     """Every score beside accuracy, means over clients; none where the runs did not measure them."""
     found = evidence.comparison.scores()
-    known = [score for score in MORE if score.name in next(iter(found.values()))]
-    rows = [[name, *(100 * v for v in values.values())] for name, values in found.items()]
+    known = [named(name) for name in next(iter(found.values()))]
+    rows = [
+        [name, *(100 * v if named(n).share else v for n, v in values.items())]
+        for name, values in found.items()
+    ]
+    nothing = evidence.first.trivial
+    if known and evidence.first.part == "test" and nothing:
+        values = [nothing.get(s.name, np.nan) * (100 if s.share else 1) for s in known]
+        rows.append(["(knows training labels only)", *values])
     columns = [Column("method")]
-    columns += [Column(s.label, "%", "high" if s.higher else "low", ".2f") for s in known]
+    columns += [
+        Column(
+            s.label,
+            "%" if s.share else "",
+            "high" if s.higher else "low",
+            ".2f" if s.share else ".4g",
+        )
+        for s in known
+    ]
     meanings = "; ".join(f"{s.label}: {s.meaning}" for s in known if s.meaning)
     part = evidence.first.part
     note = f"Means over clients on their {part} rows at the last round. {meanings}."

@@ -13,7 +13,6 @@ import numpy as np
 
 from coterie.analysis.answer import Answer, answer
 from coterie.analysis.numbers import mean_of
-from coterie.analysis.scores import MORE
 from coterie.analysis.significance import Difference, RankTable, mean_interval, paired, rank_table
 from coterie.core.errors import BadInput, nearest
 from coterie.results.costs import rounds_to_reach
@@ -114,13 +113,13 @@ class Comparison:
         """
         if (
             not {"fedavg", "local"} <= set(self.runs)
-            or self.first.measure != "accuracy"
+            or self.first.task == "squared"
             or self.first.part != "test"
         ):
             return None
         test, validation = (
             {
-                name: np.stack([run.accuracy(part) for run in runs])
+                name: self._sign * np.stack([run.measured(part) for run in runs])
                 for name, runs in self.runs.items()
             }
             for part in ("test", "validation")
@@ -128,7 +127,7 @@ class Comparison:
         if any(not a.size or np.isnan(a).all() for a in validation.values()):
             return None
         traffic = {row.method: row.bytes_down + row.bytes_up for row in self.rows()}
-        found = answer(test, validation, traffic, self.fixed_split)
+        found = answer(test, validation, traffic, self.fixed_split, judged=self.first.judged)
         return found._replace(remarks=tuple(self.remarks()))
 
     def remarks(self) -> list[str]:
@@ -144,9 +143,11 @@ class Comparison:
         poor = [name for name, runs in self.runs.items() if _only_guesses(runs)]
         if poor:
             verb = "is" if len(poor) == 1 else "are"
+            floor = mean_of([nan if r.floor is None else r.floor for r in self.runs[poor[0]]])
+            judged = self.first.judged
+            number = f"{100 * floor:.1f} %" if judged.share else judged.text(floor)
             said.append(
-                f"{', '.join(poor)} {verb} no better than always guessing a client's most frequent "
-                f"class ({100 * mean_of([r.guess or nan for r in self.runs[poor[0]]]):.1f} %)."
+                f"{', '.join(poor)} {verb} no better than {self.first.knows_nothing} ({number})."
             )
         return said
 
@@ -163,9 +164,7 @@ class Comparison:
         measured.
         """
         found = {name: [run.scores() for run in runs] for name, runs in self.runs.items()}
-        known = [
-            s.name for s in MORE if any(s.name in each for runs in found.values() for each in runs)
-        ]
+        known = list(dict.fromkeys(s for runs in found.values() for each in runs for s in each))
         return {
             name: {s: mean_of([each.get(s, nan) for each in runs]) for s in known}
             for name, runs in found.items()
@@ -178,8 +177,9 @@ class Comparison:
         The target is a share of the shown part (test), a loss to come down to where there are no
         classes. It is a measure of speed, and chooses nothing.
         """
-        if self.first.measure == "accuracy" and not 0 <= target <= 1:
-            raise BadInput(f"target = {target:g}: give an accuracy from 0 to 1")
+        judged = self.first.judged
+        if judged.share and not 0 <= target <= 1:
+            raise BadInput(f"target = {target:g}: give an {judged.label} from 0 to 1")
         sign, found = self._sign, {}
         for name, runs in self.runs.items():
             curves = [curve(run.table, run.measure, run.part) for run in runs]
@@ -199,14 +199,16 @@ class Comparison:
     @property
     def _sign(self) -> int:
         """What makes more of the measure better."""
-        return 1 if self.first.measure == "accuracy" else -1
+        return self.first.judged.sign
 
 
 def _only_guesses(runs: list[Run]) -> bool:
-    """Whether a method, as a mean over seeds, is no better than the most frequent class."""
-    if any(run.guess is None for run in runs):
+    """Whether a method, as a mean over seeds, is no better than whoever knows nothing."""
+    if any(run.floor is None for run in runs):
         return False
-    return mean_of([mean_of(run.accuracy(run.part)) - (run.guess or 0.0) for run in runs]) <= TIE
+    sign = runs[0].judged.sign
+    gains = [sign * (mean_of(run.measured(run.part)) - (run.floor or 0.0)) for run in runs]
+    return mean_of(gains) <= TIE
 
 
 def _measured(run: Run, round: int | None = None, view: str = "personal") -> np.ndarray:

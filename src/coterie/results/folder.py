@@ -95,6 +95,7 @@ def write_about(
         "groups": np.asarray(federation.groups).tolist(),
         "classes": federation.classes,
         "labels": federation.labels,
+        "task": federation.target.task,
         "models": networks(models),
         "architecture": architecture.tolist(),
         "input_shape": list(federation.input_shape),

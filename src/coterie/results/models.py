@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,28 +44,38 @@ def save_models(
     send: Send,
     when: Moment,
     folder: Path,
+    whole: bool = False,
 ) -> None:
     """Every client's own model as a safetensors file of plain parameter names, with what it takes
     to build it again.
+
+    Frozen parameters are the same for every client: they lie beside, once; whole: in each file.
     """
     target = folder / MODELS
     digests: dict[str, str] = _listed(target)
     for a, chunk, views in engine.points(clients, send, when):
         model: Model = engine.model_of(a, "personal")
-        about = {
+        about: dict[str, Any] = {
             "model": model.name,
             "options": plain_options(model.options),
             "lacks": [k for k in model.options if k not in plain_options(model.options)],
             "shape": model.input_shape or federation.input_shape,
             "classes": federation.classes,
+            "outputs": federation.target.outputs(federation.classes),
             "task": model.task,
         }
         point = views["personal"]
         with writing(folder):
             target.mkdir(exist_ok=True)
+        frozen = {} if whole else model.frozen_tensors()
+        if frozen:
+            about["frozen"] = f"frozen-{a}.safetensors"
+            path = target / about["frozen"]
+            save_tensors(_apart(frozen), path, {"coterie": json.dumps({"model": model.name})})
+            digests[path.name] = digest(path)
         for k, i in enumerate(chunk):
-            whole = model.tensors(pick(point, k))
-            tensors = {n: t.contiguous().clone() for n, t in whole.items()}
+            every = model.tensors(pick(point, k))
+            tensors = _apart({n: t for n, t in every.items() if n not in frozen})
             # one entry, because a file with several may have them in any order and be another at
             # every run
             about["client"] = federation.names[i]
@@ -74,6 +84,11 @@ def save_models(
             digests[path.name] = digest(path)
     if digests:
         write(target / LIST, json.dumps(dict(sorted(digests.items())), indent=1))
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors that share no memory, as their file wants them."""
+    return {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
 
 
 def _listed(target: Path) -> dict[str, str]:
@@ -116,18 +131,30 @@ def listed(folder: Path) -> dict[str, str]:
     return known
 
 
-def read_weights(path: Path, known: dict[str, str]) -> Weights:
-    """A client's model as it was written, if its file is whole."""
+def _check(path: Path, known: dict[str, str]) -> None:
+    """Refuse a file that is not as it was written."""
     if path.name not in known:
         raise BadInput(
             f"{path.parent / LIST} does not list {path.name}, so it is damaged: {WAY_OUT}"
         )
     if digest(path) != known[path.name]:
         raise BadInput(f"{path} is damaged (it is not as it was written): {WAY_OUT}")
+
+
+def read_weights(path: Path, known: dict[str, str]) -> Weights:
+    """A client's model as it was written, if its file is whole."""
+    _check(path, known)
     try:
         with safe_open(path, "pt") as file:
             about = json.loads(file.metadata()["coterie"])
-        return Weights(about, load_file(path))
+        tensors = load_file(path)
+        if about.get("frozen"):  # the same for every client, and there once
+            beside = path.with_name(about["frozen"])
+            if not beside.exists():
+                raise BadInput(f"{beside} is missing: {WAY_OUT}")
+            _check(beside, known)
+            tensors |= load_file(beside)
+        return Weights(about, tensors)
     except SafetensorError as damage:
         raise BadInput(f"{path} is damaged ({damage}): {WAY_OUT}") from None
 
@@ -160,5 +187,8 @@ def builder(about: dict[str, Any]) -> Build:
             "makes it as build="
         )
     return lambda: nets.build(
-        name, tuple(about["shape"]), about["classes"] or 1, **about["options"]
+        name,
+        tuple(about["shape"]),
+        about.get("outputs") or about["classes"] or 1,
+        **about["options"],
     )

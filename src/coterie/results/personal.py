@@ -21,8 +21,12 @@ from torch import Tensor, nn
 from coterie.analysis.shares import share_interval
 from coterie.core.errors import BadInput
 from coterie.core.model import first_output
+from coterie.core.task import CLASSES
+from coterie.core.task import Task as Learnt
 from coterie.data.feeding import Intake, frame_or_array
 from coterie.data.preparation import Preparation, from_words
+from coterie.data.target import task_of as learnt_of
+from coterie.data.target import usual_target
 from coterie.results.folder import METRICS, read_about, read_experiment
 from coterie.results.inputs import PREPARATION, read_preparation
 from coterie.results.models import (
@@ -39,7 +43,7 @@ from coterie.results.models import (
 from coterie.results.table import Table, values
 
 BLOCK = 4096  # rows predicted at once
-CLASSES, BINARY, SQUARED = "classes", "binary", "squared"
+NETWORK = ("model", "options", "shape", "classes", "outputs")  # what builds a network again
 PARTS = ("test", "validation", "train")
 Card = dict[str, Any]  # all that is known of a model, as JSON knows it
 
@@ -47,8 +51,18 @@ Card = dict[str, Any]  # all that is known of a model, as JSON knows it
 class Task(NamedTuple):
     """What a model answers."""
 
-    kind: str  # classes; binary: two classes by one output; squared: numbers
-    names: tuple[str, ...]  # of the classes; () for numbers
+    learnt: Learnt
+    names: tuple[str, ...]  # of the classes or labels; () for numbers
+
+    @property
+    def kind(self) -> str:
+        """The name of the task, see coterie.core.task."""
+        return self.learnt.name
+
+    @property
+    def several(self) -> bool:
+        """Whether a row has several labels, each there or not."""
+        return self.kind == "multilabel"
 
     @property
     def classes(self) -> np.ndarray:
@@ -58,28 +72,34 @@ class Task(NamedTuple):
         return np.array([int(n) for n in self.names] if exact else list(self.names))
 
     def probabilities(self, outputs: Tensor) -> np.ndarray:
-        """[n, classes] from the outputs of a network [n, ...]."""
-        if self.kind == BINARY:
-            yes = torch.sigmoid(outputs.squeeze(-1))
-            return torch.stack([1 - yes, yes], dim=-1).numpy()
-        if self.kind == CLASSES:
-            return torch.softmax(outputs, dim=-1).numpy()
-        raise BadInput("this model predicts numbers, not classes: there are no probabilities")
+        """[n, classes or labels] from the outputs of a network [n, ...]."""
+        if not self.names:
+            raise BadInput("this model predicts numbers, not classes: there are no probabilities")
+        return self.learnt.predict(outputs).numpy()
 
     def answers(self, outputs: Tensor) -> np.ndarray:
-        """[n] classes or numbers from the outputs of a network."""
-        if self.kind == SQUARED:
-            return outputs.reshape(len(outputs), -1).squeeze(-1).numpy()
-        if self.kind == BINARY:
-            return self.classes[(outputs.squeeze(-1) > 0).long().numpy()]
-        return self.classes[outputs.argmax(-1).numpy()]
+        """[n] classes or numbers, or [n, labels] 0 and 1, from the outputs of a network."""
+        if self.several:
+            return (outputs > 0).long().numpy()
+        if not self.names:
+            numbers = self.learnt.predict(outputs)
+            return numbers.reshape(len(numbers), -1).squeeze(-1).numpy()
+        # logits tell classes apart where probabilities have become equal
+        told = outputs if self.kind == "classes" else self.learnt.predict(outputs)
+        return self.classes[told.argmax(-1).numpy()]
 
 
-def task_of(weights: Mapping[str, Any], labels: list[str] | None) -> Task:
-    """The task of a model, from what its file says and the names of its classes."""
+def task_of(
+    weights: Mapping[str, Any], labels: list[str] | None, preparation: Preparation | None
+) -> Task:
+    """The task of a model, from what its file says, its classes and how its label was learnt."""
     count = int(weights["classes"])
-    kind = str(weights.get("task") or (CLASSES if count else SQUARED))
-    return Task(kind, tuple(labels or (str(k) for k in range(count))))
+    known = preparation.target if preparation else None
+    target = known or usual_target(count)
+    learnt = learnt_of(target, one_logit=weights.get("task") == "binary")
+    if learnt.name == "multilabel":
+        return Task(learnt, target.columns)
+    return Task(learnt, tuple(labels or (str(k) for k in range(count))) if count else ())
 
 
 @dataclass(frozen=True)
@@ -172,7 +192,7 @@ class Models:
 
     def task(self, about: Mapping[str, Any]) -> Task:
         """What a model of the run answers."""
-        return task_of(about, self.about.get("labels"))
+        return task_of(about, self.about.get("labels"), self.preparation)
 
     def model(self, client: int | str) -> PersonalModel:
         """One client's model."""
@@ -200,14 +220,14 @@ class Models:
             "client": name,
             "task": task.kind,
             "classes": list(task.names),
-            "network": {k: weights.about[k] for k in ("model", "options", "shape")}
+            "network": {k: weights.about.get(k) for k in NETWORK}
             | {"parameters": sum(t.numel() for t in weights.tensors.values())},
             "method": words["method"],
             "options": words["options"],
             "train": words["train"],
             "seed": words["seed"],
             "rows": {part: about["rows"][part][number] for part in PARTS},
-            "measured": self._measured(number),
+            "measured": self._measured(number, task),
             "data": about["data"],
             "date": about["date"],
             "versions": {
@@ -218,22 +238,21 @@ class Models:
             "preparation": self._own_preparation(name),
         }
 
-    def _measured(self, number: int) -> list[dict[str, Any]]:
-        """The client's own accuracy and loss on every part that was measured."""
+    def _measured(self, number: int, task: Task) -> list[dict[str, Any]]:
+        """The client's own values on every part that was measured."""
         found = []
         for part in PARTS:
             rows = self.about["rows"][part][number]
-            for metric in ("accuracy", "loss"):
+            for metric in ("loss",) if task.kind == "squared" else (task.learnt.measure, "loss"):
                 clients, numbers = values(self.table, metric, part)
                 value = numbers[clients == number]
                 if not rows or not len(value) or np.isnan(value[0]):
                     continue
                 one = {"part": part, "metric": metric, "value": float(value[0]), "rows": rows}
-                if metric == "accuracy" and self.about["classes"]:
+                if metric == "accuracy" and task.kind in CLASSES:
                     low, high = share_interval(round(float(value[0]) * rows), rows)
                     one |= {"low": low, "high": high}
-                if metric == "loss" or self.about["classes"]:
-                    found.append(one)
+                found.append(one)
         return found
 
     def _own_preparation(self, name: str) -> dict[str, Any] | None:
@@ -248,16 +267,12 @@ def from_card(
     card: Card, weights: Weights, place: Path, build: Build | None = None
 ) -> PersonalModel:
     """A model from its card and weights alone, away from its run."""
-    prepared = card["preparation"]
+    prepared = from_words(card["preparation"]) if card["preparation"] else None
     return PersonalModel(
         client=card["client"],
         module=filled(place, weights, build),
-        intake=Intake(
-            from_words(prepared) if prepared else None,
-            tuple(weights.about["shape"]),
-            card["client"],
-        ),
-        task=task_of(weights.about, card["classes"] or None),
+        intake=Intake(prepared, tuple(weights.about["shape"]), card["client"]),
+        task=task_of(weights.about, card["classes"] or None, prepared),
         tell=lambda: card,
     )
 
@@ -282,6 +297,6 @@ def predict_of(
             raise BadInput(f"column '{clients}' is empty in a row: name its client")
         at = np.flatnonzero(owners == name)
         answers = model_of(name).predict(found[at])
-        out = np.empty(len(owners), answers.dtype) if out is None else out
+        out = np.empty((len(owners), *answers.shape[1:]), answers.dtype) if out is None else out
         out[at] = answers
     return np.empty(0) if out is None else out

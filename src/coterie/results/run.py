@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coterie.analysis.numbers import mean_of
-from coterie.analysis.scores import MORE
+from coterie.analysis.scores import Score, named, scores_of, usual_measure
 from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
 from coterie.core.files import plain
+from coterie.core.task import NUMBERS
 from coterie.experiment.config import Experiment
 from coterie.results.folder import METRICS, read_about, read_experiment
 from coterie.results.models import Build
@@ -43,8 +44,20 @@ class Run:
 
     @property
     def measure(self) -> str:
-        """What clients are judged by: "accuracy", or "loss" where the data have no classes."""
-        return "accuracy" if self.about["classes"] else "loss"
+        """What clients are judged by: the metric that was asked for, else "accuracy" of classes,
+        "mae" of numbers, "loss" where the data are vectors.
+        """
+        return self.experiment.schedule.metric or usual_measure(self.task)
+
+    @property
+    def task(self) -> str:
+        """What the label was learnt as."""
+        return str(self.about.get("task") or ("classes" if self.about["classes"] else "squared"))
+
+    @property
+    def judged(self) -> Score:
+        """What is known of that measure."""
+        return named(self.measure)
 
     @property
     def part(self) -> str:
@@ -64,16 +77,14 @@ class Run:
         return values(self.table, "accuracy", part, view)[1]
 
     def measured(self, part: str = "test", view: str = "personal") -> np.ndarray:
-        """[N] accuracy, or loss where the data have no classes, at the last round."""
+        """[N] what clients are judged by, at the last round."""
         return values(self.table, self.measure, part, view)[1]
 
     def summary(self, part: str = "test", view: str = "personal") -> Summary:
         """Mean, size-weighted mean, sample deviation and worst client."""
         rows = np.array(self.about["rows"][part])
         found = self.measured(part, view)
-        return summarize(
-            found, rows if len(found) else found, least_is_worst=self.measure == "accuracy"
-        )
+        return summarize(found, rows if len(found) else found, least_is_worst=self.judged.higher)
 
     @property
     def left_out(self) -> int:
@@ -94,13 +105,41 @@ class Run:
         found = self.about.get("guess", {}).get(self.part)
         return None if found is None or self.measure != "accuracy" else float(found)
 
+    @property
+    def floor(self) -> float | None:
+        """What whoever knows nothing reaches, of what clients are judged by; None: not known."""
+        if self.measure == "accuracy" and self.guess is not None:
+            return self.guess
+        return self.trivial.get(self.measure) if self.part == "test" else None
+
+    @property
+    def knows_nothing(self) -> str:
+        """Who that is."""
+        if self.task in NUMBERS:
+            typical = "median" if self.measure in ("mae", "pinball") else "mean"
+            return f"always guessing the {typical} of a client's training rows"
+        if self.task == "multilabel":
+            return "always guessing how frequent a client's labels are"
+        return "always guessing a client's most frequent class"
+
+    @property
+    def trivial(self) -> dict[str, float]:
+        """{score: mean over clients on test rows} of whoever knows nothing but a client's training
+        targets: the most frequent class, the mean or the median.
+        """
+        return dict(self.about.get("trivial", {}))
+
+    @property
+    def scored(self) -> list[str]:
+        """The scores that the end of a run measures beside what it is judged by."""
+        known = () if self.task == "squared" else scores_of(self.task)
+        return [s.name for s in known if s.name not in ("accuracy", self.measure)]
+
     def scores(self) -> dict[str, float]:
         """{score: mean over the clients' own models on the shown part}, of the scores that were
         measured at the end.
         """
-        found = {
-            score.name: mean_of(values(self.table, score.name, self.part)[1]) for score in MORE
-        }
+        found = {name: mean_of(values(self.table, name, self.part)[1]) for name in self.scored}
         return {name: value for name, value in found.items() if value == value}
 
     def models(self, build: Build | None = None) -> Models:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from coterie.analysis.numbers import deviation_of, mean_of
+from coterie.analysis.scores import named
 from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
 from coterie.core.files import place
@@ -203,15 +204,12 @@ def curve(
 
 
 def best_round(table: pa.Table, measure: str = "accuracy", view: str = "personal") -> int | None:
-    """The round of highest mean accuracy (or lowest mean loss) over clients on validation data, the
-    earliest of equals.
+    """The round of best mean over clients on validation data, the earliest of equals.
 
     It never looks at test data; None where there are no validation data.
     """
     rounds, means = curve(table, measure, "validation", view)
-    worth = np.round(
-        means if measure == "accuracy" else -means, 9
-    )  # digits beyond are rounding of means
+    worth = np.round(named(measure).sign * means, 9)  # digits beyond are rounding of means
     return None if np.isnan(worth).all() else int(rounds[np.nanargmax(worth)])
 
 

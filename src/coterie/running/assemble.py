@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.analysis.scores import check_metric
 from coterie.core.errors import BadInput
 from coterie.core.method import Stage, stages
 from coterie.core.model import Model
@@ -49,6 +50,7 @@ class Assembly(NamedTuple):
             seed=self.experiment.seed,
             settings=_settings(self.experiment.engine, len(self.models)),
             rounds=sum(lengths(self.programs[0], self.experiment.schedule)),
+            metric=self.experiment.schedule.metric,
         )
 
 
@@ -75,6 +77,7 @@ def assemble(
         raise BadInput(
             f"parts = {','.join(parts)}, but no client has such rows: nothing could be measured"
         )
+    check_metric(experiment.schedule.metric, federation.target.task)
     models = models_of(experiment, federation, networks)
     build, options = METHODS[experiment.method], experiment.options
     programs = [stages(build(model, experiment.train, **options)) for model in models]

@@ -8,9 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from coterie.analysis.numbers import mean_of
+from coterie.analysis.scores import trivial
 from coterie.core.errors import Diverged
 from coterie.core.method import Train
 from coterie.data.federation import Federation
+from coterie.data.target import task_of
 from coterie.engines.base import Measured
 
 NAMED = 3  # clients that a line lists by name
@@ -110,7 +113,9 @@ def unmeasurable(measured: Measured, federation: Federation) -> dict[str, list[i
     for view, part, metric in measured:
         if view != "personal" or metric != "loss":
             continue
-        loss, accuracy = measured[view, part, "loss"], measured[view, part, "accuracy"]
+        loss = measured[view, part, "loss"]
+        # what is not finite has no finite error either, but is told right or wrong all the same
+        accuracy = measured.get((view, part, "accuracy"), np.zeros(len(loss)))
         there = np.array([len(rows) > 0 for rows in getattr(federation, part)])
         bad = there & ~np.isfinite(loss) & ~np.isnan(accuracy)
         if bad.any():
@@ -147,3 +152,22 @@ def guess(federation: Federation) -> dict[str, float]:
         if shares:
             found[part] = float(np.mean(shares))
     return found
+
+
+def trivial_scores(federation: Federation) -> dict[str, float]:
+    """{score: mean over clients}, on the shown part, of whoever knows nothing but a client's own
+    training targets; nothing where labels are unknown.
+    """
+    target, part = federation.target, "test"
+    if target.task == "squared" or not len(federation.y):
+        return {}
+    y = task_of(target).truth(federation.y).numpy()
+    pairs = zip(federation.train, getattr(federation, part), strict=True)
+    found = [
+        trivial(target.task, y[train], y[rows], federation.classes)
+        for train, rows in pairs
+        if len(train) and len(rows)
+    ]
+    names = list(found[0]) if found else []
+    means = {name: mean_of([one[name] for one in found]) for name in names}
+    return {name: mean for name, mean in means.items() if mean == mean}

@@ -43,7 +43,7 @@ from coterie.results.models import save_models
 from coterie.results.run import Run, load
 from coterie.results.table import MARK, ROWS, Table
 from coterie.running.assemble import Assembly, assemble, gather, open_loop
-from coterie.running.divergence import RunDiverged, guess
+from coterie.running.divergence import RunDiverged, guess, trivial_scores
 from coterie.running.loop import Loop, Position, RoundReport, saying, tell
 from coterie.running.progress import FILE as PROGRESS
 from coterie.running.progress import Progress, alone
@@ -233,7 +233,11 @@ def play_rounds(
     more: Mapping[str, Any] | None = None,  # for run.json
 ) -> Run:
     """Train to the end, writing down what is needed to go on or to run again."""
-    facts = {**(more or {}), "guess": guess(loop.federation)}
+    facts = {
+        **(more or {}),
+        "guess": guess(loop.federation),
+        "trivial": trivial_scores(loop.federation),
+    }
     write_config(folder, experiment)
     _write_about(folder, loop, "running", experiment, facts)
     write_split(folder, loop.federation)

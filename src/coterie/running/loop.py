@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from coterie.analysis.numbers import mean_of
+from coterie.analysis.scores import LOSS
 from coterie.core.method import Facts, Method, Stage, Train
 from coterie.core.notes import check_client_notes, check_server_notes, merge
 from coterie.core.rng import stream
@@ -58,6 +59,8 @@ class RoundReport(NamedTuple):
     loss: float | None
     left_out: int = 0  # clients whose update is not finite
     said: tuple[str, ...] = ()  # what whoever watches must be told
+    measure: str = "accuracy"  # what the run is judged by
+    value: float | None = None  # of that, as accuracy and loss are
 
 
 def tell(report: RoundReport, whose: str = "") -> None:
@@ -262,7 +265,9 @@ class Loop:
             self.table.add(
                 stage.name, done, np.array(ids), "", "", metric, np.array([noted[i] for i in ids])
             )
-        accuracy = loss = None
+        accuracy: float | None = None
+        loss: float | None = None
+        reached: float | None = None
         last_of_stage = self.position.round == self.lengths[self.position.stage]
         if done % self.schedule.every == 0 or done == total or last_of_stage:
             measured = self.evaluate(final=done == total)
@@ -270,12 +275,15 @@ class Loop:
                 self.table.add(stage.name, done, np.arange(len(column)), view, part, metric, column)
             said += unmeasurable_lines(done, measured, self.federation, self.train)
             part = "validation" if "validation" in self.schedule.parts else self.schedule.parts[-1]
-            if np.isnan(measured["personal", part, "accuracy"]).all():
+            nothing = np.full(1, np.nan)  # where no site has answered
+            if np.isnan(measured.get(("personal", part, self.measure), nothing)).all():
                 part = self.schedule.parts[0]
-            accuracy, loss = (
-                mean_of(measured["personal", part, "accuracy"]),
+            reached, loss = (
+                mean_of(measured.get(("personal", part, self.measure), nothing)),
                 mean_of(measured["personal", part, "loss"]),
             )
+            if ("personal", part, "accuracy") in measured:
+                accuracy = mean_of(measured["personal", part, "accuracy"])
         return RoundReport(
             stage=stage.name,
             round=done,
@@ -286,6 +294,8 @@ class Loop:
             loss=loss,
             left_out=len(broken),
             said=tuple(said),
+            measure=self.measure,
+            value=reached,
         )
 
     def admit(self, federation: Federation) -> None:
@@ -335,6 +345,13 @@ class Loop:
         return self.engine.evaluate(
             self.everyone, self.payload(), self.when(), self.schedule.parts, final
         )
+
+    @property
+    def measure(self) -> str:
+        """What is shown of a round: what the run is judged by, or what its task always measures."""
+        model = self.engine.models[0]
+        usual = LOSS.name if model.task == "squared" else model.goal.measure
+        return self.schedule.metric or str(usual)
 
     def server_notes(self) -> dict[str, Any]:
         """Matrices and vectors the method writes down (mixing weights, streams, ...)."""

@@ -14,7 +14,6 @@ from html import escape
 from typing import Any
 
 import numpy as np
-import polars as pl
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -27,7 +26,7 @@ from starlette.routing import Route
 from coterie.core.errors import BadInput
 from coterie.results.personal import Task
 from coterie.serving.answering import Answer, Busy
-from coterie.serving.answers import PREDICTION, answer_columns
+from coterie.serving.answers import frame_of
 from coterie.serving.numbers import TEXT
 from coterie.serving.rows import ARROW, CSV, JSON
 from coterie.serving.service import Service
@@ -157,8 +156,9 @@ def _predict(service: Service) -> Handler:
             raise Refused(504, "the answer took too long: send fewer rows") from None
         except BadInput as problem:
             raise Refused(503, f"this model cannot be used now: {problem}") from None
-        if answer.probabilities is not None and not np.isfinite(answer.probabilities).all():
-            raise BadInput("the model gives no finite probability for a row: look at its numbers")
+        told = answer.predictions if answer.probabilities is None else answer.probabilities
+        if not np.isfinite(told).all():
+            raise BadInput("the model gives no finite number for a row: look at its cells")
         service.numbers.rows += rows.height
         return _answered(request, name, served.task, answer)
 
@@ -264,11 +264,7 @@ def _answered(request: Request, client: str, task: Task, answer: Answer) -> Resp
     """An answer in the form that is asked for."""
     wanted = request.headers.get("accept", "")
     if CSV in wanted or ARROW in wanted:
-        found: dict[str, Any] = {PREDICTION: answer.predictions}
-        if answer.probabilities is not None:
-            names = answer_columns(task)[1:]
-            found |= {name: answer.probabilities[:, k] for k, name in enumerate(names)}
-        frame = pl.DataFrame(found)
+        frame = frame_of(task, answer.predictions, answer.probabilities)
         if ARROW in wanted:
             sink = io.BytesIO()
             frame.write_ipc_stream(sink)

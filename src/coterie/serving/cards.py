@@ -25,7 +25,7 @@ class Section(NamedTuple):
 def sections(card: Card) -> list[Section]:
     """What a card says, part by part."""
     network, rows = card["network"], card["rows"]
-    kind = "numbers" if card["task"] == "squared" else f"classes: {', '.join(card['classes'])}"
+    kind = f"{card['task']}: {', '.join(card['classes'])}" if card["classes"] else card["task"]
     options = ", ".join(f"{k} = {v}" for k, v in card["options"].items()) or "none"
     made = [
         ("answers", kind),

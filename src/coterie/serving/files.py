@@ -51,16 +51,8 @@ def export_model(model: PersonalModel, folder: Path, writer: Writer) -> Path:
 
 def write_safetensors(model: PersonalModel, folder: Path) -> None:
     """The weights by their plain names, and all else as JSON."""
-    network = model.card["network"]
-    about = {
-        "model": network["model"],
-        "options": network["options"],
-        "lacks": [],
-        "shape": network["shape"],
-        "classes": len(model.task.names),
-        "task": model.task.kind,
-        "client": model.client,
-    }
+    network = {k: v for k, v in model.card["network"].items() if k != "parameters"}
+    about = network | {"lacks": [], "task": model.task.kind, "client": model.client}
     tensors = {k: t.contiguous().clone() for k, t in model.state_dict().items()}
     save_tensors(tensors, folder / WEIGHTS, {"coterie": json.dumps(about)})
     card = model.card | {"weights": digest(folder / WEIGHTS)}

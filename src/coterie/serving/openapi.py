@@ -115,9 +115,12 @@ def _answer(task: Task) -> Words:
     """What comes back."""
     whole = task.classes.dtype.kind == "i" if task.names else False
     kind = "integer" if whole else "string" if task.names else "number"
+    each: Words = {"type": kind}
+    if task.several:
+        each = {"type": "array", "items": {"type": "integer"}}
     parts: Words = {
         "client": {"type": "string"},
-        "predictions": {"type": "array", "items": {"type": kind}},
+        "predictions": {"type": "array", "items": each},
     }
     if task.names:
         parts["classes"] = {"type": "array", "items": {"type": kind}}

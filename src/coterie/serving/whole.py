@@ -17,7 +17,7 @@ from coterie.core.errors import BadInput
 from coterie.core.model import first_output
 from coterie.data.columns import BOOLEAN, CATEGORY, DATE, NUMBER
 from coterie.data.preparation import DAY, Fitted, Preparation
-from coterie.results.personal import BINARY, CLASSES, PersonalModel
+from coterie.results.personal import PersonalModel
 
 
 def whole_of(model: PersonalModel, way: str) -> nn.Module:
@@ -43,21 +43,15 @@ def example_of(model: PersonalModel) -> Tensor:
 
 
 class Whole(nn.Module):
-    """Preparation, network, probabilities."""
+    """Preparation, network, and what its outputs mean."""
 
     def __init__(self, prepare: nn.Module, model: PersonalModel) -> None:
         super().__init__()
-        self.prepare, self.network, self.kind = prepare, model.module, model.task.kind
+        self.prepare, self.network, self.predict = prepare, model.module, model.task.learnt.predict
         self.eval()
 
     def forward(self, rows: Tensor) -> Tensor:
-        outputs = first_output(self.network(self.prepare(rows)))
-        if self.kind == CLASSES:
-            return torch.softmax(outputs, dim=-1)
-        if self.kind == BINARY:
-            yes = torch.sigmoid(outputs.squeeze(-1))
-            return torch.stack([1 - yes, yes], dim=-1)
-        return outputs
+        return self.predict(first_output(self.network(self.prepare(rows))))
 
 
 class Arrays(nn.Module):

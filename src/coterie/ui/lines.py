@@ -44,8 +44,8 @@ def since(path: Path, after: int) -> News:
 
 
 def ends(path: Path) -> tuple[Line, Line, float | None]:
-    """(first line, last line with the last accuracy and loss known, median seconds a round); empty
-    where there is none.
+    """(first line, last line with the last accuracy and loss known, median seconds per round);
+    empty where there is none.
     """
     try:
         with plain(path).open("rb") as file:
@@ -68,7 +68,7 @@ def ends(path: Path) -> tuple[Line, Line, float | None]:
 
 
 def _lines(text: bytes) -> list[Line]:
-    """The rows of whole lines, known fields only; what is no row is left out."""
+    """The rows of whole lines, known fields only; what is not a row is left out."""
     found = []
     for line in text.splitlines():
         try:

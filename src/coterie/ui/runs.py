@@ -64,7 +64,7 @@ class Entry(NamedTuple):
     loss: float | None = None
     changed: float = 0.0
     started: float | None = None
-    pace: float | None = None  # seconds a round, evaluation included
+    pace: float | None = None  # seconds per round, evaluation included
     planned: int = 0  # runs of a comparison
 
 

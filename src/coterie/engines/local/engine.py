@@ -315,6 +315,7 @@ class LocalEngine(Engine):
             model_of=self.model_of,
             parts=parts,
             scored=lambda a: scored and self.models[a].task != "squared",
+            metric=self.metric,
         )
 
     @torch.no_grad()

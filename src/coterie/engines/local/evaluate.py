@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.analysis.scores import MORE, scores
+from coterie.analysis.scores import LOSS, scores_of, task_scores
 from coterie.core.method import Batch, BatchPlan, Pass
 from coterie.core.point import Point, pick
 from coterie.engines.base import Measured, Moment, Views
@@ -32,8 +32,11 @@ def evaluate(
     model_of: ModelOf,
     parts: Sequence[str],
     scored: Callable[[int], bool],  # whether an architecture's test rows get all scores
+    metric: str = "",  # measured beside loss and accuracy, in every round
 ) -> Measured:
-    """Loss and accuracy of every view on every part, NaN for an empty part."""
+    """Loss, accuracy (or mean absolute error) and `metric` of every view on every part, NaN for an
+    empty part.
+    """
     place = {i: k for k, i in enumerate(clients)}
     out: Measured = {}
 
@@ -48,28 +51,35 @@ def evaluate(
                 loss, right = measure(feed, stepper_of(a), model, points, chunk, part)
                 with np.errstate(invalid="ignore", divide="ignore"):
                     note((view, part, "loss"), chunk, loss / n)
-                    note((view, part, "accuracy"), chunk, right / n)
+                    note((view, part, model.goal.measure), chunk, right / n)
+                if metric not in ("", LOSS.name, model.goal.measure):
+                    more = _scores(feed, model, points, chunk, part, (metric,))
+                    note((view, part, metric), chunk, more[metric])
         if scored(a):
-            for name, values in _scores(feed, model_of(a, "personal"), found, chunk).items():
+            model, own = model_of(a, "personal"), found["personal"]
+            names = [s.name for s in scores_of(model.task) if s.name != model.goal.measure]
+            for name, values in _scores(feed, model, own, chunk, "test", names).items():
                 note(("personal", "test", name), chunk, values)
     return out
 
 
 def _scores(
-    feed: Feed, model: Any, views: dict[str, Point], chunk: list[int]
+    feed: Feed, model: Any, points: Point, chunk: list[int], part: str, names: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """The scores of the clients' own models on test rows, but for the accuracy, which every part
-    has.
-    """
-    own = views["personal"]
-    found = [scores(*predicted(feed, model, pick(own, k), i, "test")) for k, i in enumerate(chunk)]
-    return {name: np.array([f[name] for f in found]) for name in (score.name for score in MORE)}
+    """Some scores of the clients' models on a part."""
+    found = [
+        task_scores(model.task, *predicted(feed, model, pick(points, k), i, part), names)
+        for k, i in enumerate(chunk)
+    ]
+    return {name: np.array([f[name] for f in found]) for name in names}
 
 
 def predicted(
     feed: Feed, model: Any, point: Point, client: int, part: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The labels of a client's rows, and the probabilities that a model gives them."""
+    """The labels of a client's rows, and the probabilities that a model gives them; of a
+    regression the numbers, as the data have them, and those that it predicts.
+    """
     mine = feed.parts[part].of_client(client)
     found = []
     for block in mine.split(FULL):
@@ -82,7 +92,8 @@ def predicted(
             key=torch.tensor(0),
         )
         found.append(model.chances(point, batch))
-    return feed.y[mine].numpy(), torch.cat(found).numpy() if found else np.zeros((0, 2))
+    truth = model.goal.truth(feed.y[mine]).numpy()
+    return truth, torch.cat(found).numpy() if found else np.zeros((0, 2))
 
 
 def measure(

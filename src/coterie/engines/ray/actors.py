@@ -114,6 +114,7 @@ class Job(NamedTuple):
     public: Public | None
     seed: int
     rounds: int
+    metric: str
     dtype: torch.dtype
 
 
@@ -163,6 +164,7 @@ class Actor:
             architecture=shard.architecture,
             seed=job.seed,
             rounds=job.rounds,
+            metric=job.metric,
         )
         self.engine = LocalEngine(setup)
         held = [(clients, tensors(stacked)) for clients, stacked in shard.states]

@@ -155,6 +155,7 @@ class RayEngine(LocalEngine):
                 public=self.public,
                 seed=self.seed,
                 rounds=self.rounds,
+                metric=self.metric,
                 dtype=torch.get_default_dtype(),
             )
             self._job = self.pool.ray.put(job)

@@ -1,11 +1,11 @@
 /* Builds the page, follows the address (#client-7 is a client's page), and starts. */
 
 const SECTIONS = [
-  ["answer", "The answer"], ["methods", "Methods"], ["accuracy", "Accuracy"], ["fairness", "Fairness"], ["cost", "Cost"], ["statistics", "Statistics"],
+  ["answer", "The answer"], ["methods", "Methods"], ["accuracy", "Accuracy"], ["fairness", "Fairness"], ["cost", "Cost"], ["statistics", "Statistics"], ["tuning", "Tuning"],
   ["collaboration", "Who learns from whom"], ["inside", "Inside the methods"], ["data", "Data split"], ["more", "More"],
   ["clients", "Clients"], ["configuration", "Configuration and versions"],
 ];
-const TABLES = [[/fair|worst/, "fairness"], [/cost|byte|time/, "cost"], [/statist|rank|value|differ/, "statistics"], [/gain|round|quality|score|view/, "accuracy"]];
+const TABLES = [[/^tuning-/, "tuning"], [/fair|worst/, "fairness"], [/cost|byte|time/, "cost"], [/statist|rank|value|differ/, "statistics"], [/gain|round|quality|score|view/, "accuracy"]];
 const report = document.getElementById("report");
 const client = document.getElementById("client");
 let list = null;

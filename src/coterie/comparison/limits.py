@@ -1,0 +1,79 @@
+"""How long a search may go on: so many trials, so much time, or what comes first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+from coterie.core.errors import BadInput, nearest, shown
+from coterie.core.values import Range, coerce
+
+UNITS = {"h": 3600, "m": 60, "s": 1}
+LONGEST = 3650 * 24 * 3600  # seconds, ten years
+TRIALS = 10_000
+
+
+class Limits(NamedTuple):
+    """The `[search]` table of a comparison: what each method gets to be tuned."""
+
+    trials: int | None = None  # of each method
+    budget: str | None = None  # of the whole comparison, as "15m": an equal share for each method
+    listed: bool = False  # only the words that [tune.METHOD] lists are searched
+
+    @property
+    def seconds(self) -> float:
+        """The budget in seconds; infinite where there is none."""
+        return seconds_of(self.budget) if self.budget else float("inf")
+
+    def words(self) -> dict[str, Any]:
+        """As a comparison's folder has it; what is searched stands beside it."""
+        return {**self._replace(listed=True)._asdict()}
+
+    def said(self, methods: int) -> str:
+        """What each of so many methods gets, in words."""
+        share = [time_of(self.seconds / methods)] if self.budget else []
+        many = "s" if self.trials != 1 else ""
+        trials = [f"{self.trials:,} trial{many}"] if self.trials else []
+        return ", at most ".join([*share, *trials])
+
+
+def limits_of(words: Any) -> Limits | None:
+    """The limits that words say; None where they say nothing."""
+    if not isinstance(words, Mapping):
+        raise BadInput(f"search = {shown(words)}: give a table, as [search] with trials = 20")
+    for word in words:
+        if word not in Limits._fields:
+            raise BadInput(f"unknown option {shown(word)} in [search]{nearest(word, LIMITS)}")
+    trials, budget = words.get("trials"), words.get("budget")
+    if trials is not None:
+        trials = coerce(Annotated[int, Range(1, TRIALS)], trials, "trials", 20)
+    if budget is not None:
+        seconds_of(budget)
+    if trials is None and budget is None:
+        if words:
+            raise BadInput('[search] has no end: give trials = 20 or budget = "15m"')
+        return None
+    return Limits(trials, budget, coerce(bool, words.get("listed", False), "listed"))
+
+
+LIMITS = Limits._fields
+
+
+def seconds_of(text: Any) -> float:
+    """A time such as 90s, 15m or 1h30m in seconds."""
+    parts = "".join(rf"(?:(\d{{1,9}}){unit})?" for unit in UNITS)
+    found = re.fullmatch(parts, str(text).strip().lower())
+    seconds = 0
+    if found and isinstance(text, str):
+        seconds = sum(int(n or 0) * u for n, u in zip(found.groups(), UNITS.values(), strict=True))
+    if not 0 < seconds <= LONGEST:
+        raise BadInput(f"budget = {shown(text)}: give a time such as 90s, 15m or 1h30m")
+    return float(seconds)
+
+
+def time_of(seconds: float) -> str:
+    """Seconds as a time that reads like a budget."""
+    whole = max(1, round(seconds))
+    parts = {"h": whole // 3600, "m": whole % 3600 // 60, "s": whole % 60}
+    return "".join(f"{count}{unit}" for unit, count in parts.items() if count)

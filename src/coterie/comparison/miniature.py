@@ -1,0 +1,172 @@
+"""A miniature of every recipe, held against the figures stored with them: a reading that changes
+is noticed in a minute, not after the hours of the whole table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from coterie.analysis.numbers import mean_of
+from coterie.comparison.plan import plan_of
+from coterie.core.errors import BadInput
+from coterie.core.files import read_text, write
+from coterie.data.federation import PARTS, Federation, Public
+from coterie.experiment.config import Experiment, read_toml
+from coterie.experiment.papers import PAPERS, PaperTable
+from coterie.experiment.recipes import config_path
+from coterie.results.run import Run
+from coterie.results.table import values
+from coterie.running.assemble import assemble, gather
+from coterie.running.execute import execute_assembly, threads_of
+
+STORED = PAPERS / "miniatures.json"
+CLIENTS, ROWS, ROUNDS, STEPS, METHODS = 4, 24, 2, 2, 2
+TOLERANCE = 0.005  # of a loss: machines round differently, and two rounds hardly spread it
+# options that decide how long a method works beside its steps, cut down to this
+SHORT = {
+    "distil_epochs": 1,
+    "tune_epochs": 1,
+    "draw": ROWS,
+    "public_batch": ROWS // 2,
+    "distil_steps": 1,
+}
+# methods in whose place a paper speaks: they are checked before the others
+OWN = ("persfl", "pfml", "ktpfl", "selffl", "ucfl", "fml")
+
+Losses = dict[str, float]  # by method
+
+
+class Difference(NamedTuple):
+    """A method whose miniature gives another loss than the stored one."""
+
+    recipe: str
+    method: str
+    stored: float | None  # None: there is none
+    found: float
+
+
+class Checked(NamedTuple):
+    """What came of the miniatures."""
+
+    found: dict[str, Losses]  # by recipe
+    missing: dict[str, str]  # {recipe: why its data are not here}
+    differences: tuple[Difference, ...]
+
+
+def recipes_of(tables: Iterable[PaperTable]) -> list[str]:
+    """Every recipe that these tables name, the cheaper one where there are two."""
+    columns = (column for table in tables for column in table.columns)
+    return sorted({c.cheaper or c.recipe for c in columns if c.recipe})
+
+
+def check(
+    recipes: Iterable[str], folder: Path, watch: Callable[[str], None] = lambda recipe: None
+) -> Checked:
+    """Play the miniatures in a folder of their own and hold them against what is stored."""
+    stored: dict[str, Losses] = json.loads(read_text(STORED)) if STORED.exists() else {}
+    found, missing = dict[str, Losses](), dict[str, str]()
+    for recipe in recipes:
+        watch(recipe)
+        small = miniature(recipe)
+        try:
+            federation = cut(gather(next(iter(small.values()))))
+        except BadInput as why:  # the data are not on this machine
+            missing[recipe] = str(why)
+            continue
+        found[recipe] = play(small, federation, folder / recipe)
+    return Checked(found, missing, tuple(_differences(found, stored)))
+
+
+def miniature(recipe: str) -> dict[str, Experiment]:
+    """The chosen methods of a recipe, cut down."""
+    words = read_toml(config_path(recipe))
+    planned = plan_of(words, seeds=[0], common={"threads": 1}).experiments
+    return {name: shortened(planned[name]) for name in chosen(list(planned))}
+
+
+def play(experiments: Mapping[str, Experiment], federation: Federation, folder: Path) -> Losses:
+    """The mean loss of the clients' models after every experiment."""
+    losses = Losses()
+    for name, experiment in experiments.items():
+        with threads_of(experiment):
+            run = execute_assembly(assemble(experiment, federation), folder / name)
+        losses[name] = _loss(run)
+    return losses
+
+
+def cut(federation: Federation) -> Federation:
+    """The first clients of a federation with their first rows, and no other row."""
+    few = {p: [rows[:ROWS] for rows in getattr(federation, p)[:CLIENTS]] for p in PARTS}
+    used = np.unique(np.concatenate([rows for lists in few.values() for rows in lists]))
+    kept = {p: [np.searchsorted(used, rows) for rows in lists] for p, lists in few.items()}
+    public, truth = federation.public, federation.truth
+    return federation._replace(
+        **kept,
+        x=federation.x[used],
+        y=federation.y[used],
+        rows=None if federation.rows is None else federation.rows[used],
+        groups=federation.groups[:CLIENTS],
+        names=federation.names[:CLIENTS],
+        truth=None if truth is None else truth[:CLIENTS],
+        public=public and _first_rows(public),
+    )
+
+
+def _first_rows(public: Public) -> Public:
+    y = None if public.y is None else public.y[:ROWS]
+    return public._replace(x=public.x[:ROWS], y=y)
+
+
+def chosen(methods: Sequence[str]) -> list[str]:
+    """The methods of a recipe that its miniature plays: the paper's own first."""
+    own = [m for m in methods if m.partition("@")[0].partition("-")[0] in OWN]
+    others = [m for m in methods if m not in own]
+    return [*own[: METHODS - 1], *others, *own[METHODS - 1 :]][:METHODS]
+
+
+def shortened(experiment: Experiment) -> Experiment:
+    """An experiment cut down to a few steps: the same data, network and reading."""
+    schedule = experiment.schedule._replace(
+        rounds=ROUNDS,
+        sample=min(experiment.schedule.sample, CLIENTS),
+        evaluate=ROUNDS,
+        parts=("test",),
+    )
+    options = {
+        word: min(SHORT[word], value) if word in SHORT and isinstance(value, int) else value
+        for word, value in experiment.options.items()
+    }
+    return replace(
+        experiment,
+        train=experiment.train._replace(steps=STEPS),
+        schedule=schedule,
+        options=options,
+        engine=experiment.engine | {"path": "sequential", "width": CLIENTS, "compile": "no"},
+        keep=experiment.keep._replace(models=False),
+    )
+
+
+def store(found: Mapping[str, Losses]) -> Path:
+    """Write the figures that later checks are held against."""
+    known: dict[str, Any] = json.loads(read_text(STORED)) if STORED.exists() else {}
+    text = json.dumps(dict(sorted((known | dict(found)).items())), indent=1)
+    write(STORED, text + "\n")
+    return STORED
+
+
+def _loss(run: Run) -> float:
+    return round(mean_of(values(run.table, "loss", run.part)[1]), 6)
+
+
+def _differences(found: Mapping[str, Losses], stored: Mapping[str, Losses]) -> Iterable[Difference]:
+    for recipe, losses in found.items():
+        for method, loss in losses.items():
+            before = stored.get(recipe, {}).get(method)
+            if before is None or abs(loss - before) > TOLERANCE * abs(before):
+                yield Difference(recipe, method, before, loss)

@@ -1,0 +1,98 @@
+"""Laws of what outputs mean: every loss is the one that textbooks and libraries have."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.metrics import mean_poisson_deviance
+
+from coterie.core import task as tasks
+from coterie.core.task import level_logs, ordered
+
+RNG = torch.Generator().manual_seed(0)
+ROWS = 40
+
+
+def outputs(width):
+    return torch.randn(ROWS, width, generator=RNG)
+
+
+def test_a_regression_is_learnt_by_half_the_squared_error_and_told_in_its_own_unit():
+    task, z = tasks.regression(centre=50.0, spread=10.0), outputs(1)
+    y = torch.randn(ROWS, generator=RNG)
+    torch.testing.assert_close(task.losses(z, y), 0.5 * (z[:, 0] - y) ** 2)
+    torch.testing.assert_close(task.predict(z), 50 + 10 * z[:, 0].double())
+    torch.testing.assert_close(task.truth(y), 50 + 10 * y.double())
+    errors = (task.predict(z) - task.truth(y)).abs()
+    torch.testing.assert_close(task.counted(z, y).double(), errors, rtol=1e-5, atol=1e-5)
+
+
+def test_counts_are_learnt_by_half_the_poisson_deviance():
+    task, z = tasks.counts(mean=6.0), outputs(1)
+    y = torch.randint(0, 15, (ROWS,), generator=RNG).float()
+    rate = 6 * z[:, 0].double().exp()
+    torch.testing.assert_close(task.predict(z), rate)
+    theirs = mean_poisson_deviance(y.numpy(), rate.numpy()) / 2 / 6
+    assert float(task.losses(z, y).mean()) == pytest.approx(theirs, rel=1e-5)
+    exact = torch.log(y.clamp(min=1e-30) / 6)[:, None]
+    assert float(task.losses(exact, y).abs().max()) < 1e-5
+
+
+def test_ordered_classes_have_probabilities_that_sum_to_1_and_fall_in_order():
+    z = outputs(4)
+    assert bool((ordered(z).diff(dim=-1) < 0).all())
+    p = tasks.ordinal().predict(z)
+    assert p.shape == (ROWS, 5)
+    torch.testing.assert_close(p.sum(-1), torch.ones(ROWS))
+    above = torch.sigmoid(ordered(z))
+    for k in range(4):
+        torch.testing.assert_close(p[:, k + 1 :].sum(-1), above[:, k], rtol=1e-4, atol=1e-6)
+    y = torch.randint(0, 5, (ROWS,), generator=RNG)
+    wanted = -p[torch.arange(ROWS), y].log()
+    torch.testing.assert_close(tasks.ordinal().losses(z, y), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_ordered_classes_stay_finite_far_out():
+    z = torch.tensor([[80.0, 3.0, 3.0], [-80.0, 3.0, 3.0], [0.0, 60.0, 60.0]], requires_grad=True)
+    level_logs(z).sum().backward()
+    assert bool(torch.isfinite(level_logs(z)).all())
+    assert bool(torch.isfinite(z.grad).all())
+
+
+def test_several_labels_are_learnt_by_binary_cross_entropy():
+    z, y = outputs(3), torch.randint(0, 2, (ROWS, 3), generator=RNG).float()
+    task = tasks.multilabel()
+    wanted = F.binary_cross_entropy_with_logits(z, y, reduction="none").mean(-1)
+    torch.testing.assert_close(task.losses(z, y), wanted)
+    right = ((z > 0).float() == y).float().mean(-1)
+    torch.testing.assert_close(task.counted(z, y), right)
+
+
+def test_weights_multiply_the_loss_of_their_class():
+    weights, z = [0.5, 2.0, 1.5], outputs(3)
+    y = torch.randint(0, 3, (ROWS,), generator=RNG)
+    each = F.cross_entropy(z, y, reduction="none")
+    torch.testing.assert_close(tasks.classes(weights).losses(z, y), each * torch.tensor(weights)[y])
+    torch.testing.assert_close(tasks.classes().losses(z, y), each)
+
+
+@pytest.mark.parametrize(
+    ("task", "width"),
+    [
+        (tasks.classes(), 4),
+        (tasks.one_logit(), 1),
+        (tasks.regression(3.0, 2.0), 1),
+        (tasks.counts(5.0), 1),
+        (tasks.ordinal(), 3),
+        (tasks.multilabel(), 3),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_outputs_are_at_no_distance_from_themselves_and_at_one_from_others(task, width):
+    z = outputs(width)
+    said = task.soften(z, 2.0)
+    assert float(task.distance(said, z, 2.0).abs().max()) < 1e-5
+    apart = task.distance(said, z + torch.linspace(1, 2, width), 2.0)
+    assert bool((apart > -1e-6).all())
+    assert float(apart.mean()) > 1e-3 or task.name == "classes"
+    assert np.isfinite(apart.numpy()).all()

@@ -1,0 +1,68 @@
+"""Knobs: every method has some, all inside what its options declare, around the value they have."""
+
+from typing import Annotated, Literal
+
+import pytest
+
+from coterie.core.method import Train
+from coterie.core.values import Count, Range, Share, coerce, declared
+from coterie.methods.knobs import LEFT, NARROW, Knob, follows, knobs
+from coterie.methods.registry import METHODS
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_knobs_inside_its_declared_ranges(name):
+    builder, known = METHODS[name], declared(METHODS[name])
+    found = knobs(name, builder, Train(), {})
+    assert "rate" in found
+    for word, knob in found.items():
+        for value in knob.choices or (knob.low, knob.high):
+            if word in known:
+                coerce(known[word][0], value, word)
+        now = known[word][1] if word in known else getattr(Train(), word)
+        assert now in knob.choices if knob.choices else knob.low <= now <= knob.high
+
+
+def test_what_is_narrowed_or_left_out_exists():
+    every = {word for builder in METHODS.values() for word in declared(builder)}
+    assert every >= LEFT
+    for name, own in NARROW.items():
+        assert set(own) <= set(declared(METHODS[name]))
+
+
+def test_a_method_s_unused_words_are_not_searched():
+    assert "epochs" not in knobs("selffl", METHODS["selffl"], Train(), {})
+    assert "epochs" in knobs("selffl", METHODS["selffl"], Train(), {"l_base": 0})
+
+
+def test_steps_are_searched_where_they_count_instead_of_epochs():
+    found = knobs("fedavg", METHODS["fedavg"], Train(steps=20, rate=0.3), {})
+    assert found["steps"] == Knob(5, 80)
+    assert "epochs" not in found
+    assert found["rate"] == Knob(0.03, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "knob"),
+    [
+        (Annotated[float, Range(0, 1e6)], 0.2, Knob(0.02, 2.0)),
+        (Annotated[float, Range(0, 1e6)], 0.0, None),
+        (Annotated[float, Range(0.1, 0.3)], 0.2, Knob(0.1, 0.3)),
+        (Share, 0.5, Knob(0.05, 0.95)),
+        (Count, 8, Knob(2, 32)),
+        (Count, 1, Knob(1, 4)),
+        (Literal["a", "b"], "a", Knob(choices=("a", "b"))),
+        (bool, True, None),
+        (str, "x", None),
+    ],
+)
+def test_a_knob_follows_from_its_declaration(kind, value, knob):
+    assert follows(kind, value) == knob
+
+
+def test_rates_are_searched_by_order_of_magnitude():
+    assert Knob(0.01, 1).log
+    assert not Knob(0.5, 1.5).log
+    assert not Knob(0, 1).log
+    assert Knob(0.01, 1).near(0.123456, False) == 0.123
+    assert Knob(1, 5).near(3.2, True) == 3
