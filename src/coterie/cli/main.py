@@ -122,6 +122,8 @@ ELSEWHERE = {  # commands that are loaded when they are asked for
     "reproduce": "coterie.cli.reproduce",
     "ui": "coterie.cli.ui",
     "export": "coterie.cli.export",
+    "predict": "coterie.cli.predict",
+    "serve": "coterie.cli.serve",
     "federation": "coterie.cli.deployment",
     "server": "coterie.cli.deployment",
     "site": "coterie.cli.deployment",

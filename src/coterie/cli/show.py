@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import numpy as np
@@ -23,6 +23,7 @@ from rich.progress import (
     Progress,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
 from rich.table import Table as Grid
 
@@ -47,6 +48,7 @@ from coterie.results.run import Run
 from coterie.results.table import share
 from coterie.running.loop import RoundReport, tell
 
+T = TypeVar("T")
 MOST = 50  # clients listed by `coterie data`
 FEW = 4  # methods listed in a cell
 MARK = "> "  # before the method to use
@@ -278,6 +280,16 @@ def _time(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def counted(items: Iterable[T], total: int, what: str) -> Iterator[T]:
+    """The items one by one, with a bar on a terminal."""
+    if not sys.stdout.isatty() or total < 2:
+        yield from items
+        return
+    columns = [TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    with Progress(*columns, console=console()) as bars:
+        yield from bars.track(items, total=total)
 
 
 def _tell(label: str, seed: int | None, report: RoundReport) -> None:

@@ -91,6 +91,7 @@ def write_about(
         "rows": {part: [len(rows) for rows in part_of(federation, part)] for part in PARTS},
         "groups": np.asarray(federation.groups).tolist(),
         "classes": federation.classes,
+        "labels": federation.labels,
         "task": federation.target.task,
         "models": networks(models),
         "architecture": architecture.tolist(),
