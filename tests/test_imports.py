@@ -22,6 +22,7 @@ TORCH = "torch takes seconds to load, and a list needs no tensors"
 COMPILER = "torch's compiler takes seconds to load, and few runs compile"
 SKLEARN = "scikit-learn takes a second to load, and few runs need it"
 LATE = {
+    ("coterie.analysis.privacy", "opacus.accountants"): EXTRA,
     ("coterie.analysis.statistics", "scipy"): "scipy.stats takes half a second to load",
     ("coterie.cli.data", "coterie.data.picture"): MATPLOTLIB,
     ("coterie.cli.methods", "coterie.cli.show"): TORCH,
@@ -51,6 +52,12 @@ LATE = {
     ("coterie.reports.page", "plotly.offline"): PLOTLY,
     ("coterie.reports.report", "coterie.reports.files"): MATPLOTLIB,
     ("coterie.running.progress", "fcntl"): "Windows has none",
+    ("coterie.serving.hosting", "coterie.serving.app"): EXTRA,
+    ("coterie.serving.hosting", "uvicorn"): EXTRA,
+    ("coterie.serving.onnx_files", "onnx"): EXTRA,
+    ("coterie.serving.onnx_files", "onnxruntime"): EXTRA,
+    ("coterie.serving.onnx_files", "onnxscript"): EXTRA,
+    ("coterie.serving.pyfunc", "mlflow"): EXTRA,
     ("coterie.ui.app", "plotly.offline"): PLOTLY,
 }
 

@@ -16,6 +16,7 @@ __all__ = [
     "register",
     "resume",
     "run",
+    "serve",
 ]
 
 

@@ -5,5 +5,6 @@ from coterie.api import method_names as method_names
 from coterie.api import register as register
 from coterie.api import resume as resume
 from coterie.api import run as run
+from coterie.api import serve as serve
 from coterie.core.errors import BadInput as BadInput
 from coterie.core.version import __version__ as __version__

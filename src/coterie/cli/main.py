@@ -101,7 +101,9 @@ COMMANDS = {  # in the order of the help page
     "report": Place("coterie.cli.report", "Write what runs and comparisons say as one page."),
     "reproduce": Place("coterie.cli.reproduce", "Run the papers' tables again, with verdicts."),
     "ui": Place("coterie.cli.ui", "Watch runs live in the browser."),
-    "export": Place("coterie.cli.export", "Give runs to TensorBoard or MLflow."),
+    "export": Place("coterie.cli.export", "Give runs or models to other tools."),
+    "predict": Place("coterie.cli.predict", "Predict new rows with a client's own model."),
+    "serve": Place("coterie.cli.serve", "Serve the clients' own models over HTTP."),
     "federation": Place("coterie.cli.deployment", "Make and mend the files of a deployment."),
     "server": Place("coterie.cli.deployment", "Host a deployment's run."),
     "site": Place(

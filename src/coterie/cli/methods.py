@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 import click
+from rich import box
 from rich.table import Table as Grid
 
-from coterie.cli.printing import plain, show
+from coterie.cli.printing import plain, say, show
+from coterie.methods.guide import GUIDE, NEEDS, Advice
 from coterie.methods.listing import listed
 
 
 @click.command(short_help="List the methods, or tell all about one.")
 @click.argument("name", required=False)
-def methods(name: str | None) -> None:
-    """Every method with its paper, options and defaults; with a NAME, all about that one."""
+@click.option("--wide", is_flag=True, help="Papers, options and defaults of all methods.")
+def methods(name: str | None, wide: bool) -> None:
+    """Every method: what it needs and when to use it; with a NAME, all about that one."""
     if name:
         from coterie.cli.show import show_method
 
         show_method(name)
-        return
+    elif wide:
+        _papers()
+    else:
+        _advice()
+
+
+def _papers() -> None:
     grid = Grid("method", "paper", "options and defaults", show_lines=True)
     for found in listed():
         options = ", ".join(f"{k}={plain(d)}" for k, d in found.options.items())
         grid.add_row(found.name, found.paper, options)
     show(grid, 160)
+
+
+def _advice() -> None:
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
+    grid.add_column("method", no_wrap=True)
+    grid.add_column("use it when")
+    grid.add_column("needs", no_wrap=True)
+    for found in listed():
+        advice = GUIDE.get(found.name, Advice(""))
+        needs = ", ".join(NEEDS[word] for word in advice.needs) or "-"
+        grid.add_row(found.name, advice.when, needs)
+    show(grid, 80)
+    say("All about one: `coterie methods NAME`; papers and options of all: --wide.")
