@@ -18,6 +18,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/coterie compare --config demo
+	$(BIN)/coterie compare --config demo-alike
 
 browser:
 	@scripts/browser.sh || echo "the tests in a browser will be skipped"
@@ -47,6 +48,9 @@ bench: $(READY) browser
 docs: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m helpers.catalogue
 	$(BIN)/python scripts/architecture.py
+	$(BIN)/python scripts/method_pages.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
 
 screenshots: $(READY) browser
 	rm -rf runs/screenshots
@@ -65,4 +69,4 @@ federation-torture: $(READY)
 	$(BIN)/python scripts/federation_torture.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache

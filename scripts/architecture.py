@@ -1,4 +1,5 @@
-"""Write the generated part of docs/architecture.md: the rooms, their modules, who imports whom.
+"""Write the generated part of docs/architecture.md, and its picture: the rooms, their modules, who
+imports whom.
 
     python scripts/architecture.py
 
@@ -16,6 +17,8 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
+PICTURE = ROOT / "docs" / "pictures" / "rooms.svg"
+WIDE, HIGH, GAP, STEP = 104, 32, 24, 68  # a box, the space beside it, from one row to the next
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 
 Edges = dict[str, set[str]]  # room -> rooms that it imports
@@ -80,9 +83,55 @@ def generated() -> str:
     rows = [
         f"| `{room}` | {sentence(room)} | {', '.join(inside(room))} |" for room in reversed(edges)
     ]
-    arrows = [f"  {room} --> {below}" for room, below in reversed(drawn(edges))]
-    picture = ["```mermaid", "flowchart TD", *arrows, "```"]
-    return "\n".join(["| room | what it is for | modules |", "|---|---|---|", *rows, "", *picture])
+    picture = "![The rooms as boxes, an arrow for every import](pictures/rooms.svg)"
+    return "\n".join(["| room | what it is for | modules |", "|---|---|---|", *rows, "", picture])
+
+
+def places(edges: Edges) -> dict[str, tuple[int, int]]:
+    """The top left corner of each room's box: a row for each height, the highest on top."""
+    rows: dict[int, list[str]] = {}
+    for room in edges:
+        rows.setdefault(height(room, edges), []).append(room)
+    widest = max(map(len, rows.values()))
+    found = {}
+    for level, rooms in rows.items():
+        left = (widest - len(rooms)) * (WIDE + GAP) // 2
+        for i, room in enumerate(sorted(rooms)):
+            found[room] = (GAP + left + i * (WIDE + GAP), GAP + (max(rows) - level) * STEP)
+    return found
+
+
+def arrow(start: tuple[int, int], end: tuple[int, int], right: int) -> str:
+    """From the foot of one box to the head of another; a way over several rows goes round them."""
+    (x1, y1), (x2, y2) = start, end
+    if y2 - y1 > STEP:
+        y1, y2 = y1 + HIGH // 2, y2 + HIGH // 2
+        way = f"M{x1 + WIDE} {y1}C{right} {y1} {right} {y2} {x2 + WIDE + 1} {y2}"
+    else:
+        way = f"M{x1 + WIDE // 2} {y1 + HIGH}L{x2 + WIDE // 2} {y2 - 1}"
+    return f'<path d="{way}" fill="none" stroke="#888" stroke-width="1.5" marker-end="url(#tip)"/>'
+
+
+def svg(edges: Edges) -> str:
+    """The picture: boxes and arrows that can be read on a light and on a dark page."""
+    at = places(edges)
+    right = max(x for x, _ in at.values()) + WIDE + GAP
+    bottom = max(y for _, y in at.values()) + HIGH + GAP
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {right} {bottom}" '
+        f'width="{right}" height="{bottom}" font-family="sans-serif" font-size="14">',
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+        'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="#888"/></marker></defs>',
+    ]
+    lines += [arrow(at[room], at[below], right) for room, below in drawn(edges)]
+    for room, (x, y) in at.items():
+        lines.append(
+            f'<rect x="{x}" y="{y}" width="{WIDE}" height="{HIGH}" rx="6" fill="#e8eaf6" '
+            'stroke="#3f51b5"/>'
+            f'<text x="{x + WIDE // 2}" y="{y + 21}" text-anchor="middle" fill="#1a237e">'
+            f"{room}</text>"
+        )
+    return "\n".join([*lines, "</svg>", ""])
 
 
 def page(text: str) -> str:
@@ -93,4 +142,5 @@ def page(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PICTURE.write_text(svg(imports()), encoding="utf-8")
     print(f"{PAGE.relative_to(ROOT)} is current")

@@ -17,6 +17,7 @@ def test_the_generated_part_is_current():
     """After a change of rooms, modules or imports: make docs."""
     made = runpy.run_path(str(ROOT / "scripts" / "architecture.py"))
     assert made["page"](PAGE) == PAGE
+    assert made["PICTURE"].read_text(encoding="utf-8") == made["svg"](made["imports"]())
 
 
 def test_every_arrow_points_down_and_none_is_said_twice():

@@ -19,6 +19,7 @@ PLOTLY = "plotly takes half a second to load, and few commands draw"
 MATPLOTLIB = "matplotlib takes a second to load, and few commands draw"
 EXTRA = "an extra that may not be installed"
 LATE = {
+    ("coterie.analysis.privacy", "opacus.accountants"): EXTRA,
     ("coterie.cli.main", "coterie.data.picture"): MATPLOTLIB,
     ("coterie.cli.ui", "coterie.ui.app"): EXTRA,
     ("coterie.cli.ui", "coterie.ui.guard"): EXTRA,

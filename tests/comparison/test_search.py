@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
 import coterie
 from coterie.comparison.limits import Limits, limits_of, seconds_of, time_of
@@ -21,7 +22,7 @@ from coterie.methods.knobs import Knob
 from coterie.reports.gather import gather
 from coterie.reports.tuning import tuning_tables
 from helpers.federations import tiny
-from helpers.runs import FAST, IMAGES, write_csv
+from helpers.runs import FAST, IMAGES, arrays, write_csv
 
 WORDS = {"rounds": 6, "evaluate": 1, "models": False}
 TABLE = FAST | {"hidden": 4, "batch": 8, **WORDS}
@@ -127,6 +128,28 @@ def test_choices_that_the_network_refuses_are_left_out_and_said(tmp_path):
     )
     assert read_plan(tmp_path / "c" / "comparison.toml").grids["fedper"]["head"] == [1]
     assert any("head = 2 is not tried" in line for line in said)
+
+
+def test_words_that_do_not_go_together_are_a_trial_that_is_refused(tmp_path):
+    class Net(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 2))
+
+    coterie.compare(
+        ["fedper"],
+        data=arrays(),
+        model=Net,
+        options={"fedper": {"rate": 0.1, "epochs": 1}},
+        tune={"fedper": {"own": ["", "0"], "head": [1, 2]}},
+        trials=8,
+        out=tmp_path / "c",
+        **FAST | WORDS | {"rounds": 1},
+    )
+    tried = record_of(tmp_path / "c", "fedper").tried
+    bad = [t for t in tried if t.options == {"own": "0", "head": 2}]
+    assert bad
+    assert all(t.state == "refused" and t.score is None for t in bad)
+    assert tried[0].state == "finished"
 
 
 def test_time_ends_a_search_and_every_method_has_a_trial(tmp_path):

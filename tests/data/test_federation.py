@@ -71,3 +71,14 @@ def test_label_counts_of_parts_without_rows_and_of_no_classes_are_empty():
     federation = tiny(validation=0)
     assert set(label_counts(federation)["part"].to_pylist()) == {"train", "test"}
     assert label_counts(federation._replace(classes=0, y=federation.y.float())).num_rows == 0
+
+
+def test_a_notebook_shows_every_client_with_its_rows_and_no_more_than_fit(monkeypatch):
+    federation = tiny(clients=3)
+    shown = federation._repr_html_()
+    assert f"{federation.sizes.sum():,} training rows" in shown
+    assert shown.count("<tr>") == 1 + 3
+    monkeypatch.setattr("coterie.data.federation.SHOWN", 2)
+    shown = federation._repr_html_()
+    assert shown.count("<tr>") == 1 + 2
+    assert "the first 2 shown" in shown

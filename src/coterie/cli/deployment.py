@@ -10,15 +10,18 @@ import tomllib
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from coterie.cli.show import say, show_run
 from coterie.cli.words import FREE, Interrupted, words_of
 from coterie.core.errors import BadInput, nearest
+from coterie.core.guard import Guard
 from coterie.core.version import __version__
 from coterie.data import own
+from coterie.data.columns import BOOLEAN, NUMBER
+from coterie.data.pieces import Own
 from coterie.deploy.files import (
     EXPERIMENT,
     KEYS,
@@ -96,6 +99,12 @@ def federation() -> None:
 @click.option("--features", type=int, help="How many numbers a row has.")
 @click.option("--shape", help="Shape of a row that is not a flat list, as in 1,28,28.")
 @click.option(
+    "--scale",
+    type=click.Choice(["standard", "none"]),
+    help="Columns by mean and deviation of all sites' training rows, or as they are; default "
+    "standard with --like a table, as `coterie run` does.",
+)
+@click.option(
     "--public", type=FILE, help="A file of rows that everyone may see; copied to every folder."
 )
 @click.option(
@@ -161,12 +170,16 @@ def _shape(options: dict[str, Any], public: str) -> Shape:
         found = own.read(options["like"], client="", label=options["label"])
         rows = tuple(found.data.x.shape[1:])
         flat = len(rows) == 1
+        usual: Literal["standard", "none"] = "standard" if flat and found.columns else "none"
+        scale = options["scale"] or usual
+        _check_numbers(found, options["like"], scale)
         return Shape(
-            len(found.labels),
-            rows[0] if flat else 0,
-            () if flat else rows,
-            tuple(found.labels),
-            public,
+            classes=len(found.labels),
+            features=rows[0] if flat else 0,
+            shape=() if flat else rows,
+            labels=tuple(found.labels),
+            public=public,
+            scale=scale,
         )
     if not options["classes"] or not (options["features"] or options["shape"]):
         raise BadInput("say what rows look like: --like example.csv, or --classes 10 --features 64")
@@ -176,7 +189,32 @@ def _shape(options: dict[str, Any], public: str) -> Shape:
         raise BadInput(
             f"shape = '{options['shape']}': give whole numbers separated by commas, as in 1,28,28"
         ) from None
-    return Shape(options["classes"], options["features"] or 0, shape, (), public)
+    return Shape(
+        classes=options["classes"],
+        features=options["features"] or 0,
+        shape=shape,
+        public=public,
+        scale=options["scale"] or "none",
+    )
+
+
+def _check_numbers(found: Own, place: Path, scale: str) -> None:
+    """Refuse a table whose columns real sites could not turn into the same numbers by
+    themselves.
+    """
+    columns = found.columns or []
+    odd = [column for column in columns if column.kind not in (NUMBER, BOOLEAN)]
+    if odd:
+        raise BadInput(
+            f"{place}: the column '{odd[0].name}' is a {odd[0].kind}, and sites work on numbers: "
+            "write it as numbers in every site's file, or leave it out of them"
+        )
+    truths = [column for column in columns if column.kind == BOOLEAN]
+    if truths and scale != "none":
+        raise BadInput(
+            f"{place}: the column '{truths[0].name}' is true or false, which `coterie run` "
+            "does not scale: write 0 and 1 in every site's file, or give --scale none"
+        )
 
 
 def experiment_file(config: str | None, method: str | None, words: dict[str, Any]) -> str:
@@ -187,6 +225,7 @@ def experiment_file(config: str | None, method: str | None, words: dict[str, Any
     return to_toml(
         {"method": said["method"], "seed": said["seed"]}
         | {section: said[section] for section in WORDS}
+        | ({"guard": said["guard"]} if experiment.guard != Guard() else {})
     )
 
 

@@ -17,7 +17,7 @@ from coterie.results.run import Run
 from coterie.running.loop import RoundReport
 
 FOLDER, FILE = "tuning", "tuning.json"
-State = Literal["finished", "stopped", "out of time", "diverged", "repeated"]
+State = Literal["finished", "stopped", "out of time", "diverged", "refused", "repeated"]
 
 
 class Trial(NamedTuple):

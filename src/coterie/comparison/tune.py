@@ -30,7 +30,7 @@ from coterie.comparison.trials import (
     score_of,
     write_record,
 )
-from coterie.core.errors import Diverged
+from coterie.core.errors import BadInput, CannotWrite, Diverged
 from coterie.experiment.config import Experiment
 from coterie.results.run import Run
 from coterie.running.loop import RoundReport
@@ -57,9 +57,10 @@ class Tuning(NamedTuple):
     grid: Mapping[str, Any]
     seeds: Sequence[int]
     folder: Path
-    better: int  # 1 where a larger score is better, -1 where a smaller one is
     search: Limits | None = None
     share: float = float("inf")  # seconds, of the final runs too
+    # what only the data and the method's program tell:
+    better: int = 1  # 1 where a larger score is better, -1 where a smaller one is
     rounds: int = 1  # of the last stage, in which trials may be stopped early
     before: int = 0  # rounds of the stages before, whose scores say little of the last
 
@@ -84,9 +85,16 @@ def candidate(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
     return replace(tried, schedule=schedule, keep=keep)
 
 
-def tune(task: Tuning, one: One, check: Callable[[Experiment, Path], None]) -> Experiment:
+def tune(
+    task: Tuning,
+    one: One,
+    check: Callable[[Experiment, Path], None],
+    whole: Callable[[Tuning], Tuning],
+) -> Experiment:
     """The experiment with the options of the best mean validation score over the seeds; every
     trial is written down.
+
+    whole: fills in what the data tell, which are not read where the tuning is over.
     """
     space = {word: knob_of(values, word).words for word, values in task.grid.items()}
     record = read_record(task.folder) or Record(space, [])
@@ -95,6 +103,7 @@ def tune(task: Tuning, one: One, check: Callable[[Experiment, Path], None]) -> E
         for seed in task.seeds:
             tried = replace(candidate(task.experiment, trial.options), seed=seed)
             check(tried, _place(task, number, seed))
+    task = task if record.best else whole(task)
     while record.best is None:
         proposal = _next(task, record.tried)
         if proposal is None:
@@ -144,9 +153,8 @@ def _try(task: Tuning, tried: Sequence[Trial], proposal: Point | Ask, one: One) 
     if before:
         return _again(before)
     curve: dict[str, float] = {}
-    left = (
-        _left(task, tried) if tried else float("inf")
-    )  # the words as given are played in any case
+    # the words as given are played in any case
+    left = _left(task, tried) if tried else float("inf")
 
     def look(seed: int, report: RoundReport) -> None:
         score = score_in(report)
@@ -161,7 +169,7 @@ def _try(task: Tuning, tried: Sequence[Trial], proposal: Point | Ask, one: One) 
     for seed in task.seeds:  # what a killed search left of this trial lacks its scores on the way
         shutil.rmtree(_place(task, number, seed), ignore_errors=True)
     found = _played(task, number, proposal.options, one, look)
-    if found.state not in ("finished", "diverged"):
+    if found.state in ("stopped", "out of time"):
         found = found._replace(validation=[next(reversed(curve.values()), None)])
     spent = time.perf_counter() - begin if task.search and task.search.budget else None
     rounds = max(found.rounds, task.before + max(map(int, curve), default=0))
@@ -200,6 +208,12 @@ def _played(
             continue
         except Stopped as stop:
             return Trial(dict(words), [], rounds, stop.state)
+        except CannotWrite:
+            raise
+        except BadInput:  # each value was tried out by itself, but not with every other
+            if not look:
+                raise
+            return Trial(dict(words), [None], rounds, "refused")
         rounds = rounds or int(run.table["round"].to_numpy().max())
         score = score_of(run)
         scores.append(None if score != score else score)

@@ -15,9 +15,12 @@ import torch
 from torch import Tensor
 
 from coterie.core.notes import Note
+from coterie.core.point import mean
 from coterie.core.values import BelowOne, Count, NonNegative, Rate, Whole
 
 Tree = Any  # nested tuples, dicts, points and vectors of tensors
+# (uploads [m, ...], weights [m] or [k, m]) -> one tree, or a stack of k
+Average = Callable[[Any, Tensor], Any]
 
 
 class Batch(NamedTuple):
@@ -39,7 +42,7 @@ class Batch(NamedTuple):
 class BatchPlan(NamedTuple):
     """Which batches a client takes in one pass."""
 
-    # "train", "validation" or "public"; the test part is out of a method's reach
+    # "train", "validation" or "public"; select and test rows are out of a method's reach
     part: str = "train"
     batch: int = 0  # rows per batch; 0: as many as fit one step of at most 1,024 rows
     epochs: int = 1  # used when steps is 0
@@ -68,6 +71,8 @@ class Replies(NamedTuple):
     architecture: int = 0  # of an entry of groups
     model: Any = None  # the Model of an entry of groups
     public: Batch | None = None  # the round's draw of the public set, where a pass used it
+    # how a server averages uploads: the weighted mean, or what `--robust` puts in its place
+    average: Average = mean
 
     @property
     def weights(self) -> Tensor:

@@ -7,6 +7,7 @@ says goes to its own output and, with the time, to deployment.log in that folder
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 import time
@@ -20,22 +21,28 @@ from typing import Any, NamedTuple
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from coterie.analysis.privacy import epsilon_of
 from coterie.core.checkpoint import checkpoints, load_checkpoint
 from coterie.core.errors import BadInput, Diverged
-from coterie.data.federation import Federation, Public
+from coterie.core.files import write, writing
+from coterie.core.guard import Guard
+from coterie.data.federation import PARTS, Federation, Public
 from coterie.deploy import wire
-from coterie.deploy.files import EXPERIMENT, RUN, Server, inside, read_server
+from coterie.deploy.files import EXPERIMENT, RUN, Privacy, Server, inside, read_server
 from coterie.deploy.flower_engine import FlowerEngine
 from coterie.deploy.lines import Log, plain
 from coterie.deploy.replay import JOURNAL
 from coterie.deploy.roll import GREETING, Roll
-from coterie.deploy.rows import PARTS, hollow, read_public
+from coterie.deploy.rows import hollow, read_public
+from coterie.deploy.scales import FILE, Scales, ask_scales, read_scales, scaled
 from coterie.deploy.wire import Head
 from coterie.engines.base import Setup
 from coterie.experiment.config import PYTHON, Keep, read_experiment_file
 from coterie.results.folder import read_about, status
+from coterie.results.promises import privacy_line
 from coterie.results.run import Run, load
 from coterie.running.assemble import Assembly, assemble, open_loop, with_data
+from coterie.running.budget import heard_exchanges
 from coterie.running.execute import check_same, play_rounds, restore
 from coterie.running.loop import Loop, RoundReport
 from coterie.running.progress import alone
@@ -108,6 +115,7 @@ def read_server_plan(folder: Path) -> ServerPlan:
             f"{list(server.data.input_shape)}"
         )
     ones = {part: [1] * len(server.names) for part in PARTS}
+    _check_guard(experiment.guard, folder / EXPERIMENT)
     draft = assemble(experiment, hollow(server.names, ones, server.data, public))
     full = draft.experiment.words()
     words = {name: full[name] for name in ("method", "seed", "model", "train", "options")} | {
@@ -117,6 +125,17 @@ def read_server_plan(folder: Path) -> ServerPlan:
         "privacy": list(server.privacy),
     }
     return ServerPlan(server=server, draft=draft, public=public, words=words)
+
+
+def _check_guard(guard: Guard, path: Path) -> None:
+    """Refuse a guard that is for simulations; robust averages are for real sites too."""
+    if guard.attack != "none":
+        raise BadInput(f"{path}: attack = {guard.attack} is for simulations: remove it")
+    if guard.dp != "none":
+        raise BadInput(
+            f"{path}: dp = {guard.dp} draws noise from the run's seed, which every site knows: "
+            "remove it, and give clip and noise in [privacy] of server.toml"
+        )
 
 
 def _check_sections(path: Path) -> None:
@@ -142,9 +161,9 @@ def play(grid: Grid, folder: Path, say: Say = print) -> Run:
     first = len(load_checkpoint(found[-1])["states"]["sites"]) if found else len(plan.server.names)
     run.mkdir(exist_ok=True)
     with alone(run):
-        loop = _loop(
-            plan, roll, {part: numbers[:first] for part, numbers in rows.items()}, run, say
-        )
+        scales = _scales(plan, roll, rows["train"], run, say)
+        known = {part: numbers[:first] for part, numbers in rows.items()}
+        loop = _loop(plan, roll, known, run, say, scales)
         if old and first == len(read_about(run)["clients"]):
             check_same(loop, run)
         if found:
@@ -155,9 +174,35 @@ def play(grid: Grid, folder: Path, say: Say = print) -> Run:
         if old == "finished":
             loop.engine.finish(loop.everyone, loop.payload(), loop.when())
             return load(run)
-        done = play_rounds(loop, plan.draft.experiment, run, lambda report: _tell(report, say))
+        told = promise_of(plan.server.privacy, loop)
+        done = play_rounds(
+            loop, plan.draft.experiment, run, lambda report: _tell(report, say), told
+        )
+        if told:
+            say(privacy_line(told["privacy"]))
     say(f"finished: the run is in {run}")
     return done
+
+
+def promise_of(privacy: Privacy, loop: Loop) -> dict[str, Any]:
+    """What noise on every upload promises a site that answers in all rounds, for run.json."""
+    if not privacy.noise:
+        return {}
+    heard = zip(loop.program, loop.lengths, strict=True)
+    releases = sum(rounds * heard_exchanges(stage) for stage, rounds in heard)
+    return {
+        "privacy": {
+            "unit": "site",
+            "epsilon": epsilon_of(privacy.noise, releases, privacy.delta),
+            "delta": privacy.delta,
+            "clip": privacy.clip,
+            "noise": privacy.noise,
+            "releases": releases,
+            "share": 1.0,
+            "sampling": "everyone",
+            "covers": "the real numbers of uploads",
+        }
+    }
 
 
 def _tell(report: RoundReport, say: Say) -> None:
@@ -235,9 +280,34 @@ def _newcomers(plan: ServerPlan, loop: Loop, rows: dict[str, list[int]], say: Sa
     say(f"new in this run: {', '.join(came)}")
 
 
-def _loop(plan: ServerPlan, roll: Roll, rows: dict[str, list[int]], run: Path, say: Say) -> Loop:
+def _scales(
+    plan: ServerPlan, roll: Roll, rows: Sequence[int], run: Path, say: Say
+) -> Scales | None:
+    """The scale of the columns: what the run began with, else what the sites agree on now."""
+    known, data = read_scales(run), plan.server.data
+    if data.scale == "none" or known is not None:
+        return known
+    asked = [
+        0 if plan.server.names[i] in plan.server.sites.removed else n for i, n in enumerate(rows)
+    ]
+    made = ask_scales(roll, plan.words, asked, data.features, plan.server.rules.deadline, say)
+    with writing(run):
+        write(run / FILE, json.dumps(made))
+    say(f"columns are scaled by mean and deviation of all sites' training rows ({FILE})")
+    return made
+
+
+def _loop(
+    plan: ServerPlan,
+    roll: Roll,
+    rows: dict[str, list[int]],
+    run: Path,
+    say: Say,
+    scales: Scales | None = None,
+) -> Loop:
     """The server's side of the run, at its start."""
     federation = plan.federation(rows)
+    federation = federation if scales is None else scaled(federation, scales)
     # who was not there when the run began has no rows in it
     gone = {i for i, number in enumerate(rows["train"]) if not number}
     removed = [
@@ -258,6 +328,7 @@ def _loop(plan: ServerPlan, roll: Roll, rows: dict[str, list[int]], run: Path, s
             rules=plan.server.rules,
             removed=removed,
             journal=run / JOURNAL,
+            scales=scales,
             say=say,
         )
 

@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 from coterie.core.errors import BadInput, nearest
 from coterie.core.values import coerce
@@ -67,6 +67,8 @@ class Shape(NamedTuple):
     validation: float = 0.2
     test: float = 0.2
     seed: int = 0
+    # "standard": columns by mean and deviation of all sites' training rows; "none": as they are
+    scale: Literal["none", "standard"] = "none"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -81,6 +83,8 @@ class Privacy(NamedTuple):
         0.0  # largest Euclidean norm of what an upload tells beyond what was received; 0: any
     )
     noise: float = 0.0  # deviation of the Gaussian noise added to it, in units of clip; 0: none
+    delta: float = 1e-5  # for which the epsilon of the whole run is counted
+    measures: bool = True  # whether accuracy, loss and notes leave the site
 
 
 class Server(NamedTuple):
@@ -130,7 +134,11 @@ def strictest(asked: Privacy, own: Privacy) -> Privacy:
     on itself.
     """
     clips = [clip for clip in (asked.clip, own.clip) if clip > 0]
-    return Privacy(min(clips, default=0.0), max(asked.noise, own.noise))
+    return Privacy(
+        clip=min(clips, default=0.0),
+        noise=max(asked.noise, own.noise),
+        measures=asked.measures and own.measures,
+    )
 
 
 def read_server(folder: Path) -> Server:
@@ -179,6 +187,11 @@ def check_server(server: Server) -> Server:
     _within("rules.patience", server.rules.patience, 0, 30 * 86400)
     check_shape(server.data)
     _check_privacy(server.privacy)
+    if server.data.scale != "none" and server.privacy.noise:
+        raise BadInput(
+            f"data.scale = {server.data.scale} sends means and deviations of columns, which "
+            'privacy.noise does not cover: write scale = "none"'
+        )
     return server
 
 
@@ -275,6 +288,11 @@ def check_shape(data: Shape) -> None:
             f"data.labels names {len(set(data.labels))} classes, but classes = {data.classes}: "
             "name each once, or none"
         )
+    if data.scale != "none" and data.shape:
+        raise BadInput(
+            f"data.scale = {data.scale} is for rows that are flat lists, not for shape = "
+            f'{list(data.shape)}: write scale = "none"'
+        )
     _within("data.validation", data.validation, 0, 1)
     _within("data.test", data.test, 0, 1)
     if data.validation + data.test >= 1:
@@ -287,6 +305,8 @@ def check_shape(data: Shape) -> None:
 def _check_privacy(privacy: Privacy) -> None:
     _within("privacy.clip", privacy.clip, 0, 1e12)
     _within("privacy.noise", privacy.noise, 0, 1e12)
+    if not 0 < privacy.delta < 1:
+        raise BadInput(f"privacy.delta = {privacy.delta:g}: give a number above 0 and below 1")
     if privacy.noise and not privacy.clip:
         raise BadInput(
             f"privacy.noise = {privacy.noise:g} without privacy.clip: noise is measured in units "

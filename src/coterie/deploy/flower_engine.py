@@ -24,7 +24,7 @@ from coterie.core import rng as streams
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
 from coterie.core.point import stack
-from coterie.data.federation import Federation
+from coterie.data.federation import PARTS, Federation, part_of
 from coterie.deploy import wire
 from coterie.deploy.files import Rules
 from coterie.deploy.lines import plain
@@ -32,9 +32,9 @@ from coterie.deploy.privacy import change_norm
 from coterie.deploy.replay import add_line
 from coterie.deploy.replies import Answer, Bounds, Work, accepted, bounds, measures, whole
 from coterie.deploy.roll import Roll
+from coterie.deploy.scales import Scales
 from coterie.deploy.wire import DIVERGED, LOST, Content
 from coterie.engines.base import (
-    PARTS,
     Effort,
     Engine,
     Measured,
@@ -68,6 +68,7 @@ class FlowerEngine(Engine):
         rules: Rules = RULES,
         removed: Sequence[int] = (),  # sites that are never asked again
         journal: Path | None = None,  # a line for each exchange: who was asked, who answered
+        scales: Scales | None = None,  # of the columns; None: rows are as they are
         say: Say = print,
     ):
         super().__init__(setup.alone())
@@ -79,7 +80,7 @@ class FlowerEngine(Engine):
             journal,
             say,
         )
-        self.removed = frozenset(removed)
+        self.removed, self.scales = frozenset(removed), scales
         self.tokens: dict[int, str] = {}  # the state of each site that counts
         self._saved: dict[int, str] = {}  # the same at the last checkpoint
         self._refused: dict[
@@ -93,7 +94,7 @@ class FlowerEngine(Engine):
     def take(self, federation: Federation, architecture: np.ndarray) -> None:
         super().take(federation, architecture)
         self.rows = [
-            {part: len(getattr(federation, part)[i]) for part in PARTS}
+            {part: len(part_of(federation, part)[i]) for part in PARTS}
             for i in range(federation.clients)
         ]
 
@@ -269,6 +270,7 @@ class FlowerEngine(Engine):
                 "round": when.round,
                 "base": self.tokens.get(i),
                 "refused": self._refused.pop(i, ""),
+                **({} if self.scales is None else {"scales": self.scales}),
                 "keep": [known[i] for known in (self.tokens, self._saved) if i in known],
                 **more,
             }

@@ -24,7 +24,13 @@ SPARE = 5.0
 LOOK = 2.0  # seconds between two looks whether those who are to reply have been started again
 AGAIN = 30.0  # seconds before a node that was refused, or did not answer, is greeted again
 GREETING = 60.0  # seconds for a hello, at most
-TYPES = {"hello": "query", "train": "train", "evaluate": "evaluate", "finish": "train"}
+TYPES = {
+    "hello": "query",
+    "moments": "query",
+    "train": "train",
+    "evaluate": "evaluate",
+    "finish": "train",
+}
 NO_ARRAYS = Bounds()
 Say = Callable[[str], None]
 

@@ -20,16 +20,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.utils import _pytree as pytree
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
 from coterie.core.version import __version__
-from coterie.data.federation import Federation, Public
+from coterie.data.federation import PARTS, Federation, Public
 from coterie.deploy import files, wire
 from coterie.deploy.files import Privacy, Shape, inside, read_site, strictest
 from coterie.deploy.privacy import entropy, protect
 from coterie.deploy.rows import at_home, check_rows, counts, read_public, read_rows
+from coterie.deploy.scales import KIND, Scales, from_words, moments_of, scaled
 from coterie.deploy.store import Kept, Store
 from coterie.deploy.wire import DIVERGED, LOST, Content, Head
 from coterie.engines.base import Moment, Trip
@@ -44,7 +46,7 @@ from coterie_relay.frames import BadFrame, Frame
 NO_PRIVACY = Privacy()
 MODEL = "model.safetensors"
 PATIENCE = 60.0  # seconds for a message to come or go through the socket
-KINDS = ("hello", "train", "evaluate", "finish")
+KINDS = ("hello", KIND, "train", "evaluate", "finish")
 Words = dict[str, Any]
 Say = Callable[[str], None]
 aloud = partial(print, flush=True)
@@ -134,10 +136,10 @@ class Site:
                 "the server could not use the last reply. "
                 f"{' '.join(str(head['refused']).split())[:500]}"
             )
-        engine, federation = self.engine(words, number)
-        have = {
-            part: len(getattr(federation, part)[number]) for part in ("train", "validation", "test")
-        }
+        if kind == KIND:
+            return {"name": self.name}, self._moments(words, number)
+        engine, federation = self.engine(words, number, from_words(head.get("scales")))
+        have = {part: len(getattr(federation, part)[number]) for part in PARTS}
         if head.get("rows") != have:
             raise BadInput(
                 f"the data of '{self.name}' have changed since the run began (rows "
@@ -151,12 +153,37 @@ class Site:
             return self._evaluate(engine, head, number, when, payload), ()
         return self._finish(engine, federation, number, when, payload), ()
 
-    def engine(self, words: Words, number: int) -> tuple[LocalEngine, Federation]:
-        """The engine of these words, built once."""
-        key = json.dumps([words, number], sort_keys=True)
+    def engine(
+        self, words: Words, number: int, scales: Scales | None = None
+    ) -> tuple[LocalEngine, Federation]:
+        """The engine of these words and this scale of the columns, built once."""
+        key = json.dumps([words, number, scales], sort_keys=True)
         if self._built is None or self._built[0] != key:
-            self._built = (key, *self._build(words, number))
+            engine, federation = self._build(words, number)
+            if scales is not None:
+                federation = scaled(federation, scales)
+                engine.take(federation, engine.architecture)
+            self._built = (key, engine, federation)
         return self._built[1:]
+
+    def _guard(self, words: Words) -> Privacy:
+        """What this site does to what leaves it."""
+        return strictest(Privacy(*words.get("privacy", ())), self._privacy)
+
+    def _moments(self, words: Words, number: int) -> Tree:
+        """What standardising needs to know of this site's training rows."""
+        guard = self._guard(words)
+        if guard.clip or guard.noise:
+            raise BadInput(
+                f"[privacy] of '{self.name}' lets no mean of its columns out: write scale = "
+                '"none" into [data] of server.toml'
+            )
+        _, federation = self.engine(words, number)
+        found = moments_of(federation, number)
+        return tuple(
+            torch.as_tensor(part, dtype=torch.float64)
+            for part in (found.count, found.total, found.squares)
+        )
 
     def _enter(self, engine: LocalEngine, head: Head, number: int) -> Moment:
         """Put the engine where the message says: its stage, and the client's state that it builds
@@ -208,16 +235,19 @@ class Site:
         token = f"{engine.stage}-{when.round}-{index}"
         self.store.save(run, token, Kept(engine.stage, worked.state))
         self.store.keep(run, {token, *(str(t) for t in head.get("keep", []))})
-        guard = strictest(Privacy(*words.get("privacy", ())), self._privacy)
+        guard = self._guard(words)
         upload = pytree.tree_map(lambda t: t[0], worked.upload)
         upload = protect(upload, payload, guard.clip, guard.noise, entropy())
-        notes = {name: values[number] for name, values in engine.client_notes([number]).items()}
+        noted = engine.client_notes([number]) if guard.measures else {}
+        notes = {name: values[number] for name, values in noted.items()}
         return {"token": token, "effort": list(worked.effort), "notes": notes}, upload
 
     def _evaluate(
         self, engine: LocalEngine, head: Head, number: int, when: Moment, payload: Tree
     ) -> Head:
-        parts = [part for part in head.get("parts", []) if part in ("train", "validation", "test")]
+        if not self._guard(head["words"]).measures:
+            return {"values": []}
+        parts = [part for part in head.get("parts", []) if part in PARTS]
         found = engine.evaluate([number], lambda _: payload, when, parts, bool(head.get("final")))
         return {"values": [[*key, float(column[0])] for key, column in found.items()]}
 

@@ -13,13 +13,14 @@ import torch
 from coterie.core.errors import BadInput
 from coterie.core.files import home, there
 from coterie.core.freezing import freezing
+from coterie.core.guard import check as check_guard
 from coterie.core.memory import check_memory
 from coterie.core.model import Model, first_output
 from coterie.core.values import Seed, checked, coerce
 from coterie.data.dataset import Dataset
 from coterie.data.datasets import DATASETS, source_of
 from coterie.data.dealing import build as build_data
-from coterie.data.federation import Federation
+from coterie.data.federation import PARTS, Federation, part_of
 from coterie.data.own import read as read_own
 from coterie.data.pieces import Own
 from coterie.data.target import task_of
@@ -43,7 +44,7 @@ Networks = Sequence[Model | Callable[[], torch.nn.Module]] | None
 
 def check_words(experiment: Experiment) -> None:
     """Refuse values that mean nothing, before any data are read."""
-    for table in (experiment.train, experiment.schedule, experiment.keep):
+    for table in (experiment.train, experiment.schedule, experiment.keep, experiment.guard):
         checked(table)
     coerce(Seed, experiment.seed, "seed", 0)
     for section, known in fields(experiment).items():
@@ -59,6 +60,7 @@ def check_words(experiment: Experiment) -> None:
             f"parts = {','.join(parts)}: give train, validation, test or some of them, each once"
         )
     check_train(experiment)
+    check_guard(experiment.guard)
     folder = experiment.data.get("data_dir")
     if folder and there(home(folder)) and not home(folder).is_dir():
         raise BadInput(
@@ -115,9 +117,10 @@ def own_of(experiment: Experiment) -> Own | None:
 
 def check_federation(federation: Federation) -> None:
     """Refuse a federation made by hand that no engine could run."""
-    parts = (federation.train, federation.validation, federation.test)
+    parts = [part_of(federation, part) for part in PARTS]
     per_client: dict[str, Any] = {
         "validation": federation.validation,
+        "select": part_of(federation, "select"),
         "test": federation.test,
         "groups": federation.groups,
         "names": federation.names,

@@ -18,6 +18,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 from coterie.core.errors import BadInput, nearest, shown
 from coterie.core.files import read_text, there
+from coterie.core.guard import Guard
 from coterie.core.method import Train
 from coterie.core.task import NUMBERS
 from coterie.core.values import Count, Known, Range, Seed, Whole, coerce, declared
@@ -60,6 +61,7 @@ class Experiment:
     options: Words = field(default_factory=dict)  # of the method
     engine: Words = field(default_factory=lambda: {"name": "local"})  # where and how clients run
     keep: Keep = field(default_factory=Keep)
+    guard: Guard = field(default_factory=Guard)  # attacks, robust averages, privacy
 
     def words(self) -> Words:
         """Section by section, as TOML writes it."""
@@ -69,7 +71,7 @@ class Experiment:
         }
 
 
-SECTIONS = ("data", "split", "model", "train", "schedule", "options", "engine", "keep")
+SECTIONS = ("data", "split", "model", "train", "schedule", "options", "engine", "keep", "guard")
 # Sections whose name decides which other words they have; the section's own word sets it.
 NAMED = ("data", "split", "model", "engine")
 REGISTRIES: dict[str, Mapping[str, Any]] = {
@@ -170,6 +172,7 @@ def fields(experiment: Experiment) -> dict[str, Known]:
         "schedule": tables["schedule"],
         "engine": engine,
         "keep": tables["keep"],
+        "guard": tables["guard"],
         "options": options,
     }
 
@@ -200,7 +203,12 @@ def _dealt_words() -> Known:
 @cache
 def _tables() -> dict[str, Known]:
     """The sections that are the same for every experiment."""
-    return {"train": _table(Train), "schedule": _table(Schedule), "keep": _table(Keep)}
+    return {
+        "train": _table(Train),
+        "schedule": _table(Schedule),
+        "keep": _table(Keep),
+        "guard": _table(Guard),
+    }
 
 
 def chosen_names(experiment: Experiment) -> dict[str, str]:

@@ -40,7 +40,7 @@ class Carry(NamedTuple):
     first: Tensor  # whether the next step is the round's first
 
 
-@method()
+@method(uploads="mean", rows="gradients")
 def apfl(model: Model, train: Train, alpha: Share = 0.5, adaptive: bool = True) -> Method:
     """A personal model mixed with FedAvg's by a share `alpha`, learned if `adaptive`.
 

@@ -45,7 +45,7 @@ def cut(updates: Tensor) -> Tensor:
     return torch.as_tensor(found.labels_, dtype=torch.int64)
 
 
-@method(without=("weighting",))
+@method(without=("weighting",), uploads="models", rows="gradients")
 def cfl(
     model: Model,
     train: Train,
@@ -110,7 +110,9 @@ def cfl(
                 server = split(server, members)
         cluster = server.cluster[replies.ids]
         return server._replace(
-            models=per_cluster(server.models, replies.upload, cluster, replies.equal)
+            models=per_cluster(
+                server.models, replies.upload, cluster, replies.equal, replies.average
+            )
         )
 
     def admit(server: Server) -> Server:

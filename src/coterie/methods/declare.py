@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from coterie.core.errors import BadInput, nearest
 from coterie.core.method import Train
@@ -19,6 +19,19 @@ Builder = Callable[..., Any]  # (model, train, **options) -> Method, or its stag
 B = TypeVar("B", bound=Builder)
 When = tuple[str, Any]  # an option and the value it must have
 Unused = Mapping[str, When | None]  # words of [train]; None: never used
+# What a server makes of the uploads: only their mean ("mean"), a mean and more of each ("models"),
+# something else ("other"); "nothing": there are none.
+Uploads = Literal["mean", "models", "other", "nothing"]
+# How clients use their training rows in what they upload: only by `model.grad` ("gradients"), or
+# in another way too.
+Rows = Literal["gradients", "other"]
+
+
+class Told(NamedTuple):
+    """What a method says of its uploads: robust averages and guarantees of privacy rest on it."""
+
+    uploads: Uploads = "other"
+    rows: Rows = "other"
 
 
 class Tasks(NamedTuple):
@@ -32,12 +45,16 @@ def method(
     without: tuple[str, ...] = (),
     only: Mapping[str, When] | None = None,
     name: str = "",
+    uploads: Uploads = "other",
+    rows: Rows = "other",
     tasks: Tasks | None = None,
 ) -> Callable[[B], B]:
     """A builder that refuses what it cannot use, under `name` (its own, if none is given).
 
     without: words of `[train]` that the method does not use. only: words that it uses only if an
-    option has a certain value, as in {"steps": ("l_base", 0)}. tasks: those it learns, if not all.
+    option has a certain value, as in {"steps": ("l_base", 0)}. uploads, rows: see `Told`; they are
+    said of each builder anew, since one that calls another may change what it sends. tasks: those
+    it learns, if not all.
     """
 
     def decorate(builder: B) -> B:
@@ -52,6 +69,7 @@ def method(
             return builder(model, train, **checked)
 
         vars(build)["unused"] = {**unused(builder), **dict.fromkeys(without), **(only or {})}
+        vars(build)["told"] = Told(uploads, rows)
         vars(build)["tasks"] = tasks or tasks_of(builder)
         return cast(B, build)
 
@@ -79,6 +97,12 @@ def unused(builder: Builder) -> Unused:
     nothing."""
     words: Unused = getattr(builder, "unused", {})
     return words
+
+
+def told(builder: Builder) -> Told:
+    """What a builder says of its uploads; nothing is taken for granted of one that says nothing."""
+    said: Told = getattr(builder, "told", Told())
+    return said
 
 
 def check_options(name: str, builder: Builder, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +160,7 @@ def variant(
     _describe(build, base, {k: p for k, p in parameters.items() if k not in gone})
     build.__name__, build.__doc__ = name, about
     vars(build)["unused"], vars(build)["tasks"] = unused(base), tasks_of(base)
-    return method()(build)
+    return method(uploads=told(base).uploads, rows=told(base).rows)(build)
 
 
 def extends(base: Builder) -> Callable[[B], B]:

@@ -23,7 +23,7 @@ class Carry(NamedTuple):
     w: Point
 
 
-@method()
+@method(uploads="mean", rows="gradients")
 def ditto(model: Model, train: Train, lam: NonNegative = 1.0) -> Method:
     """A personal model held to FedAvg's by a proximal term of weight `lam`."""
 

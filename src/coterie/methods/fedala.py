@@ -51,7 +51,7 @@ def mix(own: Point, received: Point, weights: Leaves) -> Point:
     return Point(received.params | top, received.buffers)
 
 
-@method()
+@method(uploads="mean")
 def fedala(
     model: Model,
     train: Train,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from coterie.core.method import Exchange, Method, Pass, Replies, Train, nothing
 from coterie.core.model import Model, sgd
-from coterie.core.point import Point, blend, mean
+from coterie.core.point import Point, blend
 from coterie.core.rng import Rng
 from coterie.core.values import Positive
 from coterie.methods.declare import method
@@ -20,13 +20,13 @@ class Global(NamedTuple):
     w: Point
 
 
-@method()
+@method(uploads="mean", rows="gradients")
 def fedavg(model: Model, train: Train, beta: Positive = 1.0) -> Method:
     """One global model; `beta` is the server's step towards the mean (1: the mean itself)."""
     begin, step = sgd(model, train)
 
     def receive(server: Any, replies: Replies, rng: Rng) -> Any:
-        average = mean(replies.upload, train.weights(replies))
+        average = replies.average(replies.upload, train.weights(replies))
         return server._replace(w=average if beta == 1 else blend(server.w, average, beta))
 
     return Method(

@@ -17,7 +17,7 @@ from coterie.core.errors import BadInput
 from coterie.core.freezing import chosen
 from coterie.core.method import Facts, Method, Train
 from coterie.core.model import Model, begin, layer_of
-from coterie.core.point import Point, mean, merge, split
+from coterie.core.point import Point, merge, split
 from coterie.core.rng import Rng
 from coterie.core.values import Whole
 from coterie.methods.declare import method
@@ -62,7 +62,7 @@ def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method
         start=lambda own, shared: begin(whole(own, shared), train),
         finish=lambda c, own, shared: split(c.w, mine),
         receive=lambda server, replies, rng: server._replace(
-            base=mean(replies.upload, train.weights(replies))
+            base=replies.average(replies.upload, train.weights(replies))
         ),
     )
     return base._replace(
@@ -73,7 +73,7 @@ def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method
     )
 
 
-@method()
+@method(uploads="mean", rows="gradients")
 def fedper(model: Model, train: Train, head: Whole = 1, own: str = "") -> Method:
     """FedAvg of the base; the last `head` layers stay with their client.
 

@@ -21,7 +21,7 @@ class Carry(NamedTuple):
     w: Point
 
 
-@method()
+@method(uploads="mean", rows="gradients")
 def fedprox(model: Model, train: Train, mu: NonNegative = 0.1) -> Method:
     """FedAvg with a proximal term of weight `mu`."""
 

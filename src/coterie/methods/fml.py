@@ -44,7 +44,7 @@ class Share(NamedTuple):
     peer: float
 
 
-@method()
+@method(uploads="mean")
 def fml(
     model: Model,
     train: Train,

@@ -49,7 +49,7 @@ class Upload(NamedTuple):
     cluster: Tensor
 
 
-@method()
+@method(uploads="models")
 def ifca(model: Model, train: Train, clusters: Annotated[int, Range(1, 10_000)] = 2) -> Method:
     """FedAvg of `clusters` models, each client in the cluster whose model fits it best."""
     begin, descend = sgd(model, train)
@@ -75,7 +75,7 @@ def ifca(model: Model, train: Train, clusters: Annotated[int, Range(1, 10_000)] 
     def receive(server: Server, replies: Replies, rng: Rng) -> Server:
         w, cluster = replies.upload
         return Server(
-            per_cluster(server.models, w, cluster, train.weights(replies)),
+            per_cluster(server.models, w, cluster, train.weights(replies), replies.average),
             server.cluster.index_copy(0, replies.ids, cluster),
         )
 

@@ -17,7 +17,7 @@ class Start(NamedTuple):
     seed: Tensor
 
 
-@method(without=("weighting",))
+@method(without=("weighting",), uploads="nothing", rows="gradients")
 def local(model: Model, train: Train) -> Method:
     """Each client trains alone."""
     begin, step = sgd(model, train)

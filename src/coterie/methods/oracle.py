@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.method import Facts, Method, Replies, Train
+from coterie.core.method import Average, Facts, Method, Replies, Train
 from coterie.core.model import Model
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
@@ -27,12 +27,14 @@ class Server(NamedTuple):
     cluster: Tensor  # [N]
 
 
-def per_cluster(models: Point, uploads: Point, cluster: Tensor, weights: Tensor) -> Point:
+def per_cluster(
+    models: Point, uploads: Point, cluster: Tensor, weights: Tensor, average: Average = mean
+) -> Point:
     """Models [k, ...] replaced by the mean of the uploads [m, ...] of their cluster [m]; one
     without uploads stays."""
     heard = cluster.unique()
     rows = (heard[:, None] == cluster) * weights
-    fresh = mean(uploads, rows / rows.sum(1, keepdim=True))
+    fresh: Point = average(uploads, rows / rows.sum(1, keepdim=True))
     return tree(lambda old, new: old.index_copy(0, heard, new), models, fresh)
 
 
@@ -41,7 +43,7 @@ def with_largest(cluster: Tensor) -> Tensor:
     return torch.cat([cluster, cluster.bincount().argmax()[None]])
 
 
-@method()
+@method(uploads="models", rows="gradients")
 def oracle(model: Model, train: Train) -> Method:
     """One FedAvg for each true group."""
 
@@ -51,9 +53,9 @@ def oracle(model: Model, train: Train) -> Method:
         return Server(tree(lambda a: a.expand(copies, *a.shape).clone(), model.init(rng)), cluster)
 
     def receive(server: Server, replies: Replies, rng: Rng) -> Server:
-        cluster = server.cluster[replies.ids]
+        cluster, weights = server.cluster[replies.ids], train.weights(replies)
         return server._replace(
-            models=per_cluster(server.models, replies.upload, cluster, train.weights(replies))
+            models=per_cluster(server.models, replies.upload, cluster, weights, replies.average)
         )
 
     base = fedavg(model, train)

@@ -27,7 +27,7 @@ def curvature(model: Model, w: Point, g: Vector, batch: Batch, delta: float) -> 
     return (1 / (2 * delta)) * (ahead - behind)
 
 
-@method()
+@method(uploads="mean", rows="gradients")
 def perfedavg(
     model: Model,
     train: Train,

@@ -38,7 +38,10 @@ SOFT = {  # one value per row, of the log-probabilities t of the teacher and s o
 }
 
 
-@method(tasks=Tasks(("classes",), "distils over classes and chooses students by accuracy"))
+@method(
+    uploads="mean",
+    tasks=Tasks(("classes",), "distils over classes and chooses students by accuracy"),
+)
 def persfl(
     model: Model,
     train: Train,

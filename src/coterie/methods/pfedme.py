@@ -23,7 +23,7 @@ class Carry(NamedTuple):
     theta: Point
 
 
-@method(without=("momentum", "decay"))
+@method(without=("momentum", "decay"), uploads="mean", rows="gradients")
 def pfedme(
     model: Model,
     train: Train,

@@ -38,7 +38,7 @@ class Carry(NamedTuple):
     m_prev: Point
 
 
-@method()
+@method(uploads="mean")
 def pfml(
     model: Model,
     train: Train,

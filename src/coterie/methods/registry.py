@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from coterie.core.errors import BadInput, shown
 from coterie.methods.apfl import apfl
 from coterie.methods.cfl import cfl
-from coterie.methods.declare import Builder, method
+from coterie.methods.declare import Builder, method, told
 from coterie.methods.ditto import ditto
 from coterie.methods.fedala import fedala
 from coterie.methods.fedamp import fedamp, heurfedamp
@@ -79,7 +79,8 @@ def add(name: str, builder: Builder) -> None:
         raise BadInput(
             f"a method named {shown(name)}: write letters, digits, '.', '_' or '-', at most 60"
         )
-    METHODS[name] = method(name=name)(builder)
+    said = told(builder)
+    METHODS[name] = method(name=name, uploads=said.uploads, rows=said.rows)(builder)
 
 
 def load_installed() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie.core.method import Batch, Facts, Method, Pass, Replies, Train
 from coterie.core.model import Descent, Model, begin, descend
-from coterie.core.point import Point, Vector, blend, mean, zeros
+from coterie.core.point import Point, Vector, blend, zeros
 from coterie.core.rng import Rng
 from coterie.core.values import Positive
 from coterie.methods.declare import method
@@ -54,7 +54,7 @@ class Upload(NamedTuple):
     change: Vector  # of c_i
 
 
-@method()
+@method(uploads="mean", rows="gradients")
 def scaffold(model: Model, train: Train, beta: Positive = 1.0) -> Method:
     """FedAvg whose clients correct their drift; `beta` is the server's step towards the mean (1:
     the mean itself)."""
@@ -80,8 +80,8 @@ def scaffold(model: Model, train: Train, beta: Positive = 1.0) -> Method:
     def receive(server: Server, replies: Replies, rng: Rng) -> Server:
         y, change = replies.upload
         return server._replace(
-            x=blend(server.x, mean(y, train.weights(replies)), beta),
-            c=server.c + mean(change, server.share[replies.ids]),
+            x=blend(server.x, replies.average(y, train.weights(replies)), beta),
+            c=server.c + replies.average(change, server.share[replies.ids]),
         )
 
     def admit(server: Server) -> Server:

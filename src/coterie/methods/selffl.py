@@ -33,7 +33,7 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Exchange, Facts, Method, Pass, Replies, Stage, Train
 from coterie.core.model import Descent, Model, sgd
 from coterie.core.notes import Kind, Note
-from coterie.core.point import Point, Vector, blend, flat, mean, pick, tree, zeros
+from coterie.core.point import Point, Vector, blend, flat, pick, tree, zeros
 from coterie.core.rng import Rng
 from coterie.core.values import Count, NonNegative, Range, Whole
 from coterie.methods import selffl_steps as law_of_steps
@@ -132,7 +132,10 @@ def admit(server: Server, others: Others) -> Server:
     return with_sums(wider, others)
 
 
-@method(only={"steps": ("l_base", 0), "epochs": ("l_base", 0), "weighting": ("weigh", False)})
+@method(
+    only={"steps": ("l_base", 0), "epochs": ("l_base", 0), "weighting": ("weigh", False)},
+    uploads="models",
+)
 def selffl(
     model: Model,
     train: Train,
@@ -260,7 +263,8 @@ def selffl(
     def aggregate(server: Server, ids: Tensor, models: Point, replies: Replies) -> Point:
         w = precisions(server)[ids]
         equal = replies._replace(ids=ids, sizes=server.sizes[ids])
-        theta = mean(models, w / w.sum() if weigh else train.weights(equal))  # (11)
+        weights = w / w.sum() if weigh else train.weights(equal)
+        theta: Point = replies.average(models, weights)  # (11)
         if smooth and not cluster and server.rate < 1:
             return blend(server.theta, theta, server.rate)
         return theta

@@ -14,7 +14,7 @@ from torch.func import vmap
 from coterie.core.method import Batch, BatchPlan, Exchange, Method, Pass, Replies, Train
 from coterie.core.model import Descent, Model, sgd
 from coterie.core.notes import Kind, Note
-from coterie.core.point import Point, mean, pick, tree
+from coterie.core.point import Point, pick, tree
 from coterie.core.rng import Rng
 
 T = TypeVar("T")
@@ -123,7 +123,7 @@ def find_teacher(model: Model, train: Train, last: bool, keep_models: bool) -> M
     begin, step = sgd(model, train)
 
     def receive(server: Models, replies: Replies, rng: Rng) -> Models:
-        new = repeat(mean(replies.upload, train.weights(replies)), 1)
+        new = repeat(replies.average(replies.upload, train.weights(replies)), 1)
         if keep_models and server.round > 0:
             new = tree(lambda a, b: torch.cat([a, b]), server.stack, new)
         return Models(new, server.round + 1)

@@ -114,7 +114,7 @@ def group_rows(weights: Tensor, streams: int, rng: np.random.Generator) -> tuple
     return group, (member / member.sum(1, keepdim=True)) @ weights
 
 
-@method()
+@method(uploads="models")
 def ucfl(
     model: Model,
     train: Train,
@@ -192,7 +192,7 @@ def ucfl(
         # a stream nobody of whom was active keeps its model
         heard = server.stream[replies.ids].unique()
         rows = server.mix[heard][:, replies.ids]
-        fresh = mean(replies.upload, rows / rows.sum(1, keepdim=True))
+        fresh = replies.average(replies.upload, rows / rows.sum(1, keepdim=True))
         return server._replace(
             models=tree(lambda old, new: old.index_copy(0, heard, new), server.models, fresh)
         )

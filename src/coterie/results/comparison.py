@@ -5,18 +5,23 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import nan
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-from coterie.analysis.answer import Answer, answer
+from coterie.analysis.answer import Answer, Measure, Spent, answer, measure_of
 from coterie.analysis.numbers import mean_of
 from coterie.analysis.significance import Difference, RankTable, mean_interval, paired, rank_table
 from coterie.core.errors import BadInput, nearest
+from coterie.core.html import html_table, paragraph
 from coterie.results.costs import rounds_to_reach
 from coterie.results.folder import read_about
+from coterie.results.frames import as_pandas
+from coterie.results.promises import guard_lines
 from coterie.results.run import Run
 from coterie.results.table import best_round, curve, total, values
 
@@ -36,8 +41,8 @@ class Row(NamedTuple):
     weighted: float  # by test rows
     deviation: float  # over clients, sample
     worst: float
-    validation: float
-    at_best: float  # `mean` at the round that is best on validation data; NaN where there are none
+    select: float  # `mean` on the rows that choose
+    at_best: float  # `mean` at the round that is best on select rows; NaN where there are none
     best_round: float
     bytes_down: float  # a run, all clients
     bytes_broadcast: float  # the same with what is alike for several clients sent once
@@ -73,7 +78,7 @@ class Comparison:
 
     def measured(self, method: str, view: str = "personal", best: bool = False) -> np.ndarray:
         """[seeds, clients] of what the comparison is judged by, at the last round or at each seed's
-        best on validation data.
+        best on select rows.
         """
         self._check(method, view)
         runs = self.runs[method]
@@ -82,7 +87,7 @@ class Comparison:
         )
         if best and None in rounds:
             raise BadInput(
-                f"{method} has no best round, as there are no validation data: raise --validation"
+                f"{method} has no best round, as there are no select rows: raise --validation"
             )
         return np.stack(
             [_measured(run, round, view) for run, round in zip(runs, rounds, strict=True)]
@@ -107,34 +112,57 @@ class Comparison:
         """Whether every seed dealt the same rows to the same clients."""
         return len({read_about(run.folder)["data"] for run in next(iter(self.runs.values()))}) == 1
 
+    @cached_property
     def answer(self) -> Answer | None:
-        """Best, fairest, cheapest and recommended; None without FedAvg, Local, accuracies or
-        validation data to choose on.
+        """What to use, chosen on select rows, and what test rows show of it; as text, its
+        sentences. None where nothing is compared, or test rows were not measured.
         """
-        if (
-            not {"fedavg", "local"} <= set(self.runs)
-            or self.first.task == "squared"
-            or self.first.part != "test"
-        ):
+        if len(self.runs) + len(self.diverged) < 2 or self.first.part != "test":
             return None
-        test, validation = (
-            {
-                name: self._sign * np.stack([run.measured(part) for run in runs])
-                for name, runs in self.runs.items()
-            }
-            for part in ("test", "validation")
+        spent = {
+            row.method: Spent(row.bytes_down + row.bytes_up, row.gradients) for row in self.rows()
+        }
+        test = {name: self.measured(name) for name in self.runs}
+        select = {
+            name: np.stack([run.measured("select") for run in runs])
+            for name, runs in self.runs.items()
+        }
+        votes = {name: a for name, a in select.items() if a.size and not np.isnan(a).all()}
+        if len(votes) < len(select):
+            votes = {}  # of another version, or without such rows: nobody votes
+        found = answer(
+            test,
+            votes,
+            spent,
+            self.fixed_split,
+            self.measure,
+            mean_of([nan if run.floor is None else run.floor for run in self._first_runs]),
+            self.first.knows_nothing,
         )
-        if any(not a.size or np.isnan(a).all() for a in validation.values()):
-            return None
-        traffic = {row.method: row.bytes_down + row.bytes_up for row in self.rows()}
-        found = answer(test, validation, traffic, self.fixed_split, judged=self.first.judged)
         return found._replace(remarks=tuple(self.remarks()))
+
+    @property
+    def measure(self) -> Measure:
+        """What clients are judged by."""
+        return measure_of(self.first.judged)
+
+    @property
+    def _first_runs(self) -> list[Run]:
+        return next(iter(self.runs.values()))
 
     def remarks(self) -> list[str]:
         """What went wrong: who diverged, whose updates were left out, who learned nothing."""
         said = [
             f"{name} diverged and is not compared ({why})." for name, why in self.diverged.items()
         ]
+        # one line for all methods that have it in common
+        guarded = {
+            line: [n for n, runs in self.runs.items() if line in guard_lines(runs[0])]
+            for runs in self.runs.values()
+            for line in guard_lines(runs[0])
+        }
+        for line, names in guarded.items():
+            said.append(line if len(names) == len(self.runs) else f"{', '.join(names)}: {line}")
         for name, runs in self.runs.items():
             count = sum(run.left_out for run in runs)
             if count:
@@ -196,6 +224,39 @@ class Comparison:
             self._sign * self.measured(method), self._sign * self.measured(other), self.fixed_split
         )
 
+    def to_pandas(self, of: Literal["methods", "clients"] = "methods") -> Any:
+        """The columns of table.csv as a pandas frame, a row per method; of "clients": those of
+        clients.csv, a row per method, seed and client.
+        """
+        if of not in ("methods", "clients"):
+            raise BadInput(f"of = {of!r}: give 'methods' or 'clients'")
+        rows = _client_rows(self) if of == "clients" else _method_rows(self)
+        return as_pandas(pa.Table.from_pylist(rows))
+
+    def _repr_html_(self) -> str:
+        """The answer and a short table of methods, for notebooks."""
+        judged = self.first.judged
+        rows = sorted(self.rows(), key=lambda row: -self._sign * row.mean)
+        cells = [
+            [
+                row.method,
+                *map(judged.text, (row.mean, row.deviation, row.worst)),
+                f"{_traffic(row):.2f}",
+            ]
+            for row in rows
+        ]
+        found = self.answer
+        said = [paragraph(text) for text in self.remarks()] if found is None else []
+        caption = (
+            f"{self.first.part.capitalize()} {judged.label}{judged.unit} of "
+            f"every client's own model: {len(self.first.rows):,} clients, "
+            f"{len(next(iter(self.runs.values())))} seeds"
+        )
+        heads = ["method", "mean", "deviation over clients", "worst client", "MB"]
+        return "".join(
+            [found._repr_html_() if found else "", *said, html_table(heads, cells, caption)]
+        )
+
     @property
     def _sign(self) -> int:
         """What makes more of the measure better."""
@@ -217,7 +278,7 @@ def _measured(run: Run, round: int | None = None, view: str = "personal") -> np.
 
 
 def _at_best(run: Run) -> tuple[float, float]:
-    """(mean, round) at the round that is best on validation data."""
+    """(mean, round) at the round that is best on select rows."""
     found = best_round(run.table, run.measure)
     return (nan, nan) if found is None else (mean_of(_measured(run, found)), found)
 
@@ -239,7 +300,7 @@ def _row(name: str, runs: list[Run]) -> Row:
         float(np.mean([t.weighted for t in tests])),
         float(np.mean([t.deviation for t in tests])),
         float(np.mean([t.worst for t in tests])),
-        over(lambda r: mean_of(r.measured("validation"))),
+        over(lambda r: mean_of(r.measured("select"))),
         over(lambda r: _at_best(r)[0]),
         over(lambda r: _at_best(r)[1]),
         over(lambda r: total(r.table, "bytes_down")),
@@ -252,21 +313,39 @@ def _row(name: str, runs: list[Run]) -> Row:
     )
 
 
+def _traffic(row: Row) -> float:
+    """Megabytes down and up."""
+    return (row.bytes_down + row.bytes_up) / 1e6
+
+
+def _method_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """What table.csv has, row by row; a method that diverged has no figures."""
+    scores = comparison.scores()
+    rows = [row._asdict() | scores[row.method] | {"diverged": ""} for row in comparison.rows()]
+    return rows + [{"method": name, "diverged": why} for name, why in comparison.diverged.items()]
+
+
+def _client_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """What clients.csv has, row by row."""
+    head = f"{comparison.first.part}_{comparison.first.measure}"
+    return [
+        {"method": name, "seed": run.experiment.seed, "client": i, head: float(value)}
+        for name, runs in comparison.runs.items()
+        for run in runs
+        for i, value in enumerate(run.measured(run.part))
+    ]
+
+
 def write_csv(comparison: Comparison) -> None:
     """The table, and every client's accuracy, beside the runs."""
+    rows = _method_rows(comparison)
     with (comparison.folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        scores = comparison.scores()
-        heads = [*Row._fields, *next(iter(scores.values())), "diverged"]
-        writer.writerow(heads)
-        writer.writerows([*row, *scores[row.method].values(), ""] for row in comparison.rows())
-        empty = [""] * (len(heads) - 2)
-        writer.writerows([name, *empty, why] for name, why in comparison.diverged.items())
-    first = comparison.first
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    clients = _client_rows(comparison)
     with (comparison.folder / "clients.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["method", "seed", "client", f"{first.part}_{first.measure}"])
-        for name, runs in comparison.runs.items():
-            for run in runs:
-                for i, value in enumerate(run.measured(run.part)):
-                    writer.writerow([name, run.experiment.seed, i, f"{value:.6f}"])
+        lines = csv.writer(file)
+        lines.writerow(clients[0])
+        for *where, value in (row.values() for row in clients):
+            lines.writerow([*where, f"{value:.6f}"])

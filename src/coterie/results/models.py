@@ -69,8 +69,8 @@ def save_models(
             target.mkdir(exist_ok=True)
         frozen = {} if whole else model.frozen_tensors()
         if frozen:
-            about["frozen"] = f"frozen-{a}.safetensors"
-            path = target / about["frozen"]
+            path = target / f"frozen-{a}.safetensors"
+            about["frozen"] = path.name
             save_tensors(_apart(frozen), path, {"coterie": json.dumps({"model": model.name})})
             digests[path.name] = digest(path)
         for k, i in enumerate(chunk):

@@ -16,9 +16,11 @@ from coterie.analysis.scores import Score, named, scores_of, usual_measure
 from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
 from coterie.core.files import plain
+from coterie.core.html import html_table
 from coterie.core.task import NUMBERS
 from coterie.experiment.config import Experiment
 from coterie.results.folder import METRICS, read_about, read_experiment
+from coterie.results.frames import as_pandas
 from coterie.results.models import Build
 from coterie.results.personal import Models, PersonalModel, predict_of
 from coterie.results.table import LEFT_OUT, MARK, Summary, Table, summarize, total, values
@@ -158,6 +160,21 @@ class Run:
         clients: the column that names the client of a row, or the name of every row's client.
         """
         return predict_of(self.models().model, rows, clients)
+
+    def to_pandas(self) -> Any:
+        """All that was measured as a pandas frame: a row per round, client, view, part and
+        metric."""
+        return as_pandas(self.table)
+
+    def _repr_html_(self) -> str:
+        """The summary of every view, for notebooks."""
+        judged = self.judged
+        rows = [[view, *map(judged.text, self.summary(self.part, view))] for view in self.views]
+        caption = (
+            f"{self.name}: {self.part} {judged.label}{judged.unit} of {len(self.rows):,} clients "
+            f"after round {pc.max(self.table['round']).as_py():,} ({self.folder})"
+        )
+        return html_table(["model", *Summary._fields], rows, caption)
 
 
 def load(folder: Path) -> Run:

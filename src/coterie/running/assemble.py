@@ -11,7 +11,8 @@ from coterie.analysis.scores import check_metric
 from coterie.core.errors import BadInput
 from coterie.core.method import Stage, stages
 from coterie.core.model import Model
-from coterie.data.federation import Federation
+from coterie.core.private import PrivateModel
+from coterie.data.federation import Federation, part_of, with_select
 from coterie.engines.base import Engine, Setup
 from coterie.engines.registry import ENGINES
 from coterie.engines.settings import Settings, read_all
@@ -26,8 +27,11 @@ from coterie.experiment.build import (
     resolved,
 )
 from coterie.experiment.config import PYTHON, Experiment, Words, options_of
+from coterie.methods.declare import Told, told
 from coterie.methods.registry import METHODS
-from coterie.running.loop import Answers, Loop, lengths
+from coterie.running.budget import Budget, budget_of, check_private
+from coterie.running.guarding import Gate, attackers_of, check_guard
+from coterie.running.loop import Answers, Loop, facts, lengths
 
 
 class Assembly(NamedTuple):
@@ -38,6 +42,7 @@ class Assembly(NamedTuple):
     models: list[Model]
     programs: list[tuple[Stage, ...]]  # the method's stages, built for each model
     architecture: np.ndarray  # [N] index into models
+    budget: Budget | None = None  # what differential privacy promises
 
     @property
     def setup(self) -> Setup:
@@ -60,6 +65,7 @@ def gather(experiment: Experiment, data: Given = None) -> Federation:
     federation = federation_of(anchored(experiment), data)
     if isinstance(data, Federation) and experiment.data["name"].startswith(PYTHON):
         check_federation(data)
+        return with_select(data)
     return federation
 
 
@@ -73,7 +79,7 @@ def assemble(
     """Build the networks and the method's program, and refuse what this method cannot do here."""
     check_words(experiment)
     experiment, parts = anchored(experiment), experiment.schedule.parts
-    if not any(len(rows) for part in parts for rows in getattr(federation, part)):
+    if not any(len(rows) for part in parts for rows in part_of(federation, part)):
         raise BadInput(
             f"parts = {','.join(parts)}, but no client has such rows: nothing could be measured"
         )
@@ -96,7 +102,31 @@ def assemble(
         architecture=dealt,
     )
     check_method(assembly, clients)
-    return assembly
+    return _private(assembly) if experiment.guard.dp != "none" else assembly
+
+
+def _private(assembly: Assembly) -> Assembly:
+    """The same run with its budget, and with private gradients where rows are to be hidden."""
+    experiment, federation = assembly.experiment, assembly.federation
+    check_private(
+        experiment.guard, experiment.method, told(METHODS[experiment.method]), experiment.train
+    )
+    budget = budget_of(
+        experiment.guard,
+        assembly.programs[0],
+        federation,
+        facts(federation, assembly.models, assembly.architecture, experiment.schedule),
+        experiment.schedule,
+        lengths(assembly.programs[0], experiment.schedule),
+        experiment.seed,
+    )
+    assert budget is not None
+    if budget.unit == "client":
+        return assembly._replace(budget=budget)
+    model = PrivateModel(assembly.models[0], budget.clip, budget.noise)
+    build = METHODS[experiment.method]
+    program = stages(build(model, experiment.train, **experiment.options))
+    return assembly._replace(budget=budget, programs=[program])
 
 
 def with_data(
@@ -125,7 +155,22 @@ def open_loop(
     experiment, setup = assembly.experiment, assembly.setup
     engine = make(setup) if make else engine_of(setup, experiment.engine)
     words = experiment.schedule, experiment.seed
-    return Loop(engine, assembly.federation, *words, answers, experiment.train)
+    return Loop(engine, assembly.federation, *words, answers, experiment.train, gate_of(assembly))
+
+
+def gate_of(assembly: Assembly) -> Gate:
+    """What every upload of this run passes on its way to the server."""
+    guard, seed = assembly.experiment.guard, assembly.experiment.seed
+    clients = assembly.federation.clients
+    if assembly.budget:
+        guard = guard._replace(dp_noise=assembly.budget.noise)
+    return Gate(
+        guard=guard,
+        seed=seed,
+        attackers=attackers_of(guard, clients, seed),
+        expected=float(assembly.experiment.schedule.asked(clients)),
+        promise=assembly.budget.facts() if assembly.budget else {},
+    )
 
 
 def _settings(words: Words, architectures: int) -> list[Settings]:
@@ -145,6 +190,9 @@ def check_method(assembly: Assembly, clients: Sequence[int] | None = None) -> No
     Only `clients` must have the rows that the method needs; None: all.
     """
     federation, schedule = assembly.federation, assembly.experiment.schedule
+    name = assembly.experiment.method
+    said = told(METHODS[name]) if name in METHODS else Told()
+    check_guard(assembly.experiment.guard, name, said, len(assembly.models), federation.clients)
     for stage in assembly.programs[0]:
         _check_stage(stage, assembly, clients)
     if schedule.rounds < 1:

@@ -237,6 +237,7 @@ def play_rounds(
         **(more or {}),
         "guess": guess(loop.federation),
         "trivial": trivial_scores(loop.federation),
+        **loop.gate.facts(),
     }
     write_config(folder, experiment)
     _write_about(folder, loop, "running", experiment, facts)

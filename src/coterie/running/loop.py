@@ -22,7 +22,11 @@ from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Measured, Moment, Traffic, Trip
 from coterie.experiment.schedule import Schedule
 from coterie.results.table import EVERYONE, LEFT_OUT, Table
+from coterie.running.asking import picked
 from coterie.running.divergence import Failure, RunDiverged, failure_of, unmeasurable_lines
+from coterie.running.guarding import Gate, hidden
+
+GATE = Gate()
 
 
 class Position(NamedTuple):
@@ -118,7 +122,9 @@ class Loop:
         seed: int,
         answers: Answers | None = None,  # who answered, to play a run again
         train: Train | None = None,  # named where training goes out of bounds
+        gate: Gate = GATE,  # what every upload passes on its way to the server
     ):
+        self.gate = gate
         self.answers, self.train = answers, train
         self.engine, self.federation, self.schedule, self.seed = engine, federation, schedule, seed
         self.program = engine.programs[0]
@@ -197,6 +203,7 @@ class Loop:
             if not len(replies.ids):
                 break  # nothing reached the server: it has nothing to base the next exchange on
             with torch.no_grad():
+                replies = self.gate.passed(replies, send, stage.name, number, k)
                 server = exchange.receive(
                     server, replies, stream(self.seed, "receive", stage.name, number, k)
                 )
@@ -211,13 +218,12 @@ class Loop:
     def _who(self, stage: Stage, number: int) -> tuple[list[int], set[int], set[int]]:
         """Who is asked to train, who is averaged, who answers."""
         n = self.federation.clients
-        count = n if stage.everyone else self.schedule.asked(n)
-        picked = (
-            stream(self.seed, "sample", stage.name, number).choice(n, count, replace=False)
-            if count < n
-            else range(n)
+        poisson = self.gate.guard.dp == "client"
+        averaged = (
+            set(range(n))
+            if stage.everyone
+            else set(picked(self.schedule, n, stage.name, number, self.seed, poisson))
         )
-        averaged = {int(i) for i in picked}
         asked = self.everyone if self.schedule.trains == "all" else sorted(averaged)
         answered = set(asked)
         if self.schedule.drop:
@@ -278,12 +284,13 @@ class Loop:
             nothing = np.full(1, np.nan)  # where no site has answered
             if np.isnan(measured.get(("personal", part, self.measure), nothing)).all():
                 part = self.schedule.parts[0]
-            reached, loss = (
-                mean_of(measured.get(("personal", part, self.measure), nothing)),
-                mean_of(measured["personal", part, "loss"]),
-            )
-            if ("personal", part, "accuracy") in measured:
-                accuracy = mean_of(measured["personal", part, "accuracy"])
+            if not np.isnan(measured["personal", part, "loss"]).all():  # else sites keep it
+                reached, loss = (
+                    mean_of(measured.get(("personal", part, self.measure), nothing)),
+                    mean_of(measured["personal", part, "loss"]),
+                )
+                if ("personal", part, "accuracy") in measured:
+                    accuracy = mean_of(measured["personal", part, "accuracy"])
         return RoundReport(
             stage=stage.name,
             round=done,
@@ -342,9 +349,10 @@ class Loop:
 
     def evaluate(self, final: bool = False) -> Measured:
         """All clients, active or not, on every part of their data."""
-        return self.engine.evaluate(
-            self.everyone, self.payload(), self.when(), self.schedule.parts, final
+        found = self.engine.evaluate(
+            self.everyone, self.payload(), self.when(), self.schedule.measured, final
         )
+        return {key: hidden(self.gate, column) for key, column in found.items()}
 
     @property
     def measure(self) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import BadInput
+from coterie.core.guard import Guard
 from coterie.experiment.config import Experiment, options_of
 
 # What is kept on disk, where the data lie and which processes do the work change no result; the
@@ -22,7 +23,12 @@ def shape_of(experiment: Experiment) -> Shape:
     words = experiment.words()
     flat = {"method": words.pop("method"), "seed": words.pop("seed")}
     for section, table in words.items():
-        flat |= {f"{section}.{word}": _plain(value) for word, value in table.items()}
+        flat |= {
+            f"{section}.{word}": _plain(value)
+            for word, value in table.items()
+            # a guard that is not set says nothing, as in runs that are older than it
+            if section != "guard" or value != Guard._field_defaults[word]
+        }
     return {w: v for w, v in flat.items() if v is not None and _shapes(w)}
 
 

@@ -1,0 +1,73 @@
+"""Hooks of mkdocs: what mkdocs.yml and the pages write for short.
+
+An entry of `nav` with a star stands for all pages of that pattern which no other entry names. A
+link to a file of the repository that is no page becomes the file's name: the site holds pages only.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+OUTWARD = re.compile(r"(?<!!)\[([^]\n]+)\]\((\.\./[^)#\s]+)\)")
+Nav = list[Any]  # texts, and tables {title: text or list}
+
+
+def named(nav: Nav) -> list[str]:
+    """All entries, whatever section they stand in."""
+    found = []
+    for entry in nav:
+        for value in entry.values() if isinstance(entry, dict) else [entry]:
+            found += named(value) if isinstance(value, list) else [value]
+    return found
+
+
+def expanded(nav: Nav, pages: list[str], taken: set[str]) -> Nav:
+    """The navigation with every pattern replaced by its pages, in the order of their names."""
+    made: Nav = []
+    for entry in nav:
+        if isinstance(entry, dict):
+            made += [
+                {title: expanded(value, pages, taken) if isinstance(value, list) else value}
+                for title, value in entry.items()
+            ]
+        elif "*" in entry:
+            made += [page for page in pages if matches(page, entry) and page not in taken]
+        else:
+            made.append(entry)
+    return made
+
+
+def matches(page: str, pattern: str) -> bool:
+    """Whether a page has the pattern's name and stands in its folder."""
+    return fnmatch(page, pattern) and page.count("/") == pattern.count("/")
+
+
+def on_config(config: Any) -> Any:
+    """Called by mkdocs before it reads the pages."""
+    folder = Path(config["docs_dir"])
+    pages = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.md"))
+    config["nav"] = expanded(config["nav"], pages, set(named(config["nav"])))
+    return config
+
+
+def without_outward_links(text: str, page: Path, docs: Path) -> str:
+    """The text of a page with its links to files beside the documentation replaced by their names;
+    a link to nowhere stays, for the strict build to find."""
+
+    def named_file(link: re.Match[str]) -> str:
+        target = (page.parent / link[2]).resolve()
+        if target.is_relative_to(docs) or not target.exists():
+            return link[0]
+        return f"`{target.relative_to(ROOT)}`"
+
+    return OUTWARD.sub(named_file, text)
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Called by mkdocs for every page."""
+    path, docs = Path(page.file.abs_src_path), Path(config["docs_dir"])
+    return without_outward_links(markdown, path.resolve(), docs.resolve())

@@ -1,0 +1,154 @@
+"""What stands between the clients' uploads and the server: attackers, clipping and noise, and
+averages that bound a client's influence.
+
+It works on the replies of any engine, so that a simulation and a deployment have one rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from coterie.core.change import added, changes, has_models, origin_of, scaled
+from coterie.core.errors import BadInput
+from coterie.core.guard import Guard
+from coterie.core.method import Replies, Tree
+from coterie.core.point import pick, stack
+from coterie.core.rng import stream
+from coterie.core.robust import LEAST, average_by, bounded, nearest
+from coterie.methods.declare import Told
+
+FACTORS = {"sign-flip": -1.0, "scale": -50.0}  # of an attacker's change
+NOISE = 10.0  # times its own length: the noise that an attacker adds to its change
+OPEN = Guard()
+
+
+class Gate(NamedTuple):
+    """Every upload passes here on its way to the server."""
+
+    guard: Guard = OPEN
+    seed: int = 0
+    attackers: frozenset[int] = frozenset()
+    expected: float = 0.0  # clients asked per round, by which a private sum is divided
+    promise: Mapping[str, Any] = {}  # what differential privacy promises, for run.json
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader of the run must know."""
+        said: dict[str, Any] = {"privacy": dict(self.promise)} if self.promise else {}
+        return said | ({"attackers": sorted(self.attackers)} if self.attackers else {})
+
+    def passed(self, replies: Replies, send: Callable[[int], Tree], *when: object) -> Replies:
+        """The replies as the server sees them."""
+        guard, upload = self.guard, replies.upload
+        active = self.attackers or guard.dp == "client" or guard.robust != "none"
+        if not active or not pytree.tree_leaves(upload):
+            return replies
+        origins = stack(
+            [origin_of(pick(upload, k), send(int(i))) for k, i in enumerate(replies.ids)]
+        )
+        if self.attackers:
+            upload = self._attacked(replies, origins, when)
+        if guard.dp == "client":
+            upload = self._private(upload, origins, when)
+        replies = _with(replies, upload)
+        if has_models(upload) and len(replies.ids) >= LEAST:
+            replies = _screened(replies, origins, guard)
+        return replies
+
+    def _attacked(self, replies: Replies, origins: Tree, when: tuple[object, ...]) -> Tree:
+        """The uploads, those of attackers turned round, blown up or drowned; single numbers stay
+        true.
+        """
+        hostile = torch.tensor([int(i) in self.attackers for i in replies.ids])
+        factor = torch.where(hostile, FACTORS.get(self.guard.attack, 1.0), 1.0)
+        spoilt = scaled(replies.upload, origins, factor)
+        if self.guard.attack == "noise":
+            moves = changes(replies.upload, origins)
+            drawn = self._drawn(moves, "attack", *when)
+            drawn *= hostile[:, None] * NOISE * moves.norm(dim=1, keepdim=True)
+            spoilt = added(spoilt, drawn / moves.shape[1] ** 0.5)
+        return pytree.tree_map(lambda a, b: b if a.dim() > 1 else a, replies.upload, spoilt)
+
+    def _private(self, upload: Tree, origins: Tree, when: tuple[object, ...]) -> Tree:
+        """Uploads whose equal mean is a Gaussian mechanism: changes are clipped, summed with noise,
+        and divided by the number of clients that a round expects.
+
+        The noise of the sum is dealt to the uploads in equal parts, since the server forms the sum.
+        """
+        moves, clip = changes(upload, origins), self.guard.dp_clip
+        m = len(moves)
+        tiny = torch.finfo(moves.dtype).tiny
+        factors = (clip / moves.norm(dim=1).clamp(min=tiny)).clamp(max=1) * m / self.expected
+        noise = self._drawn(moves, "dp", *when) * self.guard.dp_noise * clip
+        return added(scaled(upload, origins, factors), noise * m**0.5 / self.expected)
+
+    def _drawn(self, like: Tensor, *name: object) -> Tensor:
+        rng = stream(self.seed, *name)
+        return torch.from_numpy(rng.standard_normal(tuple(like.shape)))
+
+
+def _screened(replies: Replies, origins: Tree, guard: Guard) -> Replies:
+    """The replies with no more influence for any of them than the rule leaves it."""
+    if guard.robust == "norm":
+        moves = changes(replies.upload, origins, models=True)
+        return _with(replies, scaled(replies.upload, origins, bounded(moves), models=True))
+    if guard.robust == "krum":
+        moves = changes(replies.upload, origins, models=True)
+        return _without(replies, nearest(moves, guard.hostile))
+    return _with(replies._replace(average=average_by(guard.robust, guard.hostile)), replies.upload)
+
+
+def _without(replies: Replies, kept: Tensor) -> Replies:
+    """The replies of those who are kept."""
+    fewer = replies._replace(ids=replies.ids[kept], sizes=replies.sizes[kept])
+    return _with(fewer, pick(replies.upload, kept))
+
+
+def _with(replies: Replies, upload: Tree) -> Replies:
+    """The replies with another upload, in their one group too."""
+    whole = replies._replace(upload=upload)
+    return whole._replace(groups=(whole._replace(groups=()),))
+
+
+def attackers_of(guard: Guard, clients: int, seed: int) -> frozenset[int]:
+    """Who attacks: a draw of its own, the same for every method."""
+    if guard.attack == "none":
+        return frozenset()
+    count = max(1, round(guard.attackers * clients))
+    return frozenset(stream(seed, "attackers").choice(clients, count, replace=False).tolist())
+
+
+def check_guard(guard: Guard, method: str, told: Told, architectures: int, clients: int) -> None:
+    """Refuse, before any work, a guard that does not fit the method."""
+    if guard == OPEN:
+        return
+    if guard.attack != "none" and round(guard.attackers * clients) >= clients:
+        raise BadInput(
+            f"attackers = {guard.attackers:g} of {clients} clients leaves nobody: give less"
+        )
+    if guard.robust != "none" and told.uploads not in ("mean", "models"):
+        raise BadInput(
+            f"robust = {guard.robust} stands for a mean of models, and {method} forms none: leave "
+            "it out, or choose a method such as fedavg"
+        )
+    if guard.attack != "none" and told.uploads == "nothing":
+        raise BadInput(f"attack = {guard.attack}, but {method} uploads nothing: leave it out")
+    if architectures > 1:
+        raise BadInput(
+            f"[guard] compares uploads with each other, and {architectures} architectures were "
+            "given: give one --model"
+        )
+
+
+def hidden(gate: Gate, column: np.ndarray) -> np.ndarray:
+    """A measure of every client with nothing said of attackers: results are of honest clients."""
+    if not gate.attackers:
+        return column
+    column = column.astype(float, copy=True)
+    column[sorted(i for i in gate.attackers if i < len(column))] = np.nan
+    return column
