@@ -42,6 +42,16 @@ def test_the_frames_of_a_comparison_are_its_csv_files(result):
                 assert str(value) == cell or float(value) == pytest.approx(float(cell), abs=1e-6)
 
 
+def test_the_frame_of_clients_has_every_clients_figure(result):
+    frame = result.to_pandas("clients")
+    found = frame.pivot_table(
+        index=["method", "seed"], columns="client", values="test_accuracy", sort=True
+    )
+    for name in result.runs:
+        np.testing.assert_allclose(found.loc[name], result.accuracy(name))
+    assert list(found.columns) == list(range(len(result.first.rows)))
+
+
 def test_a_method_that_diverged_is_in_the_frame_without_figures(result):
     frame = Comparison(result.folder, result.runs, {"ditto": "seed 0, round 1"}).to_pandas()
     row = frame.set_index("method").loc["ditto"]
