@@ -18,6 +18,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/coterie compare --config demo
+	$(BIN)/coterie compare --config demo-alike
 
 browser:
 	@scripts/browser.sh || echo "the tests in a browser will be skipped"

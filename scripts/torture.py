@@ -13,6 +13,7 @@ import contextlib
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -161,24 +162,29 @@ def lines(chance: random.Random) -> Iterator[tuple[str, str]]:
 def kill_trial(what: str, line: str, folder: Path, chance: random.Random) -> Trial:
     """Kill a command one to three times, resume it each time, and compare with no interruption."""
     log, place = folder / "log.txt", folder / "run"
-    whole = _duration(line, folder)
-    times = chance.choice((1, 1, 2, 3))
-    hits = 0
-    for k in range(times):
-        go = (
-            f"resume {place} --quiet" if (place / _plan(line)).exists() else f"{line} --out {place}"
-        )
-        if not (place / _plan(line)).exists():
-            shutil.rmtree(place, ignore_errors=True)
-        hits += killed(go, log, whole * chance.uniform(0.02, 0.95) / (k + 1))
-    go = f"resume {place} --quiet" if (place / _plan(line)).exists() else f"{line} --out {place}"
-    if not (place / _plan(line)).exists():
+    times, hits = chance.choice((1, 1, 2, 3)), 0
+    share = 1.0
+    while not hits:  # a command that had ended before its kill is tried again, and killed earlier
         shutil.rmtree(place, ignore_errors=True)
-    code = command(go, log)
+        whole = share * _duration(line, folder)
+        for k in range(times):
+            moment = whole * chance.uniform(0.02, 0.95) / (k + 1)
+            hits += killed(_go_on(line, place), log, moment)
+        share /= 2
+    code = command(_go_on(line, place), log)
     if code:
         return Trial(f"killed: {what}", f"resume ended with {code}: {_last(log)}", False)
     same = all(same_again(run, log) for run in runs_of(place))
-    return Trial(f"killed {hits} of {times}: {what}", "identical" if same else "differs", same)
+    count = "once" if hits == 1 else f"{hits} times"
+    return Trial(f"killed {count}: {what}", "identical" if same else "differs", same)
+
+
+def _go_on(line: str, place: Path) -> str:
+    """The command that begins a run, or goes on with it where it wrote down its words."""
+    if (place / _plan(line)).exists():
+        return f"resume {place} --quiet"
+    shutil.rmtree(place, ignore_errors=True)
+    return f"{line} --out {place}"
 
 
 def _plan(line: str) -> str:
@@ -296,7 +302,7 @@ def _new(folder: Path, name: str) -> Path:
 
 def _last(log: Path) -> str:
     lines = [x for x in log.read_text(errors="replace").splitlines() if x.strip()]
-    return lines[-1][:160] if lines else "(nothing)"
+    return lines[-1][:300] if lines else "(nothing)"
 
 
 # All of it
@@ -324,12 +330,17 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def markdown(trials: list[Trial], kills: int, beside: int) -> str:
-    rows = "\n".join(f"| {t.fault} | {t.outcome.replace('|', '/')} |" for t in trials)
+    rows = "\n".join(f"| {t.fault} | {_plain(t.outcome)} |" for t in trials)
     word = f", with {beside} busy processes beside it" if beside else ""
     return (
         f"`make torture` ({time.strftime('%Y-%m-%d')}, {kills} killed commands{word}):\n\n"
         f"| fault | outcome |\n|---|---|\n{rows}\n"
     )
+
+
+def _plain(text: str) -> str:
+    """An outcome that fits a table, with no folder of this machine."""
+    return re.sub(r"/\S*/(run|log)\b", r"FOLDER/\1", text.replace("|", "/"))
 
 
 def put(path: Path, text: str) -> None:

@@ -43,18 +43,25 @@ def test_own_data(tmp_path, capsys):
 
 def test_the_tutorials_table_and_one_clients_model_on_new_rows(tmp_path):
     import clinics_table
-    import one_client
 
     clinics_table.write_table(tmp_path / "my.csv")
     words = {"data": tmp_path / "my.csv", "client": "clinic", "label": "outcome"}
     with pytest.warns(Told, match="1 with missing cells"):
         run = coterie.run("local", rounds=12, out=tmp_path / "run", watch=lambda _: None, **words)
     rows = pl.read_csv(tmp_path / "my.csv").filter(pl.col("clinic") == "south")
-    found = one_client.predict(run.folder, "south", rows.drop("outcome"), ["ill", "well"])
-    right = (found["predicted"] == rows["outcome"]).mean()
+    said = run.model("south").predict(rows.drop("outcome"))
+    right = (said == rows["outcome"].to_numpy()).mean()
     # most of them are its training rows; labels in the wrong order would be right in few
     assert right > 0.8
-    assert found["probability"].min() >= 0.5
+
+
+def test_personal_models(tmp_path, capsys):
+    import personal_models
+
+    personal_models.main(tmp_path, rounds=2)
+    printed = capsys.readouterr().out
+    assert "# Model of clinic-1" in printed
+    assert "the same elsewhere: True" in printed
 
 
 def test_school_table(tmp_path, capsys):

@@ -39,6 +39,12 @@ LATE = {
     ("coterie.reports.page", "plotly.offline"): PLOTLY,
     ("coterie.reports.report", "coterie.reports.files"): MATPLOTLIB,
     ("coterie.running.progress", "fcntl"): "Windows has none",
+    ("coterie.serving.hosting", "coterie.serving.app"): EXTRA,
+    ("coterie.serving.hosting", "uvicorn"): EXTRA,
+    ("coterie.serving.onnx_files", "onnx"): EXTRA,
+    ("coterie.serving.onnx_files", "onnxruntime"): EXTRA,
+    ("coterie.serving.onnx_files", "onnxscript"): EXTRA,
+    ("coterie.serving.pyfunc", "mlflow"): EXTRA,
     ("coterie.ui.app", "plotly.offline"): PLOTLY,
 }
 

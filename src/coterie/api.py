@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from torch import nn
@@ -36,10 +36,13 @@ from coterie.methods.registry import METHODS, add
 from coterie.results.comparison import Comparison
 from coterie.results.folder import run_folder
 from coterie.results.models import load_model as load_client_model
+from coterie.results.personal import Models, PersonalModel
 from coterie.results.run import Run
 from coterie.results.run import load as load_run
 from coterie.running import execute as experiments
 from coterie.running.loop import RoundReport, tell
+from coterie.serving.hosting import serve as serve_models
+from coterie.serving.service import Limits
 
 Words = dict[str, Any]
 
@@ -142,9 +145,30 @@ def resume(
     return experiments.resume(path, data=given, models=models, allow_change=allow_change)
 
 
-def load(folder: str | Path) -> Run | Comparison:
-    """A finished run or comparison."""
+@overload
+def load(folder: str | Path) -> Run | Comparison: ...
+
+
+@overload
+def load(
+    folder: str | Path, client: int | str, build: Callable[[], nn.Module] | None = None
+) -> PersonalModel: ...
+
+
+def load(
+    folder: str | Path,
+    client: int | str | None = None,
+    build: Callable[[], nn.Module] | None = None,
+) -> Run | Comparison | PersonalModel:
+    """A finished run or comparison; with `client` that client's own model, to predict with.
+
+    `build` makes a network that is not coterie's own.
+    """
     path = _path(folder, "folder")
+    if client is not None:
+        return Models(path, _maker(build)).model(_client(client))
+    if build is not None:
+        raise BadInput("build makes the network of one client's model: name the client too")
     return comparisons.load_comparison(path) if there(path / FILE) else load_run(path)
 
 
@@ -154,11 +178,47 @@ def load_model(
     """A client's own model, by its number or name, as a plain nn.Module; `build` makes one that is
     not coterie's own.
     """
+    return load_client_model(_path(folder, "folder"), _client(client), _maker(build))
+
+
+def serve(
+    folder: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8766,
+    tokens: str | Path | None = None,
+    open_to_all: bool = False,
+    watch: float = 0.0,
+    limits: Limits | None = None,
+    build: Callable[[], nn.Module] | None = None,
+) -> None:
+    """Serve the clients' own models of a run over HTTP until it is stopped, as `coterie serve`.
+
+    `tokens` is a file, made where it is not there (tokens.json in the folder); `open_to_all` does
+    without them, on this machine only. `build` makes a network that is not coterie's own.
+    """
+    serve_models(
+        _path(folder, "folder"),
+        host,
+        port,
+        None if tokens is None else Path(tokens),
+        open_to_all,
+        watch=watch,
+        limits=limits or Limits(),
+        build=_maker(build),
+    )
+
+
+def _maker(build: Any) -> Callable[[], nn.Module] | None:
     if build is not None:
         _callable(build, "build")
+    return build
+
+
+def _client(client: Any) -> int | str:
     if isinstance(client, bool) or not isinstance(client, int | str | np.integer):
         raise BadInput(f"client = {shown(client)}: give its number or its name")
-    return load_client_model(_path(folder, "folder"), client, build)
+    return client if isinstance(client, str) else int(client)
 
 
 def _callable(value: Any, word: str) -> None:

@@ -533,16 +533,31 @@ def test_a_comparison_prints_one_table_best_first(coterie, tmp_path):
         "c",
     ]
     code, out, errors = coterie(*arguments)
-    assert (code, errors) == (0, "")
+    assert code == 0
+    told = [line.partition(":")[0] for line in errors.splitlines()]
+    assert told == [f"run {k} of 4" for k in (1, 2, 3, 4)]  # a line per finished run
     title = "Test accuracy in % of every client's own model: 4 clients, 2 seeds\n"
     answer, table = out.split(title)
-    assert "Recommended: " in answer  # the answer stands above the table
-    rows = table_rows(table.split("Difference in points")[0])
-    means = [float(row[1]) for row in rows]
-    assert means == sorted(means, reverse=True)
-    assert {row[0].strip() for row in rows} == {"fedavg", "local"}
+    assert answer.startswith("Use ")  # the answer stands above the table
+    use = answer.split()[1].rstrip(":.")
+    lines = [line.split() for line in table.splitlines() if line.strip()]
+    marked = [line for line in lines if line[0] == ">" and "to" not in line]
+    assert [line[1] for line in marked] == [use]
+    assert {"fedavg", "local"} <= {word for line in lines for word in line[:2]}
+    assert max(map(len, out.splitlines())) <= 80
     assert "beta = 0.5" in (tmp_path / "c" / "fedavg-seed1" / "config.toml").read_text()
     assert coterie("resume", "c")[1] == out
+    wide = coterie("resume", "c", "--wide")[1].split(title)[1]
+    rows = table_rows(wide.split("Difference in points")[0])
+    means = [float(row[1]) for row in rows]
+    assert means == sorted(means, reverse=True)
+    assert {row[0].strip().removeprefix("> ") for row in rows} == {"fedavg", "local"}
+
+
+def names_of(out: str) -> list[str]:
+    """The first words of the lines after the answer, marks left out."""
+    lines = [line.replace("> ", "").split() for line in out.split("\n\n", 1)[1].splitlines()]
+    return [line[0] for line in lines if line]
 
 
 @pytest.fixture
@@ -558,15 +573,15 @@ def few_methods():
 def test_all_means_every_method_that_the_data_allow(coterie, few_methods):
     code, out, errors = coterie("compare", "--methods", "all", *WORDS, "--out", "c")
     assert code == 0
-    assert {row[0].strip() for row in table_rows(out)} == {"local", "fedavg"}
-    assert [line.split(":")[1] for line in errors.splitlines()] == [
+    assert {"local", "fedavg"} == set(names_of(out)) & set(METHODS)
+    assert [line.split(":")[1] for line in errors.splitlines() if "without" in line] == [
         " without ktpfl",
         " without oracle",
     ]
     public = ["--public", "held-out", "--public-rows", "40", "--ktpfl.draw", "20", "--rotate", "4"]
     code, out, errors = coterie("compare", "--methods", "all", *WORDS, *public, "--out", "d")
-    assert (code, errors) == (0, "")
-    assert len(table_rows(out)) == 4
+    assert (code, "without" in errors) == (0, False)
+    assert len(set(names_of(out)) & set(METHODS)) == 4
 
 
 def test_tables_are_not_squeezed_in_a_pipe(coterie, tmp_path, monkeypatch):
@@ -620,6 +635,9 @@ def test_methods_are_listed_and_one_is_told_in_full(coterie):
     assert code == 0
     for name in METHODS:
         assert f" {name} " in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "validation rows" in out
+    assert "AISTATS 2017" in coterie("methods", "--wide")[1]
     code, out, _ = coterie("methods", "persfl")
     assert code == 0
     assert out.startswith(

@@ -43,7 +43,7 @@ def test_a_comparison_exits_with_3_only_when_every_method_diverges(coterie):
     code, out, errors = coterie("compare", *words, "--ditto.train.rate", "1e20", "--out", "some")
     assert code == 0
     assert "ditto diverged and is not compared" in " ".join(out.split())
-    assert errors.startswith("coterie: ditto seed 0: stopped: in round 1")
+    assert "\ncoterie: ditto seed 0: stopped: in round 1" in errors
     code, out, errors = coterie("compare", *words, "--rate", "1e20", "--out", "all")
     assert (code, out) == (3, "")
     assert "coterie: stopped: every method of all diverged" in errors

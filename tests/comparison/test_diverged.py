@@ -6,7 +6,6 @@ import json
 import pytest
 
 import coterie
-from coterie.analysis.answer import sentences
 from coterie.cli.show import show_comparison, show_run
 from coterie.core.errors import BadInput, Diverged
 from coterie.reports.content import page_data
@@ -41,10 +40,10 @@ def test_the_others_go_on_and_who_diverged_is_said_when_it_happens(compared):
 
 def test_a_diverged_method_is_in_no_ranking_and_named_in_the_answer(compared):
     found, _ = compared
-    answer = found.answer()
-    assert "ditto" not in (answer.best, answer.recommended, answer.fairest, answer.cheapest)
+    answer = found.answer
+    assert "ditto" not in (answer.best, answer.use)
     assert "ditto" not in found.ranks().methods
-    assert "ditto diverged and is not compared (seed 0: in round 1" in sentences(answer)
+    assert "ditto diverged and is not compared (seed 0: in round 1" in str(answer)
 
 
 def test_the_table_on_disk_and_on_the_terminal_marks_it(compared, capsys):
@@ -57,8 +56,8 @@ def test_the_table_on_disk_and_on_the_terminal_marks_it(compared, capsys):
     assert rows["fedavg"]["left_out"] == "0.0"
     show_comparison(found)
     out = capsys.readouterr().out
-    assert "ditto diverged and is not compared" in out
-    assert any("ditto" in line and "diverged" in line and "│" in line for line in out.splitlines())
+    assert "ditto diverged and is not compared" in " ".join(out.split())
+    assert any(line.split() == ["ditto", "diverged"] for line in out.splitlines())
 
 
 def test_loading_and_resuming_say_the_same(compared):
@@ -117,7 +116,7 @@ def test_left_out_updates_are_counted_in_answer_and_table(tmp_path, capsys):
     assert {row.method: row.left_out for row in found.rows()} == {"local": 4, "fedavg": 4}
     show_comparison(found)
     shown = capsys.readouterr().out
-    assert "fedavg: 4 updates were not finite and left out." in shown
+    assert "fedavg: 4 updates were not finite and left out." in " ".join(shown.split())
     assert "left out" in shown
     show_run(found.runs["local"][0])
     assert "Left out: 4 updates of 1 client that were not finite" in capsys.readouterr().out
@@ -127,7 +126,7 @@ def test_training_no_better_than_guessing_is_said(tmp_path, capsys):
     words = IMAGES | {"rate": 1e-9, "classes-each": 2}
     found = coterie.compare(["local", "fedavg"], out=tmp_path / "guess", **words)
     assert "local, fedavg are no better than always guessing" in " ".join(found.remarks())
-    assert "no better than always guessing" in sentences(found.answer())
+    assert "nothing has learned more than always guessing" in str(found.answer)
     show_run(found.runs["fedavg"][0])
     assert (
         "No better than always guessing a client's most frequent class" in capsys.readouterr().out

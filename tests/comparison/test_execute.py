@@ -125,8 +125,8 @@ def test_the_table_is_computed_from_the_runs(finished):
     assert rows["ditto"].worst == pytest.approx(np.mean([run.accuracy().min() for run in runs]))
     weighted = [(run.accuracy() * run.rows).sum() / run.rows.sum() for run in runs]
     assert rows["ditto"].weighted == pytest.approx(np.mean(weighted))
-    assert rows["ditto"].validation == pytest.approx(
-        np.mean([run.accuracy("validation").mean() for run in runs])
+    assert rows["ditto"].select == pytest.approx(
+        np.mean([run.accuracy("select").mean() for run in runs])
     )
     assert rows["local"].bytes_up == 0
     half = 12.7062 * np.std(means, ddof=1) / np.sqrt(2)  # t(.975, 1)
@@ -224,13 +224,13 @@ def longer(tmp_path_factory):
     )
 
 
-def test_the_best_round_is_chosen_on_validation_and_read_on_test(longer):
+def test_the_best_round_is_chosen_on_select_rows_and_read_on_test(longer):
     early = 0
     for row in longer.rows():
         rounds, found = [], []
         for run in longer.runs[row.method]:
             means = [
-                values(run.table, "accuracy", "validation", round=r)[1].mean() for r in range(1, 7)
+                values(run.table, "accuracy", "select", round=r)[1].mean() for r in range(1, 7)
             ]
             rounds.append(1 + int(np.argmax(means)))
             found.append(values(run.table, "accuracy", "test", round=rounds[-1])[1])
@@ -248,7 +248,7 @@ def test_without_validation_data_there_is_no_best_round(tmp_path):
     assert np.isnan([found.rows()[0].at_best, found.rows()[0].best_round]).all()
     with pytest.raises(
         BadInput,
-        match="local has no best round, as there are no validation data: raise --validation",
+        match="local has no best round, as there are no select rows: raise --validation",
     ):
         found.measured("local", best=True)
 
@@ -290,8 +290,8 @@ def test_ranks_are_of_clients_where_the_split_is_fixed(longer, finished):
     )
 
 
-def printed(capsys, comparison, target=None) -> str:
-    show_comparison(comparison, target)
+def printed(capsys, comparison, target=None, wide=True) -> str:
+    show_comparison(comparison, target, wide)
     return capsys.readouterr().out
 
 
@@ -300,17 +300,21 @@ def test_what_is_printed_holds_the_last_and_the_best_round_and_whom_each_method_
 ):
     out = printed(capsys, longer)
     row = next(row for row in longer.rows() if row.method == "local")
-    line = next(line for line in out.splitlines() if line.startswith("│ local"))
+    line = next(line for line in out.splitlines() if line.startswith(("│ local", "│ > local")))
     cells = [cell.strip() for cell in line.split("│")[1:-1]]
     assert cells[1:3] == [f"{100 * row.mean:.2f}", f"± {100 * (row.high - row.mean):.2f}"]
     assert f"{100 * row.at_best:.2f} ({row.best_round:.0f})" in cells
-    assert "at best round: of the one (in brackets) whose validation accuracy is best" in out
+    assert "at best round: of the one (in brackets) whose accuracy on select rows is best" in out
     assert "bootstrap over 4 clients, seeds averaged" in out
     assert "significantly better than" in out
     assert "not reached" not in out
-    assert (
-        max(map(len, out.split("\n\n")[1].splitlines())) < 130
-    )  # the answer above is one long line
+    assert max(map(len, out.splitlines())) < 130
+    few = printed(capsys, longer, wide=False)
+    assert max(len(line) for line in few.splitlines() if str(longer.folder) not in line) <= 80
+    assert "at best" not in few
+    marked = [line.split()[1] for line in few.splitlines() if line.startswith(" > ")]
+    assert marked == [longer.answer.use]
+    assert " ".join(few.split("\n\n")[0].split()) == str(longer.answer)
     assert out.endswith(f"runs, table.csv and clients.csv: {longer.folder}\n")
 
 
@@ -603,6 +607,7 @@ def test_a_smaller_loss_is_better_everywhere(tmp_path, capsys):
     assert found.rounds_to(start)[worse] == 1
     assert found.rounds_to(losses[better] / 2) == {"fedavg": None, "local": None}
     out = printed(capsys, found, start)
-    assert out.index(f"│ {better}") < out.index(f"│ {worse}")
+    plain = out.replace("│ > ", "│ ")  # the mark of the method to use
+    assert plain.index(f"│ {better}") < plain.index(f"│ {worse}")
     assert "Difference in loss (above 0 is better)" in out
     assert " %" not in out.splitlines()[0]

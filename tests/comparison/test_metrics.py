@@ -98,7 +98,7 @@ def test_low_errors_come_first_in_answer_ranks_and_differences(compared):
     assert compared.difference(best, other).mean == pytest.approx(
         means[other] - means[best], rel=1e-6
     )
-    found = compared.answer()
+    found = compared.answer
     said = sentences(found)
     assert "absolute error" in said
     assert "accuracy" not in said

@@ -9,7 +9,7 @@ from coterie.data.cutting import Shares, cut_by_time, cut_groups
 from coterie.data.dealing import build
 from coterie.data.own import from_arrays, from_frame
 
-PARTS = ("train", "validation", "test")
+PARTS = ("train", "validation", "select", "test")
 
 
 def visits(n=400, patients=60, clients=5, seed=0):
@@ -37,25 +37,24 @@ def held(federation, column):
 def test_time_trains_before_it_validates_and_tests_and_never_cuts_a_moment():
     frame = visits()
     got = build(from_frame(frame, cut_column="day"), cut="time")
-    for train, validation, test in held(got, frame["day"].to_numpy()):
+    for train, validation, select, test in held(got, frame["day"].to_numpy()):
         assert max(train) < min(validation)
-        assert max(validation) < min(test)
+        assert max(validation) < min(select)
+        assert max(select) < min(test)
     assert got.preparation.outputs == ["patient #" + str(k) for k in range(32)] + ["a"]
     shares = [sum(map(len, getattr(got, part))) / 400 for part in PARTS]
-    assert np.allclose(shares, [0.6, 0.2, 0.2], atol=0.05)
+    assert np.allclose(shares, [0.6, 0.1, 0.1, 0.2], atol=0.05)
 
 
 def test_a_group_is_in_one_part_only_over_all_clients():
     frame = visits()
     got = build(from_frame(frame, cut_column="patient"), cut="groups")
-    train, validation, test = (
+    found = [
         set.union(*(client[k] for client in held(got, frame["patient"].to_numpy())))
-        for k in range(3)
-    )
-    assert not train & validation
-    assert not train & test
-    assert not validation & test
-    assert len(train | validation | test) == frame["patient"].n_unique()
+        for k in range(len(PARTS))
+    ]
+    assert all(found)
+    assert sum(map(len, found)) == len(set.union(*found)) == frame["patient"].n_unique()
     assert build(from_frame(frame, cut_column="patient"), cut="groups", seed=1).names == got.names
 
 
@@ -78,8 +77,9 @@ def test_one_moment_alone_leaves_no_row_to_test():
 def test_arrays_are_cut_by_values_of_their_own():
     times = np.random.default_rng(0).permutation(100)
     own = from_arrays(np.zeros((100, 2)), times % 2, np.arange(100) % 2, cut_by=times)
-    for train, validation, test in held(build(own, cut="time"), times):
-        assert max(train) < min(validation) <= max(validation) < min(test)
+    for train, validation, select, test in held(build(own, cut="time"), times):
+        assert max(train) < min(validation) <= max(validation) < min(select)
+        assert max(select) < min(test)
 
 
 @pytest.mark.parametrize(

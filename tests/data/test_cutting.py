@@ -6,7 +6,7 @@ from coterie.data.dataset import Dataset
 from coterie.data.dealing import build
 from helpers.datasets import features, rows_of
 
-PARTS = ("train", "validation", "test")
+PARTS = ("train", "validation", "select", "test")
 
 
 def test_shuffling_mixes_every_class_into_every_part():
@@ -19,7 +19,7 @@ def test_shuffling_mixes_every_class_into_every_part():
 def test_order_trains_on_the_first_rows():
     got = build(features(), cut="order", validation=0.1, test=0.3)
     for i in range(got.clients):
-        rows = np.concatenate([got.train[i], got.validation[i], got.test[i]])
+        rows = np.concatenate([getattr(got, part)[i] for part in PARTS])
         assert np.array_equal(rows, np.sort(rows))
 
 
@@ -38,10 +38,12 @@ def test_runs_are_cut_by_time_and_lose_the_row_at_each_cut():
     for length in (20, 15, 30, 20, 10, 25):
         run = np.arange(start, start + length)
         first, second = int(0.6 * length), int(0.8 * length)
-        for part, rows in zip(
-            PARTS, (run[:first], run[first + 1 : second], run[second + 1 :]), strict=True
-        ):
-            assert np.array_equal(np.intersect1d(getattr(got, part)[0], run), rows)
+        mine = {part: np.intersect1d(getattr(got, part)[0], run) for part in PARTS}
+        assert np.array_equal(mine["train"], run[:first])
+        held = np.concatenate([mine["validation"], mine["select"]])
+        assert np.array_equal(held, run[first + 1 : second])  # the first of them for methods
+        assert abs(len(mine["validation"]) - len(mine["select"])) <= 1
+        assert np.array_equal(mine["test"], run[second + 1 :])
         start += length
     both = build(base, cut="runs", validation=0, test=0.25, scale="none")
     assert len(rows_of(both, 0)) == 120 - 6

@@ -15,7 +15,7 @@ from helpers.datasets import coded, number, rows_of
 
 DATA = Path(os.environ.get("COTERIE_DATA", "nowhere"))
 
-PARTS = ("train", "validation", "test")
+PARTS = ("train", "validation", "select", "test")
 
 
 def all_rows(federation):
@@ -27,10 +27,11 @@ def test_digits_by_default_are_20_clients_of_3_classes_cut_60_20_20():
     assert (got.clients, got.classes, got.input_shape, got.names[-1]) == (20, 10, (1, 8, 8), "19")
     assert len(np.unique(all_rows(got))) == 1797
     for row in client_rows(got):
-        n = row.train + row.validation + row.test
+        n = row.train + row.validation + row.select + row.test
         assert row.classes == 3
         assert abs(row.train - 0.6 * n) < 1
-        assert abs(row.validation - 0.2 * n) <= 1
+        assert abs(row.validation + row.select - 0.2 * n) <= 1
+        assert 0 <= row.validation - row.select <= 1
         assert abs(row.test - 0.2 * n) <= 1
     assert np.array_equal(got.sizes, [row.train for row in client_rows(got)])
     assert got.x.dtype == torch.float32

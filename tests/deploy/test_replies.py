@@ -147,10 +147,10 @@ def test_hostile_measures_are_nobodys_numbers(values, why, tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        {"rows": {"train": 10**12, "validation": 1, "test": 1}},
-        {"rows": {"train": -1, "validation": 1, "test": 1}},
-        {"rows": {"train": 1.5, "validation": 1, "test": 1}},
-        {"rows": {"train": True, "validation": 1, "test": 1}},
+        {"rows": {"train": 10**12, "validation": 1, "select": 1, "test": 1}},
+        {"rows": {"train": -1, "validation": 1, "select": 1, "test": 1}},
+        {"rows": {"train": 1.5, "validation": 1, "select": 1, "test": 1}},
+        {"rows": {"train": True, "validation": 1, "select": 1, "test": 1}},
         {"rows": {"train": 1}},
         {"rows": None},
         {"name": ["1"]},
@@ -264,7 +264,7 @@ def test_an_upload_far_from_what_was_sent_is_left_out_unless_the_rule_is_off(
 
 
 def test_rows_that_a_site_claims_take_no_memory():
-    rows = {part: [10**9] * 50 for part in ("train", "validation", "test")}
+    rows = {part: [10**9] * 50 for part in ("train", "validation", "select", "test")}
     federation = hollow([str(i) for i in range(50)], rows, Shape(2, 3), None)
     assert federation.sizes.tolist() == [10**9] * 50
 

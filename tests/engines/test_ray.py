@@ -165,7 +165,8 @@ def test_a_newcomer_gets_the_model_it_would_get_on_one_machine(pool):
     federation = tiny(6)
     short = federation._replace(
         **{
-            part: getattr(federation, part)[:5] for part in ("train", "validation", "test", "names")
+            part: getattr(federation, part)[:5]
+            for part in ("train", "validation", "select", "test", "names")
         },
         groups=federation.groups[:5],
     )
@@ -329,10 +330,10 @@ def test_a_shard_has_the_rows_of_its_clients_and_no_others():
     assert shard.clients == federation.clients
     assert len(shard.x) == sum(
         len(getattr(federation, part)[i])
-        for part in ("train", "validation", "test")
+        for part in ("train", "validation", "select", "test")
         for i in (1, 4)
     )
-    for part in ("train", "validation", "test"):
+    for part in ("train", "validation", "select", "test"):
         for i in range(federation.clients):
             rows = getattr(federation, part)[i] if i in (1, 4) else []
             assert np.array_equal(shard.x[getattr(shard, part)[i]], federation.x[rows])

@@ -13,7 +13,7 @@ from coterie.experiment.config import read_toml
 from coterie.experiment.papers import METRICS, PaperTable, paper_tables, read_paper
 from coterie.experiment.recipes import config_path, recipes
 
-OWN = {"demo", "digits-classes", "digits-dirichlet"}  # recipes of no paper
+OWN = {"demo", "demo-alike", "digits-classes", "digits-dirichlet"}  # recipes of no paper
 TABLES = paper_tables()
 PAPER_RECIPES = sorted(set(recipes()) - OWN)
 

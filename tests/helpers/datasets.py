@@ -4,7 +4,7 @@ import numpy as np
 
 from coterie.data.dataset import Dataset
 
-PARTS = ("train", "validation", "test")
+PARTS = ("train", "validation", "select", "test")
 
 
 def coded(n=400, classes=4, side=4, channels=1, test=0):

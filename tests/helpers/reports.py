@@ -63,7 +63,9 @@ def pretend(place: Path, name: str, n: int, rounds: int) -> None:
         "clients": [f"site {i:04d}" for i in range(n)],
         "classes": 10,
     }
-    sizes = {part: rng.integers(5, 200, n).tolist() for part in ("train", "validation", "test")}
+    sizes = {
+        part: rng.integers(5, 200, n).tolist() for part in ("train", "validation", "select", "test")
+    }
     network = {"models": [{"name": "dnn", "parameters": 2410}], "architecture": [0] * n}
     notes = to_words({"alpha": Note("alpha", Kind.COURSE), "W": Note("weights W", Kind.MATRIX)})
     about = {**known, **network, "rows": sizes, "groups": [0] * n, "notes": notes}
@@ -74,7 +76,7 @@ def pretend(place: Path, name: str, n: int, rounds: int) -> None:
             found.add("train", r, np.array([-1]), "", "", metric, np.array([100.0 * n]))
         found.add("train", r, everyone, "", "", "alpha", rng.random(n))
         for view in ("personal", "global"):
-            for part in ("train", "validation", "test"):
+            for part in ("train", "validation", "select", "test"):
                 found.add("train", r, everyone, view, part, "accuracy", rng.random(n))
     found.write(place / "metrics.parquet")
     (place / "notes").mkdir()

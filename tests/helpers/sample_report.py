@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 SOME = ["local", "fedavg", "ditto", "persfl", "ktpfl"]
-PARTS = ("train", "validation", "test")
+PARTS = ("train", "validation", "select", "test")
 
 
 def line(name: str, x: Any, y: Any, **more: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 from safetensors.torch import load_file
 
 from coterie.core.method import stages
+from coterie.data.federation import PARTS, part_of
 from coterie.deploy.files import Privacy, Rules
 from coterie.engines.base import Setup
 from coterie.engines.local.engine import LocalEngine
@@ -54,7 +55,6 @@ __all__ = [
 ]
 
 RULES = Rules(needed=0.5, deadline=1.0, tries=2)
-PARTS = ("train", "validation", "test")
 
 
 class Lines(list):
@@ -177,7 +177,7 @@ class Town:
         none = np.zeros(0, np.int64)
         own = {
             part: [
-                rows if k == i else none for k, rows in enumerate(getattr(self.federation, part))
+                rows if k == i else none for k, rows in enumerate(part_of(self.federation, part))
             ]
             for part in PARTS
         }

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from coterie.comparison.execute import load_comparison
 from coterie.experiment.config import Experiment, change
 from coterie.reports.matrices import GROUPS, PEERS
 from coterie.reports.noted import FRAMES
@@ -13,8 +14,8 @@ from coterie.results.run import load
 from coterie.running.execute import execute
 from helpers.reports import FAST, base, figure, pretend, table
 
-KINDS = {"lines", "dots", "bars", "density", "points", "heat"}
-SECTIONS = {"accuracy", "fairness", "cost", "collaboration", "inside", "data"}
+KINDS = {"lines", "dots", "bars", "density", "points", "forest", "heat"}
+SECTIONS = {"answer", "accuracy", "fairness", "cost", "collaboration", "inside", "data"}
 
 
 def test_every_figure_is_whole(data):
@@ -54,9 +55,38 @@ def test_clients_are_means_over_seeds_where_the_split_is_one(tmp_path):
     assert [r["seed"] for r in data["runs"]] == [1, 2]
 
 
-def test_the_answer_is_that_of_the_comparison(data):
-    assert "Recommended" in data["answer"][0]
+def test_the_answer_is_that_of_the_comparison(data, folder):
+    found = load_comparison(folder).answer
+    assert data["answer"][0] == str(found)
+    assert data["use"] == found.use
     assert data["warnings"] == []
+
+
+def test_the_differences_of_the_answer_are_drawn_with_their_intervals(data, folder):
+    found, drawn = load_comparison(folder), figure(data, "forest")
+    assert (drawn["kind"], drawn["section"]) == ("forest", "answer")
+    assert [s["name"] for s in drawn["series"]] == ["against local", "against fedavg"]
+    for series, other in zip(drawn["series"], ("local", "fedavg"), strict=True):
+        assert set(series["x"]) == set(data["methods"])
+        for name, mean, low, high in zip(
+            *(series[k] for k in ("x", "y", "low", "high")), strict=True
+        ):
+            if name == other:
+                assert mean is None
+                continue
+            wanted = found.difference(name, other)
+            assert [mean, low, high] == pytest.approx([100 * v for v in wanted[:3]], rel=1e-4)
+
+
+def test_what_runs_share_is_said_once(data):
+    assert 'name = "digits"' in data["common"]
+    assert "method" not in data["common"].split("[")[0]
+    for run in data["runs"]:
+        assert f"method = {run['method'].partition('@')[0]}" in run["own"]
+        assert f"seed = {run['seed']}" in run["own"]
+        assert "rounds" not in run["own"]
+    assert any(word.startswith("split ") for word in data["setup"])
+    assert any("steps per client and round" in word for word in data["setup"])
 
 
 def test_mixing_is_noted_for_methods_that_mix(data):

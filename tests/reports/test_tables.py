@@ -58,7 +58,7 @@ def test_every_declared_score_is_in_report_terminal_and_file(data, folder, capsy
         (s.label, "high" if s.higher else "low") for s in (*MORE, *RANKED)
     ]
     rows = pd.read_csv(folder / "table.csv").set_index("method")
-    show_comparison(load_comparison(folder))
+    show_comparison(load_comparison(folder), wide=True)
     said = capsys.readouterr().out
     found = table(data, "scores")
     nothing = found.pop("(knows training labels only)")

@@ -39,7 +39,7 @@ def example() -> Table:
     ):
         table.add("train", round, np.arange(3), "personal", "test", "accuracy", np.array(accuracy))
         table.add(
-            "train", round, np.arange(3), "personal", "validation", "accuracy", np.array(validation)
+            "train", round, np.arange(3), "personal", "select", "accuracy", np.array(validation)
         )
         table.add(
             "train", round, np.array([EVERYONE]), "", "", "bytes_up", np.array([100.0 * round])
@@ -71,7 +71,7 @@ def test_curve_is_the_mean_over_clients_that_have_the_part():
     rounds, means = curve(example().whole(), "accuracy")
     assert rounds.tolist() == [1, 2]
     assert means == pytest.approx([0.5, 0.5])
-    rounds, means = curve(example().whole(), "accuracy", "validation")
+    rounds, means = curve(example().whole(), "accuracy", "select")
     assert means[0] == pytest.approx(0.6)
     assert np.isnan(means[1])
 
@@ -79,7 +79,7 @@ def test_curve_is_the_mean_over_clients_that_have_the_part():
 def learned(metric: str, validation: list[list[float]], test: list[list[float]]) -> pa.Table:
     """A row of clients for each round, on both parts."""
     table = Table()
-    for part, rounds in (("validation", validation), ("test", test)):
+    for part, rounds in (("select", validation), ("test", test)):
         for k, row in enumerate(rounds, 1):
             table.add("train", k, np.arange(len(row)), "personal", part, metric, np.array(row))
     return table.whole()

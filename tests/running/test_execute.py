@@ -571,10 +571,10 @@ def test_data_without_classes_are_judged_by_their_loss(tmp_path):
 
 
 def test_validation_summaries_weigh_by_validation_rows(tmp_path):
-    federation = tiny(validation=4)
+    federation = tiny(validation=8)
     uneven = federation._replace(
-        validation=[rows[: 1 + i % 4] for i, rows in enumerate(federation.validation)]
-    )
+        validation=[rows[: 2 + 2 * (i % 4)] for i, rows in enumerate(federation.validation)]
+    )  # the other half of each chooses between methods
     run = coterie.run("local", data=uneven, model=Net3, out=tmp_path / "run", rounds=1, **FAST)
     rows, found = np.array([1, 2, 3, 4, 1]), run.accuracy("validation")
     assert run.summary("validation").weighted == pytest.approx((rows * found).sum() / rows.sum())

@@ -289,7 +289,7 @@ def test_curves_are_those_of_the_last_checkpoint_then_of_the_end(root):
     assert parts == {
         (m, p, v)
         for m in ("accuracy", "loss")
-        for p in ("train", "validation", "test")
+        for p in ("train", "validation", "select", "test")
         for v in ("personal", "global")
     }
     assert all(c["rounds"] == [1, 2, 3, 4] for c in end["curves"])

@@ -1,257 +1,392 @@
-"""The answer of a comparison: which method is best, fairest, cheapest and recommended, in words.
+"""The answer of a comparison: one name to use, how sure that is, and what it costs.
 
-Gain and fairness are those of gains.py and fairness.py. Accuracies are shares from 0 to 1, gains
-percentage points; a client without a number (NaN) does not count.
+The name is chosen on select rows (choice.py). What is claimed of it is measured on test rows, which
+choose nothing: a paired difference to the better of FedAvg and Local. Values are [seeds, clients];
+a client without a number (NaN) does not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import sqrt
-from typing import NamedTuple
+from collections.abc import Mapping
+from math import isnan, nan
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.analysis.gains import Improvement, improvement, qoi
-from coterie.analysis.numbers import DIGITS, mean_of, there
-from coterie.analysis.scores import SCORES, Score
-from coterie.analysis.significance import rank_table, units
-from coterie.core.errors import BadInput, nearest
+from coterie.analysis.choice import Choice, baseline, choose
+from coterie.analysis.numbers import DIGITS, LEVEL, mean_of
+from coterie.analysis.scores import Score
+from coterie.analysis.significance import Difference, holm, paired, signed_ranks, wilcoxon
+from coterie.core.errors import BadInput
 from coterie.core.html import paragraph
 
-ACCURACY = SCORES[0]
-NAMED = 5  # methods that a sentence lists by name
+GUESSER = "always guessing a client's most frequent class"
+MORE_WORK = 1.1  # times a baseline's gradients from which a budget is another one
+
+# better: shown to beat the baselines; bet: chosen, but not shown to; withdrawn: chosen, but shown
+# to be worse; baseline: FedAvg or Local chosen; guessing: nothing has learned; open: nobody votes
+Kind = Literal["better", "bet", "withdrawn", "baseline", "guessing", "open"]
+
+
+class Measure(NamedTuple):
+    """What clients are judged by, and how it is written."""
+
+    label: str = "accuracy"
+    higher: bool = True  # whether more is better
+    scale: float = 100.0  # a value times it is what is written
+    unit: str = " %"
+    points: str = " points"  # of a difference
+    digits: str = ".1f"
+
+    @property
+    def sign(self) -> int:
+        """What makes more of it better."""
+        return 1 if self.higher else -1
+
+    def write(self, value: float) -> str:
+        """A value, as in 97.2 %."""
+        return f"{self.scale * value:{self.digits}}{self.unit}"
+
+    def gap(self, difference: Difference) -> str:
+        """A difference and its interval, as in +0.7 points [-0.1, +1.7]."""
+        mean, low, high = (f"{self.scale * v:+{self.digits}}" for v in difference[:3])
+        return f"{mean}{self.points}" + ("" if isnan(difference.low) else f" [{low}, {high}]")
+
+
+ACCURACY = Measure()
+
+
+def measure_of(score: Score) -> Measure:
+    """How a score is written in sentences."""
+    if score.share:
+        return Measure(score.label, score.higher)
+    return Measure(score.label, score.higher, 1.0, "", "", ".3g")
+
+
+class Claim(NamedTuple):
+    """A method beside another on test rows; differences above 0 are better."""
+
+    method: str
+    other: str
+    difference: Difference
+    p: float  # Wilcoxon signed-rank, two-sided
+    better: int  # clients served better
+    worse: int
+    of: int  # clients that both serve, over all seeds where each deals anew
+
+    @property
+    def shown(self) -> bool:
+        """Whether the method is better beyond chance, by the test and by the interval."""
+        return self.p < LEVEL and self.difference.low > 0
+
+    @property
+    def refuted(self) -> bool:
+        """Whether it is worse beyond chance."""
+        return self.p < LEVEL and self.difference.high < 0
 
 
 class Answer(NamedTuple):
-    """What a comparison says; None where no method deserves the name."""
+    """What a comparison says; `use` is None where no method deserves it. As text: its sentences."""
 
-    best: str | None  # improves most clients over FedAvg and Local, then by most
-    fairest: (
-        str | None
-    )  # smallest deviation over clients of those whose mean beats FedAvg's and Local's
-    cheapest: str | None  # fewest bytes of the same
-    recommended: str | None  # chosen on validation data alone
-    reason: str  # of the recommendation
-    significant: bool  # whether `best` is significantly better than every other method
-    unbeaten: tuple[str, ...]  # the methods it is not significantly better than
-    gain: Improvement  # of `best`
-    population: str  # what the significance speaks of: "10 clients"
-    note: str  # said where that is too few
-    beaten: tuple[str, ...]  # the methods that `best` is significantly better than
-    worthy: tuple[str, ...]  # the methods whose mean accuracy beats FedAvg's and Local's
+    use: str | None
+    kind: Kind
+    measure: Measure
+    choice: Choice  # on select rows
+    value: float  # the mean of `use` on test rows
+    claim: Claim | None  # of `use`, over the better of the baselines
+    closest: Claim | None  # where a baseline is used: the best other method against it
+    worst: tuple[float, float]  # served worst: by `use` (or `closest`), and by what it is against
+    traffic: float  # bytes, of `use` (or `closest`)
+    work: float  # times the gradients of what it is against
+    regret: float  # how much higher the highest test mean is, known only afterwards
+    best: str | None  # whose that is
+    guess: float = nan  # the value of whoever knows nothing
+    guesser: str = GUESSER  # who that is
     remarks: tuple[str, ...] = ()  # sentences on what went wrong, as who diverged
-    judged: Score = ACCURACY  # what clients are judged by
+
+    def __str__(self) -> str:
+        return sentences(self)
 
     def _repr_html_(self) -> str:
         """The paragraph, for notebooks."""
         return paragraph(sentences(self))
 
 
+class Spent(NamedTuple):
+    """What a method cost, a run."""
+
+    bytes: float
+    gradients: float = nan
+
+
 def answer(
     test: Mapping[str, ArrayLike],
-    validation: Mapping[str, ArrayLike],
-    traffic: Mapping[str, float],
+    select: Mapping[str, ArrayLike],
+    spent: Mapping[str, Spent],
     fixed_split: bool,
-    fedavg: str = "fedavg",
-    local: str = "local",
-    judged: Score = ACCURACY,
+    measure: Measure = ACCURACY,
+    guess: float = nan,
+    guesser: str = GUESSER,
 ) -> Answer:
-    """The answer from [seeds, clients] accuracies and bytes of every method; figures are means over
-    seeds of each seed's.
+    """The answer from [seeds, clients] values of every method on test and on select rows.
 
-    judged: another measure; what is given of one where low is good is minus its values.
+    A method that is no better than guessing is not chosen.
     """
-    for name in (fedavg, local):
-        if name not in test:
-            raise BadInput(
-                f"'{name}' is not among the methods {', '.join(test)}: a gain is measured over "
-                "FedAvg and Local"
-            )
-    for name in {**test, **validation}:
-        if name not in traffic:
-            raise BadInput(f"'{name}' has accuracies, but no bytes{nearest(name, traffic)}")
-    table = rank_table(test, fixed_split)
-    runs = {name: np.atleast_2d(np.asarray(a, dtype=float)) for name, a in test.items()}
-    gains = _gains(test, fedavg, local, judged.share)
-    better = [name for name in test if gains[name].pui > 0]
-    best = max(
-        better, key=lambda name: (round(gains[name].pui, DIGITS), gains[name].api), default=None
+    lacking = [name for name in test if name not in spent]
+    if lacking:
+        raise BadInput(f"'{lacking[0]}' has values, but nothing says what it cost")
+    found = {n: measure.sign * np.atleast_2d(np.asarray(a, dtype=float)) for n, a in test.items()}
+    means = {name: mean_of([mean_of(seed) for seed in block]) for name, block in found.items()}
+    floor = measure.sign * guess + 10.0**-DIGITS
+    learned = [n for n in test if isnan(guess) or means[n] > floor]
+    votes = {n: measure.sign * np.asarray(select[n], dtype=float) for n in learned if n in select}
+    traffic = {name: spent[name].bytes for name in test}
+    choice = choose(votes, traffic, fixed_split)
+    best = max(means, key=lambda name: means[name]) if means else None
+    blank = Answer(
+        use=None,
+        kind="open" if learned else "guessing",
+        measure=measure,
+        choice=choice,
+        value=nan,
+        claim=None,
+        closest=None,
+        worst=(nan, nan),
+        traffic=nan,
+        work=nan,
+        regret=nan,
+        best=best,
+        guess=guess,
+        guesser=guesser,
     )
-    means = {name: mean_of([mean_of(seed) for seed in a]) for name, a in runs.items()}
-    worthy = [
-        name for name in test if round(means[name] - max(means[fedavg], means[local]), DIGITS) > 0
-    ]
-    others = [name for name in table.methods if best and name != best]
-    beaten = tuple(name for name in others if best and table.beats(best, name))
-    unbeaten = tuple(name for name in others if name not in beaten)
-    recommended, reason = recommend(validation, traffic, fixed_split, fedavg, local, judged)
-    return Answer(
-        best,
-        min(
-            worthy,
-            key=lambda name: mean_of([_deviation(seed) for seed in runs[name]]),
-            default=None,
-        ),
-        min(worthy, key=lambda name: (traffic[name], -means[name]), default=None),
-        recommended,
-        reason,
-        best is not None and not unbeaten,
-        unbeaten,
-        gains[best] if best else improvement([]),
-        f"{table.n} {table.population}",
-        table.note,
-        beaten,
-        tuple(worthy),
-        judged=judged,
-    )
+    if choice.name is None:
+        return blank
+    return _told(blank, found, means, spent, fixed_split)
 
 
-def _gains(
-    accuracies: Mapping[str, ArrayLike], fedavg: str, local: str, share: bool
-) -> dict[str, Improvement]:
-    """Every method's figures of each seed, averaged over seeds."""
-    base, alone = (
-        np.atleast_2d(np.asarray(accuracies[name], dtype=float)) for name in (fedavg, local)
-    )
-    return {
-        name: Improvement(
-            *map(
-                mean_of,
-                zip(*map(improvement, qoi(np.atleast_2d(a), base, alone, share)), strict=True),
-            )
-        )
-        for name, a in accuracies.items()
-    }
-
-
-def _deviation(accuracy: np.ndarray) -> float:
-    found = there(accuracy)
-    return float(found.std(ddof=1)) if len(found) > 1 else 0.0
-
-
-def recommend(
-    validation: Mapping[str, ArrayLike],
-    traffic: Mapping[str, float],
+def _told(
+    blank: Answer,
+    found: Mapping[str, np.ndarray],
+    means: Mapping[str, float],
+    spent: Mapping[str, Spent],
     fixed_split: bool,
-    fedavg: str = "fedavg",
-    local: str = "local",
-    judged: Score = ACCURACY,
-) -> tuple[str | None, str]:
-    """(method, reason): of those within one standard error of the best mean validation accuracy,
-    the one of least traffic.
+) -> Answer:
+    """The answer once a name is chosen: what test rows say of it."""
+    use, sign = str(blank.choice.name), blank.measure.sign
+    floor = [name for name in found if baseline(name) and name != use]
+    against = max(floor, key=lambda name: means[name], default=None)
+    claim = claimed(use, against, found, fixed_split) if against else None
+    closest = None
+    if baseline(use):
+        closest = _closest(use, found, means, fixed_split)
+        kind: Kind = "baseline"
+    else:
+        kind = "better" if claim and claim.shown else "bet"
+        kind = "withdrawn" if claim and claim.refuted else kind
+    subject, other = (closest.method, use) if closest else (use, against)
+    return blank._replace(
+        use=None if kind == "withdrawn" else use,
+        kind=kind,
+        value=sign * means[use],
+        claim=claim,
+        closest=closest,
+        worst=(sign * _worst(found[subject]), sign * _worst(found[other]) if other else nan),
+        traffic=spent[subject].bytes,
+        work=_ratio(spent[subject], spent[other]) if other else nan,
+        regret=max(means.values()) - means[use],
+    )
 
-    At equal traffic the one that improves more clients, then the higher mean: a mean alone may rest
-    on a few clients.
+
+def claimed(method: str, other: str, found: Mapping[str, np.ndarray], fixed_split: bool) -> Claim:
+    """One method beside another, client by client; higher values are better."""
+    gaps = np.round(found[method] - found[other], DIGITS)
+    known = ~np.isnan(gaps)
+    axis = 0 if fixed_split else 1
+    counts = known.sum(axis)
+    values = np.where(known, gaps, 0.0).sum(axis)[counts > 0] / counts[counts > 0]
+    each = values if fixed_split else gaps[known]
+    return Claim(
+        method=method,
+        other=other,
+        difference=paired(found[method], found[other], fixed_split),
+        p=wilcoxon(signed_ranks(values)),
+        better=int((np.round(each, DIGITS) > 0).sum()),
+        worse=int((np.round(each, DIGITS) < 0).sum()),
+        of=len(each),
+    )
+
+
+def _closest(
+    use: str, found: Mapping[str, np.ndarray], means: Mapping[str, float], fixed_split: bool
+) -> Claim | None:
+    """The best other method against the baseline in use; its p is corrected, as test rows pick it
+    out of all of them.
     """
-    values = units(validation, fixed_split) if validation else np.empty((0, 0))
-    if not values.size:
-        return None, "there are no validation data to choose on"
-    names, means, n = list(validation), values.mean(axis=1), values.shape[1]
-    gains = (
-        _gains(validation, fedavg, local, judged.share)
-        if fedavg in validation and local in validation
-        else {}
-    )
-    pui = [round(gains[name].pui, DIGITS) if gains else 0.0 for name in names]
-    cost = [traffic[name] for name in names]
-    top = int(means.argmax())
-    gaps = np.round(values[top] - values, DIGITS)
-    error = gaps.std(axis=1, ddof=1) / sqrt(n) if n > 1 else np.zeros(len(names))
-    close = [i for i in range(len(names)) if gaps[i].mean() <= error[i]]
-    chosen = min(close, key=lambda i: (cost[i], -pui[i], -means[i]))
-    if chosen == top:
-        why = (
-            f"it has the {_top(judged)} mean {judged.label} on validation data, "
-            f"{_value(means[top], judged)}, and "
-            "no cheaper method is close"
-        )
-        return names[top], why
-    ground = (
-        f"for {cost[chosen] / 1e6:,.1f} MB instead of {cost[top] / 1e6:,.1f}"
-        if cost[chosen] < cost[top]
-        else f"and it improves {pui[chosen]:.0f} % of the clients there instead of {pui[top]:.0f} %"
-    )
-    return names[chosen], (
-        f"its mean {judged.label} on validation data, {_value(means[chosen], judged)}, is within "
-        f"one standard error of the {_top(judged)} "
-        f"({names[top]}, {_value(means[top], judged)}), {ground}"
-    )
+    rivals = [name for name in found if not baseline(name)]
+    if not rivals:
+        return None
+    claims = {name: claimed(name, use, found, fixed_split) for name in rivals}
+    corrected = dict(zip(rivals, holm([c.p for c in claims.values()]), strict=True))
+    best = max(rivals, key=lambda name: means[name])
+    return claims[best]._replace(p=float(corrected[best]))
 
 
-def _top(judged: Score) -> str:
-    return "highest" if judged.higher else "lowest"
+def _worst(block: np.ndarray) -> float:
+    """The lowest client, a mean over seeds of each seed's."""
+    return mean_of([float(np.nanmin(s)) if not np.isnan(s).all() else nan for s in block])
 
 
-def _value(value: float, judged: Score) -> str:
-    """A mean as people read it; of a measure where low is good, `value` is minus it."""
-    return (
-        f"{100 * value:.1f} %"
-        if judged.share and judged.higher
-        else (f"{100 * -value:.1f} %" if judged.share else f"{judged.sign * value:.4g}")
-    )
+def _ratio(mine: Spent, base: Spent) -> float:
+    return mine.gradients / base.gradients if base.gradients > 0 else nan
 
 
 def sentences(answer: Answer) -> str:
-    """The answer as one short paragraph."""
-    said = [*_best(answer), _fairest_and_cheapest(answer)]
-    said.append(f"Recommended: {answer.recommended or 'none'}, as {answer.reason}.")
-    return " ".join([*said, *answer.remarks])
+    """The answer as one short paragraph: what to use first."""
+    said = _SAYS[answer.kind](answer)
+    return " ".join([*said, *_stable(answer), *answer.remarks])
 
 
-def _best(answer: Answer) -> list[str]:
-    if answer.best is None:
-        return ["No method improves any client over both FedAvg and Local."]
-    gain = answer.gain
-    form = ".1f" if answer.judged.share else ".3g"
-    loss = f", and worsens {gain.pud:.0f} % by {-gain.apd:{form}}" if gain.pud else ""
-    unit = "points" if answer.judged.share else f"in {answer.judged.label}"
-    figures = (
-        f"{gain.pui:.0f} % of the clients over the better of FedAvg and Local, by "
-        f"{gain.api:{form}} {unit} on average{loss}"
-    )
-    if answer.best in answer.worthy:
-        said = [f"{answer.best} performs best: it improves {figures}."]
-    else:  # many small gains and a few large losses are no performance
-        but = f"; but its mean {answer.judged.label} does not beat both" if answer.worthy else ""
-        said = [f"{answer.best} improves more clients than any other method: {figures}{but}."]
-    test = f"(Wilcoxon signed-rank over {answer.population}, Holm-corrected, 5 %)"
-    if answer.significant:
-        return [*said, f"It is significantly better than every other method {test}."]
-    note = [answer.note[:1].upper() + answer.note[1:] + "."] if answer.note else []
-    if not answer.beaten:
-        return [*said, f"It is not significantly better than any other method {test}.", *note]
-    some = (
-        _list(answer.beaten, "and")
-        if len(answer.beaten) <= NAMED
-        else f"{len(answer.beaten)} other methods"
-    )
+def _better(answer: Answer) -> list[str]:
+    claim, m = answer.claim, answer.measure
+    assert claim is not None
     return [
-        *said,
-        f"It is significantly better than {some}, but not than {_list(answer.unbeaten, 'or')} "
-        f"{test}.",
-        *note,
+        f"Use {answer.use}: it is shown to beat {_base(claim.other)}. On test rows it has "
+        f"{m.label} {m.write(answer.value)}, {m.gap(claim.difference)} (p = {_p(claim.p)}, "
+        f"{_population(claim)}); {_who(claim)}.",
+        _cost(answer, claim.other),
     ]
 
 
-def _fairest_and_cheapest(answer: Answer) -> str:
-    if not answer.worthy:
-        return f"No method's mean {answer.judged.label} beats both FedAvg's and Local's."
-    if len(answer.worthy) == 1:
-        return (
-            f"{answer.worthy[0]} is the only method whose mean {answer.judged.label} beats both "
-            "FedAvg's and Local's."
-        )
-    other = "" if answer.cheapest == answer.fairest else f"{answer.cheapest} "
-    return (
-        f"Of the {len(answer.worthy)} methods whose mean {answer.judged.label} beats both "
-        f"FedAvg's and Local's, {answer.fairest} is the "
-        f"fairest (smallest deviation over clients) and {other}the cheapest (fewest bytes)."
+def _bet(answer: Answer) -> list[str]:
+    claim, m = answer.claim, answer.measure
+    if claim is None:
+        return [
+            f"Use {answer.use}: {m.label} {m.write(answer.value)} on test rows. Neither FedAvg nor "
+            "local training was compared, so what it gains over them is not known."
+        ]
+    return [
+        f"Use {answer.use} as the best bet: it is not shown to beat "
+        f"{_base(claim.other)} here. On test rows it has {m.label} "
+        f"{m.write(answer.value)}, {m.gap(claim.difference)}, not significant over "
+        f"{_population(claim)}; {_who(claim)}.",
+        _cost(answer, claim.other),
+    ]
+
+
+def _withdrawn(answer: Answer) -> list[str]:
+    claim, m = answer.claim, answer.measure
+    assert claim is not None
+    return [
+        f"No method can be named: select rows choose {claim.method}, and test rows show it worse "
+        f"than {_base(claim.other)}, by {m.gap(claim.difference)} over {_population(claim)}. Give "
+        "more rows (--validation), clients or seeds to choose on."
+    ]
+
+
+def _baseline(answer: Answer) -> list[str]:
+    near, m, claim = answer.closest, answer.measure, answer.claim
+    over = f", {m.gap(claim.difference)} against {claim.other}" if claim else ""
+    value = f"On test rows {answer.use} has {m.label} {m.write(answer.value)}{over}."
+    what = "local training" if str(answer.use).startswith("local") else f"{answer.use}"
+    if near is None:
+        return [f"Use {answer.use}. {value}"]
+    if near.shown:
+        return [
+            f"Use {answer.use}: on select rows nothing is clearly better. {value} On test rows, "
+            f"which choose nothing, {near.method} is higher: {m.gap(near.difference)} "
+            f"({_population(near)}); with more validation rows it may be chosen.",
+            *_unless(answer),
+        ]
+    if near.difference.mean <= 0:
+        return [f"Use {answer.use}: no method is better here. {value}", *_unless(answer)]
+    return [
+        f"Use {answer.use}: no method is shown to beat {what} here. {value} Closest above: "
+        f"{near.method}, {m.gap(near.difference)}, not significant over {_population(near)}.",
+        *_unless(answer),
+    ]
+
+
+def _unless(answer: Answer) -> list[str]:
+    """Where another method serves the worst client better, and what that costs."""
+    near, m = answer.closest, answer.measure
+    mine, base = answer.worst
+    if near is None or not m.sign * (mine - base) > 10.0**-DIGITS:
+        return []
+    return [
+        f"If the worst client matters most: {near.method} gives it {m.write(mine)} instead of "
+        f"{m.write(base)}, for {_megabytes(answer.traffic)}."
+    ]
+
+
+def _guessing(answer: Answer) -> list[str]:
+    return [
+        f"Use none of them: nothing has learned more than {answer.guesser} "
+        f"({answer.measure.write(answer.guess)}); train longer, or with another rate."
+    ]
+
+
+def _open(answer: Answer) -> list[str]:
+    return [
+        "No method is chosen, as no client has select rows: raise --validation (half of it "
+        "chooses)."
+    ]
+
+
+_SAYS = {
+    "better": _better,
+    "bet": _bet,
+    "withdrawn": _withdrawn,
+    "baseline": _baseline,
+    "guessing": _guessing,
+    "open": _open,
+}
+
+
+def _base(name: str) -> str:
+    """What was beaten, in words."""
+    base = name.partition("@")[0]
+    words = {"local": "local training", "fedavg": "FedAvg"}[base]
+    return words if name == base else f"{words} ({name})"
+
+
+def _who(claim: Claim) -> str:
+    return f"better for {claim.better} of {claim.of} clients, worse for {claim.worse}"
+
+
+def _population(claim: Claim) -> str:
+    n, word = claim.difference.n, claim.difference.population
+    return f"{n:,} {word if n != 1 else word[:-1]}"
+
+
+def _cost(answer: Answer, base: str) -> str:
+    work = answer.work
+    more = ""
+    if not isnan(work) and work > MORE_WORK:
+        more = f" and {work:.1f} times the gradient steps of {base}, not an equal budget"
+    return f"It costs {_megabytes(answer.traffic)}{more}."
+
+
+def _megabytes(count: float) -> str:
+    return f"{count / 1e6:,.1f} MB of traffic" if count else "no traffic"
+
+
+def _stable(answer: Answer) -> list[str]:
+    """How the choice was made, and how often resampled clients make the same."""
+    choice, m = answer.choice, answer.measure
+    if answer.use is None:
+        return []
+    value, highest = (m.write(m.sign * v) for v in (choice.value, choice.highest))
+    how = f"Chosen on select rows ({value}"
+    if choice.top != choice.name:
+        how += f", within one standard error of {choice.top}'s {highest}; none so close is cheaper"
+    same = (
+        ""
+        if isnan(choice.stability)
+        else f"; {100 * choice.stability:.0f} % of resamples of the {choice.population} choose it"
     )
+    return [f"{how}){same}."]
 
 
-def _list(names: Sequence[str], word: str) -> str:
-    """Names in a sentence, the first few of many."""
-    shown = [*names[:NAMED], *([f"{len(names) - NAMED} more"] if len(names) > NAMED else [])]
-    return f" {word} ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
+def _p(p: float) -> str:
+    return f"{p:.2g}" if p >= 1e-4 else "below 0.0001"

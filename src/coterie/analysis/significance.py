@@ -99,7 +99,7 @@ def rank_table(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> RankTa
     order = np.lexsort((-values.mean(axis=1), rank))
     values = values[order]
     pairs = list(itertools.combinations(range(m), 2))
-    ranked = [_signed_ranks(values[i] - values[j]) for i, j in pairs]
+    ranked = [signed_ranks(values[i] - values[j]) for i, j in pairs]
     p = np.ones((m, m))
     for (i, j), corrected in zip(pairs, holm([wilcoxon(r) for r in ranked]), strict=True):
         p[i, j] = p[j, i] = corrected
@@ -115,7 +115,7 @@ def rank_table(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> RankTa
     )
 
 
-def _signed_ranks(gaps: np.ndarray) -> np.ndarray:
+def signed_ranks(gaps: np.ndarray) -> np.ndarray:
     """The ranks of the gaps' sizes, equal sizes sharing theirs, with the gaps' signs; zeros drop
     out.
     """

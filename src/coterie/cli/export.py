@@ -1,5 +1,5 @@
-"""Runs for other tools: TensorBoard event files and MLflow runs, from the same table that
-everything else reads.
+"""Runs and models for other tools: TensorBoard and MLflow show runs; ONNX, torch, safetensors and
+MLflow's pyfunc hold the clients' own models.
 """
 
 from __future__ import annotations
@@ -10,10 +10,25 @@ from pathlib import Path
 
 import click
 
+from coterie.cli.show import counted
+from coterie.core.errors import BadInput
 from coterie.reports.export import runs_of, to_mlflow, to_tensorboard
+from coterie.results.personal import Models
+from coterie.serving.files import (
+    Writer,
+    export_model,
+    folder_name,
+    write_safetensors,
+    write_torch,
+)
+from coterie.serving.onnx_files import OnnxWriter
+from coterie.serving.pyfunc import write_pyfunc
+
+RUNS = ("tensorboard", "mlflow")
+MODELS = ("onnx", "torch", "safetensors", "pyfunc")
 
 
-@click.command(short_help="Give runs to TensorBoard or MLflow.")
+@click.command(short_help="Give runs or models to other tools.")
 @click.argument(
     "folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN..."
 )
@@ -21,23 +36,47 @@ from coterie.reports.export import runs_of, to_mlflow, to_tensorboard
     "--to",
     "tool",
     required=True,
-    type=click.Choice(["tensorboard", "mlflow"]),
-    help="The tool to write for.",
+    type=click.Choice([*RUNS, *MODELS]),
+    help="tensorboard, mlflow: the curves of runs. onnx, torch, safetensors, pyfunc (MLflow): the "
+    "clients' own models.",
 )
 @click.option(
     "--out",
     metavar="PLACE",
     help="TensorBoard: a folder (tensorboard). MLflow: an address such as http://host:5000 or "
     "sqlite:///mlflow.db, or a file; "
-    "default is MLflow's own.",
+    "default is MLflow's own. Models: a folder (exported-onnx and so on).",
 )
+@click.option("--experiment", help="Name of the experiment in MLflow; default coterie.")
 @click.option(
-    "--experiment", default="coterie", show_default=True, help="Name of the experiment in MLflow."
+    "--client",
+    "clients",
+    multiple=True,
+    metavar="NAME",
+    help="Of models: whose; may be given several times, default is everyone.",
 )
-def export(folders: Sequence[Path], tool: str, out: str | None, experiment: str) -> None:
-    """Write the curves, costs, words and versions of RUN (run or comparison folders, every run of
-    them) for another tool.
+def export(
+    folders: Sequence[Path],
+    tool: str,
+    out: str | None,
+    experiment: str | None,
+    clients: tuple[str, ...],
+) -> None:
+    """Write RUN for another tool.
+
+    For tensorboard and mlflow RUN is a run or comparison folder, and the curves, costs, words and
+    versions of every run of it are written. For the others it is the folder of one run, and its
+    clients' models are written, each in a folder with its card; models of onnx and torch run
+    without coterie and prepare rows themselves.
     """
+    if tool in MODELS:
+        if experiment is not None:
+            raise BadInput(f"--experiment is for --to mlflow, not for --to {tool}: leave it out")
+        _export_models(folders, tool, Path(out or f"exported-{tool}"), clients)
+        return
+    if clients:
+        raise BadInput(f"--client is for models ({', '.join(MODELS)}), not for --to {tool}")
+    experiment = experiment or "coterie"
     found = [one for folder in folders for one in runs_of(folder)]
     said = f"{len(found)} run{'s' * (len(found) > 1)}"
     if tool == "tensorboard":
@@ -60,3 +99,25 @@ def export(folders: Sequence[Path], tool: str, out: str | None, experiment: str)
             else "mlflow ui"
         )
         click.echo(f"{said} in experiment '{experiment}': {way}")
+
+
+def _export_models(folders: Sequence[Path], tool: str, out: Path, clients: Sequence[str]) -> None:
+    """Write the clients' own models, each into a folder of its own."""
+    if len(folders) > 1:
+        raise BadInput(f"--to {tool} takes the models of one run: name one folder")
+    models = Models(folders[0])
+    numbers = [models.number(name) for name in clients] or list(range(len(models.names)))
+    writers: dict[str, Writer] = {
+        "torch": write_torch,
+        "safetensors": write_safetensors,
+        "pyfunc": write_pyfunc,
+    }
+    writer = OnnxWriter() if tool == "onnx" else writers[tool]
+    targets = {number: out / folder_name(models.names[number]) for number in numbers}
+    taken = [target for target in targets.values() if target.exists()]
+    if taken:
+        raise BadInput(f"{taken[0]} exists already and is not overwritten: give another --out")
+    for number, target in counted(targets.items(), len(targets), "models"):
+        export_model(models.model(number), target, writer)
+    said = f"{len(targets):,} model{'s' * (len(targets) > 1)}"
+    click.echo(f"{said} in {out}, each with its card (README.md, card.html)")

@@ -116,11 +116,14 @@ def _fail(line: str, code: int = 2) -> None:
     sys.exit(code)
 
 
+WIDE = "Every column of a comparison, who beats whom, and all scores."
 ELSEWHERE = {  # commands that are loaded when they are asked for
     "report": "coterie.cli.report",
     "reproduce": "coterie.cli.reproduce",
     "ui": "coterie.cli.ui",
     "export": "coterie.cli.export",
+    "predict": "coterie.cli.predict",
+    "serve": "coterie.cli.serve",
     "federation": "coterie.cli.deployment",
     "server": "coterie.cli.deployment",
     "site": "coterie.cli.deployment",
@@ -265,6 +268,7 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
     type=click.Path(path_type=Path),
     help="Folder of the comparison; default runs/TIME-compare.",
 )
+@click.option("--wide", is_flag=True, help=WIDE)
 @click.option("--quiet", is_flag=True, help="No progress display.")
 def compare(
     arguments: tuple[str, ...],
@@ -277,6 +281,7 @@ def compare(
     target: float | None,
     report: bool,
     out: Path | None,
+    wide: bool,
     quiet: bool,
 ) -> None:
     """Train METHODS on the same data, splits, budgets and seeds; print the answer and a table, and
@@ -313,16 +318,18 @@ def compare(
     plan = plan_of(file, names, *said, search=search)
     folder = out or run_folder(Path("runs"), "compare")
     say_search(plan)
-    with work(folder, quiet) as show:
+    with work(folder, quiet, comparisons.runs_of(plan)) as show:
         comparison = comparisons.compare(
             plan.experiments, plan.seeds, folder, show, plan.grids, search=plan.search
         )
-    _tell(comparison, target, report)
+    _tell(comparison, target, report, wide)
 
 
-def _tell(comparison: Comparison, target: float | None = None, report: bool = True) -> None:
+def _tell(
+    comparison: Comparison, target: float | None = None, report: bool = True, wide: bool = False
+) -> None:
     """Print what a comparison found, and write its page."""
-    show_comparison(comparison, target)
+    show_comparison(comparison, target, wide)
     show_tuning(comparison)
     if report:
         say(f"report: {write_report([comparison.folder])}")
@@ -349,12 +356,13 @@ def _grid(entry: str) -> tuple[str, str, list[str]]:
 @cli.command(short_help="Go on with a run or comparison that was stopped.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--quiet", is_flag=True, help="No progress display.")
+@click.option("--wide", is_flag=True, help=WIDE)
 @click.option(
     "--allow-change",
     is_flag=True,
     help="Branch off into a new folder with the words that config.toml has now.",
 )
-def resume(folder: Path, quiet: bool, allow_change: bool) -> None:
+def resume(folder: Path, quiet: bool, wide: bool, allow_change: bool) -> None:
     """Go on from the last checkpoint of FOLDER; the result is the same as if it had never
     stopped.
 
@@ -369,16 +377,17 @@ def resume(folder: Path, quiet: bool, allow_change: bool) -> None:
             result = experiments.resume(
                 folder, lambda r: show(folder.name, None, r), allow_change=allow_change
             )
-    _tell(result) if isinstance(result, Comparison) else show_run(result)
+    _tell(result, wide=wide) if isinstance(result, Comparison) else show_run(result)
 
 
 @cli.command(short_help="List the methods, or tell all about one.")
 @click.argument("name", required=False)
-def methods(name: str | None) -> None:
-    """Every method with its paper, options and defaults; with a NAME, all about that one."""
+@click.option("--wide", is_flag=True, help="Papers, options and defaults of all methods.")
+def methods(name: str | None, wide: bool) -> None:
+    """Every method: what it needs and when to use it; with a NAME, all about that one."""
     if name:
         options_of("method", name)
-    show_method(name) if name else show_methods()
+    show_method(name) if name else show_methods(wide)
 
 
 @cli.command(context_settings=FREE, short_help="Show how a data set is dealt to clients.")

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.measure import Measurement
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table as Grid
 
-from coterie.analysis.answer import sentences
 from coterie.analysis.scores import MORE, named, scores_of
 from coterie.analysis.significance import Difference, RankTable
 from coterie.cli.words import Interrupted
@@ -25,11 +34,12 @@ from coterie.core.errors import CannotWrite
 from coterie.core.notes import Kind, from_words
 from coterie.core.task import CLASSES
 from coterie.core.values import described
-from coterie.data.federation import Federation, client_rows
+from coterie.data.federation import PARTS, Federation, client_rows
 from coterie.data.inspection import client_quantiles, columns_found, problems
 from coterie.data.pieces import Own
 from coterie.experiment.config import options_of
 from coterie.methods.declare import unused
+from coterie.methods.guide import GUIDE, NEEDS, Advice
 from coterie.methods.registry import METHODS
 from coterie.results.comparison import TIE, Comparison, Row
 from coterie.results.costs import SYSTEMS, spent_until
@@ -38,8 +48,10 @@ from coterie.results.run import Run
 from coterie.results.table import share
 from coterie.running.loop import RoundReport, tell
 
+T = TypeVar("T")
 MOST = 50  # clients listed by `coterie data`
 FEW = 4  # methods listed in a cell
+MARK = "> "  # before the method to use
 
 
 def console(width: int | None = None) -> Console:
@@ -72,16 +84,28 @@ def _about(name: str) -> list[str]:
     return (inspect.getdoc(inspect.getmodule(METHODS[name])) or "").split("\n\n")
 
 
-def show_methods() -> None:
-    """Every method: paper, options, defaults."""
-    grid = Grid("method", "paper", "options and defaults", show_lines=True)
+def show_methods(wide: bool = False) -> None:
+    """Every method: what it needs beyond training rows, and when to use it; wide: its paper, its
+    options and their defaults.
+    """
+    if wide:
+        grid = Grid("method", "paper", "options and defaults", show_lines=True)
+        for name in METHODS:
+            options = options_of("method", name).items()
+            grid.add_row(
+                name, paper_of(name), ", ".join(f"{k}={_plain(d)}" for k, (_, d) in options)
+            )
+        show(grid, 160)
+        return
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
+    grid.add_column("method", no_wrap=True)
+    grid.add_column("use it when")
+    grid.add_column("needs", no_wrap=True)
     for name in METHODS:
-        grid.add_row(
-            name,
-            paper_of(name),
-            ", ".join(f"{k}={_plain(d)}" for k, (_, d) in options_of("method", name).items()),
-        )
-    show(grid, 160)
+        advice = GUIDE.get(name, Advice(""))
+        grid.add_row(name, advice.when, ", ".join(NEEDS[word] for word in advice.needs) or "-")
+    show(grid, 80)
+    say("All about one: `coterie methods NAME`; papers and options of all: --wide.")
 
 
 def show_method(name: str) -> None:
@@ -117,7 +141,7 @@ def _plain(value: Any) -> str:
 def show_data(federation: Federation) -> None:
     """Who holds how much."""
     title = f"{federation.name}: {federation.clients:,} clients"
-    grid = Grid("client", "name", "train", "validation", "test", "classes", "group", title=title)
+    grid = Grid("client", "name", *PARTS, "classes", "group", title=title)
     rows = client_rows(federation)
     for row in rows[:MOST]:
         grid.add_row(*(str(cell) for cell in row))
@@ -164,42 +188,108 @@ def show_own(whole: Own, federation: Federation) -> None:
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], None]]:
-    """One live line per run, none when the output is not a terminal; what must be said is said in
-    any case.
+def progress(
+    quiet: bool, runs: int = 1
+) -> Iterator[Callable[[str, int | None, RoundReport], None]]:
+    """One live line: which of the runs, how far, how long it takes yet. Where the output is no
+    terminal, a line per finished run; what must be said is said in any case.
     """
-    if quiet or not sys.stdout.isatty():
+    if quiet:
         yield _tell
-        return
+    elif not sys.stdout.isatty():
+        yield _Lines(runs).note if runs > 1 else _tell
+    else:
+        with _bars() as bars:
+            yield _Bar(bars, runs).note
+
+
+class _Count:
+    """Which run is played, since when, and how much of all runs is done."""
+
+    def __init__(self, runs: int):
+        self.runs, self.begin, self.seen = runs, time.monotonic(), dict[Any, float]()
+
+    def place(self, label: str, seed: int | None, report: RoundReport) -> str:
+        """The run in words, as in "run 5 of 16: ucfl seed 0"."""
+        self.seen.setdefault((label, seed), time.monotonic())
+        name = label if seed is None else f"{label} seed {seed}"
+        runs = max(self.runs, len(self.seen))
+        return name if runs == 1 else f"run {len(self.seen)} of {runs}: {name}"
+
+    def left(self, report: RoundReport) -> float:
+        """Seconds until all runs are done, as the runs so far let expect."""
+        runs = max(self.runs, len(self.seen))
+        done = (len(self.seen) - 1 + report.round / max(1, report.rounds)) / runs
+        return (time.monotonic() - self.begin) * (1 - done) / max(done, 1e-9)
+
+
+class _Lines(_Count):
+    """A plain line per finished run, where the output is a file or a pipe."""
+
+    def note(self, label: str, seed: int | None, report: RoundReport) -> None:
+        _tell(label, seed, report)
+        if not report.rounds:  # said between two rounds
+            return
+        place = self.place(label, seed, report)
+        if report.round < report.rounds:
+            return
+        took = time.monotonic() - self.seen[label, seed]
+        rest = f", {_time(self.left(report))} left" if len(self.seen) < self.runs else ""
+        click.echo(f"{place}: {_time(took)}{rest}", err=True)
+
+
+class _Bar(_Count):
+    """One line that is drawn anew."""
+
+    def __init__(self, bars: Progress, runs: int):
+        super().__init__(runs)
+        self.bars, self.task = bars, bars.add_task("", total=None, left="", loss="")
+
+    def note(self, label: str, seed: int | None, report: RoundReport) -> None:
+        _tell(label, seed, report)
+        if not report.rounds:
+            return
+        more: dict[str, Any] = {}
+        if report.accuracy is not None and report.loss is not None:
+            more["loss"] = f"loss {report.loss:.3f}"
+        self.bars.update(
+            self.task,
+            description=self.place(label, seed, report),
+            total=report.rounds,
+            completed=report.round,
+            left=f"{_time(self.left(report))} left",
+            **more,
+        )
+
+
+def _bars() -> Progress:
+    """The columns of the live line: they fit 80 characters."""
     columns = [
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        BarColumn(bar_width=10),
         MofNCompleteColumn(),
-        TextColumn(
-            "loss {task.fields[loss]} {task.fields[measured]} {task.fields[speed]} clients/s"
-        ),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[loss]}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
     ]
+    return Progress(*columns, console=console())
+
+
+def _time(seconds: float) -> str:
+    """Seconds, or minutes and hours of many."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def counted(items: Iterable[T], total: int, what: str) -> Iterator[T]:
+    """The items one by one, with a bar on a terminal."""
+    if not sys.stdout.isatty() or total < 2:
+        yield from items
+        return
+    columns = [TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
     with Progress(*columns, console=console()) as bars:
-        tasks: dict[tuple[str, int | None], Any] = {}
-
-        def note(label: str, seed: int | None, report: RoundReport) -> None:
-            _tell(label, seed, report)
-            key = (label, seed)
-            if key not in tasks:
-                for old in tasks.values():
-                    bars.update(old, visible=False)
-                words = label if seed is None else f"{label} seed {seed}"
-                tasks[key] = bars.add_task(
-                    words, total=report.rounds, loss="-", measured="", speed="-"
-                )
-            shown: dict[str, Any] = {"speed": f"{report.clients / max(report.seconds, 1e-9):,.0f}"}
-            if report.value is not None:
-                measured = f"{report.measure} {report.value:.3f}"
-                shown |= {"measured": measured, "loss": f"{report.loss:.3f}"}
-            bars.update(tasks[key], completed=report.round, **shown)
-
-        yield note
+        yield from bars.track(items, total=total)
 
 
 def _tell(label: str, seed: int | None, report: RoundReport) -> None:
@@ -262,44 +352,80 @@ def _number(value: float, run: Run) -> str:
     return run.judged.text(value)
 
 
-def show_comparison(comparison: Comparison, target: float | None = None) -> None:
-    """The answer, the table with the best mean first, who beats whom, and how soon each method
-    reaches a target.
+def show_comparison(
+    comparison: Comparison, target: float | None = None, wide: bool = False
+) -> None:
+    """The answer, the table with the best mean first, and how soon each method reaches a target.
+
+    wide: every column, who beats whom and the other scores too.
     """
     first, rows = comparison.first, _sorted(comparison)
     seeds, clients = len(next(iter(comparison.runs.values()))), len(first.rows)
-    found = comparison.answer()
-    if found:
-        say(sentences(found) + "\n")
-    elif comparison.remarks():
-        say(" ".join(comparison.remarks()) + "\n")
+    found = comparison.answer
+    said = str(found) if found else " ".join(comparison.remarks())
+    if said:
+        say(wrapped(said) + "\n")
     unit = first.judged.unit
     plural = "s" if seeds > 1 else ""
     say(
         f"{first.part.capitalize()} {first.judged.label}{unit} of every client's own model: "
         f"{clients:,} clients, {seeds} seed{plural}"
     )
-    _show_rows(rows, first, comparison.diverged)
-    _show_scores(comparison, [row.method for row in rows])
-    _show_differences(comparison, [row.method for row in rows], noted=bool(found))
-    if first.task != "squared":
-        _show_views(comparison)
+    use = found.use if found else None
+    if wide:
+        _show_rows(rows, first, comparison.diverged, use)
+        _show_scores(comparison, [row.method for row in rows])
+        _show_differences(comparison, [row.method for row in rows])
+        if first.task != "squared":
+            _show_views(comparison)
+    else:
+        _show_few(comparison, rows, use)
     if target is not None:
         _show_reached(comparison, target)
     say(f"runs, table.csv and clients.csv: {comparison.folder}")
+
+
+def wrapped(text: str, width: int = 80) -> str:
+    """Text in lines that fit a terminal; no word is broken, and no number parted from its unit."""
+    kept = re.sub(r"(?<=\d) (?=%|MB|points)", "\u00a0", text)
+    lines = textwrap.fill(kept, width, break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\u00a0", " ")
+
+
+def _show_few(comparison: Comparison, rows: list[Row], use: str | None) -> None:
+    """What fits 80 characters: the mean, the difference to a baseline, the worst client."""
+    first, measure = comparison.first, comparison.measure
+    base = next((name for name in ("local", "fedavg") if name in comparison.runs), None)
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
+    grid.add_column("method", no_wrap=True)
+    heads = ["mean", *([f"against {base}, 95 % interval"] if base else []), "worst client"]
+    for head in heads:
+        grid.add_column(head, justify="right")
+    for row in rows:
+        gap = ""
+        if base and row.method != base:
+            gap = _interval(comparison.difference(row.method, base), measure.scale)
+        cells = [_number(row.mean, first), *([gap] if base else []), _number(row.worst, first)]
+        grid.add_row(f"{MARK if row.method == use else ''}{row.method}", *cells)
+    for name in comparison.diverged:
+        grid.add_row(name, "diverged")
+    show(grid)
+    note = f"{MARK}to use, chosen on select rows. " if use else ""
+    say(wrapped(f"{note}Every column: `coterie resume {comparison.folder} --wide`."))
 
 
 def _sorted(comparison: Comparison) -> list[Row]:
     return sorted(comparison.rows(), key=lambda r: r.mean, reverse=comparison.first.judged.higher)
 
 
-def _show_rows(rows: list[Row], first: Run, diverged: Iterable[str]) -> None:
+def _show_rows(rows: list[Row], first: Run, diverged: Iterable[str], use: str | None) -> None:
     """One row per method; columns that would be empty are left out."""
 
     def numbers(field: str) -> list[str]:
         return [_number(getattr(row, field), first) for row in rows]
 
-    columns = {"method": [row.method for row in rows], "mean": numbers("mean")}
+    names = [f"{MARK if row.method == use else ''}{row.method}" for row in rows]
+    columns = {"method": names, "mean": numbers("mean")}
     if any(row.low == row.low for row in rows):
         columns["95 % over\nseeds"] = [f"± {_number(row.high - row.mean, first)}" for row in rows]
     columns |= {
@@ -328,7 +454,7 @@ def _show_rows(rows: list[Row], first: Run, diverged: Iterable[str]) -> None:
     if best:
         say(
             "Figures are of the last round; at best round: of the one (in brackets) whose "
-            f"validation {first.judged.label} is best."
+            f"{first.judged.label} on select rows is best."
         )
 
 
@@ -358,7 +484,7 @@ def _show_scores(comparison: Comparison, methods: list[str]) -> None:
     show(grid)
 
 
-def _show_differences(comparison: Comparison, methods: list[str], noted: bool) -> None:
+def _show_differences(comparison: Comparison, methods: list[str]) -> None:
     """Every method against the two that it must beat, client by client, and whom it beats beyond
     chance.
     """
@@ -391,7 +517,7 @@ def _show_differences(comparison: Comparison, methods: list[str], noted: bool) -
         "pairs, 5 %)"
     )
     show(grid)
-    if ranks.note and not noted:
+    if ranks.note:
         say(ranks.note[:1].upper() + ranks.note[1:] + ".")
 
 
@@ -464,10 +590,12 @@ def _interval(difference: Difference, scale: float) -> str:
 
 
 @contextmanager
-def work(folder: Path, quiet: bool) -> Iterator[Callable[[str, int | None, RoundReport], None]]:
+def work(
+    folder: Path, quiet: bool, runs: int = 1
+) -> Iterator[Callable[[str, int | None, RoundReport], None]]:
     """Work on a folder, shown as it goes; whoever stops it is told how to go on."""
     try:
-        with progress(quiet) as show:
+        with progress(quiet, runs) as show:
             yield show
     except KeyboardInterrupt:
         raise Interrupted(

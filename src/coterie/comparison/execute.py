@@ -75,6 +75,14 @@ def resume_comparison(
     return _play(read_plan(folder / FILE), folder, watch, Prepared(data, models))
 
 
+def runs_of(plan: ComparisonPlan) -> int:
+    """How many runs a comparison takes at most, trials included where their number is known."""
+    tries = sum(len(points(grid)) for grid in plan.grids.values())
+    if plan.search:
+        tries = (plan.search.trials or 0) * len(plan.grids)
+    return len(plan.seeds) * (len(plan.experiments) + tries)
+
+
 def check_no_branch(folder: Path, allow_change: bool) -> None:
     """Refuse to branch a comparison, as its methods must share their words from the start."""
     if allow_change:
@@ -155,9 +163,8 @@ def _play(plan: ComparisonPlan, folder: Path, watch: Watch, prepared: Prepared) 
     def whole(task: Tuning) -> Tuning:
         first = prepared.assembly(replace(candidate(task.experiment, {}), seed=seeds[0]))
         *earlier, last = lengths(first.programs[0], first.experiment.schedule)
-        metric = task.experiment.schedule.metric
-        measure = named(metric or usual_measure(first.federation.target.task))
-        return task._replace(better=measure.sign, rounds=last, before=sum(earlier))
+        measure = task.experiment.schedule.metric or usual_measure(first.federation.target.task)
+        return task._replace(better=named(measure).sign, rounds=last, before=sum(earlier))
 
     tuned = {
         name: tune(tuning(name, experiment), one, _check_plan, whole)

@@ -104,7 +104,9 @@ def cut(federation: Federation) -> Federation:
     """The first clients of a federation with their first rows, and no other row."""
     few = {p: [rows[:ROWS] for rows in getattr(federation, p)[:CLIENTS]] for p in PARTS}
     used = np.unique(np.concatenate([rows for lists in few.values() for rows in lists]))
-    kept = {p: [np.searchsorted(used, rows) for rows in lists] for p, lists in few.items()}
+    kept: dict[str, Any] = {
+        p: [np.searchsorted(used, rows) for rows in lists] for p, lists in few.items()
+    }
     public, truth = federation.public, federation.truth
     return federation._replace(
         **kept,

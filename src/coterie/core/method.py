@@ -42,7 +42,7 @@ class Batch(NamedTuple):
 class BatchPlan(NamedTuple):
     """Which batches a client takes in one pass."""
 
-    # "train", "validation" or "public"; the test part is out of a method's reach
+    # "train", "validation" or "public"; select and test rows are out of a method's reach
     part: str = "train"
     batch: int = 0  # rows per batch; 0: as many as fit one step of at most 1,024 rows
     epochs: int = 1  # used when steps is 0

@@ -19,6 +19,7 @@ EXACT = 2**53  # whole numbers beyond are not kept exactly
 MOSTLY = 0.5  # a column of texts with so many numbers is a column of numbers with mistakes
 DATES = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y")
 TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S%.f", "T%H:%M:%S", "T%H:%M:%S%.f")
+COMMA = ","
 DECIMAL_COMMA = r"^[+-]?\d{1,3}(\.\d{3})*,\d+$|^[+-]?\d+(,\d+)?$"
 
 
@@ -29,6 +30,7 @@ class Column(NamedTuple):
     kind: str
     values: tuple[str, ...] = ()  # the text behind each number of a category
     note: str = ""  # how it had to be read
+    form: str = ""  # how its texts spell dates, or "," for numbers with decimal commas
 
 
 class Read(NamedTuple):
@@ -43,12 +45,13 @@ class Place(NamedTuple):
 
     files: tuple[str, ...]
     sizes: tuple[int, ...]
+    before: int = 0  # rows of the only file that were read earlier
 
     def of(self, row: int) -> tuple[str, int]:
         """The file of a row and its number there, counted from 1."""
         ends = np.cumsum(self.sizes)
         k = int(np.searchsorted(ends, row, side="right"))
-        return self.files[k], row - int(ends[k] - self.sizes[k]) + 1
+        return self.files[k], row - int(ends[k] - self.sizes[k]) + 1 + self.before
 
 
 def read_columns(frame: pl.DataFrame, categories: Collection[str], place: Place) -> Read:
@@ -59,7 +62,7 @@ def read_columns(frame: pl.DataFrame, categories: Collection[str], place: Place)
             found += _lists(series, place)
         else:
             as_text = series.name in categories
-            found.append(_texts(series.cast(pl.String)) if as_text else _column(series, place))
+            found.append(_texts(_names(series)) if as_text else _column(series, place))
     x = np.empty((frame.height, len(found)))
     for k, (values, _) in enumerate(found):
         x[:, k] = values
@@ -110,10 +113,24 @@ def _seconds(series: pl.Series) -> np.ndarray:
     return np.array(moments.cast(pl.Float64).to_numpy(), dtype=np.float64) / 1e6
 
 
+def _names(series: pl.Series) -> pl.Series:
+    """Names as text; 3.0 is the name 3, as gaps make whole numbers fractional."""
+    if series.dtype.is_float():
+        series = series.fill_nan(None)
+        if bool((series.drop_nulls() % 1 == 0).all()):
+            series = series.cast(pl.Int64, strict=False)
+    return _trimmed(series.cast(pl.String))
+
+
+def _trimmed(series: pl.Series) -> pl.Series:
+    """Texts without blanks around them; those that mean nothing are missing."""
+    cells = series.str.strip_chars()
+    return cells.set(cells.is_in(EMPTY), None)
+
+
 def _parsed(series: pl.Series, place: Place) -> tuple[np.ndarray, Column]:
     """Texts that spell numbers, truth values or dates as these, else as categories."""
-    cells = series.str.strip_chars()
-    cells = cells.set(cells.is_in(EMPTY), None)
+    cells = _trimmed(series)
     filled = cells.len() - cells.null_count()
     if filled == 0:
         return _numbers(cells.cast(pl.Float64), place)
@@ -121,8 +138,8 @@ def _parsed(series: pl.Series, place: Place) -> tuple[np.ndarray, Column]:
     if numbers.null_count() == cells.null_count():
         return _numbers(numbers, place, "numbers written as text")
     if bool(cells.drop_nulls().str.contains(DECIMAL_COMMA).all()):
-        plain = cells.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
-        return _numbers(plain.cast(pl.Float64), place, "decimal commas")
+        values, column = _numbers(_without_commas(cells), place, "decimal commas")
+        return values, column._replace(form=COMMA)
     if numbers.len() - numbers.null_count() >= MOSTLY * filled:
         odd = int((numbers.is_null() & cells.is_not_null()).arg_max() or 0)
         file, row = place.of(odd)
@@ -136,6 +153,12 @@ def _parsed(series: pl.Series, place: Place) -> tuple[np.ndarray, Column]:
     return _dates(cells) or _texts(cells)
 
 
+def _without_commas(cells: pl.Series) -> pl.Series:
+    """Numbers with decimal commas; what is none is missing."""
+    plain = cells.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+    return plain.cast(pl.Float64, strict=False)
+
+
 def _dates(cells: pl.Series) -> tuple[np.ndarray, Column] | None:
     """Dates, in the first form that every cell has; else nothing."""
     first = cells.drop_nulls()[0]
@@ -145,7 +168,10 @@ def _dates(cells: pl.Series) -> tuple[np.ndarray, Column] | None:
         for time in TIMES:
             moments = cells.str.to_datetime(day + time, strict=False, time_unit="us")
             if moments.null_count() == cells.null_count():
-                return _seconds(moments), Column(cells.name, DATE, note=f"read as {day}{time}")
+                form = day + time
+                return _seconds(moments), Column(
+                    name=cells.name, kind=DATE, note=f"read as {form}", form=form
+                )
     return None
 
 
@@ -184,30 +210,56 @@ def _lists(series: pl.Series, place: Place) -> list[tuple[np.ndarray, Column]]:
     return [(table[:, k], Column(f"{series.name}[{k}]", NUMBER)) for k in range(width)]
 
 
-def read_alike(frame: pl.DataFrame, known: Sequence[tuple[str, str]], place: Place) -> Read:
-    """Later rows, whose columns are of the kinds that (name, kind) says."""
-    names = list(dict.fromkeys(_source(name, frame.columns) for name, _ in known))
+def read_alike(frame: pl.DataFrame, known: Sequence[Column], place: Place) -> Read:
+    """Later rows, whose columns are of known kinds and spelled in known forms."""
+    names = list(dict.fromkeys(_source(column.name, frame.columns) for column in known))
     lacking = [name for name in names if name not in frame.columns]
     if lacking:
         raise BadInput(f"{place.files[0]}: there is no column '{lacking[0]}' as in training")
-    read = read_columns(frame.select(names), [n for n, k in known if k == CATEGORY], place)
-    columns = []
-    for column, cells, (name, kind) in zip(read.columns, read.x.T, known, strict=True):
-        if (
-            column.kind != kind
-            and not np.isnan(cells).all()
-            and {column.kind, kind}
-            != {
-                NUMBER,
-                BOOLEAN,
-            }
-        ):
-            raise BadInput(
-                f"{place.files[0]}: column '{name}' holds a {column.kind}, but was a {kind} in "
-                "training"
-            )
-        columns.append(column._replace(kind=kind))
+    frame = frame.select(names)
+    for column in known:
+        if column.form and frame[column.name].dtype == pl.String:
+            frame = frame.with_columns(_spelled(frame[column.name], column, place))
+    read = read_columns(frame, [c.name for c in known if c.kind == CATEGORY], place)
+    if len(read.columns) != len(known):
+        raise BadInput(
+            f"{place.files[0]}: its lists hold {len(read.columns)} numbers in all, and "
+            f"{len(known)} in training"
+        )
+    columns = [
+        _as_known(column, cells, want, place)
+        for column, cells, want in zip(read.columns, read.x.T, known, strict=True)
+    ]
     return Read(read.x, columns)
+
+
+def _as_known(column: Column, cells: np.ndarray, want: Column, place: Place) -> Column:
+    """A column as one of the kind that it had in training, if it can be one."""
+    alike = column.kind == want.kind or {column.kind, want.kind} == {NUMBER, BOOLEAN}
+    if not alike and not np.isnan(cells).all():
+        raise BadInput(
+            f"{place.files[0]}: column '{want.name}' holds a {column.kind}, but was a "
+            f"{want.kind} in training"
+        )
+    return column._replace(kind=want.kind)
+
+
+def _spelled(series: pl.Series, column: Column, place: Place) -> pl.Series:
+    """Texts as the dates or numbers that they spelled in training; others are refused."""
+    cells = _trimmed(series)
+    if column.form == COMMA:
+        values = _without_commas(cells)
+    else:
+        values = cells.str.to_datetime(column.form, strict=False, time_unit="us")
+    if values.null_count() > cells.null_count():
+        odd = int((values.is_null() & cells.is_not_null()).arg_max() or 0)
+        file, row = place.of(odd)
+        kind = "number with a decimal comma" if column.form == COMMA else f"date {column.form}"
+        raise BadInput(
+            f"{file}: column '{column.name}' is '{cells[odd]}' in row {row:,}, not a {kind} as in "
+            "training"
+        )
+    return values.alias(series.name)
 
 
 def _source(name: str, columns: Collection[str]) -> str:

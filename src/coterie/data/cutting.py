@@ -1,5 +1,6 @@
 """A client's rows cut in a train, a validation and a test part."""
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -105,6 +106,64 @@ def _parts_of_groups(
             missing = np.where(empty, missing, -np.inf)
         part[g] = int(np.argmax(missing))
     return part
+
+
+def halves(
+    held: Sequence[np.ndarray], rows: np.ndarray, y: np.ndarray, how: str, by: np.ndarray
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(validation, select) of each client's held rows: what methods may choose on, and what then
+    chooses between them; `rows` tells which row of the data set each stored one is.
+
+    The odd row is for methods: a client of a single row does not vote. What the cut keeps together
+    stays together: a group or a moment is in one half, and every run of one label is cut by itself.
+    """
+    decided: dict[float, bool] = {}  # of groups, for all clients that hold one
+    found = []
+    for mine in held:
+        own = rows[mine]
+        if how == "groups":
+            fit = _groups_first(by[own], decided)
+        elif how == "runs":
+            ends = np.flatnonzero((np.diff(own) != 1) | (np.diff(y[own]) != 0)) + 1
+            fit = _first_halves([len(run) for run in np.split(own, ends)])
+        else:
+            last = middle(len(own))
+            last = _moment(by[own], last, 1.0) if how == "time" else last
+            fit = np.arange(len(own)) < last
+        found.append((mine[fit], mine[~fit]))
+    return found
+
+
+def _groups_first(groups: np.ndarray, decided: dict[float, bool]) -> np.ndarray:
+    """Whether each row's group is for methods: open groups go where fewer rows are."""
+    names, sizes = np.unique(groups, return_counts=True)
+    count = {True: 0, False: 0}
+    for name, size in sorted(zip(names.tolist(), sizes.tolist(), strict=True), key=_known(decided)):
+        first = decided.setdefault(name, count[True] <= count[False])
+        count[first] += size
+    return np.array([decided[name] for name in groups.tolist()], dtype=bool)
+
+
+def _known(decided: dict[float, bool]) -> Callable[[tuple[float, int]], tuple[bool, int]]:
+    """The order in which groups are dealt: those that are decided, then the largest."""
+    return lambda group: (group[0] not in decided, -group[1])
+
+
+def _first_halves(runs: Sequence[int]) -> np.ndarray:
+    """Whether each row of runs, one after another, is in the first half of its run; the odd rows go
+    to the halves in turn.
+    """
+    fit, more = [], True
+    for n in runs:
+        first = n // 2 + (n % 2 if more else 0)
+        more = not more if n % 2 else more
+        fit.append(np.arange(n) < first)
+    return np.concatenate(fit) if fit else np.zeros(0, bool)
+
+
+def middle(n: int) -> int:
+    """How many of n held rows are for methods; the rest chooses."""
+    return (n + 1) // 2
 
 
 def cut_points(n: int, validation: float, test: float) -> tuple[int, int]:

@@ -25,6 +25,7 @@ from coterie.data.cutting import (
     cut_by_time,
     cut_groups,
     cut_rows,
+    halves,
     whole_cut,
 )
 from coterie.data.dataset import Dataset
@@ -37,7 +38,14 @@ from coterie.data.target import Label, Target, check_label, fit_target, read_as
 from coterie.data.told import note, tell
 
 SHOWN = 5  # names of clients in a line
-Cutter = Callable[[list[np.ndarray]], list[Cut]]  # the rows of each client, cut in parts
+
+
+class Cutter(NamedTuple):
+    """How the rows of clients are cut in parts."""
+
+    how: str  # one of CUTS
+    by: np.ndarray  # [n] times or groups of all rows, where they decide
+    cut: Callable[[list[np.ndarray]], list[Cut]]  # the rows of each client in, its parts out
 
 
 class Prepared(NamedTuple):
@@ -77,7 +85,7 @@ def build(
     data_options: Mapping[str, Any] | None = None,
     **choices: Any,
 ) -> Federation:
-    """Load a data set, deal its rows to clients and cut each client's rows in three parts.
+    """Load a data set, deal its rows to clients and cut each client's rows in four parts.
 
     data: a registered name, a file or folder of one's own, or data at hand; `data_options` are
         what its loader takes, `folder` is where its files lie.
@@ -97,7 +105,7 @@ def build(
     cutter = _cutter(whole, split, rows.shared, chosen, seed)
     dealt_rows, left_out = _without_tiny(whole, rows.dealt, split, cutter, chosen.validation)
     dealt = _deal(whole, dealt_rows, split, clients, seed, options or {})
-    cuts = cutter(dealt.parts)
+    cuts = cutter.cut(dealt.parts)
     check_parts(cuts, dealt.names, chosen.validation)
     target = _target(whole, split, np.concatenate([train for train, _, _ in cuts]), chosen)
     if target is not None:
@@ -106,13 +114,14 @@ def build(
         check_choices(whole, chosen)
     prepared = _prepare(whole, rows.pool, cuts, dealt.names, chosen)
     stored, groups = _store(base, dealt, cuts, prepared.inputs, chosen, seed)
+    held = halves([h for _, h, _ in stored.cuts], stored.rows, base.y, cutter.how, cutter.by)
     return Federation(
         name=base.name,
         x=as_tensor(stored.x),
         y=as_tensor(stored.y),
         classes=base.classes,
         train=[train for train, _, _ in stored.cuts],
-        validation=[validation for _, validation, _ in stored.cuts],
+        validation=[first for first, _ in held],
         test=[test for _, _, test in stored.cuts],
         groups=groups,
         names=dealt.names,
@@ -123,6 +132,7 @@ def build(
         rows=stored.rows,
         place=whole.place,
         preparation=prepared.preparation._replace(left_out=left_out, target=target),
+        select=[second for _, second in held],
     )
 
 
@@ -292,7 +302,7 @@ def _cutter(whole: Own, split: str, shared: np.ndarray, chosen: Choices, seed: i
             ]
         return [(train, held, shared) for train, held, _ in cuts] if len(shared) else cuts
 
-    return cut
+    return Cutter(how, by, cut)
 
 
 def _without_tiny(
@@ -307,7 +317,7 @@ def _without_tiny(
         return rows, ()
     order = rows[np.argsort(users[rows], kind="stable")]
     parts = np.split(order, np.flatnonzero(np.diff(users[order])) + 1)
-    good = np.array([whole_cut(cut, validation) for cut in cutter(parts)])
+    good = np.array([whole_cut(cut, validation) for cut in cutter.cut(parts)])
     if good.all() or not good.any():
         return rows, ()
     numbers = [int(users[part[0]]) for part, fine in zip(parts, good, strict=True) if not fine]

@@ -2,7 +2,7 @@
 
 import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,11 +11,12 @@ import torch
 
 from coterie.core.html import html_table
 from coterie.data.columns import Place
+from coterie.data.cutting import middle
 from coterie.data.preparation import Preparation
 from coterie.data.target import Target, usual_target
 
 BLOCK = 4096  # rows worked on at once, so that no second copy of a large store is made
-PARTS = ("train", "validation", "test")
+PARTS = ("train", "validation", "select", "test")
 SHOWN = 50  # clients listed in a notebook
 # the columns of label_counts
 COUNTS = pa.schema(
@@ -46,7 +47,7 @@ class Federation(NamedTuple):
     y: torch.Tensor  # [n] int64 labels; float32 targets when classes == 0
     classes: int
     train: list[np.ndarray]  # rows of each client, int64
-    validation: list[np.ndarray]  # empty arrays when validation = 0
+    validation: list[np.ndarray]  # what methods and tuning may choose on; empty if there is none
     test: list[np.ndarray]
     groups: np.ndarray  # [clients] int64: rotation, permutation or classes; zeros for no groups
     names: list[str]  # what each client is called
@@ -57,6 +58,7 @@ class Federation(NamedTuple):
     rows: np.ndarray | None = None  # [n] which row of the data set each one is; None: not known
     place: Place | None = None  # the files that the rows of a user's data came from
     preparation: Preparation | None = None  # how cells and pixels became inputs
+    select: Sequence[np.ndarray] = ()  # rows that choose rounds and methods; (): nobody has any
 
     @property
     def clients(self) -> int:
@@ -87,6 +89,27 @@ class Federation(NamedTuple):
         return html_table(ClientRow._fields, rows[:SHOWN], caption)
 
 
+def part_of(federation: Federation, part: str) -> Sequence[np.ndarray]:
+    """The rows that each client has in a part: one of PARTS."""
+    if part == "select" and not len(federation.select):
+        return [np.zeros(0, np.int64)] * federation.clients
+    rows: Sequence[np.ndarray] = getattr(federation, part)
+    return rows
+
+
+def with_select(federation: Federation) -> Federation:
+    """A federation made by hand, the second half of its validation rows kept for choosing unless it
+    says itself which rows choose.
+    """
+    if len(federation.select):
+        return federation
+    held = federation.validation
+    return federation._replace(
+        validation=[rows[: middle(len(rows))] for rows in held],
+        select=[rows[middle(len(rows)) :] for rows in held],
+    )
+
+
 class ClientRow(NamedTuple):
     """What one client holds, for printing."""
 
@@ -94,6 +117,7 @@ class ClientRow(NamedTuple):
     name: str
     train: int
     validation: int
+    select: int
     test: int
     classes: int  # how many classes it holds
     group: int
@@ -102,7 +126,7 @@ class ClientRow(NamedTuple):
 def class_counts(federation: Federation) -> np.ndarray:
     """[clients, classes] rows of each class that a client holds in all its parts."""
     y = federation.y.numpy()
-    held = zip(federation.train, federation.validation, federation.test, strict=True)
+    held = zip(*(part_of(federation, part) for part in PARTS), strict=True)
     if federation.classes == 0:
         return np.zeros((federation.clients, 0), np.int64)
     kinds = federation.classes
@@ -117,7 +141,7 @@ def label_counts(federation: Federation) -> pa.Table:
     found = [COUNTS.empty_table()]
     y, kinds = federation.y.numpy(), federation.classes
     for part in PARTS if kinds else ():
-        lists = getattr(federation, part)
+        lists = part_of(federation, part)
         owner = np.repeat(np.arange(len(lists)), [len(rows) for rows in lists])
         held, counts = np.unique(owner * kinds + y[np.concatenate(lists)], return_counts=True)
         client, label = np.divmod(held, kinds)
@@ -137,7 +161,7 @@ def row_numbers(federation: Federation) -> pa.Table:
     ends = np.cumsum(place.sizes)
     names = np.array(place.files, dtype=object)
     for part in PARTS if federation.rows is not None else ():
-        lists = getattr(federation, part)
+        lists = part_of(federation, part)
         owner = np.repeat(np.arange(len(lists)), [len(rows) for rows in lists])
         row = np.asarray(federation.rows)[np.concatenate(lists)]
         file = np.searchsorted(ends, row, side="right")
@@ -150,24 +174,25 @@ def row_numbers(federation: Federation) -> pa.Table:
 def client_rows(federation: Federation) -> list[ClientRow]:
     """One row per client."""
     classes = (class_counts(federation) > 0).sum(1)
-    parts = zip(federation.train, federation.validation, federation.test, strict=True)
+    parts = zip(*(part_of(federation, part) for part in PARTS), strict=True)
     return [
         ClientRow(
             client=i,
             name=federation.names[i],
             train=len(train),
             validation=len(validation),
+            select=len(select),
             test=len(test),
             classes=int(classes[i]),
             group=int(federation.groups[i]),
         )
-        for i, (train, validation, test) in enumerate(parts)
+        for i, (train, validation, select, test) in enumerate(parts)
     ]
 
 
 def checksum(federation: Federation) -> str:
     """A digest of all that a run can depend on: rows, labels, owners, names and public data."""
-    parts = (federation.train, federation.validation, federation.test)
+    parts = [part_of(federation, part) for part in PARTS]
     rows = [np.concatenate(part) for part in parts]
     sizes = [np.array([len(r) for r in part]) for part in parts]
     public = federation.public.checksum if federation.public else ""

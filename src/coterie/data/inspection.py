@@ -9,7 +9,7 @@ import polars as pl
 from sklearn.metrics import normalized_mutual_info_score
 
 from coterie.data.columns import CATEGORY, DATE, NUMBER, Column
-from coterie.data.federation import Federation
+from coterie.data.federation import PARTS, Federation, part_of
 from coterie.data.pieces import Own
 from coterie.data.preparation import Fitted, Preparation
 
@@ -77,11 +77,7 @@ def _becomes(fitted: Fitted, scale: str) -> str:
 
 def client_quantiles(federation: Federation, classes: np.ndarray) -> list[tuple[str, list[float]]]:
     """Rows and classes per client: least, quarters, most."""
-    parts = (federation.train, federation.validation, federation.test)
-    rows = {
-        name: np.array([len(r) for r in part])
-        for name, part in zip(("train", "validation", "test"), parts, strict=True)
-    }
+    rows = {part: np.array([len(r) for r in part_of(federation, part)]) for part in PARTS}
     return [
         (name, np.quantile(values, (0, 0.25, 0.5, 0.75, 1)).tolist())
         for name, values in (*rows.items(), ("classes", classes))

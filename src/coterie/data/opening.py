@@ -94,7 +94,7 @@ def _open_excel(path: Path) -> pl.DataFrame:
 def _open_text(path: Path, text: list[str], separator: str) -> Opened:
     """A CSV, plain or packed, in the encoding and with the separator that it has."""
     encoding = encoding_of(path)
-    lines = _first_lines(path, encoding)
+    lines = first_lines(path, encoding)
     found = separator or separator_of(lines, kind_of(path))
     names = next(csv.reader(lines, delimiter=found), [])
     check_names(str(path), names)
@@ -143,7 +143,7 @@ def encoding_of(path: Path) -> str:
     return "utf-8-sig" if head.startswith(codecs.BOM_UTF8) else "utf-8"
 
 
-def _first_lines(path: Path, encoding: str) -> list[str]:
+def first_lines(path: Path, encoding: str) -> list[str]:
     """The lines that tell how a file is written."""
     with _binary(path) as file:
         text = io.TextIOWrapper(file, encoding=encoding, errors="replace", newline="")

@@ -8,7 +8,7 @@ from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 
 from coterie.core.errors import BadInput
-from coterie.data.federation import Federation, class_counts
+from coterie.data.federation import PARTS, Federation, class_counts, part_of
 
 SUFFIXES = (".png", ".svg")
 SMALL = 600  # cells up to which the counts are written into them
@@ -57,15 +57,10 @@ def _figure(federation: Federation, counts: np.ndarray, held: np.ndarray) -> Fig
 
 
 def _draw_bars(axes, federation: Federation) -> None:  # type: ignore[no-untyped-def]
-    """Stacked train, validation and test rows of each client."""
+    """Stacked train, validation, select and test rows of each client."""
     at, base = np.arange(federation.clients), np.zeros(federation.clients)
-    parts = {
-        "train": federation.train,
-        "validation": federation.validation,
-        "test": federation.test,
-    }
-    for (word, rows), colour in zip(parts.items(), ("#08519c", "#6baed6", "#fd8d3c"), strict=True):
-        sizes = np.array([len(r) for r in rows])
+    for word, colour in zip(PARTS, ("#08519c", "#6baed6", "#bdd7e7", "#fd8d3c"), strict=True):
+        sizes = np.array([len(r) for r in part_of(federation, word)])
         if sizes.any():
             axes.bar(
                 at,
@@ -80,7 +75,7 @@ def _draw_bars(axes, federation: Federation) -> None:  # type: ignore[no-untyped
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="x", labelbottom=federation.classes == 0)
     axes.legend(
-        ncols=3,
+        ncols=4,
         fontsize=8,
         frameon=False,
         loc="lower right",

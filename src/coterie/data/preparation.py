@@ -37,6 +37,7 @@ class Fitted(NamedTuple):
     categories: tuple[str, ...] = ()  # of the training rows, each a column
     buckets: int = 0  # columns of a text that is hashed instead
     hours: bool = False  # whether a date has a time of day
+    form: str = ""  # how its texts spelled dates or numbers, see coterie.data.columns
 
     @property
     def outputs(self) -> list[str]:
@@ -154,7 +155,9 @@ def _fit_column(
     """One column of the training rows."""
     gone = np.isnan(cells)
     filled = cells[~gone]
-    fitted = Fitted(name=column.name, kind=column.kind, indicator=bool(gone.any()))
+    fitted = Fitted(
+        name=column.name, kind=column.kind, indicator=bool(gone.any()), form=column.form
+    )
     if column.kind == CATEGORY:
         held = tuple(column.values[int(code)] for code in np.unique(filled))
         if len(held) > one_hot:
@@ -199,11 +202,18 @@ def prepare(
 
 
 def prepare_frame(
-    preparation: Preparation, frame: pl.DataFrame, name: str, owners: Sequence[str] | None = None
+    preparation: Preparation,
+    frame: pl.DataFrame,
+    name: str,
+    owners: Sequence[str] | None = None,
+    before: int = 0,
 ) -> np.ndarray:
-    """Inputs from later rows of the same table, prepared as the training rows were."""
-    known = [(column.name, column.kind) for column in preparation.columns]
-    read = read_alike(frame, known, Place((name,), (frame.height,)))
+    """Inputs from later rows of the same table, prepared as the training rows were.
+
+    before: rows of the same file that came earlier, so that messages count rightly.
+    """
+    known = [Column(name=c.name, kind=c.kind, form=c.form) for c in preparation.columns]
+    read = read_alike(frame, known, Place((name,), (frame.height,), before))
     return prepare(preparation, read.x, read.columns, owners)
 
 

@@ -26,14 +26,14 @@ from coterie.core.checkpoint import checkpoints, load_checkpoint
 from coterie.core.errors import BadInput, Diverged
 from coterie.core.files import write, writing
 from coterie.core.guard import Guard
-from coterie.data.federation import Federation, Public
+from coterie.data.federation import PARTS, Federation, Public
 from coterie.deploy import wire
 from coterie.deploy.files import EXPERIMENT, RUN, Privacy, Server, inside, read_server
 from coterie.deploy.flower_engine import FlowerEngine
 from coterie.deploy.lines import Log, plain
 from coterie.deploy.replay import JOURNAL
 from coterie.deploy.roll import GREETING, Roll
-from coterie.deploy.rows import PARTS, hollow, read_public
+from coterie.deploy.rows import hollow, read_public
 from coterie.deploy.scales import FILE, Scales, ask_scales, read_scales, scaled
 from coterie.deploy.wire import Head
 from coterie.engines.base import Setup

@@ -24,7 +24,7 @@ from coterie.core import rng as streams
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
 from coterie.core.point import stack
-from coterie.data.federation import Federation
+from coterie.data.federation import PARTS, Federation, part_of
 from coterie.deploy import wire
 from coterie.deploy.files import Rules
 from coterie.deploy.lines import plain
@@ -35,7 +35,6 @@ from coterie.deploy.roll import Roll
 from coterie.deploy.scales import Scales
 from coterie.deploy.wire import DIVERGED, LOST, Content
 from coterie.engines.base import (
-    PARTS,
     Effort,
     Engine,
     Measured,
@@ -95,7 +94,7 @@ class FlowerEngine(Engine):
     def take(self, federation: Federation, architecture: np.ndarray) -> None:
         super().take(federation, architecture)
         self.rows = [
-            {part: len(getattr(federation, part)[i]) for part in PARTS}
+            {part: len(part_of(federation, part)[i]) for part in PARTS}
             for i in range(federation.clients)
         ]
 

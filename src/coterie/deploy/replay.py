@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 from coterie.core.errors import BadInput
 from coterie.core.model import Model
 from coterie.core.point import pick
-from coterie.data.federation import Federation
+from coterie.data.federation import PARTS, Federation, part_of
 from coterie.data.own import SUFFIXES
 from coterie.deploy.files import Server
-from coterie.deploy.rows import PARTS, at_home, read_rows
+from coterie.deploy.rows import at_home, read_rows
 from coterie.deploy.scales import read_scales, scaled
 from coterie.engines.base import Outcome, Setup, Trip
 from coterie.engines.local.engine import LocalEngine
@@ -113,7 +113,7 @@ def gathered(files: Path, server: Server, label: str = "label", features: str = 
         for i, name in enumerate(server.names)
     ]
     starts = np.cumsum([0, *(len(f.y) for f in own)])[:-1]
-    train, validation, test = (
+    train, validation, select, test = (
         [getattr(f, part)[i] + starts[i] for i, f in enumerate(own)] for part in PARTS
     )
     return own[0]._replace(
@@ -121,6 +121,7 @@ def gathered(files: Path, server: Server, label: str = "label", features: str = 
         y=torch.cat([f.y for f in own]),
         train=train,
         validation=validation,
+        select=select,
         test=test,
         names=list(server.names),
     )
@@ -182,7 +183,7 @@ def _check_rows(folder: Path, federation: Federation, known: Mapping[str, Any]) 
             f"{', '.join(theirs[:10])}: make the federation by `coterie.deploy.replay.gathered`, "
             "which knows sites by their names"
         )
-    rows = {part: [len(r) for r in getattr(federation, part)] for part in PARTS}
+    rows = {part: [len(r) for r in part_of(federation, part)] for part in PARTS}
     if mine != theirs or rows != known["rows"]:
         raise BadInput(
             f"the federation has clients {', '.join(mine[:10])} with other rows or "

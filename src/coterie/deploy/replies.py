@@ -23,10 +23,11 @@ from coterie.core.method import Tree
 from coterie.core.notes import Note, declared
 from coterie.core.point import Point, Vector
 from coterie.core.tree import encode
+from coterie.data.federation import PARTS
 from coterie.deploy import wire
 from coterie.deploy.lines import plain
 from coterie.deploy.wire import Content, Head
-from coterie.engines.base import PARTS, Effort
+from coterie.engines.base import Effort
 from coterie.engines.local.states import tensors
 from coterie_relay import unpacked
 from coterie_relay.frames import Frame

@@ -14,13 +14,12 @@ import torch
 
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
-from coterie.data.cutting import cut_points, cut_rows
-from coterie.data.federation import Federation, Public, digest_of
+from coterie.data.cutting import cut_points, cut_rows, middle
+from coterie.data.federation import PARTS, Federation, Public, digest_of
 from coterie.data.own import SUFFIXES, listed, read_piece
 from coterie.data.tables import Columns
 from coterie.deploy.files import Shape
 
-PARTS = ("train", "validation", "test")
 CLIENT = "client"  # a column that is not a feature, as in a folder of one file per client
 Counts = Mapping[str, Sequence[int]]  # {part: rows of each client}
 
@@ -58,7 +57,13 @@ def read_public(path: Path, label: str) -> Public:
 def counts(rows: int, shape: Shape) -> dict[str, int]:
     """How many of a site's rows go to which part."""
     first, second = cut_points(rows, shape.validation, shape.test)
-    return {"train": first, "validation": second - first, "test": rows - second}
+    fit = middle(second - first)
+    return {
+        "train": first,
+        "validation": fit,
+        "select": second - first - fit,
+        "test": rows - second,
+    }
 
 
 def check_rows(rows: Rows, shape: Shape) -> None:
@@ -110,8 +115,10 @@ def at_home(
         shape.test,
         stream(shape.seed, "parts", number),
     )
-    train, validation, test = (
-        [part if i == number else none for i in range(clients)] for part in pieces
+    fit = middle(len(pieces[1]))
+    cut = (pieces[0], pieces[1][:fit], pieces[1][fit:], pieces[2])
+    train, validation, select, test = (
+        [part if i == number else none for i in range(clients)] for part in cut
     )
     names = [name if i == number else "" for i in range(clients)]
     return Federation(
@@ -125,17 +132,28 @@ def at_home(
         np.zeros(clients, np.int64),
         names,
         public,
+        select=select,
     )
 
 
 def hollow(names: Sequence[str], rows: Counts, shape: Shape, public: Public | None) -> Federation:
     """The federation as the server sees it: how many rows every site has, and none of them."""
     # no memory is taken: how many there are is what a site says of itself
-    train, validation, test = (
+    train, validation, select, test = (
         [np.broadcast_to(np.int64(0), n) for n in rows[part]] for part in PARTS
     )
     groups = np.zeros(len(names), np.int64)
     x, y = torch.zeros((0, *shape.input_shape)), torch.zeros(0, dtype=torch.int64)
     return Federation(
-        "federation", x, y, shape.classes, train, validation, test, groups, list(names), public
+        name="federation",
+        x=x,
+        y=y,
+        classes=shape.classes,
+        train=train,
+        validation=validation,
+        test=test,
+        groups=groups,
+        names=list(names),
+        public=public,
+        select=select,
     )

@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
 from coterie.core.version import __version__
-from coterie.data.federation import Federation, Public
+from coterie.data.federation import PARTS, Federation, Public
 from coterie.deploy import files, wire
 from coterie.deploy.files import Privacy, Shape, inside, read_site, strictest
 from coterie.deploy.privacy import entropy, protect
@@ -139,9 +139,7 @@ class Site:
         if kind == KIND:
             return {"name": self.name}, self._moments(words, number)
         engine, federation = self.engine(words, number, from_words(head.get("scales")))
-        have = {
-            part: len(getattr(federation, part)[number]) for part in ("train", "validation", "test")
-        }
+        have = {part: len(getattr(federation, part)[number]) for part in PARTS}
         if head.get("rows") != have:
             raise BadInput(
                 f"the data of '{self.name}' have changed since the run began (rows "
@@ -249,7 +247,7 @@ class Site:
     ) -> Head:
         if not self._guard(head["words"]).measures:
             return {"values": []}
-        parts = [part for part in head.get("parts", []) if part in ("train", "validation", "test")]
+        parts = [part for part in head.get("parts", []) if part in PARTS]
         found = engine.evaluate([number], lambda _: payload, when, parts, bool(head.get("final")))
         return {"values": [[*key, float(column[0])] for key, column in found.items()]}
 

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from coterie.core.method import Batch, Method, Replies, Stage, Tree
 from coterie.core.point import Point, pick
-from coterie.data.federation import Federation
+from coterie.data.federation import PARTS, Federation
 from coterie.engines.public import public_draw, public_rows
 from coterie.engines.settings import ALONE, Settings
 
@@ -24,7 +24,6 @@ Views = Iterator[
     tuple[int, list[int], dict[str, Point]]
 ]  # (architecture, clients, {view: stacked})
 Predictions = Iterator[tuple[int, np.ndarray, np.ndarray]]  # (client, labels [n], chances [n, K])
-PARTS = ("train", "validation", "test")
 
 
 class Moment(NamedTuple):

@@ -20,7 +20,7 @@ from coterie.core.values import Seed, checked, coerce
 from coterie.data.dataset import Dataset
 from coterie.data.datasets import DATASETS, source_of
 from coterie.data.dealing import build as build_data
-from coterie.data.federation import Federation
+from coterie.data.federation import PARTS, Federation, part_of
 from coterie.data.own import read as read_own
 from coterie.data.pieces import Own
 from coterie.data.target import task_of
@@ -117,9 +117,10 @@ def own_of(experiment: Experiment) -> Own | None:
 
 def check_federation(federation: Federation) -> None:
     """Refuse a federation made by hand that no engine could run."""
-    parts = (federation.train, federation.validation, federation.test)
+    parts = [part_of(federation, part) for part in PARTS]
     per_client: dict[str, Any] = {
         "validation": federation.validation,
+        "select": part_of(federation, "select"),
         "test": federation.test,
         "groups": federation.groups,
         "names": federation.names,

@@ -32,5 +32,15 @@ class Schedule(NamedTuple):
         )
 
     @property
+    def measured(self) -> tuple[str, ...]:
+        """The parts that are measured: with validation rows, which methods choose on, those that
+        choose between methods; a run for its validation rows alone, as of tuning, sees no others.
+        """
+        if self.parts == ("validation",):
+            return self.parts
+        more = {"validation": ("validation", "select")}
+        return tuple(each for part in self.parts for each in more.get(part, (part,)))
+
+    @property
     def every(self) -> int:
         return self.evaluate or max(1, self.rounds // 20)

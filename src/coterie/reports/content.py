@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from coterie.analysis.answer import sentences
 from coterie.core.version import __version__
 from coterie.experiment.config import PYTHON
 from coterie.reports.accuracy import accuracy_figures
@@ -21,7 +20,9 @@ from coterie.reports.data import data_figures
 from coterie.reports.evidence import Evidence
 from coterie.reports.fairness import fairness_figures
 from coterie.reports.figures import Figure
+from coterie.reports.forest import forest
 from coterie.reports.notes import note_figures
+from coterie.reports.setup import configurations, header
 from coterie.reports.table import ReportTable
 from coterie.reports.tables import tables
 from coterie.results.folder import CONFIG
@@ -31,13 +32,15 @@ DIGITS, TABLE_DIGITS = 5, 6  # significant ones
 
 def all_figures(evidence: Evidence) -> list[Figure]:
     """Every figure these runs allow, in the page's order."""
-    found = [*accuracy_figures(evidence), *fairness_figures(evidence), *cost_figures(evidence)]
+    found = [figure for figure in [forest(evidence)] if figure]
+    found += [*accuracy_figures(evidence), *fairness_figures(evidence), *cost_figures(evidence)]
     return [*found, *note_figures(evidence), *data_figures(evidence)]
 
 
 def page_data(evidence: Evidence, paths: Sequence[str | Path]) -> dict[str, Any]:
     """The whole page; `paths` are the folders it was asked for."""
     names = [os.fspath(path) if not Path(path).is_absolute() else Path(path).name for path in paths]
+    found = evidence.comparison.answer
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     rest = {
         "title": _title(evidence),
@@ -47,14 +50,16 @@ def page_data(evidence: Evidence, paths: Sequence[str | Path]) -> dict[str, Any]
             "command": " ".join(["coterie report", *names]),
         },
         "measure": evidence.first.measure,
+        "setup": header(evidence),
         "answer": answer(evidence),
+        "use": found.use if found else None,
         "diverged": evidence.diverged,
         "left_out": {row.method: row.left_out for row in evidence.rows},
         "warnings": evidence.warnings,
         "methods": evidence.methods,
         "figures": [_figure(figure) for figure in all_figures(evidence)],
         "clients": clients_data(evidence),
-        "runs": _runs(evidence),
+        **_runs(evidence),
     }
     return {
         **plain(rest, DIGITS),
@@ -74,8 +79,8 @@ def _title(evidence: Evidence) -> str:
 
 def answer(evidence: Evidence) -> list[str]:
     """The answer, and what cannot be said of these runs and why."""
-    found = evidence.comparison.answer()
-    said = [sentences(found)] if found else []
+    found = evidence.comparison.answer
+    said = [str(found)] if found else []
     lacking = [name for name in ("fedavg", "local") if name not in evidence.records]
     if not found and len(evidence.methods) > 1:
         rows = sorted(evidence.rows, key=lambda row: -evidence.judged.sign * row.mean)
@@ -126,13 +131,17 @@ def _table(table: ReportTable) -> dict[str, Any]:
     return {**table._asdict(), "columns": [column._asdict() for column in table.columns]}
 
 
-def _runs(evidence: Evidence) -> list[dict[str, Any]]:
-    return [
+def _runs(evidence: Evidence) -> dict[str, Any]:
+    """The words that all runs share, and every run with those of its own."""
+    records = [(name, record) for name, found in evidence.records.items() for record in found]
+    common, own = configurations([record.run.experiment.words() for _, record in records])
+    runs = [
         {
             "name": name,
             "folder": record.run.folder.name,
             "seed": record.run.experiment.seed,
             "method": name,
+            "own": words,
             "config": (record.run.folder / CONFIG).read_text(encoding="utf-8"),
             "versions": {
                 "coterie": record.run.about["coterie"],
@@ -143,9 +152,9 @@ def _runs(evidence: Evidence) -> list[dict[str, Any]]:
             if record.finished
             else f"stopped or running, round {record.round:,}",
         }
-        for name, records in evidence.records.items()
-        for record in records
+        for (name, record), words in zip(records, own, strict=True)
     ]
+    return {"common": common, "runs": runs}
 
 
 def plain(value: Any, digits: int) -> Any:

@@ -77,9 +77,11 @@ def draw(figure: Figure, methods: Sequence[str]) -> Canvas:
         canvas = Canvas(figsize=(7.2, 4.6), layout="constrained")
         axes = canvas.subplots()
         KINDS[figure.kind](axes, figure, looks)
-        axes.set_xlabel(figure.x, parse_math=False)
-        axes.set_ylabel(figure.y, parse_math=False)
-        _whole_numbers(axes, figure)
+        lying = figure.kind == "forest"
+        axes.set_xlabel(figure.y if lying else figure.x, parse_math=False)
+        axes.set_ylabel(figure.x if lying else figure.y, parse_math=False)
+        if not lying:
+            _whole_numbers(axes, figure)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#e4e8ee", linewidth=0.8)
         axes.set_axisbelow(True)
@@ -216,6 +218,29 @@ def _bars(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
     _name_axis(axes, list(place))
 
 
+def _forest(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
+    """Differences lying down, the best method on top."""
+    place, _ = _positions(figure)
+    for k, s in enumerate(figure.series):
+        style, y = looks[s.name], _floats(s.y)
+        at = np.array([place[v] for v in s.x]) + 0.25 * (k - (len(figure.series) - 1) / 2)
+        ends = np.abs(np.nan_to_num(np.stack([y - _floats(s.low), _floats(s.high) - y])))
+        axes.errorbar(
+            y,
+            at,
+            xerr=ends if s.low else None,
+            fmt=style.marker,
+            color=style.colour,
+            ms=5,
+            elinewidth=1,
+            capsize=2,
+            label=_label(s),
+        )
+    axes.axvline(0, color="#5b6675", lw=0.8)
+    axes.set_yticks(range(len(place)), [str(n) for n in place], fontsize=8, parse_math=False)
+    axes.invert_yaxis()
+
+
 def _heat(figure: Figure) -> Canvas:
     """One panel, or a few frames from the first to the last."""
     assert figure.heat
@@ -292,4 +317,5 @@ KINDS: dict[str, Callable[[Axes, Figure, dict[str, Style]], None]] = {
     "dots": _dots,
     "points": _points,
     "bars": _bars,
+    "forest": _forest,
 }

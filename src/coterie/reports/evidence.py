@@ -65,7 +65,7 @@ class Record:
 
         That is a hundredth of it where clients write notes.
         """
-        parts = pc.field("part").isin([self.run.part, "validation"])
+        parts = pc.field("part").isin([self.run.part, "validation", "select"])
         wanted = pc.field("metric").isin([self.run.measure, *self.run.scored])
         own = parts & (pc.field("view") == "personal") & wanted
         return replace(

@@ -42,7 +42,7 @@ class Figure(NamedTuple):
     key: str
     title: str
     note: str
-    kind: str  # "lines", "dots", "bars", "density", "points" or "heat"
+    kind: str  # "lines", "dots", "bars", "density", "points", "forest" or "heat"
     x: str
     y: str
     series: tuple[Series, ...] = ()

@@ -43,7 +43,7 @@ def methods(evidence: Evidence) -> ReportTable:
         of_measure(evidence, "worst client"),
         of_measure(evidence, "worst 10 %"),
         of_measure(evidence, "largest 10 %"),
-        of_measure(evidence, "validation", better=False),
+        of_measure(evidence, "select rows", better=False),
     ]
     sign, sizes = evidence.judged.sign, np.asarray(evidence.first.about["rows"]["train"])
     rows = []
@@ -60,7 +60,7 @@ def methods(evidence: Evidence) -> ReportTable:
             row.worst,
             low,
             large,
-            row.validation,
+            row.select,
         ]
         rows.append([row.method, *(scale * float(v) for v in numbers)])
     interval = (

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import BadInput
+from coterie.data.federation import PARTS
 
-PARTS = ("train", "validation", "test")
 KINDS: dict[str, type] = {
     "status": str,
     "coterie": str,
@@ -27,6 +27,9 @@ def check_about(known: Any, path: Path) -> dict[str, Any]:
     lacks = [word for word in KINDS if word not in known]
     if lacks:
         raise BadInput(f"{path} lacks {', '.join(lacks)}: it is damaged or of another version")
+    rows = known["rows"]
+    if isinstance(rows, dict) and isinstance(known["clients"], list) and "select" not in rows:
+        rows["select"] = [0] * len(known["clients"])  # a run from before such rows were kept
     wrong = _wrong(known)
     if wrong:
         raise BadInput(f"{path} is damaged ({wrong}): restore it from a copy, or run again")

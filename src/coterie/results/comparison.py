@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import nan
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -12,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from coterie.analysis.answer import Answer, answer
+from coterie.analysis.answer import Answer, Measure, Spent, answer, measure_of
 from coterie.analysis.numbers import mean_of
 from coterie.analysis.significance import Difference, RankTable, mean_interval, paired, rank_table
 from coterie.core.errors import BadInput, nearest
@@ -40,8 +41,8 @@ class Row(NamedTuple):
     weighted: float  # by test rows
     deviation: float  # over clients, sample
     worst: float
-    validation: float
-    at_best: float  # `mean` at the round that is best on validation data; NaN where there are none
+    select: float  # `mean` on the rows that choose
+    at_best: float  # `mean` at the round that is best on select rows; NaN where there are none
     best_round: float
     bytes_down: float  # a run, all clients
     bytes_broadcast: float  # the same with what is alike for several clients sent once
@@ -77,7 +78,7 @@ class Comparison:
 
     def measured(self, method: str, view: str = "personal", best: bool = False) -> np.ndarray:
         """[seeds, clients] of what the comparison is judged by, at the last round or at each seed's
-        best on validation data.
+        best on select rows.
         """
         self._check(method, view)
         runs = self.runs[method]
@@ -86,7 +87,7 @@ class Comparison:
         )
         if best and None in rounds:
             raise BadInput(
-                f"{method} has no best round, as there are no validation data: raise --validation"
+                f"{method} has no best round, as there are no select rows: raise --validation"
             )
         return np.stack(
             [_measured(run, round, view) for run, round in zip(runs, rounds, strict=True)]
@@ -111,28 +112,43 @@ class Comparison:
         """Whether every seed dealt the same rows to the same clients."""
         return len({read_about(run.folder)["data"] for run in next(iter(self.runs.values()))}) == 1
 
+    @cached_property
     def answer(self) -> Answer | None:
-        """Best, fairest, cheapest and recommended; None without FedAvg, Local, accuracies or
-        validation data to choose on.
+        """What to use, chosen on select rows, and what test rows show of it; as text, its
+        sentences. None where nothing is compared, or test rows were not measured.
         """
-        if (
-            not {"fedavg", "local"} <= set(self.runs)
-            or self.first.task == "squared"
-            or self.first.part != "test"
-        ):
+        if len(self.runs) + len(self.diverged) < 2 or self.first.part != "test":
             return None
-        test, validation = (
-            {
-                name: self._sign * np.stack([run.measured(part) for run in runs])
-                for name, runs in self.runs.items()
-            }
-            for part in ("test", "validation")
+        spent = {
+            row.method: Spent(row.bytes_down + row.bytes_up, row.gradients) for row in self.rows()
+        }
+        test = {name: self.measured(name) for name in self.runs}
+        select = {
+            name: np.stack([run.measured("select") for run in runs])
+            for name, runs in self.runs.items()
+        }
+        votes = {name: a for name, a in select.items() if a.size and not np.isnan(a).all()}
+        if len(votes) < len(select):
+            votes = {}  # of another version, or without such rows: nobody votes
+        found = answer(
+            test,
+            votes,
+            spent,
+            self.fixed_split,
+            self.measure,
+            mean_of([nan if run.floor is None else run.floor for run in self._first_runs]),
+            self.first.knows_nothing,
         )
-        if any(not a.size or np.isnan(a).all() for a in validation.values()):
-            return None
-        traffic = {row.method: row.bytes_down + row.bytes_up for row in self.rows()}
-        found = answer(test, validation, traffic, self.fixed_split, judged=self.first.judged)
         return found._replace(remarks=tuple(self.remarks()))
+
+    @property
+    def measure(self) -> Measure:
+        """What clients are judged by."""
+        return measure_of(self.first.judged)
+
+    @property
+    def _first_runs(self) -> list[Run]:
+        return next(iter(self.runs.values()))
 
     def remarks(self) -> list[str]:
         """What went wrong: who diverged, whose updates were left out, who learned nothing."""
@@ -229,7 +245,7 @@ class Comparison:
             ]
             for row in rows
         ]
-        found = self.answer()
+        found = self.answer
         said = [paragraph(text) for text in self.remarks()] if found is None else []
         caption = (
             f"{self.first.part.capitalize()} {judged.label}{judged.unit} of "
@@ -262,7 +278,7 @@ def _measured(run: Run, round: int | None = None, view: str = "personal") -> np.
 
 
 def _at_best(run: Run) -> tuple[float, float]:
-    """(mean, round) at the round that is best on validation data."""
+    """(mean, round) at the round that is best on select rows."""
     found = best_round(run.table, run.measure)
     return (nan, nan) if found is None else (mean_of(_measured(run, found)), found)
 
@@ -284,7 +300,7 @@ def _row(name: str, runs: list[Run]) -> Row:
         float(np.mean([t.weighted for t in tests])),
         float(np.mean([t.deviation for t in tests])),
         float(np.mean([t.worst for t in tests])),
-        over(lambda r: mean_of(r.measured("validation"))),
+        over(lambda r: mean_of(r.measured("select"))),
         over(lambda r: _at_best(r)[0]),
         over(lambda r: _at_best(r)[1]),
         over(lambda r: total(r.table, "bytes_down")),

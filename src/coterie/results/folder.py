@@ -24,7 +24,7 @@ from coterie.core.files import place, read_text, write, writing
 from coterie.core.model import Model
 from coterie.core.notes import Note, to_words
 from coterie.core.version import __version__
-from coterie.data.federation import Federation, checksum, label_counts
+from coterie.data.federation import PARTS, Federation, checksum, label_counts, part_of
 from coterie.experiment.config import Experiment, read_experiment_file
 from coterie.experiment.values import to_toml
 from coterie.results.about import check_about
@@ -88,12 +88,10 @@ def write_about(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "data": checksum(federation),
         "clients": federation.names,
-        "rows": {
-            part: [len(rows) for rows in getattr(federation, part)]
-            for part in ("train", "validation", "test")
-        },
+        "rows": {part: [len(rows) for rows in part_of(federation, part)] for part in PARTS},
         "groups": np.asarray(federation.groups).tolist(),
         "classes": federation.classes,
+        "labels": federation.labels,
         "task": federation.target.task,
         "models": networks(models),
         "architecture": architecture.tolist(),

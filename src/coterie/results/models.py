@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
@@ -21,6 +21,15 @@ from coterie.networks import nets
 from coterie.results.folder import read_about
 
 MODELS, LIST = "models", "models.json"  # the folder, and in it {file: checksum}
+WAY_OUT = "run again, or restore it from a copy"
+Build = Callable[[], nn.Module]
+
+
+class Weights(NamedTuple):
+    """What the file of a client's model holds."""
+
+    about: dict[str, Any]  # network, options, shape, classes, task and client
+    tensors: dict[str, Tensor]
 
 
 def plain_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -53,6 +62,7 @@ def save_models(
             "shape": model.input_shape or federation.input_shape,
             "classes": federation.classes,
             "outputs": federation.target.outputs(federation.classes),
+            "task": model.task,
         }
         point = views["personal"]
         with writing(folder):
@@ -89,24 +99,8 @@ def _listed(target: Path) -> dict[str, str]:
         return {}
 
 
-def _check(path: Path) -> None:
-    """Refuse a model that is not as it was written."""
-    way, known = "run again, or restore it from a copy", _listed(path.parent)
-    if not known:
-        raise BadInput(f"{path.parent / LIST} is missing or damaged: {way}")
-    if path.name not in known:
-        raise BadInput(f"{path.parent / LIST} does not list {path.name}, so it is damaged: {way}")
-    if digest(path) != known[path.name]:
-        raise BadInput(f"{path} is damaged (it is not as it was written): {way}")
-
-
-def load_model(
-    folder: Path, client: int | str, build: Callable[[], nn.Module] | None = None
-) -> nn.Module:
-    """A client's own model as a plain `nn.Module`; `build` makes the module where it is not one of
-    coterie's networks.
-    """
-    names = read_about(folder)["clients"]
+def client_number(folder: Path, names: Sequence[str], client: int | str) -> int:
+    """The number of a client that is named or numbered."""
     if isinstance(client, str):
         if client not in names:
             raise BadInput(
@@ -116,34 +110,75 @@ def load_model(
         client = int(names.index(client))
     if not 0 <= client < len(names):
         raise BadInput(f"{folder} has no client {client}: its clients are 0 to {len(names) - 1}")
-    path = folder / MODELS / f"client-{client:05d}.safetensors"
+    return int(client)
+
+
+def model_path(folder: Path, number: int) -> Path:
+    """The file of a client's model, if there is one."""
+    path = folder / MODELS / f"client-{number:05d}.safetensors"
     if not path.exists():
         raise BadInput(
             f"{path} does not exist: the run is not finished, or was told to keep no models"
         )
-    _check(path)
+    return path
+
+
+def listed(folder: Path) -> dict[str, str]:
+    """{file: checksum} of the models of a run."""
+    known = _listed(folder / MODELS)
+    if not known:
+        raise BadInput(f"{folder / MODELS / LIST} is missing or damaged: {WAY_OUT}")
+    return known
+
+
+def _check(path: Path, known: dict[str, str]) -> None:
+    """Refuse a file that is not as it was written."""
+    if path.name not in known:
+        raise BadInput(
+            f"{path.parent / LIST} does not list {path.name}, so it is damaged: {WAY_OUT}"
+        )
+    if digest(path) != known[path.name]:
+        raise BadInput(f"{path} is damaged (it is not as it was written): {WAY_OUT}")
+
+
+def read_weights(path: Path, known: dict[str, str]) -> Weights:
+    """A client's model as it was written, if its file is whole."""
+    _check(path, known)
     try:
         with safe_open(path, "pt") as file:
             about = json.loads(file.metadata()["coterie"])
-        module = (build or _builder(about))()
         tensors = load_file(path)
-        if about.get("frozen"):
+        if about.get("frozen"):  # the same for every client, and there once
             beside = path.with_name(about["frozen"])
             if not beside.exists():
-                raise BadInput(f"{beside} is missing: run again, or restore it from a copy")
-            _check(beside)
+                raise BadInput(f"{beside} is missing: {WAY_OUT}")
+            _check(beside, known)
             tensors |= load_file(beside)
-        module.load_state_dict(tensors)
+        return Weights(about, tensors)
     except SafetensorError as damage:
-        raise BadInput(
-            f"{path} is damaged ({damage}): run again, or restore it from a copy"
-        ) from None
+        raise BadInput(f"{path} is damaged ({damage}): {WAY_OUT}") from None
+
+
+def filled(path: Path, weights: Weights, build: Build | None = None) -> nn.Module:
+    """A plain module with a client's weights; `build` makes one that is not coterie's own."""
+    module = (build or builder(weights.about))()
+    try:
+        module.load_state_dict(weights.tensors)
     except RuntimeError as mismatch:
         raise BadInput(f"{path} does not fit the network that `build` makes: {mismatch}") from None
     return module.eval()
 
 
-def _builder(about: dict[str, Any]) -> Callable[[], nn.Module]:
+def load_model(folder: Path, client: int | str, build: Build | None = None) -> nn.Module:
+    """A client's own model as a plain `nn.Module`; `build` makes the module where it is not one of
+    coterie's networks.
+    """
+    path = model_path(folder, client_number(folder, read_about(folder)["clients"], client))
+    return filled(path, read_weights(path, listed(folder)), build)
+
+
+def builder(about: dict[str, Any]) -> Build:
+    """What builds the network that a model's file speaks of."""
     name, lacks = about["model"], ", ".join(about["lacks"])
     if name not in nets.NETS or lacks:
         why = f"its {lacks} is not in the file" if lacks else "it is a network of your own"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from torch import nn
 
 from coterie.analysis.numbers import mean_of
 from coterie.analysis.scores import Score, named, scores_of, usual_measure
@@ -22,7 +21,8 @@ from coterie.core.task import NUMBERS
 from coterie.experiment.config import Experiment
 from coterie.results.folder import METRICS, read_about, read_experiment
 from coterie.results.frames import as_pandas
-from coterie.results.models import load_model
+from coterie.results.models import Build
+from coterie.results.personal import Models, PersonalModel, predict_of
 from coterie.results.table import LEFT_OUT, MARK, Summary, Table, summarize, total, values
 
 
@@ -144,9 +144,22 @@ class Run:
         found = {name: mean_of(values(self.table, name, self.part)[1]) for name in self.scored}
         return {name: value for name, value in found.items() if value == value}
 
-    def model(self, client: int | str, build: Callable[[], nn.Module] | None = None) -> nn.Module:
-        """A client's own model, by its number or name, as a plain module ready to use."""
-        return load_model(self.folder, client, build)
+    def models(self, build: Build | None = None) -> Models:
+        """The clients' own models, as they lie on disk now."""
+        return Models(self.folder, build)
+
+    def model(self, client: int | str, build: Build | None = None) -> PersonalModel:
+        """A client's own model, by its number or name, with `predict` and `predict_proba`;
+        `build` makes a network that is not coterie's own.
+        """
+        return self.models(build).model(client)
+
+    def predict(self, rows: Any, clients: str | Sequence[str] = "client") -> np.ndarray:
+        """[n] what each row's own client's model says of it.
+
+        clients: the column that names the client of a row, or the name of every row's client.
+        """
+        return predict_of(self.models().model, rows, clients)
 
     def to_pandas(self) -> Any:
         """All that was measured as a pandas frame: a row per round, client, view, part and

@@ -33,7 +33,7 @@ COLUMNS = pa.schema(
         (
             "part",
             pa.dictionary(pa.int32(), pa.string()),
-        ),  # "train", "validation", "test", "" for notes and costs
+        ),  # "train", "validation", "select", "test", "" for notes and costs
         ("metric", pa.dictionary(pa.int32(), pa.string())),
         ("value", pa.float64()),
     ]
@@ -204,11 +204,11 @@ def curve(
 
 
 def best_round(table: pa.Table, measure: str = "accuracy", view: str = "personal") -> int | None:
-    """The round of best mean over clients on validation data, the earliest of equals.
+    """The round of best mean over clients on select rows, the earliest of equals.
 
-    It never looks at test data; None where there are no validation data.
+    It never looks at test data; None where there are no select rows.
     """
-    rounds, means = curve(table, measure, "validation", view)
+    rounds, means = curve(table, measure, "select", view)
     worth = np.round(named(measure).sign * means, 9)  # digits beyond are rounding of means
     return None if np.isnan(worth).all() else int(rounds[np.nanargmax(worth)])
 

@@ -12,7 +12,7 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Stage, stages
 from coterie.core.model import Model
 from coterie.core.private import PrivateModel
-from coterie.data.federation import Federation
+from coterie.data.federation import Federation, part_of, with_select
 from coterie.engines.base import Engine, Setup
 from coterie.engines.registry import ENGINES
 from coterie.engines.settings import Settings, read_all
@@ -65,6 +65,7 @@ def gather(experiment: Experiment, data: Given = None) -> Federation:
     federation = federation_of(anchored(experiment), data)
     if isinstance(data, Federation) and experiment.data["name"].startswith(PYTHON):
         check_federation(data)
+        return with_select(data)
     return federation
 
 
@@ -78,7 +79,7 @@ def assemble(
     """Build the networks and the method's program, and refuse what this method cannot do here."""
     check_words(experiment)
     experiment, parts = anchored(experiment), experiment.schedule.parts
-    if not any(len(rows) for part in parts for rows in getattr(federation, part)):
+    if not any(len(rows) for part in parts for rows in part_of(federation, part)):
         raise BadInput(
             f"parts = {','.join(parts)}, but no client has such rows: nothing could be measured"
         )

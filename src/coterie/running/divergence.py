@@ -12,7 +12,7 @@ from coterie.analysis.numbers import mean_of
 from coterie.analysis.scores import trivial
 from coterie.core.errors import Diverged
 from coterie.core.method import Train
-from coterie.data.federation import Federation
+from coterie.data.federation import PARTS, Federation, part_of
 from coterie.data.target import task_of
 from coterie.engines.base import Measured
 
@@ -116,7 +116,7 @@ def unmeasurable(measured: Measured, federation: Federation) -> dict[str, list[i
         loss = measured[view, part, "loss"]
         # what is not finite has no finite error either, but is told right or wrong all the same
         accuracy = measured.get((view, part, "accuracy"), np.zeros(len(loss)))
-        there = np.array([len(rows) > 0 for rows in getattr(federation, part)])
+        there = np.array([len(rows) > 0 for rows in part_of(federation, part)])
         bad = there & ~np.isfinite(loss) & ~np.isnan(accuracy)
         if bad.any():
             found[part] = [int(i) for i in np.flatnonzero(bad)]
@@ -146,8 +146,8 @@ def guess(federation: Federation) -> dict[str, float]:
         return {}
     y, found = federation.y.numpy(), {}
     usual = [int(np.bincount(y[rows]).argmax()) if len(rows) else None for rows in federation.train]
-    for part in ("train", "validation", "test"):
-        pairs = zip(usual, getattr(federation, part), strict=True)
+    for part in PARTS:
+        pairs = zip(usual, part_of(federation, part), strict=True)
         shares = [float((y[rows] == k).mean()) for k, rows in pairs if len(rows) and k is not None]
         if shares:
             found[part] = float(np.mean(shares))

@@ -350,7 +350,7 @@ class Loop:
     def evaluate(self, final: bool = False) -> Measured:
         """All clients, active or not, on every part of their data."""
         found = self.engine.evaluate(
-            self.everyone, self.payload(), self.when(), self.schedule.parts, final
+            self.everyone, self.payload(), self.when(), self.schedule.measured, final
         )
         return {key: hidden(self.gate, column) for key, column in found.items()}
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from coterie.core.method import Batch, BatchPlan
 from coterie.core.rng import stream
-from coterie.data.federation import Federation, Public
-from coterie.engines.base import PARTS, Moment
+from coterie.data.federation import PARTS, Federation, Public, part_of
+from coterie.engines.base import Moment
 from coterie.engines.local.stacks import channels_last
 from coterie.engines.public import public_draw, public_rows
 
@@ -71,7 +71,7 @@ def draw(
 
 
 class Part(NamedTuple):
-    """One part (train, validation, test, public) of all clients as one list of rows."""
+    """One part (train, validation, select, test, public) of all clients as one list of rows."""
 
     rows: Tensor  # [total]
     first: np.ndarray  # [N]
@@ -105,7 +105,7 @@ class Feed(NamedTuple):
         return cls(
             x=federation.x.to(dtype) if federation.x.is_floating_point() else federation.x,
             y=federation.y.to(dtype) if federation.y.is_floating_point() else federation.y,
-            parts={name: Part.of(getattr(federation, name)) for name in PARTS},
+            parts={name: Part.of(part_of(federation, name)) for name in PARTS},
             public=federation.public,
             seed=seed,
         )

@@ -13,9 +13,8 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Exchange, Tree
 from coterie.core.point import pick, stack
 from coterie.core.rng import stream
-from coterie.data.federation import Federation
+from coterie.data.federation import PARTS, Federation
 from coterie.engines.base import (
-    PARTS,
     Engine,
     Measured,
     Moment,

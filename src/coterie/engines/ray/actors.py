@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Stage, Tree
-from coterie.data.federation import Federation, Public
+from coterie.data.federation import PARTS, Federation, Public, part_of
 from coterie.engines.base import Measured, Moment, Send, Setup, Trip
 from coterie.engines.local.engine import LocalEngine
 from coterie.engines.settings import Settings
@@ -130,7 +130,7 @@ class Shard(NamedTuple):
 def shard_of(federation: Federation, clients: Iterable[int]) -> Federation:
     """The same federation with the rows of some clients only, as arrays and numbered anew."""
     mine = set(clients)
-    parts = {name: getattr(federation, name) for name in ("train", "validation", "test")}
+    parts = {name: part_of(federation, name) for name in PARTS}
     none = np.zeros(0, dtype=np.int64)
     rows = np.unique(np.concatenate([none, *(lists[i] for lists in parts.values() for i in mine)]))
     where: Any = {

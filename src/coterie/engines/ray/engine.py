@@ -18,9 +18,8 @@ import torch
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
 from coterie.core.values import Range
-from coterie.data.federation import Federation
+from coterie.data.federation import PARTS, Federation
 from coterie.engines.base import (
-    PARTS,
     Measured,
     Moment,
     Outcome,

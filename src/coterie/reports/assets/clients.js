@@ -2,7 +2,7 @@
 
 const CLIENTS = DATA.clients || { names: [] };
 const NAMES = (CLIENTS.names || []).map(String);
-const PARTS = ["train", "validation", "test"].filter((part) => (CLIENTS.rows || {})[part]);
+const PARTS = ["train", "validation", "select", "test"].filter((part) => (CLIENTS.rows || {})[part]);
 const LEAST = 0.0005; // weights below are shown as none
 const MEASURE = DATA.measure || "accuracy";
 const BETTER = MEASURE === "accuracy" ? "high" : "low";

@@ -34,11 +34,13 @@ function cardOf(figure) {
 
 function heightOf(figure, view = scene(figure, new Set(), 1000)) {
   if (figure.kind === "heat") return Math.max(280, Math.min(560, 120 + 24 * figure.heat.rows.length));
+  if (figure.kind === "forest") return Math.max(200, 90 + 34 * view.names.length);
   return view.lying ? Math.max(320, 90 + 20 * view.names.length) : 320;
 }
 
 function wide(figure) {
   if (figure.kind === "heat") return figure.heat.columns.length > 32;
+  if (figure.kind === "forest") return true;
   const names = new Set((figure.series || []).flatMap((one) => one.x.filter((x) => typeof x === "string")));
   return (figure.kind === "dots" && names.size > 12) || (figure.kind === "bars" && names.size * figure.series.length > 40);
 }

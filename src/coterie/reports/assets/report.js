@@ -39,7 +39,7 @@ function build() {
 function answer() {
   const [head = "", ...rest] = DATA.answer || [];
   const [, lead, more] = /^(.+?[.!?])\s+(\p{Lu}.*|\d.*)$/su.exec(head) || [null, head, ""];
-  const paragraphs = [lead, more, ...rest].filter(Boolean).map((text, at) => make("p", { class: at ? null : "lead" }, text));
+  const paragraphs = [lead, more, ...rest].filter(Boolean).map((text, at) => make("p", { class: at ? null : "lead" }, text.replace(/(\d) (?=%|MB|points)/g, "$1\u00a0")));
   const warnings = (DATA.warnings || []).map((text) => make("li", {}, text));
   const box = warnings.length ? make("div", { class: "warnings", role: "note" }, make("strong", {}, "Left out or incomplete"), make("ul", {}, warnings)) : null;
   return [...(paragraphs.length ? [make("div", { class: "answer" }, paragraphs)] : []), ...(box ? [box] : [])];
@@ -51,8 +51,11 @@ function tableCards(tables) {
 
 function tableCard(table) {
   const wide = table.columns.length > 7 || table === DATA.tables[0];
-  return make("div", { class: wide ? "card wide" : "card", id: `table-${table.key}` }, make("h3", {}, table.title), table.note ? make("p", { class: "note" }, table.note) : null,
-    sortable(table, { caption: table.title }).node);
+  const save = (kind, text) =>
+    make("button", { type: "button", class: "button small", "aria-label": `Download ${table.title} as ${kind}`, onclick: () => keep(text(table), `${table.key}.${kind === "CSV" ? "csv" : "tex"}`) }, kind);
+  return make("div", { class: wide ? "card wide" : "card", id: `table-${table.key}` },
+    make("div", { class: "head" }, make("h3", {}, table.title), make("span", { class: "row" }, save("CSV", asCsv), save("LaTeX", asLatex))),
+    table.note ? make("p", { class: "note" }, table.note) : null, sortable(table, { caption: table.title, use: table === DATA.tables[0] ? DATA.use : null }).node);
 }
 
 function clientSection() {
@@ -66,10 +69,14 @@ function configuration() {
     const summary = make("summary", {}, slots.has(run.method) ? named(run.method, run.name) : run.name,
       make("span", { class: "muted" }, [run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`, run.status].filter(Boolean).join(", ")));
     const box = make("details", { class: "run" }, summary);
+    if (run.own) summary.append(make("span", { class: "own" }, run.own));
     box.addEventListener("toggle", () => { if (box.open && box.children.length === 1) box.append(...runDetails(run)); });
     return box;
   });
-  return runs.length ? [make("div", { class: "card" }, runs)] : [];
+  if (!runs.length) return [];
+  const common = runs.length > 1 && DATA.common
+    ? [make("details", { class: "run" }, make("summary", {}, "The words that all runs share"), make("pre", { tabindex: 0 }, make("code", {}, DATA.common)))] : [];
+  return [make("div", { class: "card" }, common, runs)];
 }
 
 function runDetails(run) {
@@ -139,6 +146,7 @@ function watchContents() {
 function start() {
   const made = DATA.made || {};
   const words = [made.coterie ? `coterie ${made.coterie}` : "", made.date || "", NAMES.length ? count(NAMES.length, "client") : "", count(METHODS.length, "method")];
+  document.getElementById("setup").append((DATA.setup || []).join(" \u00b7 "));
   document.getElementById("made").append(words.filter(Boolean).join(" \u00b7 "), ...(made.command ? [make("code", {}, made.command)] : []));
   buildChooser(() => { rechoose(); if (list) list.build(); });
   build();

@@ -1,7 +1,7 @@
 /* Tables that sort by a click or a key on a column's name, mark the best value, and come in pages where they are long. */
 
 function sortable(table, options = {}) {
-  const { page = Infinity, caption = null } = options;
+  const { page = Infinity, caption = null, use = null } = options;
   const columns = table.columns;
   const best = columns.map((column, at) => bestOf(table.rows.map((row) => row[at]), column.better));
   const state = { rows: table.rows, column: -1, down: false, page: 0 };
@@ -52,17 +52,43 @@ function sortable(table, options = {}) {
     pager.replaceChildren(turn("Previous", -1), make("span", {}, `${from + 1} to ${last} of ${rows.length.toLocaleString("en-US")}`), turn("Next", 1));
   }
   function line(row) {
-    return make("tr", {}, row.map((cell, at) => {
+    const chosen = use !== null && row[0] === use;
+    return make("tr", { class: chosen ? "use" : null }, row.map((cell, at) => {
       const value = bare(cell);
       const top = typeof value === "number" && best[at] !== null && value === best[at];
       const kinds = [typeof value === "number" || numeric(at) ? "number" : "", top ? "best" : ""].join(" ").trim();
       const mark = top ? make("span", { class: "unseen" }, " (best)") : null;
-      return make(at === 0 ? "th" : "td", { class: kinds || null, scope: at === 0 ? "row" : null }, content(cell, columns[at]), mark);
+      return make(at === 0 ? "th" : "td", { class: kinds || null, scope: at === 0 ? "row" : null }, content(cell, columns[at]), mark,
+        chosen && at === 0 ? make("span", { class: "tag" }, "use") : null);
     }));
   }
   fill();
   const show = (rows) => { state.rows = rows; state.page = 0; fill(); };
   return { node: make("div", { class: "table" }, box, pager), show };
+}
+
+/* A table as a file: all digits in CSV, what is seen in LaTeX. */
+function titles(table) {
+  return table.columns.map((column) => (column.unit ? `${column.name} (${column.unit})` : column.name));
+}
+
+function asCsv(table) {
+  const cell = (value) => (value === null || value === undefined ? "" : /[",\n\r]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
+  return [titles(table), ...table.rows.map((row) => row.map(bare))].map((row) => row.map(cell).join(",")).join("\n") + "\n";
+}
+
+function asLatex(table) {
+  const text = (value) => String(value).replace(/[\\&%_#${}~^]/g, (sign) => ({ "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}" })[sign] || `\\${sign}`)
+    .replaceAll("\u2212", "$-$").replaceAll("\u00b2", "$^2$").replaceAll("\u2013", "--");
+  const lines = [titles(table), ...table.rows.map((row) => row.map((cell, at) => formatted(bare(cell), table.columns[at].format)))].map((row) => `${row.map(text).join(" & ")} \\\\`);
+  const sides = table.columns.map((_, at) => (table.rows.some((row) => typeof bare(row[at]) === "number") ? "r" : "l")).join("");
+  return [`% ${table.title}`, `\\begin{tabular}{${sides}}`, "\\hline", `${lines[0]} \\hline`, ...lines.slice(1), "\\hline", "\\end{tabular}", ""].join("\n");
+}
+
+function keep(text, name) {
+  const address = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
+  make("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
 }
 
 /* A cell is a number, a text, nothing, or {value, href, text} for a link. */

@@ -38,7 +38,7 @@ function scene(figure, hidden, width) {
   for (const one of series) for (const x of new Set(one.x)) seats.set(String(x), (seats.get(String(x)) || 0) + 1);
   const share = Math.max(1, ...seats.values());
   const longest = Math.max(0, ...names.map((name) => name.length));
-  const lying = figure.kind === "bars" && share === 1 && names.length > 4 && names.length * Math.min(longest + 2, 20) * 7 > width - 90;
+  const lying = figure.kind === "forest" || figure.kind === "bars" && share === 1 && names.length > 4 && names.length * Math.min(longest + 2, 20) * 7 > width - 90;
   return { series, names, share, lying };
 }
 
@@ -50,7 +50,7 @@ function kept(one, names) {
 
 /* Whether the dots of a category stand side by side. */
 function beside(figure, view) {
-  return figure.kind === "dots" && view.names && view.share > 1 && view.names.length <= NAMED;
+  return (figure.kind === "dots" || figure.kind === "forest") && view.names && view.share > 1 && view.names.length <= NAMED;
 }
 
 function tracesOf(figure, view, mode, frame) {
@@ -95,6 +95,7 @@ const MAKERS = {
     const many = (view.names || one.x).length;
     return { type: "scatter", mode: "markers", marker: { ...marker(style, many > NAMED ? 5 : 8), opacity: many > 200 ? 0.6 : 0.9 } };
   },
+  forest: (one, style) => ({ type: "scatter", mode: "markers", marker: marker(style, 9) }),
   points: (one, style) => {
     const many = one.x.length;
     return { type: "scatter", mode: "markers", marker: { ...marker(style, many > 200 ? 5 : many > NAMED ? 7 : 10), opacity: many > 200 ? 0.5 : 0.9 } };
@@ -178,14 +179,15 @@ function layoutOf(figure, view, mode, [width, height]) {
   }
   const zero = figure.kind === "bars" || figure.kind === "density";
   let first = axis(figure.x, width, { showgrid: figure.kind === "points", zeroline: figure.kind === "density", showline: true, ticks: "outside", ticklen: 4, tickcolor: look.zero });
-  let second = axis(figure.y, height, { zeroline: zero, rangemode: zero ? "tozero" : "normal" });
+  let second = axis(figure.y, height, { zeroline: zero || figure.kind === "forest", rangemode: zero ? "tozero" : "normal" });
   if (view.names) {
     const ends = { range: [-0.6, view.names.length - 0.4], autorange: false };
     first = { ...first, ...(view.names.length > NAMED ? { tickmode: "array", tickvals: [], ticks: "" } : written(view.names, NAMED)), ...ends, showgrid: false };
   }
   if (beside(figure, view)) {
-    const line = { type: "line", yref: "paper", y0: 0, y1: 1, layer: "below", line: { color: look.grid, width: 1 } };
-    layout.shapes = view.names.slice(1).map((_, place) => ({ ...line, x0: place + 0.5, x1: place + 0.5 }));
+    const line = { type: "line", layer: "below", line: { color: look.grid, width: 1 } };
+    const at = (place) => (view.lying ? { xref: "paper", x0: 0, x1: 1, y0: place, y1: place } : { yref: "paper", y0: 0, y1: 1, x0: place, x1: place });
+    layout.shapes = view.names.slice(1).map((_, place) => ({ ...line, ...at(place + 0.5) }));
   }
   if (figure.kind === "points") layout.shapes = diagonal(view, look);
   if (view.lying) {

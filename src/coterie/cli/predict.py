@@ -1,0 +1,83 @@
+"""`coterie predict`: what the clients' own models say of new rows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from coterie.cli.show import console
+from coterie.results.personal import Models
+from coterie.serving.predicting import Wanted, predict_file
+
+
+@click.command(short_help="Predict new rows with a client's own model.")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--client", default="", metavar="NAME", help="Whose model.")
+@click.option(
+    "--client-column",
+    default="",
+    metavar="COLUMN",
+    help="Instead of --client: the column that names each row's client.",
+)
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Rows with the columns of training, in a table of any kind that training reads, or .npz.",
+)
+@click.option(
+    "--out",
+    default="predictions.csv",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="A .csv or .parquet to write.",
+)
+@click.option("--keep", default="", metavar="A,B", help="Columns of --data that --out has too.")
+@click.option("--separator", default="", help="Of a CSV; found out where it is not given.")
+@click.option("--replace", is_flag=True, help="Write over --out if it exists.")
+@click.option("--quiet", is_flag=True, help="No progress display.")
+def predict(
+    run: Path,
+    client: str,
+    client_column: str,
+    data: Path,
+    out: Path,
+    keep: str,
+    separator: str,
+    replace: bool,
+    quiet: bool,
+) -> None:
+    """Predict the rows of --data with the models of RUN, the folder of a run.
+
+    The output has one line per row: its number, the client, the prediction and the probability of
+    every class. A column of training that is missing is refused, other columns are ignored, a text
+    that training did not know counts as `(other)`, and an empty cell becomes what it became in
+    training. Files may be larger than memory.
+    """
+    wanted = Wanted(
+        data=data,
+        out=out,
+        client=client,
+        client_column=client_column,
+        keep=[name.strip() for name in keep.split(",") if name.strip()],
+        separator=separator,
+        replace=replace,
+    )
+    columns = [
+        TextColumn("{task.fields[rows]} rows"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f} %"),
+        TimeRemainingColumn(),
+    ]
+    hidden = quiet or not sys.stdout.isatty()
+    with Progress(*columns, console=console(), disable=hidden, transient=True) as bars:
+        bar = bars.add_task("", total=1.0, rows="0")
+        count = predict_file(
+            Models(run),
+            wanted,
+            lambda done, rows: bars.update(bar, completed=done, rows=f"{rows:,}"),
+        )
+    click.echo(f"{count:,} row{'s' * (count != 1)} predicted: {out}")

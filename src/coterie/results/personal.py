@@ -1,0 +1,302 @@
+"""A client's own model, complete: rows as they are in, classes and probabilities out.
+
+Network, weights, columns and their preparation, names of classes, task, measured values, method and
+versions come from the folder of a run; the training data are not needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor, nn
+
+from coterie.analysis.shares import share_interval
+from coterie.core.errors import BadInput
+from coterie.core.model import first_output
+from coterie.core.task import CLASSES
+from coterie.core.task import Task as Learnt
+from coterie.data.feeding import Intake, frame_or_array
+from coterie.data.preparation import Preparation, from_words
+from coterie.data.target import task_of as learnt_of
+from coterie.data.target import usual_target
+from coterie.results.folder import METRICS, read_about, read_experiment
+from coterie.results.inputs import PREPARATION, read_preparation
+from coterie.results.models import (
+    MODELS,
+    Build,
+    Weights,
+    builder,
+    client_number,
+    filled,
+    listed,
+    model_path,
+    read_weights,
+)
+from coterie.results.table import Table, values
+
+BLOCK = 4096  # rows predicted at once
+NETWORK = ("model", "options", "shape", "classes", "outputs")  # what builds a network again
+PARTS = ("test", "validation", "train")
+Card = dict[str, Any]  # all that is known of a model, as JSON knows it
+
+
+class Task(NamedTuple):
+    """What a model answers."""
+
+    learnt: Learnt
+    names: tuple[str, ...]  # of the classes or labels; () for numbers
+
+    @property
+    def kind(self) -> str:
+        """The name of the task, see coterie.core.task."""
+        return self.learnt.name
+
+    @property
+    def several(self) -> bool:
+        """Whether a row has several labels, each there or not."""
+        return self.kind == "multilabel"
+
+    @property
+    def classes(self) -> np.ndarray:
+        """The classes as numbers where all of them are whole numbers, else as text."""
+        whole = all(name.removeprefix("-").isdecimal() for name in self.names)
+        exact = whole and all(str(int(name)) == name for name in self.names)
+        return np.array([int(n) for n in self.names] if exact else list(self.names))
+
+    def probabilities(self, outputs: Tensor) -> np.ndarray:
+        """[n, classes or labels] from the outputs of a network [n, ...]."""
+        if not self.names:
+            raise BadInput("this model predicts numbers, not classes: there are no probabilities")
+        return self.learnt.predict(outputs).numpy()
+
+    def answers(self, outputs: Tensor) -> np.ndarray:
+        """[n] classes or numbers, or [n, labels] 0 and 1, from the outputs of a network."""
+        if self.several:
+            return (outputs > 0).long().numpy()
+        if not self.names:
+            numbers = self.learnt.predict(outputs)
+            return numbers.reshape(len(numbers), -1).squeeze(-1).numpy()
+        # logits tell classes apart where probabilities have become equal
+        told = outputs if self.kind == "classes" else self.learnt.predict(outputs)
+        return self.classes[told.argmax(-1).numpy()]
+
+
+def task_of(
+    weights: Mapping[str, Any], labels: list[str] | None, preparation: Preparation | None
+) -> Task:
+    """The task of a model, from what its file says, its classes and how its label was learnt."""
+    count = int(weights["classes"])
+    known = preparation.target if preparation else None
+    target = known or usual_target(count)
+    learnt = learnt_of(target, one_logit=weights.get("task") == "binary")
+    if learnt.name == "multilabel":
+        return Task(learnt, target.columns)
+    return Task(learnt, tuple(labels or (str(k) for k in range(count))) if count else ())
+
+
+@dataclass(frozen=True)
+class PersonalModel:
+    """One client's model in use."""
+
+    client: str
+    module: nn.Module = field(repr=False)
+    intake: Intake = field(repr=False)
+    task: Task
+    tell: Callable[[], Card] = field(repr=False)
+
+    @cached_property
+    def card(self) -> Card:
+        """All that is known of the model: what it was trained with and how good it is."""
+        return self.tell()
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The classes, in the order of the probabilities."""
+        return self.task.classes
+
+    def outputs(self, rows: Any, place: str = "rows") -> Tensor:
+        """What the network says of rows, [n, ...]."""
+        return run_module(self.module, self.intake.inputs(rows, place))
+
+    def predict(self, rows: Any) -> np.ndarray:
+        """[n] the class of every row, or its number where the model predicts numbers.
+
+        Rows are a pandas, polars or pyarrow table, a dict of columns, a list of dicts or an array,
+        with cells as they were before training; nothing of them has to be prepared.
+        """
+        return self.task.answers(self.outputs(rows))
+
+    def predict_proba(self, rows: Any) -> np.ndarray:
+        """[n, classes] the probability of every class."""
+        return self.task.probabilities(self.outputs(rows))
+
+    def __call__(self, x: Tensor) -> Any:
+        """What the network itself makes of inputs that are prepared already."""
+        return self.module(x)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The weights by their plain names."""
+        return self.module.state_dict()
+
+
+def run_module(module: nn.Module, x: np.ndarray) -> Tensor:
+    """The outputs of a network for prepared inputs, a block at a time."""
+    starts = range(0, max(len(x), 1), BLOCK)
+    with torch.no_grad():
+        found = [
+            first_output(module(torch.from_numpy(np.ascontiguousarray(x[at : at + BLOCK]))))
+            for at in starts
+        ]
+    return torch.cat(found)
+
+
+class Models:
+    """The models of a run, opened once: what they share is read once, each model when asked for."""
+
+    def __init__(self, folder: Path, build: Build | None = None) -> None:
+        self.folder, self.build = folder, build
+        self.about = read_about(folder)
+        self.names: list[str] = self.about["clients"]
+        self.numbers = {name: k for k, name in enumerate(self.names)}
+        if not (folder / MODELS).exists():
+            model_path(folder, 0)  # tells why there are none
+        self._listed = listed(folder)
+        has = (folder / PREPARATION).exists()
+        self.preparation: Preparation | None = read_preparation(folder) if has else None
+
+    def number(self, client: int | str) -> int:
+        """The number of a client, by its number or name."""
+        if isinstance(client, str) and client in self.numbers:
+            return self.numbers[client]
+        return client_number(self.folder, self.names, client)
+
+    def weights(self, number: int) -> Weights:
+        """What the file of a client's model holds."""
+        return read_weights(model_path(self.folder, number), self._listed)
+
+    def network(self, about: Mapping[str, Any]) -> nn.Module:
+        """The network that the file of a model speaks of, with weights of nobody."""
+        return (self.build or builder(dict(about)))().eval()
+
+    def intake(self, number: int, about: Mapping[str, Any]) -> Intake:
+        """How rows of a client become inputs."""
+        return Intake(self.preparation, tuple(about["shape"]), self.names[number])
+
+    def task(self, about: Mapping[str, Any]) -> Task:
+        """What a model of the run answers."""
+        return task_of(about, self.about.get("labels"), self.preparation)
+
+    def model(self, client: int | str) -> PersonalModel:
+        """One client's model."""
+        number = self.number(client)
+        weights = self.weights(number)
+        return PersonalModel(
+            client=self.names[number],
+            module=filled(model_path(self.folder, number), weights, self.build),
+            intake=self.intake(number, weights.about),
+            task=self.task(weights.about),
+            tell=lambda: self.card(number, weights),
+        )
+
+    @cached_property
+    def table(self) -> Any:
+        """The measured values of all clients."""
+        return Table.read(self.folder / METRICS).whole()
+
+    def card(self, number: int, weights: Weights) -> Card:
+        """All that is known of one client's model, as JSON knows it."""
+        words = read_experiment(self.folder).words()
+        about, name = self.about, self.names[number]
+        task = self.task(weights.about)
+        return {
+            "client": name,
+            "task": task.kind,
+            "classes": list(task.names),
+            "network": {k: weights.about.get(k) for k in NETWORK}
+            | {"parameters": sum(t.numel() for t in weights.tensors.values())},
+            "method": words["method"],
+            "options": words["options"],
+            "train": words["train"],
+            "seed": words["seed"],
+            "rows": {part: about["rows"][part][number] for part in PARTS},
+            "measured": self._measured(number, task),
+            "data": about["data"],
+            "date": about["date"],
+            "versions": {
+                "coterie": about["coterie"],
+                "python": about["python"],
+                **about["versions"],
+            },
+            "preparation": self._own_preparation(name),
+        }
+
+    def _measured(self, number: int, task: Task) -> list[dict[str, Any]]:
+        """The client's own values on every part that was measured."""
+        found = []
+        for part in PARTS:
+            rows = self.about["rows"][part][number]
+            for metric in ("loss",) if task.kind == "squared" else (task.learnt.measure, "loss"):
+                clients, numbers = values(self.table, metric, part)
+                value = numbers[clients == number]
+                if not rows or not len(value) or np.isnan(value[0]):
+                    continue
+                one = {"part": part, "metric": metric, "value": float(value[0]), "rows": rows}
+                if metric == "accuracy" and task.kind in CLASSES:
+                    low, high = share_interval(round(float(value[0]) * rows), rows)
+                    one |= {"low": low, "high": high}
+                found.append(one)
+        return found
+
+    def _own_preparation(self, name: str) -> dict[str, Any] | None:
+        """The preparation without what it knows of other clients."""
+        if self.preparation is None:
+            return None
+        kept = {k: v for k, v in self.preparation.clients.items() if k == name}
+        return json.loads(json.dumps(self.preparation._replace(clients=kept, left_out=()).words()))
+
+
+def from_card(
+    card: Card, weights: Weights, place: Path, build: Build | None = None
+) -> PersonalModel:
+    """A model from its card and weights alone, away from its run."""
+    prepared = from_words(card["preparation"]) if card["preparation"] else None
+    return PersonalModel(
+        client=card["client"],
+        module=filled(place, weights, build),
+        intake=Intake(prepared, tuple(weights.about["shape"]), card["client"]),
+        task=task_of(weights.about, card["classes"] or None, prepared),
+        tell=lambda: card,
+    )
+
+
+def predict_of(
+    model_of: Callable[[str], PersonalModel], rows: Any, clients: str | Sequence[str]
+) -> np.ndarray:
+    """[n] the answers of each row's own client's model, in the order of the rows."""
+    found = frame_or_array(rows)
+    if isinstance(clients, str):
+        if not isinstance(found, pl.DataFrame) or clients not in found.columns:
+            raise BadInput(f"the rows have no column '{clients}' that names their clients")
+        owners = found[clients].cast(pl.String).to_numpy()
+        found = found.drop(clients)
+    else:
+        owners = np.asarray([str(name) for name in clients])
+    if len(owners) != len(found):
+        raise BadInput(f"clients names {len(owners):,} clients for {len(found):,} rows")
+    out: np.ndarray | None = None
+    for name in dict.fromkeys(owners.tolist()):
+        if name is None:
+            raise BadInput(f"column '{clients}' is empty in a row: name its client")
+        at = np.flatnonzero(owners == name)
+        answers = model_of(name).predict(found[at])
+        out = np.empty((len(owners), *answers.shape[1:]), answers.dtype) if out is None else out
+        out[at] = answers
+    return np.empty(0) if out is None else out

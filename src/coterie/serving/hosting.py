@@ -1,0 +1,104 @@
+"""Serving a run over HTTP until it is stopped."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import BadInput
+from coterie.serving.service import Limits, Service, default_tokens
+
+
+def is_near(host: str) -> bool:
+    """Whether a host can be reached from this machine alone."""
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def serve(
+    folder: Path,
+    host: str = "127.0.0.1",
+    port: int = 8766,
+    tokens: Path | None = None,  # None: tokens.json in the folder
+    open_to_all: bool = False,  # without tokens, on this machine alone
+    watch: float = 0.0,
+    limits: Limits = Limits(),  # noqa: B008  # a tuple does not change
+    build: Callable[[], Any] | None = None,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Serve the models of a run until the process is stopped; see docs/serving.md."""
+    try:
+        import uvicorn
+
+        from coterie.serving.app import build as build_app
+    except ImportError:
+        raise BadInput(
+            "serving needs starlette and uvicorn: pip install 'coterie[serve]'"
+        ) from None
+    if open_to_all and not is_near(host):
+        raise BadInput(f"--no-tokens on {host} would open every model to the network: use tokens")
+    if open_to_all and tokens is not None:
+        raise BadInput("--no-tokens leaves no use for --tokens: give one of them")
+    file = None if open_to_all else tokens or default_tokens(folder)
+    service = Service(folder, file, limits, build)
+    listener = listen(host, port)
+    address = f"http://{_name(host)}:{listener.getsockname()[1]}"
+    clients = service.served.models.names
+    say(f"{len(clients):,} models of {folder}: {address}")
+    if file is not None:
+        say(f"tokens, one per client and the admin's: {file} (only you can read it)")
+    say(f'ask: POST {address}/clients/CLIENT/predict with {{"rows": [...]}}; see {address}/')
+    if not is_near(host):
+        say("what is sent is not encrypted: put a TLS proxy before it")
+    say("Ctrl-C stops it, SIGHUP reads the run again")
+    config = uvicorn.Config(
+        build_app(service, watch, is_near(host)),
+        log_level="warning",
+        access_log=False,  # it would show who asks
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        lifespan="on",
+        timeout_graceful_shutdown=10,
+    )
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:
+        say("stopped")
+
+
+def _name(host: str) -> str:
+    bare = host.strip("[]")
+    bare = socket.gethostname() if bare in ("0.0.0.0", "::", "") else bare
+    return f"[{bare}]" if ":" in bare else bare
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; what comes from now on waits in line."""
+    try:
+        family, *_, place = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (socket.gaierror, UnicodeError):
+        raise BadInput(f"--host {host} is no address of this machine: give 127.0.0.1") from None
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if os.name != "nt":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(1024)
+    except OSError as problem:
+        listener.close()
+        if problem.errno == errno.EADDRINUSE:
+            raise BadInput(
+                f"port {port} of {host} is taken: give another --port, or --port 0 for a free one"
+            ) from None
+        raise BadInput(f"--host {host} --port {port}: {problem.strerror}") from None
+    return listener

@@ -1,0 +1,245 @@
+"""A client's model as an ONNX graph with the preparation of its rows inside.
+
+A table has one input per column, each [rows]: doubles for numbers (NaN where missing), truth values
+(0 or 1) and dates (seconds since 1970), strings for texts ("" where missing). The graph is made
+once per network; every further client puts its own numbers in. Each file is run by onnxruntime on
+drawn rows before it is handed out, and must say what the model itself says.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from coterie.core.errors import BadInput
+from coterie.core.files import write
+from coterie.data.columns import BOOLEAN, CATEGORY, DATE, Column, Place, read_alike
+from coterie.data.feeding import Intake
+from coterie.data.preparation import DAY, Fitted
+from coterie.results.personal import PersonalModel, Task
+from coterie.serving.files import CARD
+from coterie.serving.whole import Whole, example_of, whole_of
+
+FILE, CELLS, PROBABILITIES = "model.onnx", "cells", "probabilities"
+CHECKED, CLOSE = 64, 1e-5  # rows that are compared, and how far apart they may be
+
+
+class OnnxWriter:
+    """Writes models as ONNX; the graph of the last network is kept for the next client."""
+
+    def __init__(self) -> None:
+        try:
+            import onnx
+            import onnxruntime
+            import onnxscript  # noqa: F401  # torch writes ONNX through it
+        except ImportError:
+            raise BadInput(
+                "--to onnx needs onnx, onnxscript and onnxruntime: pip install 'coterie[onnx]'"
+            ) from None
+        self.onnx, self.runtime = onnx, onnxruntime
+        self._key, self._graph = "", None
+
+    def __call__(self, model: PersonalModel, folder: Path) -> None:
+        """Write the model into a folder, if it says what it should."""
+        whole = whole_of(model, "ONNX")
+        assert isinstance(whole, Whole)
+        proto = self._filled(model, whole)
+        if model.intake.is_table:
+            self._add_inputs(proto, model.intake)
+        self._add_labels(proto, model.task)
+        self.onnx.checker.check_model(proto)
+        self._check(proto, model)
+        (folder / FILE).write_bytes(proto.SerializeToString())
+        write(folder / CARD, json.dumps(model.card, indent=1))
+
+    def _filled(self, model: PersonalModel, whole: Whole) -> Any:
+        """The graph of the network with this client's numbers."""
+        kept = model.intake.preparation
+        alike = [(*c.outputs, c.kind, c.indicator) for c in kept.columns] if kept else []
+        key = json.dumps([model.card["network"], alike, str(whole.network)])
+        if key != self._key or self._graph is None:
+            self._graph, self._key = _graph_of(whole, example_of(model)), key
+        proto = self.onnx.ModelProto()
+        proto.CopyFrom(self._graph)
+        numbers = whole.state_dict()
+        for tensor in proto.graph.initializer:
+            if tensor.name in numbers:
+                array = np.ascontiguousarray(numbers[tensor.name].numpy())
+                tensor.CopyFrom(self.onnx.numpy_helper.from_array(array, tensor.name))
+        return proto
+
+    def _add_inputs(self, proto: Any, intake: Intake) -> None:
+        """One input per column in place of the cells."""
+        made = self.onnx.helper
+        kinds = self.onnx.TensorProto
+        nodes, inputs, parts = [], [], []
+        assert intake.preparation is not None
+        axis = made.make_tensor("coterie.axis", kinds.INT64, [1], [1])
+        gone = made.make_tensor("coterie.gone", kinds.DOUBLE, [], [float("nan")])
+        zero = made.make_tensor("coterie.zero", kinds.INT64, [], [0])
+        for k, column in enumerate(intake.preparation.columns):
+            kind = kinds.STRING if column.kind == CATEGORY else kinds.DOUBLE
+            inputs.append(made.make_tensor_value_info(column.name, kind, ["rows"]))
+            source = column.name
+            if column.kind == CATEGORY:
+                nodes += self._text(column, k)
+                source = f"coterie.text{k}"
+            nodes.append(made.make_node("Unsqueeze", [source, axis.name], [f"coterie.cell{k}"]))
+            parts.append(f"coterie.cell{k}")
+        nodes.append(made.make_node("Concat", parts, [CELLS], axis=1))
+        graph = proto.graph
+        nodes += graph.node
+        for held, more in ((graph.input, inputs), (graph.node, nodes)):
+            del held[:]
+            held.extend(more)
+        graph.initializer.extend([axis, gone, zero])
+        self._know(proto, "ai.onnx.ml", 3)
+
+    def _text(self, column: Fitted, k: int) -> list[Any]:
+        """A text as its place among the categories; NaN where it is missing."""
+        made, names = self.onnx.helper, [f"coterie.{part}{k}" for part in ("code", "none", "wide")]
+        code, none, wide = names
+        places = made.make_node(
+            "LabelEncoder",
+            [column.name],
+            [code],
+            domain="ai.onnx.ml",
+            keys_strings=[*column.categories, ""],
+            values_int64s=[*range(len(column.categories)), -1],
+            default_int64=len(column.categories),
+        )
+        double = int(self.onnx.TensorProto.DOUBLE)
+        return [
+            places,
+            made.make_node("Less", [code, "coterie.zero"], [none]),
+            made.make_node("Cast", [code], [wide], to=double),
+            made.make_node("Where", [none, "coterie.gone", wide], [f"coterie.text{k}"]),
+        ]
+
+    def _add_labels(self, proto: Any, task: Task) -> None:
+        """The name of the likeliest class as a second output."""
+        if not task.names or task.several:
+            return
+        made = self.onnx.helper
+        proto.graph.node.extend(
+            [
+                made.make_node("ArgMax", [PROBABILITIES], ["coterie.best"], axis=1, keepdims=0),
+                made.make_node(
+                    "LabelEncoder",
+                    ["coterie.best"],
+                    ["label"],
+                    domain="ai.onnx.ml",
+                    keys_int64s=list(range(len(task.names))),
+                    values_strings=list(task.names),
+                ),
+            ]
+        )
+        kind = self.onnx.TensorProto.STRING
+        proto.graph.output.append(made.make_tensor_value_info("label", kind, ["rows"]))
+        self._know(proto, "ai.onnx.ml", 3)
+
+    def _know(self, proto: Any, domain: str, version: int) -> None:
+        """Say which words of ONNX the graph uses."""
+        if all(known.domain != domain for known in proto.opset_import):
+            proto.opset_import.append(self.onnx.helper.make_opsetid(domain, version))
+
+    def _check(self, proto: Any, model: PersonalModel) -> None:
+        """Refuse a graph that says anything else than the model, row by row."""
+        session = self.runtime.InferenceSession(
+            proto.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        rows = drawn_rows(model.intake)
+        found = session.run([PROBABILITIES], feeds(model.intake, rows))[0]
+        want = model.task.learnt.predict(model.outputs(rows)).numpy()
+        apart = float((np.abs(found - want) / np.maximum(1, np.abs(want))).max())
+        if not apart <= CLOSE:
+            raise BadInput(
+                f"the ONNX graph of client '{model.client}' is {apart:.2g} from the model itself: "
+                "use --to torch"
+            )
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what torch's exporter says about itself."""
+    log = logging.getLogger("torch.onnx")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(before)
+
+
+def _graph_of(whole: Whole, example: torch.Tensor) -> Any:
+    """The graph of a module, its numbers under their names in the module."""
+    rows = torch.export.Dim("rows", min=1)
+    with _quietly(), torch.no_grad():
+        program: Any = torch.onnx.export(
+            whole,
+            (example,),
+            dynamo=True,
+            verbose=False,
+            optimize=False,  # or numbers are folded into others and lose their names
+            dynamic_shapes=({0: rows},),
+            input_names=[CELLS],
+            output_names=[PROBABILITIES],
+        )
+    return program.model_proto
+
+
+def feeds(intake: Intake, rows: Any) -> dict[str, np.ndarray]:
+    """Rows as the inputs of the graph."""
+    if not intake.is_table or intake.preparation is None:
+        whole = np.asarray(rows)
+        return {CELLS: whole if whole.dtype == np.int64 else whole.astype(np.float32)}
+    known = [Column(name=c.name, kind=c.kind, form=c.form) for c in intake.preparation.columns]
+    read = read_alike(rows, known, Place(("rows",), (rows.height,)))
+    found: dict[str, np.ndarray] = {}
+    for column, cells in zip(read.columns, read.x.T, strict=True):
+        if column.kind == CATEGORY:
+            places = np.where(np.isnan(cells), len(column.values), cells).astype(int)
+            found[column.name] = np.array([*column.values, ""], object)[places]
+        else:
+            found[column.name] = np.ascontiguousarray(cells)
+    return found
+
+
+def drawn_rows(intake: Intake, rows: int = CHECKED) -> Any:
+    """Rows as training might have had them: of every category, unseen ones and missing ones."""
+    rng, kept = np.random.default_rng(0), intake.preparation
+    if not intake.is_table or kept is None:
+        if kept is not None and kept.affine is not None:
+            return rng.integers(0, 256, (rows, *intake.row_shape)).astype(np.float32)
+        return rng.normal(size=(rows, *intake.row_shape)).astype(np.float32)
+    return pl.DataFrame([_drawn_column(c, rng, rows) for c in kept.columns])
+
+
+def _drawn_column(column: Fitted, rng: np.random.Generator, rows: int) -> pl.Series:
+    """One column of drawn rows, a fifth of it missing."""
+    gone = rng.random(rows) < 0.2
+    if column.kind == CATEGORY:
+        values: list[Any] = rng.choice([*column.categories, "(unseen)"], rows).tolist()
+        kind: Any = pl.String
+    elif column.kind == BOOLEAN:
+        values, kind = (rng.random(rows) < 0.5).tolist(), pl.Boolean
+    else:
+        unit = DAY if column.kind == DATE else 1.0
+        numbers = (column.centre + (column.spread or 1.0) * rng.normal(size=rows)) * unit
+        values, kind = numbers.tolist(), pl.Float64
+    cells = [None if lost else value for lost, value in zip(gone, values, strict=True)]
+    series = pl.Series(column.name, cells, kind)
+    if column.kind == DATE:
+        return (series * 1e6).cast(pl.Int64).cast(pl.Datetime("us"))
+    return series

@@ -1,0 +1,207 @@
+"""The OpenAPI document of a service: exactly what it takes and gives, made from the run."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from coterie.core.version import __version__
+from coterie.data.columns import BOOLEAN, CATEGORY, COMMA, DATE
+from coterie.data.feeding import Intake
+from coterie.data.preparation import Fitted
+from coterie.results.personal import Task
+from coterie.serving.rows import ARROW, CSV, JSON, LARGEST
+
+Words = dict[str, Any]
+PATTERNS = {  # of the parts of a date
+    "%Y": "20[0-9]{2}",
+    "%m": "(0[1-9]|1[0-2])",
+    "%d": "(0[1-9]|1[0-9]|2[0-8])",
+    "%H": "([01][0-9]|2[0-3])",
+    "%M": "[0-5][0-9]",
+    "%S": "[0-5][0-9]",
+    "%.f": r"\.[0-9]{3}",
+}
+REFUSED = {
+    "401": "There is no token, or it is not known.",
+    "403": "The token does not open this.",
+    "404": "The run has no such client.",
+    "413": "The body is too large.",
+    "415": "The body is of another kind.",
+    "422": "The rows do not fit the model.",
+    "503": "Too many requests wait; try again.",
+    "504": "The answer took too long.",
+}
+
+
+def document(intake: Intake, task: Task, most: int, tokens: bool) -> Words:
+    """The whole document."""
+    secured: list[Words] = [{"token": []}] if tokens else []
+    parts: Words = {"schemas": {"Problem": _problem(), "Rows": _rows(intake, most)}}
+    parts["schemas"]["Answer"] = _answer(task)
+    if tokens:
+        parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    paths = {
+        "/clients/{client}/predict": {"post": _predict(secured, tokens)},
+        "/clients/{client}/card": {"get": _card(secured, tokens)},
+        "/health": {"get": _plain("Whether the service answers.", "health", JSON)},
+        "/metrics": {"get": _plain("Numbers for Prometheus.", "metrics", "text/plain")},
+    }
+    if tokens:
+        paths["/reload"] = {"post": _reload(secured)}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Personal models",
+            "version": __version__,
+            "description": "Every client's own model, opened by that client's token.",
+        },
+        "paths": paths,
+        "components": parts,
+    }
+
+
+def _problem() -> Words:
+    return _object({"problem": {"type": "string"}})
+
+
+def _object(properties: Words, more: bool = False) -> Words:
+    words: Words = {"type": "object", "properties": properties, "required": list(properties)}
+    return words if more else words | {"additionalProperties": False}
+
+
+def _rows(intake: Intake, most: int) -> Words:
+    """The JSON body of a request."""
+    kept = intake.preparation
+    if intake.is_table and kept is not None:
+        row = _object({c.name: _cell(c) for c in kept.columns}, more=True)
+    else:
+        row = _array(intake.row_shape)
+        if len(intake.row_shape) > 1:
+            row = {"anyOf": [row, _array((math.prod(intake.row_shape),))]}
+    return _object({"rows": {"type": "array", "items": row, "minItems": 1, "maxItems": most}})
+
+
+def _array(shape: tuple[int, ...]) -> Words:
+    inner = _array(shape[1:]) if len(shape) > 1 else _bounded("number")
+    return {"type": "array", "items": inner, "minItems": shape[0], "maxItems": shape[0]}
+
+
+def _bounded(*kinds: str) -> Words:
+    return {
+        "type": kinds[0] if len(kinds) == 1 else list(kinds),
+        "minimum": -LARGEST,
+        "maximum": LARGEST,
+    }
+
+
+def _cell(column: Fitted) -> Words:
+    """One cell of a column; null where it is missing."""
+    if column.kind == BOOLEAN:
+        return {"type": ["boolean", "null"]}
+    if column.kind == CATEGORY:
+        known = ", ".join(column.categories) or "any"
+        return {"type": ["string", "integer", "null"], "description": f"{known}; else (other)"}
+    if column.kind == DATE:
+        form = column.form or "%Y-%m-%d"
+        found = re.sub(r"%\.f|%[A-Za-z]|.", lambda m: PATTERNS.get(m[0]) or re.escape(m[0]), form)
+        return {"type": ["string", "null"], "pattern": f"^{found}$", "description": form}
+    comma = " (a number, whatever the comma in training)" if column.form == COMMA else ""
+    return _bounded("number", "null") | {"description": f"a number{comma}"}
+
+
+def _answer(task: Task) -> Words:
+    """What comes back."""
+    whole = task.classes.dtype.kind == "i" if task.names else False
+    kind = "integer" if whole else "string" if task.names else "number"
+    each: Words = {"type": kind}
+    if task.several:
+        each = {"type": "array", "items": {"type": "integer"}}
+    parts: Words = {
+        "client": {"type": "string"},
+        "predictions": {"type": "array", "items": each},
+    }
+    if task.names:
+        parts["classes"] = {"type": "array", "items": {"type": kind}}
+        parts["probabilities"] = {
+            "type": "array",
+            "items": {"type": "array", "items": {"type": "number"}},
+        }
+    return _object(parts)
+
+
+def _refusals(*statuses: str) -> Words:
+    held = {JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {s: {"description": REFUSED[s], "content": held} for s in statuses}
+
+
+def _shut(tokens: bool) -> tuple[str, ...]:
+    """How a client that may not ask, or is not there, is refused."""
+    return ("401", "403") if tokens else ("404",)
+
+
+def _client() -> list[Words]:
+    schema = {"type": "string", "minLength": 1}
+    return [{"name": "client", "in": "path", "required": True, "schema": schema}]
+
+
+def _predict(secured: list[Words], tokens: bool) -> Words:
+    raw = {"schema": {"type": "string", "format": "binary"}}
+    answer = {JSON: {"schema": {"$ref": "#/components/schemas/Answer"}}, CSV: raw, ARROW: raw}
+    return {
+        "summary": "What the client's own model says of rows.",
+        "operationId": "predict",
+        "security": secured,
+        "parameters": _client(),
+        "requestBody": {
+            "required": True,
+            "content": {
+                JSON: {"schema": {"$ref": "#/components/schemas/Rows"}},
+                CSV: raw,
+                ARROW: raw,
+            },
+        },
+        "responses": {
+            "200": {"description": "One answer per row.", "content": answer},
+            **_refusals(*_shut(tokens), "413", "415", "422", "503", "504"),
+        },
+    }
+
+
+def _card(secured: list[Words], tokens: bool) -> Words:
+    return {
+        "summary": "All that is known of the client's own model.",
+        "operationId": "card",
+        "security": secured,
+        "parameters": _client(),
+        "responses": {
+            "200": {"description": "Its card.", "content": {JSON: {"schema": {"type": "object"}}}},
+            **_refusals(*_shut(tokens), "503"),
+        },
+    }
+
+
+def _plain(summary: str, name: str, kind: str) -> Words:
+    schema = {"type": "object"} if kind == JSON else {"type": "string"}
+    return {
+        "summary": summary,
+        "operationId": name,
+        "responses": {"200": {"description": "Now.", "content": {kind: {"schema": schema}}}},
+    }
+
+
+def _reload(secured: list[Words]) -> Words:
+    run = {"type": "string", "description": "A folder beside the one that is served."}
+    body = {"type": "object", "properties": {"run": run}, "additionalProperties": False}
+    told = {JSON: {"schema": {"type": "object"}}}
+    return {
+        "summary": "Read the run again, or take over to a newer one; no request is dropped.",
+        "operationId": "reload",
+        "security": secured,
+        "requestBody": {"content": {JSON: {"schema": body}}},
+        "responses": {
+            "200": {"description": "It serves now.", "content": told},
+            **_refusals("401", "403", "413", "415", "422"),
+        },
+    }

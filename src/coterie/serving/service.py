@@ -1,0 +1,124 @@
+"""A running service: the run it serves now, who may ask, and how another run takes over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from coterie.core.errors import BadInput, shown
+from coterie.results.folder import ABOUT
+from coterie.results.personal import Card
+from coterie.serving.answering import Served, Worker
+from coterie.serving.numbers import Numbers
+from coterie.serving.openapi import document
+from coterie.serving.tokens import FILE, Tokens, open_tokens
+
+
+class Limits(NamedTuple):
+    """What one service takes on."""
+
+    bytes: int = 10_000_000  # of a body
+    rows: int = 10_000  # of a request
+    seconds: float = 10.0  # to send a body, and to wait for an answer
+    waiting: int = 1_000  # requests
+    models: int = 1_000  # in memory, of each network
+
+
+class Service:
+    """What all requests share."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tokens: Path | None,  # None: whoever reaches it may ask
+        limits: Limits,
+        build: Callable[[], Any] | None = None,
+    ) -> None:
+        self.folder, self.limits, self._build = folder, limits, build
+        self.token_file = tokens
+        self.seen = self.version()
+        self.served = Served(folder, limits.models, build)
+        self.tokens: Tokens | None = None
+        if tokens is not None:
+            self.tokens = open_tokens(tokens, self.served.models.names)
+        self.worker, self.numbers = Worker(limits.waiting), Numbers()
+        self.openapi = self._document()
+        self._lock = threading.Lock()
+
+    def _document(self) -> dict[str, Any]:
+        served = self.served
+        return document(
+            served.reader.intake, served.task, self.limits.rows, self.tokens is not None
+        )
+
+    def version(self) -> tuple[str, float]:
+        """Which run lies at the folder now: it may be a link that is turned to a newer one."""
+        try:
+            return str(self.folder.resolve()), (self.folder / ABOUT).stat().st_mtime
+        except OSError:
+            return "", 0.0
+
+    def reload(self, beside: str = "") -> dict[str, Any]:
+        """Serve the folder as it is now, or another one beside it.
+
+        Requests that wait are answered by the run that they were asked of. A run that cannot be
+        served changes nothing.
+        """
+        with self._lock:
+            folder = self._beside(beside) if beside else self.folder
+            served = Served(folder, self.limits.models, self._build)
+            if self.token_file is not None:
+                self.tokens = open_tokens(self.token_file, served.models.names)
+            self.folder, self.served = folder, served
+            self.openapi, self.seen = self._document(), self.version()
+            self.numbers.reloads += 1
+            return self.told()
+
+    def _beside(self, name: str) -> Path:
+        """A folder beside the present one, by its plain name."""
+        if name != Path(name).name or "\0" in name or name in (".", ".."):
+            raise BadInput(f"run = {shown(name)}: name a folder beside {self.folder.name}")
+        return self.folder.absolute().parent / name
+
+    def told(self) -> dict[str, Any]:
+        """What the service says of itself."""
+        models = self.served.models
+        return {
+            "status": "ok",
+            "run": self.folder.name,
+            "clients": len(models.names),
+            "data": models.about["data"],
+        }
+
+    def card(self, client: int) -> Card:
+        """The card of a client's model."""
+        models = self.served.models
+        return models.card(client, models.weights(client))
+
+    def gauges(self) -> dict[str, tuple[str, str, float]]:
+        """The numbers of the moment."""
+        slots = list(self.served.slots.values())
+        return {
+            "waiting": ("gauge", "Requests that wait.", self.worker.waiting),
+            "groups_total": (
+                "counter",
+                "Groups of requests answered together.",
+                self.worker.groups,
+            ),
+            "grouped_total": ("counter", "Requests in these groups.", self.worker.grouped),
+            "models_loaded": ("gauge", "Models in memory.", sum(len(s) for s in slots)),
+            "model_hits_total": ("counter", "Models found there.", sum(s.hits for s in slots)),
+            "model_misses_total": ("counter", "Models read.", sum(s.misses for s in slots)),
+            "model_evictions_total": (
+                "counter",
+                "Models given up.",
+                sum(s.evictions for s in slots),
+            ),
+        }
+
+
+def default_tokens(folder: Path) -> Path:
+    """Where the tokens of a run lie unless they are elsewhere."""
+    return folder / FILE
