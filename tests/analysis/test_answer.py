@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.analysis.answer import LOSS, Spent, answer, claimed, sentences
+from coterie.analysis.answer import Spent, answer, claimed, measure_of, sentences
+from coterie.analysis.scores import named
 from coterie.core.errors import BadInput
 from helpers.thesis import table51
 
@@ -135,7 +136,7 @@ def test_more_steps_than_the_baseline_are_told():
 
 def test_a_loss_is_better_where_it_is_lower():
     loss = {name: 1 - a for name, a in federation(0.2).items()}
-    found = answer(loss, loss, spent(loss), True, LOSS)
+    found = answer(loss, loss, spent(loss), True, measure_of(named("loss")))
     assert (found.use, found.kind) == ("mine", "better")
     assert found.value == pytest.approx(loss["mine"].mean())
     assert "it has loss 0.3" in str(found)

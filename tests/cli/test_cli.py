@@ -748,9 +748,7 @@ def in_terminal(arguments: list[str], folder: Path) -> tuple[int, str]:
 def test_a_terminal_shows_the_progress_line(tmp_path):
     code, shown = in_terminal(["run", "ditto", *WORDS, "--out", "run"], tmp_path)
     assert code == 0
-    assert re.search(
-        r"ditto seed 0.*2/2.*loss \d+\.\d{3} accuracy \d\.\d{3} [\d,]+ clients/s", shown
-    )
+    assert re.search(r"ditto seed 0.*2/2.*loss \d+\.\d{3}.*\d:\d\d.* s left", shown)
     assert "run: run" in shown
 
 

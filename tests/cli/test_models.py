@@ -13,6 +13,7 @@ from helpers.serving import numbers_run
 def coterie(tmp_path, monkeypatch, capsys):
     """Runs a command in the folder of a small run; gives (exit code, output, errors)."""
     numbers_run(tmp_path, rounds=1)
+    capsys.readouterr()  # what the run said
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> tuple[int, str, str]:

@@ -165,7 +165,7 @@ def test_models_of_every_run_are_kept(finished):
     for runs in finished.runs.values():
         for run in runs:
             assert len(list((run.folder / "models").glob("*.safetensors"))) == 4
-    assert isinstance(finished.runs["ditto"][1].model(2), nn.Module)
+    assert isinstance(finished.runs["ditto"][1].model(2).module, nn.Module)
 
 
 def test_a_comparison_is_read_from_its_folder(finished):

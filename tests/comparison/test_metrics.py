@@ -102,7 +102,8 @@ def test_low_errors_come_first_in_answer_ranks_and_differences(compared):
     said = sentences(found)
     assert "absolute error" in said
     assert "accuracy" not in said
-    assert "lowest" in said
+    assert found.use in means
+    assert not found.measure.higher
 
 
 def test_tuning_chooses_by_the_metric_that_is_named(tmp_path):

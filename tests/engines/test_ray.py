@@ -16,6 +16,7 @@ import torch
 from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
 from coterie.core.method import stages
+from coterie.data.federation import with_select
 from coterie.engines.base import Setup
 from coterie.engines.ray import actors
 from coterie.engines.ray.actors import Pool, pack, shard_of, unpack
@@ -325,7 +326,7 @@ def test_shards_are_balanced_within_each_architecture():
 
 
 def test_a_shard_has_the_rows_of_its_clients_and_no_others():
-    federation = tiny()
+    federation = with_select(tiny())
     shard = shard_of(federation, [1, 4])
     assert shard.clients == federation.clients
     assert len(shard.x) == sum(

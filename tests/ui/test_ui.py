@@ -615,7 +615,7 @@ def test_a_browser_sees_a_run_grow_stop_and_compared(root, browser):
         page.get_by_text("of 100000 rounds").wait_for()
         page.get_by_text(re.compile("about .* left")).wait_for()
         until(
-            page, "document.getElementById('accuracy').data.length === 3"
+            page, "document.getElementById('accuracy').data.length === 4"
         )  # the checkpoint's parts have come
         training.kill()
 

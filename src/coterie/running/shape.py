@@ -40,9 +40,11 @@ def _shapes(word: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it; no text and no items are the same to whoever reads a file."""
-    if isinstance(value, tuple | list) and not value:
-        return ""
+    """As JSON has it; no text and no items are the same to whoever reads a file, and so are a text
+    and a list of it alone.
+    """
+    if isinstance(value, tuple | list) and len(value) < 2:
+        return _plain(value[0]) if value else ""
     return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
 
 
