@@ -24,7 +24,7 @@ from sklearn.linear_model import LogisticRegression
 import coterie
 from coterie.analysis.numbers import mean_of
 from coterie.analysis.scores import task_scores
-from coterie.data.federation import Federation, row_numbers
+from coterie.data.federation import PARTS, Federation, row_numbers
 from coterie.experiment.build import federation_of
 from coterie.results.run import Run
 
@@ -66,10 +66,7 @@ def regression(federation: Federation) -> dict[str, float]:
 
 def pooled(federation: Federation) -> Federation:
     """One client that holds every row."""
-    parts = {
-        part: [np.unique(np.concatenate(getattr(federation, part)))]
-        for part in ("train", "validation", "test")
-    }
+    parts = {part: [np.unique(np.concatenate(getattr(federation, part)))] for part in PARTS}
     return federation._replace(names=["everyone"], groups=np.zeros(1, np.int64), **parts)
 
 

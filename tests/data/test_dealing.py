@@ -86,6 +86,8 @@ def test_real_uci_har_leaves_no_overlap_and_no_class_out():
     got = build("uci-har")
     y = got.y.numpy()
     assert got.clients >= 21
+    trained = got.x[np.concatenate(got.train)]  # vectors of features are standardised
+    assert trained.mean(0).abs().max() < 1e-3
     for i in range(got.clients):
         assert all(len(set(y[getattr(got, part)[i]])) == 6 for part in PARTS)
         trained = set(got.train[i])

@@ -38,7 +38,7 @@ def usual_scale(base: Dataset, table: bool = False) -> str:
     if table or (base.x.dtype.kind == "f" and base.x.ndim == 2 and base.name not in DATASETS):
         return "standard"
     if base.x.dtype != np.uint8:
-        return "none"
+        return source_of(base.name).scale or "none"
     return source_of(base.name).scale or ("channel" if base.x.ndim == 4 else "unit")
 
 

@@ -66,4 +66,4 @@ def numbers(part: Part, columns: int) -> np.ndarray:
     return table
 
 
-UCI_HAR = Source(uci_har, natural=True, cut="runs")
+UCI_HAR = Source(uci_har, natural=True, cut="runs", scale="standard")
