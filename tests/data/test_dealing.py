@@ -90,11 +90,8 @@ def test_real_uci_har_leaves_no_overlap_and_no_class_out():
     assert trained.mean(0).abs().max() < 1e-3
     for i in range(got.clients):
         assert all(len(set(y[getattr(got, part)[i]])) == 6 for part in PARTS)
-        trained = set(got.train[i])
-        tested = set(got.test[i]) | set(got.validation[i])
-        touching = [
-            r
-            for r in tested
-            if (r - 1 in trained and y[r - 1] == y[r]) or (r + 1 in trained and y[r + 1] == y[r])
-        ]
+        # rows of the data set, in the order of time, with their activity
+        train = {got.rows[r]: y[r] for r in got.train[i]}
+        held = np.concatenate([got.test[i], got.validation[i], got.select[i]])
+        touching = [r for r in held if y[r] in (train.get(got.rows[r] + d) for d in (-1, 1))]
         assert not touching
