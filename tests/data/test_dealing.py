@@ -95,3 +95,12 @@ def test_real_uci_har_leaves_no_overlap_and_no_class_out():
         held = np.concatenate([got.test[i], got.validation[i], got.select[i]])
         touching = [r for r in held if y[r] in (train.get(got.rows[r] + d) for d in (-1, 1))]
         assert not touching
+
+
+def test_without_select_all_held_rows_are_for_methods():
+    halved, whole = (build("digits", clients=5, select=select) for select in (True, False))
+    assert [len(rows) for rows in whole.select] == [0] * 5
+    for i in range(5):
+        both = np.concatenate([halved.validation[i], halved.select[i]])
+        assert np.array_equal(np.sort(both), np.sort(whole.validation[i]))
+        assert np.array_equal(halved.train[i], whole.train[i])

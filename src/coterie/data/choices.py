@@ -20,6 +20,8 @@ class Choices(NamedTuple):
     """How the rows of a data set are chosen, cut, scaled and changed, whatever the split."""
 
     validation: BelowOne = 0.2  # share of each client's rows
+    # whether half of those choose between methods; no: all are for methods, and nothing is chosen
+    select: bool = True
     test: BelowOne = 0.2  # share of each client's rows
     scale: str | None = None  # one of SCALES; None: the usual one of the data
     rotate: Annotated[int, Range(1, 4)] = (

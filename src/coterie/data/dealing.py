@@ -114,7 +114,9 @@ def build(
         check_choices(whole, chosen)
     prepared = _prepare(whole, rows.pool, cuts, dealt.names, chosen)
     stored, groups = _store(base, dealt, cuts, prepared.inputs, chosen, seed)
-    held = halves([h for _, h, _ in stored.cuts], stored.rows, base.y, cutter.how, cutter.by)
+    held = [(mine, mine[:0]) for _, mine, _ in stored.cuts]
+    if chosen.select:
+        held = halves([h for h, _ in held], stored.rows, base.y, cutter.how, cutter.by)
     return Federation(
         name=base.name,
         x=as_tensor(stored.x),
