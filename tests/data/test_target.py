@@ -9,7 +9,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from coterie.core.errors import BadInput
 from coterie.data.dealing import build
-from coterie.data.own import from_arrays, from_frame, read_piece
+from coterie.data.own import from_arrays, from_frame, read, read_piece
 from coterie.data.preparation import from_words
 from coterie.data.tables import Columns
 from coterie.data.told import Told
@@ -192,3 +192,10 @@ def test_a_real_site_learns_classes_only(tmp_path):
 def test_a_known_data_set_has_its_own_task():
     with pytest.raises(BadInput, match="'digits' has 10 classes"):
         build("digits", task="regression")
+
+
+def test_a_label_with_decimal_commas_is_a_number(tmp_path):
+    lines = [f"{c};{i};{i},{i % 7}" for c in "ab" for i in range(30)]
+    (tmp_path / "own.csv").write_text("client;x;score\n" + "\n".join(lines))
+    found = read(tmp_path / "own.csv", label="score")
+    assert found.label.numbers[:3].tolist() == [0.0, 1.1, 2.2]

@@ -269,9 +269,14 @@ def _bet(answer: Answer) -> list[str]:
         f"Use {answer.use} as the best bet: it is not shown to beat "
         f"{_base(claim.other)} here. On test rows it has {m.label} "
         f"{m.write(answer.value)}, {m.gap(claim.difference)}, not significant over "
-        f"{_population(claim)}; {_who(claim)}.",
+        f"{_population(claim)}{_doubt(claim)}; {_who(claim)}.",
         _cost(answer, claim.other),
     ]
+
+
+def _doubt(claim: Claim) -> str:
+    """Why a difference is not shown although its interval lies above 0."""
+    return f" (p = {claim.p:.2g} by the signed-rank test)" if claim.difference.low > 0 else ""
 
 
 def _withdrawn(answer: Answer) -> list[str]:
@@ -302,7 +307,8 @@ def _baseline(answer: Answer) -> list[str]:
         return [f"Use {answer.use}: no method is better here. {value}", *_unless(answer)]
     return [
         f"Use {answer.use}: no method is shown to beat {what} here. {value} Closest above: "
-        f"{near.method}, {m.gap(near.difference)}, not significant over {_population(near)}.",
+        f"{near.method}, {m.gap(near.difference)}, not significant over "
+        f"{_population(near)}{_doubt(near)}.",
         *_unless(answer),
     ]
 

@@ -236,6 +236,19 @@ def _tell(label: str, seed: int | None, report: RoundReport) -> None:
     tell(report, f"{label}: " if seed is None else f"{label} seed {seed}: ")
 
 
+def _who_has_it(runs: list[Run]) -> str:
+    """How many clients have what they are judged by: hostile ones, and those whose rows allow no
+    such value, have none.
+    """
+    all_of_them = len(runs[0].rows)
+    counts = {int((~np.isnan(run.measured(run.part))).sum()) for run in runs}
+    if counts in ({all_of_them}, {0}):
+        return f"{all_of_them:,} clients"
+    least, most = min(counts), max(counts)
+    count = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    return f"{count} of {all_of_them:,} clients (the others have none)"
+
+
 def show_run(run: Run) -> None:
     """A run's clients, one line per view."""
     heads = (
@@ -249,7 +262,7 @@ def show_run(run: Run) -> None:
     for view in run.views:
         grid.add_row(view, *(_number(v, run) for v in run.summary(run.part, view)))
     judged = run.judged
-    say(f"{run.name}: {run.part} {judged.label}{judged.unit} of {len(run.rows):,} clients")
+    say(f"{run.name}: {run.part} {judged.label}{judged.unit} of {_who_has_it([run])}")
     show(grid)
     scores = run.scores()
     if scores:
@@ -300,7 +313,8 @@ def show_comparison(
     wide: every column, who beats whom and the other scores too.
     """
     first, rows = comparison.first, _sorted(comparison)
-    seeds, clients = len(next(iter(comparison.runs.values()))), len(first.rows)
+    some = next(iter(comparison.runs.values()))
+    seeds = len(some)
     found = comparison.answer
     said = str(found) if found else " ".join(comparison.remarks())
     if said:
@@ -309,7 +323,7 @@ def show_comparison(
     plural = "s" if seeds > 1 else ""
     say(
         f"{first.part.capitalize()} {first.judged.label}{unit} of every client's own model: "
-        f"{clients:,} clients, {seeds} seed{plural}"
+        f"{_who_has_it(some)}, {seeds} seed{plural}"
     )
     use = found.use if found else None
     if wide:

@@ -153,6 +153,15 @@ def _parsed(series: pl.Series, place: Place) -> tuple[np.ndarray, Column]:
     return _dates(cells) or _texts(cells)
 
 
+def decimal_commas(cells: pl.Series) -> pl.Series | None:
+    """Texts that are numbers with decimal commas, as numbers; None where one of them is not."""
+    found = cells.drop_nulls().str.strip_chars()
+    commas = bool(found.str.contains(",", literal=True).any())  # 007 is a name
+    if not commas or not bool(found.str.contains(DECIMAL_COMMA).all()):
+        return None
+    return _without_commas(cells.str.strip_chars())
+
+
 def _without_commas(cells: pl.Series) -> pl.Series:
     """Numbers with decimal commas; what is none is missing."""
     plain = cells.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from coterie.core.errors import BadInput, nearest
-from coterie.data.columns import CATEGORY, Place, read_columns, refuse_missing
+from coterie.data.columns import CATEGORY, Place, decimal_commas, read_columns, refuse_missing
 from coterie.data.opening import Opened, check_names, open_table
 from coterie.data.pieces import Piece, whole
 
@@ -113,9 +113,9 @@ def _near(column: str, names: list[str]) -> str:
 def _hint(column: str, columns: Columns) -> str:
     """Which word names the column."""
     if column == columns.client:
-        return ' (name it with client=, or client="" for rows without natural clients)'
+        return ' (name it with --client COLUMN, in Python client=; "" for rows without natural clients)'
     if column in columns.labels([]):
-        return " (name it with label=)"
+        return " (name it with --label COLUMN, in Python label=)"
     word = "features" if column in columns.features else "categories"
     return f" (named in {'cut_column' if column == columns.cut else word}=)"
 
@@ -145,6 +145,8 @@ def _values(cells: pl.Series, place: str, fractions: bool = False) -> np.ndarray
             )
         cells = cells.cast(pl.String)
         cells = cells.set(cells.str.strip_chars() == "", None)
+        numbers = decimal_commas(cells) if fractions else None
+        cells = cells if numbers is None else numbers
     if cells.null_count():
         row = int(cells.is_null().arg_max() or 0) + 1
         raise BadInput(
