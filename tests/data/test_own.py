@@ -171,8 +171,7 @@ def test_build_uses_own_data_with_all_its_clients(tmp_path):
         ("a,label\n1,2\n", "no column 'client'"),
         (
             "client,a,lable\nx,1,2\n",
-            "no column 'label'; did you mean 'lable'? (name it with --label COLUMN, in Python "
-            "label=)",
+            "no column 'label'; did you mean 'lable'? (name it with --label COLUMN or label=)",
         ),
         ("client,label\nx,1\n", "no feature column"),
         ("client,a,label\nx,1,0\ny,inf,1\n", "column 'a' is not finite in row 2"),

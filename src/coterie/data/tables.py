@@ -113,11 +113,9 @@ def _near(column: str, names: list[str]) -> str:
 def _hint(column: str, columns: Columns) -> str:
     """Which word names the column."""
     if column == columns.client:
-        return (
-            ' (name it with --client COLUMN, in Python client=; "" for rows without natural clients)'
-        )
+        return ' (name it with --client COLUMN or client=; "" for rows without natural clients)'
     if column in columns.labels([]):
-        return " (name it with --label COLUMN, in Python label=)"
+        return " (name it with --label COLUMN or label=)"
     word = "features" if column in columns.features else "categories"
     return f" (named in {'cut_column' if column == columns.cut else word}=)"
 
