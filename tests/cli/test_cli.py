@@ -732,7 +732,7 @@ def in_terminal(arguments: list[str], folder: Path) -> tuple[int, str]:
         env=environment,
     )
     os.close(there)
-    shown, deadline = b"", time.monotonic() + 60
+    shown, deadline = b"", time.monotonic() + 600
     while time.monotonic() < deadline:
         if select.select([here], [], [], 0.1)[0]:
             try:
@@ -742,7 +742,7 @@ def in_terminal(arguments: list[str], folder: Path) -> tuple[int, str]:
         elif child.poll() is not None:
             break
     os.close(here)
-    return child.wait(timeout=10), shown.decode()
+    return child.wait(timeout=300), shown.decode()
 
 
 def test_a_terminal_shows_the_progress_line(tmp_path):
@@ -760,7 +760,7 @@ def test_a_real_process_refuses_and_stops_cleanly(tmp_path):
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
@@ -772,7 +772,7 @@ def test_a_real_process_refuses_and_stops_cleanly(tmp_path):
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert piped.stderr == ""

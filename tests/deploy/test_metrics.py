@@ -23,7 +23,7 @@ def service(tmp_path):
 
 
 def get(url):
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=300) as answer:
         return answer.status, answer.read().decode()
 
 

@@ -359,7 +359,7 @@ def open_sites(folder, names=NAMES):
             target=serve, args=(folder / "sites" / name, path, say, stop.is_set), daemon=True
         )
         thread.start()
-        assert ready.wait(20)
+        assert ready.wait(300)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         stops.append((stop, thread))
         grid.nodes[number + 1] = path
@@ -426,7 +426,7 @@ def test_two_architectures_public_rows_and_a_site_that_comes_late(tmp_path):
             time.sleep(0.01)
         assert waiting.has("waiting for south")
         grid.offline = set()
-        thread.join(60)
+        thread.join(600)
     assert waiting.has("finished")
     federation = simulated(tmp_path)._replace(public=app.read_server_plan(place).public)
     assert largest_difference(replay(place / "run", federation), model_files(tmp_path)) < 1e-5

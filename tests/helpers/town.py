@@ -204,7 +204,7 @@ class Town:
             target=attend, args=(site, path, lambda line: ready.set(), stop.is_set), daemon=True
         )
         thread.start()
-        ready.wait(5)
+        ready.wait(300)
         self._stops[i] = (stop, thread, path)
         if node is not None:
             self.grid.nodes = {n: p for n, p in self.grid.nodes.items() if p != path}

@@ -108,7 +108,7 @@ def served(root: Path, token: str = "") -> Iterator[int]:
 
 def raw(port: int, request: str) -> str:
     """The answer to a request sent byte by byte as it stands."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as line:
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as line:
         line.sendall(request.encode())
         return b"".join(iter(lambda: line.recv(65536), b"")).decode("utf-8", "replace")
 
@@ -554,7 +554,7 @@ def started(*words: str) -> Iterator[subprocess.Popen]:
         yield process
     finally:
         process.send_signal(signal.SIGINT)  # as Ctrl-C does
-        process.communicate(timeout=60)
+        process.communicate(timeout=600)
 
 
 @pytest.fixture
