@@ -19,6 +19,7 @@ from typing import BinaryIO, NamedTuple
 import pyarrow as pa
 
 from coterie.core.errors import BadInput
+from coterie.core.files import plain
 
 LENGTH = struct.Struct(">Q")  # of a piece, before it
 WAY_OUT = "restore it from a copy, or delete the checkpoint to begin anew"
@@ -40,7 +41,7 @@ def append(path: Path, rows: pa.Table, mark: Mark) -> Mark:
     ) as stream:
         stream.write_table(rows)
     piece = sink.getvalue().to_pybytes()
-    with path.open("r+b" if path.exists() else "w+b") as file:
+    with plain(path).open("r+b") if path.exists() else path.open("w+b") as file:
         if file.seek(0, os.SEEK_END) < mark.bytes:
             raise BadInput(f"{path} is shorter than it was written: {WAY_OUT}")
         file.truncate(mark.bytes)
@@ -94,7 +95,7 @@ def _opened(path: Path) -> BinaryIO:
     if path.is_symlink():
         raise BadInput(f"{path} is a link: rows are read from the run's own folder only")
     try:
-        return path.open("rb")
+        return plain(path).open("rb")  # to open a pipe would wait for ever
     except OSError as problem:
         raise BadInput(f"{path} cannot be read: {problem.strerror}: {WAY_OUT}") from None
 
