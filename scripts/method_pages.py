@@ -15,12 +15,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from coterie.core.method import Train, stages
-from coterie.core.model import Model
 from coterie.core.values import declared, described
-from coterie.methods.declare import unused
+from coterie.methods.declare import unused, when_of
+from coterie.methods.needs import built, needs_of
 from coterie.methods.registry import METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -103,17 +100,9 @@ def meaning(name: str, option: str) -> str:
 
 def needs(name: str) -> list[str]:
     """What a method asks for beyond training rows, from the method as it is built."""
-    norm = name == "fedbn"  # refuses a network without BatchNorm
-
-    def make() -> nn.Module:
-        return nn.Sequential(
-            nn.Linear(6, 4), *([nn.BatchNorm1d(4)] if norm else []), nn.ReLU(), nn.Linear(4, 3)
-        )
-
-    program = stages(METHODS[name](Model(make, name="small"), Train()))
-    asked = sorted({need for stage in program for need in stage.method.needs})
-    found = [NEEDS[need] for need in asked]
-    if norm:
+    program = built(METHODS[name])
+    found = [NEEDS[need] for need in needs_of(METHODS[name])]
+    if name == "fedbn":
         found.append("a network with BatchNorm (`--norm yes`)")
     mixed = all(stage.method.mixed for stage in program)
     return [*found, "clients may have different networks" if mixed else "one network for all"]
@@ -170,7 +159,7 @@ def page(name: str) -> str:
         "",
         prose(builder.split("\n\n")[0]),
         "",
-        f"**When:** {WORDS['when'][name]}",
+        f"**Use it when:** {plain(when_of(METHODS[name]))}.",
         "",
         "## Objective",
         "",

@@ -43,6 +43,8 @@ LATE = {
     ("coterie.deploy.hosting", "coterie.deploy.app"): EXTRA,
     ("coterie.deploy.joining", "coterie.deploy.site"): EXTRA,
     ("coterie.engines.local.steps", "torch.fx.experimental.proxy_tensor"): COMPILER,
+    ("coterie.methods.listing", "coterie.methods.declare"): TORCH,
+    ("coterie.methods.listing", "coterie.methods.needs"): TORCH,
     ("coterie.methods.listing", "coterie.methods.registry"): TORCH,
     ("coterie.reports.export", "mlflow.entities"): EXTRA,
     ("coterie.reports.export", "mlflow.exceptions"): EXTRA,

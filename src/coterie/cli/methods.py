@@ -7,8 +7,13 @@ from rich import box
 from rich.table import Table as Grid
 
 from coterie.cli.printing import plain, say, show
-from coterie.methods.guide import GUIDE, NEEDS, Advice
 from coterie.methods.listing import listed
+
+NEEDS = {
+    "validation": "validation rows",
+    "public": "public rows",
+    "groups": "known groups",
+}
 
 
 @click.command(short_help="List the methods, or tell all about one.")
@@ -40,8 +45,7 @@ def _advice() -> None:
     grid.add_column("use it when")
     grid.add_column("needs", no_wrap=True)
     for found in listed():
-        advice = GUIDE.get(found.name, Advice(""))
-        needs = ", ".join(NEEDS[word] for word in advice.needs) or "-"
-        grid.add_row(found.name, advice.when, needs)
+        needs = ", ".join(NEEDS[word] for word in found.needs) or "-"
+        grid.add_row(found.name, found.when, needs)
     show(grid, 80)
     say("All about one: `coterie methods NAME`; papers and options of all: --wide.")

@@ -40,7 +40,9 @@ class Carry(NamedTuple):
     first: Tensor  # whether the next step is the round's first
 
 
-@method(uploads="mean", rows="gradients")
+@method(
+    when="each client shall weigh its own and the common model", uploads="mean", rows="gradients"
+)
 def apfl(model: Model, train: Train, alpha: Share = 0.5, adaptive: bool = True) -> Method:
     """A personal model mixed with FedAvg's by a share `alpha`, learned if `adaptive`.
 

@@ -46,7 +46,12 @@ def cut(updates: Tensor) -> Tensor:
     return torch.as_tensor(found.labels_, dtype=torch.int64)
 
 
-@method(without=("weighting",), uploads="models", rows="gradients")
+@method(
+    when="clients form groups that nobody knows, and rounds are many",
+    without=("weighting",),
+    uploads="models",
+    rows="gradients",
+)
 def cfl(
     model: Model,
     train: Train,

@@ -42,6 +42,7 @@ class Tasks(NamedTuple):
 
 
 def method(
+    when: str = "",
     without: tuple[str, ...] = (),
     only: Mapping[str, When] | None = None,
     name: str = "",
@@ -51,10 +52,10 @@ def method(
 ) -> Callable[[B], B]:
     """A builder that refuses what it cannot use, under `name` (its own, if none is given).
 
-    without: words of `[train]` that the method does not use. only: words that it uses only if an
-    option has a certain value, as in {"steps": ("l_base", 0)}. uploads, rows: see `Told`; they are
-    said of each builder anew, since one that calls another may change what it sends. tasks: those
-    it learns, if not all.
+    when: to use it, in a few words that lists show. without: words of `[train]` that the method
+    does not use. only: words that it uses only if an option has a certain value, as in {"steps":
+    ("l_base", 0)}. uploads, rows: see `Told`; they are said of each builder anew, since one that
+    calls another may change what it sends. tasks: those it learns, if not all.
     """
 
     def decorate(builder: B) -> B:
@@ -69,11 +70,17 @@ def method(
             return builder(model, train, **checked)
 
         vars(build)["unused"] = {**unused(builder), **dict.fromkeys(without), **(only or {})}
+        vars(build)["when"] = when or when_of(builder)
         vars(build)["told"] = Told(uploads, rows)
         vars(build)["tasks"] = tasks or tasks_of(builder)
         return cast(B, build)
 
     return decorate
+
+
+def when_of(builder: Builder) -> str:
+    """When to use a builder's method; "" of one that does not say."""
+    return str(getattr(builder, "when", ""))
 
 
 def tasks_of(builder: Builder) -> Tasks | None:
@@ -144,7 +151,12 @@ def check_train(name: str, builder: Builder, train: Train, options: Mapping[str,
 
 
 def variant(
-    base: Builder, name: str, about: str, without: tuple[str, ...] = (), **fixed: Any
+    base: Builder,
+    name: str,
+    about: str,
+    when: str = "",
+    without: tuple[str, ...] = (),
+    **fixed: Any,
 ) -> Builder:
     """A method that is another one with some options fixed; those in `without` keep their defaults.
 
@@ -160,7 +172,7 @@ def variant(
     _describe(build, base, {k: p for k, p in parameters.items() if k not in gone})
     build.__name__, build.__doc__ = name, about
     vars(build)["unused"], vars(build)["tasks"] = unused(base), tasks_of(base)
-    return method(uploads=told(base).uploads, rows=told(base).rows)(build)
+    return method(when, uploads=told(base).uploads, rows=told(base).rows)(build)
 
 
 def extends(base: Builder) -> Callable[[B], B]:

@@ -23,7 +23,9 @@ class Carry(NamedTuple):
     w: Point
 
 
-@method(uploads="mean", rows="gradients")
+@method(
+    when="clients differ somewhat, and fairness or attacks matter", uploads="mean", rows="gradients"
+)
 def ditto(model: Model, train: Train, lam: NonNegative = 1.0) -> Method:
     """A personal model held to FedAvg's by a proximal term of weight `lam`."""
 

@@ -51,7 +51,7 @@ def mix(own: Point, received: Point, weights: Leaves) -> Point:
     return Point(received.params | top, received.buffers)
 
 
-@method(uploads="mean")
+@method(when="clients differ, and the last layers shall adapt to each", uploads="mean")
 def fedala(
     model: Model,
     train: Train,

@@ -161,7 +161,7 @@ def passing(
     )
 
 
-@method(without=("weighting",))
+@method(when="few clients, some of which resemble each other", without=("weighting",))
 def fedamp(
     model: Model,
     train: Train,
@@ -179,7 +179,7 @@ def fedamp(
     )
 
 
-@method(without=("weighting",))
+@method(when="as fedamp, for large networks", without=("weighting",))
 def heurfedamp(
     model: Model,
     train: Train,

@@ -20,7 +20,11 @@ class Global(NamedTuple):
     w: Point
 
 
-@method(uploads="mean", rows="gradients")
+@method(
+    when="always, as the other baseline: one model for all, best for alike clients",
+    uploads="mean",
+    rows="gradients",
+)
 def fedavg(model: Model, train: Train, beta: Positive = 1.0) -> Method:
     """One global model; `beta` is the server's step towards the mean (1: the mean itself)."""
     begin, step = sgd(model, train)

@@ -12,7 +12,7 @@ from coterie.methods.declare import method
 from coterie.methods.fedper import keep_home
 
 
-@method(uploads="mean")
+@method(when="inputs differ in look or scale, and the network has batch norm", uploads="mean")
 def fedbn(model: Model, train: Train) -> Method:
     """FedAvg with BatchNorm layers kept at home."""
     norm = model.norms()

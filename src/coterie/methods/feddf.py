@@ -132,7 +132,10 @@ def distil(
     return best, torch.tensor([first, least])
 
 
-@method(tasks=Tasks(TASKS, "distils class probabilities, or numbers"))
+@method(
+    when="networks differ, one model per network is enough",
+    tasks=Tasks(TASKS, "distils class probabilities, or numbers"),
+)
 def feddf(
     model: Model,
     train: Train,
@@ -195,7 +198,7 @@ def feddf(
     )
 
 
-@method()
+@method(when="as feddf, then own epochs")
 @extends(feddf)
 def pfeddf(model: Model, train: Train, tune_epochs: Count = 20, **options: Any) -> Method:
     """FedDF whose clients fine-tune their architecture's prototype for `tune_epochs` epochs before

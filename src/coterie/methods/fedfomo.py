@@ -96,7 +96,7 @@ def offered(server: Server, i: int, count: int, eps: float, rng: np.random.Gener
     return ids + [i] * (count - len(ids))
 
 
-@method(without=("weighting",))
+@method(when="clients differ strongly, and downloads are cheap", without=("weighting",))
 def fedfomo(
     model: Model,
     train: Train,

@@ -22,7 +22,11 @@ from coterie.methods.declare import Tasks, method
 from coterie.methods.soft import Answers, Match, Public, over_predictions, soft
 
 
-@method(without=("weighting",), tasks=Tasks(TASKS, "compares predictions"))
+@method(
+    when="networks differ, clients are rather alike",
+    without=("weighting",),
+    tasks=Tasks(TASKS, "compares predictions"),
+)
 def fedmd(
     model: Model,
     train: Train,

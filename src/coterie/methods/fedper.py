@@ -73,7 +73,11 @@ def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method
     )
 
 
-@method(uploads="mean", rows="gradients")
+@method(
+    when="classes differ between clients: the last layers stay at home",
+    uploads="mean",
+    rows="gradients",
+)
 def fedper(model: Model, train: Train, head: Whole = 1, own: str = "") -> Method:
     """FedAvg of the base; the last `head` layers stay with their client.
 

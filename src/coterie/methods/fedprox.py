@@ -21,7 +21,11 @@ class Carry(NamedTuple):
     w: Point
 
 
-@method(uploads="mean", rows="gradients")
+@method(
+    when="one model for all, where FedAvg is unstable on unlike clients",
+    uploads="mean",
+    rows="gradients",
+)
 def fedprox(model: Model, train: Train, mu: NonNegative = 0.1) -> Method:
     """FedAvg with a proximal term of weight `mu`."""
 

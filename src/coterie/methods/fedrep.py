@@ -15,7 +15,7 @@ from coterie.methods.declare import method
 from coterie.methods.fedper import keep_home, own_layers
 
 
-@method(uploads="mean", rows="gradients")
+@method(when="as fedper, with more own steps on the last layers", uploads="mean", rows="gradients")
 def fedrep(model: Model, train: Train, head: Whole = 1, head_epochs: Whole = 10) -> Method:
     """A common body, averaged; the last `head` layers stay home and are fitted for `head_epochs`
     epochs before each body step.

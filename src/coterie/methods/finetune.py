@@ -27,7 +27,11 @@ def tuned(base: Method, train: Train, epochs: int) -> Method:
     )
 
 
-@method(uploads="mean", rows="gradients")
+@method(
+    when="first, as the plainest personalization: FedAvg, then own epochs",
+    uploads="mean",
+    rows="gradients",
+)
 def finetune(model: Model, train: Train, tune_epochs: Whole = 5) -> Method:
     """FedAvg whose clients fine-tune for `tune_epochs` epochs before use."""
     return tuned(fedavg(model, train), train, tune_epochs)

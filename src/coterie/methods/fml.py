@@ -44,7 +44,7 @@ class Share(NamedTuple):
     peer: float
 
 
-@method(uploads="mean")
+@method(when="as pfml, where own and common networks may differ", uploads="mean")
 def fml(
     model: Model,
     train: Train,

@@ -49,7 +49,7 @@ class Upload(NamedTuple):
     cluster: Tensor
 
 
-@method(uploads="models")
+@method(when="clients form a known number of groups that contradict each other", uploads="models")
 def ifca(model: Model, train: Train, clusters: Annotated[int, Range(1, 10_000)] = 2) -> Method:
     """FedAvg of `clusters` models, each client in the cluster whose model fits it best."""
     begin, descend = sgd(model, train)

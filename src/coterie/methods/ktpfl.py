@@ -46,7 +46,11 @@ LEARNING = ("rate_c", "rho", "row_norm", "literal_eq7")  # options of the steps 
 COEFFICIENTS = {"c": Note("knowledge coefficients c", Kind.MATRIX)}
 
 
-@method(without=("weighting",), tasks=Tasks(("classes",), "mixes class probabilities"))
+@method(
+    when="networks differ, or weights may not leave; few clients",
+    without=("weighting",),
+    tasks=Tasks(("classes",), "mixes class probabilities"),
+)
 def ktpfl(
     model: Model,
     train: Train,
@@ -113,6 +117,7 @@ sim_pfl = variant(
     ktpfl,
     "sim_pfl",
     "KT-pFL that mixes by the cosine similarity of predictions (the authors' code: temperature 1).",
+    when="as ktpfl with fixed weights by similarity",
     mix="similar",
     without=(*LEARNING, "k"),
 )
@@ -120,12 +125,13 @@ topk_pfl = variant(
     ktpfl,
     "topk_pfl",
     "KT-pFL by the equal mean of the `k` clients with the nearest predictions, itself included.",
+    when="as ktpfl with the k most similar clients",
     mix="topk",
     without=LEARNING,
 )
 
 
-@method(without=("weighting",))
+@method(when="as ktpfl over weights, for one network", without=("weighting",))
 def ktpfl_h(
     model: Model,
     train: Train,

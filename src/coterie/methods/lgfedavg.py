@@ -15,7 +15,11 @@ from coterie.methods.declare import method
 from coterie.methods.fedper import keep_home
 
 
-@method(uploads="mean", rows="gradients")
+@method(
+    when="inputs differ between clients: the first layers stay at home",
+    uploads="mean",
+    rows="gradients",
+)
 def lgfedavg(model: Model, train: Train, head: Count = 1) -> Method:
     """FedAvg of the last `head` layers; the layers before them stay with their client."""
     there = len({layer_of(name) for name in model.shapes})

@@ -22,6 +22,8 @@ class Listed(NamedTuple):
     """What a list says of a method."""
 
     name: str
+    when: str  # to use it
+    needs: list[str]  # beyond training rows
     paper: str
     options: dict[str, Any]  # with their defaults
 
@@ -38,9 +40,14 @@ def listed() -> list[Listed]:
 
 def told(methods: Mapping[str, Callable[..., Any]]) -> list[Listed]:
     """What a list says of these builders."""
+    from coterie.methods.declare import when_of
+    from coterie.methods.needs import needs_of
+
     return [
         Listed(
             name=name,
+            when=when_of(builder),
+            needs=list(needs_of(builder)),
             paper=paper_of(inspect.getdoc(inspect.getmodule(builder)) or ""),
             options={k: default for k, (_, default) in declared(builder).items()},
         )

@@ -17,7 +17,12 @@ class Start(NamedTuple):
     seed: Tensor
 
 
-@method(without=("weighting",), uploads="nothing", rows="gradients")
+@method(
+    when="always, as the baseline: what clients reach alone, without traffic",
+    without=("weighting",),
+    uploads="nothing",
+    rows="gradients",
+)
 def local(model: Model, train: Train) -> Method:
     """Each client trains alone."""
     begin, step = sgd(model, train)

@@ -27,7 +27,7 @@ def curvature(model: Model, w: Point, g: Vector, batch: Batch, delta: float) -> 
     return (1 / (2 * delta)) * (ahead - behind)
 
 
-@method(uploads="mean", rows="gradients")
+@method(when="new clients shall adapt in a step or two", uploads="mean", rows="gradients")
 def perfedavg(
     model: Model,
     train: Train,

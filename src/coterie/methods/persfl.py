@@ -39,6 +39,7 @@ SOFT = {  # one value per row, of the log-probabilities t of the teacher and s o
 
 
 @method(
+    when="clients differ, and distilling after training is affordable",
     uploads="mean",
     tasks=Tasks(("classes",), "distils over classes and chooses students by accuracy"),
 )
@@ -90,5 +91,6 @@ persfl_gd = variant(
     persfl,
     "persfl_gd",
     "PersFL-GD (6.1): PersFL with soft cross-entropy in the place of KL.",
+    when="as persfl, with soft cross-entropy in the place of KL",
     soft="ce",
 )

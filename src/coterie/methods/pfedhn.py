@@ -80,7 +80,7 @@ def pull_back(
     return Vector(d_phi), d_v / weights[:, None]
 
 
-@method()
+@method(when="many small clients; the server may train a large network")
 def pfedhn(
     model: Model,
     train: Train,

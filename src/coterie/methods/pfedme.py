@@ -23,7 +23,12 @@ class Carry(NamedTuple):
     theta: Point
 
 
-@method(without=("momentum", "decay"), uploads="mean", rows="gradients")
+@method(
+    when="clients differ somewhat, and extra gradient steps are cheap",
+    without=("momentum", "decay"),
+    uploads="mean",
+    rows="gradients",
+)
 def pfedme(
     model: Model,
     train: Train,

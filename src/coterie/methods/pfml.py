@@ -38,7 +38,9 @@ class Carry(NamedTuple):
     m_prev: Point
 
 
-@method(uploads="mean")
+@method(
+    when="clients differ, and a model of their own learns beside the common one", uploads="mean"
+)
 def pfml(
     model: Model,
     train: Train,

@@ -54,7 +54,9 @@ class Upload(NamedTuple):
     change: Vector  # of c_i
 
 
-@method(uploads="mean", rows="gradients")
+@method(
+    when="one model for all, many own steps on unlike clients", uploads="mean", rows="gradients"
+)
 def scaffold(model: Model, train: Train, beta: Positive = 1.0) -> Method:
     """FedAvg whose clients correct their drift; `beta` is the server's step towards the mean (1:
     the mean itself)."""

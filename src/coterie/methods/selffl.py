@@ -133,6 +133,7 @@ def admit(server: Server, others: Others) -> Server:
 
 
 @method(
+    when="clients differ in how much they differ; steps adapt to it",
     only={"steps": ("l_base", 0), "epochs": ("l_base", 0), "weighting": ("weigh", False)},
     uploads="models",
 )

@@ -115,7 +115,9 @@ def group_rows(weights: Tensor, streams: int, rng: np.random.Generator) -> tuple
     return group, (member / member.sum(1, keepdim=True)) @ weights
 
 
-@method(uploads="models")
+@method(
+    when="clients differ by degrees, and the server may store a model per client", uploads="models"
+)
 def ucfl(
     model: Model,
     train: Train,
