@@ -76,7 +76,7 @@ class PaperTable(NamedTuple):
     spread: str = ""  # what the rows' spreads are; "": there are none
     runs: int = 0  # of which the values are means; 0: not stated
     page: int = 0  # 0: not known
-    script: str = ""  # what reproduces it, where no recipe does
+    script: str = ""  # what reproduces it and writes its results file, where no recipe does
     note: str = ""
     columns: tuple[PaperColumn, ...] = ()
 
@@ -153,7 +153,7 @@ def _check(table: PaperTable) -> None:
         named = [m for row in column.rows for m in (row.method, *row.also)]
         named += [m for pair in column.above for m in pair]
         if not column.recipe:
-            if any(named) or not (table.note or table.script):
+            if not table.script and (any(named) or not table.note):
                 raise BadInput(
                     f"column '{column.name}' has no recipe: say why in a note, and name no methods"
                 )

@@ -184,24 +184,27 @@ def _column_lines(table: PaperTable, column: Mapping[str, Any]) -> list[str]:
     )
     title += f"version {about['coterie']}, {about['date'][:10]}, {about['machine']}): "
     lines = [title + str(_column_verdict(table, column))]
+    digits = 2 if table.unit == "%" else 4
     if rows:
         lines += ["", "| | paper | ours | 95 % over seeds | difference |", "|---|---|---|---|---|"]
-        lines += [_row_line(row) for row in rows]
-    lines += ["", *(_pair_line(*pair) for pair in pairs)] if pairs else []
+        lines += [_row_line(row, digits) for row in rows]
+    lines += ["", *(_pair_line(digits, *pair) for pair in pairs)] if pairs else []
     return lines
 
 
-def _row_line(row: Figure) -> str:
+def _row_line(row: Figure, digits: int) -> str:
     spread = "" if isnan(row.spread) else f" ± {row.spread:g}"
     paper = "" if isnan(row.paper) else f"{row.paper:g}{spread}"
     if isnan(row.ours.mean):
         return f"| {row.label} | {paper} | not run | | |"
-    interval = f"{row.ours.low:.2f} to {row.ours.high:.2f}" if row.ours.n > 1 else "one seed"
-    gap = "" if isnan(row.paper) else f"{row.difference:+.2f}"
-    return f"| {row.label} | {paper} | {row.ours.mean:.2f} | {interval} | {gap} |"
+    low, high = (f"{end:.{digits}f}" for end in (row.ours.low, row.ours.high))
+    interval = f"{low} to {high}" if row.ours.n > 1 else "one seed"
+    gap = "" if isnan(row.paper) else f"{row.difference:+.{digits}f}"
+    return f"| {row.label} | {paper} | {row.ours.mean:.{digits}f} | {interval} | {gap} |"
 
 
-def _pair_line(better: str, worse: str, a: float, b: float) -> str:
+def _pair_line(digits: int, better: str, worse: str, a: float, b: float) -> str:
     if isnan(a) or isnan(b):
         return f"- {better} above {worse}: not run"
-    return f"- {better} above {worse}: {'yes' if a > b else 'no'}, {a:.2f} against {b:.2f}"
+    answer = "yes" if a > b else "no"
+    return f"- {better} above {worse}: {answer}, {a:.{digits}f} against {b:.{digits}f}"
