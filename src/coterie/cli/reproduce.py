@@ -20,6 +20,7 @@ from coterie.core.errors import BadInput
 from coterie.experiment.papers import METRICS, PaperTable, paper_tables
 from coterie.reports.reproduction import write_pages
 
+ANSWERS = {True: "holds", False: "does not hold", None: "not run"}
 OUT = Path("runs") / "reproduction"
 
 
@@ -135,6 +136,8 @@ def show_outcome(found: Outcome) -> None:
         for better, worse, a, b in column.pairs:
             ours = "not run" if isnan(a) or isnan(b) else f"{a:.2f} against {b:.2f}"
             say(f"{better} above {worse}: {ours}")
+        for claim in column.claims:
+            say(f"{claim.said}: {ANSWERS[claim.holds]}")
         say(f"{column.column.name}: {column.verdict}")
     say(f"{table.id}: {found.verdict} ({found.state})")
 

@@ -62,6 +62,7 @@ class PaperColumn(NamedTuple):
     view: str = "personal"
     rows: tuple[PaperRow, ...] = ()
     above: tuple[tuple[str, str], ...] = ()  # the first method's figure lies above the second's
+    claims: tuple[tuple[str, ...], ...] = ()  # of another kind, as comparison/claims.py knows them
 
 
 class PaperTable(NamedTuple):
@@ -121,11 +122,12 @@ def _column(words: Mapping[str, Any]) -> PaperColumn:
     pairs = words.get("above", ())
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise BadInput(f"above = {pairs}: give pairs of methods, the better one first")
-    rest = {k: v for k, v in words.items() if k not in ("rows", "above")}
+    rest = {k: v for k, v in words.items() if k not in ("rows", "above", "claims")}
     return PaperColumn(
         **_typed(PaperColumn, rest, "column"),
         rows=rows,
         above=tuple((str(a), str(b)) for a, b in pairs),
+        claims=tuple(tuple(map(str, claim)) for claim in words.get("claims", ())),
     )
 
 

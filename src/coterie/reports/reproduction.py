@@ -9,6 +9,7 @@ in remarks.toml beside the results files, and is the only part written by hand.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from math import isnan
 from pathlib import Path
@@ -24,6 +25,7 @@ from coterie.experiment.papers import METRICS, PaperTable
 from coterie.results.run import Run
 
 PAGE, RESULTS, REMARKS = "reproduction.md", "results", "remarks.toml"
+ANSWERS = {True: "yes", False: "no", None: "not run"}
 HEAD = """# Reproduction
 
 What the papers report, what this code gives, and a verdict. Written by
@@ -45,9 +47,15 @@ def write_pages(tables: Sequence[PaperTable], out: Path, docs: Path) -> Path:
     for table in tables:
         found = outcome(table, out)
         if any(column.done for column in found.columns):
-            write(place / f"{table.id}.json", json.dumps(stored(found, out), indent=1) + "\n")
+            write(place / f"{table.id}.json", _text(stored(found, out)))
     write(docs / PAGE, page(tables, place))
     return docs / PAGE
+
+
+def _text(file: Mapping[str, Any]) -> str:
+    """A results file, with every list of numbers on one line."""
+    text = json.dumps(file, indent=1) + "\n"
+    return re.sub(r"\[[^][{}\"]*\]", lambda m: " ".join(m[0].split()), text)
 
 
 def stored(found: Outcome, out: Path) -> dict[str, Any]:
@@ -72,6 +80,7 @@ def _stored_column(column: Column, out: Path) -> dict[str, Any]:
         "scale": column.scale,
         "runs": [column.done, column.wanted],
         "about": _about(first) if first else {},
+        "claims": [list(claim) for claim in column.claims],
         "methods": {m: [_stored_run(run, column, base) for run in runs[m]] for m in methods},
     }
 
@@ -160,7 +169,8 @@ def _verdict(table: PaperTable, file: Mapping[str, Any]) -> str:
 
 def _column_verdict(table: PaperTable, column: Mapping[str, Any]) -> Any:
     rows, pairs = _figures(table, column)
-    return verdict(rows, [pair[2:] for pair in pairs])
+    claims = [holds for holds, _ in column.get("claims", [])]
+    return verdict(rows, [pair[2:] for pair in pairs], claims)
 
 
 def _section(table: PaperTable, file: Mapping[str, Any], remark: str) -> str:
@@ -189,6 +199,8 @@ def _column_lines(table: PaperTable, column: Mapping[str, Any]) -> list[str]:
         lines += ["", "| | paper | ours | 95 % over seeds | difference |", "|---|---|---|---|---|"]
         lines += [_row_line(row, digits) for row in rows]
     lines += ["", *(_pair_line(digits, *pair) for pair in pairs)] if pairs else []
+    claims = column.get("claims", [])
+    lines += ["", *(f"- {said}: {ANSWERS[holds]}" for holds, said in claims)] if claims else []
     return lines
 
 
