@@ -31,6 +31,7 @@ LATE = {
     ("coterie.cli.ui", "starlette"): EXTRA,
     ("coterie.cli.ui", "uvicorn"): EXTRA,
     ("coterie.data.opening", "openpyxl"): EXTRA,
+    ("coterie.data.texts", "tokenizers"): EXTRA,
     ("coterie.comparison.search", "optuna"): EXTRA,
     ("coterie.analysis.detection", "sklearn.metrics"): SKLEARN,
     ("coterie.data.inspection", "sklearn.metrics"): SKLEARN,

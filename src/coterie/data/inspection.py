@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from coterie.data.columns import CATEGORY, DATE, NUMBER, Column
+from coterie.data.columns import CATEGORY, DATE, NUMBER, TEXT, Column
 from coterie.data.federation import PARTS, Federation, part_of
 from coterie.data.pieces import Own
 from coterie.data.preparation import Fitted, Preparation
+from coterie.data.texts import DISTINCT, is_text
 
 TELLING = 0.95  # a column that shares so much of the label's information gives it away
-DISTINCT = 0.95  # a column with so many different values per row looks like an id
 GRID = 30  # intervals that a number is put in to compare it with the label
 SAMPLE = 50_000  # rows that are compared with the label
 LEAST = 20  # rows below which chance alone looks like a finding
@@ -50,7 +50,7 @@ def _held(cells: np.ndarray, column: Column) -> str:
     cells = cells[~np.isnan(cells)]
     if not len(cells):
         return "nothing"
-    if column.kind == CATEGORY:
+    if column.kind in (CATEGORY, TEXT):
         return f"{len(column.values):,} texts"
     low, high = float(cells.min()), float(cells.max())
     if column.kind == DATE:
@@ -62,6 +62,8 @@ def _held(cells: np.ndarray, column: Column) -> str:
 def _becomes(fitted: Fitted, scale: str) -> str:
     """What is done with a column."""
     more = ", gaps" if fitted.indicator else ""
+    if fitted.kind == TEXT:
+        return f"{fitted.tokens:,} of {fitted.vocabulary:,} words"
     if fitted.kind == CATEGORY:
         if fitted.buckets:
             return f"hashed to {fitted.buckets}{more}"
@@ -118,7 +120,7 @@ def _label_problems(whole: Own) -> list[str]:
 def _column_problems(whole: Own) -> list[str]:
     """Columns that are constant, ids, too large, or that give the label away."""
     constant, ids, large = list[str](), list[str](), list[str]()
-    telling, empty = list[str](), list[str]()
+    telling, empty, sentences = list[str](), list[str](), list[str]()
     rows, labels = len(whole.data.y), _grades(whole)
     picked = np.arange(rows)
     if rows > SAMPLE:
@@ -128,6 +130,11 @@ def _column_problems(whole: Own) -> list[str]:
         different = len(np.unique(filled))
         if not len(filled):
             empty.append(name)
+            continue
+        if column.kind == TEXT:
+            continue  # every text may be another, and none gives the label away
+        if column.kind == CATEGORY and is_text(pl.Series(column.values)):
+            sentences.append(name)
             continue
         if different == 1:
             constant.append(name)
@@ -143,6 +150,7 @@ def _column_problems(whole: Own) -> list[str]:
         ("constant columns, without use", constant),
         ("whole numbers beyond 2^53, which lose digits (ids? use --categories)", large),
         ("columns that look like an id (leave them out with --features)", ids),
+        ("free text, of no use as names (--text COLUMN reads one word by word)", sentences),
         ("columns that all but give the label away (known before it?)", telling),
     )
     return [f"{line}: {_listed(names)}" for line, names in lines if names]
