@@ -299,8 +299,8 @@ def _objects(words: Words) -> tuple[Words, Given, Networks]:
         words["data"] = str(data)
     elif data is not None and not isinstance(data, str | Mapping):
         raise BadInput(
-            f"data is a {type(data).__name__}: give a name, a path, a frame, partitions, a Federation or "
-            "coterie.data.own.from_arrays(x, y, clients)"
+            f"data is a {type(data).__name__}: give a name, a path, a frame, partitions, a "
+            "Federation or coterie.data.own.from_arrays(x, y, clients)"
         )
     nets: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
     if not nets:

@@ -62,7 +62,9 @@ def partitions_of(data: Any) -> Iterator[Partition]:
     for part in parts:
         first = data.load_partition(0, part)  # only now does the partitioner have its rows
         if not _is_dataset(first):
-            raise BadInput(f"part '{part}' has no partitions of rows: give one partitioner per part")
+            raise BadInput(
+                f"part '{part}' has no partitions of rows: give one partitioner per part"
+            )
 
         def load(k: int, part: str = part) -> Any:
             return data.load_partition(k, part)
@@ -72,9 +74,10 @@ def partitions_of(data: Any) -> Iterator[Partition]:
 
 def _divided(partitioner: Any, load: Any, train: bool) -> Iterator[Partition]:
     """The rows that one partitioner gives every client; natural ids are the clients' names."""
-    names = getattr(partitioner, "partition_id_to_natural_id", None) or {}
     for k in range(partitioner.num_partitions):
-        yield Partition(str(names.get(k, k)), train, _opened(load(k)))
+        rows = _opened(load(k))
+        names = getattr(partitioner, "partition_id_to_natural_id", None) or {}  # known by now
+        yield Partition(str(names.get(k, k)), train, rows)
 
 
 def _opened(data: Any) -> Opened:
