@@ -51,7 +51,7 @@ def test_predict_and_export_write_what_they_say_and_overwrite_nothing(coterie, t
             ("export", "run", "--to", "torch", "--experiment", "x"),
             "--experiment is for --to mlflow",
         ),
-        (("serve", "nowhere"), "is not the folder of a run"),
+        (("serve", "nowhere"), "there is no folder nowhere"),
         (("serve", "run", "--no-tokens", "--tokens", "t"), "leaves no use for --tokens"),
         (("serve", "run", "--no-tokens", "--host", "0.0.0.0"), "would open every model"),
     ):

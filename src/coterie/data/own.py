@@ -299,7 +299,8 @@ def _one_file_per_client(path: Path, columns: Columns) -> list[Piece]:
     )
     if not files:
         raise BadInput(
-            f"{path}: no {', '.join(SUFFIXES)} file in this folder; put one file per client there"
+            f"{path}: no {', '.join(SUFFIXES)} file in this folder (one per client), no "
+            "client/class/image.png and no saved data set"
         )
     stems = [stem_of(f) for f in files]
     twice = next((s for s in stems if stems.count(s) > 1), None)
@@ -395,14 +396,13 @@ def read_piece(path: Path, columns: Columns, like: Piece | None = None) -> Piece
 
 def _image_folders(path: Path) -> list[Piece]:
     """A folder with a folder per client, in each a folder per class; else nothing."""
-    owners = sorted((f for f in path.iterdir() if f.is_dir()), key=lambda f: natural(f.name))
     pieces: list[Piece] = []
     first: list[np.ndarray] = []
-    for owner in owners:
+    for owner in filter(Path.is_dir, _inside(path)):
         files = [
             file
-            for kind in sorted((f for f in owner.iterdir() if f.is_dir()), key=lambda f: f.name)
-            for file in sorted(kind.iterdir(), key=lambda f: natural(f.name))
+            for kind in sorted(filter(Path.is_dir, _inside(owner)), key=lambda f: f.name)
+            for file in _inside(kind)
             if file.suffix.lower() in IMAGES
         ]
         if not files:
@@ -416,3 +416,11 @@ def _image_folders(path: Path) -> list[Piece]:
         clients = np.full(len(files), owner.name)
         pieces.append(Piece(str(owner), np.stack(images), names, clients))
     return pieces
+
+
+def _inside(folder: Path) -> list[Path]:
+    """What lies in a folder, in natural order; nothing where it may not be read."""
+    try:
+        return sorted(folder.iterdir(), key=lambda f: natural(f.name))
+    except OSError:
+        return []

@@ -34,7 +34,7 @@ def is_saved(path: Path) -> bool:
 
 def saved_partitions(path: Path) -> list[Path]:
     """The folders in a folder that are a client's data set each, in natural order of names."""
-    folders = (f for f in path.iterdir() if f.is_dir() and is_saved(f))
+    folders = (f for f in path.iterdir() if is_saved(f))
     return sorted(folders, key=lambda folder: natural(folder.name))
 
 

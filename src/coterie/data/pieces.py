@@ -8,10 +8,12 @@ import numpy as np
 import polars as pl
 
 from coterie.core.errors import BadInput
-from coterie.data.columns import TEXT, Column, Place, Read, read_columns, refuse_missing
+from coterie.data.columns import COMMA, TEXT, Column, Place, Read, read_columns, refuse_missing
 from coterie.data.dataset import Dataset
 from coterie.data.target import Label
 from coterie.data.texts import USUAL, Texts
+
+SHOWN = 5  # names in a line
 
 
 class Own(NamedTuple):
@@ -136,7 +138,9 @@ def join(
         x, columns = cells_of(pieces, missing, categories, text)
     train = np.repeat([piece.train for piece in pieces], sizes)
     data = Dataset(name=name, x=x, y=y, classes=len(labels), train=train, users=users)
+    commas = [c.name for c in columns or [] if c.form == COMMA]
     told = tuple(dict.fromkeys(line for piece in pieces for line in piece.told))
+    told += (f"decimal commas in {shortened(commas)}",) if commas else ()
     return Own(
         data=data,
         clients=clients,
@@ -227,6 +231,12 @@ def _numbered(
     rank = np.empty(len(values), np.int64)
     rank[order] = np.arange(len(values))
     return rank[numbers], [str(values[i]) for i in order]
+
+
+def shortened(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def natural(text: str) -> list[Any]:

@@ -54,7 +54,7 @@ def table_piece(place: str, opened: Opened, columns: Columns, like: Piece | None
         clients=_values(frame[client], place).astype(str) if client else None,
         labels=opened.labels(labels[0]),
         columns=used,
-        told=opened.told,
+        told=[*opened.told, *_comma_labels(frame.select(labels))],
         targets=tuple(labels),
     )
     if len(used) == 1 and isinstance(frame[used[0]].dtype, pl.Struct):
@@ -120,6 +120,12 @@ def _hint(column: str, columns: Columns) -> str:
     word = "features" if column in columns.features else "categories"
     word = "text" if column == columns.text else word
     return f" (named in {'cut_column' if column == columns.cut else word}=)"
+
+
+def _comma_labels(frame: pl.DataFrame) -> list[str]:
+    """What there is to say of labels with decimal commas."""
+    texts = [cells for cells in frame.iter_columns() if cells.dtype == pl.String]
+    return [f"decimal commas in {c.name}" for c in texts if decimal_commas(c) is not None]
 
 
 def _targets(frame: pl.DataFrame, place: str) -> np.ndarray:
