@@ -18,7 +18,6 @@ import pytest
 import torch
 
 from coterie import __version__
-from coterie.cli import main as cli
 from coterie.cli.words import words_of
 from coterie.comparison.plan import plan_of
 from coterie.data.archives import data_folder
@@ -29,25 +28,6 @@ from helpers.runs import IMAGES, results, write_csv
 
 WORDS = [f"--{k}={v}" for k, v in (IMAGES | {"rounds": 2}).items()]
 FAST = ["--path", "vectorized", "--width", "20", "--compile", "no", "--threads", "1"]
-
-
-@pytest.fixture
-def coterie(tmp_path, monkeypatch, capsys):
-    """Runs a command in an empty folder; gives (exit code, output, errors)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "no-data"))
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["coterie", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        out, errors = capsys.readouterr()
-        return code, out, errors
-
-    return call
 
 
 # Bad input

@@ -1,30 +1,17 @@
 """The commands of models in use: what they write, and what they refuse in one line."""
 
-import sys
-
 import polars as pl
 import pytest
 
-from coterie.cli import main as cli
 from helpers.serving import numbers_run
 
 
 @pytest.fixture
-def coterie(tmp_path, monkeypatch, capsys):
+def coterie(call, tmp_path, monkeypatch, capsys):
     """Runs a command in the folder of a small run; gives (exit code, output, errors)."""
     numbers_run(tmp_path, rounds=1)
     capsys.readouterr()  # what the run said
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["coterie", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, *capsys.readouterr()
-
     return call
 
 

@@ -15,6 +15,7 @@ from coterie.data.preparation import Fitted, Preparation
 from coterie.data.texts import DISTINCT, is_text
 
 TELLING = 0.95  # a column that shares so much of the label's information gives it away
+MOSTLY = 0.9  # a label that so many rows have is right nearly always
 GRID = 30  # intervals that a number is put in to compare it with the label
 SAMPLE = 50_000  # rows that are compared with the label
 LEAST = 20  # rows below which chance alone looks like a finding
@@ -121,6 +122,12 @@ def _label_problems(whole: Own) -> list[str]:
     rare = [f"'{whole.labels[k]}'" for k in np.flatnonzero(counts == 1)]
     if rare:
         found.append(f"labels of a single row: {shortened(rare)}")
+    most, share = int(counts.argmax()), counts.max() / len(whole.data.y)
+    if len(whole.labels) > 1 and share >= MOSTLY:
+        found.append(
+            f"{share:.0%} of the rows are '{whole.labels[most]}', so accuracy tells little "
+            "(--metric balanced_accuracy --class-weights balanced)"
+        )
     if len(whole.labels) == 1:
         found.append(f"there is one label only: '{whole.labels[0]}'")
     if len(whole.labels) > max(100, len(whole.data.y) // 10):
