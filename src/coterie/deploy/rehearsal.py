@@ -31,8 +31,14 @@ class Rehearsal:
     every site.
     """
 
-    def __init__(self, folder: Path, files: Path, hear: Hear = lambda who, line: None) -> None:
-        self.folder, self.files, self.hear = folder, files, hear
+    def __init__(
+        self,
+        folder: Path,
+        files: Path,
+        hear: Hear = lambda who, line: None,
+        patience: float = 1.0,  # how many times longer than usual to wait, on a busy machine
+    ) -> None:
+        self.folder, self.files, self.hear, self.patience = folder, files, hear, patience
         self.running: dict[str, Child] = {}
         self.lines: dict[str, list[str]] = {}  # what each has said since it was started
 
@@ -89,7 +95,7 @@ class Rehearsal:
         """The first line of a process, from its line number `after` on, that has these words; waits
         for it.
         """
-        end = time.monotonic() + seconds
+        end = time.monotonic() + seconds * self.patience
         while True:
             for line in self.lines.get(who, [])[after:]:
                 if words in line:
