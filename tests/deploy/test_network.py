@@ -2,12 +2,10 @@
 
 import json
 import os
-import stat
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -46,11 +44,12 @@ from coterie.deploy.rows import read_rows
 from coterie.deploy.store import Kept, Store
 from coterie.experiment.values import to_toml
 from helpers.federations import float64, play, tiny
+from helpers.sites import open_sites
 from helpers.town import BytesGrid, Lines, town
 
 # isort: split
 from coterie.deploy import app, wire
-from coterie.deploy.site import open_site, serve
+from coterie.deploy.site import open_site
 from coterie.experiment.schedule import Schedule
 from coterie_relay import frames, packed, unpacked
 from coterie_relay.frames import BadFrame, Frame
@@ -342,36 +341,6 @@ def make_federation(
     return place
 
 
-@contextmanager
-def open_sites(folder, names=NAMES):
-    """The sites of a folder at their sockets, as threads; a grid that reaches them, and what they
-    said.
-    """
-    grid, lines, stops = BytesGrid(), Lines(), []
-    for number, name in enumerate(names):
-        path, stop, ready = folder / f"{name}.sock", threading.Event(), threading.Event()
-
-        def say(line, ready=ready):
-            lines(line)
-            ready.set()
-
-        thread = threading.Thread(
-            target=serve, args=(folder / "sites" / name, path, say, stop.is_set), daemon=True
-        )
-        thread.start()
-        assert ready.wait(300)
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        stops.append((stop, thread))
-        grid.nodes[number + 1] = path
-    try:
-        yield grid, lines
-    finally:
-        for stop, _ in stops:
-            stop.set()
-        for _, thread in stops:
-            thread.join()
-
-
 def simulated(folder):
     """The same rows in a simulation over a folder with one file a client."""
     return build(folder / "files", seed=3, validation=0.25, test=0.25, scale="none")
@@ -534,7 +503,7 @@ def test_a_site_refuses_words_that_are_not_its_own(tmp_path):
         in wire.unpack(site.answer(wire.pack(head | {"name": "east"}))).head["error"]
     )
     assert "schema 7" in wire.unpack(site.answer(Frame(7, "{}", b""))).head["error"]
-    assert "damaged" in wire.unpack(site.answer(Frame(1, "", b""))).head["error"]
+    assert "damaged" in wire.unpack(site.answer(Frame(wire.SCHEMA, "", b""))).head["error"]
 
 
 @pytest.mark.parametrize("section", ["engine", "data", "split", "keep"])

@@ -22,10 +22,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from coterie.analysis.privacy import epsilon_of
+from coterie.analysis.scores import named
 from coterie.core.checkpoint import checkpoints, load_checkpoint
 from coterie.core.errors import BadInput, Diverged
 from coterie.core.files import write, writing
 from coterie.core.guard import Guard
+from coterie.core.task import NUMBERS
 from coterie.data.federation import PARTS, Federation, Public
 from coterie.deploy import wire
 from coterie.deploy.files import EXPERIMENT, RUN, Privacy, Server, inside, read_server
@@ -119,6 +121,7 @@ def read_server_plan(folder: Path) -> ServerPlan:
     draft = assemble(experiment, hollow(server.names, ones, server.data, public))
     full = draft.experiment.words()
     words = {name: full[name] for name in ("method", "seed", "model", "train", "options")} | {
+        "metric": draft.experiment.schedule.metric,
         "architecture": draft.architecture.tolist(),
         "data": {**server.data._asdict(), "public": ""},
         "public": public.checksum if public else "",
@@ -285,15 +288,30 @@ def _scales(
 ) -> Scales | None:
     """The scale of the columns: what the run began with, else what the sites agree on now."""
     known, data = read_scales(run), plan.server.data
-    if data.scale == "none" or known is not None:
+    if not data.sums or known is not None:
         return known
     asked = [
         0 if plan.server.names[i] in plan.server.sites.removed else n for i, n in enumerate(rows)
     ]
-    made = ask_scales(roll, plan.words, asked, data.features, plan.server.rules.deadline, say)
+    made = ask_scales(
+        roll,
+        plan.words,
+        asked,
+        data.sums,
+        plan.server.rules.deadline,
+        say,
+        target=data.task in NUMBERS,
+    )
     with writing(run):
         write(run / FILE, json.dumps(made))
-    say(f"columns are scaled by mean and deviation of all sites' training rows ({FILE})")
+    what = [
+        *(["columns"] if made.centre else []),
+        *(["the label"] if made.target else []),
+    ]
+    say(
+        f"{' and '.join(what)} are scaled by mean and deviation of all sites' training rows "
+        f"({FILE})"
+    )
     return made
 
 
@@ -306,8 +324,7 @@ def _loop(
     scales: Scales | None = None,
 ) -> Loop:
     """The server's side of the run, at its start."""
-    federation = plan.federation(rows)
-    federation = federation if scales is None else scaled(federation, scales)
+    federation = scaled(plan.federation(rows), scales)
     # who was not there when the run began has no rows in it
     gone = {i for i, number in enumerate(rows["train"]) if not number}
     removed = [
@@ -332,7 +349,11 @@ def _loop(
             say=say,
         )
 
-    return open_loop(with_data(plan.draft, federation, asked), engine)
+    draft = plan.draft
+    if scales and scales.target:  # a network learns the number as it is scaled
+        dealt = draft.architecture[: federation.clients].tolist()
+        draft = assemble(draft.experiment, federation, architecture=dealt, clients=asked)
+    return open_loop(with_data(draft, federation, asked), engine)
 
 
 def _admit(plan: ServerPlan, told: dict[int, Head], number: int, head: Head) -> None:
@@ -390,8 +411,8 @@ def _undecided(sides: Sequence[str]) -> str:
 def _line(report: RoundReport) -> str:
     score = (
         ""
-        if report.accuracy is None
-        else f", accuracy {report.accuracy:.3f}, loss {report.loss:.3f}"
+        if report.value is None
+        else f", {named(report.measure).label} {report.value:.3f}, loss {report.loss:.3f}"
     )
     return (
         f"{report.stage}, round {report.round} of {report.rounds}: {report.clients} sites, "

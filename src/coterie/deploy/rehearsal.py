@@ -17,11 +17,11 @@ from sklearn.datasets import load_digits
 
 from coterie.core.errors import BadInput
 from coterie.data.federation import Federation
+from coterie.deploy.current import MODEL
 from coterie.deploy.files import inside, read_server
 from coterie.deploy.processes import Child, program
 from coterie.deploy.replay import gathered, largest_difference, replay
 from coterie.deploy.rows import read_public
-from coterie.deploy.site import MODEL
 
 Hear = Callable[[str, str], None]  # who, what
 
