@@ -422,9 +422,10 @@ def test_a_run_goes_on_from_its_checkpoint_and_a_finished_one_gives_its_models_a
         assert lines.has(
             "at the end north is not there", "it will when the server is started again"
         )
-        assert not model_files(tmp_path)[1].exists()
+        early = model_files(tmp_path)[1].read_bytes()  # of the last evaluation that it took part in
         grid.offline = set()
         app.play(grid, place, Lines())
+        assert model_files(tmp_path)[1].read_bytes() != early
     assert [sorted(line["answered"]) for line in journal(place / "run")] == [
         [0, 1, 2],
         [0, 1, 2],
@@ -433,6 +434,47 @@ def test_a_run_goes_on_from_its_checkpoint_and_a_finished_one_gives_its_models_a
     assert (
         largest_difference(replay(place / "run", simulated(tmp_path)), model_files(tmp_path)) < 1e-5
     )
+
+
+class Stop(Exception):
+    """The server is stopped."""
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "line"),
+    [
+        (
+            "experiment.toml",
+            "batch = 8",
+            "batch = 9",
+            "train.batch was 8 .* experiment.toml says 9",
+        ),
+        ("experiment.toml", "seed = 5", "seed = 6", "seed was 5 .* says 6: write it back, or move"),
+        ("experiment.toml", "rounds = 2", "rounds = 3", "schedule.rounds was 2"),
+        ("server.toml", "seed = 3", "seed = 4", "data.seed was 3 .* server.toml says 4"),
+        ("server.toml", "clip = 0.0", "clip = 1.0", "privacy.clip was 0.0 .* says 1.0"),
+    ],
+)
+def test_a_server_goes_on_only_with_the_words_that_the_run_began_with(
+    file, before, after, line, tmp_path
+):
+    place = make_federation(tmp_path)
+
+    def stopped(said):
+        if "round 1 of" in said:
+            raise Stop
+
+    with open_sites(tmp_path) as (grid, _):
+        with pytest.raises(Stop):
+            app.play(grid, place, stopped)
+        text = (place / file).read_text()
+        assert before in text
+        (place / file).write_text(text.replace(before, after))
+        with pytest.raises(BadInput, match=line) as caught:
+            app.play(grid, place, Lines())
+        assert "\n" not in str(caught.value)
+        (place / file).write_text(text)
+        app.play(grid, place, Lines())
 
 
 @pytest.mark.parametrize(

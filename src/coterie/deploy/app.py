@@ -30,7 +30,7 @@ from coterie.core.guard import Guard
 from coterie.core.task import NUMBERS
 from coterie.data.federation import PARTS, Federation, Public
 from coterie.deploy import wire
-from coterie.deploy.files import EXPERIMENT, RUN, Privacy, Server, inside, read_server
+from coterie.deploy.files import EXPERIMENT, RUN, SERVER, Privacy, Server, inside, read_server
 from coterie.deploy.flower_engine import FlowerEngine
 from coterie.deploy.lines import Log, plain
 from coterie.deploy.replay import JOURNAL
@@ -45,11 +45,13 @@ from coterie.results.promises import privacy_line
 from coterie.results.run import Run, load
 from coterie.running.assemble import Assembly, assemble, open_loop, with_data
 from coterie.running.budget import heard_exchanges
-from coterie.running.execute import check_same, play_rounds, restore
+from coterie.running.execute import check_same, play_rounds, restore, words_of
 from coterie.running.loop import Loop, RoundReport
 from coterie.running.progress import alone
+from coterie.running.shape import check_unchanged, shape_of
 
 LOG = "deployment.log"
+KEPT = "server"  # of run.json: the words of server.toml that the run began with
 LONGEST = 4_000  # characters of a line
 LABEL = "label"  # the column of the public file that is not a feature
 REMIND = 60.0  # seconds between two lines that say who is missing
@@ -159,6 +161,7 @@ def play(grid: Grid, folder: Path, say: Say = print) -> Run:
     may have been added since.
     """
     plan, run = read_server_plan(folder), folder / RUN
+    check_words(plan, run)
     roll, rows = _gather(plan, run, grid, say)
     old, found = status(run), checkpoints(run)
     first = len(load_checkpoint(found[-1])["states"]["sites"]) if found else len(plan.server.names)
@@ -177,14 +180,43 @@ def play(grid: Grid, folder: Path, say: Say = print) -> Run:
         if old == "finished":
             loop.engine.finish(loop.everyone, loop.payload(), loop.when())
             return load(run)
-        told = promise_of(plan.server.privacy, loop)
+        told = {KEPT: server_words(plan.server)} | promise_of(plan.server.privacy, loop)
         done = play_rounds(
             loop, plan.draft.experiment, run, lambda report: _tell(report, say), told
         )
-        if told:
+        if "privacy" in told:
             say(privacy_line(told["privacy"]))
     say(f"finished: the run is in {run}")
     return done
+
+
+def server_words(server: Server) -> dict[str, Any]:
+    """The words of server.toml that shape a result, by their full names."""
+    tables = {"data": server.data, "privacy": server.privacy}
+    return {
+        f"{section}.{word}": list(value) if isinstance(value, tuple) else value
+        for section, table in tables.items()
+        for word, value in table._asdict().items()
+    }
+
+
+def check_words(plan: ServerPlan, run: Path) -> None:
+    """Refuse to go on with other words than the run began with, as `coterie resume` does."""
+    if not status(run):
+        return
+    found = checkpoints(run)
+    way = f"move {run} away, and the next start begins a new run"
+    began = words_of(run, load_checkpoint(found[-1]) if found else None)
+    check_unchanged(
+        {word: value for word, value in began.items() if not word.startswith("engine.")},
+        {w: v for w, v in shape_of(plan.draft.experiment).items() if not w.startswith("engine.")},
+        run,
+        EXPERIMENT,
+        way,
+    )
+    known = read_about(run).get(KEPT)
+    if known:
+        check_unchanged(known, server_words(plan.server), run, SERVER, way)
 
 
 def promise_of(privacy: Privacy, loop: Loop) -> dict[str, Any]:

@@ -51,9 +51,10 @@ def serve_deployment(
     folder = folder.absolute()
     server = read_server(folder)
     program("flower-superlink")
-    from coterie.deploy.app import read_server_plan  # needs Flower, which is an extra
+    from coterie.deploy.app import check_words, read_server_plan  # need Flower, an extra
 
     plan = read_server_plan(folder)
+    check_words(plan, folder / RUN)
     say(f"the experiment is {digest_of(plan.words)}: sites show it before they join")
     _check_door(folder, server, insecure, say)
     home = folder / HOME
