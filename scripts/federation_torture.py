@@ -17,6 +17,7 @@ import re
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 import tempfile
 import time
@@ -39,7 +40,8 @@ from coterie.deploy.replay import journal
 
 NAMES = ("north", "south", "east", "west")  # not in the order of their files
 DEADLINE = 25.0
-ROUNDS = 60
+ROUNDS = 50
+IMPORTS = 4.0  # seconds that four new processes of Flower take on a quiet machine of two cores
 HALF_OPEN, LARGE = 491, 199_000_000  # connections that say nothing; bytes of a body without a key
 
 
@@ -379,7 +381,16 @@ def same(town: Rehearsal) -> str:
     return f"the models differ by at most {difference:.1e}"
 
 
-def put(page: Path, table: str, beside: int) -> None:
+def pace() -> float:
+    """How many times longer than on a quiet machine the processes of one exchange take here."""
+    begin = time.monotonic()
+    some = [subprocess.Popen([sys.executable, "-c", "import coterie_relay"]) for _ in range(4)]
+    for process in some:
+        process.wait()
+    return max(1.0, (time.monotonic() - begin) / IMPORTS)
+
+
+def put(page: Path, table: str, beside: int, load: float) -> None:
     """Write the table between its marks in a page; that of a busy machine has its own."""
     name = "federation torture, busy" if beside else "federation torture"
     begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
@@ -388,7 +399,8 @@ def put(page: Path, table: str, beside: int) -> None:
         text += f"\n{begin}\n{end}\n"
     before, rest = text.split(begin)
     where = f", with {beside} busy processes beside it" if beside else ""
-    said = f"`make federation-torture` ({time.strftime('%Y-%m-%d')}{where}):\n\n{table}"
+    when = f"{time.strftime('%Y-%m-%d')}{where}; {os.cpu_count()} cores, load average {load:.0f}"
+    said = f"`make federation-torture` ({when}):\n\n{table}"
     page.write_text(f"{before}{begin}\n{said}{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
@@ -456,7 +468,10 @@ if __name__ == "__main__":
         given = arguments()
         place = given.folder or Path(tempfile.mkdtemp(prefix="coterie-torture-"))
         with busy(given.busy):
-            trials = torture(place, given.rounds, 1 + given.busy / os.cpu_count())
+            patience = pace()
+            print(f"waiting {patience:.1f} times as long as on a quiet machine", flush=True)
+            trials = torture(place, given.rounds, patience)
+            load = os.getloadavg()[2]
         if given.markdown:
-            put(given.markdown, trials.table(), given.busy)
+            put(given.markdown, trials.table(), given.busy, load)
         sys.exit(len(trials.failed))

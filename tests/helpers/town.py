@@ -249,7 +249,7 @@ class Town:
             self.setup(hollow),
             roll=roll,
             run=run,
-            words={"privacy": []},
+            words={"privacy": [], "method": "", "options": {}, "train": {}, "seed": self.seed},
             rules=rules,
             journal=journal or self.folder / "answers.jsonl",
             say=self.lines,

@@ -333,6 +333,7 @@ def _scales(
         plan.server.rules.deadline,
         say,
         target=data.task in NUMBERS,
+        outlier=plan.server.rules.outlier,
     )
     with writing(run):
         write(run / FILE, json.dumps(made))

@@ -86,7 +86,7 @@ class Rehearsal:
     def kill(self, who: str) -> None:
         """SIGKILL a process and all under it, as when its machine goes dark."""
         child = self.running.pop(who)
-        for pid in [child.pid, *_under(child.pid)]:
+        for pid in [child.pid, *under(child.pid)]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         child.wait()
@@ -131,7 +131,7 @@ class Rehearsal:
         return largest_difference(replay(run, self.simulated()), self.models())
 
 
-def _under(pid: int) -> list[int]:
+def under(pid: int) -> list[int]:
     """All processes below one, as Linux lists them."""
     parents: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

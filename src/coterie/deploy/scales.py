@@ -150,6 +150,7 @@ def ask_scales(
     seconds: float,
     say: Say,
     target: bool = False,  # whether the last column is the label
+    outlier: float = 0.0,  # how many times further than usual from the others' a mean may lie
 ) -> Scales:
     """The scale of all sites that answer; who does not is scaled by that of the others."""
     like = tuple(torch.zeros(columns, dtype=torch.float64) for _ in range(3))
@@ -165,12 +166,38 @@ def ask_scales(
             found[i] = _checked(answer, like, rows[i])
         except Exception as problem:  # whatever is wrong with one reply is its site's own
             say(f"scale of the columns: {roll.names[i]} {plain(problem)}; without its rows")
+    for i, why in strangers(found, outlier).items():
+        del found[i]
+        say(f"scale of the columns: {roll.names[i]} {why}; without its rows")
     if not found:
         raise BadInput(
             "no site told the mean and deviation of its columns: look at what they say, or write "
             'scale = "none" into [data] of server.toml'
         )
     return pooled([found[i] for i in sorted(found)], target)
+
+
+def strangers(found: Mapping[int, Moments], outlier: float) -> dict[int, str]:
+    """Sites whose columns are so far from the others' that they would scale everybody's rows, and
+    why; what is usual is the median over sites, so that one of them cannot change it.
+    """
+    if len(found) < 3 or not outlier:
+        return {}
+    sites = sorted(found)
+    ends = [found[i].standard() for i in sites]
+    mean, spread = (np.stack(values) for values in zip(*ends, strict=True))  # [sites, columns]
+    away = np.maximum(np.abs(mean - np.median(mean, 0)), spread)
+    usual = np.median(away, 0)
+    out = {}
+    for i, row in zip(sites, away, strict=True):
+        bad = np.flatnonzero((row > outlier * usual) & (usual > 0))
+        if len(bad):
+            k = int(bad[0])
+            out[i] = (
+                f"has mean or deviation {row[k]:.3g} from the others' in column {k + 1}, the "
+                f"median of the sites is {usual[k]:.3g} (rules.outlier = {outlier:g})"
+            )
+    return out
 
 
 def _checked(answer: Answer, like: Any, rows: int) -> Moments:
