@@ -73,7 +73,7 @@ federation-demo: $(READY)
 	$(BIN)/python examples/federation_demo.py
 
 federation-torture: $(READY)
-	$(BIN)/python scripts/federation_torture.py
+	$(BIN)/python scripts/federation_torture.py --markdown docs/reliability.md
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -13,12 +13,12 @@ import polars as pl
 import pyarrow.parquet as pq
 import uvicorn
 
+from coterie.core.sockets import listen
 from coterie.data.told import Told
 from coterie.experiment.config import Experiment, change
 from coterie.results.inputs import ROWS
 from coterie.results.run import Run
 from coterie.running.execute import execute
-from coterie.serving.hosting import listen
 from helpers.runs import FAST
 
 WORDS = FAST | {"client": "site", "label": "verdict", "rounds": 3, "batch": 8, "hidden": 6}

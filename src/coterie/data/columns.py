@@ -298,7 +298,7 @@ def refuse_missing(read: Read, place: Place) -> None:
 
 
 def plain_numbers(read: Read, place: Place) -> np.ndarray:
-    """The cells as inputs without any preparation [n, d] float32, where all are numbers."""
+    """The cells without any preparation [n, d] float64, where all are numbers."""
     refuse_missing(read, place)
     for column in read.columns:
         if column.kind not in (NUMBER, BOOLEAN):
@@ -306,4 +306,4 @@ def plain_numbers(read: Read, place: Place) -> np.ndarray:
                 f"{place.files[0]}: column '{column.name}' holds a {column.kind}, not numbers; "
                 "encode it or list the other columns in features="
             )
-    return read.x.astype(np.float32)
+    return read.x

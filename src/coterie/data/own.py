@@ -18,7 +18,7 @@ from coterie.core.values import Whole
 from coterie.data.columns import Place, plain_numbers
 from coterie.data.opening import TABLES, Opened, kind_of, stem_of
 from coterie.data.partitions import partitions_of, saved_partitions
-from coterie.data.pieces import Own, Piece, cells_of, checked, join, natural, stacked, whole
+from coterie.data.pieces import Own, Piece, cells_of, checked, join, natural, stacked
 from coterie.data.tables import (
     Columns,
     check_alike,
@@ -387,7 +387,6 @@ def _piece(path: Path, columns: Columns, like: Piece | None = None) -> Piece:
 def read_piece(path: Path, columns: Columns, like: Piece | None = None) -> Piece:
     """One file as arrays of plain numbers, without preparation: a table of all else is refused."""
     piece = _piece(path, columns, like)
-    whole(piece.y, piece.place, f"column '{columns.label}'")
     if piece.frame is None:
         return piece
     place = Place((piece.place,), (len(piece.y),))
