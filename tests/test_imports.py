@@ -28,6 +28,7 @@ LATE = {
     ("coterie.cli.methods", "coterie.cli.show"): TORCH,
     ("coterie.cli.ui", "coterie.ui.app"): EXTRA,
     ("coterie.cli.ui", "coterie.ui.guard"): EXTRA,
+    ("coterie.cli.ui", "coterie.ui.jobs"): EXTRA,
     ("coterie.cli.ui", "starlette"): EXTRA,
     ("coterie.cli.ui", "uvicorn"): EXTRA,
     ("coterie.data.opening", "openpyxl"): EXTRA,
