@@ -45,7 +45,7 @@ class Labels:
             return {}
         except BadInput as damage:
             raise _damaged(str(damage)) from None
-        except (ValueError, AttributeError, RecursionError, OSError) as damage:
+        except (ValueError, TypeError, AttributeError, RecursionError, OSError) as damage:
             raise _damaged(" ".join(str(damage).split())[:200]) from None
 
     def change(self, name: str, words: Mapping[str, Any]) -> Label:

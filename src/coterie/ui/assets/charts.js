@@ -10,18 +10,22 @@ const colourOf = (k) => PALETTE[dark.matches ? "dark" : "light"][k % 8];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 const drawn = new Map(); // chart -> how to draw it again
 const whole = new Set(); // charts that show every point, however far off
+const off = new Map(); // chart -> names of series that are switched off
 const shown = new Map(); // chart -> its series as they were before smoothing, for CSV
 
 function draw(id, series, options = {}) {
   drawn.set(id, () => draw(id, series, options));
   shown.set(id, { series, x: options.x || "round" });
   const look = views(id);
-  const traces = series.flatMap((one) => tracesOf(one, look));
+  const named = options.legend ?? series.length > 1;
+  const hidden = off.get(id) || new Set();
+  const traces = series.filter((one) => !hidden.has(one.name)).flatMap((one) => tracesOf(one, look));
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), automargin: true };
   const log = look.log && options.log !== false;
   const far = log || options.log === false ? null : farOff(traces);
   const range = far && !whole.has(id) ? { range: far.range } : {};
+  const few = !options.xaxis && !/seconds/.test(options.x || "") && Math.max(0, ...series.flatMap((one) => one.x)) <= 12;
   const layout = {
     margin: { l: 45, r: 12, t: 12, b: 38 },
     paper_bgcolor: "rgba(0,0,0,0)",
@@ -30,14 +34,14 @@ function draw(id, series, options = {}) {
     hoverlabel: { bgcolor: colour("--card"), font: { color: colour("--ink") } },
     uirevision: `kept ${log} ${whole.has(id)} ${options.key || ""}`, // a zoom outlives new points
     hovermode: options.hover || "x unified",
-    showlegend: options.legend ?? series.length > 1,
-    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
+    showlegend: false, // its own would press the chart together on a phone
     bargap: 0.15,
-    xaxis: { ...axis, visible: traces.length > 0, title: { text: options.x || "round", standoff: 8 }, ...options.xaxis },
+    xaxis: { ...axis, visible: traces.length > 0, title: { text: options.x || "round", standoff: 8 }, ...(few ? { dtick: 1 } : {}), ...options.xaxis },
     yaxis: { ...axis, visible: traces.length > 0, ...options.yaxis, ...range, ...(log ? { type: "log" } : {}) },
     annotations: traces.length ? [] : [{ text: options.empty || "nothing measured yet", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5 }],
   };
   sign(id, far);
+  legend(id, named ? series : [], hidden);
   find(id).removeAttribute("aria-busy");
   return Plotly.react(id, traces, layout, { responsive: true, displaylogo: false });
 }
@@ -104,6 +108,32 @@ function sign(id, far) {
     drawn.get(id)();
   });
   place.replaceChildren(whole.has(id) ? "Every point is shown. " : `${points} far off (${Number(far.most.toPrecision(3))}) and left out of the range. `, again);
+}
+
+// Every series with its line, above the chart; a click leaves it out.
+const STROKES = { solid: "", dash: "5 3", dot: "1.5 2.5", dashdot: "6 2 1.5 2", longdash: "8 3" };
+function legend(id, series, hidden) {
+  const chart = find(id);
+  let place = chart.parentElement.querySelector(".legend");
+  if (!series.length) return place?.remove();
+  if (!place) chart.before((place = element("div", "", "legend")));
+  const held = [...place.children].indexOf(document.activeElement);
+  place.replaceChildren(...series.map((one) => {
+    const made = button(one.name, () => {
+      hidden[hidden.has(one.name) ? "delete" : "add"](one.name);
+      off.set(id, hidden);
+      drawn.get(id)();
+    });
+    made.setAttribute("aria-pressed", !hidden.has(one.name));
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    const stroke = document.createElementNS("http://www.w3.org/2000/svg", "path");
+    for (const [key, value] of Object.entries({ width: 26, height: 8, viewBox: "0 0 26 8", "aria-hidden": "true" })) svg.setAttribute(key, value);
+    for (const [key, value] of Object.entries({ d: "M0 4H26", stroke: colourOf(one.k), "stroke-width": 2.5, "stroke-dasharray": STROKES[one.dash] })) stroke.setAttribute(key, value);
+    svg.append(stroke);
+    made.prepend(svg);
+    return made;
+  }));
+  if (held >= 0) place.children[held]?.focus();
 }
 
 // A button under every chart's title that gives its numbers.

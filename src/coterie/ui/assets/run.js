@@ -35,7 +35,9 @@ function showCurves(run) {
     const live = known(page.rows, of);
     const own = `${run.part} · personal`;
     const found = live.length ? [line(own, live.map((r) => r.round), live.map((r) => r[of]), 0)] : [];
-    for (const c of page.table.curves) {
+    const order = Object.keys(PARTS);
+    const sorted = [...page.table.curves].sort((a, b) => views.indexOf(a.view) - views.indexOf(b.view) || order.indexOf(a.part) - order.indexOf(b.part));
+    for (const c of sorted) {
       const name = `${c.part} · ${c.view}`;
       if (c.metric !== metric || c.values.every((v) => v === null) || (live.length && name === own)) continue;
       found.push(line(name, c.rounds, c.values, views.indexOf(c.view), PARTS[c.part]));

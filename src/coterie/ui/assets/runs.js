@@ -114,8 +114,9 @@ function row({ run, own, inner }) {
   if (!said) return [made];
   const below = element("tr", "", "verdict");
   below.appendChild(element("td"));
-  const text = below.appendChild(element("td", said === "…" ? "Reading the verdict…" : said, said === "…" ? "loading" : ""));
-  text.colSpan = made.children.length - 1;
+  const place = below.appendChild(element("td"));
+  place.colSpan = made.children.length - 1;
+  place.appendChild(element("span", said === "…" ? "Reading the verdict…" : said, said === "…" ? "loading" : ""));
   made.classList.add("told");
   return [made, below];
 }

@@ -15,7 +15,7 @@ function field(one) {
   label.title = one.word;
   const made = label.appendChild(element(one.choices.length ? "select" : "input"));
   if (one.choices.length) made.append(option("", one.default ? `${one.default} (default)` : "default"), ...one.choices.filter((c) => c !== one.default).map((c) => option(c, c)));
-  else made.placeholder = one.default;
+  else made.placeholder = one.default || "as usual";
   made.name = one.word;
   made.value = typed.get(one.word) ?? "";
   made.addEventListener("input", () => {
