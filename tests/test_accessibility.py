@@ -22,7 +22,7 @@ READY = {  # page of the ui: what shows that it is all there
     "/": "document.querySelector('tr.verdict span:not(.loading)')",
     "/run?id=single": "document.querySelector('#clients .bars')",
     "/compare?run=both": "document.querySelector('#diff tbody tr') && "
-    "document.querySelector('#loss .trace') && !document.getElementById('verdict-box').hidden",
+    "document.querySelector('#loss .trace') && !document.getElementById('verdict').hidden",
     "/start": "document.querySelector('#groups select')",
     "/report?run=both": "document.body.dataset.ready === 'yes'",
 }

@@ -67,6 +67,15 @@ def test_only_what_was_started_here_is_stopped(jobs):
         jobs.stop("elsewhere")
 
 
+def test_no_log_is_written_through_a_link(jobs, tmp_path):
+    (tmp_path / "away").mkdir()
+    jobs.root.mkdir()
+    (jobs.root / LOGS).symlink_to(tmp_path / "away")
+    with pytest.raises(BadInput, match="is a link"):
+        jobs.start("a", jobs.root / "a", ["0"])
+    assert list((tmp_path / "away").iterdir()) == []
+
+
 def test_who_does_not_hear_is_ended(jobs, monkeypatch):
     monkeypatch.setattr(module, "GRACE", 0.2)
     deaf = "import signal, time; signal.signal(2, signal.SIG_IGN); print(1, flush=True); "

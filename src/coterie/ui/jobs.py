@@ -65,6 +65,8 @@ class Jobs:
                     "cores: wait for one, or stop one"
                 )
             log = self._log(folder)
+            if log.parent.is_symlink() or log.is_symlink():
+                raise BadInput(f"{LOGS} is a link: coterie ui writes only into the folder itself")
             with writing(self.root):
                 log.parent.mkdir(parents=True, exist_ok=True)
                 output = log.open("wb")

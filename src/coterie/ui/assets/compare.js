@@ -5,7 +5,7 @@ const asked = new URLSearchParams(location.search).getAll("run");
 const runs = new Map(); // id -> { run, rows, after, status, version, table }
 const LIVE = ["accuracy", "loss", "value", "seconds"];
 const CHARTS = { accuracy: "accuracy", loss: "loss" };
-const state = { metrics: [], read: "" };
+const state = { metrics: [], read: "", run: null, verdict: "" };
 
 function accumulated(rows) {
   let sum = 0; // null throughout where a run wrote no times
@@ -162,13 +162,27 @@ async function readDiff() {
   find("diff").hidden = !said.differ.length;
 }
 
-async function readVerdict() {
-  const [{ run }] = [await ask("/api/run", { id: asked[0] })];
-  if (run.kind !== "comparison") return;
+// A comparison by itself: its state, its verdict, and what may be done with it.
+async function showComparison() {
+  const said = await ask("/api/run", { id: asked[0] });
+  const run = said.run;
+  if (run?.kind !== "comparison") return;
+  state.run = run;
+  find("state").hidden = false;
   find("title").textContent = titled(run);
   document.title = `${titled(run)} · coterie`;
-  if (run.status !== "finished") return;
-  find("verdict-box").hidden = false;
+  find("status").replaceWith(Object.assign(status(run), { id: "status" }));
+  find("why").textContent = run.why;
+  find("tags").replaceChildren(...chips(run));
+  find("note").textContent = run.label.note;
+  find("note").hidden = !run.label.note;
+  showActs(said);
+  find("log").hidden = !said.job;
+  if (said.job) find("log").textContent = (await ask("/api/log", { id: asked[0] })).text || "starting…";
+  const key = run.status === "finished" ? String(run.changed) : "";
+  find("verdict").hidden = !key;
+  if (!key || key === state.verdict) return;
+  state.verdict = key;
   find("verdict").textContent = "Reading the verdict…";
   find("verdict").textContent = (await ask("/api/verdict", { id: asked[0] })).verdict;
 }
@@ -192,13 +206,14 @@ async function look() {
   if (ids !== state.read) {
     state.read = ids;
     await readDiff();
-    if (asked.length === 1) await readVerdict();
   }
+  if (asked.length === 1) await showComparison();
   return [...runs.values()].every((one) => one.status === "finished") ? 5 : 1;
 }
 
 for (const name of ["across", "seeds"]) find(name).addEventListener("change", show);
 for (const chart of Object.keys(CHARTS)) find(`metric-${chart}`).addEventListener("change", chooseMetric);
+acts(asked[0], () => state.run, showComparison);
 waitsFor(find("report"));
 controls();
 keepLooking(look);

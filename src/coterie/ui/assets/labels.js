@@ -1,5 +1,5 @@
 "use strict";
-// What people say of runs: a dialog for name, tags and note, and how a label is shown.
+// What people say of runs and do with them: a dialog for name, tags and note; stop and resume.
 
 const titled = (run) => run.label?.name || run.name;
 
@@ -51,4 +51,34 @@ function editLabel(run, saved) {
   document.body.append(dialog);
   dialog.showModal();
   name.focus();
+}
+
+// Buttons of a page about one run or comparison: what may be done with it now, and doing it.
+let lastJob = "";
+function showActs({ may_write, job, run }) {
+  const running = job === "running";
+  find("stop").hidden = !(may_write && running);
+  find("resume").hidden = !(may_write && !running && (run?.status === "stopped" || (run?.status === "running" && job)));
+  find("edit").hidden = !(may_write && run);
+  if (job !== lastJob) for (const name of ["stop", "resume"]) find(name).disabled = false;
+  lastJob = job;
+}
+
+function acts(id, run, done) {
+  for (const name of ["stop", "resume"]) {
+    find(name).addEventListener("click", async () => {
+      find(name).disabled = true;
+      try {
+        await send(`/api/${name}`, { id });
+        done(name);
+      } catch (problem) {
+        trouble(problem.message);
+        find(name).disabled = false;
+      }
+    });
+  }
+  find("edit").addEventListener("click", () => editLabel(run(), (label) => {
+    run().label = label;
+    done("label");
+  }));
 }

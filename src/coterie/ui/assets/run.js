@@ -2,7 +2,7 @@
 // One run: its state, its curves as they grow, and what the last checkpoint measured.
 
 const id = new URLSearchParams(location.search).get("id") || "";
-const page = { rows: [], after: 0, measured: "", table: { curves: [], clients: null }, run: null, log: "", told: 0, job: "" };
+const page = { rows: [], after: 0, measured: "", table: { curves: [], clients: null }, run: null, log: "", told: 0 };
 const PARTS = { validation: "solid", test: "dash", train: "dot", select: "longdash" };
 
 function showState(run, now) {
@@ -87,15 +87,6 @@ function showLog(said) {
   if (end) log.scrollTop = log.scrollHeight;
 }
 
-function showActs(said) {
-  const running = said.job === "running";
-  find("stop").hidden = !(said.may_write && running);
-  find("resume").hidden = !(said.may_write && !running && (said.run?.status === "stopped" || (said.run?.status === "running" && said.job)));
-  find("edit").hidden = !(said.may_write && said.run);
-  if (said.job !== page.job) for (const name of ["stop", "resume"]) find(name).disabled = false;
-  page.job = said.job;
-}
-
 async function look() {
   const said = await ask("/api/run", { id, after: page.after });
   if (said.job) showLog(await ask("/api/log", { id, after: page.told }));
@@ -121,25 +112,10 @@ async function look() {
   return said.run.status === "running" || said.job === "running" ? 1 : 5;
 }
 
-function act(name) {
-  find(name).addEventListener("click", async () => {
-    find(name).disabled = true;
-    try {
-      await send(`/api/${name}`, { id });
-      if (name === "resume") [page.log, page.told] = ["", 0];
-    } catch (problem) {
-      trouble(problem.message);
-      find(name).disabled = false;
-    }
-  });
-}
-
-act("stop");
-act("resume");
-find("edit").addEventListener("click", () => editLabel(page.run, (label) => {
-  page.run.label = label;
-  showState(page.run, Date.now() / 1000);
-}));
+acts(id, () => page.run, (done) => {
+  if (done === "resume") [page.log, page.told] = ["", 0];
+  if (done === "label") showState(page.run, Date.now() / 1000);
+});
 find("copy").addEventListener("click", async () => {
   const text = find("line");
   getSelection().selectAllChildren(text);
