@@ -52,6 +52,7 @@ LATE = {
     ("coterie.reports.export", "torch.utils.tensorboard"): EXTRA,
     ("coterie.reports.export", "torch.utils.tensorboard.summary"): EXTRA,
     ("coterie.reports.page", "plotly.offline"): PLOTLY,
+    ("coterie.reports.arena", "coterie.reports.arena_pictures"): MATPLOTLIB,
     ("coterie.reports.report", "coterie.reports.files"): MATPLOTLIB,
     ("coterie.running.progress", "fcntl"): "Windows has none",
     ("coterie.serving.hosting", "coterie.serving.app"): EXTRA,

@@ -1,5 +1,5 @@
-"""The arena: all methods on the same federations, tuned alike, with every seed and with clients that
-do not answer.
+"""The arena: all methods on the same federations, tuned alike, with several seeds, and with clients
+that do not answer.
 
 A cell is one federation with one seed, all methods on it: a comparison in a folder of its own, so
 that what is finished is kept. The first seed tunes; the other cells of a federation take its words.
