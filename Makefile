@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup browser demo test wheel torture lint format bench bench-smoke docs site screenshots federation-demo federation-torture clean
+.PHONY: setup browser demo test wheel torture lint format bench bench-smoke docs site screenshots gallery federation-demo federation-torture clean
 
 setup: $(READY)
 
@@ -65,6 +65,9 @@ screenshots: $(READY) browser
 	$(BIN)/python scripts/screenshots.py runs/screenshots/report.html runs/screenshots/pictures
 	mkdir -p docs/pictures
 	cp runs/screenshots/pictures/report.png runs/screenshots/pictures/client.png docs/pictures
+
+gallery: $(READY)
+	$(BIN)/python scripts/gallery.py runs/gallery docs
 
 torture: $(READY)
 	$(BIN)/python scripts/torture.py --markdown docs/reliability.md
