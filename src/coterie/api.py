@@ -321,7 +321,7 @@ def _dealt(experiment: Experiment, data: Given) -> Experiment:
     usually have.
     """
     if isinstance(data, Federation):
-        said = [k for k in experiment.data if k != "name"] + [
+        said = [k for k in experiment.data if k not in ("name", "newcomers")] + [
             f"split.{k}" for k in experiment.split
         ]
         if said:

@@ -27,6 +27,7 @@ from rich.table import Table as Grid
 
 from coterie.analysis.scores import MORE, named, scores_of
 from coterie.analysis.significance import Difference, RankTable
+from coterie.cli.newcomers import show_newcomers
 from coterie.cli.printing import console, plain, say, show
 from coterie.core.errors import CannotWrite, Interrupted
 from coterie.core.notes import Kind, from_words
@@ -272,6 +273,7 @@ def show_run(run: Run) -> None:
         parts = [f" in %: {', '.join(shares)}"] if shares else []
         parts += [f"{'' if shares else ': '}{', '.join(rest)}"] if rest else []
         say(f"Means over the clients' own models{'; '.join(parts)}")
+    show_newcomers({run.name: run.newcomers()}, {run.name: run})
     for line in _warnings(run):
         say(line)
     say(f"run: {run.folder}")
@@ -334,6 +336,7 @@ def show_comparison(
             _show_views(comparison)
     else:
         _show_few(comparison, rows, use)
+    show_newcomers(comparison.newcomers(), {name: r[0] for name, r in comparison.runs.items()})
     if target is not None:
         _show_reached(comparison, target)
     say(f"runs, table.csv and clients.csv: {comparison.folder}")
