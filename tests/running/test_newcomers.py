@@ -204,5 +204,5 @@ def test_words_on_newcomers_without_newcomers_are_refused(tmp_path):
     with pytest.raises(BadInput, match="measured on test rows"):
         run_of(tmp_path / "run", parts=("train", "validation"))
     with pytest.raises(BadInput, match="in no budget"):
-        run_of(tmp_path / "run", dp="client", dp_noise=1.0, method="fedavg")
+        run_of(tmp_path / "run", dp="client", dp_noise=1.0, dp_clip=1.0, method="fedavg")
     assert not (tmp_path / "run").exists()

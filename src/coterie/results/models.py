@@ -19,6 +19,7 @@ from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Moment, Send
 from coterie.networks import nets
 from coterie.results.folder import read_about
+from coterie.results.later import Later, all_names, newest, read_later
 
 MODELS, LIST = "models", "models.json"  # the folder, and in it {file: checksum}
 WAY_OUT = "run again, or restore it from a copy"
@@ -55,15 +56,7 @@ def save_models(
     digests: dict[str, str] = _listed(target)
     for a, chunk, views in engine.points(clients, send, when):
         model: Model = engine.model_of(a, "personal")
-        about: dict[str, Any] = {
-            "model": model.name,
-            "options": plain_options(model.options),
-            "lacks": [k for k in model.options if k not in plain_options(model.options)],
-            "shape": model.input_shape or federation.input_shape,
-            "classes": federation.classes,
-            "outputs": federation.target.outputs(federation.classes),
-            "task": model.task,
-        }
+        about = model_about(model, federation)
         point = views["personal"]
         with writing(folder):
             target.mkdir(exist_ok=True)
@@ -84,6 +77,30 @@ def save_models(
             digests[path.name] = digest(path)
     if digests:
         write(target / LIST, json.dumps(dict(sorted(digests.items())), indent=1))
+
+
+def model_about(model: Model, federation: Federation) -> dict[str, Any]:
+    """What it takes to build a network again."""
+    return {
+        "model": model.name,
+        "options": plain_options(model.options),
+        "lacks": [k for k in model.options if k not in plain_options(model.options)],
+        "shape": model.input_shape or federation.input_shape,
+        "classes": federation.classes,
+        "outputs": federation.target.outputs(federation.classes),
+        "task": model.task,
+    }
+
+
+def add_model(folder: Path, file: str, about: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """The file of one more model, which must be new, among those of a run."""
+    target = folder / MODELS
+    path = target / file
+    if path.exists():
+        raise BadInput(f"{path} exists already: nothing is written over it")
+    known = listed(folder)
+    save_tensors(_apart(tensors), path, {"coterie": json.dumps(about)})
+    write(target / LIST, json.dumps(dict(sorted({**known, file: digest(path)}.items())), indent=1))
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -173,8 +190,23 @@ def load_model(folder: Path, client: int | str, build: Build | None = None) -> n
     """A client's own model as a plain `nn.Module`; `build` makes the module where it is not one of
     coterie's networks.
     """
-    path = model_path(folder, client_number(folder, read_about(folder)["clients"], client))
+    trained, came = read_about(folder)["clients"], read_later(folder / MODELS)
+    names = all_names(trained, came)
+    path = newest_path(folder, names, newest(came), client_number(folder, names, client))
     return filled(path, read_weights(path, listed(folder)), build)
+
+
+def newest_path(
+    folder: Path, names: Sequence[str], later: Mapping[str, Later], number: int
+) -> Path:
+    """The file of a client's newest model."""
+    entry = later.get(names[number])
+    if entry is None:
+        return model_path(folder, number)
+    path = folder / MODELS / entry.file
+    if not path.exists():
+        raise BadInput(f"{path} is missing: {WAY_OUT}")
+    return path
 
 
 def builder(about: dict[str, Any]) -> Build:

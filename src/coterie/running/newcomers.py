@@ -58,8 +58,13 @@ class Served(NamedTuple):
         return self.engine.points(self.came, self.send, self.when)
 
 
-def trained(loop: Loop, federation: Federation) -> Trained:
-    """A run at its end; `federation` is its own with newcomers behind its clients."""
+def trained(
+    loop: Loop, federation: Federation, starts: list[Point] | None = None
+) -> Trained:
+    """A run at its end; `federation` is its own with newcomers behind its clients.
+
+    starts: the global models, where the clients' own rows are not at hand to find them.
+    """
     old, new = loop.federation.clients, federation.clients
     engine, stage, server = loop.engine, loop.program[loop.position.stage], loop.position.server
     for _ in range(new - old):
@@ -81,7 +86,7 @@ def trained(loop: Loop, federation: Federation) -> Trained:
         round=max(0, loop.position.round - 1),
         server=server,
         came=list(range(old, new)),
-        starts=global_models(loop),
+        starts=starts or global_models(loop),
         train=loop.train or Train(),
         few=loop.schedule.newcomer_rounds,
         rounds=loop.schedule.rounds,
