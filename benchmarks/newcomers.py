@@ -85,8 +85,7 @@ def measure(method: str, words: dict, seed: int) -> dict:
         "rows": came.rows,
         "all": {way: came.values(way).tolist() for way in WAYS},
         "few": {
-            str(size): {way: came.values(way, size).tolist() for way in WAYS}
-            for size in came.sizes
+            str(size): {way: came.values(way, size).tolist() for way in WAYS} for size in came.sizes
         },
     }
 

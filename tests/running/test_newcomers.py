@@ -116,9 +116,7 @@ def test_newcomers_are_a_share_or_a_count_and_follow_the_seed(wanted, count):
     found = newcomer_numbers(wanted, 20, seed=1)
     assert len(found) == count
     assert (found == newcomer_numbers(wanted, 20, seed=1)).all()
-    assert any(
-        (found != newcomer_numbers(wanted, 20, seed=s)).any() for s in range(2, 6)
-    )
+    assert any((found != newcomer_numbers(wanted, 20, seed=s)).any() for s in range(2, 6))
 
 
 @pytest.mark.parametrize("wanted", [20, 2.5, 0.999])

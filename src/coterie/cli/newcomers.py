@@ -13,9 +13,7 @@ from coterie.results.newcomers import WAYS, NewcomerRow
 from coterie.results.run import Run
 
 
-def show_newcomers(
-    found: Mapping[str, Sequence[NewcomerRow]], runs: Mapping[str, Run]
-) -> None:
+def show_newcomers(found: Mapping[str, Sequence[NewcomerRow]], runs: Mapping[str, Run]) -> None:
     """How newcomers were served, way by way, for each method; nothing where there were none."""
     found = {name: rows for name, rows in found.items() if rows}
     if not found:

@@ -304,9 +304,7 @@ def ucfl(
         ),
         receive=place,
     )
-    rule = Newcomer(
-        "mixes the clients' models by a row from one gradient", rounds=1, round=(look,)
-    )
+    rule = Newcomer("mixes the clients' models by a row from one gradient", rounds=1, round=(look,))
     return (
         Stage("similarity", similarity, rounds=1, everyone=True),
         Stage("train", similarity._replace(round=(trip,), newcomer=rule)),

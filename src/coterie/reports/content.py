@@ -34,7 +34,12 @@ DIGITS, TABLE_DIGITS = 5, 6  # significant ones
 def all_figures(evidence: Evidence) -> list[Figure]:
     """Every figure these runs allow, in the page's order."""
     found = [figure for figure in [forest(evidence)] if figure]
-    found += [*accuracy_figures(evidence), *newcomer_figures(evidence), *fairness_figures(evidence), *cost_figures(evidence)]
+    found += [
+        *accuracy_figures(evidence),
+        *newcomer_figures(evidence),
+        *fairness_figures(evidence),
+        *cost_figures(evidence),
+    ]
     return [*found, *note_figures(evidence), *data_figures(evidence)]
 
 

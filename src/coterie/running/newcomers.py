@@ -58,9 +58,7 @@ class Served(NamedTuple):
         return self.engine.points(self.came, self.send, self.when)
 
 
-def trained(
-    loop: Loop, federation: Federation, starts: list[Point] | None = None
-) -> Trained:
+def trained(loop: Loop, federation: Federation, starts: list[Point] | None = None) -> Trained:
     """A run at its end; `federation` is its own with newcomers behind its clients.
 
     starts: the global models, where the clients' own rows are not at hand to find them.

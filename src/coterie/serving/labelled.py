@@ -106,7 +106,9 @@ def _classes(column: pl.Series, known: list[str], place: str) -> np.ndarray:
     return found
 
 
-def labelled(models: Models, experiment: Experiment, rows: Any, client: str, **more: Any) -> Labelled:
+def labelled(
+    models: Models, experiment: Experiment, rows: Any, client: str, **more: Any
+) -> Labelled:
     """New rows of a client, prepared as in training and cut in the shares of the run."""
     frame, place = read_rows(rows, **more)
     y = labels_of(models, frame, place)

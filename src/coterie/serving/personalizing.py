@@ -239,7 +239,11 @@ def _save(
     (a, _, views), *_ = list(served.points())
     model = served.engine.model_of(a, "personal")
     save_version(
-        models, run, model, pick(views["personal"], 0), Later(
+        models,
+        run,
+        model,
+        pick(views["personal"], 0),
+        Later(
             client=client,
             version=1,
             file="",
@@ -249,13 +253,11 @@ def _save(
             rows=rows.counts,
             measured=measured_words(way, rows.counts["test"]),
             scale=rows.scale,
-        )
+        ),
     )
 
 
-def save_version(
-    models: Models, run: Trained, model: Model, point: Point, entry: Later
-) -> None:
+def save_version(models: Models, run: Trained, model: Model, point: Point, entry: Later) -> None:
     """Write a model as one more file of the run, and then its entry."""
     tensors: dict[str, torch.Tensor] = dict(model.tensors(point))
     if not all(torch.isfinite(t).all() for t in tensors.values() if t.is_floating_point()):
