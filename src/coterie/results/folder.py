@@ -67,6 +67,17 @@ def write_config(folder: Path, experiment: Experiment) -> None:
     write(folder / CONFIG, to_toml(experiment.words()))
 
 
+def here() -> dict[str, Any]:
+    """With what, on which machine and when something is computed."""
+    return {
+        "coterie": __version__,
+        "versions": {name: _version(name) for name in LIBRARIES},
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
 def write_about(
     folder: Path,
     federation: Federation,
@@ -81,11 +92,7 @@ def write_about(
     """
     known = {
         "status": status,
-        "coterie": __version__,
-        "versions": {name: _version(name) for name in LIBRARIES},
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **here(),
         "data": checksum(federation),
         "clients": federation.names,
         "rows": {part: [len(rows) for rows in part_of(federation, part)] for part in PARTS},
