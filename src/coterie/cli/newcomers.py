@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from rich import box
@@ -22,7 +23,7 @@ def show_newcomers(found: Mapping[str, Sequence[NewcomerRow]], runs: Mapping[str
     judged, n = first.judged, next(iter(found.values()))[0].n
     say(
         f"Newcomers, kept out of training: test {judged.label}{judged.unit} of {n:,} "
-        f"client{'s' * (n > 1)}"
+        f"newcomer{'s' * (n > 1)}"
     )
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for head in ("method", "model"):
@@ -34,7 +35,7 @@ def show_newcomers(found: Mapping[str, Sequence[NewcomerRow]], runs: Mapping[str
             grid.add_row(name if row.way == "rule" else "", *newcomer_cells(row, judged))
     show(grid)
     for name in found:
-        say(f"{name}: a newcomer {runs[name].came.rule}.")
+        say(textwrap.fill(f"{name}: a newcomer {runs[name].came.rule}.", 80))
 
 
 def newcomer_cells(row: NewcomerRow, judged: Score) -> list[str]:

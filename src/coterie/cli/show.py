@@ -339,7 +339,8 @@ def show_comparison(
     show_newcomers(comparison.newcomers(), {name: r[0] for name, r in comparison.runs.items()})
     if target is not None:
         _show_reached(comparison, target)
-    say(f"runs, table.csv and clients.csv: {comparison.folder}")
+    more = ", clients.csv and newcomers.csv" if comparison.newcomers() else " and clients.csv"
+    say(f"runs, table.csv{more}: {comparison.folder}")
 
 
 def wrapped(text: str, width: int = 80) -> str:

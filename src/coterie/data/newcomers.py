@@ -4,7 +4,7 @@ import numpy as np
 
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
-from coterie.data.federation import PARTS, Federation, Newcomers, part_of
+from coterie.data.federation import Federation, Newcomers, part_of
 
 
 def newcomer_numbers(wanted: float, clients: int, seed: int) -> np.ndarray:
@@ -26,21 +26,31 @@ def keep_out(federation: Federation, numbers: np.ndarray) -> Federation:
     """The federation without some of its clients, who are its newcomers from then on."""
     if not len(numbers):
         return federation
-    away = set(numbers.tolist())
-    stay = [i for i in range(federation.clients) if i not in away]
-    parts = {part: part_of(federation, part) for part in PARTS}
+    stay = np.setdiff1d(np.arange(federation.clients), numbers)
+    groups = np.asarray(federation.groups)
+
+    def of(who: np.ndarray, part: str) -> list[np.ndarray]:
+        rows = part_of(federation, part)
+        return [rows[i] for i in who]
+
     late = Newcomers(
-        **{part: [rows[i] for i in numbers] for part, rows in parts.items()},
-        groups=np.asarray(federation.groups)[numbers],
+        train=of(numbers, "train"),
+        validation=of(numbers, "validation"),
+        select=of(numbers, "select"),
+        test=of(numbers, "test"),
+        groups=groups[numbers],
         names=[federation.names[i] for i in numbers],
     )
     return federation._replace(
-        **{part: [rows[i] for i in stay] for part, rows in parts.items()},
-        groups=np.asarray(federation.groups)[stay],
+        train=of(stay, "train"),
+        validation=of(stay, "validation"),
+        select=of(stay, "select") if len(federation.select) else (),
+        test=of(stay, "test"),
+        groups=groups[stay],
         names=[federation.names[i] for i in stay],
         truth=None if federation.truth is None else federation.truth[stay],
         newcomers=late,
-    )._replace(**({} if len(federation.select) else {"select": ()}))
+    )
 
 
 def with_newcomers(federation: Federation) -> Federation:
@@ -49,7 +59,10 @@ def with_newcomers(federation: Federation) -> Federation:
     if late is None:
         return federation
     return federation._replace(
-        **{part: [*part_of(federation, part), *getattr(late, part)] for part in PARTS},
+        train=[*federation.train, *late.train],
+        validation=[*federation.validation, *late.validation],
+        select=[*part_of(federation, "select"), *late.select],
+        test=[*federation.test, *late.test],
         groups=np.concatenate([np.asarray(federation.groups), late.groups]),
         names=[*federation.names, *late.names],
         newcomers=None,

@@ -217,7 +217,10 @@ def _sent_models(run: Trained) -> Callable[[int], Point]:
 
 
 def _alone(run: Trained, start: Callable[[int], Point], rounds: int) -> Served:
-    """Newcomers that train by themselves, each from its start."""
+    """Newcomers that train by themselves, each from its start; their rows have the same order
+    whatever the method.
+    """
+    run = run._replace(stage="newcomers", round=0)
     methods = [training(model, run.train) for model in run.setup.models]
     engine = _engine(run, methods)
     for visit in range(rounds):
