@@ -26,7 +26,6 @@ PAGE, STORE = DOCS / "newcomers.md", DOCS / "newcomers.json"
 BEGIN, END = "<!-- newcomers: begin -->", "<!-- newcomers: end -->"
 COMMON = {
     "model": "mlr",
-    "rounds": 30,
     "evaluate": 1000,
     "batch": 16,
     "path": "vectorized",
@@ -43,6 +42,7 @@ DATA = {
             "pool": "train",
             "newcomers": 4,
             "rate": 0.02,
+            "rounds": 30,
             "few_shot": "2,5,10,20,50,100",
         },
         "seeds": [0, 1, 2],
@@ -52,7 +52,8 @@ DATA = {
             "data": "mnist-writers",
             "newcomers": 100,
             "rate": 0.05,
-            "few_shot": "2,5,10,20,50",
+            "rounds": 20,
+            "few_shot": "5,20",
         },
         "seeds": [0],
     },

@@ -64,12 +64,7 @@ def test_a_report_has_a_table_and_a_curve_of_newcomers(compared):
     assert table.rows[3][8] == 4
     figure = next(f for f in all_figures(evidence) if f.key == "few-shot")
     lines = {series.name: series for series in figure.series}
-    assert list(lines) == [
-        "fedavg",
-        "ditto",
-        "global model of fedavg, fine-tuned",
-        "trained alone",
-    ]
+    assert list(lines) == ["fedavg", "ditto", "fedavg (global, fine-tuned)"]
     assert lines["ditto"].x == [2, 5, 18.0]
     assert lines["ditto"].y[1] == pytest.approx(100 * compared.newcomers(5)["ditto"][0].mean)
     keys = [table["key"] for table in page_data(evidence, [compared.folder])["tables"]]

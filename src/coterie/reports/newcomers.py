@@ -67,11 +67,12 @@ def few_shot(evidence: Evidence) -> Figure | None:
     came = {name: runs for name, runs in _came(evidence).items() if _common(runs)}
     if not came:
         return None
-    series = [_line(evidence, runs, "rule", name) for name, runs in came.items()]
     first = next((name for name in ("finetune", "fedavg") if name in came), next(iter(came)))
-    of = f" of {first}" if len(came) > 1 else ""
-    for way, words in (("finetune", f"global model{of}, fine-tuned"), ("local", "trained alone")):
-        series.append(_line(evidence, came[first], way, words))
+    if len(came) == 1:
+        series = [_line(evidence, came[first], way, words) for way, words in WAYS.items()]
+    else:
+        series = [_line(evidence, runs, "rule", name) for name, runs in came.items()]
+        series.append(_line(evidence, came[first], "finetune", f"{first} (global, fine-tuned)"))
     runs = came[first]
     note = (
         f"Mean over {newcomer_rows(runs)[0].n:,} newcomers by their number of training rows, with "
