@@ -13,10 +13,10 @@ from coterie.experiment.config import Experiment, change
 from coterie.methods.registry import METHODS
 from coterie.results.models import load_model
 from coterie.results.run import load
-from coterie.running.execute import execute
+from coterie.running.execute import execute, resume
 from coterie.running.newcomers import WAYS, serve, trained
 from helpers.federations import assert_same, personal, play, tiny
-from helpers.runs import FAST
+from helpers.runs import FAST, Stopped, stop_at
 
 LATE = np.array([2, 5])
 every_method = pytest.mark.parametrize("name", sorted(METHODS))
@@ -159,10 +159,10 @@ def arrays(garbage=False):
     return from_arrays(x, y, owners.astype(str), name="made")
 
 
-def run_of(folder, garbage=False, **words):
+def run_of(folder, watch=lambda report: None, garbage=False, **words):
     given = arrays(garbage)
     experiment = change(Experiment(), WORDS | {"data": "python:made", "split": "user"} | words)
-    return execute(experiment, folder, data=given)
+    return execute(experiment, folder, watch, data=given)
 
 
 @pytest.mark.parametrize("scale", ["standard", "client", "robust"])
@@ -191,6 +191,15 @@ def test_a_run_reports_its_newcomers_as_rows_of_their_own(tmp_path):
     assert again.came.sizes == [2, 5]
     assert again.newcomers(5)[0].n == 2
     assert again.came.rule == "trains its v beside the received w"
+
+
+def test_a_resumed_run_serves_its_newcomers_alike(tmp_path):
+    whole = run_of(tmp_path / "whole", method="pfedhn", rounds=3, checkpoint=1)
+    with pytest.raises(Stopped):
+        run_of(tmp_path / "stopped", stop_at(2), method="pfedhn", rounds=3, checkpoint=1)
+    again = resume(tmp_path / "stopped", data=arrays())
+    for way in WAYS:
+        assert (whole.came.values(way) == again.came.values(way)).all()
 
 
 def test_words_on_newcomers_without_newcomers_are_refused(tmp_path):

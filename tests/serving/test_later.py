@@ -10,7 +10,7 @@ import torch
 import coterie
 from coterie.analysis.drift import loss_drift, share_drift
 from coterie.core.errors import BadInput
-from coterie.results.models import load_model
+from coterie.results.models import free_file, load_model
 from coterie.results.personal import Models
 from coterie.serving.answering import Served
 from coterie.serving.cards import markdown
@@ -82,7 +82,14 @@ def test_an_update_is_a_new_version_beside_the_old_one(run, tmp_path):
     after = files_of(run.folder)
     assert {k: v for k, v in after.items() if k in before} == before
     assert len(after) == len(before) + 2
-    assert coterie.load(run.folder, "site-0").card["version"] == 1
+
+
+def test_a_file_that_a_stopped_process_left_is_in_nobodys_way(run, tmp_path):
+    left = run.folder / "models" / free_file(run.folder)
+    left.write_bytes(b"left behind")
+    update(run.folder, rows_of(tmp_path, 0), "site-0")
+    assert left.read_bytes() == b"left behind"
+    assert coterie.load(run.folder, "site-0").card["version"] == 2
 
 
 def test_rows_like_those_of_training_have_not_drifted_and_turned_labels_have(run, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -90,6 +91,15 @@ def model_about(model: Model, federation: Federation) -> dict[str, Any]:
         "outputs": federation.target.outputs(federation.classes),
         "task": model.task,
     }
+
+
+def free_file(folder: Path) -> str:
+    """The name of a file that no later model has yet; one that nothing lists may be left of a
+    process that was stopped.
+    """
+    numbers = itertools.count()
+    names = (f"later-{k:05d}.safetensors" for k in numbers)
+    return next(name for name in names if not (folder / MODELS / name).exists())
 
 
 def add_model(folder: Path, file: str, about: dict[str, Any], tensors: dict[str, Tensor]) -> None:

@@ -20,7 +20,7 @@ from coterie.core.rng import stream
 from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Measured, Moment, Send, Setup, Trip, Views
 from coterie.engines.local.engine import LocalEngine
-from coterie.running.loop import Loop
+from coterie.running.loop import Loop, room_for
 
 TUNES = Newcomer("fine-tunes the model it is sent (the method has no rule of its own)")
 WAYS = ("rule", "finetune", "local")  # how a newcomer gets a model
@@ -64,9 +64,7 @@ def trained(loop: Loop, federation: Federation, starts: list[Point] | None = Non
     starts: the global models, where the clients' own rows are not at hand to find them.
     """
     old, new = loop.federation.clients, federation.clients
-    engine, stage, server = loop.engine, loop.program[loop.position.stage], loop.position.server
-    for _ in range(new - old):
-        server = stage.method.admit(server) if stage.method.admit else server
+    engine, stage = loop.engine, loop.program[loop.position.stage]
     more = np.arange(old, new) % len(engine.models)
     setup = Setup(
         federation=federation,
@@ -82,7 +80,7 @@ def trained(loop: Loop, federation: Federation, starts: list[Point] | None = Non
         methods=[program[loop.position.stage].method for program in engine.programs],
         stage=stage.name,
         round=max(0, loop.position.round - 1),
-        server=server,
+        server=room_for(stage.method, loop.position.server, new - old),
         came=list(range(old, new)),
         starts=starts or global_models(loop),
         train=loop.train or Train(),

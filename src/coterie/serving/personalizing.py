@@ -31,7 +31,7 @@ from coterie.experiment.build import Networks
 from coterie.experiment.config import PYTHON, Experiment
 from coterie.results.folder import read_experiment
 from coterie.results.later import Later, add_later
-from coterie.results.models import MODELS, Build, add_model, filled, model_about
+from coterie.results.models import MODELS, Build, add_model, filled, free_file, model_about
 from coterie.results.personal import Models
 from coterie.running.assemble import Assembly, assemble, gather, open_loop
 from coterie.running.loop import Loop, Position
@@ -267,7 +267,6 @@ def save_version(models: Models, run: Trained, model: Model, point: Point, entry
         )
     about = model_about(model, run.setup.federation) | {"client": entry.client}
     with alone(models.folder):
-        known = Models(models.folder, models.build).later
-        file = f"later-{len(known):05d}.safetensors"
+        file = free_file(models.folder)
         add_model(models.folder, file, about, tensors)
         add_later(models.folder / MODELS, entry._replace(file=file))
