@@ -41,7 +41,7 @@ def personalize(run: Path, data: Path, client: str, separator: str) -> None:
     say(f"  coterie predict {run} --client {found.client} --data NEW.csv")
 
 
-@click.command(short_help="Train a client's model on with new rows; tell whether they drifted.")
+@click.command(short_help="Go on training a client's model with its new rows.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--client", required=True, metavar="NAME", help="Whose model.")
 @click.option("--data", required=True, type=click.Path(path_type=Path), help=DATA)

@@ -104,9 +104,7 @@ COMMANDS = {  # in the order of the help page
     "export": Place("coterie.cli.export", "Give runs or models to other tools."),
     "predict": Place("coterie.cli.predict", "Predict new rows with a client's own model."),
     "personalize": Place("coterie.cli.later", "Give a client that was not there a model of a run."),
-    "update": Place(
-        "coterie.cli.later", "Train a client's model on with new rows; tell whether they drifted."
-    ),
+    "update": Place("coterie.cli.later", "Go on training a client's model with its new rows."),
     "serve": Place("coterie.cli.serve", "Serve the clients' own models over HTTP."),
     "federation": Place("coterie.cli.deployment", "Make and mend the files of a deployment."),
     "server": Place("coterie.cli.deployment", "Host a deployment's run."),
