@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup browser demo test wheel torture lint format bench bench-smoke docs site screenshots federation-demo federation-torture clean
+.PHONY: setup browser demo test wheel torture lint format bench bench-smoke docs site screenshots gallery federation-demo federation-torture clean
 
 setup: $(READY)
 
@@ -59,12 +59,16 @@ site: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
-screenshots: $(READY) browser
+screenshots: $(READY) browser site
 	rm -rf runs/screenshots
-	$(BIN)/coterie compare --config demo --out runs/screenshots
-	$(BIN)/python scripts/screenshots.py runs/screenshots/report.html runs/screenshots/pictures
+	$(BIN)/coterie compare --config demo --out runs/screenshots/demo
+	$(BIN)/python scripts/screenshots.py runs/screenshots site/index.html runs/pictures
 	mkdir -p docs/pictures
-	cp runs/screenshots/pictures/report.png runs/screenshots/pictures/client.png docs/pictures
+	cp runs/pictures/report.png runs/pictures/ui-list.png runs/pictures/ui-compare.png docs/pictures
+	cp runs/pictures/client-dark.png docs/pictures/client.png
+
+gallery: $(READY)
+	$(BIN)/python scripts/gallery.py runs/gallery docs
 
 torture: $(READY)
 	$(BIN)/python scripts/torture.py --markdown docs/reliability.md
@@ -73,7 +77,7 @@ federation-demo: $(READY)
 	$(BIN)/python examples/federation_demo.py
 
 federation-torture: $(READY)
-	$(BIN)/python scripts/federation_torture.py
+	$(BIN)/python scripts/federation_torture.py --markdown docs/reliability.md
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache

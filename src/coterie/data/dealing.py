@@ -382,6 +382,7 @@ def _prepare(
     """
     base, table = whole.data, whole.columns is not None
     kind, source = chosen.scale or usual_scale(base, table), datasets.source_of(base.name)
+    kind = "none" if whole.is_text else kind
     train = [cuts[i][0] for i in stay]
     if table or kind in FEATURES:
         return _prepare_columns(whole, cuts, names, kind, stay)
@@ -401,7 +402,7 @@ def _prepare_columns(
     columns = whole.columns or array_columns(base.x)
     x = base.x.reshape(n, -1)
     trained = [cuts[i][0] for i in stay], kind, [names[i] for i in stay]
-    kept = fit(x, columns, *trained, whole.one_hot)
+    kept = fit(x, columns, *trained, whole.one_hot, whole.texts)
     kept = kept._replace(shape=() if whole.columns else base.x.shape[1:])
     for i in np.setdiff1d(np.arange(len(cuts)), stay):  # a newcomer has a scale of its own too
         kept = with_client(kept, names[i], x[cuts[i][0]], columns)

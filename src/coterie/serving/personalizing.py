@@ -31,7 +31,7 @@ from coterie.experiment.build import Networks
 from coterie.experiment.config import PYTHON, Experiment
 from coterie.results.folder import read_experiment
 from coterie.results.later import Later, add_later
-from coterie.results.models import MODELS, Build, add_model, filled, free_file, model_about
+from coterie.results.models import MODELS, Build, add_model, filled, free_file, network_words
 from coterie.results.personal import Models
 from coterie.running.assemble import Assembly, assemble, gather, open_loop
 from coterie.running.loop import Loop, Position
@@ -265,7 +265,7 @@ def save_version(models: Models, run: Trained, model: Model, point: Point, entry
             f"the model of '{entry.client}' is not finite, and is not saved: its rows differ too "
             "much from those of training; look at their numbers"
         )
-    about = model_about(model, run.setup.federation) | {"client": entry.client}
+    about = network_words(model, run.setup.federation) | {"client": entry.client}
     with alone(models.folder):
         file = free_file(models.folder)
         add_model(models.folder, file, about, tensors)
