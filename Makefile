@@ -60,12 +60,13 @@ site: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
-screenshots: $(READY) browser
+screenshots: $(READY) browser site
 	rm -rf runs/screenshots
-	$(BIN)/coterie compare --config demo --out runs/screenshots
-	$(BIN)/python scripts/screenshots.py runs/screenshots/report.html runs/screenshots/pictures
+	$(BIN)/coterie compare --config demo --out runs/screenshots/demo
+	$(BIN)/python scripts/screenshots.py runs/screenshots site/index.html runs/pictures
 	mkdir -p docs/pictures
-	cp runs/screenshots/pictures/report.png runs/screenshots/pictures/client.png docs/pictures
+	cp runs/pictures/report.png runs/pictures/ui-list.png runs/pictures/ui-compare.png docs/pictures
+	cp runs/pictures/client-dark.png docs/pictures/client.png
 
 torture: $(READY)
 	$(BIN)/python scripts/torture.py --markdown docs/reliability.md

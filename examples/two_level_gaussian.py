@@ -1,19 +1,22 @@
 """Self-FL's synthetic experiment: clients estimate means drawn around a common one, with all
 variances known.
 
-    python examples/two_level_gaussian.py --repeats 200
+    python examples/two_level_gaussian.py --repeats 200 [--write docs/results]
 
 theta_m ~ N(1.6, s0^2), N_m observations of variance 0.1 around theta_m. Case 1 has close clients
 (s0^2 = .001, N_m 10 to 20), case 2 far ones (s0^2 = 1, N_m 10 to 200). Printed are the mean errors
 |theta - theta_0| of the global model and mean_m |theta_m - its truth| of the personal ones. All
 repeats run at once, as gradient steps on a parabola have a closed form; the last lines run the
-library's own Self-FL on one draw and compare.
+library's own Self-FL on one draw and compare. With --write the personal errors become the results
+files of the paper's Figures 4 and 5, which `coterie reproduce --write docs` puts on its page.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -30,11 +33,14 @@ from coterie.experiment.schedule import Schedule
 from coterie.methods import uncertainty as law
 from coterie.methods.registry import METHODS
 from coterie.networks.nets import build as net
+from coterie.results.folder import here
 from coterie.running.loop import Loop
 
 THETA0, NOISE, CLIENTS, RATE, LOCAL_STEPS = 1.6, 0.1, 20, 1e-4, 50
 CASES = {1: (0.001, 20), 2: (1.0, 200)}  # s0^2, largest N_m
 ACTIVITY = (0.1, 0.2, 0.5, 0.8, 1.0)
+FIGURES = {1: "selffl-figure-4", 2: "selffl-figure-5"}  # of the paper, by case
+SHOWN = {"everybody active": 1.0, "10 % active": 0.1}  # their columns
 
 
 class World(NamedTuple):
@@ -219,6 +225,26 @@ def world(data: Federation, case: int) -> World:
     )
 
 
+def results(case: int, table: dict[str, np.ndarray], seed: int) -> dict[str, object]:
+    """A case as a results file: the personal errors of every method."""
+    columns = [
+        {
+            "column": name,
+            "recipe": "examples/two_level_gaussian.py",
+            "scale": 1,
+            "runs": [1, 1],
+            "about": here(),
+            "methods": {
+                method: [{"seed": seed, "figures": {"personal": round(float(values[at, 1]), 4)}}]
+                for method, values in table.items()
+            },
+        }
+        for name, share in SHOWN.items()
+        for at in (ACTIVITY.index(share),)
+    ]
+    return {"table": FIGURES[case], "columns": columns}
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -226,9 +252,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--write", type=Path, help="folder of results files")
     given = parser.parse_args(arguments)
     for case, (s0sq, _) in CASES.items():
         table = errors(case, given.repeats, given.rounds, given.seed)
+        if given.write:
+            text = json.dumps(results(case, table, given.seed), indent=1)
+            (given.write / f"{FIGURES[case]}.json").write_text(text + "\n")
         for column, what in enumerate(
             ("global |theta - theta_0|", "personal mean |theta_m - truth|")
         ):

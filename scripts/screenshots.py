@@ -1,55 +1,110 @@
-"""Pictures of a report: python scripts/screenshots.py FILE.html FOLDER writes its top, a client's
-page and whole pages as PNG.
+"""Pictures of what people see: python scripts/screenshots.py RUNS HOME.html FOLDER takes the report
+and the pages of `coterie ui` over the folder RUNS (which holds the comparison `demo`), and the home
+of the documentation, at 1400 pixels, on a phone and in dark colours, as PNG.
 """
 
 import os
 import shutil
+import socket
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import uvicorn
 from playwright.sync_api import sync_playwright
+
+from coterie.ui.app import build
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 TALL = 1000
-SHOTS = {  # name: width, height (0: the whole page), colour scheme, place in the report
-    "report": (1366, TALL, "light", ""),
-    "client": (1366, TALL, "dark", "#client-0"),
-    "whole-light": (1366, 0, "light", ""),
-    "whole-dark": (1366, 0, "dark", ""),
-    "whole-narrow": (400, 0, "light", ""),
-    "client-narrow": (400, 0, "dark", "#client-0"),
+TOKEN = "shown-in-no-picture"
+SIZES = {"": (1400, "light"), "-phone": (390, "light"), "-dark": (1400, "dark")}
+
+
+class Page(NamedTuple):
+    """What is taken, and what shows that it is all there."""
+
+    address: str
+    ready: str
+    whole: bool = False  # all of it, not its top alone
+
+
+UI = {
+    "ui-list": Page("/", "document.querySelector('tr.verdict span:not(.loading)')"),
+    "ui-compare": Page("/compare?run=demo", "document.querySelector('#diff tbody tr')", whole=True),
+    "ui-run": Page(
+        "/run?id=demo%2Fditto-seed0", "document.querySelector('#clients .bars')", whole=True
+    ),
+    "ui-start": Page("/start", "document.querySelector('#groups input')", whole=True),
 }
+READY = "document.body.dataset.ready === 'yes'"
 
 
-def shoot(browser: Any, report: Path, folder: Path, name: str) -> Path:
+@contextmanager
+def served(runs: Path) -> Iterator[str]:
+    """`coterie ui` over a folder; its address."""
+    app = build(runs, token=TOKEN, open_to_read=True)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", ws="none", lifespan="off"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def pages(runs: Path, home: Path, base: str) -> dict[str, Page]:
+    """{name of the picture: page}."""
+    report = (runs / "demo" / "report.html").resolve().as_uri()
+    return {
+        "report": Page(report, READY),
+        "client": Page(f"{report}#client-0", READY),
+        "report-whole": Page(report, READY, whole=True),
+        **{name: page._replace(address=base + page.address) for name, page in UI.items()},
+        "docs": Page(home.resolve().as_uri(), "document.querySelector('h1')"),
+    }
+
+
+def shoot(browser: Any, page: Page, path: Path, width: int, scheme: str, base: str) -> Path:
     """One picture, every figure drawn."""
-    width, height, scheme, place = SHOTS[name]
-    page = browser.new_page(
-        viewport={"width": width, "height": height or TALL}, color_scheme=scheme
-    )
-    page.goto(report.resolve().as_uri() + place)
-    page.wait_for_selector("body[data-ready=yes]")
-    page.evaluate("window.coterie.drawAll()")  # a promise: waits until all is drawn
-    file = folder / f"{name}.png"
-    page.screenshot(path=file, full_page=not height)
-    page.close()
-    return file
+    tab = browser.new_page(viewport={"width": width, "height": TALL}, color_scheme=scheme)
+    if page.address.startswith(base):
+        tab.goto(f"{base}/?token={TOKEN}")
+    tab.goto(page.address)
+    for _ in range(600):  # the pages forbid eval, which Playwright's own waiting needs
+        if tab.evaluate(f"!!({page.ready})"):
+            break
+        tab.wait_for_timeout(100)
+    if page.ready == READY:
+        tab.evaluate("window.coterie.drawAll()")  # a promise: waits until all is drawn
+    tab.wait_for_timeout(1000)
+    # where this machine keeps its runs is nobody's business
+    tab.evaluate("document.getElementById('folder')?.replaceChildren('runs')")
+    tab.screenshot(path=path, full_page=page.whole)
+    tab.goto("about:blank")
+    tab.close()
+    return path
 
 
 def main(arguments: list[str]) -> None:
-    if len(arguments) != 2 or not Path(arguments[0]).is_file():
-        sys.exit("usage: python scripts/screenshots.py FILE.html FOLDER")
+    if len(arguments) != 3 or not Path(arguments[0], "demo", "report.html").is_file():
+        sys.exit("usage: python scripts/screenshots.py RUNS HOME.html FOLDER; RUNS holds demo")
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
         sys.exit("no Chromium here: run scripts/browser.sh")
-    report, folder = map(Path, arguments)
+    runs, home, folder = map(Path, arguments)
     folder.mkdir(parents=True, exist_ok=True)
     root = hasattr(os, "geteuid") and os.geteuid() == 0
-    with sync_playwright() as play:
+    with served(runs) as base, sync_playwright() as play:
         browser = play.chromium.launch(executable_path=found, args=["--no-sandbox"] if root else [])
-        for name in SHOTS:
-            print(shoot(browser, report, folder, name))
+        for name, page in pages(runs, home, base).items():
+            for suffix, (width, scheme) in SIZES.items():
+                print(shoot(browser, page, folder / f"{name}{suffix}.png", width, scheme, base))
         browser.close()
 
 

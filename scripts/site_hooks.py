@@ -13,6 +13,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTWARD = re.compile(r"(?<!!)\[([^]\n]+)\]\((\.\./[^)#\s]+)\)")
+LISTED = re.compile(
+    r'(<nav class="md-nav" data-md-level="\d+") aria-labelledby="__nav_([\w]+)_label"'
+)
 Nav = list[Any]  # texts, and tables {title: text or list}
 
 
@@ -71,3 +74,17 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Called by mkdocs for every page."""
     path, docs = Path(page.file.abs_src_path), Path(config["docs_dir"])
     return without_outward_links(markdown, path.resolve(), docs.resolve())
+
+
+def with_names(html: str) -> str:
+    """A page whose search and lists of pages have names of their own, for who hears it."""
+    html = html.replace(
+        'data-md-component="search" role="dialog"',
+        'data-md-component="search" role="dialog" aria-label="Search the documentation"',
+    )
+    return LISTED.sub(r'\1 aria-label="Pages of section \2"', html)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Called by mkdocs with every page that is about to be written."""
+    return with_names(output)

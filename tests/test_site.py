@@ -34,9 +34,18 @@ def test_a_link_out_of_the_documentation_becomes_the_name_of_its_file():
     assert "[c](../methods.md)" in deeper
 
 
+def test_search_and_lists_of_pages_have_names():
+    page = (
+        '<nav class="md-nav" data-md-level="1" aria-labelledby="__nav_2_label" aria-expanded="x">'
+    )
+    named = HOOKS["with_names"](page)
+    assert 'aria-label="Pages of section 2" aria-expanded' in named
+    assert "labelledby" not in named
+
+
 def test_the_site_asks_no_other_host():
     assert CONFIG["theme"]["font"] is False
-    ours = [*CONFIG["extra"]["polyfills"], *CONFIG["extra_css"]]
+    ours = [*CONFIG["extra"]["polyfills"], *CONFIG["extra_css"], *CONFIG["extra_javascript"]]
     assert all((ROOT / "docs" / path).exists() for path in ours)
     for path in (ROOT / "docs").rglob("*.md"):
         text = path.read_text(encoding="utf-8")

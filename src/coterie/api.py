@@ -21,6 +21,7 @@ from coterie.core.values import declared
 from coterie.data import own
 from coterie.data.dataset import Dataset
 from coterie.data.federation import Federation
+from coterie.data.partitions import is_partitions
 from coterie.data.pieces import Own
 from coterie.experiment.build import Given, Networks, net_name
 from coterie.experiment.config import (
@@ -33,18 +34,23 @@ from coterie.experiment.config import (
 )
 from coterie.experiment.recipes import config_path, data_name
 from coterie.methods.registry import METHODS, add
+from coterie.reports.plots import Plots
 from coterie.results.comparison import Comparison
 from coterie.results.folder import run_folder
 from coterie.results.models import load_model as load_client_model
 from coterie.results.personal import Models, PersonalModel
+from coterie.results.plotting import offer
 from coterie.results.run import Run
 from coterie.results.run import load as load_run
 from coterie.running import execute as experiments
-from coterie.running.loop import RoundReport, tell
+from coterie.running.loop import RoundReport
+from coterie.running.notebook import progress
 from coterie.serving.hosting import serve as serve_models
 from coterie.serving.service import Limits
 
 Words = dict[str, Any]
+
+offer(Plots)
 
 
 def method_names() -> list[str]:
@@ -65,7 +71,7 @@ def run(
     *,
     config: str | Path | None = None,
     out: str | Path | None = None,
-    watch: Callable[[RoundReport], None] = tell,
+    watch: Callable[[RoundReport], None] | None = None,
     **words: Any,
 ) -> Run:
     """Train one method: `run("pfedme", data="digits", clients=20, rounds=50, lam=15)`.
@@ -73,9 +79,10 @@ def run(
     `config` is a TOML file or the name of a recipe, which the words change. `data` may also be a
     pandas or polars frame (with client="..." and label="..."), a Federation, a Dataset or your own
     arrays (coterie.data.own.from_arrays), `model` a function that makes an nn.Module, or a list of
-    them. `watch` is called after every round.
+    them. `watch` is called after every round; without it a notebook shows a bar.
     """
-    _callable(watch, "watch")
+    if watch is not None:
+        _callable(watch, "watch")
     words, data, models = _objects(words)
     experiment = read_experiment_file(_config(config)) if config is not None else Experiment()
     words = {"method": _text(method, "method")} | from_toml(words)
@@ -85,7 +92,12 @@ def run(
         if out is not None
         else run_folder(Path("runs"), f"{method}-{data_name(experiment)}")
     )
-    return experiments.execute(experiment, folder, watch, data, models)
+    if watch is not None:
+        return experiments.execute(experiment, folder, watch, data, models)
+    with progress() as show:
+        return experiments.execute(
+            experiment, folder, lambda report: show(method, None, report), data, models
+        )
 
 
 def compare(
@@ -98,7 +110,7 @@ def compare(
     tune: Mapping[str, Mapping[str, Any]] | None = None,
     trials: int | None = None,
     budget: str | None = None,
-    watch: Callable[[str, int, RoundReport], None] = comparisons.tell_of,
+    watch: Callable[[str, int, RoundReport], None] | None = None,
     **words: Any,
 ) -> Comparison:
     """Train several methods alike: `compare(["local", "fedavg", "ditto"], seeds=3,
@@ -106,9 +118,11 @@ def compare(
 
     `data` and `model` are as for `run`; `tune` lists values to try, as in {"ditto": {"lam": [0.1,
     1]}}: validation data choose. `trials` searches the options of every method with so many trials
-    each, `budget` for so long, as "15m"; methods may then be left out.
+    each, `budget` for so long, as "15m"; methods may then be left out. `watch` is called after
+    every round; without it a notebook shows a bar.
     """
-    _callable(watch, "watch")
+    if watch is not None:
+        _callable(watch, "watch")
     words, data, models = _objects(words)
     file = read_toml(_config(config)) if config is not None else {}
     limits = {"trials": trials, "budget": budget}
@@ -121,9 +135,10 @@ def compare(
     plan = plan_of(file, names, *said, search=search)
     planned = {name: _dealt(experiment, data) for name, experiment in plan.experiments.items()}
     folder = _path(out, "out") if out is not None else run_folder(Path("runs"), "compare")
-    return comparisons.compare(
-        planned, plan.seeds, folder, watch, plan.grids, data, models, plan.search
-    )
+    with progress() as show:
+        return comparisons.compare(
+            planned, plan.seeds, folder, watch or show, plan.grids, data, models, plan.search
+        )
 
 
 def resume(
@@ -289,16 +304,17 @@ def _objects(words: Words) -> tuple[Words, Given, Networks]:
     if isinstance(data, Federation | Dataset | Own):
         given = data
         words["data"] = PYTHON + (data.data.name if isinstance(data, Own) else data.name)
-    elif own.is_frame(data):
-        known = [word for word in declared(own.from_frame) if word in words and word != "name"]
-        given = own.from_frame(data, **{word: words.pop(word) for word in known})
+    elif own.is_frame(data) or is_partitions(data):
+        opens = own.from_frame if own.is_frame(data) else own.from_partitions
+        known = [word for word in declared(opens) if word in words and word != "name"]
+        given = opens(data, **{word: words.pop(word) for word in known})
         words["data"] = PYTHON + given.data.name
     elif isinstance(data, Path):
         words["data"] = str(data)
     elif data is not None and not isinstance(data, str | Mapping):
         raise BadInput(
-            f"data is a {type(data).__name__}: give a name, a path, a frame, a Federation or "
-            "coterie.data.own.from_arrays(x, y, clients)"
+            f"data is a {type(data).__name__}: give a name, a path, a frame, partitions, a "
+            "Federation or coterie.data.own.from_arrays(x, y, clients)"
         )
     nets: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
     if not nets:

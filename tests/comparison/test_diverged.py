@@ -35,6 +35,7 @@ def test_the_others_go_on_and_who_diverged_is_said_when_it_happens(compared):
     assert list(found.runs) == ["local", "fedavg", "pfedme"]
     assert [(method, seed) for method, seed, _ in said] == [("ditto", 0), ("ditto", 1)]
     assert all(line.startswith("stopped: in round 1 the updates of 4 of 4") for _, _, line in said)
+    assert all("; lower --ditto.rate; " in line for _, _, line in said)
     assert found.diverged["ditto"].startswith("seed 0: in round 1 the updates of 4 of 4 clients")
 
 

@@ -36,8 +36,12 @@ TEXT = np.array(["well", "sick", "dead"])[np.arange(ROWS) % 3]
 @pytest.mark.parametrize(
     ("values", "task", "said"),
     [
-        (WHOLE, "regression", "whole-number values: read as regression; --task classes"),
-        (FRACTION, "regression", "numbers with a fraction: read as regression"),
+        (
+            WHOLE,
+            "regression",
+            "in training rows: read as regression; --task classes",
+        ),
+        (FRACTION, "regression", "numbers with a fraction in training rows: read as regression"),
     ],
 )
 def test_many_numbers_are_read_as_regression_and_it_is_said(values, task, said):
@@ -50,8 +54,12 @@ def test_many_numbers_are_read_as_regression_and_it_is_said(values, task, said):
 @pytest.mark.parametrize(
     ("values", "task", "said"),
     [
-        (FEW, "classes", "5 whole-number values: read as classes; --task regression"),
-        (FEW.astype(float), "classes", "5 whole-number values"),
+        (
+            FEW,
+            "classes",
+            "in training rows: read as classes; --task regression",
+        ),
+        (FEW.astype(float), "classes", "5 whole-number values in training rows"),
         (TEXT, "classes", "3 different texts: read as classes"),
         (FEW > 2, "binary", "read as binary"),
     ],

@@ -10,70 +10,24 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import uvicorn
 from click.testing import CliRunner
 
 from coterie.cli.ui import ui
-from coterie.comparison.execute import compare
-from coterie.comparison.plan import plan
 from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
-from coterie.experiment.config import Experiment, change
-from coterie.running.execute import execute
 from coterie.running.progress import alone
 from coterie.ui import app
 from coterie.ui import runs as listing
-from coterie.ui.app import build
 from coterie.ui.guard import is_loopback
 from coterie.ui.lines import since
 from coterie.ui.runs import Library
-
-with warnings.catch_warnings():  # it would rather have a newer package than httpx
-    warnings.simplefilter("ignore")
-    from starlette.testclient import TestClient
-
-WORDS = {
-    "clients": 4,
-    "rows": 160,
-    "classes-each": 4,
-    "hidden": 6,
-    "batch": 8,
-    "rounds": 4,
-    "evaluate": 1,
-    "checkpoint": 2,
-}
-FAST = {"path": "vectorized", "width": 20, "compile": "no", "threads": 1}
-HERE = "http://127.0.0.1:8765"
-TOKEN = "a-token-for-the-tests"
-
-
-@pytest.fixture(scope="session")
-def made(tmp_path_factory) -> Path:
-    """A comparison of two methods and a run, trained once."""
-    root = tmp_path_factory.mktemp("made")
-    words = change(Experiment(method=""), WORDS | FAST)
-    compare(plan(["fedavg", "local"], words), [0], root / "both")
-    execute(replace(words, method="ditto"), root / "single")
-    return root
-
-
-@pytest.fixture
-def root(made, tmp_path) -> Path:
-    shutil.copytree(made, tmp_path / "runs")
-    return tmp_path / "runs"
-
-
-def client(root: Path, host: str = "127.0.0.1", token: str = "", base: str = HERE) -> TestClient:
-    return TestClient(build(root, host, token), base_url=base, follow_redirects=False)
+from helpers.ui import FAST, TOKEN, WORDS, client, served, until
 
 
 def entries(root: Path) -> dict[str, listing.Entry]:
@@ -88,22 +42,6 @@ def interrupt(folder: Path, silent: float) -> Path:
     for path in folder.iterdir():
         os.utime(path, times=(time.time() - silent,) * 2)
     return folder
-
-
-@contextmanager
-def served(root: Path, token: str = "") -> Iterator[int]:
-    """The app behind a real socket; its port."""
-    server = uvicorn.Server(
-        uvicorn.Config(build(root, token=token), log_level="critical", ws="none", lifespan="off")
-    )
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 def raw(port: int, request: str) -> str:
@@ -537,11 +475,6 @@ def test_without_its_extra_the_command_says_so(tmp_path, monkeypatch):
 # the whole of it
 
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-
-
 @contextmanager
 def started(*words: str) -> Iterator[subprocess.Popen]:
     """`coterie WORDS` in a process of its own, stopped at the end."""
@@ -555,28 +488,6 @@ def started(*words: str) -> Iterator[subprocess.Popen]:
     finally:
         process.send_signal(signal.SIGINT)  # as Ctrl-C does
         process.communicate(timeout=600)
-
-
-@pytest.fixture
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    if not BROWSER and os.environ.get("CI"):
-        pytest.fail("no Chromium: run scripts/browser.sh")
-    elif not BROWSER:
-        pytest.skip("no Chromium: run scripts/browser.sh")
-    with playwright.sync_playwright() as tools:
-        window = tools.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield window
-        window.close()
-
-
-def until(page, condition: str) -> None:
-    """Wait for a condition; Playwright's own way needs eval, which the pages forbid."""
-    for _ in range(600):
-        if page.evaluate(condition):
-            return
-        page.wait_for_timeout(100)
-    raise AssertionError(f"never: {condition}")
 
 
 def test_a_browser_sees_a_run_grow_stop_and_compared(root, browser):

@@ -44,18 +44,26 @@ def figure(label: str, paper: float | None, spread: float | None, ours: Sequence
     )
 
 
-def verdict(figures: Sequence[Figure], above: Sequence[tuple[float, float]] = ()) -> Word:
+def verdict(
+    figures: Sequence[Figure],
+    above: Sequence[tuple[float, float]] = (),
+    claims: Sequence[bool | None] = (),
+) -> Word:
     """The verdict on one column of a paper's table, or on a figure that only claims an order.
 
     reproduced: every number agrees. trend: every pair of methods that the paper tells apart, by
     more than a point and more than its spread, has the same order here, and so has every pair of
-    `above` (ours of the first, ours of the second). What was not run says nothing.
+    `above` (ours of the first, ours of the second). What was not run says nothing. A claim of
+    another kind holds or not; one that fails is not reproduced.
     """
     known = [f for f in figures if not isnan(f.ours.mean) and not isnan(f.paper)]
     pairs = [(a, b) for a, b in above if not isnan(a) and not isnan(b)]
-    if not known and not pairs:
+    told = [holds for holds in claims if holds is not None]
+    if not known and not pairs and not told:
         return "not run"
-    if known and all(f.agrees for f in known) and all(a > b for a, b in pairs):
+    if not all(told):
+        return "not reproduced"
+    if (known or told) and all(f.agrees for f in known) and all(a > b for a, b in pairs):
         return "reproduced"
     ordered = [(a, b) for a, b in itertools.permutations(known, 2) if _apart(a, b)]
     if (ordered or pairs) and all(a.ours.mean > b.ours.mean for a, b in ordered):

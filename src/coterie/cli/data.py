@@ -28,7 +28,8 @@ def data(arguments: tuple[str, ...], picture: Path | None) -> None:
     Of a file or folder of your own it also says what each column holds and becomes, and what looks
     wrong. Takes --split, --clients, --validation, --test, --scale, --cut, the split's own options
     (--alpha, --classes-each, ...), --data-dir, --seed; for your own data --client, --label,
-    --features, --categories, --missing, --one-hot, --cut-column, --separator.
+    --features, --categories, --missing, --one-hot, --text, --vocabulary, --tokens, --cut-column,
+    --separator.
     """
     from coterie.data.picture import SUFFIXES, split_picture
 

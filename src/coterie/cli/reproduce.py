@@ -7,18 +7,20 @@ from math import isnan
 from pathlib import Path
 
 import click
+from rich import box
 from rich.table import Table as Grid
 
 from coterie.cli.printing import say, show
 from coterie.cli.show import work
 from coterie.cli.words import seeds_of
-from coterie.comparison import miniature
+from coterie.comparison import durations, miniature
 from coterie.comparison import reproduce as again
 from coterie.comparison.reproduce import Column, Outcome, outcome, table_of
 from coterie.core.errors import BadInput
 from coterie.experiment.papers import METRICS, PaperTable, paper_tables
 from coterie.reports.reproduction import write_pages
 
+ANSWERS = {True: "holds", False: "does not hold", None: "not run"}
 OUT = Path("runs") / "reproduction"
 
 
@@ -31,6 +33,9 @@ OUT = Path("runs") / "reproduction"
 @click.option("--show", "only_show", is_flag=True, help="Print what is there; run nothing.")
 @click.option("--check", is_flag=True, help="A miniature of every recipe against stored figures.")
 @click.option("--store", is_flag=True, help="With --check: store the figures found.")
+@click.option(
+    "--time", "measure", is_flag=True, help="Measure on this machine what the list says of time."
+)
 @click.option("--threads", type=int, help="Threads of each run.")
 @click.option(
     "--write",
@@ -47,6 +52,7 @@ def reproduce(
     only_show: bool,
     check: bool,
     store: bool,
+    measure: bool,
     threads: int | None,
     write: Path | None,
     quiet: bool,
@@ -61,6 +67,9 @@ def reproduce(
         raise BadInput("--store belongs to --check: add it, or leave --store out")
     if check:
         check_miniatures(wanted or list(paper_tables().values()), store, quiet)
+        return
+    if measure:
+        measure_times(wanted or list(paper_tables().values()))
         return
     words = {} if threads is None else {"threads": threads}
     for table in wanted:
@@ -94,14 +103,28 @@ def check_miniatures(tables: list[PaperTable], store: bool, quiet: bool) -> None
         raise SystemExit(1)
 
 
+def measure_times(tables: list[PaperTable]) -> None:
+    """Play the first rounds of every recipe and store what the whole would take."""
+    for recipe in miniature.recipes_of(tables):
+        try:
+            found = durations.probe(recipe)
+        except BadInput as why:  # the data are not on this machine
+            say(f"{recipe} was not measured: {why}")
+            continue
+        durations.store({recipe: found})
+        say(f"{recipe}: {durations.whole(found)} per seed")
+
+
 def show_tables(tables: list[PaperTable], out: Path) -> None:
     """Every table with how far it has come."""
-    grid = Grid("id", "paper", "place", "state", "verdict")
+    grid = Grid("id", "place", "time", "state", "verdict", box=box.SIMPLE_HEAD)
+    known = durations.stored()
     for table in tables:
         found = outcome(table, out)
-        grid.add_row(table.id, table.paper, table.place, found.state, found.verdict)
+        time = str(durations.estimate(table, known))
+        grid.add_row(table.id, table.place, time, found.state, found.verdict)
     show(grid)
-    say("`coterie reproduce ID` runs one.")
+    say("`coterie reproduce ID` runs one. Time: all seeds on one thread, at most (see --time).")
 
 
 def show_outcome(found: Outcome) -> None:
@@ -113,6 +136,8 @@ def show_outcome(found: Outcome) -> None:
         for better, worse, a, b in column.pairs:
             ours = "not run" if isnan(a) or isnan(b) else f"{a:.2f} against {b:.2f}"
             say(f"{better} above {worse}: {ours}")
+        for claim in column.claims:
+            say(f"{claim.said}: {ANSWERS[claim.holds]}")
         say(f"{column.column.name}: {column.verdict}")
     say(f"{table.id}: {found.verdict} ({found.state})")
 

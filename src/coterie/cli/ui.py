@@ -35,13 +35,15 @@ from coterie.core.sockets import listen
     "--token",
     envvar="COTERIE_UI_TOKEN",
     show_envvar=True,
-    help="Asked of every visitor; made up where one is needed and none is given.",
+    help="Asked of every visitor; without it one is made up, which on this machine only changes "
+    "need.",
 )
 def ui(folder: Path | None, host: str, port: int, browse: bool, token: str | None) -> None:
     """Show the runs and comparisons in FOLDER (runs) in the browser, while they train and after.
 
-    Reads only, serves this machine only unless --host says otherwise, and asks nothing of the
-    network.
+    Whoever opens the address that is printed, with its token, may also start, stop and resume runs,
+    and name, tag and archive them. It serves this machine only unless --host says otherwise, and
+    asks nothing of the network.
     """
     try:
         import starlette  # noqa: F401
@@ -52,6 +54,7 @@ def ui(folder: Path | None, host: str, port: int, browse: bool, token: str | Non
         ) from None
     from coterie.ui.app import build
     from coterie.ui.guard import is_loopback
+    from coterie.ui.jobs import Jobs
 
     if folder and not folder.is_dir():
         raise BadInput(
@@ -65,18 +68,20 @@ def ui(folder: Path | None, host: str, port: int, browse: bool, token: str | Non
         )
     root = folder or Path("runs")  # it may come with the first run
     near = is_loopback(host)
-    token = token or ("" if near else secrets.token_urlsafe(24))
+    open_to_read = near and not token
+    token = token or secrets.token_urlsafe(24)
     listener = listen(host, port)
     port = listener.getsockname()[1]
-    app = build(root, host, token, f"coterie-{port}")
-    address = _address(host, port) + (f"?token={quote(token, safe='')}" if token else "")
+    jobs = Jobs(root)
+    app = build(root, host, token, f"coterie-{port}", open_to_read, jobs)
+    address = f"{_address(host, port)}?token={quote(token, safe='')}"
     click.echo(f"runs of {root}: {address}")
     if not near:
         click.echo(
             "what is sent is not encrypted: beyond a network you trust, go through ssh or a TLS "
             "proxy"
         )
-    click.echo("Ctrl-C stops it")
+    click.echo("Ctrl-C stops it, and the runs that were started from its pages")
     if browse:
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
     # no access log: it would show tokens
@@ -96,6 +101,8 @@ def ui(folder: Path | None, host: str, port: int, browse: bool, token: str | Non
         server.run(sockets=[listener])
     except KeyboardInterrupt:
         click.echo("stopped")
+    finally:
+        jobs.close()
 
 
 def _address(host: str, port: int) -> str:

@@ -180,12 +180,17 @@ def _play(plan: ComparisonPlan, folder: Path, watch: Watch, prepared: Prepared) 
             try:
                 runs[name].append(one(name, seed, replace(experiment, seed=seed), place))
             except Diverged as stop:  # the others go on
-                watch(name, seed, saying(f"stopped: {stop}"))
+                watch(name, seed, saying(f"stopped: {_said(name, stop)}"))
                 diverged.setdefault(name, _why(place, seed))
     comparison = _compared(folder, runs, diverged)
     with writing(folder):
         write_csv(comparison)
     return comparison
+
+
+def _said(name: str, stop: Diverged) -> str:
+    """What a stop has to say in a comparison, where a method's rate has a word of its own."""
+    return str(stop).replace("lower --rate;", f"lower --{name}.rate;")
 
 
 def _why(place: Path, seed: int) -> str:

@@ -14,6 +14,7 @@ from coterie.analysis.fairness import jain, top_share_by_size, worst, worst_shar
 from coterie.analysis.gains import improvement, qoi_global
 from coterie.analysis.numbers import mean_of
 from coterie.analysis.verdicts import Figure, Word, figure, overall, verdict
+from coterie.comparison.claims import Claimed, Runs, check_claim
 from coterie.comparison.execute import Watch, compare, resume_comparison
 from coterie.comparison.plan import FILE, plan_of, read_plan
 from coterie.core.errors import BadInput, nearest
@@ -26,7 +27,6 @@ from coterie.results.table import values
 
 SCALED = "@"  # RECIPE@0.1 is the folder of a tenth of the rounds
 LEAST = 2  # rounds of a scaled run
-Runs = Mapping[str, Sequence[Run]]  # finished runs by method
 
 
 class Cell(NamedTuple):
@@ -47,6 +47,7 @@ class Column(NamedTuple):
     wanted: int
     cells: tuple[Cell, ...]
     pairs: tuple[tuple[str, str, float, float], ...]  # better, worse, our figures of both
+    claims: tuple[Claimed, ...]
     verdict: Word
 
 
@@ -162,6 +163,11 @@ def _column(column: PaperColumn, out: Path) -> Column:
     cells = tuple(_cell(column, row, runs) for row in column.rows)
     means = {m: _mean(column, m, column.view, runs) for pair in column.above for m in pair}
     pairs = tuple((a, b, means[a], means[b]) for a, b in column.above)
+
+    def figures(method: str) -> list[float]:
+        return list(_figures(column, runs.get(method, ()), column.view, runs))
+
+    claims = tuple(check_claim(words, runs, figures) for words in column.claims)
     return Column(
         column=column,
         recipe=folder.name.partition(SCALED)[0] if folder else column.cheaper or column.recipe,
@@ -170,7 +176,12 @@ def _column(column: PaperColumn, out: Path) -> Column:
         wanted=wanted,
         cells=cells,
         pairs=pairs,
-        verdict=verdict([cell.figure for cell in cells], [pair[2:] for pair in pairs]),
+        claims=claims,
+        verdict=verdict(
+            [cell.figure for cell in cells],
+            [pair[2:] for pair in pairs],
+            [claim.holds for claim in claims],
+        ),
     )
 
 

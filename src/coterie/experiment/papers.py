@@ -62,6 +62,7 @@ class PaperColumn(NamedTuple):
     view: str = "personal"
     rows: tuple[PaperRow, ...] = ()
     above: tuple[tuple[str, str], ...] = ()  # the first method's figure lies above the second's
+    claims: tuple[tuple[str, ...], ...] = ()  # of another kind, as comparison/claims.py knows them
 
 
 class PaperTable(NamedTuple):
@@ -76,7 +77,7 @@ class PaperTable(NamedTuple):
     spread: str = ""  # what the rows' spreads are; "": there are none
     runs: int = 0  # of which the values are means; 0: not stated
     page: int = 0  # 0: not known
-    script: str = ""  # what reproduces it, where no recipe does
+    script: str = ""  # what reproduces it and writes its results file, where no recipe does
     note: str = ""
     columns: tuple[PaperColumn, ...] = ()
 
@@ -121,11 +122,12 @@ def _column(words: Mapping[str, Any]) -> PaperColumn:
     pairs = words.get("above", ())
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise BadInput(f"above = {pairs}: give pairs of methods, the better one first")
-    rest = {k: v for k, v in words.items() if k not in ("rows", "above")}
+    rest = {k: v for k, v in words.items() if k not in ("rows", "above", "claims")}
     return PaperColumn(
         **_typed(PaperColumn, rest, "column"),
         rows=rows,
         above=tuple((str(a), str(b)) for a, b in pairs),
+        claims=tuple(tuple(map(str, claim)) for claim in words.get("claims", ())),
     )
 
 
@@ -153,7 +155,7 @@ def _check(table: PaperTable) -> None:
         named = [m for row in column.rows for m in (row.method, *row.also)]
         named += [m for pair in column.above for m in pair]
         if not column.recipe:
-            if any(named) or not (table.note or table.script):
+            if not table.script and (any(named) or not table.note):
                 raise BadInput(
                     f"column '{column.name}' has no recipe: say why in a note, and name no methods"
                 )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
+from matplotlib.figure import Figure as Plain
 from matplotlib.ticker import MaxNLocator
 
 from coterie.reports.figures import Figure, Series
@@ -36,6 +37,15 @@ PANELS = 4  # frames of a heat map on paper
 CELLS = 150  # cells of a heat map that carry their number
 ROOM = 72  # letters on an axis
 LONG = 14  # characters of a name on an axis
+
+
+class Canvas(Plain):
+    """A figure that a notebook shows, with or without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        out = BytesIO()
+        self.savefig(out, format="png", dpi=110)
+        return out.getvalue()
 
 
 class Style(NamedTuple):

@@ -9,6 +9,7 @@ in remarks.toml beside the results files, and is the only part written by hand.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from math import isnan
 from pathlib import Path
@@ -24,6 +25,7 @@ from coterie.experiment.papers import METRICS, PaperTable
 from coterie.results.run import Run
 
 PAGE, RESULTS, REMARKS = "reproduction.md", "results", "remarks.toml"
+ANSWERS = {True: "yes", False: "no", None: "not run"}
 HEAD = """# Reproduction
 
 What the papers report, what this code gives, and a verdict. Written by
@@ -45,9 +47,15 @@ def write_pages(tables: Sequence[PaperTable], out: Path, docs: Path) -> Path:
     for table in tables:
         found = outcome(table, out)
         if any(column.done for column in found.columns):
-            write(place / f"{table.id}.json", json.dumps(stored(found, out), indent=1) + "\n")
+            write(place / f"{table.id}.json", _text(stored(found, out)))
     write(docs / PAGE, page(tables, place))
     return docs / PAGE
+
+
+def _text(file: Mapping[str, Any]) -> str:
+    """A results file, with every list of numbers on one line."""
+    text = json.dumps(file, indent=1) + "\n"
+    return re.sub(r"\[[^][{}\"]*\]", lambda m: " ".join(m[0].split()), text)
 
 
 def stored(found: Outcome, out: Path) -> dict[str, Any]:
@@ -72,6 +80,7 @@ def _stored_column(column: Column, out: Path) -> dict[str, Any]:
         "scale": column.scale,
         "runs": [column.done, column.wanted],
         "about": _about(first) if first else {},
+        "claims": [list(claim) for claim in column.claims],
         "methods": {m: [_stored_run(run, column, base) for run in runs[m]] for m in methods},
     }
 
@@ -160,7 +169,8 @@ def _verdict(table: PaperTable, file: Mapping[str, Any]) -> str:
 
 def _column_verdict(table: PaperTable, column: Mapping[str, Any]) -> Any:
     rows, pairs = _figures(table, column)
-    return verdict(rows, [pair[2:] for pair in pairs])
+    claims = [holds for holds, _ in column.get("claims", [])]
+    return verdict(rows, [pair[2:] for pair in pairs], claims)
 
 
 def _section(table: PaperTable, file: Mapping[str, Any], remark: str) -> str:
@@ -184,24 +194,29 @@ def _column_lines(table: PaperTable, column: Mapping[str, Any]) -> list[str]:
     )
     title += f"version {about['coterie']}, {about['date'][:10]}, {about['machine']}): "
     lines = [title + str(_column_verdict(table, column))]
+    digits = 2 if table.unit == "%" else 4
     if rows:
         lines += ["", "| | paper | ours | 95 % over seeds | difference |", "|---|---|---|---|---|"]
-        lines += [_row_line(row) for row in rows]
-    lines += ["", *(_pair_line(*pair) for pair in pairs)] if pairs else []
+        lines += [_row_line(row, digits) for row in rows]
+    lines += ["", *(_pair_line(digits, *pair) for pair in pairs)] if pairs else []
+    claims = column.get("claims", [])
+    lines += ["", *(f"- {said}: {ANSWERS[holds]}" for holds, said in claims)] if claims else []
     return lines
 
 
-def _row_line(row: Figure) -> str:
+def _row_line(row: Figure, digits: int) -> str:
     spread = "" if isnan(row.spread) else f" ± {row.spread:g}"
     paper = "" if isnan(row.paper) else f"{row.paper:g}{spread}"
     if isnan(row.ours.mean):
         return f"| {row.label} | {paper} | not run | | |"
-    interval = f"{row.ours.low:.2f} to {row.ours.high:.2f}" if row.ours.n > 1 else "one seed"
-    gap = "" if isnan(row.paper) else f"{row.difference:+.2f}"
-    return f"| {row.label} | {paper} | {row.ours.mean:.2f} | {interval} | {gap} |"
+    low, high = (f"{end:.{digits}f}" for end in (row.ours.low, row.ours.high))
+    interval = f"{low} to {high}" if row.ours.n > 1 else "one seed"
+    gap = "" if isnan(row.paper) else f"{row.difference:+.{digits}f}"
+    return f"| {row.label} | {paper} | {row.ours.mean:.{digits}f} | {interval} | {gap} |"
 
 
-def _pair_line(better: str, worse: str, a: float, b: float) -> str:
+def _pair_line(digits: int, better: str, worse: str, a: float, b: float) -> str:
     if isnan(a) or isnan(b):
         return f"- {better} above {worse}: not run"
-    return f"- {better} above {worse}: {'yes' if a > b else 'no'}, {a:.2f} against {b:.2f}"
+    answer = "yes" if a > b else "no"
+    return f"- {better} above {worse}: {answer}, {a:.{digits}f} against {b:.{digits}f}"

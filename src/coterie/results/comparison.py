@@ -21,6 +21,7 @@ from coterie.core.html import html_table, paragraph
 from coterie.results.costs import rounds_to_reach
 from coterie.results.folder import read_about
 from coterie.results.frames import as_pandas
+from coterie.results.plotting import plots_of
 from coterie.results.promises import guard_lines
 from coterie.results.run import Run
 from coterie.results.table import best_round, curve, total, values
@@ -232,6 +233,13 @@ class Comparison:
             raise BadInput(f"of = {of!r}: give 'methods' or 'clients'")
         rows = _client_rows(self) if of == "clients" else _method_rows(self)
         return as_pandas(pa.Table.from_pylist(rows))
+
+    @property
+    def plot(self) -> Any:
+        """Figures of the report: `result.plot.curves()`, `.forest()`, `.scores()`, `.clients()`, or
+        `.figure(key)` of any in `.keys`.
+        """
+        return plots_of(self.folder)
 
     def _repr_html_(self) -> str:
         """The answer and a short table of methods, for notebooks."""

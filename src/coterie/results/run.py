@@ -23,6 +23,7 @@ from coterie.results.folder import METRICS, read_about, read_experiment
 from coterie.results.frames import as_pandas
 from coterie.results.models import Build
 from coterie.results.personal import Models, PersonalModel, predict_of
+from coterie.results.plotting import plots_of
 from coterie.results.table import LEFT_OUT, MARK, Summary, Table, summarize, total, values
 
 
@@ -165,6 +166,13 @@ class Run:
         """All that was measured as a pandas frame: a row per round, client, view, part and
         metric."""
         return as_pandas(self.table)
+
+    @property
+    def plot(self) -> Any:
+        """Figures of the report: `run.plot.curves()`, `.clients()`, `.scores()`, or
+        `.figure(key)` of any in `.keys`.
+        """
+        return plots_of(self.folder)
 
     def _repr_html_(self) -> str:
         """The summary of every view, for notebooks."""

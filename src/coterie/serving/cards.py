@@ -84,6 +84,8 @@ def _column(column: Card) -> str:
     text = str(column["kind"])
     if column["categories"]:
         text += f": {', '.join(column['categories'])}, else (other)"
+    elif column.get("tokenizer"):
+        text += f": its first {column['tokens']:,} words, of {column['vocabulary']:,} known ones"
     elif column["buckets"]:
         text += f", hashed into {column['buckets']} columns"
     elif column["form"] and column["kind"] == "date":

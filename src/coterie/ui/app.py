@@ -8,7 +8,7 @@ import hashlib
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from html import escape
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -28,9 +29,15 @@ from coterie.reports.report import report_html
 from coterie.results.folder import CONFIG, read_about
 from coterie.running.progress import FILE
 from coterie.ui.curves import measured, metrics_file, rows_of_metrics, version_of
-from coterie.ui.guard import NEVER, Guard
+from coterie.ui.desk import Desk
+from coterie.ui.form import form
+from coterie.ui.guard import MAY_WRITE, NEVER, Guard
+from coterie.ui.jobs import Jobs
+from coterie.ui.labels import Label, Labels
 from coterie.ui.lines import News, since
 from coterie.ui.runs import WATCHED, Entry, Library, Unknown, odd, stray
+from coterie.ui.verdicts import Verdicts
+from coterie.ui.words import differing
 
 ASSETS = Path(__file__).parent / "assets"
 KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -41,21 +48,38 @@ REPORT = (
     "blob:; font-src data:"
 )
 KEPT = 8  # reports
+BACK = '<nav class="back" aria-label="coterie ui"><a href="/">All runs</a></nav>'
 
 
 def build(
-    root: Path, host: str = "127.0.0.1", token: str = "", cookie: str = "coterie"
+    root: Path,
+    host: str = "127.0.0.1",
+    token: str = "",
+    cookie: str = "coterie",
+    open_to_read: bool = False,
+    jobs: Jobs | None = None,
 ) -> Starlette:
-    """The app over a folder of runs."""
-    library, reports = Library(root), Reports()
+    """The app over a folder of runs; `jobs` are the runs that are started from its pages."""
+    library, reports, verdicts = Library(root), Reports(), Verdicts()
+    jobs = jobs or Jobs(library.root)
+    desk = Desk(library, Labels(library.root), jobs)
     # all plain functions, which starlette calls in threads: a slow report holds up nobody
     routes = [
         Route("/", page("runs.html")),
         Route("/run", page("run.html")),
         Route("/compare", page("compare.html")),
+        Route("/start", page("start.html")),
         Route("/report", told_of(lambda request: report(library, reports, request))),
-        Route("/api/runs", told_of(lambda request: listing(library, request))),
-        Route("/api/run", told_of(lambda request: run(library, request))),
+        Route("/api/runs", told_of(lambda request: listing(desk, request))),
+        Route("/api/words", told_of(lambda request: words_told(library, request))),
+        Route("/api/verdict", told_of(lambda request: verdict(library, verdicts, request))),
+        Route("/api/form", told_of(lambda request: answer(form(request.query_params)))),
+        Route("/api/log", told_of(lambda request: log(jobs, request))),
+        *[
+            Route(f"/api/{name}", posted(change), methods=["POST"])
+            for name, change in desk.changes().items()
+        ],
+        Route("/api/run", told_of(lambda request: run(desk, request))),
         Route("/api/measured", told_of(lambda request: table(library, request))),
         Route("/api/chosen", told_of(lambda request: chosen(library, request))),
         *[
@@ -66,7 +90,7 @@ def build(
         Route("/assets/plotly.js", plotly),
     ]
     handlers: Any = {404: _no_page, BadInput: _problem}
-    guard = Middleware(Guard, host=host, token=token, cookie=cookie)
+    guard = Middleware(Guard, host=host, token=token, cookie=cookie, open_to_read=open_to_read)
     return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
 
 
@@ -85,6 +109,21 @@ def told_of(route: Callable[[Request], Response]) -> Callable[[Request], Respons
             raise BadInput(
                 f"{asked[:200] or 'the list'} cannot be read: {_short(damage)}"
             ) from damage
+
+    return answered
+
+
+def posted(change: Callable[[Any], Any]) -> Callable[[Request], Awaitable[Response]]:
+    """A route that changes something: what was sent, as JSON, goes in, and what came of it out."""
+
+    async def answered(request: Request) -> Response:
+        try:
+            sent = json.loads(await request.body())
+        except (ValueError, RecursionError):
+            raise BadInput("what was sent is no JSON") from None
+        if not isinstance(sent, dict):
+            raise BadInput("what was sent is no table of words")
+        return answer(await run_in_threadpool(change, sent))
 
     return answered
 
@@ -123,15 +162,58 @@ def answer(content: Any, request: Request | None = None) -> Response:
 def told(entry: Entry) -> dict[str, Any]:
     """An entry as a page gets it."""
     said = entry._asdict() | {"name": entry.path.name, "path": str(entry.path)}
+    del said["words"]  # asked for by themselves
     said["path"] = said["path"].encode("utf-8", "replace").decode()
     return said | {k: said[k].encode("utf-8", "replace").decode() for k in ("name", "why")}
 
 
-def listing(library: Library, request: Request) -> Response:
+def listing(desk: Desk, request: Request) -> Response:
+    """Every run with its label; whether this visitor may change anything, and what is at work."""
+    labels, trouble = desk.labelled()
+    runs = [
+        told(e) | {"label": labels.get(e.id, Label())._asdict()}
+        for e in desk.library.entries().values()
+    ]
     return answer(
-        {"folder": str(library.root), "runs": [told(e) for e in library.entries().values()]},
+        {
+            "folder": str(desk.library.root),
+            "runs": runs,
+            "may_write": bool(request.scope.get(MAY_WRITE)),
+            "jobs": desk.jobs.states(),
+            "trouble": trouble,
+        },
         request,
     )
+
+
+def words_told(library: Library, request: Request) -> Response:
+    """The words of the chosen runs; without a choice, those that differ among all runs."""
+    ids = request.query_params.getlist("run")
+    found = library.runs(ids) if ids else library.entries().values()
+    runs = {e.id: dict(e.words) for e in found if e.kind == "run" and e.words}
+    differ = differing(list(runs.values()))
+    if not ids:
+        runs = {k: {w: v for w, v in words.items() if w in differ} for k, words in runs.items()}
+    return answer({"words": runs, "differ": differ}, request)
+
+
+def verdict(library: Library, verdicts: Verdicts, request: Request) -> Response:
+    """What the answer of a comparison says."""
+    entry = _one(library, request)
+    _check_inside(library, entry)
+    return answer({"verdict": verdicts.of(entry)}, request)
+
+
+def log(jobs: Jobs, request: Request) -> Response:
+    """What a run that was started from a page has printed since the byte `after`."""
+    return answer(jobs.told(request.query_params.get("id", ""), _after(request)))
+
+
+def _after(request: Request) -> int:
+    try:
+        return min(int(request.query_params.get("after", "0")), 2**62)
+    except ValueError:
+        raise BadInput("after = a whole number of bytes") from None
 
 
 def _one(library: Library, request: Request) -> Entry:
@@ -146,22 +228,27 @@ def _metrics(entry: Entry) -> Path | None:
     )
 
 
-def run(library: Library, request: Request) -> Response:
+def run(desk: Desk, request: Request) -> Response:
     """A run, and its rounds since the byte `after` of its progress."""
+    library, name = desk.library, request.query_params.get("id", "")
+    job, after = desk.jobs.find(name), _after(request)
+    shared = {
+        "now": time.time(),
+        "may_write": bool(request.scope.get(MAY_WRITE)),
+        "job": job.state if job else "",
+    }
+    if job and name not in library.entries():  # it has been started, and has no folder yet
+        return answer({"run": None, "measured": "", **shared, **News([], 0, False)._asdict()})
     entry = _one(library, request)
-    try:
-        after = int(request.query_params.get("after", "0"))
-    except ValueError:
-        raise BadInput("after = a whole number of bytes") from None
     path = _metrics(entry)
     news = News([], 0, False)
     if entry.kind == "run" and not (entry.path / FILE).is_symlink():
         news = _news(entry.path / FILE, after)
         if path and not news.rows and not (entry.path / FILE).exists():
             news = News(rows_of_metrics(_own(path, library), entry.part), 0, True)
-    return answer(
-        {"run": told(entry), "now": time.time(), "measured": version_of(path), **news._asdict()}
-    )
+    label = desk.labelled()[0].get(entry.id, Label())
+    said = told(entry) | {"label": label._asdict()}
+    return answer({"run": said, "measured": version_of(path), **shared, **news._asdict()})
 
 
 def _news(path: Path, after: int) -> News:
@@ -238,13 +325,7 @@ def report(library: Library, reports: Reports, request: Request) -> Response:
     for entry in entries:
         if entry.status == "damaged":
             raise BadInput(f"{entry.path.name} is damaged: {entry.why}")
-        if strange := odd(entry.path):
-            raise BadInput(f"{strange.relative_to(library.root)} is not a file: move it away")
-        if away := stray(entry.path, library.root):
-            raise BadInput(
-                f"{away.relative_to(library.root)} is a link out of the folder: coterie ui does "
-                "not follow it"
-            )
+        _check_inside(library, entry)
     try:
         text = reports.page([e.path for e in entries], library.runs(ids))
     except BadInput:
@@ -253,7 +334,19 @@ def report(library: Library, reports: Reports, request: Request) -> Response:
         raise BadInput(
             f"no report of {', '.join(e.path.name for e in entries)}: {_short(damage)}"
         ) from damage
+    text = text.replace("<body>", f"<body>{BACK}", 1)
     return HTMLResponse(text, headers={"Content-Security-Policy": REPORT + NEVER})
+
+
+def _check_inside(library: Library, entry: Entry) -> None:
+    """Refuse a run with a pipe or a link that leads out of the folder."""
+    if strange := odd(entry.path):
+        raise BadInput(f"{strange.relative_to(library.root)} is not a file: move it away")
+    if away := stray(entry.path, library.root):
+        raise BadInput(
+            f"{away.relative_to(library.root)} is a link out of the folder: coterie ui does "
+            "not follow it"
+        )
 
 
 def _short(problem: Exception) -> str:

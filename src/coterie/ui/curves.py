@@ -42,9 +42,8 @@ def version_of(path: Path | None) -> str:
 def measured(path: Path, names: list[str]) -> dict[str, Any]:
     """{"curves": mean over clients by round, "clients": each one's last value}."""
     table = Table.read(path).whole()
-    rows = table.filter(
-        (pc.field("client") != EVERYONE) & pc.field("metric").isin(SHOWN) & (pc.field("part") != "")
-    )
+    rows = table.filter((pc.field("client") != EVERYONE) & (pc.field("part") != ""))
+    rows = rows.filter(pc.field("metric").isin(_followed(rows)))
     keys = ("metric", "part", "view")
     plain = (
         pa.table({k: rows[k].cast(pa.string()) for k in keys})
@@ -57,6 +56,15 @@ def measured(path: Path, names: list[str]) -> dict[str, Any]:
         rounds, numbers = curve(rows, key["metric"], key["part"], key["view"])
         curves.append({**key, "rounds": rounds.tolist(), "values": _plain(numbers)})
     return {"curves": curves, "clients": _clients(rows, curves, names)}
+
+
+def _followed(rows: pa.Table) -> list[str]:
+    """The metrics that are drawn: the usual ones, and what else was measured round by round."""
+    pairs = pa.table({"metric": rows["metric"].cast(pa.string()), "round": rows["round"]})
+    counts = pairs.group_by("metric").aggregate([("round", "count_distinct")]).to_pylist()
+    most = max((found["round_count_distinct"] for found in counts), default=0)
+    often = [f["metric"] for f in counts if 1 < f["round_count_distinct"] == most]
+    return sorted({*SHOWN, *often})
 
 
 def _clients(

@@ -1,5 +1,8 @@
-"""Who may ask: GET only, under a name this server has, with the token where there is one; and
-headers for every answer.
+"""Who may ask: under a name this server has, with the token where there is one; and headers for
+every answer.
+
+To read is GET. To change anything is POST: with the token in any case, from this server's own
+pages, as JSON, and short.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ OWN = (
     "data: blob:; connect-src 'self'"
 )
 NEVER = "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+LARGEST = 2**16  # bytes of what a page may send
+MAY_WRITE = "coterie.may_write"  # in a request's scope: whether it showed the token
 HEADERS = {
     "Content-Security-Policy": OWN + NEVER,
     "Cache-Control": "no-store",
@@ -42,8 +47,16 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """Stands before the app; what it refuses never reaches a route."""
 
-    def __init__(self, app: Any, host: str = "127.0.0.1", token: str = "", cookie: str = "coterie"):
+    def __init__(
+        self,
+        app: Any,
+        host: str = "127.0.0.1",
+        token: str = "",
+        cookie: str = "coterie",
+        open_to_read: bool = False,
+    ):
         self.app, self.token, self.cookie = app, token.encode(), cookie
+        self.open_to_read = open_to_read  # the token is asked only of who changes something
         literal = f"[{host}]" if ":" in host and not host.startswith("[") else host
         # a page of another name that resolves to this machine is turned away; elsewhere the token
         # does that
@@ -67,7 +80,8 @@ class Guard:
     def _refuse(self, scope: Any) -> Response | None:
         """The answer to a request that goes no further."""
         headers = Headers(scope=scope)
-        if scope["method"] not in ("GET", "HEAD"):
+        reads = scope["method"] in ("GET", "HEAD")
+        if not reads and (scope["method"] != "POST" or not self.token):
             return _line("coterie ui only shows: ask with GET", 405, {"Allow": "GET, HEAD"})
         names = headers.getlist("host")
         if self.hosts is not None and (len(names) != 1 or _name(names[0]) not in self.hosts):
@@ -76,29 +90,38 @@ class Guard:
                 "to others",
                 421,
             )
-        return self._without_token(scope, headers) if self.token else None
-
-    def _without_token(self, scope: Any, headers: Headers) -> Response | None:
-        asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = [value for name, value in asked if name == "token"]
-        if given:
-            if not self._is_token(given[0]):
-                return _line("this is not the token that coterie ui printed", 401)
-            rest = urlencode([(name, value) for name, value in asked if name != "token"])
-            path = "/" + scope["path"].lstrip("/")  # never //host
-            clean = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
-            clean.set_cookie(self.cookie, self._ticket(), httponly=True, samesite="strict")
-            return clean
-        kind, _, bearer = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self._is_token(bearer.strip()):
-            return None
-        if secrets.compare_digest(self._shown(headers), self._ticket().encode()):
-            return None
+        if reads and (fresh := self._fresh(scope)):
+            return fresh
+        bearer = self._bearer(headers)
+        scope[MAY_WRITE] = bool(self.token) and (bearer or self._has_ticket(headers))
+        if not self.token or scope[MAY_WRITE] or (reads and self.open_to_read):
+            return None if reads else _unfit(headers, bearer)
         return _line(
             "open the address that coterie ui printed, with its ?token=",
             401,
             {"WWW-Authenticate": "Bearer"},
         )
+
+    def _fresh(self, scope: Any) -> Response | None:
+        """The answer to an address with a token: the same one without it, and a cookie."""
+        asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = [value for name, value in asked if name == "token"]
+        if not given or not self.token:
+            return None
+        if not self._is_token(given[0]):
+            return _line("this is not the token that coterie ui printed", 401)
+        rest = urlencode([(name, value) for name, value in asked if name != "token"])
+        path = "/" + scope["path"].lstrip("/")  # never //host
+        clean = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
+        clean.set_cookie(self.cookie, self._ticket(), httponly=True, samesite="strict")
+        return clean
+
+    def _bearer(self, headers: Headers) -> bool:
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        return bool(self.token) and kind.lower() == "bearer" and self._is_token(given.strip())
+
+    def _has_ticket(self, headers: Headers) -> bool:
+        return secrets.compare_digest(self._shown(headers), self._ticket().encode())
 
     def _is_token(self, text: str) -> bool:
         return secrets.compare_digest(text.encode("utf-8", "surrogateescape"), self.token)
@@ -119,6 +142,28 @@ def _name(host: str) -> str:
     """A Host header without its port."""
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdigit() else host).lower()
+
+
+def _unfit(headers: Headers, bearer: bool) -> Response | None:
+    """The answer to a change that is not sent by a page of this server, or too long.
+
+    A script that shows the token itself needs no page; a cookie goes along with whatever a
+    browser sends, so the browser must say that one of these pages sent it.
+    """
+    origin, host = headers.get("origin", ""), headers.get("host", "")
+    own = headers.getlist("origin") in ([f"http://{host}"], [f"https://{host}"]) and bool(host)
+    if (origin or not bearer) and not own:
+        return _line("only the pages of this coterie ui may change anything", 403)
+    if headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return _line("only the pages of this coterie ui may change anything", 403)
+    if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        return _line("send it as application/json", 415)
+    length = headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit()):
+        return _line("say how long it is: Content-Length", 411)
+    if len(length) > 9 or int(length) > LARGEST:
+        return _line(f"at most {LARGEST:,} bytes are taken", 413)
+    return None
 
 
 def _line(text: str, status: int, headers: dict[str, str] | None = None) -> Response:

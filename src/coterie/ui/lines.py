@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from coterie.core.files import plain
 
-FIELDS = ("stage", "round", "rounds", "clients", "seconds", "accuracy", "loss", "time")
+TEXTS = ("stage", "measure")
+FIELDS = (*TEXTS, "round", "rounds", "clients", "seconds", "accuracy", "loss", "value", "time")
 TAIL, CHUNK = 2**13, 2**20  # bytes read from the end for the list, and at once for a page
 
 MOST = 2**53  # the largest number that JavaScript counts to
@@ -60,7 +61,7 @@ def ends(path: Path) -> tuple[Line, Line, float | None]:
         return {}, {}, None
     known = {
         k: next((row[k] for row in reversed(last) if row.get(k) is not None), None)
-        for k in ("accuracy", "loss")
+        for k in ("accuracy", "loss", "value")
     }
     times = [row["time"] for row in last if row.get("time")]
     gaps = [b - a for a, b in pairwise(times) if b >= a]
@@ -77,7 +78,7 @@ def _lines(text: bytes) -> list[Line]:
             continue
         if isinstance(row, dict) and _number(row.get("round")) is not None:
             found.append(
-                {k: str(row[k]) if k == "stage" else _number(row[k]) for k in FIELDS if k in row}
+                {k: str(row[k]) if k in TEXTS else _number(row[k]) for k in FIELDS if k in row}
             )
     return found
 

@@ -8,11 +8,12 @@ import json
 import os
 import time
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from shlex import quote as quoted
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -27,6 +28,7 @@ from coterie.running.progress import FILE as PROGRESS
 from coterie.running.progress import LOCK, busy
 from coterie.ui.curves import check_metrics, end_of_metrics
 from coterie.ui.lines import ends
+from coterie.ui.words import flat, group_of
 
 # a folder whose watched files have not changed is not read again
 WATCHED = (CONFIG, ABOUT, METRICS, PROGRESS, PLAN)
@@ -40,6 +42,7 @@ DEPTH = 3  # folders below the given one that may hold runs
 
 DAMAGES = (ArithmeticError, RecursionError, MemoryError, pa.ArrowException)
 
+NO_WORDS: Mapping[str, Any] = MappingProxyType({})
 Mark = tuple[tuple[str, int, int], ...]  # (file, time of change, size)
 
 
@@ -66,6 +69,10 @@ class Entry(NamedTuple):
     started: float | None = None
     pace: float | None = None  # seconds per round, evaluation included
     planned: int = 0  # runs of a comparison
+    measure: str = "accuracy"  # what the run is judged by
+    value: float | None = None  # of that, at the last evaluation
+    group: str = ""  # the same for runs that differ in nothing but the seed
+    words: Mapping[str, Any] = NO_WORDS  # of its configuration
 
 
 class Unknown(BadInput):
@@ -130,7 +137,7 @@ class Library:
                 mark, entry = (), _bare(self.root, folder, files)._replace(status="unread")
             kept[folder] = (mark, entry)
             found[entry.id] = _settle(entry, now)._replace(
-                parent=_id(self.root, comparison) if comparison else ""
+                parent=id_of(self.root, comparison) if comparison else ""
             )
         self._cache = kept
         families: dict[str, list[Entry]] = {}
@@ -176,7 +183,8 @@ def _stat(entry: os.DirEntry) -> os.stat_result | None:
         return None
 
 
-def _id(root: Path, folder: Path) -> str:
+def id_of(root: Path, folder: Path) -> str:
+    """The name that requests call a folder by."""
     return quote(os.fsencode(folder.relative_to(root)), safe="/@")
 
 
@@ -184,7 +192,7 @@ def _bare(root: Path, folder: Path, files: list[os.DirEntry]) -> Entry:
     """What is known of a folder without a look into its files."""
     kind = "comparison" if any(e.name == PLAN for e in files) else "run"
     changed = max((s.st_mtime for e in files if (s := _stat(e))), default=0.0)
-    return Entry(_id(root, folder), folder, kind, "damaged", changed=changed)
+    return Entry(id_of(root, folder), folder, kind, "damaged", changed=changed)
 
 
 def _read(root: Path, folder: Path, files: list[os.DirEntry]) -> Entry:
@@ -226,6 +234,7 @@ def _run(entry: Entry) -> Entry:
     config = _toml(folder / CONFIG)
     schedule = config.get("schedule", {})
     parts = schedule.get("parts") or ["validation"]
+    words = flat(config)
     first, last, pace = ends(folder / PROGRESS)
     entry = entry._replace(
         method=str(config["method"]),
@@ -236,6 +245,10 @@ def _run(entry: Entry) -> Entry:
         done=int(last.get("round") or 0),
         accuracy=last.get("accuracy"),
         loss=last.get("loss"),
+        measure=str(last.get("measure") or "accuracy"),
+        value=last.get("value"),
+        group=group_of(words),
+        words=words,
         started=first["time"] - (first.get("seconds") or 0) if first.get("time") else None,
         pace=pace,
     )

@@ -58,6 +58,19 @@ function tableCard(table) {
     table.note ? make("p", { class: "note" }, table.note) : null, sortable(table, { caption: table.title, use: table === DATA.tables[0] ? DATA.use : null }).node);
 }
 
+/* A table that does not fit half a row takes a whole one; where one would stand alone, it does too. */
+function widen() {
+  for (const box of document.querySelectorAll("#report .figures")) {
+    const narrow = [...box.querySelectorAll(":scope > .card:not(.wide)")].filter((card) => card.querySelector(".scroll"));
+    const fitting = narrow.filter((card) => {
+      const scroll = card.querySelector(".scroll");
+      if (scroll.scrollWidth > scroll.clientWidth) card.classList.add("wide");
+      return !card.classList.contains("wide");
+    });
+    if (fitting.length % 2) fitting.at(-1).classList.add("wide");
+  }
+}
+
 function clientSection() {
   if (!NAMES.length) return [];
   list = clientList();
@@ -150,6 +163,7 @@ function start() {
   document.getElementById("made").append(words.filter(Boolean).join(" \u00b7 "), ...(made.command ? [make("code", {}, made.command)] : []));
   buildChooser(() => { rechoose(); if (list) list.build(); });
   build();
+  widen();
   paint();
   watchContents();
   document.getElementById("theme").addEventListener("click", () => setTheme(theme() === "dark" ? "light" : "dark"));

@@ -10,7 +10,7 @@ function sortable(table, options = {}) {
   const pager = make("p", { class: "row pager", hidden: true });
   const title = caption ? make("caption", { class: "unseen" }, caption) : null;
   const grid = make("table", {}, title, make("thead", {}, make("tr", {}, heads)), body);
-  const box = make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption || "table" }, grid);
+  const box = make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption ? `Table: ${caption}` : "Table" }, grid);
 
   function head(column, at) {
     const unit = column.unit ? make("span", { class: "unit" }, column.unit) : null;

@@ -222,5 +222,6 @@ function written(names, most) {
   const every = Math.ceil(names.length / Math.min(NAMED, most));
   const at = names.map((_, place) => place).filter((place) => place % every === 0);
   const tick = (name) => (names.length > 12 ? shortened(name.replace(/ \([^()]*\)$/, ""), 14) : shortened(name, 20));
-  return { tickmode: "array", tickvals: at, ticktext: at.map((place) => safe(tick(names[place]))) };
+  const room = names.length <= 6 ? (name) => broken(shortened(name, 45), 18) : (name) => safe(tick(name));
+  return { tickmode: "array", tickvals: at, ticktext: at.map((place) => room(names[place])) };
 }

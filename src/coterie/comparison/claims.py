@@ -1,0 +1,99 @@
+"""Claims of a paper's figure that are no order of methods: each is a question to finished runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie.analysis.verdicts import POINT
+from coterie.core.errors import BadInput, nearest
+from coterie.results.run import Run
+from coterie.results.table import curve, values
+
+Runs = Mapping[str, Sequence[Run]]  # finished runs by method
+Figure = Callable[[str], list[float]]  # a method's figure of every seed
+
+
+class Claimed(NamedTuple):
+    """What became of a claim."""
+
+    holds: bool | None  # None: its runs are not there
+    said: str
+
+
+def check_claim(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
+    """Hold a claim, such as ("close", "selffl", "selffl@augmented"), against runs."""
+    kind, *rest = words
+    if kind not in KINDS:
+        raise BadInput(f"unknown claim '{kind}'{nearest(kind, KINDS)}")
+    return KINDS[kind](rest, runs, figure)
+
+
+def _close(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
+    """The figures of two methods differ by less than a point."""
+    first, second = words
+    ours = [figure(name) for name in (first, second)]
+    if not all(ours):
+        return Claimed(None, f"{first} and {second} are close")
+    a, b = (float(np.mean(some)) for some in ours)
+    return Claimed(abs(a - b) < POINT, f"{first} and {second} are close: {a:.2f} and {b:.2f}")
+
+
+def _falls(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
+    """The mean over clients of a note falls after a round."""
+    method, note, number = words
+    said = f"{note} of {method} falls after round {number}"
+    curves = [curve(run.table, note, "", "") for run in runs.get(method, ())]
+    found = [(rounds, means) for rounds, means in curves if len(rounds)]
+    if not found:
+        return Claimed(None, said)
+    before, after = (
+        float(np.mean([_mean_near(*one, at) for one in found]))
+        for at in (int(number), int(found[0][0].max()))
+    )
+    return Claimed(after < before, f"{said}: {before:.1f} there, {after:.1f} in the last ten")
+
+
+def _mean_near(rounds: np.ndarray, means: np.ndarray, at: int) -> float:
+    """Over the ten rounds up to one: who is active differs from round to round."""
+    near = (rounds > at - 10) & (rounds <= at)
+    return float(np.nanmean(means[near])) if near.any() else float("nan")
+
+
+def _differ(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
+    """Clients have different values of a note."""
+    method, note = words
+    found = _noted(runs, method, note)
+    if not len(found):
+        return Claimed(None, f"clients of {method} differ in {note}")
+    low, middle, high = np.quantile(found, (0, 0.5, 1))
+    said = f"clients of {method} differ in {note}: {low:g} to {high:g}, median {middle:g}"
+    return Claimed(bool(high > low), said)
+
+
+def _never(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
+    """No client chose a certain value."""
+    method, note, value = words
+    found = _noted(runs, method, note)
+    if not len(found):
+        return Claimed(None, f"no client of {method} chooses {note} = {value}")
+    chose = int((found == float(value)).sum())
+    said = f"no client of {method} chooses {note} = {value}: {chose} of {len(found)} do"
+    return Claimed(chose == 0, said)
+
+
+def _noted(runs: Runs, method: str, note: str) -> np.ndarray:
+    """A note of all clients, of all seeds."""
+    found = [values(run.table, note, "", "")[1] for run in runs.get(method, ())]
+    all_of = np.concatenate(found) if found else np.zeros(0)
+    return all_of[~np.isnan(all_of)]
+
+
+KINDS: dict[str, Callable[[Sequence[str], Runs, Figure], Claimed]] = {
+    "close": _close,
+    "falls": _falls,
+    "differ": _differ,
+    "never": _never,
+}

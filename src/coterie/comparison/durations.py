@@ -1,0 +1,127 @@
+"""How long the papers' recipes take: measured in a round, stored, told in the list.
+
+A round is measured client by client, in the processor's seconds, so that a busy machine does not
+matter. Runs stack clients where that is faster: small networks take less than is told.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from coterie.comparison.plan import plan_of
+from coterie.core.files import read_text, write
+from coterie.data.federation import Federation
+from coterie.experiment.config import Experiment, read_toml
+from coterie.experiment.papers import PAPERS, PaperTable
+from coterie.experiment.recipes import config_path
+from coterie.running.assemble import assemble, gather, open_loop
+from coterie.running.execute import threads_of
+from coterie.running.loop import Loop, RoundReport
+
+STORED = PAPERS / "seconds.json"
+LIMIT = 5.0  # seconds that a method may take to play one round of each of its stages
+PLAIN = {"path": "sequential", "width": 1, "compile": "no"}  # an engine that tries nothing out
+
+Seconds = dict[str, float]  # of one seed by method; below zero: more than that
+
+
+class Estimate(NamedTuple):
+    """What a table costs on the machine that measured it."""
+
+    seconds: float
+    least: bool  # whether it is only a lower bound
+
+    def __str__(self) -> str:
+        if not self.seconds:
+            return "-"
+        hours = self.seconds / 3600
+        about = f"{hours:.3g} h" if hours >= 1 else f"{max(1, round(60 * hours))} min"
+        return f"over {about}" if self.least else about
+
+
+class TooLong(Exception):
+    """A method played longer than it may."""
+
+
+def probe(recipe: str) -> Seconds:
+    """The processor seconds that one seed of each method of a recipe takes, on one thread."""
+    plan = plan_of(read_toml(config_path(recipe)), seeds=[0], common={"threads": 1})
+    found: Seconds = {}
+    federation = None
+    for name, experiment in plan.experiments.items():
+        federation = federation or gather(experiment)
+        found[name] = _probed(experiment, federation)
+    return found
+
+
+def _probed(experiment: Experiment, federation: Federation) -> float:
+    plain = replace(experiment, engine=experiment.engine | PLAIN)
+    last: dict[int, float] = {}
+    with threads_of(plain):
+        loop = open_loop(assemble(plain, federation))
+        rounds, loop.lengths = loop.lengths, [min(1, n) for n in loop.lengths]
+        mark = time.process_time()
+
+        def after(loop: Loop, report: RoundReport) -> None:
+            nonlocal mark
+            now = time.process_time()
+            last[loop.position.stage], mark = now - mark, now
+
+        try:
+            with _limited(LIMIT):
+                loop.go(after)
+        except TooLong:
+            last[len(last)] = LIMIT
+            return -_sum(rounds, last)
+    return _sum(rounds, last)
+
+
+def _sum(rounds: Sequence[int], each: Mapping[int, float]) -> float:
+    return round(sum(rounds[stage] * seconds for stage, seconds in each.items()), 1)
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Stop what runs within after so many seconds of this process's work."""
+
+    def stop(*_: Any) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def stored() -> dict[str, Seconds]:
+    """What was measured, by recipe."""
+    return json.loads(read_text(STORED)) if STORED.exists() else {}
+
+
+def store(found: Mapping[str, Seconds]) -> None:
+    """Add to what was measured."""
+    write(STORED, json.dumps(dict(sorted({**stored(), **found}.items())), indent=1) + "\n")
+
+
+def estimate(table: PaperTable, known: Mapping[str, Seconds]) -> Estimate:
+    """What all runs of a table cost; recipes that it shares with others are counted here too."""
+    total, least = 0.0, False
+    for recipe in {c.cheaper or c.recipe for c in table.columns if c.recipe}:
+        seeds = len(read_toml(config_path(recipe)).get("seeds", [0]))
+        mine = whole(known.get(recipe, {}))
+        total, least = total + seeds * mine.seconds, least or mine.least
+    return Estimate(total, least)
+
+
+def whole(found: Seconds) -> Estimate:
+    """What one seed of a recipe costs."""
+    return Estimate(sum(map(abs, found.values())), not found or min(found.values()) < 0)

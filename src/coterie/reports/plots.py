@@ -1,0 +1,107 @@
+"""The figures of a run or comparison in Python: `result.plot.curves()` is what a report draws, as a
+matplotlib figure.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.analysis.scores import named
+from coterie.core.errors import BadInput, nearest
+from coterie.reports.accuracy import clients, curves
+from coterie.reports.content import all_figures
+from coterie.reports.evidence import Evidence
+from coterie.reports.figures import Figure, Series
+from coterie.reports.forest import forest
+from coterie.reports.gather import gather
+
+
+class Plots:
+    """The figures of one folder; a notebook shows them, and `savefig` of each writes a file."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What the folder holds, read once."""
+        return gather([self.folder])
+
+    @cached_property
+    def figures(self) -> dict[str, Figure]:
+        """Every figure that a report of this folder has, as data by its key."""
+        return {figure.key: figure for figure in all_figures(self.evidence)}
+
+    @property
+    def keys(self) -> list[str]:
+        """What `figure` can draw here."""
+        return list(self.figures)
+
+    def curves(self, part: str = "") -> Any:
+        """What clients are judged by, over rounds; on another part than the shown one if named."""
+        known = self.evidence.first.experiment.schedule.measured
+        if part and part not in known:
+            raise BadInput(f"part = {part!r} was not measured{nearest(part, known)}")
+        found = curves(self.evidence, part or self.evidence.first.part)
+        return self._drawn(found, f"no client has rows in the part '{part}'")
+
+    def clients(self) -> Any:
+        """Every client under every method."""
+        return self._drawn(clients(self.evidence), "")
+
+    def forest(self) -> Any:
+        """Differences of every method to Local and to FedAvg, with their intervals."""
+        return self._drawn(
+            forest(self.evidence), "differences need local or fedavg among the methods, and another"
+        )
+
+    def scores(self) -> Any:
+        """The other scores of the clients' own models at the end, as F1 and AUC."""
+        return self._drawn(scores(self.evidence), "these runs measured no other score in %")
+
+    def figure(self, key: str) -> Any:
+        """Any figure of the report, by its key."""
+        if key not in self.figures:
+            raise BadInput(f"there is no figure '{key}' here{nearest(key, self.figures)}")
+        return self._drawn(self.figures[key], "")
+
+    def _drawn(self, figure: Figure | None, why: str) -> Any:
+        if figure is None:
+            raise BadInput(why)
+        from coterie.reports.draw import draw  # matplotlib takes a second to load
+
+        return draw(figure, self.evidence.methods)
+
+
+def scores(evidence: Evidence) -> Figure | None:
+    """Scores that are shares, method beside method: means over clients and seeds."""
+    found = {name: [r.run.scores() for r in records] for name, records in evidence.records.items()}
+    known = dict.fromkeys(s for runs in found.values() for each in runs for s in each)
+    shares = [score for score in map(named, known) if score.share]
+    if not shares:
+        return None
+    labels = [score.label for score in shares]
+    series = tuple(
+        Series(
+            name,
+            list(labels),
+            [100 * float(np.mean([each.get(s.name, np.nan) for each in runs])) for s in shares],
+        )
+        for name, runs in found.items()
+    )
+    low = [score.label for score in shares if not score.higher]
+    note = "Means over the clients' own models at the last round, and over seeds."
+    return Figure(
+        key="scores",
+        title=f"More scores on {evidence.first.part} rows",
+        note=f"{note} Low is good of {' and '.join(low)}." if low else note,
+        kind="bars",
+        x="",
+        y="%",
+        series=series,
+        section="accuracy",
+    )

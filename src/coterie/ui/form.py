@@ -1,0 +1,122 @@
+"""The form that starts a run, made from the options as they are declared: what a page may set, what
+each word takes, and the line that refuses a bad one, as the terminal has it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from coterie.core.errors import BadInput, shown
+from coterie.core.values import Range, described
+from coterie.data.datasets import DATASETS
+from coterie.experiment.config import (
+    REGISTRIES,
+    SECTIONS,
+    Experiment,
+    change,
+    check_train,
+    chosen_names,
+    fields,
+)
+from coterie.methods.declare import unused
+from coterie.methods.listing import paper_of, told
+from coterie.methods.registry import METHODS
+
+NAMES = ("method", "data", "split", "model")  # they decide which other words there are
+FIRST = ("data.clients", "schedule.rounds", "train.rate", "train.epochs", "train.batch", "seed")
+HIDDEN = {"data.name", "split.name", "model.name", "data.seed", "engine.chosen"}
+MOST = 200  # words of a run
+
+
+def form(names: Mapping[str, str]) -> dict[str, Any]:
+    """The words of a run with these names: method, data, split and network."""
+    known = {word: value for word in NAMES if (value := names.get(word, "").strip())}
+    experiment = change(Experiment(), known)
+    never = [f"train.{w}" for w, when in unused(METHODS[experiment.method]).items() if when is None]
+    words = {
+        f"{section}.{word}": field(f"{section}.{word}", kind, default)
+        for section in SECTIONS
+        for word, (kind, default) in fields(experiment)[section].items()
+        if f"{section}.{word}" not in {*HIDDEN, *never}
+    }
+    words["seed"] = field("seed", Annotated[int, Range(0, 2**32 - 1)], 0)
+    own = [word for word in words if word.startswith("options.")]
+    more = [word for word in words if word not in {*FIRST, *own}]
+    return {
+        "chosen": {"method": experiment.method, **chosen_names(experiment)},
+        "given": known,
+        "choices": {word: sorted(REGISTRIES[word]) for word in NAMES} | {"data": list(DATASETS)},
+        "about": about(experiment.method),
+        "groups": [
+            {"title": "Run", "words": [words[word] for word in FIRST if word in words]},
+            {"title": f"Options of {experiment.method}", "words": [words[word] for word in own]},
+            {"title": "More words", "words": [words[word] for word in more]},
+        ],
+    }
+
+
+def about(method: str) -> dict[str, Any]:
+    """What a method is, when to use it, and what it needs."""
+    builder = METHODS[method]
+    (listed,) = told({method: builder})
+    return {
+        "paper": paper_of(inspect.getdoc(inspect.getmodule(builder)) or ""),
+        "does": " ".join((inspect.getdoc(builder) or "").split()),
+        "when": listed.when,
+        "needs": listed.needs,
+    }
+
+
+def field(word: str, kind: Any, default: Any) -> dict[str, Any]:
+    """One word as a page shows it: its default, what it takes, and its choices where it has few."""
+    return {
+        "word": word,
+        "label": word.rpartition(".")[2].replace("_", " "),
+        "default": written(default),
+        "takes": described(kind),
+        "choices": _choices(kind),
+    }
+
+
+def written(value: Any) -> str:
+    """A value as it is written on the command line; "" of none."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple | list):
+        return ",".join(map(written, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _choices(kind: Any) -> list[str]:
+    """The values of a word that takes a few; none of one that takes numbers or text."""
+    if kind is bool:
+        return ["yes", "no"]
+    if get_origin(kind) is Literal:
+        return [str(value) for value in get_args(kind)]
+    if get_origin(kind) in (Union, types.UnionType):
+        inner = [k for k in get_args(kind) if k is not type(None)]
+        return _choices(inner[0]) if len(inner) == 1 else []
+    return []
+
+
+def read(sent: Any) -> tuple[Experiment, list[str]]:
+    """(the experiment, its words as `coterie run` takes them) of what a page sent; refused with the
+    line that the terminal would print.
+    """
+    if not isinstance(sent, dict) or len(sent) > MOST:
+        raise BadInput(f"words = {shown(sent)}: give at most {MOST} words of a run")
+    for word, value in sent.items():
+        if not isinstance(value, str) or "\0" in word + value:
+            raise BadInput(f"{word} = {shown(value)}: give its value as text")
+    words = {word: value.strip() for word, value in sent.items() if value.strip()}
+    method = words.pop("method", "")
+    if not method:
+        raise BadInput(f"name a method: {', '.join(METHODS)}")
+    experiment = change(Experiment(), {"method": method, **words})
+    check_train(experiment)
+    return experiment, [method, *(f"--{word}={value}" for word, value in words.items())]

@@ -1,0 +1,41 @@
+"""Laws of the times that the list of tables tells."""
+
+import pytest
+
+from coterie.comparison import durations
+from coterie.comparison.durations import Estimate, estimate, probe, store, stored, whole
+from coterie.experiment.papers import PaperColumn, PaperTable
+
+
+@pytest.mark.parametrize(
+    ("seconds", "least", "said"),
+    [(0, False, "-"), (20, False, "1 min"), (600, False, "10 min"), (9000, True, "over 2.5 h")],
+)
+def test_a_time_is_told_in_minutes_or_hours(seconds, least, said):
+    assert str(Estimate(seconds, least)) == said
+
+
+def test_a_method_that_was_cut_off_makes_the_time_a_lower_bound():
+    assert whole({"local": 60.0, "fedavg": 30.0}) == Estimate(90.0, False)
+    assert whole({"local": 60.0, "fedavg": -30.0}) == Estimate(90.0, True)
+    assert whole({}).least
+
+
+def test_a_table_costs_all_seeds_of_its_recipes():
+    column = PaperColumn(name="one", recipe="pfml-synthetic-mlr")
+    table = PaperTable("t", "p", "Table", "claim", "mean", columns=(column, column))
+    found = estimate(table, {"pfml-synthetic-mlr": {"fedavg": 100.0}})
+    assert found == Estimate(300.0, False)
+
+
+def test_rounds_are_measured_and_stored_beside_what_is_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(durations, "STORED", tmp_path / "seconds.json")
+    store({"demo": probe("demo")})
+    store({"other": {"local": 1.0}})
+    assert set(stored()) == {"demo", "other"}
+    assert stored()["demo"]["fedavg"] > 0
+
+
+def test_a_method_that_takes_too_long_is_cut_off(monkeypatch):
+    monkeypatch.setattr(durations, "LIMIT", 1e-3)
+    assert any(seconds < 0 for seconds in probe("demo").values())

@@ -1,0 +1,78 @@
+"""The form: every word it offers is one that `coterie run` takes, and a bad one is the terminal's
+own line.
+"""
+
+import pytest
+from click.testing import CliRunner
+
+from coterie.cli.train import run
+from coterie.core.errors import BadInput
+from coterie.core.values import described
+from coterie.experiment.config import Experiment, change, options_of
+from coterie.methods.registry import METHODS
+from coterie.ui.form import form, read
+from helpers.ui import client, writer
+
+
+def words_in(said: dict) -> dict[str, dict]:
+    return {one["word"]: one for group in said["groups"] for one in group["words"]}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_methods_own_options_are_in_the_form_with_what_they_take(method):
+    said = words_in(form({"method": method}))
+    own = {w.removeprefix("options."): one for w, one in said.items() if w.startswith("options.")}
+    known = options_of("method", method)
+    assert set(own) == set(known)
+    for option, (kind, _) in known.items():
+        assert own[option]["takes"] == described(kind)
+
+
+def test_every_word_of_the_form_can_be_sent_with_its_default():
+    for names in ({"method": "ditto"}, {"method": "ktpfl", "data": "mnist", "model": "lenet5"}):
+        said = form(names)
+        given = {w: one["default"] for w, one in words_in(said).items()}
+        experiment, arguments = read(names | given)
+        assert experiment.method == arguments[0] == names["method"]
+        assert all(word.startswith("--") and "=" in word for word in arguments[1:])
+        assert experiment == change(Experiment(), names | {w: v for w, v in given.items() if v})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"method": "dito"},
+        {"method": "ditto", "schedule.rounds": "0"},
+        {"method": "ditto", "train.rate": "-1"},
+        {"method": "ditto", "options.lam": "many"},
+        {"method": "ditto", "mu": "1"},
+        {"method": "ditto", "data": "digit"},
+        {"method": "local", "train.weighting": "equal"},
+        {"method": "ditto", "config": "demo"},
+        {"method": "ditto", "out": "elsewhere"},
+    ],
+)
+def test_a_bad_word_is_the_line_that_the_terminal_prints(root, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = set(root.iterdir())
+    said = writer(root).post("/api/start", json={"words": words})
+    assert said.status_code == 422
+    assert set(root.iterdir()) == before
+    if {"config", "out"} & set(words):  # options of the command, not words of a run
+        assert "unknown option" in said.json()["problem"]
+        return
+    method, *rest = (f"--{word}={value}" for word, value in words.items())
+    with pytest.raises(BadInput) as terminal:
+        CliRunner().invoke(run, [method.removeprefix("--method="), *rest], catch_exceptions=False)
+    assert said.json()["problem"] == " ".join(str(terminal.value).split())
+
+
+@pytest.mark.parametrize("sent", [None, [], "ditto", {"method": 3}, {"method": "a\0"}, {}])
+def test_what_is_no_table_of_words_is_refused(root, sent):
+    assert writer(root).post("/api/start", json={"words": sent}).status_code == 422
+
+
+def test_a_bad_name_in_the_form_is_one_line(root):
+    said = client(root).get("/api/form", params={"method": "dito"})
+    assert said.status_code == 422
+    assert "did you mean 'ditto'" in said.json()["problem"]
