@@ -10,12 +10,13 @@ from coterie.deploy.wire import pack
 from helpers.town import Message
 
 # isort: split
-import coterie_relay
-from coterie_relay import packed
 from flwr.app import Context, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Stage
 from flwr.server.workflow import SecAggPlusWorkflow
+
+import coterie_relay
+from coterie_relay import packed
 from helpers.town import BytesGrid
 
 
