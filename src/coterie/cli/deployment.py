@@ -183,15 +183,15 @@ def _shape(options: dict[str, Any], public: str) -> Shape:
         usual: Literal["standard", "none"] = "standard" if flat and found.columns else "none"
         scale = options["scale"] or usual
         _check_numbers(found, options["like"], scale)
-        task, labels = _task_of(found, options["like"], options["task"])
+        read, labels = _task_of(found, options["like"], options["task"])
         return Shape(
-            classes=len(labels) if task in CLASSES else 0,
+            classes=len(labels) if read in CLASSES else 0,
             features=rows[0] if flat else 0,
             shape=() if flat else rows,
             labels=labels,
             public=public,
             scale=scale,
-            task=task,
+            task=read,
         )
     task: Any = options["task"] or "classes"
     if (task in CLASSES and not options["classes"]) or not (
