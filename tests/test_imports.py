@@ -55,6 +55,7 @@ LATE = {
     ("coterie.reports.export", "torch.utils.tensorboard.summary"): EXTRA,
     ("coterie.reports.page", "plotly.offline"): PLOTLY,
     ("coterie.reports.plots", "coterie.reports.draw"): MATPLOTLIB,
+    ("coterie.reports.arena", "coterie.reports.arena_pictures"): MATPLOTLIB,
     ("coterie.reports.report", "coterie.reports.files"): MATPLOTLIB,
     ("coterie.running.progress", "fcntl"): "Windows has none",
     ("coterie.serving.hosting", "coterie.serving.app"): EXTRA,
