@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 from torture import busy
 
 from coterie.cli.main import cli, main
@@ -40,7 +39,7 @@ from coterie.deploy.replay import journal
 
 NAMES = ("north", "south", "east", "west")  # not in the order of their files
 DEADLINE = 25.0
-ROUNDS = 50
+ROUNDS = 38
 IMPORTS = 4.0  # seconds that four new processes of Flower take on a quiet machine of two cores
 HALF_OPEN, LARGE = 491, 199_000_000  # connections that say nothing; bytes of a body without a key
 
@@ -75,15 +74,6 @@ def _unreferred(frame):
     return frame._replace(head=json.dumps(head | {"digest": digest(body)}), body=body)
 
 
-def _far(frame):
-    """Numbers that are fine one by one, and 10,000 times too large."""
-    from coterie.deploy.wire import digest, unpack
-
-    content = unpack(frame)
-    body = b"".join((1e4 * t).to(t.dtype).numpy().tobytes() for t in content.tensors.values())
-    return frame._replace(head=json.dumps(content.head | {"digest": digest(body)}), body=body)
-
-
 def _nested(frame):
     """A tree of 20,000 lists inside each other."""
     head = json.loads(frame.head)
@@ -97,6 +87,22 @@ def _twice(frame):
     return frame._replace(head=frame.head[:-1] + ', "seconds": 1e999}')
 
 
+def _changed(change):
+    """Every array of an upload changed, its table and digest to match."""
+    from coterie.deploy.wire import digest, unpack
+
+    def spoilt(frame):
+        content = unpack(frame)
+        arrays = [change(t) for t in content.tensors.values()]
+        body = b"".join(t.numpy().tobytes() for t in arrays)
+        kinds = [kind for kind, _ in content.head["table"]]
+        table = [[kind, list(t.shape)] for kind, t in zip(kinds, arrays, strict=True)]
+        head = content.head | {"table": table, "digest": digest(body)}
+        return frame._replace(head=json.dumps(head), body=body)
+
+    return spoilt
+
+
 HOSTILE = {  # what a site with a valid key answers, and what the server says of it
     "a table shorter than its tree": (_short, "arrays"),
     "a shape of infinity": (_endless, "side of inf"),
@@ -106,7 +112,9 @@ HOSTILE = {  # what a site with a valid key answers, and what the server says of
     "a note of NaN under a name of its own": (_says(notes={"x": math.nan}), "note 'x'"),
     "negative effort": (_says(effort=[-1, -1]), "what its work took"),
     "an error of escapes and new lines": (_says(error="a\nb\x1b[2J", name="north"), "a b"),
-    "an upload far from the others": (_far, "the median of the round"),
+    "an upload of NaN": (_changed(lambda t: t * math.nan), "its upload has NaN"),
+    "an upload of a wrong shape": (_changed(lambda t: torch.cat([t, t])), "was expected"),
+    "an upload far from the others": (_changed(lambda t: 1e4 * t), "the median of the round"),
     "20,000 lists inside each other": (_nested, "cannot be read"),
     "a word twice, infinite the second time": (_twice, "worked inf seconds"),
 }
@@ -119,40 +127,27 @@ HELLO = {  # what it says of itself, and what the server says of it
 
 
 def rogue(fault: str) -> None:
-    """Run `coterie` with one fault in it: uploads of NaN or of a wrong shape, messages of another
-    schema, or every hostile reply there is.
+    """Run `coterie` with a fault in it: messages of another schema, or every lie and every hostile
+    reply there is, one after another.
     """
     from coterie.deploy import site, wire
 
-    if fault == "hostile":  # one after another, a message each
-        answer, left = site.Site.answer, [change for change, _ in HOSTILE.values()]
-
-        def spoilt_answer(self, frame):
-            reply = answer(self, frame)
-            kind = json.loads(frame.head).get("kind")
-            if kind == "evaluate":
-                return _says(values=[["personal", "test", "accuracy", 500]])(reply)
-            return left.pop(0)(reply) if kind == "train" and left else reply
-
-        site.Site.answer = spoilt_answer
-        main()
-        return
-    if fault in HELLO:
-        honest_answer = site.Site.answer
-
-        def lying_answer(self, frame):
-            reply = honest_answer(self, frame)
-            return HELLO[fault][0](reply) if json.loads(frame.head)["kind"] == "hello" else reply
-
-        site.Site.answer = lying_answer
-        main()
-        return
-    honest = site.protect
-    spoilt = {"nan": lambda t: t * float("nan"), "shape": lambda t: torch.cat([t, t])}
     if fault == "schema":
         wire.SCHEMA += 1
-    else:
-        site.protect = lambda *given: pytree.tree_map(spoilt[fault], honest(*given))
+        main()
+        return
+    answer = site.Site.answer
+    left = [change for change, _ in (HELLO if fault == "hello" else HOSTILE).values()]
+
+    def spoilt(self, frame):
+        reply = answer(self, frame)
+        kind = json.loads(frame.head).get("kind")
+        if fault == "hostile" and kind == "evaluate":
+            return _says(values=[["personal", "test", "accuracy", 500]])(reply)
+        lies = kind == ("hello" if fault == "hello" else "train") and left
+        return left.pop(0)(reply) if lies else reply
+
+    site.Site.answer = spoilt
     main()
 
 
@@ -242,31 +237,21 @@ def strangers(town: Rehearsal, trial: Trials) -> None:
 
 
 def dishonest(town: Rehearsal, trial: Trials) -> None:
-    """West speaks another schema, then sends what cannot be used, then mends its ways."""
-    command = [sys.executable, __file__, "--rogue"]
-
-    def bad(fault: str, theirs: str, mine: str) -> str:
+    """West speaks another schema, then lies when it is greeted; at last all sites come."""
+    for fault, words in (("schema", {"another schema": "schema"}), ("hello", lies())):
         after = len(town.lines["server"])
-        town.site("west", command=[*command, fault])
-        try:
-            said = town.until("server", theirs, 180, after)
-            if mine:
-                town.until("west", mine, 30)
-        finally:
-            town.stop("west")
-        return said
-
-    trial("another schema", lambda: bad("schema", "schema", "schema"))
-    for lie, (_, words) in HELLO.items():
-        trial(f"a hello of {lie}", lambda lie=lie, words=words: bad(lie, words, ""))
-    for name in NAMES[:3]:
+        town.site("west", command=[sys.executable, __file__, "--rogue", fault])
+        for name, said in words.items():
+            trial(name, lambda said=said: town.until("server", said, 180, after))
+        town.stop("west")
+    for name in NAMES:
         town.site(name)
-    town.site("west")
     town.until("server", "round 1 of", 240)
-    town.stop("west")
-    trial("a NaN upload", lambda: bad("nan", "west is left out: its upload has NaN", ""))
-    trial("a wrongly shaped upload", lambda: bad("shape", "west is left out: its upload has", ""))
-    trial("the site mends its ways", lambda: back(town, "west", lambda: town.site("west")))
+
+
+def lies() -> dict[str, str]:
+    """What the server says of each lie."""
+    return {f"a hello of {name}": words for name, (_, words) in HELLO.items()}
 
 
 def hostile(town: Rehearsal, trial: Trials) -> None:

@@ -465,6 +465,26 @@ def test_the_gate_passes_on_what_sites_say(made, door):
     assert upstream.seen[-1] == ("/v1/fleet/push-messages", b"\x00upload", "signed")
 
 
+@pytest.mark.parametrize(("node", "code"), [(7, 200), (8, 403)])
+def test_a_site_cannot_answer_in_the_name_of_another(node, code, made, door):
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from flwr.proto.message_pb2 import Message, Metadata
+
+    address, upstream, lines = door
+    before = len(upstream.seen)
+    messages = [Message(metadata=Metadata(src_node_id=n)) for n in (7, node)]
+    with trusting(made) as client:
+        answer = client.post(
+            f"https://{address}/v1/fleet/push-messages",
+            content=PushMessagesRequest(messages_list=messages).SerializeToString(),
+            headers=signed(made),
+        )
+    assert answer.status_code == code
+    assert len(upstream.seen) - before == (code == 200)
+    told = [line for line in lines if "in the name of another site" in line]
+    assert bool(told) == (code == 403)
+
+
 @pytest.mark.parametrize(
     "path",
     [

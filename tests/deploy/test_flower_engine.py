@@ -9,6 +9,7 @@ from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
 from coterie.deploy.files import Rules
 from coterie.deploy.replay import journal
+from coterie.deploy.wire import SCHEMA
 from coterie.experiment.schedule import Schedule
 from coterie.methods.registry import METHODS
 from coterie.running.execute import checkpoint, restore
@@ -266,8 +267,8 @@ def with_text(frame):
         (with_structure, ("1 is left out", "another structure")),
         (with_text, ("1 sent", "notes that are no numbers")),
         (
-            lambda frame: frame._replace(schema=2),
-            ("1 sent what cannot be read", "schema 2", "reads schema 1"),
+            lambda frame: frame._replace(schema=SCHEMA + 1),
+            ("1 sent what cannot be read", f"schema {SCHEMA + 1}", f"reads schema {SCHEMA}"),
         ),
         (
             lambda frame: frame._replace(body=frame.body[:-1]),
@@ -322,7 +323,9 @@ def test_a_site_refuses_another_schema_with_a_clear_line_on_both_sides(tmp_path)
         pack = loop.engine.roll._hello
         loop.engine.roll._hello = lambda: pack()._replace(schema=9)
         assert loop.engine.roll.look() == []
-        assert here.lines.has("a site was refused", "'0' says", "schema 9", "reads schema 1")
+        assert here.lines.has(
+            "a site was refused", "'0' says", "schema 9", f"reads schema {SCHEMA}"
+        )
         assert here.lines.has("refused a message", "schema 9")
 
 

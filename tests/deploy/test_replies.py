@@ -16,6 +16,8 @@ from helpers.town import RULES, Error, Message, digest, packed, town, unpacked
 
 # isort: split
 from coterie.deploy import replies, wire
+from coterie.deploy.roll import Roll
+from coterie.deploy.wire import pack
 
 NODE = 100  # the node of site 0; site i has 100 + i
 ROUNDS = Schedule(rounds=2, evaluate=1)
@@ -261,6 +263,31 @@ def test_an_upload_far_from_what_was_sent_is_left_out_unless_the_rule_is_off(
         assert journal(tmp_path)[0]["answered"] == kept
         told = here.lines.has("round 1: 1 is left out: its upload is", "the median")
         assert told == bool(outlier)
+
+
+def test_no_site_answers_for_another_nor_can_it_guess_what_to_answer(tmp_path):
+    """A reply under another node's id is nobody's, and equal questions are different messages."""
+    nonces = set()
+
+    def spoil(node, question, reply):
+        nonces.add(question.content.config_records["nonce"]["nonce"])
+        if node == 101:
+            reply.metadata.__dict__["_src_node_id"] = 100
+        return reply
+
+    with town(tmp_path, "fedavg") as here:
+        here.grid.spoil = spoil
+        roll = Roll(
+            here.grid,
+            here.federation.names,
+            lambda: pack({"kind": "hello", "words": {}}),
+            say=here.lines,
+            greeting=2.0,
+        )
+        assert roll.look() == [0, 2, 3]
+        assert here.lines.has("did not answer in 2 s")
+    assert len(nonces) == 4
+    assert all(len(nonce) == 32 for nonce in nonces)
 
 
 def test_rows_that_a_site_claims_take_no_memory():

@@ -31,6 +31,7 @@ from coterie.deploy.files import (
     EXPERIMENT,
     KEYS,
     LARGEST_PORT,
+    RUN,
     SERVER,
     SERVER_DAYS,
     Address,
@@ -182,15 +183,15 @@ def _shape(options: dict[str, Any], public: str) -> Shape:
         usual: Literal["standard", "none"] = "standard" if flat and found.columns else "none"
         scale = options["scale"] or usual
         _check_numbers(found, options["like"], scale)
-        task, labels = _task_of(found, options["like"], options["task"])
+        read, labels = _task_of(found, options["like"], options["task"])
         return Shape(
-            classes=len(labels) if task in CLASSES else 0,
+            classes=len(labels) if read in CLASSES else 0,
             features=rows[0] if flat else 0,
             shape=() if flat else rows,
             labels=labels,
             public=public,
             scale=scale,
-            task=task,
+            task=read,
         )
     task: Any = options["task"] or "classes"
     if (task in CLASSES and not options["classes"]) or not (
@@ -404,6 +405,31 @@ def remove(folder: Path, name: str) -> None:
     say(
         f"removed {name}; where the server is elsewhere, copy {SERVER} there and delete "
         f"{KEYS}/{name}.pub"
+    )
+
+
+@federation.command(short_help="Play a finished run again and compare the sites' models.")
+@click.argument("folder", type=FOLDER)
+@click.option(
+    "--data", type=FOLDER, required=True, help="A folder with NAME.csv, or another table, per site."
+)
+def replay(folder: Path, data: Path) -> None:
+    """Play the run of FOLDER/server again with the local engine, from the journal of who answered
+    when and from copies of all sites' rows; compare FOLDER/sites/NAME/model.safetensors.
+
+    For a trial with rows that may be in one place: it proves that sites and a simulation agree.
+    """
+    server, run = _made(folder), folder / "server" / RUN
+    away = [
+        p for p in _part("rehearsal").Rehearsal(folder, data).models().values() if not p.exists()
+    ]
+    if away:
+        raise BadInput(f"{away[0]} is missing: copy it from its site, or let the run end first")
+    largest = _part("rehearsal").Rehearsal(folder, data).difference(run)
+    exchanges = len(_part("replay").journal(run))
+    say(
+        f"{exchanges} exchanges played again: parameters of {len(server.names)} sites differ by at "
+        f"most {largest}"
     )
 
 

@@ -192,11 +192,11 @@ def play(grid: Grid, folder: Path, say: Say = print) -> Run:
 
 def server_words(server: Server) -> dict[str, Any]:
     """The words of server.toml that shape a result, by their full names."""
-    tables = {"data": server.data, "privacy": server.privacy}
+    tables = {"data": server.data._asdict(), "privacy": server.privacy._asdict()}
     return {
         f"{section}.{word}": list(value) if isinstance(value, tuple) else value
         for section, table in tables.items()
-        for word, value in table._asdict().items()
+        for word, value in table.items()
     }
 
 

@@ -26,7 +26,8 @@ from pathlib import Path
 
 import httpx
 import uvicorn
-from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PushMessagesRequest
+from google.protobuf.message import DecodeError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -38,8 +39,9 @@ from coterie.deploy.lines import Ration, plain
 from coterie.deploy.passes import Member, Members, Stranger, prove
 
 FLEET = "/v1/fleet/"
-QUESTION, ARRIVAL, LEAVING = (
+QUESTION, REPLY, ARRIVAL, LEAVING = (
     FLEET + "pull-messages",
+    FLEET + "push-messages",
     FLEET + "activate-node",
     FLEET + "deactivate-node",
 )
@@ -242,6 +244,9 @@ class _Door:
             if body is None:
                 self.refused(f"{member.name} at {who} sent more than it announced")
                 return _shut(413)
+            if path == REPLY and not self.insecure and not _in_its_name(body, member.node):
+                self.refused(f"{member.name} at {who} answered in the name of another site")
+                return _shut(403)
             self.passed += 1
             answer = await self._ask(path, request, body)
             if path == ARRIVAL and answer.status_code >= 400 and answer.status_code != 503:
@@ -326,6 +331,17 @@ async def _body(request: Request, largest: int) -> bytes | None:
 def _shut(code: int, words: str = "") -> Response:
     """A refusal, after which the connection is over: what follows is not read."""
     return Response(words, code, {"connection": "close"}, media_type="application/json")
+
+
+def _in_its_name(body: bytes, node: int) -> bool:
+    """Whether all replies of a request say that they are of this node; SuperLink asks whose request
+    it is, not whose replies are in it.
+    """
+    try:
+        replies = PushMessagesRequest.FromString(body).messages_list
+    except DecodeError:
+        return True  # SuperLink cannot read it either
+    return all(reply.metadata.src_node_id == node for reply in replies)
 
 
 def _kept(headers: object) -> dict[str, str]:

@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 from coterie.core.errors import BadInput
 from coterie.data.federation import Federation
 from coterie.deploy.current import MODEL
-from coterie.deploy.files import inside, read_server
+from coterie.deploy.files import inside, read_server, read_site
 from coterie.deploy.processes import Child, program
 from coterie.deploy.replay import gathered, largest_difference, replay
 from coterie.deploy.rows import read_public
@@ -116,9 +116,10 @@ class Rehearsal:
         """The same rows as a federation on this machine."""
         server = read_server(self.folder / "server")
         data = server.data
-        federation = gathered(self.files, server)
+        home = read_site(self.folder / "sites" / server.names[0]).site
+        federation = gathered(self.files, server, home.label, home.features)
         public = (
-            read_public(inside(self.folder / "server", data.public), "label")
+            read_public(inside(self.folder / "server", data.public), home.label)
             if data.public
             else None
         )

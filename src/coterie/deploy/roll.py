@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 import httpx
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.supercore.run import RunNotRunningException
 
@@ -32,6 +33,7 @@ TYPES = {
     "finish": "train",
 }
 NO_ARRAYS = Bounds()
+NONCE = "nonce"
 Say = Callable[[str], None]
 
 
@@ -133,14 +135,17 @@ class Roll:
         waiting: dict[str, int] = {}
         begun = self._begun() if frames else {}
         for node, frame in frames.items():
-            message = Message(packed(frame), node, TYPES[kind], ttl=seconds + SPARE)
+            content = packed(frame)
+            # the number of a message is a digest of it: who cannot guess it cannot answer it
+            content[NONCE] = ConfigRecord({NONCE: secrets.token_hex(16)})
+            message = Message(content, node, TYPES[kind], ttl=seconds + SPARE)
             waiting |= {number: node for number in self.grid.push_messages([message]) if number}
         answers: dict[int, Answer] = dict.fromkeys(frames, f"did not answer in {seconds:g} s")
         until = time.monotonic() + seconds
         looked = time.monotonic()
         while waiting:
             for number, node in list(waiting.items()):
-                answer = self._pull(number, kind, most.get(node, NO_ARRAYS))
+                answer = self._pull(number, node, kind, most.get(node, NO_ARRAYS))
                 if answer is not None:
                     answers[waiting.pop(number)] = answer
             if time.monotonic() - looked >= LOOK:
@@ -155,7 +160,7 @@ class Roll:
             time.sleep(PAUSE)
         return answers
 
-    def _pull(self, number: str, kind: str, bound: Bounds) -> Answer | None:
+    def _pull(self, number: str, node: int, kind: str, bound: Bounds) -> Answer | None:
         """The reply to one message, if there is one.
 
         Each is fetched by itself: Flower puts a message together from its parts, and one that
@@ -167,7 +172,12 @@ class Roll:
             raise
         except Exception as problem:
             return f"sent what cannot be read: {plain(problem or type(problem).__name__)}"
-        mine = [reply for reply in replies if reply.metadata.reply_to_message_id == number]
+        mine = [
+            reply
+            for reply in replies
+            if reply.metadata.reply_to_message_id == number
+            and int(reply.metadata.src_node_id) == node
+        ]
         return read(mine[0], kind, bound) if mine else None
 
     def _begun(self) -> dict[int, str]:
