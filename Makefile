@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup browser demo test wheel torture lint format bench bench-smoke docs site screenshots federation-demo federation-torture clean
+.PHONY: setup browser demo test wheel torture lint format bench bench-smoke docs site screenshots gallery federation-demo federation-torture clean
 
 setup: $(READY)
 
@@ -67,6 +67,9 @@ screenshots: $(READY) browser site
 	cp runs/pictures/report.png runs/pictures/ui-list.png runs/pictures/ui-compare.png docs/pictures
 	cp runs/pictures/client-dark.png docs/pictures/client.png
 
+gallery: $(READY)
+	$(BIN)/python scripts/gallery.py runs/gallery docs
+
 torture: $(READY)
 	$(BIN)/python scripts/torture.py --markdown docs/reliability.md
 
@@ -74,7 +77,7 @@ federation-demo: $(READY)
 	$(BIN)/python examples/federation_demo.py
 
 federation-torture: $(READY)
-	$(BIN)/python scripts/federation_torture.py
+	$(BIN)/python scripts/federation_torture.py --markdown docs/reliability.md
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -43,15 +43,15 @@ def load(path: Path) -> None:
     from coterie.data.dealing import build
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
+    start, work = time.perf_counter(), time.process_time()
     federation = build(path)
-    seconds = time.perf_counter() - start
+    seconds, worked = time.perf_counter() - start, time.process_time() - work
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     store = federation.x.numel() * 4 / 1e9
     print(
         f"{path.suffix}: {path.stat().st_size / 1e9:.2f} GB, {len(federation.x):,} rows x "
         f"{federation.input_shape[0]} inputs ({store:.2f} GB) of {federation.clients:,} clients: "
-        f"{seconds:.1f} s, peak {peak / 1e6:.2f} GB ({before / 1e6:.2f} GB before)"
+        f"{seconds:.1f} s ({worked:.1f} s of all cores), peak {peak / 1e6:.2f} GB ({before / 1e6:.2f} GB before)"
     )
 
 

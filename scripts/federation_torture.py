@@ -1,20 +1,23 @@
 """What a deployment must bear: strangers at the gate, dishonest uploads, slow and killed
 sites, a killed server.
 
-    python scripts/federation_torture.py [FOLDER] [--markdown FILE]
+    python scripts/federation_torture.py [FOLDER] [--busy 8] [--markdown PAGE]
 
 One TLS deployment of four sites on this machine trains Ditto while all this happens to it; at the
 end the journal of who answered is played again by the local engine and must give the sites' models.
-A line per trial, a table of all at the end; the exit code is the number that failed.
+A line per trial, a table of all at the end; the exit code is the number that failed. --markdown
+writes the table into docs/reliability.md, one for a quiet machine and one for --busy.
 """
 
 import argparse
 import json
 import math
 import os
+import re
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,8 +28,10 @@ from typing import NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
+from torture import busy
 
 from coterie.cli.main import cli, main
+from coterie.data.federation import PARTS
 from coterie.deploy import certificates as keys
 from coterie.deploy.files import RUN, Rules, read_server, write_server
 from coterie.deploy.processes import free_port
@@ -35,7 +40,8 @@ from coterie.deploy.replay import journal
 
 NAMES = ("north", "south", "east", "west")  # not in the order of their files
 DEADLINE = 25.0
-ROUNDS = 60
+ROUNDS = 50
+IMPORTS = 4.0  # seconds that four new processes of Flower take on a quiet machine of two cores
 HALF_OPEN, LARGE = 491, 199_000_000  # connections that say nothing; bytes of a body without a key
 
 
@@ -78,6 +84,19 @@ def _far(frame):
     return frame._replace(head=json.dumps(content.head | {"digest": digest(body)}), body=body)
 
 
+def _nested(frame):
+    """A tree of 20,000 lists inside each other."""
+    head = json.loads(frame.head)
+    head["tree"] = "TREE"
+    deep = '{"list": [' * 20_000 + '{"value": 0}' + "]}" * 20_000
+    return frame._replace(head=json.dumps(head).replace('"TREE"', deep))
+
+
+def _twice(frame):
+    """The same word twice, first harmless, then not."""
+    return frame._replace(head=frame.head[:-1] + ', "seconds": 1e999}')
+
+
 HOSTILE = {  # what a site with a valid key answers, and what the server says of it
     "a table shorter than its tree": (_short, "arrays"),
     "a shape of infinity": (_endless, "side of inf"),
@@ -88,6 +107,14 @@ HOSTILE = {  # what a site with a valid key answers, and what the server says of
     "negative effort": (_says(effort=[-1, -1]), "what its work took"),
     "an error of escapes and new lines": (_says(error="a\nb\x1b[2J", name="north"), "a b"),
     "an upload far from the others": (_far, "the median of the round"),
+    "20,000 lists inside each other": (_nested, "cannot be read"),
+    "a word twice, infinite the second time": (_twice, "worked inf seconds"),
+}
+HELLO = {  # what it says of itself, and what the server says of it
+    "10^12 rows": (_says(rows=dict.fromkeys(PARTS, 10**12)), "1000000000000 rows to train"),
+    "rows of minus one": (_says(rows=dict.fromkeys(PARTS, -1)), "-1 rows to train"),
+    "the name of another site": (_says(name="north"), "has the key of 'west'"),
+    "a version of 10,000 characters": (_says(version="9" * 10_000), "its version is"),
 }
 
 
@@ -108,6 +135,16 @@ def rogue(fault: str) -> None:
             return left.pop(0)(reply) if kind == "train" and left else reply
 
         site.Site.answer = spoilt_answer
+        main()
+        return
+    if fault in HELLO:
+        honest_answer = site.Site.answer
+
+        def lying_answer(self, frame):
+            reply = honest_answer(self, frame)
+            return HELLO[fault][0](reply) if json.loads(frame.head)["kind"] == "hello" else reply
+
+        site.Site.answer = lying_answer
         main()
         return
     honest = site.protect
@@ -151,12 +188,16 @@ class Trials:
     def table(self) -> str:
         """All trials as a table of Markdown."""
         rows = [
-            f"| {t.name} | {'held' if t.ok else 'FAILED'} | {t.seconds:.0f} | "
-            f"{t.said[:160].replace('|', '/')} |"
+            f"| {t.name} | {'held' if t.ok else 'FAILED'} | {t.seconds:.0f} | {_plain(t.said)} |"
             for t in self.all
         ]
         head = ["| trial | outcome | seconds | what was said |", "|---|---|---|---|"]
         return "\n".join([*head, *rows]) + "\n"
+
+
+def _plain(said: str) -> str:
+    """Words that fit a table, with no folder of this machine."""
+    return re.sub(r"/\S*/(\w)", r"FOLDER/\1", said[:200].replace("|", "/"))
 
 
 def refused(town: Rehearsal, name: str, mine: str, theirs: str, *options: str) -> str:
@@ -216,6 +257,8 @@ def dishonest(town: Rehearsal, trial: Trials) -> None:
         return said
 
     trial("another schema", lambda: bad("schema", "schema", "schema"))
+    for lie, (_, words) in HELLO.items():
+        trial(f"a hello of {lie}", lambda lie=lie, words=words: bad(lie, words, ""))
     for name in NAMES[:3]:
         town.site(name)
     town.site("west")
@@ -268,7 +311,7 @@ def besieged(town: Rehearsal) -> str:
                 head = "POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: "
                 large.sendall(f"{head}{LARGE}\r\n\r\n".encode())
                 large.sendall(bytes(2**20))
-        before, until = len(journal(folder)), time.monotonic() + 240
+        before, until = len(journal(folder)), time.monotonic() + 240 * town.patience
         while len(journal(folder)) < before + 2:
             if time.monotonic() > until:
                 raise AssertionError("no round was done meanwhile")
@@ -284,7 +327,7 @@ def back(town: Rehearsal, name: str, bring: Callable[[], object]) -> str:
     folder, number = town.folder / "server" / RUN, NAMES.index(name)
     before = len(journal(folder))
     bring()
-    until = time.monotonic() + 180
+    until = time.monotonic() + 180 * town.patience
     while time.monotonic() < until:
         for line in journal(folder)[before:]:
             if number in line["answered"]:
@@ -338,8 +381,31 @@ def same(town: Rehearsal) -> str:
     return f"the models differ by at most {difference:.1e}"
 
 
-def torture(folder: Path, rounds: int, markdown: Path | None = None) -> int:
-    """All trials; the number that failed."""
+def pace() -> float:
+    """How many times longer than on a quiet machine the processes of one exchange take here."""
+    begin = time.monotonic()
+    some = [subprocess.Popen([sys.executable, "-c", "import coterie_relay"]) for _ in range(4)]
+    for process in some:
+        process.wait()
+    return max(1.0, (time.monotonic() - begin) / IMPORTS)
+
+
+def put(page: Path, table: str, beside: int, load: float) -> None:
+    """Write the table between its marks in a page; that of a busy machine has its own."""
+    name = "federation torture, busy" if beside else "federation torture"
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    text = page.read_text(encoding="utf-8") if page.exists() else "# Reliability\n"
+    if begin not in text:
+        text += f"\n{begin}\n{end}\n"
+    before, rest = text.split(begin)
+    where = f", with {beside} busy processes beside it" if beside else ""
+    when = f"{time.strftime('%Y-%m-%d')}{where}; {os.cpu_count()} cores, load average {load:.0f}"
+    said = f"`make federation-torture` ({when}):\n\n{table}"
+    page.write_text(f"{before}{begin}\n{said}{end}{rest.split(end)[1]}", encoding="utf-8")
+
+
+def torture(folder: Path, rounds: int, patience: float) -> Trials:
+    """All trials."""
     write_digits(folder / "rows", NAMES, rows=80)
     place = folder / "federation"
     words = [
@@ -364,9 +430,10 @@ def torture(folder: Path, rounds: int, markdown: Path | None = None) -> int:
     ]
     cli(["federation", "init", str(place), *sites, *words], standalone_mode=False)
     server = read_server(place / "server")
-    write_server(place / "server", server._replace(rules=Rules(needed=0.5, deadline=DEADLINE)))
+    rules = Rules(needed=0.5, deadline=DEADLINE * patience)
+    write_server(place / "server", server._replace(rules=rules))
     trial = Trials()
-    with Rehearsal(place, folder / "rows") as town:
+    with Rehearsal(place, folder / "rows", patience=patience) as town:
         town.server()
         town.until("server", "listening on")
         strangers(town, trial)
@@ -379,9 +446,7 @@ def torture(folder: Path, rounds: int, markdown: Path | None = None) -> int:
         trial("the end", lambda: same(town))
     print(trial.table())
     print(f"{len(trial.failed)} trials failed" + "".join(f"; {name}" for name in trial.failed))
-    if markdown:
-        markdown.write_text(trial.table(), encoding="utf-8")
-    return len(trial.failed)
+    return trial
 
 
 def arguments() -> argparse.Namespace:
@@ -389,7 +454,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What a real federation must bear.")
     parser.add_argument("folder", type=Path, nargs="?", help="default: a new temporary folder")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="long enough for all trials")
-    parser.add_argument("--markdown", type=Path, help="write the table of trials to this file")
+    parser.add_argument("--busy", type=int, default=0, help="busy processes beside the trials")
+    parser.add_argument("--markdown", type=Path, help="page whose table is written anew")
     return parser.parse_args()
 
 
@@ -401,4 +467,11 @@ if __name__ == "__main__":
     else:
         given = arguments()
         place = given.folder or Path(tempfile.mkdtemp(prefix="coterie-torture-"))
-        sys.exit(torture(place, given.rounds, given.markdown))
+        with busy(given.busy):
+            patience = pace()
+            print(f"waiting {patience:.1f} times as long as on a quiet machine", flush=True)
+            trials = torture(place, given.rounds, patience)
+            load = os.getloadavg()[2]
+        if given.markdown:
+            put(given.markdown, trials.table(), given.busy, load)
+        sys.exit(len(trials.failed))

@@ -21,6 +21,7 @@ from coterie.core.values import declared
 from coterie.data import own
 from coterie.data.dataset import Dataset
 from coterie.data.federation import Federation
+from coterie.data.partitions import is_partitions
 from coterie.data.pieces import Own
 from coterie.experiment.build import Given, Networks, net_name
 from coterie.experiment.config import (
@@ -303,16 +304,17 @@ def _objects(words: Words) -> tuple[Words, Given, Networks]:
     if isinstance(data, Federation | Dataset | Own):
         given = data
         words["data"] = PYTHON + (data.data.name if isinstance(data, Own) else data.name)
-    elif own.is_frame(data):
-        known = [word for word in declared(own.from_frame) if word in words and word != "name"]
-        given = own.from_frame(data, **{word: words.pop(word) for word in known})
+    elif own.is_frame(data) or is_partitions(data):
+        opens = own.from_frame if own.is_frame(data) else own.from_partitions
+        known = [word for word in declared(opens) if word in words and word != "name"]
+        given = opens(data, **{word: words.pop(word) for word in known})
         words["data"] = PYTHON + given.data.name
     elif isinstance(data, Path):
         words["data"] = str(data)
     elif data is not None and not isinstance(data, str | Mapping):
         raise BadInput(
-            f"data is a {type(data).__name__}: give a name, a path, a frame, a Federation or "
-            "coterie.data.own.from_arrays(x, y, clients)"
+            f"data is a {type(data).__name__}: give a name, a path, a frame, partitions, a "
+            "Federation or coterie.data.own.from_arrays(x, y, clients)"
         )
     nets: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
     if not nets:

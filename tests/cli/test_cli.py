@@ -18,7 +18,6 @@ import pytest
 import torch
 
 from coterie import __version__
-from coterie.cli import main as cli
 from coterie.cli.words import words_of
 from coterie.comparison.plan import plan_of
 from coterie.data.archives import data_folder
@@ -29,25 +28,6 @@ from helpers.runs import IMAGES, results, write_csv
 
 WORDS = [f"--{k}={v}" for k, v in (IMAGES | {"rounds": 2}).items()]
 FAST = ["--path", "vectorized", "--width", "20", "--compile", "no", "--threads", "1"]
-
-
-@pytest.fixture
-def coterie(tmp_path, monkeypatch, capsys):
-    """Runs a command in an empty folder; gives (exit code, output, errors)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "no-data"))
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["coterie", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        out, errors = capsys.readouterr()
-        return code, out, errors
-
-    return call
 
 
 # Bad input
@@ -428,7 +408,9 @@ def test_labels_with_a_fraction_are_read_as_regression_and_it_is_said(coterie, t
     words = ["--data", "own.csv", "--rounds", "2"]
     code, shown, errors = coterie("run", "fedavg", *words, "--out", "run")
     assert code == 0, errors
-    assert "own.csv: label has numbers with a fraction: read as regression" in errors
+    assert (
+        "own.csv: label has numbers with a fraction in training rows: read as regression" in errors
+    )
     assert "test absolute error of 2 clients" in shown
     assert "accuracy" not in shown
 
@@ -584,7 +566,9 @@ def test_all_means_every_method_that_the_data_allow(coterie, few_methods):
     assert len(set(names_of(out)) & set(METHODS)) == 4
 
 
-def test_tables_are_not_squeezed_in_a_pipe(coterie, tmp_path, monkeypatch):
+def test_tables_in_a_pipe_are_as_wide_as_columns_says_but_no_word_is_cut(
+    coterie, tmp_path, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "40")
     names = [f"a-rather-long-name-of-a-site-{'x' * 60}-{i}" for i in range(3)]
     (tmp_path / "own.csv").write_text(
@@ -593,7 +577,11 @@ def test_tables_are_not_squeezed_in_a_pipe(coterie, tmp_path, monkeypatch):
     code, out, _ = coterie("data", "own.csv", "--picture", "p.png")
     assert code == 0
     assert all(name in out for name in names)
-    assert coterie("run", "ditto", *WORDS, "--out", "run")[1].count("deviation over clients") == 1
+    monkeypatch.setenv("COLUMNS", "80")
+    out = coterie("run", "ditto", *WORDS, "--out", "run")[1]
+    assert max(map(len, out.splitlines())) <= 80
+    monkeypatch.delenv("COLUMNS")
+    assert coterie("run", "ditto", *WORDS, "--out", "more")[1].count("deviation over clients") == 1
 
 
 def test_data_tells_of_every_column_and_of_what_looks_wrong_in_80_characters(coterie, tmp_path):
@@ -607,6 +595,7 @@ def test_data_tells_of_every_column_and_of_what_looks_wrong_in_80_characters(cot
     assert "1 of 4 clients are left out" in errors
     for words in (
         "own.csv: columns are separated by ';'",
+        "own.csv: decimal commas in dose",
         "61 rows, 4 columns, 9 inputs of the model",
         "dose            number           0.5 to 100.5           standardised",
         "town            category         3 texts                one-hot, 4",
@@ -615,6 +604,52 @@ def test_data_tells_of_every_column_and_of_what_looks_wrong_in_80_characters(cot
     ):
         assert words in out
     assert max(len(line) for line in out.splitlines()) <= 80
+
+
+def test_data_of_a_regression_have_a_mean_and_a_spread_per_client_and_no_classes(coterie, tmp_path):
+    rows = [f"site{i % 3};{i};{10 * (i % 3) + i // 3 % 2},5" for i in range(60)]
+    (tmp_path / "own.csv").write_text("\n".join(["client;a;label", *rows]) + "\n")
+    code, out, _ = coterie("data", "own.csv")
+    assert code == 0
+    assert "own.csv: decimal commas in label" in out
+    head = next(line for line in out.splitlines() if "validation" in line)
+    assert "classes" not in head
+    cells = [[c.strip() for c in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
+    at = [c.strip() for c in head.split("┃")[1:-1]].index("mean")
+    assert [float(row[at]) for row in cells] == [1, 11, 21]
+    assert [float(row[at + 1]) for row in cells] == [0.5, 0.5, 0.5]
+
+
+def test_what_is_no_run_and_no_data_is_told_in_a_true_line(coterie, tmp_path):
+    table = "client,a,label\n" + "".join(f"c{i % 2},{i},{i % 2}\n" for i in range(40))
+    (tmp_path / "my.csv").write_text(table)
+    (tmp_path / "empty" / "other").mkdir(parents=True)
+    assert coterie("compare", *WORDS, "--methods", "local,fedavg", "--out", "both")[0] == 0
+    for words, line in (
+        (["resume", "my.csv"], "my.csv is a file: give the folder of a run"),
+        (["report", "my.csv"], "my.csv is a file: give the folder of a run or comparison"),
+        (["run", "local", "--data", "empty/"], "empty: no .csv"),
+        (
+            ["predict", "both", "--client", "0", "--data", "my.csv"],
+            "both holds several runs: give one, both/fedavg-seed0, both/local-seed0",
+        ),
+        (["run", "xylophone"], "unknown method 'xylophone'; choose from apfl"),
+        (["run", "dito"], "unknown method 'dito'; did you mean 'ditto'?"),
+    ):
+        code, _, errors = coterie(*words)
+        assert code == 2
+        assert line in errors
+        assert errors.count("\n") == 1
+    assert "--dp client needs --weighting equal" in " ".join(coterie("run", "--help")[1].split())
+
+
+def test_a_client_column_is_guessed_beside_a_label_that_was_named(coterie, tmp_path):
+    table = "user,a,y\n" + "".join(f"c{i % 2},{i},{i % 2}\n" for i in range(40))
+    (tmp_path / "my.csv").write_text(table)
+    words = ["--label", "y", "--rounds", "1", "--methods", "local,fedavg", "--out", "both"]
+    code, _, errors = coterie("compare", "my.csv", *words)
+    assert code == 0
+    assert "takes column 'user' as the client" in errors
 
 
 def test_names_are_printed_as_they_are(coterie, tmp_path):

@@ -6,28 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli import main as cli
 from helpers.runs import IMAGES
 
 WORDS = [f"--{k}={v}" for k, v in IMAGES.items()]
-
-
-@pytest.fixture
-def coterie(tmp_path, monkeypatch, capsys):
-    """Runs a command in an empty folder; gives (exit code, output, errors)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["coterie", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        out, errors = capsys.readouterr()
-        return code, out, errors
-
-    return call
 
 
 def test_a_run_that_diverges_is_one_line_and_exit_code_3(coterie):

@@ -1,30 +1,17 @@
 """The commands of models in use: what they write, and what they refuse in one line."""
 
-import sys
-
 import polars as pl
 import pytest
 
-from coterie.cli import main as cli
 from helpers.serving import numbers_run
 
 
 @pytest.fixture
-def coterie(tmp_path, monkeypatch, capsys):
+def coterie(call, tmp_path, monkeypatch, capsys):
     """Runs a command in the folder of a small run; gives (exit code, output, errors)."""
     numbers_run(tmp_path, rounds=1)
     capsys.readouterr()  # what the run said
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["coterie", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, *capsys.readouterr()
-
     return call
 
 
@@ -51,7 +38,7 @@ def test_predict_and_export_write_what_they_say_and_overwrite_nothing(coterie, t
             ("export", "run", "--to", "torch", "--experiment", "x"),
             "--experiment is for --to mlflow",
         ),
-        (("serve", "nowhere"), "is not the folder of a run"),
+        (("serve", "nowhere"), "there is no folder nowhere"),
         (("serve", "run", "--no-tokens", "--tokens", "t"), "leaves no use for --tokens"),
         (("serve", "run", "--no-tokens", "--host", "0.0.0.0"), "would open every model"),
     ):

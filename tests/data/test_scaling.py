@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.data.datasets import DATASETS
 from coterie.data.dealing import build
 from helpers.datasets import coded, features, number
 
@@ -38,6 +39,19 @@ def test_features_are_standardised_by_training_rows_unless_told_otherwise():
     seen = got.x[np.concatenate(got.train)]
     assert seen.mean(0).abs().max() < 1e-5
     assert (seen.std(0, correction=0) - 1).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", sorted(n for n, s in DATASETS.items() if s.scale != "standard"))
+def test_no_named_data_set_is_scaled_by_its_test_rows(name):
+    """Bright rows of all other parts change no training input of images of that name."""
+    base = coded()._replace(name=name)
+    clean = build(base, "iid", 4, seed=3)
+    seen = np.concatenate(clean.train)
+    held = ~np.isin(np.arange(len(base.y)), clean.rows[seen])
+    bright = base._replace(x=np.where(held[:, None, None, None], 255, base.x).astype(np.uint8))
+    spoilt = build(bright, "iid", 4, seed=3)
+    assert clean.preparation == spoilt.preparation
+    assert torch.equal(clean.x[seen], spoilt.x[seen])
 
 
 @pytest.mark.parametrize("scale", ["pixel", "channel", "pixel-pool", "channel-pool"])

@@ -36,8 +36,12 @@ TEXT = np.array(["well", "sick", "dead"])[np.arange(ROWS) % 3]
 @pytest.mark.parametrize(
     ("values", "task", "said"),
     [
-        (WHOLE, "regression", "whole-number values: read as regression; --task classes"),
-        (FRACTION, "regression", "numbers with a fraction: read as regression"),
+        (
+            WHOLE,
+            "regression",
+            "in training rows: read as regression; --task classes",
+        ),
+        (FRACTION, "regression", "numbers with a fraction in training rows: read as regression"),
     ],
 )
 def test_many_numbers_are_read_as_regression_and_it_is_said(values, task, said):
@@ -50,8 +54,12 @@ def test_many_numbers_are_read_as_regression_and_it_is_said(values, task, said):
 @pytest.mark.parametrize(
     ("values", "task", "said"),
     [
-        (FEW, "classes", "5 whole-number values: read as classes; --task regression"),
-        (FEW.astype(float), "classes", "5 whole-number values"),
+        (
+            FEW,
+            "classes",
+            "in training rows: read as classes; --task regression",
+        ),
+        (FEW.astype(float), "classes", "5 whole-number values in training rows"),
         (TEXT, "classes", "3 different texts: read as classes"),
         (FEW > 2, "binary", "read as binary"),
     ],
@@ -182,11 +190,11 @@ def test_labels_beside_each_other_are_0_or_1_and_not_constant():
         build(from_frame(frame(good=good, same=0 * good), label="good,same"))
 
 
-def test_a_real_site_learns_classes_only(tmp_path):
+def test_one_file_is_read_with_labels_as_they_are_written(tmp_path):
     (tmp_path / "site.csv").write_text("a,label\n1,0.5\n2,1\n")
-    columns = Columns(client="", label="label", features=[])
-    with pytest.raises(BadInput, match=r"'label' is 0\.5 in row 1; a class is whole or text"):
-        read_piece(tmp_path / "site.csv", columns)
+    piece = read_piece(tmp_path / "site.csv", Columns(client="", label="label", features=[]))
+    assert piece.y.tolist() == [0.5, 1.0]
+    assert piece.x.dtype == np.float64
 
 
 def test_a_known_data_set_has_its_own_task():

@@ -2,12 +2,10 @@
 
 import json
 import os
-import stat
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -46,11 +44,12 @@ from coterie.deploy.rows import read_rows
 from coterie.deploy.store import Kept, Store
 from coterie.experiment.values import to_toml
 from helpers.federations import float64, play, tiny
+from helpers.sites import open_sites
 from helpers.town import BytesGrid, Lines, town
 
 # isort: split
 from coterie.deploy import app, wire
-from coterie.deploy.site import open_site, serve
+from coterie.deploy.site import open_site
 from coterie.experiment.schedule import Schedule
 from coterie_relay import frames, packed, unpacked
 from coterie_relay.frames import BadFrame, Frame
@@ -342,36 +341,6 @@ def make_federation(
     return place
 
 
-@contextmanager
-def open_sites(folder, names=NAMES):
-    """The sites of a folder at their sockets, as threads; a grid that reaches them, and what they
-    said.
-    """
-    grid, lines, stops = BytesGrid(), Lines(), []
-    for number, name in enumerate(names):
-        path, stop, ready = folder / f"{name}.sock", threading.Event(), threading.Event()
-
-        def say(line, ready=ready):
-            lines(line)
-            ready.set()
-
-        thread = threading.Thread(
-            target=serve, args=(folder / "sites" / name, path, say, stop.is_set), daemon=True
-        )
-        thread.start()
-        assert ready.wait(300)
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        stops.append((stop, thread))
-        grid.nodes[number + 1] = path
-    try:
-        yield grid, lines
-    finally:
-        for stop, _ in stops:
-            stop.set()
-        for _, thread in stops:
-            thread.join()
-
-
 def simulated(folder):
     """The same rows in a simulation over a folder with one file a client."""
     return build(folder / "files", seed=3, validation=0.25, test=0.25, scale="none")
@@ -453,9 +422,10 @@ def test_a_run_goes_on_from_its_checkpoint_and_a_finished_one_gives_its_models_a
         assert lines.has(
             "at the end north is not there", "it will when the server is started again"
         )
-        assert not model_files(tmp_path)[1].exists()
+        early = model_files(tmp_path)[1].read_bytes()  # of the last evaluation that it took part in
         grid.offline = set()
         app.play(grid, place, Lines())
+        assert model_files(tmp_path)[1].read_bytes() != early
     assert [sorted(line["answered"]) for line in journal(place / "run")] == [
         [0, 1, 2],
         [0, 1, 2],
@@ -464,6 +434,47 @@ def test_a_run_goes_on_from_its_checkpoint_and_a_finished_one_gives_its_models_a
     assert (
         largest_difference(replay(place / "run", simulated(tmp_path)), model_files(tmp_path)) < 1e-5
     )
+
+
+class Stop(Exception):
+    """The server is stopped."""
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "line"),
+    [
+        (
+            "experiment.toml",
+            "batch = 8",
+            "batch = 9",
+            "train.batch was 8 .* experiment.toml says 9",
+        ),
+        ("experiment.toml", "seed = 5", "seed = 6", "seed was 5 .* says 6: write it back, or move"),
+        ("experiment.toml", "rounds = 2", "rounds = 3", "schedule.rounds was 2"),
+        ("server.toml", "seed = 3", "seed = 4", "data.seed was 3 .* server.toml says 4"),
+        ("server.toml", "clip = 0.0", "clip = 1.0", "privacy.clip was 0.0 .* says 1.0"),
+    ],
+)
+def test_a_server_goes_on_only_with_the_words_that_the_run_began_with(
+    file, before, after, line, tmp_path
+):
+    place = make_federation(tmp_path)
+
+    def stopped(said):
+        if "round 1 of" in said:
+            raise Stop
+
+    with open_sites(tmp_path) as (grid, _):
+        with pytest.raises(Stop):
+            app.play(grid, place, stopped)
+        text = (place / file).read_text()
+        assert before in text
+        (place / file).write_text(text.replace(before, after))
+        with pytest.raises(BadInput, match=line) as caught:
+            app.play(grid, place, Lines())
+        assert "\n" not in str(caught.value)
+        (place / file).write_text(text)
+        app.play(grid, place, Lines())
 
 
 @pytest.mark.parametrize(
@@ -534,7 +545,7 @@ def test_a_site_refuses_words_that_are_not_its_own(tmp_path):
         in wire.unpack(site.answer(wire.pack(head | {"name": "east"}))).head["error"]
     )
     assert "schema 7" in wire.unpack(site.answer(Frame(7, "{}", b""))).head["error"]
-    assert "damaged" in wire.unpack(site.answer(Frame(1, "", b""))).head["error"]
+    assert "damaged" in wire.unpack(site.answer(Frame(wire.SCHEMA, "", b""))).head["error"]
 
 
 @pytest.mark.parametrize("section", ["engine", "data", "split", "keep"])

@@ -3,10 +3,15 @@ the local engine.
 """
 
 import json
+import re
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+
+from coterie.deploy.rehearsal import under
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:'click.utils:DeprecationWarning"
@@ -41,6 +46,8 @@ def test_a_deployment_of_three_sites_ends_equal_to_the_local_engine(tmp_path):
         server = rehearsal.server()
         for name in NAMES:
             rehearsal.site(name)
+        rehearsal.until("server", "round 1 of", 600)
+        others_cannot_take_tasks(rehearsal)
         assert server.wait() == 0, rehearsal.lines
     folder = tmp_path / "f" / "server" / "run"
     run = load(folder)
@@ -52,5 +59,54 @@ def test_a_deployment_of_three_sites_ends_equal_to_the_local_engine(tmp_path):
     assert (folder / "report.html").exists()
     nodes = json.loads((tmp_path / "f" / "server" / "flower" / "nodes.json").read_text())
     assert sorted(nodes) == sorted(NAMES)
-    for path in (*tmp_path.rglob("*.sock"), *(tmp_path / "f" / "sites").rglob("*.part")):
-        raise AssertionError(f"{path} was left behind")
+    left = [*tmp_path.rglob("*.sock"), *(tmp_path / "f" / "sites").rglob("*.part")]
+    left += tmp_path.rglob("token-*")
+    assert not left, "was left behind"
+
+
+def others_cannot_take_tasks(rehearsal):
+    """Whoever asks the ports of this machine without the secret gets no task, and no command line
+    shows a token.
+    """
+    lines = [line for child in rehearsal.running.values() for line in command_lines(child.pid)]
+    assert any("flower-superlink" in line for line in lines)
+    assert any("flower-supernode" in line for line in lines)
+    assert not any("--token " in line for line in lines)
+    ports = [re.search(r"--host 127\.0\.0\.1 --port (\d+)", line) for line in lines]
+    asked = [acquire(int(found[1]), rehearsal.folder) for found in ports if found]
+    assert asked == ["refused"] * (1 + len(NAMES))
+
+
+def acquire(port, folder):
+    """What Flower's own client, which trusts every certificate of ours, is told on a port."""
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+    from flwr.supercore.runtime.runtime_http_client import RuntimeHttpClient
+
+    for ca in folder.glob("s*/**/ca.crt"):
+        client = RuntimeHttpClient.from_server_address(
+            server_address=f"127.0.0.1:{port}",
+            insecure=False,
+            root_certificates=ca.read_bytes(),
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec")],
+        )
+        try:
+            found = client.AcquireTask(AcquireTaskRequest(supported_task_types=["clientapp"]))
+        except Exception as problem:
+            if "CERTIFICATE_VERIFY_FAILED" in str(problem):
+                continue
+            return "refused" if "authentication failed" in str(problem).lower() else repr(problem)
+        finally:
+            client.close()
+        return f"given {found}"
+    return "no certificate fits"
+
+
+def command_lines(pid):
+    """Of a process and all below it."""
+    found = []
+    for number in [pid, *under(pid)]:
+        with suppress(OSError):  # it has just ended
+            text = Path(f"/proc/{number}/cmdline").read_bytes()
+            found.append(text.replace(b"\0", b" ").decode())
+    return found

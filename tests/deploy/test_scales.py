@@ -47,7 +47,7 @@ def server(**data) -> Server:
 
 
 def test_rows_of_sites_are_scaled_as_a_simulation_scales_them(tmp_path):
-    rows = gathered(files(tmp_path), server(seed=3))
+    rows = gathered(files(tmp_path), server(seed=3, scale="standard"))
     scales = pooled([moments_of(rows, i) for i in range(3)])
     mine = scaled(rows, scales)
     theirs = build(tmp_path, seed=3, data_options={"label": "label"})
@@ -57,7 +57,7 @@ def test_rows_of_sites_are_scaled_as_a_simulation_scales_them(tmp_path):
         for i in range(3):
             a, b = mine.x[getattr(mine, part)[i]], theirs.x[getattr(theirs, part)[i]]
             order = [t[:, 0].argsort() for t in (a, b)]
-            torch.testing.assert_close(a[order[0]], b[order[1]], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(a[order[0]], b[order[1]], rtol=1e-6, atol=1e-6)
     train = mine.x[np.concatenate(mine.train)].double()
     torch.testing.assert_close(train.mean(0), torch.zeros(4).double(), atol=1e-5, rtol=0)
     assert train[:, 3].tolist() == [0.0] * len(train)
@@ -119,10 +119,33 @@ def test_a_site_with_impossible_sums_is_left_out_and_nobody_else(tmp_path):
         assert here.lines.has("counts cells that", "without its rows")
 
 
+def test_one_site_cannot_scale_the_rows_of_the_others(tmp_path):
+    """A mean that no honest site is near is left out, by name; different sites are not."""
+
+    def spoil(node, question, reply):
+        if node != 101 or json.loads(unpacked(question.content).head)["kind"] != "moments":
+            return reply
+        count = torch.full((6,), float(len(here.federation.train[1])), dtype=torch.float64)
+        frame = pack({"error": "", "name": "1", "seconds": 0.0}, (count, 1e9 * count, count))
+        reply.content = packed(frame)
+        return reply
+
+    with town(tmp_path, "fedavg") as here:
+        sizes = [len(rows) for rows in here.federation.train]
+        words = roll_of(here), {"privacy": []}, sizes, 6, 5.0, here.lines
+        honest = ask_scales(*words, outlier=10.0)
+        assert honest == asked(here)
+        here.grid.spoil = spoil
+        assert max(asked(here).centre) > 1e8
+        others = [moments_of(here.federation, i) for i in range(4) if i != 1]
+        assert ask_scales(*words, outlier=10.0) == pooled(others)
+        assert here.lines.has(": 1 has mean or deviation 1e+09", "without its rows")
+
+
 def test_public_rows_are_scaled_alike():
     whole = tiny()
     scales = pooled([moments_of(whole, i) for i in range(whole.clients)])
-    centre, spread = (torch.tensor(v) for v in scales)
+    centre, spread = (torch.tensor(v) for v in scales[:2])
     torch.testing.assert_close(
         scaled(whole, scales).public.x, ((whole.public.x - centre) / spread).float()
     )

@@ -90,6 +90,26 @@ def test_a_descent_is_one_product_added_in_place():
     assert (program.written, program.returned) == ([0], [])
 
 
+@pytest.mark.parametrize(
+    "leaf",
+    [torch.arange(24.0).reshape(3, 8)[:, :4].unflatten(1, (2, 2)), A.expand(3, 2, 3)],
+    ids=["part of a wider tensor", "the same for every client"],
+)
+def test_word_vectors_are_traced_wherever_they_lie_in_memory(leaf):
+    """Stacked word vectors are looked up in one table, which is a view where memory allows it."""
+    words = torch.tensor([[0, 1], [1, 1], [0, 0]])
+
+    def look(vectors, x):
+        return [x + torch.vmap(torch.nn.functional.embedding)(words, vectors).sum(), vectors]
+
+    program = traced(lambda x, vectors: look(vectors, x), [torch.zeros(1), leaf], [])
+    x = torch.zeros(1)
+    for k, result in zip(program.returned, program.run(x, leaf), strict=True):
+        assert k == 0
+        x = result
+    assert x == look(leaf, torch.zeros(1))[0]
+
+
 def test_a_step_that_branches_on_its_values_is_not_traced():
     with pytest.raises(Untraceable):
         traced(lambda a: [a + 1 if a.sum() > 0 else a], [A], [])

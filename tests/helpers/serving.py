@@ -13,12 +13,12 @@ import polars as pl
 import pyarrow.parquet as pq
 import uvicorn
 
+from coterie.core.sockets import listen
 from coterie.data.told import Told
 from coterie.experiment.config import Experiment, change
 from coterie.results.inputs import ROWS
 from coterie.results.run import Run
 from coterie.running.execute import execute
-from coterie.serving.hosting import listen
 from helpers.runs import FAST
 
 WORDS = FAST | {"client": "site", "label": "verdict", "rounds": 3, "batch": 8, "hidden": 6}
@@ -70,13 +70,10 @@ def _run(path: Path, folder: Path, words: dict) -> Run:
         return execute(change(Experiment(), WORDS | {"data": str(path)} | words), folder / "run")
 
 
-def test_rows(run: Run, client: int) -> np.ndarray:
+def held_rows(run: Run, client: int) -> np.ndarray:
     """The numbers of a client's test rows in the user's table."""
     table = pl.DataFrame(pl.from_arrow(pq.read_table(run.folder / ROWS)))
     return table.filter(client=client, part="test")["row"].to_numpy()
-
-
-test_rows.__test__ = False  # a helper, whatever its name
 
 
 @contextmanager

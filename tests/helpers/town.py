@@ -36,6 +36,7 @@ with warnings.catch_warnings():
     import coterie_relay
     from coterie.deploy.flower_engine import FlowerEngine
     from coterie.deploy.roll import Roll
+    from coterie.deploy.scales import moments_of, scaled
     from coterie.deploy.site import Site, attend
     from coterie.deploy.wire import digest, pack
     from coterie_relay import packed, unpacked
@@ -184,13 +185,20 @@ class Town:
         federation = self.federation._replace(**own)
         engine = LocalEngine(self.setup(federation).alone())
         rows = {part: len(own[part][i]) for part in PARTS}
+
+        def build(words: Any, number: int, scales: Any) -> tuple[LocalEngine, Any]:
+            mine = scaled(federation, scales)
+            engine.take(mine, engine.architecture)
+            return engine, mine
+
         home = self.folder / f"site-{i}"
         home.mkdir(exist_ok=True)
         return Site(
             federation.names[i],
             home,
             lambda words: {"rows": rows},
-            lambda words, n: (engine, federation),
+            build,
+            lambda words, n: moments_of(federation, n),
             self.privacy,
             self.lines,
         )
@@ -241,7 +249,7 @@ class Town:
             self.setup(hollow),
             roll=roll,
             run=run,
-            words={"privacy": []},
+            words={"privacy": [], "method": "", "options": {}, "train": {}, "seed": self.seed},
             rules=rules,
             journal=journal or self.folder / "answers.jsonl",
             say=self.lines,

@@ -9,6 +9,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 from coterie.core.errors import BadInput
 from coterie.networks.nets import NETS, build, options
+from coterie.networks.texts import Bag
 
 torch.set_num_threads(1)
 
@@ -32,6 +33,7 @@ COUNTS = [
     # not in the papers' table
     ("smallcnn", (1, 8, 8), 10, {}, 160 + 4_640 + 1_290),
     ("mean", (3,), 1, {}, 3),
+    ("bag", (64,), 2, {"words": 5_000}, 160_000 + 66),
 ]
 TABLE = torch.randn(50, 6, generator=torch.Generator().manual_seed(0))
 NARROW = [
@@ -50,6 +52,7 @@ NARROW = [
     ("lstm", (5, 6), 3, {"hidden": 4, "layers": 1}, 3),
     ("lstm", (5,), 2, {"hidden": 4, "table": TABLE}, 1),
     ("mean", (3,), 1, {}, 3),
+    ("bag", (7,), 3, {"embedding": 4, "words": 50}, 3),
 ]
 
 
@@ -65,7 +68,7 @@ def seeded(seed, name, shape, classes, **chosen):
 
 def inputs(net, shape, *lead):
     generator = torch.Generator().manual_seed(1)
-    if getattr(net, "table", None) is not None:
+    if getattr(net, "table", None) is not None or isinstance(net, Bag):
         return torch.randint(len(TABLE), (*lead, *shape), generator=generator)
     return torch.randn(*lead, *shape, generator=generator, dtype=next(net.parameters()).dtype)
 

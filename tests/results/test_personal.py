@@ -13,7 +13,7 @@ from coterie.core.errors import BadInput
 from coterie.data.own import from_arrays
 from coterie.data.sources.digits import digits
 from helpers.runs import FAST, IMAGES
-from helpers.serving import numbers_run, people_run, test_rows, write_people
+from helpers.serving import held_rows, numbers_run, people_run, write_people
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_raw_rows_give_exactly_the_accuracy_of_the_evaluation(scale, tmp_path):
     frame = pl.read_csv(tmp_path / "people.csv")
     (tmp_path / "people.csv").unlink()  # nothing but the folder of the run is needed
     for client, accuracy in enumerate(run.accuracy()):
-        rows = frame[test_rows(run, client)]
+        rows = frame[held_rows(run, client)]
         model = coterie.load(run.folder, run.about["clients"][client])
         right = model.predict(rows.drop("verdict")) == rows["verdict"].to_numpy()
         assert right.mean() == pytest.approx(accuracy, abs=1e-9)
@@ -40,7 +40,7 @@ def test_raw_images_of_a_built_in_data_set_give_exactly_the_accuracy(words, tmp_
     run = coterie.run("ditto", out=tmp_path / "run", **IMAGES, **words)
     whole = digits(tmp_path)
     for client, accuracy in enumerate(run.accuracy()):
-        rows = test_rows(run, client)
+        rows = held_rows(run, client)
         model = run.model(client)
         assert (model.predict(whole.x[rows]) == whole.y[rows]).mean() == pytest.approx(accuracy)
         flat = whole.x[rows].reshape(len(rows), -1).tolist()
@@ -54,7 +54,7 @@ def test_raw_arrays_with_clients_of_their_own_scale(tmp_path):
     data = from_arrays(x, y, owner)
     run = coterie.run("local", data=data, scale="client", rounds=3, out=tmp_path / "run", **FAST)
     for client, accuracy in enumerate(run.accuracy()):
-        rows = test_rows(run, client)
+        rows = held_rows(run, client)
         found = run.model(client).predict(x[rows])
         assert found.dtype.kind == "i"
         assert (found == y[rows]).mean() == pytest.approx(accuracy)
@@ -168,7 +168,7 @@ def test_a_regression_predicts_numbers_in_the_units_of_the_data(tmp_path):
     run = numbers_run(tmp_path, label="b")
     frame = pl.read_csv(tmp_path / "numbers.csv")
     for client, error in enumerate(run.measured()):
-        rows, model = frame[test_rows(run, client)], run.model(client)
+        rows, model = frame[held_rows(run, client)], run.model(client)
         found = np.abs(model.predict(rows) - rows["b"].to_numpy()).mean()
         assert run.measure == "mae"
         assert found == pytest.approx(error, rel=1e-5)

@@ -10,6 +10,7 @@ from coterie.cli.printing import say
 from coterie.cli.show import show_data, show_own
 from coterie.cli.words import FREE, words_of
 from coterie.core.errors import BadInput
+from coterie.data.made import MADE, write_made
 from coterie.experiment.build import federation_of, own_of
 from coterie.experiment.config import Experiment, change, chosen_names
 from coterie.experiment.recipes import data_name
@@ -22,16 +23,21 @@ from coterie.experiment.recipes import data_name
     type=click.Path(path_type=Path),
     help="PNG or SVG to write; default DATA-SPLIT.png, numbered if taken.",
 )
-def data(arguments: tuple[str, ...], picture: Path | None) -> None:
+@click.option("--make", type=click.Choice(list(MADE)), help="Write a drawn table as CSV and stop.")
+def data(arguments: tuple[str, ...], picture: Path | None, make: str | None) -> None:
     """Print the split of DATA (digits) as a table and draw it (clients x classes).
 
     Of a file or folder of your own it also says what each column holds and becomes, and what looks
     wrong. Takes --split, --clients, --validation, --test, --scale, --cut, the split's own options
     (--alpha, --classes-each, ...), --data-dir, --seed; for your own data --client, --label,
-    --features, --categories, --missing, --one-hot, --cut-column, --separator.
+    --features, --categories, --missing, --one-hot, --text, --vocabulary, --tokens, --cut-column,
+    --separator.
     """
     from coterie.data.picture import SUFFIXES, split_picture
 
+    if make:
+        _make(make, arguments, picture)
+        return
     name, words = words_of(arguments, "DATA")
     experiment = change(Experiment(method=""), ({"data": name} if name else {}) | words)
     if picture:
@@ -53,6 +59,17 @@ def data(arguments: tuple[str, ...], picture: Path | None) -> None:
         )
         split_picture(federation, target)
         say(f"picture: {target}")
+
+
+def _make(name: str, arguments: tuple[str, ...], picture: Path | None) -> None:
+    """Write a drawn table into this folder, and say how it is read."""
+    if arguments or picture:
+        raise BadInput(f"--make {name} writes {name}.csv and takes no other word")
+    path = Path(f"{name}.csv")
+    write_made(name, path)
+    frame = MADE[name](0)
+    client, label = frame.columns[0], frame.columns[-1]
+    say(f"wrote {path}: {len(frame):,} rows; read it with --client {client} --label {label}")
 
 
 def _unused(path: Path) -> Path:

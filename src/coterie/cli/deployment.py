@@ -13,16 +13,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import click
+import numpy as np
 
 from coterie.cli.printing import say
 from coterie.cli.show import show_run
 from coterie.cli.words import FREE, words_of
 from coterie.core.errors import BadInput, Interrupted, nearest
 from coterie.core.guard import Guard
+from coterie.core.task import CLASSES, NUMBERS, TASKS
 from coterie.core.version import __version__
 from coterie.data import own
 from coterie.data.columns import BOOLEAN, NUMBER
+from coterie.data.own import listed
 from coterie.data.pieces import Own
+from coterie.data.target import Label, check_label, read_as
 from coterie.deploy.files import (
     EXPERIMENT,
     KEYS,
@@ -94,8 +98,12 @@ def federation() -> None:
 @click.option("--config", help="A TOML file of an experiment, or the name of a recipe.")
 @click.option("--like", type=FILE, help="A file whose columns and classes are those of every site.")
 @click.option(
-    "--label", default="label", show_default=True, help="The column that holds the classes."
+    "--label",
+    default="label",
+    show_default=True,
+    help="The column that is to be predicted; several, as in a,b,c, are 0 or 1 each.",
 )
+@click.option("--task", type=click.Choice(TASKS), help="What is learnt; default by --like.")
 @click.option("--classes", type=int, help="How many classes there are.")
 @click.option("--features", type=int, help="How many numbers a row has.")
 @click.option("--shape", help="Shape of a row that is not a flat list, as in 1,28,28.")
@@ -174,15 +182,20 @@ def _shape(options: dict[str, Any], public: str) -> Shape:
         usual: Literal["standard", "none"] = "standard" if flat and found.columns else "none"
         scale = options["scale"] or usual
         _check_numbers(found, options["like"], scale)
+        task, labels = _task_of(found, options["like"], options["task"])
         return Shape(
-            classes=len(found.labels),
+            classes=len(labels) if task in CLASSES else 0,
             features=rows[0] if flat else 0,
             shape=() if flat else rows,
-            labels=tuple(found.labels),
+            labels=labels,
             public=public,
             scale=scale,
+            task=task,
         )
-    if not options["classes"] or not (options["features"] or options["shape"]):
+    task: Any = options["task"] or "classes"
+    if (task in CLASSES and not options["classes"]) or not (
+        options["features"] or options["shape"]
+    ):
         raise BadInput("say what rows look like: --like example.csv, or --classes 10 --features 64")
     try:
         shape = tuple(int(side) for side in (options["shape"] or "").split(",") if side.strip())
@@ -190,13 +203,30 @@ def _shape(options: dict[str, Any], public: str) -> Shape:
         raise BadInput(
             f"shape = '{options['shape']}': give whole numbers separated by commas, as in 1,28,28"
         ) from None
+    several = task == "multilabel"
     return Shape(
-        classes=options["classes"],
+        classes=options["classes"] or 0,
         features=options["features"] or 0,
         shape=shape,
+        labels=tuple(listed(options["label"])) if several else (),
         public=public,
         scale=options["scale"] or "none",
+        task=task,
     )
+
+
+def _task_of(found: Own, place: Path, wanted: str | None) -> tuple[Any, tuple[str, ...]]:
+    """What is learnt of an example's label, told where it was guessed, and its classes or
+    labels.
+    """
+    label, classes = found.label or Label((), None), found.data.classes
+    reading = read_as(label, np.arange(len(found.data.y)), wanted, classes)
+    if reading.said:
+        say(f"{place}: {reading.said}")
+    check_label(label, reading.task, classes, found.place, str(place))
+    if reading.task in NUMBERS:
+        return reading.task, ()
+    return reading.task, label.columns if reading.task == "multilabel" else tuple(found.labels)
 
 
 def _check_numbers(found: Own, place: Path, scale: str) -> None:
@@ -265,7 +295,7 @@ def request(name: str, folder: Path | None) -> None:
 @click.argument("folder", type=FOLDER)
 @click.argument("file", type=FILE)
 @click.option(
-    "--label", default="label", show_default=True, help="The column that holds the classes."
+    "--label", default="label", show_default=True, help="The column that is to be predicted."
 )
 def approve(folder: Path, file: Path, label: str) -> None:
     """Let the site of a request FILE take part; FOLDER/sites/NAME is what it needs, without a key.
@@ -330,7 +360,7 @@ def _made(folder: Path) -> Server:
 @click.argument("folder", type=FOLDER)
 @click.argument("name")
 @click.option(
-    "--label", default="label", show_default=True, help="The column that holds the classes."
+    "--label", default="label", show_default=True, help="The column that is to be predicted."
 )
 def add(folder: Path, name: str, label: str) -> None:
     """Make FOLDER/sites/NAME and let the server know its key; a removed site comes back with a new

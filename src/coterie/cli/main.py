@@ -100,6 +100,8 @@ COMMANDS = {  # in the order of the help page
     "data": Place("coterie.cli.data", "Show how a data set is dealt to clients."),
     "report": Place("coterie.cli.report", "Write what runs and comparisons say as one page."),
     "reproduce": Place("coterie.cli.reproduce", "Run the papers' tables again, with verdicts."),
+    "arena": Place("coterie.cli.arena", "All methods on the same federations, tuned alike."),
+    "advise": Place("coterie.cli.advise", "Say which methods to try first on some data."),
     "ui": Place("coterie.cli.ui", "Watch runs live in the browser."),
     "export": Place("coterie.cli.export", "Give runs or models to other tools."),
     "predict": Place("coterie.cli.predict", "Predict new rows with a client's own model."),

@@ -9,7 +9,9 @@ import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.cli.printing import console
-from coterie.results.personal import Models
+from coterie.deploy.current import MODEL
+from coterie.deploy.files import SITE
+from coterie.results.personal import Models, Single
 from coterie.serving.predicting import Wanted, predict_file
 
 
@@ -50,17 +52,20 @@ def predict(
     replace: bool,
     quiet: bool,
 ) -> None:
-    """Predict the rows of --data with the models of RUN, the folder of a run.
+    """Predict the rows of --data with the models of RUN, the folder of a run; or of a real site,
+    with its own model as it is now, while the federation goes on or after.
 
     The output has one line per row: its number, the client, the prediction and the probability of
     every class. A column of training that is missing is refused, other columns are ignored, a text
     that training did not know counts as `(other)`, and an empty cell becomes what it became in
     training. Files may be larger than memory.
     """
+    site = (run / SITE).is_file()
+    models = Single(run / MODEL) if site else Models(run)
     wanted = Wanted(
         data=data,
         out=out,
-        client=client,
+        client=client or (models.names[0] if site else ""),
         client_column=client_column,
         keep=[name.strip() for name in keep.split(",") if name.strip()],
         separator=separator,
@@ -76,7 +81,7 @@ def predict(
     with Progress(*columns, console=console(), disable=hidden, transient=True) as bars:
         bar = bars.add_task("", total=1.0, rows="0")
         count = predict_file(
-            Models(run),
+            models,
             wanted,
             lambda done, rows: bars.update(bar, completed=done, rows=f"{rows:,}"),
         )

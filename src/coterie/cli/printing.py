@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -22,12 +23,13 @@ def say(line: str) -> None:
 
 
 def show(grid: Grid, widest: int = 2000) -> None:
-    """A table, not squeezed when the output is a file or a pipe."""
+    """A table; in a file or a pipe as wide as it needs, or as $COLUMNS says, but no word is cut."""
     out = console()
     if not sys.stdout.isatty():
-        out = console(
-            min(widest, Measurement.get(console(widest), console(widest).options, grid).maximum)
-        )
+        needs = Measurement.get(console(widest), console(widest).options, grid)
+        said = os.environ.get("COLUMNS", "")
+        wanted = int(said) if said.isdecimal() else widest
+        out = console(min(widest, needs.maximum, max(wanted, needs.minimum)))
     out.print(grid)
 
 

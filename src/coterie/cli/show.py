@@ -7,7 +7,7 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,7 +33,7 @@ from coterie.core.notes import Kind, from_words
 from coterie.core.task import CLASSES
 from coterie.core.values import described
 from coterie.data.federation import PARTS, Federation, client_rows
-from coterie.data.inspection import client_quantiles, columns_found, problems
+from coterie.data.inspection import client_quantiles, columns_found, problems, target_summary
 from coterie.data.pieces import Own
 from coterie.experiment.config import options_of
 from coterie.methods.declare import unused
@@ -81,23 +81,36 @@ def show_method(name: str) -> None:
 def show_data(federation: Federation) -> None:
     """Who holds how much."""
     title = f"{federation.name}: {federation.clients:,} clients"
-    grid = Grid("client", "name", *PARTS, "classes", "group", title=title)
-    rows = client_rows(federation)
-    for row in rows[:MOST]:
-        grid.add_row(*(str(cell) for cell in row))
+    rows, more = client_rows(federation), _label_columns(federation)
+    grid = Grid("client", "name", *PARTS, *more, "group", title=title)
+    for k, row in enumerate(rows[:MOST]):
+        counts = [str(getattr(row, part)) for part in PARTS]
+        label = [f"{values[k]:.4g}" for values in more.values()]
+        grid.add_row(str(row.client), row.name, *counts, *label, str(row.group))
     show(grid)
     if len(rows) > MOST:
         say(f"... and {len(rows) - MOST:,} more clients; over all of them:")
-        _show_quantiles(federation, np.array([row.classes for row in rows]))
+        _show_quantiles(federation, more)
     sizes = federation.sizes
     say(f"training rows: {sizes.sum():,} in all, {sizes.min():,} to {sizes.max():,} a client")
 
 
-def _show_quantiles(federation: Federation, classes: np.ndarray) -> None:
+def _label_columns(federation: Federation) -> dict[str, list[float]]:
+    """What a table says of every client's labels: how many classes, or their mean and spread."""
+    if federation.classes:
+        return {"classes": [float(row.classes) for row in client_rows(federation)]}
+    if federation.y.ndim > 1:
+        return {}
+    found = target_summary(federation)
+    return {"mean": [mean for mean, _ in found], "spread": [spread for _, spread in found]}
+
+
+def _show_quantiles(federation: Federation, more: Mapping[str, list[float]]) -> None:
     """What clients hold where they are too many to list."""
     grid = Grid("per client", "least", "25 %", "median", "75 %", "most")
-    for name, values in client_quantiles(federation, classes):
-        grid.add_row(name, *(f"{value:,.0f}" for value in values))
+    for name, values in client_quantiles(federation, more):
+        form = ",.0f" if name in (*PARTS, "classes") else ".4g"
+        grid.add_row(name, *(f"{value:{form}}" for value in values))
     show(grid)
 
 
@@ -271,7 +284,8 @@ def show_run(run: Run) -> None:
         rest = [f"{s.label} {s.text(value)}" for s, value in known if not s.share]
         parts = [f" in %: {', '.join(shares)}"] if shares else []
         parts += [f"{'' if shares else ': '}{', '.join(rest)}"] if rest else []
-        say(f"Means over the clients' own models{'; '.join(parts)}")
+        line = f"Means over the clients' own models{'; '.join(parts)}"
+        say(textwrap.fill(line, 80, subsequent_indent="  "))
     for line in _warnings(run):
         say(line)
     say(f"run: {run.folder}")

@@ -34,6 +34,7 @@ from coterie.results.comparison import Comparison
 from coterie.results.folder import run_folder
 from coterie.running import execute as experiments
 
+NEEDS = {"--dp": "(--dp client needs --weighting equal)"}
 WIDE = "Every column of a comparison, who beats whom, and all scores."
 
 
@@ -54,6 +55,7 @@ def _words_help() -> str:
                 n: [f"--{w.replace('_', '-')}" for w in options_of("engine", n)] for n in choices
             }
             words += [f"({n}: {' '.join(options)})" for n, options in own.items() if options]
+        words = [f"{w} {NEEDS[w]}" if w in NEEDS else w for w in words]
         text = (
             names + " ".join(words)
             if section != "options"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import secrets
 import socket
 import threading
@@ -14,6 +12,7 @@ from urllib.parse import quote
 import click
 
 from coterie.core.errors import BadInput
+from coterie.core.sockets import listen
 
 
 @click.command(short_help="Watch runs live in the browser.")
@@ -71,7 +70,7 @@ def ui(folder: Path | None, host: str, port: int, browse: bool, token: str | Non
     near = is_loopback(host)
     open_to_read = near and not token
     token = token or secrets.token_urlsafe(24)
-    listener = _listen(host, port)
+    listener = listen(host, port)
     port = listener.getsockname()[1]
     jobs = Jobs(root)
     app = build(root, host, token, f"coterie-{port}", open_to_read, jobs)
@@ -104,41 +103,6 @@ def ui(folder: Path | None, host: str, port: int, browse: bool, token: str | Non
         click.echo("stopped")
     finally:
         jobs.close()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket; from now on a browser's call waits in line."""
-    bare = host.strip("[]")
-    try:
-        family, *_, place = socket.getaddrinfo(
-            bare, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (socket.gaierror, UnicodeError):
-        raise BadInput(
-            f"--host {host} is no address of this machine: give 127.0.0.1, 0.0.0.0 or one of its "
-            "own"
-        ) from None
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if os.name != "nt":  # there it would share a taken port
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
-        listener.listen(128)
-    except OSError as problem:
-        listener.close()
-        if problem.errno == errno.EADDRINUSE:
-            raise BadInput(
-                f"port {port} of {host} is taken: give another --port, or --port 0 for a free one"
-            ) from None
-        if problem.errno == errno.EACCES:
-            raise BadInput(
-                f"port {port} needs an administrator: give one of 1024 or more"
-            ) from None
-        raise BadInput(
-            f"--host {host}: {problem.strerror}: give 127.0.0.1, 0.0.0.0 or an address of this "
-            "machine"
-        ) from None
-    return listener
 
 
 def _address(host: str, port: int) -> str:

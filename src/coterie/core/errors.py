@@ -32,8 +32,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 20]}...{text[-10:]}"
 
 
+CLOSE = 0.65  # how alike names are that may be mistyped; below, anything is like anything
+
+
 def nearest(word: str, valid: Iterable[str]) -> str:
     """A suffix that offers the valid name closest to `word`, or lists the valid ones."""
     names = sorted(valid)
-    close = get_close_matches(word[:SHOWN], names, n=1, cutoff=0.5)
+    close = get_close_matches(word[:SHOWN], names, n=1, cutoff=CLOSE)
     return f"; did you mean '{close[0]}'?" if close else f"; choose from {', '.join(names)}"

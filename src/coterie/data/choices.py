@@ -57,6 +57,10 @@ def check_choices(whole: Own, choices: Choices) -> None:
         if value not in valid:
             raise BadInput(f"{word} = '{value}' is not known" + nearest(value, valid))
     _check_shares(choices)
+    if whole.is_text and choices.scale is not None:
+        raise BadInput(
+            f"scale = '{choices.scale}' is for numbers, but '{base.name}' has texts; leave it out"
+        )
     _check_scale(base, choices.scale or usual_scale(base, table), choices.shared_test)
     if whole.cut is not None and choices.cut not in BY_COLUMN:
         raise BadInput("a column to cut by has no effect without cut = time or cut = groups")

@@ -15,6 +15,7 @@ from coterie.core.errors import BadInput
 from coterie.data.opening import EMPTY
 
 NUMBER, BOOLEAN, CATEGORY, DATE = "number", "boolean", "category", "date"
+TEXT = "text"  # sentences, which are read word by word
 EXACT = 2**53  # whole numbers beyond are not kept exactly
 MOSTLY = 0.5  # a column of texts with so many numbers is a column of numbers with mistakes
 DATES = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y")
@@ -54,12 +55,20 @@ class Place(NamedTuple):
         return self.files[k], row - int(ends[k] - self.sizes[k]) + 1 + self.before
 
 
-def read_columns(frame: pl.DataFrame, categories: Collection[str], place: Place) -> Read:
-    """Every column of a frame as numbers, lists of numbers as one column each."""
+def read_columns(
+    frame: pl.DataFrame, categories: Collection[str], place: Place, texts: Collection[str] = ()
+) -> Read:
+    """Every column of a frame as numbers, lists of numbers as one column each.
+
+    categories: columns whose cells are names. texts: columns whose cells are sentences.
+    """
     found: list[tuple[np.ndarray, Column]] = []
     for series in frame.iter_columns():
         if series.dtype.base_type() in (pl.List, pl.Array):
             found += _lists(series, place)
+        elif series.name in texts:
+            codes, column = _texts(_names(series))
+            found.append((codes, column._replace(kind=TEXT)))
         else:
             as_text = series.name in categories
             found.append(_texts(_names(series)) if as_text else _column(series, place))
@@ -229,7 +238,8 @@ def read_alike(frame: pl.DataFrame, known: Sequence[Column], place: Place) -> Re
     for column in known:
         if column.form and frame[column.name].dtype == pl.String:
             frame = frame.with_columns(_spelled(frame[column.name], column, place))
-    read = read_columns(frame, [c.name for c in known if c.kind == CATEGORY], place)
+    names, texts = ([c.name for c in known if c.kind == kind] for kind in (CATEGORY, TEXT))
+    read = read_columns(frame, names, place, texts)
     if len(read.columns) != len(known):
         raise BadInput(
             f"{place.files[0]}: its lists hold {len(read.columns)} numbers in all, and "
@@ -288,7 +298,7 @@ def refuse_missing(read: Read, place: Place) -> None:
 
 
 def plain_numbers(read: Read, place: Place) -> np.ndarray:
-    """The cells as inputs without any preparation [n, d] float32, where all are numbers."""
+    """The cells without any preparation [n, d] float64, where all are numbers."""
     refuse_missing(read, place)
     for column in read.columns:
         if column.kind not in (NUMBER, BOOLEAN):
@@ -296,4 +306,4 @@ def plain_numbers(read: Read, place: Place) -> np.ndarray:
                 f"{place.files[0]}: column '{column.name}' holds a {column.kind}, not numbers; "
                 "encode it or list the other columns in features="
             )
-    return read.x.astype(np.float32)
+    return read.x

@@ -55,3 +55,4 @@ def unregistered(folder: object) -> Dataset:
 
 
 PLAIN = Source(unregistered)  # nothing is special about data at hand
+TEXTS = Source(unregistered, network="bag")  # data of one's own that are read word by word

@@ -360,6 +360,7 @@ def _prepare(
     """
     base, table = whole.data, whole.columns is not None
     kind, source = chosen.scale or usual_scale(base, table), datasets.source_of(base.name)
+    kind = "none" if whole.is_text else kind
     train = [rows for rows, _, _ in cuts]
     if table or kind in FEATURES:
         return _prepare_columns(whole, cuts, names, kind)
@@ -376,7 +377,7 @@ def _prepare_columns(whole: Own, cuts: list[Cut], names: list[str], kind: str) -
     base, n = whole.data, len(whole.data.y)
     columns = whole.columns or array_columns(base.x)
     x = base.x.reshape(n, -1)
-    kept = fit(x, columns, [cut[0] for cut in cuts], kind, names, whole.one_hot)
+    kept = fit(x, columns, [cut[0] for cut in cuts], kind, names, whole.one_hot, whole.texts)
     kept = kept._replace(shape=() if whole.columns else base.x.shape[1:])
     owner = np.full(n, -1)
     for i, cut in enumerate(cuts if kind == "client" else []):

@@ -77,6 +77,12 @@ class Federation(NamedTuple):
         return known or usual_target(self.classes)
 
     @property
+    def words(self) -> int:
+        """How many different words texts have; 0 where rows are no texts."""
+        text = self.preparation.text if self.preparation else None
+        return text.vocabulary if text else 0
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one row."""
         return tuple(self.x.shape[1:])

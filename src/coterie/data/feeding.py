@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 
 from coterie.core.errors import BadInput
-from coterie.data.columns import CATEGORY, NUMBER
+from coterie.data.columns import CATEGORY, NUMBER, TEXT
 from coterie.data.own import is_frame
 from coterie.data.preparation import Preparation, array_columns, prepare, prepare_frame
 from coterie.data.scaling import Look
@@ -46,7 +46,7 @@ class Intake(NamedTuple):
         """Columns of a table that must be read as they are written."""
         kept = self.preparation
         columns = kept.columns if kept and self.is_table else ()
-        return [c.name for c in columns if c.kind == CATEGORY or c.form]
+        return [c.name for c in columns if c.kind in (CATEGORY, TEXT) or c.form]
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -77,7 +77,7 @@ class Intake(NamedTuple):
         if kept is not None and self.is_table:
             frame = found if isinstance(found, pl.DataFrame) else self._named(found, place)
             if frame.height == 0:
-                return np.zeros((0, *self.shape), np.float32)
+                return np.zeros((0, *self.shape), np.int64 if kept.text else np.float32)
             return prepare_frame(kept, frame, place, owners, before)
         array = found if isinstance(found, np.ndarray) else _stacked(found, place)
         return self._from_array(self._shaped(array, place), place, owners, before)

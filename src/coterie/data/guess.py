@@ -31,7 +31,9 @@ def has_columns(path: Path) -> bool:
     return there(path) and path.is_file() and kind_of(path) in TABLES
 
 
-def guess_columns(path: Path, said: Mapping[str, str], separator: str = "") -> dict[str, str]:
+def guess_columns(
+    path: Path, said: Mapping[str, str | list[str]], separator: str = ""
+) -> dict[str, str]:
     """{"client": column, "label": column} as far as they were not said; a line tells each guess."""
     if len(said) == len(NAMES):
         return {}
@@ -40,7 +42,8 @@ def guess_columns(path: Path, said: Mapping[str, str], separator: str = "") -> d
     for word in (w for w in NAMES if w not in said):
         if word in columns:
             continue  # it has the usual name
-        taken = {*said.values(), *found.values()}
+        names = (n for v in said.values() for n in ([v] if isinstance(v, str) else v))
+        taken = {*names, *found.values()}
         fitting = [c for c in columns if c not in taken and _means(c, word)]
         if len(fitting) != 1:
             raise BadInput(_unclear(path, word, fitting, columns))

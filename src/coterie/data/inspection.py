@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from coterie.data.columns import CATEGORY, DATE, NUMBER, Column
+from coterie.data.columns import CATEGORY, DATE, NUMBER, TEXT, Column
 from coterie.data.federation import PARTS, Federation, part_of
-from coterie.data.pieces import Own
+from coterie.data.pieces import Own, shortened
 from coterie.data.preparation import Fitted, Preparation
+from coterie.data.texts import DISTINCT, is_text
 
 TELLING = 0.95  # a column that shares so much of the label's information gives it away
-DISTINCT = 0.95  # a column with so many different values per row looks like an id
+MOSTLY = 0.9  # a label that so many rows have is right nearly always
 GRID = 30  # intervals that a number is put in to compare it with the label
 SAMPLE = 50_000  # rows that are compared with the label
 LEAST = 20  # rows below which chance alone looks like a finding
-SHOWN = 5
 
 
 class ColumnFound(NamedTuple):
@@ -50,7 +51,7 @@ def _held(cells: np.ndarray, column: Column) -> str:
     cells = cells[~np.isnan(cells)]
     if not len(cells):
         return "nothing"
-    if column.kind == CATEGORY:
+    if column.kind in (CATEGORY, TEXT):
         return f"{len(column.values):,} texts"
     low, high = float(cells.min()), float(cells.max())
     if column.kind == DATE:
@@ -62,6 +63,8 @@ def _held(cells: np.ndarray, column: Column) -> str:
 def _becomes(fitted: Fitted, scale: str) -> str:
     """What is done with a column."""
     more = ", gaps" if fitted.indicator else ""
+    if fitted.kind == TEXT:
+        return f"{fitted.tokens:,} of {fitted.vocabulary:,} words"
     if fitted.kind == CATEGORY:
         if fitted.buckets:
             return f"hashed to {fitted.buckets}{more}"
@@ -74,12 +77,23 @@ def _becomes(fitted: Fitted, scale: str) -> str:
     return f"{words.get(scale, 'as it is') if fitted.kind == NUMBER else '0 or 1'}{more}"
 
 
-def client_quantiles(federation: Federation, classes: np.ndarray) -> list[tuple[str, list[float]]]:
-    """Rows and classes per client: least, quarters, most."""
+def target_summary(federation: Federation) -> list[tuple[float, float]]:
+    """Mean and deviation of every client's label, over all its rows and in the label's unit."""
+    target = federation.target
+    parts = zip(*(part_of(federation, part) for part in PARTS), strict=True)
+    held = [federation.y.numpy()[np.concatenate(rows)].astype(np.float64) for rows in parts]
+    scale, shift = (target.spread, target.centre) if target.task == "regression" else (1.0, 0.0)
+    return [(float(y.mean() * scale + shift), float(y.std() * scale)) for y in held]
+
+
+def client_quantiles(
+    federation: Federation, more: Mapping[str, Sequence[float]]
+) -> list[tuple[str, list[float]]]:
+    """Rows per client, and what more is known of each: least, quarters, most."""
     rows = {part: np.array([len(r) for r in part_of(federation, part)]) for part in PARTS}
     return [
         (name, np.quantile(values, (0, 0.25, 0.5, 0.75, 1)).tolist())
-        for name, values in (*rows.items(), ("classes", classes))
+        for name, values in (*rows.items(), *more.items())
     ]
 
 
@@ -101,13 +115,19 @@ def _label_problems(whole: Own) -> list[str]:
             alike.setdefault("".join(name.split()).casefold(), []).append(name)
         same = [f"'{a[0]}' and '{a[1]}'" for a in alike.values() if len(a) > 1]
         if same:
-            found.append(f"{word} that differ only by case or blanks: {_listed(same)}")
+            found.append(f"{word} that differ only by case or blanks: {shortened(same)}")
     if not whole.data.classes:
         return found
     counts = np.bincount(whole.data.y, minlength=len(whole.labels))
     rare = [f"'{whole.labels[k]}'" for k in np.flatnonzero(counts == 1)]
     if rare:
-        found.append(f"labels of a single row: {_listed(rare)}")
+        found.append(f"labels of a single row: {shortened(rare)}")
+    most, share = int(counts.argmax()), counts.max() / len(whole.data.y)
+    if len(whole.labels) > 1 and share >= MOSTLY:
+        found.append(
+            f"{share:.0%} of the rows are '{whole.labels[most]}', so accuracy tells little "
+            "(--metric balanced_accuracy --class-weights balanced)"
+        )
     if len(whole.labels) == 1:
         found.append(f"there is one label only: '{whole.labels[0]}'")
     if len(whole.labels) > max(100, len(whole.data.y) // 10):
@@ -118,7 +138,7 @@ def _label_problems(whole: Own) -> list[str]:
 def _column_problems(whole: Own) -> list[str]:
     """Columns that are constant, ids, too large, or that give the label away."""
     constant, ids, large = list[str](), list[str](), list[str]()
-    telling, empty = list[str](), list[str]()
+    telling, empty, sentences = list[str](), list[str](), list[str]()
     rows, labels = len(whole.data.y), _grades(whole)
     picked = np.arange(rows)
     if rows > SAMPLE:
@@ -128,6 +148,11 @@ def _column_problems(whole: Own) -> list[str]:
         different = len(np.unique(filled))
         if not len(filled):
             empty.append(name)
+            continue
+        if column.kind == TEXT:
+            continue  # every text may be another, and none gives the label away
+        if column.kind == CATEGORY and is_text(pl.Series(column.values)):
+            sentences.append(name)
             continue
         if different == 1:
             constant.append(name)
@@ -143,9 +168,10 @@ def _column_problems(whole: Own) -> list[str]:
         ("constant columns, without use", constant),
         ("whole numbers beyond 2^53, which lose digits (ids? use --categories)", large),
         ("columns that look like an id (leave them out with --features)", ids),
+        ("free text, of no use as names (--text COLUMN reads one word by word)", sentences),
         ("columns that all but give the label away (known before it?)", telling),
     )
-    return [f"{line}: {_listed(names)}" for line, names in lines if names]
+    return [f"{line}: {shortened(names)}" for line, names in lines if names]
 
 
 def _grades(whole: Own) -> np.ndarray:
@@ -208,9 +234,3 @@ def _double_rows(whole: Own) -> list[str]:
     if across.height:
         found.append(f"{across.height:,} rows are held by several clients")
     return found
-
-
-def _listed(names: list[str]) -> str:
-    """The first names, and how many more there are."""
-    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more

@@ -1,7 +1,7 @@
 """A user's own data, from files, folders and arrays.
 
-They are a table with a client column, a folder with one file per client, a Hugging Face folder, or
-NumPy arrays.
+They are a table with a client column, a folder with one file per client, a Hugging Face folder,
+partitions of flwr-datasets, or NumPy arrays.
 """
 
 import json
@@ -17,7 +17,8 @@ from coterie.core.files import home, plain, read_text, there
 from coterie.core.values import Whole
 from coterie.data.columns import Place, plain_numbers
 from coterie.data.opening import TABLES, Opened, kind_of, stem_of
-from coterie.data.pieces import Own, Piece, cells_of, checked, join, natural, stacked, whole
+from coterie.data.partitions import partitions_of, saved_partitions
+from coterie.data.pieces import Own, Piece, cells_of, checked, join, natural, stacked
 from coterie.data.tables import (
     Columns,
     check_alike,
@@ -26,6 +27,7 @@ from coterie.data.tables import (
     read_table,
     table_piece,
 )
+from coterie.data.texts import USUAL, Texts, Tokens, Vocabulary, guess_text
 
 SUFFIXES = (
     ".csv",
@@ -57,6 +59,9 @@ def read(
     one_hot: Whole = 20,
     cut_column: str = "",
     separator: str = "",
+    text: str = "",
+    vocabulary: Vocabulary = USUAL.vocabulary,
+    tokens: Tokens = USUAL.tokens,
 ) -> Own:
     """Read a file or folder.
 
@@ -65,6 +70,8 @@ def read(
     categories: columns whose numbers are names. missing: "impute" by training medians, or "refuse".
     one_hot: a text column of more categories is hashed. cut_column: what `cut = time` and
     `cut = groups` cut by; it is no feature unless named as one. separator: "" finds out.
+    text: the column of texts that are read word by word, the only feature then; at most
+    `vocabulary` words of the training rows have a number, and a text has `tokens` words.
     """
     path = home(path)
     if not there(path):
@@ -79,24 +86,55 @@ def read(
         separator=separator,
         cut=cut_column,
         categories=tuple(listed(categories)),
+        text=text,
     )
+    _check_text(columns)
     name = path.name + "/" if path.is_dir() else path.name
-    return _joined(name, _pieces(path, columns), columns, missing, one_hot)
+    data = _joined(name, _pieces(path, columns), columns, missing)
+    return data._replace(one_hot=one_hot, texts=Texts(vocabulary, tokens))
 
 
-def _joined(
-    name: str, pieces: list[Piece], columns: Columns, missing: Missing, one_hot: int
-) -> Own:
+def _check_text(columns: Columns) -> None:
+    """Refuse words that have no effect beside a text column."""
+    for word, names in (("features", columns.features), ("categories", columns.categories)):
+        if columns.text and set(names) - {columns.text}:
+            raise BadInput(
+                f"text = '{columns.text}' reads that column alone: leave out {word} = "
+                f"{','.join(names)}, or text"
+            )
+
+
+def _joined(name: str, pieces: list[Piece], columns: Columns, missing: Missing) -> Own:
     """All pieces as one data set, with the column that rows are cut by."""
     if missing not in get_args(Missing):
         raise BadInput(f"missing = '{missing}' is not known{nearest(missing, get_args(Missing))}")
-    data = join(name, pieces, missing, columns.categories)._replace(one_hot=one_hot)
+    pieces, text, told = _texts(pieces, columns)
+    data = join(name, pieces, missing, columns.categories, text)
+    data = data._replace(told=(*data.told, *told))
     if columns.cut:
         series = [piece.cut for piece in pieces if piece.cut is not None]
         if len(series) < len(pieces):
             raise BadInput(f"cut_column = '{columns.cut}' is for tables, {pieces[0].place} is none")
         data = data._replace(cut=stacked([s.to_frame() for s in series]).to_series())
     return data
+
+
+def _texts(pieces: list[Piece], columns: Columns) -> tuple[list[Piece], str, list[str]]:
+    """The pieces, with the column of texts alone where one was named or is all there is."""
+    frames = [piece.frame for piece in pieces if piece.frame is not None]
+    if columns.text and len(frames) < len(pieces):
+        raise BadInput(f"text = '{columns.text}' is for tables, {pieces[0].place} is none")
+    if columns.text or columns.features or columns.categories or not frames:
+        return pieces, columns.text, []
+    text = guess_text(stacked(frames))
+    if not text:
+        return pieces, "", []
+    pieces = [
+        piece._replace(frame=frame.select(text), columns=[text])
+        for piece, frame in zip(pieces, frames, strict=True)
+    ]
+    said = f"'{text}' is the only column of use, and free text: read word by word"
+    return pieces, text, [f"{said}; --categories {text} if its texts are names"]
 
 
 def _pieces(path: Path, columns: Columns) -> list[Piece]:
@@ -115,7 +153,22 @@ def _pieces(path: Path, columns: Columns) -> list[Piece]:
             like = pieces[0] if pieces else None
             pieces.append(_piece(file, columns, like)._replace(train=train))
         return pieces
+    folders = saved_partitions(path)
+    if folders:
+        return _one_folder_per_client(folders, columns)
     return _image_folders(path) or _one_file_per_client(path, columns)
+
+
+def _one_folder_per_client(folders: list[Path], columns: Columns) -> list[Piece]:
+    """Saved data sets, each the rows of the client that its folder is called after."""
+    alone = columns._replace(client="", ignore=columns.client)
+    pieces: list[Piece] = []
+    for folder in folders:
+        for file, train in _saved(folder):
+            piece = _piece(file, alone, pieces[0] if pieces else None)
+            owner = np.full(len(piece.y), folder.name)
+            pieces.append(piece._replace(clients=owner, train=train))
+    return pieces
 
 
 def is_frame(data: object) -> bool:
@@ -135,6 +188,9 @@ def from_frame(
     missing: Missing = "impute",
     one_hot: int = 20,
     cut_column: str = "",
+    text: str = "",
+    vocabulary: Vocabulary = USUAL.vocabulary,
+    tokens: Tokens = USUAL.tokens,
     name: str = "frame",
 ) -> Own:
     """Own data from a pandas or polars frame; the words are those of `read`."""
@@ -148,9 +204,48 @@ def from_frame(
         features=listed(features),
         cut=cut_column,
         categories=tuple(listed(categories)),
+        text=text,
     )
+    _check_text(columns)
     piece = table_piece(name, Opened(frame, lambda column: None, []), columns)
-    return _joined(name, [piece], columns, missing, one_hot)
+    data = _joined(name, [piece], columns, missing)
+    return data._replace(one_hot=one_hot, texts=Texts(vocabulary, tokens))
+
+
+def from_partitions(
+    data: Any,
+    *,
+    label: str | list[str] = "label",
+    features: str | list[str] = "",
+    categories: str | list[str] = "",
+    missing: Missing = "impute",
+    one_hot: int = 20,
+    cut_column: str = "",
+    text: str = "",
+    vocabulary: Vocabulary = USUAL.vocabulary,
+    tokens: Tokens = USUAL.tokens,
+    name: str = "partitions",
+) -> Own:
+    """Own data from a FederatedDataset or Partitioner of flwr-datasets, or from a list of Hugging
+    Face data sets, one per client; the words are those of `read`.
+    """
+    columns = Columns(
+        client="",
+        label=label if isinstance(label, str) else ",".join(label),
+        features=listed(features),
+        cut=cut_column,
+        categories=tuple(listed(categories)),
+        text=text,
+    )
+    _check_text(columns)
+    pieces: list[Piece] = []
+    for one in partitions_of(data):
+        place = f"{name}: client {one.client}"
+        piece = table_piece(place, one.opened, columns, pieces[0] if pieces else None)
+        owner = np.full(len(piece.y), one.client)
+        pieces.append(piece._replace(clients=owner, train=one.train))
+    whole = _joined(name, pieces, columns, missing)
+    return whole._replace(one_hot=one_hot, texts=Texts(vocabulary, tokens))
 
 
 def from_arrays(
@@ -204,7 +299,8 @@ def _one_file_per_client(path: Path, columns: Columns) -> list[Piece]:
     )
     if not files:
         raise BadInput(
-            f"{path}: no {', '.join(SUFFIXES)} file in this folder; put one file per client there"
+            f"{path}: no {', '.join(SUFFIXES)} file in this folder (one per client), no "
+            "client/class/image.png and no saved data set"
         )
     stems = [stem_of(f) for f in files]
     twice = next((s for s in stems if stems.count(s) > 1), None)
@@ -291,7 +387,6 @@ def _piece(path: Path, columns: Columns, like: Piece | None = None) -> Piece:
 def read_piece(path: Path, columns: Columns, like: Piece | None = None) -> Piece:
     """One file as arrays of plain numbers, without preparation: a table of all else is refused."""
     piece = _piece(path, columns, like)
-    whole(piece.y, piece.place, f"column '{columns.label}'")
     if piece.frame is None:
         return piece
     place = Place((piece.place,), (len(piece.y),))
@@ -300,14 +395,13 @@ def read_piece(path: Path, columns: Columns, like: Piece | None = None) -> Piece
 
 def _image_folders(path: Path) -> list[Piece]:
     """A folder with a folder per client, in each a folder per class; else nothing."""
-    owners = sorted((f for f in path.iterdir() if f.is_dir()), key=lambda f: natural(f.name))
     pieces: list[Piece] = []
     first: list[np.ndarray] = []
-    for owner in owners:
+    for owner in filter(Path.is_dir, _inside(path)):
         files = [
             file
-            for kind in sorted((f for f in owner.iterdir() if f.is_dir()), key=lambda f: f.name)
-            for file in sorted(kind.iterdir(), key=lambda f: natural(f.name))
+            for kind in sorted(filter(Path.is_dir, _inside(owner)), key=lambda f: f.name)
+            for file in _inside(kind)
             if file.suffix.lower() in IMAGES
         ]
         if not files:
@@ -321,3 +415,11 @@ def _image_folders(path: Path) -> list[Piece]:
         clients = np.full(len(files), owner.name)
         pieces.append(Piece(str(owner), np.stack(images), names, clients))
     return pieces
+
+
+def _inside(folder: Path) -> list[Path]:
+    """What lies in a folder, in natural order; nothing where it may not be read."""
+    try:
+        return sorted(folder.iterdir(), key=lambda f: natural(f.name))
+    except OSError:
+        return []

@@ -8,9 +8,12 @@ import numpy as np
 import polars as pl
 
 from coterie.core.errors import BadInput
-from coterie.data.columns import Column, Place, Read, read_columns, refuse_missing
+from coterie.data.columns import COMMA, TEXT, Column, Place, Read, read_columns, refuse_missing
 from coterie.data.dataset import Dataset
 from coterie.data.target import Label
+from coterie.data.texts import USUAL, Texts
+
+SHOWN = 5  # names in a line
 
 
 class Own(NamedTuple):
@@ -25,6 +28,12 @@ class Own(NamedTuple):
     one_hot: int = 20  # categories with a column of their own
     told: tuple[str, ...] = ()  # how the files had to be read
     label: Label | None = None  # as written; None: the numbers in data.y say all
+    texts: Texts = USUAL  # how a text column becomes numbers
+
+    @property
+    def is_text(self) -> bool:
+        """Whether rows are texts, which are read word by word."""
+        return bool(self.columns) and self.columns is not None and self.columns[0].kind == TEXT
 
 
 class Piece(NamedTuple):
@@ -105,7 +114,11 @@ def whole(values: np.ndarray, place: str, what: str, fractions: bool = False) ->
 
 
 def join(
-    name: str, pieces: list[Piece], missing: str = "impute", categories: tuple[str, ...] = ()
+    name: str,
+    pieces: list[Piece],
+    missing: str = "impute",
+    categories: tuple[str, ...] = (),
+    text: str = "",
 ) -> Own:
     """One data set of all files; labels and clients get numbers in natural order of names."""
     first = pieces[0]
@@ -122,10 +135,12 @@ def join(
     if first.frame is None:
         x = first.x if len(pieces) == 1 else np.concatenate([piece.x for piece in pieces])
     else:
-        x, columns = cells_of(pieces, missing, categories)
+        x, columns = cells_of(pieces, missing, categories, text)
     train = np.repeat([piece.train for piece in pieces], sizes)
     data = Dataset(name=name, x=x, y=y, classes=len(labels), train=train, users=users)
+    commas = [c.name for c in columns or [] if c.form == COMMA]
     told = tuple(dict.fromkeys(line for piece in pieces for line in piece.told))
+    told += (f"decimal commas in {shortened(commas)}",) if commas else ()
     return Own(
         data=data,
         clients=clients,
@@ -167,12 +182,13 @@ def _check_shapes(pieces: list[Piece]) -> None:
             )
 
 
-def cells_of(pieces: list[Piece], missing: str, categories: tuple[str, ...] = ()) -> Read:
+def cells_of(
+    pieces: list[Piece], missing: str, categories: tuple[str, ...] = (), text: str = ""
+) -> Read:
     """The cells of all files as numbers; what a text means is decided for all files together."""
     place = Place(tuple(p.place for p in pieces), tuple(len(p.y) for p in pieces))
-    read = read_columns(
-        stacked([p.frame for p in pieces if p.frame is not None]), categories, place
-    )
+    frame = stacked([p.frame for p in pieces if p.frame is not None])
+    read = read_columns(frame, categories, place, [text] if text else [])
     if missing == "refuse":
         refuse_missing(read, place)
     return read
@@ -215,6 +231,12 @@ def _numbered(
     rank = np.empty(len(values), np.int64)
     rank[order] = np.arange(len(values))
     return rank[numbers], [str(values[i]) for i in order]
+
+
+def shortened(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def natural(text: str) -> list[Any]:

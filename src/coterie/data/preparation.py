@@ -2,7 +2,8 @@
 
 A number is standardised, a missing one takes the training median and a second column says that it
 was missing. A text is one column per category of the training rows and one for every other text;
-more categories than that are hashed. A date is its day, its weekday and its hour.
+more categories than that are hashed. A date is its day, its weekday and its hour. Rows that are
+texts become numbers of words.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import numpy as np
 import polars as pl
 
 from coterie.core.errors import BadInput
-from coterie.data.columns import BOOLEAN, CATEGORY, DATE, NUMBER, Column, Place, read_alike
+from coterie.data.columns import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT, Column, Place, read_alike
 from coterie.data.moments import Moments
 from coterie.data.target import Target
 from coterie.data.target import from_words as target_from_words
+from coterie.data.texts import USUAL, Texts, fit_tokenizer, tokenised
 
 DAY = 86_400.0  # seconds
 BUCKETS = 32  # columns of a hashed text
@@ -37,6 +39,9 @@ class Fitted(NamedTuple):
     buckets: int = 0  # columns of a text that is hashed instead
     hours: bool = False  # whether a date has a time of day
     form: str = ""  # how its texts spelled dates or numbers, see coterie.data.columns
+    tokens: int = 0  # of a text: how many numbers it becomes
+    vocabulary: int = 0  # of a text: how many different ones there are
+    tokenizer: str = ""  # of a text: as the tokenizers library writes it
 
     @property
     def outputs(self) -> list[str]:
@@ -51,6 +56,8 @@ class Fitted(NamedTuple):
                 parts = ["weekday", "hour"] if self.hours else ["weekday"]
                 turns = [f"{name} {p} {f}" for p in parts for f in ("sine", "cosine")]
                 return [f"{name} day", *turns, *end]
+            case "text":
+                return [f"{name} token {k + 1}" for k in range(self.tokens)]
         return [name, *end]
 
 
@@ -71,6 +78,11 @@ class Preparation(NamedTuple):
     def outputs(self) -> list[str]:
         """What the inputs of the model are called."""
         return [name for column in self.columns for name in column.outputs]
+
+    @property
+    def text(self) -> Fitted | None:
+        """The column of texts that are read word by word; None: rows are no texts."""
+        return self.columns[0] if self.columns and self.columns[0].kind == TEXT else None
 
     def words(self) -> dict[str, Any]:
         """The same as JSON knows it."""
@@ -102,9 +114,12 @@ def fit(
     scale: str,
     names: Sequence[str],
     one_hot: int,
+    texts: Texts = USUAL,
 ) -> Preparation:
     """What the training rows of all clients say; no other row of x [n, columns] is read."""
     every = np.concatenate(train)
+    if columns[0].kind == TEXT:
+        return Preparation(scale=scale, columns=(_fit_text(x[every, 0], columns[0], texts),))
     moments = [Moments.of(_measured(x[rows], columns)) for rows in train]
     pooled = Moments.none(len(columns))
     for one in moments:
@@ -169,13 +184,26 @@ def _fit_column(
     return fitted._replace(fill=fill, centre=centre, spread=spread, hours=hours)
 
 
+def _fit_text(cells: np.ndarray, column: Column, how: Texts) -> Fitted:
+    """The words of the training rows; a missing text has none."""
+    held = (column.values[int(code)] for code in cells[~np.isnan(cells)])
+    made = fit_tokenizer(held, how, column.name)
+    return Fitted(
+        name=column.name,
+        kind=TEXT,
+        tokens=how.tokens,
+        vocabulary=made.words,
+        tokenizer=made.json,
+    )
+
+
 def prepare(
     preparation: Preparation,
     x: np.ndarray,
     columns: Sequence[Column],
     owners: Sequence[str] | None = None,
 ) -> np.ndarray:
-    """Inputs of a model [n, inputs] float32 from cells [n, columns].
+    """Inputs of a model [n, inputs] float32 from cells [n, columns]; numbers of words are int64.
 
     owners: the client of every row, where each is scaled by its own numbers.
     """
@@ -184,6 +212,8 @@ def prepare(
     if known != wanted:
         odd = next((w for w, k in zip(wanted, known, strict=False) if w != k), wanted[-1])
         raise BadInput(f"the rows have no column '{odd[0]}' of kind {odd[1]} as in training")
+    if preparation.text:
+        return _tokens(x[:, 0], preparation.text, columns[0])
     out = np.zeros((len(x), len(preparation.outputs)), np.float32)
     centre, spread = _scales(preparation, owners)
     start = 0
@@ -273,6 +303,13 @@ def _write_texts(target: np.ndarray, cells: np.ndarray, fitted: Fitted, column: 
         lookup[-1, -1] = 0 if fitted.indicator else 1
     codes = np.where(np.isnan(cells), len(column.values), cells).astype(np.int64)
     target[:, :width] = lookup[codes]
+
+
+def _tokens(cells: np.ndarray, fitted: Fitted, column: Column) -> np.ndarray:
+    """Numbers of words [n, tokens]; a missing text is as an empty one."""
+    codes, at = np.unique(np.where(np.isnan(cells), -1, cells), return_inverse=True)
+    texts = ["" if code < 0 else column.values[int(code)] for code in codes]
+    return tokenised(fitted.tokenizer, texts)[at]
 
 
 def array_columns(x: np.ndarray) -> list[Column]:

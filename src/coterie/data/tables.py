@@ -23,6 +23,7 @@ class Columns(NamedTuple):
     ignore: str = ""  # a column that is not a feature
     cut: str = ""  # the column that rows are cut by
     categories: tuple[str, ...] = ()  # columns whose numbers are names
+    text: str = ""  # the only feature, a column of texts
 
     def labels(self, names: list[str]) -> list[str]:
         """The label columns of a table; a name that holds a comma is one column."""
@@ -33,7 +34,7 @@ class Columns(NamedTuple):
 
 def read_table(path: Path, columns: Columns, like: Piece | None = None) -> Piece:
     """One file as a piece; `like` is a file whose columns it must share."""
-    text = [columns.client or columns.ignore, *columns.categories]
+    text = [columns.client or columns.ignore, *columns.categories, columns.text]
     return table_piece(str(path), open_table(path, text, columns.separator), columns, like)
 
 
@@ -53,7 +54,7 @@ def table_piece(place: str, opened: Opened, columns: Columns, like: Piece | None
         clients=_values(frame[client], place).astype(str) if client else None,
         labels=opened.labels(labels[0]),
         columns=used,
-        told=opened.told,
+        told=[*opened.told, *_comma_labels(frame.select(labels))],
         targets=tuple(labels),
     )
     if len(used) == 1 and isinstance(frame[used[0]].dtype, pl.Struct):
@@ -65,7 +66,7 @@ def table_piece(place: str, opened: Opened, columns: Columns, like: Piece | None
 def _check_wanted(place: str, names: list[str], columns: Columns) -> None:
     """Refuse a table that lacks a wanted column."""
     client, labels = columns.client, columns.labels(names)
-    wanted = [client, *labels, *columns.features, columns.cut, *columns.categories]
+    wanted = [client, *labels, *columns.features, columns.cut, *columns.categories, columns.text]
     for column in filter(None, wanted):
         if column not in names:
             near, hint = _near(column, names), _hint(column, columns)
@@ -80,12 +81,12 @@ def _used(place: str, names: list[str], columns: Columns, like: Piece | None) ->
     """The feature columns, in the order of `like`, because files may order theirs differently."""
     labels = columns.labels(names)
     others = (columns.client, *labels, columns.ignore, columns.cut)
-    used = columns.features or [
-        c for c in names if c not in others and not c.startswith("__index_level_")
-    ]
+    used = [columns.text] if columns.text else columns.features
+    used = used or [c for c in names if c not in others and not c.startswith("__index_level_")]
     for column in (columns.client, *labels):
         if column in used:
-            raise BadInput(f"{place}: column '{column}' is no feature; leave it out of features=")
+            word = "text" if columns.text else "features"
+            raise BadInput(f"{place}: column '{column}' is no feature; leave it out of {word}=")
     if not used:
         raise BadInput(
             f"{place}: there is no feature column beside '{columns.label}'; "
@@ -117,7 +118,14 @@ def _hint(column: str, columns: Columns) -> str:
     if column in columns.labels([]):
         return " (name it with --label COLUMN or label=)"
     word = "features" if column in columns.features else "categories"
+    word = "text" if column == columns.text else word
     return f" (named in {'cut_column' if column == columns.cut else word}=)"
+
+
+def _comma_labels(frame: pl.DataFrame) -> list[str]:
+    """What there is to say of labels with decimal commas."""
+    texts = [cells for cells in frame.iter_columns() if cells.dtype == pl.String]
+    return [f"decimal commas in {c.name}" for c in texts if decimal_commas(c) is not None]
 
 
 def _targets(frame: pl.DataFrame, place: str) -> np.ndarray:

@@ -108,9 +108,9 @@ def read_as(label: Label, train: np.ndarray, wanted: str | None, classes: int) -
     whole = bool((numbers == np.floor(numbers)).all())
     different = len(np.unique(numbers))
     if not whole:
-        said = f"{name} has numbers with a fraction: read as regression"
+        said = f"{name} has numbers with a fraction in training rows: read as regression"
         return Reading("regression", said)
-    said = f"{name} has {different:,} whole-number values"
+    said = f"{name} has {different:,} whole-number values in training rows"
     if label.table and different > FEW:
         return Reading("regression", f"{said}: read as regression; --task classes for classes")
     if different == 2 or not label.table:

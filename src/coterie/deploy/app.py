@@ -22,13 +22,15 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from coterie.analysis.privacy import epsilon_of
+from coterie.analysis.scores import named
 from coterie.core.checkpoint import checkpoints, load_checkpoint
 from coterie.core.errors import BadInput, Diverged
 from coterie.core.files import write, writing
 from coterie.core.guard import Guard
+from coterie.core.task import NUMBERS
 from coterie.data.federation import PARTS, Federation, Public
 from coterie.deploy import wire
-from coterie.deploy.files import EXPERIMENT, RUN, Privacy, Server, inside, read_server
+from coterie.deploy.files import EXPERIMENT, RUN, SERVER, Privacy, Server, inside, read_server
 from coterie.deploy.flower_engine import FlowerEngine
 from coterie.deploy.lines import Log, plain
 from coterie.deploy.replay import JOURNAL
@@ -43,11 +45,13 @@ from coterie.results.promises import privacy_line
 from coterie.results.run import Run, load
 from coterie.running.assemble import Assembly, assemble, open_loop, with_data
 from coterie.running.budget import heard_exchanges
-from coterie.running.execute import check_same, play_rounds, restore
+from coterie.running.execute import check_same, play_rounds, restore, words_of
 from coterie.running.loop import Loop, RoundReport
 from coterie.running.progress import alone
+from coterie.running.shape import check_unchanged, shape_of
 
 LOG = "deployment.log"
+KEPT = "server"  # of run.json: the words of server.toml that the run began with
 LONGEST = 4_000  # characters of a line
 LABEL = "label"  # the column of the public file that is not a feature
 REMIND = 60.0  # seconds between two lines that say who is missing
@@ -119,6 +123,7 @@ def read_server_plan(folder: Path) -> ServerPlan:
     draft = assemble(experiment, hollow(server.names, ones, server.data, public))
     full = draft.experiment.words()
     words = {name: full[name] for name in ("method", "seed", "model", "train", "options")} | {
+        "metric": draft.experiment.schedule.metric,
         "architecture": draft.architecture.tolist(),
         "data": {**server.data._asdict(), "public": ""},
         "public": public.checksum if public else "",
@@ -156,6 +161,7 @@ def play(grid: Grid, folder: Path, say: Say = print) -> Run:
     may have been added since.
     """
     plan, run = read_server_plan(folder), folder / RUN
+    check_words(plan, run)
     roll, rows = _gather(plan, run, grid, say)
     old, found = status(run), checkpoints(run)
     first = len(load_checkpoint(found[-1])["states"]["sites"]) if found else len(plan.server.names)
@@ -174,14 +180,43 @@ def play(grid: Grid, folder: Path, say: Say = print) -> Run:
         if old == "finished":
             loop.engine.finish(loop.everyone, loop.payload(), loop.when())
             return load(run)
-        told = promise_of(plan.server.privacy, loop)
+        told = {KEPT: server_words(plan.server)} | promise_of(plan.server.privacy, loop)
         done = play_rounds(
             loop, plan.draft.experiment, run, lambda report: _tell(report, say), told
         )
-        if told:
+        if "privacy" in told:
             say(privacy_line(told["privacy"]))
     say(f"finished: the run is in {run}")
     return done
+
+
+def server_words(server: Server) -> dict[str, Any]:
+    """The words of server.toml that shape a result, by their full names."""
+    tables = {"data": server.data, "privacy": server.privacy}
+    return {
+        f"{section}.{word}": list(value) if isinstance(value, tuple) else value
+        for section, table in tables.items()
+        for word, value in table._asdict().items()
+    }
+
+
+def check_words(plan: ServerPlan, run: Path) -> None:
+    """Refuse to go on with other words than the run began with, as `coterie resume` does."""
+    if not status(run):
+        return
+    found = checkpoints(run)
+    way = f"move {run} away, and the next start begins a new run"
+    began = words_of(run, load_checkpoint(found[-1]) if found else None)
+    check_unchanged(
+        {word: value for word, value in began.items() if not word.startswith("engine.")},
+        {w: v for w, v in shape_of(plan.draft.experiment).items() if not w.startswith("engine.")},
+        run,
+        EXPERIMENT,
+        way,
+    )
+    known = read_about(run).get(KEPT)
+    if known:
+        check_unchanged(known, server_words(plan.server), run, SERVER, way)
 
 
 def promise_of(privacy: Privacy, loop: Loop) -> dict[str, Any]:
@@ -285,15 +320,31 @@ def _scales(
 ) -> Scales | None:
     """The scale of the columns: what the run began with, else what the sites agree on now."""
     known, data = read_scales(run), plan.server.data
-    if data.scale == "none" or known is not None:
+    if not data.sums or known is not None:
         return known
     asked = [
         0 if plan.server.names[i] in plan.server.sites.removed else n for i, n in enumerate(rows)
     ]
-    made = ask_scales(roll, plan.words, asked, data.features, plan.server.rules.deadline, say)
+    made = ask_scales(
+        roll,
+        plan.words,
+        asked,
+        data.sums,
+        plan.server.rules.deadline,
+        say,
+        target=data.task in NUMBERS,
+        outlier=plan.server.rules.outlier,
+    )
     with writing(run):
         write(run / FILE, json.dumps(made))
-    say(f"columns are scaled by mean and deviation of all sites' training rows ({FILE})")
+    what = [
+        *(["columns"] if made.centre else []),
+        *(["the label"] if made.target else []),
+    ]
+    say(
+        f"{' and '.join(what)} are scaled by mean and deviation of all sites' training rows "
+        f"({FILE})"
+    )
     return made
 
 
@@ -306,8 +357,7 @@ def _loop(
     scales: Scales | None = None,
 ) -> Loop:
     """The server's side of the run, at its start."""
-    federation = plan.federation(rows)
-    federation = federation if scales is None else scaled(federation, scales)
+    federation = scaled(plan.federation(rows), scales)
     # who was not there when the run began has no rows in it
     gone = {i for i, number in enumerate(rows["train"]) if not number}
     removed = [
@@ -332,7 +382,11 @@ def _loop(
             say=say,
         )
 
-    return open_loop(with_data(plan.draft, federation, asked), engine)
+    draft = plan.draft
+    if scales and scales.target:  # a network learns the number as it is scaled
+        dealt = draft.architecture[: federation.clients].tolist()
+        draft = assemble(draft.experiment, federation, architecture=dealt, clients=asked)
+    return open_loop(with_data(draft, federation, asked), engine)
 
 
 def _admit(plan: ServerPlan, told: dict[int, Head], number: int, head: Head) -> None:
@@ -390,8 +444,8 @@ def _undecided(sides: Sequence[str]) -> str:
 def _line(report: RoundReport) -> str:
     score = (
         ""
-        if report.accuracy is None
-        else f", accuracy {report.accuracy:.3f}, loss {report.loss:.3f}"
+        if report.value is None
+        else f", {named(report.measure).label} {report.value:.3f}, loss {report.loss:.3f}"
     )
     return (
         f"{report.stage}, round {report.round} of {report.rounds}: {report.clients} sites, "

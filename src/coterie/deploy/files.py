@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 from coterie.core.errors import BadInput, nearest
+from coterie.core.task import NUMBERS
 from coterie.core.values import coerce
 from coterie.experiment.values import to_toml
 
@@ -59,16 +60,25 @@ class Shape(NamedTuple):
     deals its own.
     """
 
-    classes: int = 2
+    classes: int = 2  # 0 where numbers or several labels are learnt
     features: int = 0  # numbers a row, or `shape` where a row is no flat list
     shape: tuple[int, ...] = ()
-    labels: tuple[str, ...] = ()  # how the files write class 0, 1, ...; none: as 0, 1, ...
+    # how the files write class 0, 1, ...; none: as 0, 1, ...; of task multilabel: their columns
+    labels: tuple[str, ...] = ()
     public: str = ""  # file of rows that everyone may see, relative to the folder
     validation: float = 0.2
     test: float = 0.2
     seed: int = 0
     # "standard": columns by mean and deviation of all sites' training rows; "none": as they are
     scale: Literal["none", "standard"] = "none"
+    # what is learnt of the label: as in `coterie run`
+    task: Literal["classes", "binary", "regression", "counts", "ordinal", "multilabel"] = "classes"
+
+    @property
+    def sums(self) -> int:
+        """Columns whose mean and deviation the sites tell before the first round."""
+        scaled = self.features if self.scale == "standard" else 0
+        return scaled + (self.task in NUMBERS)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -192,6 +202,11 @@ def check_server(server: Server) -> Server:
             f"data.scale = {server.data.scale} sends means and deviations of columns, which "
             'privacy.noise does not cover: write scale = "none"'
         )
+    if server.data.task in NUMBERS and server.privacy.noise:
+        raise BadInput(
+            f"data.task = {server.data.task} sends mean and deviation of the label, which "
+            "privacy.noise does not cover: leave noise out, or learn classes"
+        )
     return server
 
 
@@ -208,7 +223,7 @@ def read_site(folder: Path) -> Site:
         check_name(site.site.name)
         host_and_port(site.site.server)
         if not site.site.label:
-            raise BadInput('site.label = "": name the column that holds the classes')
+            raise BadInput('site.label = "": name the column that is to be predicted')
         if not site.site.state:
             raise BadInput('site.state = "": name a folder for what this site keeps, such as state')
         _check_privacy(site.privacy)
@@ -273,7 +288,7 @@ def _within(word: str, value: float, low: float, high: float) -> None:
 
 
 def check_shape(data: Shape) -> None:
-    _within("data.classes", data.classes, 2, 10**6)
+    _check_task(data)
     if (
         bool(data.features) == bool(data.shape)
         or data.features < 0
@@ -282,11 +297,6 @@ def check_shape(data: Shape) -> None:
         raise BadInput(
             "data.features or data.shape must say how large a row is: give one, as features = 64 "
             "or shape = [1, 28, 28]"
-        )
-    if data.labels and (len(data.labels) != data.classes or len(set(data.labels)) != data.classes):
-        raise BadInput(
-            f"data.labels names {len(set(data.labels))} classes, but classes = {data.classes}: "
-            "name each once, or none"
         )
     if data.scale != "none" and data.shape:
         raise BadInput(
@@ -299,6 +309,27 @@ def check_shape(data: Shape) -> None:
         raise BadInput(
             f"data.validation + data.test = {data.validation + data.test:g}: leave a share of the "
             "rows for training"
+        )
+
+
+def _check_task(data: Shape) -> None:
+    """Refuse classes and labels that the task does not have."""
+    least = {"classes": 2, "binary": 2, "ordinal": 3}.get(data.task, 0)
+    most = {"classes": 10**6, "binary": 2, "ordinal": 10**6}.get(data.task, 0)
+    if data.classes > most == 0:
+        raise BadInput(
+            f"data.classes = {data.classes}, but task = {data.task} has none: write classes = 0"
+        )
+    _within("data.classes", data.classes, least, most)
+    different = len(set(data.labels))
+    if data.task in NUMBERS and data.labels:
+        raise BadInput(f"data.labels names {different} classes, but task = {data.task} has none")
+    if data.task == "multilabel" and (different < 2 or different < len(data.labels)):
+        raise BadInput("data.labels must name the columns of task = multilabel, each once")
+    if data.classes and data.labels and (len(data.labels), different) != (data.classes,) * 2:
+        raise BadInput(
+            f"data.labels names {different} classes, but classes = {data.classes}: "
+            "name each once, or none"
         )
 
 

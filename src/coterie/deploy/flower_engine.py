@@ -327,14 +327,15 @@ class FlowerEngine(Engine):
         out: Measured = {
             ("personal", p, m): np.full(len(clients), np.nan)
             for p in parts
-            for m in ("loss", "accuracy")
+            for m in ("loss", self.models[0].goal.measure)
         }
         asked = {i: tensors(send(i)) for i in clients if i not in self.removed}
         place = {i: k for k, i in enumerate(clients)}
         for i, answer in self._ask("evaluate", when, asked, parts=list(parts), final=final).items():
             try:
                 views = ("personal", *self.method(int(self.architecture[i])).views)
-                values = measures(whole(answer), views, parts, self.rows[i])
+                task = self.models[int(self.architecture[i])].task
+                values = measures(whole(answer), views, parts, self.rows[i], task)
             except Exception as problem:  # whatever is wrong with one reply is its site's own
                 at = f"evaluation after {when.stage}, round {when.round}"
                 self._left_out(i, answer, at, _why(problem))

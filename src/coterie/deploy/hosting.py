@@ -29,6 +29,7 @@ from coterie.deploy.processes import (
     stoppable,
     wait_for_port,
 )
+from coterie.deploy.workers import Lock, new_lock, worker
 from coterie.experiment.values import to_toml
 from coterie.results.folder import status
 from coterie.running.progress import alone, busy
@@ -51,9 +52,10 @@ def serve_deployment(
     folder = folder.absolute()
     server = read_server(folder)
     program("flower-superlink")
-    from coterie.deploy.app import read_server_plan  # needs Flower, which is an extra
+    from coterie.deploy.app import check_words, read_server_plan  # need Flower, an extra
 
     plan = read_server_plan(folder)
+    check_words(plan, folder / RUN)
     say(f"the experiment is {digest_of(plan.words)}: sites show it before they join")
     _check_door(folder, server, insecure, say)
     home = folder / HOME
@@ -66,9 +68,13 @@ def serve_deployment(
         children: list[Child] = []
         gate: Gate | None = None
         told: Metrics | None = None
+        hand: Child | None = None
         try:
-            children.append(_superlink(folder, home, port, insecure))
+            lock = new_lock(home, insecure=True)  # its certificate is the server's own
+            children.append(_superlink(folder, home, port, insecure, lock))
             wait_for_port(port, children[0])
+            authority = None if insecure else folder / keys.CA
+            hand = worker(home, port, lock.secret, authority)
             registered = {} if insecure else _register(folder, home, server, say)
             members = _by_key(registered)
             gate = Gate(
@@ -96,7 +102,7 @@ def serve_deployment(
                 told.close()
             if gate:
                 gate.close()
-            for child in reversed(children):
+            for child in (*reversed(children[1:]), *([hand] if hand else []), *children[:1]):
                 child.stop()
     return _finished(folder, children[-1])
 
@@ -186,7 +192,7 @@ def _write_app(home: Path, folder: Path, port: int, insecure: bool) -> None:
     (home / "app" / "pyproject.toml").write_text(text, encoding="utf-8")
 
 
-def _superlink(folder: Path, home: Path, port: int, insecure: bool) -> Child:
+def _superlink(folder: Path, home: Path, port: int, insecure: bool, lock: Lock) -> Child:
     """SuperLink, for this machine only: sites reach it through the gate."""
     files = {"ca-certfile": keys.CA, "certfile": keys.CERTIFICATE, "keyfile": keys.KEY}
     secured = [
@@ -198,6 +204,7 @@ def _superlink(folder: Path, home: Path, port: int, insecure: bool) -> Child:
         program("flower-superlink"),
         *place,
         *door,
+        *lock.node_options,
         "--disable-runtime-dependency-installation",
     ]
     return Child(command, home, home / "superlink.log")

@@ -38,6 +38,7 @@ from coterie.deploy.processes import (
     program,
     stoppable,
 )
+from coterie.deploy.workers import new_lock, worker
 from coterie.running.progress import alone
 
 LONGEST_PAUSE = 30.0  # seconds before a SuperNode that ended is started again
@@ -166,6 +167,12 @@ class _Node(threading.Thread):
         self.over = threading.Event()
 
     def run(self) -> None:
+        try:
+            self._keep_running()
+        except Exception as problem:  # a site whose SuperNode nobody starts must not wait for ever
+            self._refuse(f"SuperNode cannot be started ({problem})")
+
+    def _keep_running(self) -> None:
         pause = 1.0
         while not self.meeting.exists() and not self.over.is_set():  # the service is there first
             time.sleep(0.05)
@@ -173,10 +180,11 @@ class _Node(threading.Thread):
         while not self.over.is_set():
             heard: list[str] = []
             started = time.monotonic()
-            child = self._launch(heard)
-            while child.ended() is None and not self.over.is_set():
+            children = self._launch(heard)
+            while all(c.ended() is None for c in children) and not self.over.is_set():
                 time.sleep(0.1)
-            child.stop()
+            for child in reversed(children):
+                child.stop()
             if self.over.is_set():
                 return
             if why := refusal("\n".join(heard)):
@@ -211,8 +219,10 @@ class _Node(threading.Thread):
                 self._tell(f"{self.site.site.server} does not answer; trying again until it does")
                 self.over.wait(1.0)
 
-    def _launch(self, heard: list[str]) -> Child:
-        home = self.folder / HOME
+    def _launch(self, heard: list[str]) -> list[Child]:
+        """SuperNode, and the one process that may take its tasks."""
+        home, port = self.folder / HOME, free_port()
+        lock = new_lock(home, self.insecure)
         files = [
             "--root-certificates",
             str(self.folder / keys.CA),
@@ -226,7 +236,9 @@ class _Node(threading.Thread):
             "--host",
             HERE,
             "--port",
-            str(free_port()),
+            str(port),
+            *lock.node_options,
+            *lock.port_options,
         ]
         command += [
             "--node-config",
@@ -242,7 +254,9 @@ class _Node(threading.Thread):
             elif "Connection attempt failed" in line:
                 self._tell(f"{self.site.site.server} does not answer; trying again until it does")
 
-        return Child(command, home, home / "supernode.log", hear)
+        node = Child(command, home, home / "supernode.log", hear)
+        authority = lock.certificates / keys.CA if lock.certificates else None
+        return [node, worker(home, port, lock.secret, authority, heard.append)]
 
     def _tell(self, line: str) -> None:
         """Say a line, but not twice in a row."""

@@ -17,11 +17,11 @@ from sklearn.datasets import load_digits
 
 from coterie.core.errors import BadInput
 from coterie.data.federation import Federation
+from coterie.deploy.current import MODEL
 from coterie.deploy.files import inside, read_server
 from coterie.deploy.processes import Child, program
 from coterie.deploy.replay import gathered, largest_difference, replay
 from coterie.deploy.rows import read_public
-from coterie.deploy.site import MODEL
 
 Hear = Callable[[str, str], None]  # who, what
 
@@ -31,8 +31,14 @@ class Rehearsal:
     every site.
     """
 
-    def __init__(self, folder: Path, files: Path, hear: Hear = lambda who, line: None) -> None:
-        self.folder, self.files, self.hear = folder, files, hear
+    def __init__(
+        self,
+        folder: Path,
+        files: Path,
+        hear: Hear = lambda who, line: None,
+        patience: float = 1.0,  # how many times longer than usual to wait, on a busy machine
+    ) -> None:
+        self.folder, self.files, self.hear, self.patience = folder, files, hear, patience
         self.running: dict[str, Child] = {}
         self.lines: dict[str, list[str]] = {}  # what each has said since it was started
 
@@ -80,7 +86,7 @@ class Rehearsal:
     def kill(self, who: str) -> None:
         """SIGKILL a process and all under it, as when its machine goes dark."""
         child = self.running.pop(who)
-        for pid in [child.pid, *_under(child.pid)]:
+        for pid in [child.pid, *under(child.pid)]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         child.wait()
@@ -89,7 +95,7 @@ class Rehearsal:
         """The first line of a process, from its line number `after` on, that has these words; waits
         for it.
         """
-        end = time.monotonic() + seconds
+        end = time.monotonic() + seconds * self.patience
         while True:
             for line in self.lines.get(who, [])[after:]:
                 if words in line:
@@ -125,7 +131,7 @@ class Rehearsal:
         return largest_difference(replay(run, self.simulated()), self.models())
 
 
-def _under(pid: int) -> list[int]:
+def under(pid: int) -> list[int]:
     """All processes below one, as Linux lists them."""
     parents: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

@@ -152,7 +152,7 @@ def replay(
     """
     experiment, known = read_experiment(folder), read_about(folder)
     scales = read_scales(folder)
-    federation = federation if scales is None else scaled(federation, scales)
+    federation = scaled(federation, scales)
     _check_rows(folder, federation, known)
     lines, torn = read_journal(folder)
     came = [name for line in lines for name in line.get("came", [])]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from coterie.analysis.scores import RANKED, SCORES
+from coterie.analysis.scores import LOSS, Score, scores_of
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
 from coterie.core.notes import Note, declared
@@ -32,8 +32,6 @@ from coterie.engines.local.states import tensors
 from coterie_relay import unpacked
 from coterie_relay.frames import Frame
 
-UNBOUNDED = ("loss", "log_loss")
-MEASURES = ("loss", *(score.name for score in (*SCORES, *RANKED)))
 HEAD = 2**18  # bytes of the head of a reply, beside what describes its arrays
 SPARE = 2**20  # bytes of a body beyond twice what is needed
 MOST_ROWS = 10**9
@@ -218,29 +216,38 @@ def _notes(found: Any, describes: Mapping[str, Note]) -> dict[str, float]:
 
 
 def measures(
-    content: Content, views: Sequence[str], parts: Sequence[str], rows: Mapping[str, int]
+    content: Content,
+    views: Sequence[str],
+    parts: Sequence[str],
+    rows: Mapping[str, int],
+    task: str = "classes",
 ) -> list[tuple[str, str, str, float]]:
     """(view, part, metric, value) of what was asked for; NaN where a part has no rows."""
+    known = {score.name: score for score in (LOSS, *scores_of(task))}
     found = content.head.get("values")
-    if not isinstance(found, list) or len(found) > len(views) * len(parts) * len(MEASURES):
+    if not isinstance(found, list) or len(found) > len(views) * len(parts) * len(known):
         raise BadInput("sent no list of measures, or too long a one: left out")
-    return [_measure(value, views, parts, rows) for value in found]
+    return [_measure(value, views, parts, rows, known) for value in found]
 
 
 def _measure(
-    given: Any, views: Sequence[str], parts: Sequence[str], rows: Mapping[str, int]
+    given: Any,
+    views: Sequence[str],
+    parts: Sequence[str],
+    rows: Mapping[str, int],
+    known: Mapping[str, Score],  # the loss, then what the task is usually judged by
 ) -> tuple[str, str, str, float]:
     if not isinstance(given, list) or len(given) != 4:
         raise BadInput(f"sent {plain(given, 60)} as a measure: left out")
     view, part, metric, value = given
-    if view not in views or part not in parts or metric not in MEASURES:
+    if view not in views or part not in parts or not isinstance(metric, str) or metric not in known:
         raise BadInput(f"sent a measure that nobody asked for, {plain(given, 60)}: left out")
     # a score of a diverged model is not a number either
-    if _is_nan(value) and (not rows[part] or metric not in ("loss", "accuracy")):
+    if _is_nan(value) and (not rows[part] or metric not in list(known)[:2]):
         return view, part, metric, math.nan
-    most = LARGEST_NUMBER if metric in UNBOUNDED else 1.0
-    low = -most if metric == "loss" else 0.0
-    if not _is_number(value) or not low <= value <= most * (1 + 1e-6):
+    low, most = known[metric].bounds
+    low = -LARGEST_NUMBER if metric == LOSS.name else low  # of some losses
+    if not _is_number(value) or not low <= value <= most + 1e-6:
         raise BadInput(f"sent {plain(value, 40)} as the {metric} of its {part} rows: left out")
     return view, part, metric, float(value)
 

@@ -14,10 +14,14 @@ import torch
 
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
+from coterie.core.task import NUMBERS
+from coterie.data.columns import NUMBER, Place
 from coterie.data.cutting import cut_points, cut_rows, middle
 from coterie.data.federation import PARTS, Federation, Public, digest_of
 from coterie.data.own import SUFFIXES, listed, read_piece
+from coterie.data.preparation import Fitted, Preparation
 from coterie.data.tables import Columns
+from coterie.data.target import Label, Target, check_label
 from coterie.deploy.files import Shape
 
 CLIENT = "client"  # a column that is not a feature, as in a folder of one file per client
@@ -28,9 +32,11 @@ class Rows(NamedTuple):
     """All rows of one site, labels as the file writes them."""
 
     place: str
-    x: torch.Tensor  # [n, ...] float32
-    y: np.ndarray  # [n] whole numbers or text
+    x: torch.Tensor  # [n, ...] as read: float64 of a table, else float32
+    y: np.ndarray  # [n] numbers or text, or [n, labels] of 0 and 1
     columns: str  # a digest of the feature columns and their order
+    names: tuple[str, ...] = ()  # of the feature columns of a table
+    labels: tuple[str, ...] = ()  # the label columns of a table
 
 
 def read_rows(path: Path, label: str, features: str = "") -> Rows:
@@ -45,12 +51,19 @@ def read_rows(path: Path, label: str, features: str = "") -> Rows:
     )
     x = piece.x.astype(np.float32) / 255 if piece.x.dtype == np.uint8 else piece.x
     columns = hashlib.blake2b("\x1f".join(piece.columns or []).encode(), digest_size=8).hexdigest()
-    return Rows(str(path), torch.from_numpy(np.ascontiguousarray(x)), piece.y, columns)
+    return Rows(
+        place=str(path),
+        x=torch.from_numpy(np.ascontiguousarray(x)),
+        y=piece.y,
+        columns=columns,
+        names=tuple(piece.columns or ()),
+        labels=piece.targets,
+    )
 
 
 def read_public(path: Path, label: str) -> Public:
     """Rows that everyone may see; their labels are not used."""
-    x = read_rows(path, label).x
+    x = read_rows(path, label).x.float()
     return Public(path.stem, x, None, digest_of(x.numpy()))
 
 
@@ -80,10 +93,29 @@ def check_rows(rows: Rows, shape: Shape) -> None:
                 f"{rows.place} has {len(rows.y)} rows, none of them in its {part} part: give more "
                 "rows"
             )
-    numbers(rows, shape)
+    learnt(rows, shape)
 
 
-def numbers(rows: Rows, shape: Shape) -> torch.Tensor:
+def learnt(rows: Rows, shape: Shape) -> torch.Tensor:
+    """What is learnt of every row: its class, its number as written (float64), or its labels."""
+    label = Label(rows.labels, None if rows.y.dtype.kind in "UO" else rows.y, bool(rows.labels))
+    place = Place((rows.place,), (len(rows.y),))
+    several = rows.y.ndim == 2
+    if several or shape.task == "multilabel":
+        if not several or rows.labels != tuple(shape.labels):
+            raise BadInput(
+                f"{rows.place} has the label {', '.join(rows.labels) or 'y'}, but this deployment "
+                f"learns {', '.join(shape.labels) or shape.task}: name its columns with label in "
+                "site.toml"
+            )
+        return torch.from_numpy(rows.y.astype(np.float32))
+    check_label(label, shape.task, shape.classes, place, rows.place)
+    if shape.task in NUMBERS:
+        return torch.from_numpy(rows.y.astype(np.float64))
+    return _numbered(rows, shape)
+
+
+def _numbered(rows: Rows, shape: Shape) -> torch.Tensor:
     """The class of every row, numbered as the deployment does."""
     known = list(shape.labels) or [str(k) for k in range(shape.classes)]
     values, inverse = np.unique(rows.y.astype(str), return_inverse=True)
@@ -106,7 +138,7 @@ def at_home(
     same parts.
     """
     check_rows(rows, shape)
-    none = np.zeros(0, np.int64)
+    none, y = np.zeros(0, np.int64), learnt(rows, shape)
     pieces = cut_rows(
         np.arange(len(rows.y)),
         rows.y,
@@ -123,8 +155,8 @@ def at_home(
     names = [name if i == number else "" for i in range(clients)]
     return Federation(
         "federation",
-        rows.x,
-        numbers(rows, shape),
+        rows.x if shape.scale == "standard" else rows.x.to(torch.get_default_dtype()),
+        y,
         shape.classes,
         train,
         validation,
@@ -132,8 +164,30 @@ def at_home(
         np.zeros(clients, np.int64),
         names,
         public,
+        labels=_class_names(shape),
+        preparation=_preparation(rows, shape, cut[0]),
         select=select,
     )
+
+
+def _class_names(shape: Shape) -> list[str] | None:
+    return list(shape.labels) if shape.classes and shape.labels else None
+
+
+def _preparation(rows: Rows, shape: Shape, train: np.ndarray) -> Preparation:
+    """How cells become inputs, before it is known how they are scaled.
+
+    A cell that is missing in later rows becomes the median of this site's own training rows.
+    """
+    target = Target(shape.task, tuple(shape.labels) if shape.task == "multilabel" else rows.labels)
+    if not rows.names:
+        return Preparation(scale=shape.scale, target=target)
+    middle_of = np.median(rows.x.numpy()[train], axis=0)
+    columns = tuple(
+        Fitted(name, NUMBER, fill=float(fill))
+        for name, fill in zip(rows.names, middle_of, strict=True)
+    )
+    return Preparation(scale=shape.scale, columns=columns, target=target)
 
 
 def hollow(names: Sequence[str], rows: Counts, shape: Shape, public: Public | None) -> Federation:
@@ -143,7 +197,11 @@ def hollow(names: Sequence[str], rows: Counts, shape: Shape, public: Public | No
         [np.broadcast_to(np.int64(0), n) for n in rows[part]] for part in PARTS
     )
     groups = np.zeros(len(names), np.int64)
-    x, y = torch.zeros((0, *shape.input_shape)), torch.zeros(0, dtype=torch.int64)
+    x = torch.zeros((0, *shape.input_shape))
+    y = torch.zeros(0, dtype=torch.int64 if shape.classes else torch.float32)
+    if shape.task == "multilabel":
+        y = torch.zeros((0, len(shape.labels)))
+    columns = tuple(shape.labels) if shape.task == "multilabel" else ()
     return Federation(
         name="federation",
         x=x,
@@ -155,5 +213,7 @@ def hollow(names: Sequence[str], rows: Counts, shape: Shape, public: Public | No
         groups=groups,
         names=list(names),
         public=public,
+        labels=_class_names(shape),
+        preparation=Preparation(scale=shape.scale, target=Target(shape.task, columns)),
         select=select,
     )

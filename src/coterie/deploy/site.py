@@ -12,10 +12,9 @@ from __future__ import annotations
 import json
 import os
 import socket
-import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,31 +26,31 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Tree
 from coterie.core.version import __version__
 from coterie.data.federation import PARTS, Federation, Public
+from coterie.data.moments import Moments
 from coterie.deploy import files, wire
+from coterie.deploy.current import MODEL, write_current
 from coterie.deploy.files import Privacy, Shape, inside, read_site, strictest
 from coterie.deploy.privacy import entropy, protect
 from coterie.deploy.rows import at_home, check_rows, counts, read_public, read_rows
-from coterie.deploy.scales import KIND, Scales, from_words, moments_of, scaled
+from coterie.deploy.scales import KIND, Scales, from_words, moments_of, scaled, unknown
 from coterie.deploy.store import Kept, Store
 from coterie.deploy.wire import DIVERGED, LOST, Content, Head
-from coterie.engines.base import Moment, Trip
+from coterie.engines.base import Measured, Moment, Trip
 from coterie.engines.local.engine import LocalEngine
 from coterie.engines.local.states import tensors
 from coterie.experiment.config import PYTHON, Experiment, change, from_toml
-from coterie.results.models import save_models
 from coterie.running.assemble import assemble
 from coterie_relay import frames
 from coterie_relay.frames import BadFrame, Frame
 
 NO_PRIVACY = Privacy()
-MODEL = "model.safetensors"
 PATIENCE = 60.0  # seconds for a message to come or go through the socket
 KINDS = ("hello", KIND, "train", "evaluate", "finish")
 Words = dict[str, Any]
 Say = Callable[[str], None]
 aloud = partial(print, flush=True)
 Agree = Callable[[Words], None]
-Build = Callable[[Words, int], tuple[LocalEngine, Federation]]
+Build = Callable[[Words, int, Scales | None], tuple[LocalEngine, Federation]]
 
 
 class Lost(Exception):
@@ -72,7 +71,8 @@ class Site:
         name: str,
         folder: Path,
         about: Callable[[Words], Head],  # what a hello is answered with
-        build: Build,  # the words of an experiment and the client's number -> its engine
+        build: Build,  # the words of an experiment, the client's number, the scale -> its engine
+        sums: Callable[[Words, int], Moments],  # what the sites' common scale is made of
         privacy: Privacy = NO_PRIVACY,
         say: Say = aloud,
         state: str = "state",
@@ -87,7 +87,7 @@ class Site:
             say,
         )
         self.store = Store(inside(folder, state), say)
-        self._agree = agree
+        self._sums, self._agree = sums, agree
         self._built: tuple[str, LocalEngine, Federation] | None = None
 
     def answer(self, frame: Frame) -> Frame:
@@ -150,8 +150,10 @@ class Site:
         if kind == "train":
             return self._train(engine, head, number, when, payload)
         if kind == "evaluate":
-            return self._evaluate(engine, head, number, when, payload), ()
-        return self._finish(engine, federation, number, when, payload), ()
+            return self._evaluate(engine, federation, head, number, when, payload), ()
+        self._measured(engine, federation, head, number, when, payload, PARTS, final=False)
+        self._say(f"the run is over: the model of '{self.name}' is {self.folder / MODEL}")
+        return {"name": self.name}, ()
 
     def engine(
         self, words: Words, number: int, scales: Scales | None = None
@@ -159,11 +161,7 @@ class Site:
         """The engine of these words and this scale of the columns, built once."""
         key = json.dumps([words, number, scales], sort_keys=True)
         if self._built is None or self._built[0] != key:
-            engine, federation = self._build(words, number)
-            if scales is not None:
-                federation = scaled(federation, scales)
-                engine.take(federation, engine.architecture)
-            self._built = (key, engine, federation)
+            self._built = (key, *self._build(words, number, scales))
         return self._built[1:]
 
     def _guard(self, words: Words) -> Privacy:
@@ -178,8 +176,7 @@ class Site:
                 f"[privacy] of '{self.name}' lets no mean of its columns out: write scale = "
                 '"none" into [data] of server.toml'
             )
-        _, federation = self.engine(words, number)
-        found = moments_of(federation, number)
+        found = self._sums(words, number)
         return tuple(
             torch.as_tensor(part, dtype=torch.float64)
             for part in (found.count, found.total, found.squares)
@@ -243,26 +240,40 @@ class Site:
         return {"token": token, "effort": list(worked.effort), "notes": notes}, upload
 
     def _evaluate(
-        self, engine: LocalEngine, head: Head, number: int, when: Moment, payload: Tree
+        self,
+        engine: LocalEngine,
+        federation: Federation,
+        head: Head,
+        number: int,
+        when: Moment,
+        payload: Tree,
     ) -> Head:
+        parts, final = [p for p in head.get("parts", []) if p in PARTS], bool(head.get("final"))
+        found = self._measured(engine, federation, head, number, when, payload, parts, final)
         if not self._guard(head["words"]).measures:
             return {"values": []}
-        parts = [part for part in head.get("parts", []) if part in PARTS]
-        found = engine.evaluate([number], lambda _: payload, when, parts, bool(head.get("final")))
         return {"values": [[*key, float(column[0])] for key, column in found.items()]}
 
-    def _finish(
-        self, engine: LocalEngine, federation: Federation, number: int, when: Moment, payload: Tree
-    ) -> Head:
-        """Write the client's own model beside its state, in the form that every run writes."""
-        with tempfile.TemporaryDirectory(dir=self.folder) as place:
-            save_models(
-                engine, federation, [number], lambda _: payload, when, Path(place), whole=True
-            )
-            (made,) = (Path(place) / "models").glob("*.safetensors")
-            os.replace(made, self.folder / MODEL)
-        self._say(f"the run is over: the model of '{self.name}' is {self.folder / MODEL}")
-        return {"name": self.name}
+    def _measured(
+        self,
+        engine: LocalEngine,
+        federation: Federation,
+        head: Head,
+        number: int,
+        when: Moment,
+        payload: Tree,
+        parts: Sequence[str],
+        final: bool,
+    ) -> Measured:
+        """What the client's own model is worth now; the model is kept for whoever predicts here."""
+
+        def send(_: int) -> Tree:
+            return payload
+
+        found = engine.evaluate([number], send, when, parts, final)
+        place = self.folder / MODEL
+        write_current(engine, federation, number, send, when, place, head["words"], found)
+        return found
 
 
 def _whole(head: Head, word: str) -> int:
@@ -295,14 +306,20 @@ def open_site(folder: Path, say: Say = aloud, agree: Agree = lambda words: None)
             "public": public.checksum if public else "",
         }
 
-    def build(words: Words, number: int) -> tuple[LocalEngine, Federation]:
+    def raw(words: Words, number: int) -> Federation:
         clients = len(words["architecture"])
-        federation = at_home(
+        return at_home(
             rows, shape_of(words), home.name, number, clients, _agreed(public, words, home.public)
         )
+
+    def build(words: Words, number: int, scales: Scales | None) -> tuple[LocalEngine, Federation]:
+        federation = scaled(raw(words, number), scales or unknown(shape_of(words)))
         return engine_of(words, federation, number), federation
 
-    return Site(home.name, folder, about, build, settings.privacy, say, home.state, agree)
+    def sums(words: Words, number: int) -> Moments:
+        return moments_of(raw(words, number), number)
+
+    return Site(home.name, folder, about, build, sums, settings.privacy, say, home.state, agree)
 
 
 def shape_of(words: Words) -> Shape:
@@ -337,7 +354,14 @@ def engine_of(words: Words, federation: Federation, number: int) -> LocalEngine:
         if name in words
     }
     experiment = change(
-        Experiment(), from_toml({"data": {"name": f"{PYTHON}{federation.name}"}, **sections})
+        Experiment(),
+        from_toml(
+            {
+                "data": {"name": f"{PYTHON}{federation.name}"},
+                "schedule": {"metric": str(words.get("metric", ""))},
+                **sections,
+            }
+        ),
     )
     assembly = assemble(
         experiment, federation, architecture=words["architecture"], clients=[number]

@@ -26,7 +26,7 @@ from coterie.core.tree import decode, encode
 from coterie.engines.local.states import tensors as as_tensors
 from coterie_relay.frames import LARGEST_BODY, LARGEST_HEAD, Frame
 
-SCHEMA = 1  # raised when a side with the older form could not understand the newer
+SCHEMA = 2  # raised when a side with the older form could not understand the newer
 LARGEST_DIMENSIONS = 32
 LARGEST_SIDE = 2**62
 LOST = "lost"  # code of a site's error: the state that the server names is not there

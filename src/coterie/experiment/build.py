@@ -172,7 +172,7 @@ def models_of(
             "model="
         )
     if not name:
-        name, options = usual_model(federation.name)
+        name, options = usual_model(federation.name, federation.words > 0)
         words = options | words
     shape, outputs = federation.input_shape, federation.target.outputs(federation.classes)
     models = []
@@ -184,6 +184,9 @@ def models_of(
         entry = nets.NETS[net]
         if entry.wants_table and federation.table is not None:
             options["table"] = federation.table
+        _check_words(net, federation)
+        if entry.wants_words and federation.words:
+            options["words"] = federation.words
         binary = entry.one_logit and federation.classes == 2
         make: Callable[[], torch.nn.Module] = partial(nets.build, net, shape, outputs, **options)
         check_size(make, net, experiment)
@@ -192,6 +195,20 @@ def models_of(
         model.check(shape, federation.x.dtype)
         models.append(model)
     return models
+
+
+def _check_words(net: str, federation: Federation) -> None:
+    """Refuse a network of numbers for texts, and the other way round."""
+    takes = [name for name, entry in nets.NETS.items() if entry.wants_words]
+    if federation.words and net not in takes:
+        raise BadInput(
+            f"net '{net}' takes numbers, but '{federation.name}' has texts: use {', '.join(takes)}"
+        )
+    if net in takes and not federation.words:
+        raise BadInput(
+            f"net '{net}' reads texts, but '{federation.name}' has none: name their column with "
+            "--text, or leave the network out"
+        )
 
 
 def check_size(make: Callable[[], torch.nn.Module], name: str, experiment: Experiment) -> None:

@@ -23,7 +23,7 @@ from coterie.core.method import Train
 from coterie.core.task import NUMBERS
 from coterie.core.values import Count, Known, Range, Seed, Whole, coerce, declared
 from coterie.data.choices import Choices
-from coterie.data.dataset import Source
+from coterie.data.dataset import TEXTS, Source
 from coterie.data.datasets import DATASETS, source_of
 from coterie.data.own import is_path
 from coterie.data.own import read as read_own
@@ -82,7 +82,14 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
     "engine": ENGINES,
 }
 PYTHON = "python:"  # begins the name of data or a network that were given as Python objects
-HANDED = {"input_shape", "classes", "table", "folder", "seed"}  # to a builder by the experiment
+HANDED = {
+    "input_shape",
+    "classes",
+    "table",
+    "words",
+    "folder",
+    "seed",
+}  # to a builder by the experiment
 
 
 def _without(known: Known, words: set[str]) -> Known:
@@ -140,9 +147,9 @@ def usual_split(data: Words) -> str:
     return split_for(client != "", data.get("task") not in (*NUMBERS, "multilabel"))
 
 
-def usual_model(data: str) -> tuple[str, Words]:
-    """The network where none is named, and its options."""
-    source = source_of(data.removeprefix(PYTHON))
+def usual_model(data: str, texts: bool = False) -> tuple[str, Words]:
+    """The network where none is named, and its options; texts: rows are read word by word."""
+    source = TEXTS if texts else source_of(data.removeprefix(PYTHON))
     return source.network, dict(source.network_options)
 
 
@@ -218,8 +225,12 @@ def chosen_names(experiment: Experiment) -> dict[str, str]:
     return {
         "data": data,
         "split": split,
-        "model": experiment.model.get("name") or usual_model(data)[0],
+        "model": experiment.model.get("name") or _usual_model(experiment)[0],
     }
+
+
+def _usual_model(experiment: Experiment) -> tuple[str, Words]:
+    return usual_model(str(experiment.data["name"]), bool(experiment.data.get("text")))
 
 
 def _names(text: str) -> list[str]:
@@ -260,7 +271,7 @@ def _set(experiment: Experiment, word: str, value: Any) -> Experiment:
         "name"
     ):  # an option of the usual one settles which it is
         now = (
-            (usual_model(experiment.data["name"])[1] if section == "model" else {})
+            (_usual_model(experiment)[1] if section == "model" else {})
             | {"name": chosen_names(experiment)[section]}
             | now
         )

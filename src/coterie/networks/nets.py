@@ -30,6 +30,7 @@ from coterie.networks.layers import Shape, by
 from coterie.networks.recurrent import lstm
 from coterie.networks.residual import kt_resnet18
 from coterie.networks.shuffle import kt_shufflenet
+from coterie.networks.texts import bag
 
 
 class Net(NamedTuple):
@@ -37,6 +38,7 @@ class Net(NamedTuple):
 
     build: Callable[..., nn.Module]
     wants_table: bool = False  # its option `table` takes the word vectors of the data
+    wants_words: bool = False  # its option `words` takes how many words texts have
     one_logit: bool = False  # it tells two classes apart by one output
 
 
@@ -54,6 +56,7 @@ NETS: dict[str, Net] = {
     "kt-shufflenet": Net(kt_shufflenet),
     "lstm": Net(lstm, wants_table=True, one_logit=True),
     "mean": Net(mean),
+    "bag": Net(bag, wants_words=True),
 }
 
 

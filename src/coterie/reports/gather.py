@@ -83,7 +83,8 @@ def _diverged(places: Mapping[Path, str]) -> dict[str, str]:
 def _candidates(path: Path, warnings: list[str]) -> list[tuple[str, Path]]:
     """(name in the comparison or "", folder) of every run a path stands for."""
     if not path.is_dir():
-        warnings.append(f"there is no folder {path}")
+        file = f"{path} is a file: give the folder of a run or comparison"
+        warnings.append(file if path.is_file() else f"there is no folder {path}")
     elif (path / FILE).exists():
         try:
             plan = read_plan(path / FILE)

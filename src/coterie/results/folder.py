@@ -30,6 +30,7 @@ from coterie.experiment.values import to_toml
 from coterie.results.about import check_about
 
 CONFIG, ABOUT, METRICS, SPLIT = "config.toml", "run.json", "metrics.parquet", "split.parquet"
+RUNS = 6  # named in a line
 LIBRARIES = ("torch", "numpy", "scikit-learn", "scipy", "pyarrow", "safetensors")
 
 
@@ -43,7 +44,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     try:
         known = json.loads(read_text(folder / ABOUT))
     except (FileNotFoundError, NotADirectoryError):
-        raise BadInput(f"{folder} is not the folder of a run: it has no {ABOUT}") from None
+        raise BadInput(_no_run(folder, ABOUT)) from None
     except BadInput:
         raise
     except (ValueError, RecursionError):
@@ -53,12 +54,23 @@ def read_about(folder: Path) -> dict[str, Any]:
     return check_about(known, folder / ABOUT)
 
 
+def _no_run(folder: Path, lacks: str) -> str:
+    """What a path is that is not the folder of a run."""
+    if folder.is_file():
+        return f"{folder} is a file: give the folder of a run, which `coterie run` writes"
+    if not folder.is_dir():
+        return f"there is no folder {folder}"
+    inside = sorted(str(path) for path in folder.iterdir() if (path / ABOUT).is_file())
+    if inside:
+        more = f" and {len(inside) - RUNS} more" * (len(inside) > RUNS)
+        return f"{folder} holds several runs: give one, {', '.join(inside[:RUNS])}{more}"
+    return f"{folder} is not the folder of a run: it has no {lacks}"
+
+
 def read_experiment(folder: Path) -> Experiment:
     """The words a run was started with, every default filled in."""
-    if not folder.is_dir():
-        raise BadInput(f"there is no folder {folder}")
     if not (folder / CONFIG).exists():
-        raise BadInput(f"{folder} is not the folder of a run: it has no {CONFIG}")
+        raise BadInput(_no_run(folder, CONFIG))
     return read_experiment_file(folder / CONFIG)
 
 

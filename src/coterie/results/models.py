@@ -37,6 +37,19 @@ def plain_options(options: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in options.items() if isinstance(v, int | float | str | bool)}
 
 
+def network_words(model: Model, federation: Federation) -> dict[str, Any]:
+    """What it takes to build a network again."""
+    return {
+        "model": model.name,
+        "options": plain_options(model.options),
+        "lacks": [k for k in model.options if k not in plain_options(model.options)],
+        "shape": model.input_shape or federation.input_shape,
+        "classes": federation.classes,
+        "outputs": federation.target.outputs(federation.classes),
+        "task": model.task,
+    }
+
+
 def save_models(
     engine: Engine,
     federation: Federation,
@@ -44,38 +57,29 @@ def save_models(
     send: Send,
     when: Moment,
     folder: Path,
-    whole: bool = False,
 ) -> None:
     """Every client's own model as a safetensors file of plain parameter names, with what it takes
     to build it again.
 
-    Frozen parameters are the same for every client: they lie beside, once; whole: in each file.
+    Frozen parameters are the same for every client: they lie beside, once.
     """
     target = folder / MODELS
     digests: dict[str, str] = _listed(target)
     for a, chunk, views in engine.points(clients, send, when):
         model: Model = engine.model_of(a, "personal")
-        about: dict[str, Any] = {
-            "model": model.name,
-            "options": plain_options(model.options),
-            "lacks": [k for k in model.options if k not in plain_options(model.options)],
-            "shape": model.input_shape or federation.input_shape,
-            "classes": federation.classes,
-            "outputs": federation.target.outputs(federation.classes),
-            "task": model.task,
-        }
+        about = network_words(model, federation)
         point = views["personal"]
         with writing(folder):
             target.mkdir(exist_ok=True)
-        frozen = {} if whole else model.frozen_tensors()
+        frozen = model.frozen_tensors()
         if frozen:
             path = target / f"frozen-{a}.safetensors"
             about["frozen"] = path.name
-            save_tensors(_apart(frozen), path, {"coterie": json.dumps({"model": model.name})})
+            save_tensors(apart(frozen), path, {"coterie": json.dumps({"model": model.name})})
             digests[path.name] = digest(path)
         for k, i in enumerate(chunk):
             every = model.tensors(pick(point, k))
-            tensors = _apart({n: t for n, t in every.items() if n not in frozen})
+            tensors = apart({n: t for n, t in every.items() if n not in frozen})
             # one entry, because a file with several may have them in any order and be another at
             # every run
             about["client"] = federation.names[i]
@@ -86,7 +90,7 @@ def save_models(
         write(target / LIST, json.dumps(dict(sorted(digests.items())), indent=1))
 
 
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors that share no memory, as their file wants them."""
     return {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
 

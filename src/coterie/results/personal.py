@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from coterie.analysis.shares import share_interval
@@ -216,6 +217,12 @@ class Models:
         words = read_experiment(self.folder).words()
         about, name = self.about, self.names[number]
         task = self.task(weights.about)
+
+        def value(metric: str, part: str) -> float:
+            clients, numbers = values(self.table, metric, part)
+            found = numbers[clients == number]
+            return float(found[0]) if len(found) else float("nan")
+
         return {
             "client": name,
             "task": task.kind,
@@ -227,7 +234,7 @@ class Models:
             "train": words["train"],
             "seed": words["seed"],
             "rows": {part: about["rows"][part][number] for part in PARTS},
-            "measured": self._measured(number, task),
+            "measured": measured_of(task, {p: about["rows"][p][number] for p in PARTS}, value),
             "data": about["data"],
             "date": about["date"],
             "versions": {
@@ -236,24 +243,8 @@ class Models:
                 **about["versions"],
             },
             "preparation": self._own_preparation(name),
+            "privacy": about.get("privacy"),
         }
-
-    def _measured(self, number: int, task: Task) -> list[dict[str, Any]]:
-        """The client's own values on every part that was measured."""
-        found = []
-        for part in PARTS:
-            rows = self.about["rows"][part][number]
-            for metric in ("loss",) if task.kind == "squared" else (task.learnt.measure, "loss"):
-                clients, numbers = values(self.table, metric, part)
-                value = numbers[clients == number]
-                if not rows or not len(value) or np.isnan(value[0]):
-                    continue
-                one = {"part": part, "metric": metric, "value": float(value[0]), "rows": rows}
-                if metric == "accuracy" and task.kind in CLASSES:
-                    low, high = share_interval(round(float(value[0]) * rows), rows)
-                    one |= {"low": low, "high": high}
-                found.append(one)
-        return found
 
     def _own_preparation(self, name: str) -> dict[str, Any] | None:
         """The preparation without what it knows of other clients."""
@@ -261,6 +252,53 @@ class Models:
             return None
         kept = {k: v for k, v in self.preparation.clients.items() if k == name}
         return json.loads(json.dumps(self.preparation._replace(clients=kept, left_out=()).words()))
+
+
+def measured_of(
+    task: Task, rows: Mapping[str, int], value_of: Callable[[str, str], float]
+) -> list[dict[str, Any]]:
+    """A client's own values on every part that was measured; value_of: (metric, part) -> it."""
+    found = []
+    for part in PARTS:
+        for metric in ("loss",) if task.kind == "squared" else (task.learnt.measure, "loss"):
+            value = value_of(metric, part) if rows[part] else float("nan")
+            if np.isnan(value):
+                continue
+            one = {"part": part, "metric": metric, "value": value, "rows": rows[part]}
+            if metric == "accuracy" and task.kind in CLASSES:
+                low, high = share_interval(round(value * rows[part]), rows[part])
+                one |= {"low": low, "high": high}
+            found.append(one)
+    return found
+
+
+class Single:
+    """The model of one client in a file of its own, as a real site keeps it."""
+
+    def __init__(self, path: Path, build: Build | None = None) -> None:
+        try:
+            with safe_open(path, "pt") as file:
+                about = json.loads(file.metadata()["coterie"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            self._model = from_card(about["card"], Weights(about, tensors), path, build)
+        except FileNotFoundError:
+            raise BadInput(f"{path} is not there: this site has no model yet") from None
+        except (ValueError, KeyError, TypeError, SafetensorError) as damage:
+            if isinstance(damage, BadInput):
+                raise
+            raise BadInput(f"{path} is damaged or of another version ({damage})") from None
+        self.names = [self._model.client]
+
+    def number(self, client: int | str) -> int:
+        """0, if the client is that of this model."""
+        if client not in (0, *self.names):
+            raise BadInput(f"this is the model of '{self.names[0]}', not of '{client}'")
+        return 0
+
+    def model(self, client: int | str) -> PersonalModel:
+        """The model, if the client is its own."""
+        self.number(client)
+        return self._model
 
 
 def from_card(

@@ -146,8 +146,13 @@ def _known(folder: Path) -> dict[str, Any]:
 
 def _began(folder: Path, found: Found | None) -> dict[str, Any]:
     """The words that a run began with; where nothing was written yet, those that stand there."""
-    if found and found.tree.get("words"):
-        return dict(found.tree["words"])
+    return words_of(folder, found.tree if found else None)
+
+
+def words_of(folder: Path, tree: Tree | None) -> dict[str, Any]:
+    """The words that a run began with: those of its checkpoint, else those of its folder."""
+    if tree and tree.get("words"):
+        return dict(tree["words"])
     return dict(_known(folder).get("words") or shape_of(read_experiment(folder)))
 
 

@@ -55,13 +55,19 @@ def changes(began: Mapping[str, Any], now: Shape) -> dict[str, tuple[Any, Any]]:
     """
     found = {}
     for word in [*began, *(w for w in now if w not in began)]:
-        before, after = _plain(began.get(word)), now.get(word)
+        before, after = _plain(began.get(word)), _plain(now.get(word))
         if before != after and not (word == "engine.chosen" and not before):
             found[word] = (before, after)
     return found
 
 
-def check_unchanged(began: Mapping[str, Any], now: Shape, folder: Path, file: str) -> None:
+def check_unchanged(
+    began: Mapping[str, Any],
+    now: Shape,
+    folder: Path,
+    file: str,
+    way_out: str = "",  # beside writing it back; "": a branch or a new run
+) -> None:
     """Refuse to go on with other words than the run began with."""
     found = changes(began, now)
     if not found:
@@ -69,7 +75,9 @@ def check_unchanged(began: Mapping[str, Any], now: Shape, folder: Path, file: st
     first = next(iter(found))
     more = f" ({len(found) - 1} more: {', '.join(list(found)[1:])})" if len(found) > 1 else ""
     way = "write it back"
-    if all(word.partition(".")[0] in MAY_CHANGE for word in found):
+    if way_out:
+        way += f", or {way_out}"
+    elif all(word.partition(".")[0] in MAY_CHANGE for word in found):
         way += f", or `coterie resume {folder} --allow-change` branches off into a new folder"
     else:
         way += ", or start a new run"

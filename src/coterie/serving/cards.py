@@ -6,8 +6,10 @@ from html import escape
 from typing import NamedTuple
 
 from coterie.results.personal import Card
+from coterie.results.promises import privacy_line
 
 MANY = 60  # columns listed on a card
+OWN = "What this client trained for itself and never sent is made of its rows without noise."
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse}td{border-top:1px solid #ccc;padding:.2rem .8rem .2rem 0;"
@@ -36,6 +38,7 @@ def sections(card: Card) -> list[Section]:
         ("seed", str(card["seed"])),
         ("data", card["data"]),
         ("date", card["date"]),
+        *_privacy(card),
         ("versions", ", ".join(f"{k} {v}" for k, v in card["versions"].items())),
     ]
     return [
@@ -43,6 +46,15 @@ def sections(card: Card) -> list[Section]:
         Section("How good it is for this client", _measured(card)),
         Section("What it takes", _inputs(card)),
     ]
+
+
+def _privacy(card: Card) -> list[tuple[str, str]]:
+    """What was promised of those who took part, and what of this model it does not cover."""
+    facts = card.get("privacy")
+    if not facts:
+        return []
+    own = "" if facts["unit"] == "example" else f" {OWN}"
+    return [("privacy", privacy_line(facts) + own)]
 
 
 def _measured(card: Card) -> list[tuple[str, str]]:
@@ -72,6 +84,8 @@ def _column(column: Card) -> str:
     text = str(column["kind"])
     if column["categories"]:
         text += f": {', '.join(column['categories'])}, else (other)"
+    elif column.get("tokenizer"):
+        text += f": its first {column['tokens']:,} words, of {column['vocabulary']:,} known ones"
     elif column["buckets"]:
         text += f", hashed into {column['buckets']} columns"
     elif column["form"] and column["kind"] == "date":

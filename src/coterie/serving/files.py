@@ -21,7 +21,7 @@ from coterie.results.personal import PersonalModel, from_card
 from coterie.serving.cards import markdown, page
 from coterie.serving.whole import example_of, whole_of
 
-WEIGHTS, CARD = "model.safetensors", "model.json"
+WEIGHTS, CARD, TOKENIZER = "model.safetensors", "model.json", "tokenizer.json"
 Writer = Callable[[PersonalModel, Path], None]  # writes into an empty folder
 
 
@@ -86,3 +86,11 @@ def write_torch(model: PersonalModel, folder: Path) -> None:
         program = torch.export.export(whole, (example_of(model),), dynamic_shapes=({0: rows},))
         torch.export.save(program, folder / "model.pt2")
     write(folder / CARD, json.dumps(model.card, indent=1))
+    write_tokenizer(model, folder)
+
+
+def write_tokenizer(model: PersonalModel, folder: Path) -> None:
+    """What makes numbers of texts, in the tokenizers library's own format, where rows are texts."""
+    kept = model.intake.preparation
+    if kept is not None and kept.text:
+        write(folder / TOKENIZER, kept.text.tokenizer)

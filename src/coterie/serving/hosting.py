@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import socket
 from collections.abc import Callable
 from ipaddress import ip_address
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import BadInput
+from coterie.core.sockets import listen
 from coterie.serving.service import Limits, Service, default_tokens
 
 
@@ -78,27 +77,3 @@ def _name(host: str) -> str:
     bare = host.strip("[]")
     bare = socket.gethostname() if bare in ("0.0.0.0", "::", "") else bare
     return f"[{bare}]" if ":" in bare else bare
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; what comes from now on waits in line."""
-    try:
-        family, *_, place = socket.getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (socket.gaierror, UnicodeError):
-        raise BadInput(f"--host {host} is no address of this machine: give 127.0.0.1") from None
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if os.name != "nt":
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
-        listener.listen(1024)
-    except OSError as problem:
-        listener.close()
-        if problem.errno == errno.EADDRINUSE:
-            raise BadInput(
-                f"port {port} of {host} is taken: give another --port, or --port 0 for a free one"
-            ) from None
-        raise BadInput(f"--host {host} --port {port}: {problem.strerror}") from None
-    return listener

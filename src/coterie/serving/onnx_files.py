@@ -1,9 +1,10 @@
 """A client's model as an ONNX graph with the preparation of its rows inside.
 
 A table has one input per column, each [rows]: doubles for numbers (NaN where missing), truth values
-(0 or 1) and dates (seconds since 1970), strings for texts ("" where missing). The graph is made
-once per network; every further client puts its own numbers in. Each file is run by onnxruntime on
-drawn rows before it is handed out, and must say what the model itself says.
+(0 or 1) and dates (seconds since 1970), strings for texts ("" where missing). Texts that are read
+word by word are one input of word numbers, which tokenizer.json makes. The graph is made once per
+network; every further client puts its own numbers in. Each file is run by onnxruntime on drawn
+rows before it is handed out, and must say what the model itself says.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ import torch
 
 from coterie.core.errors import BadInput
 from coterie.core.files import write
-from coterie.data.columns import BOOLEAN, CATEGORY, DATE, Column, Place, read_alike
+from coterie.data.columns import BOOLEAN, CATEGORY, DATE, TEXT, Column, Place, read_alike
 from coterie.data.feeding import Intake
 from coterie.data.preparation import DAY, Fitted
 from coterie.results.personal import PersonalModel, Task
-from coterie.serving.files import CARD
+from coterie.serving.files import CARD, write_tokenizer
 from coterie.serving.whole import Whole, example_of, whole_of
 
 FILE, CELLS, PROBABILITIES = "model.onnx", "cells", "probabilities"
@@ -53,13 +54,15 @@ class OnnxWriter:
         whole = whole_of(model, "ONNX")
         assert isinstance(whole, Whole)
         proto = self._filled(model, whole)
-        if model.intake.is_table:
+        kept = model.intake.preparation
+        if model.intake.is_table and kept is not None and not kept.text:
             self._add_inputs(proto, model.intake)
         self._add_labels(proto, model.task)
         self.onnx.checker.check_model(proto)
         self._check(proto, model)
         (folder / FILE).write_bytes(proto.SerializeToString())
         write(folder / CARD, json.dumps(model.card, indent=1))
+        write_tokenizer(model, folder)
 
     def _filled(self, model: PersonalModel, whole: Whole) -> Any:
         """The graph of the network with this client's numbers."""
@@ -204,6 +207,8 @@ def feeds(intake: Intake, rows: Any) -> dict[str, np.ndarray]:
     if not intake.is_table or intake.preparation is None:
         whole = np.asarray(rows)
         return {CELLS: whole if whole.dtype == np.int64 else whole.astype(np.float32)}
+    if intake.preparation.text:
+        return {CELLS: intake.inputs(rows)}
     known = [Column(name=c.name, kind=c.kind, form=c.form) for c in intake.preparation.columns]
     read = read_alike(rows, known, Place(("rows",), (rows.height,)))
     found: dict[str, np.ndarray] = {}
@@ -229,9 +234,13 @@ def drawn_rows(intake: Intake, rows: int = CHECKED) -> Any:
 def _drawn_column(column: Fitted, rng: np.random.Generator, rows: int) -> pl.Series:
     """One column of drawn rows, a fifth of it missing."""
     gone = rng.random(rows) < 0.2
-    if column.kind == CATEGORY:
-        values: list[Any] = rng.choice([*column.categories, "(unseen)"], rows).tolist()
+    if column.kind == TEXT:
+        known = json.loads(column.tokenizer)["model"]["vocab"]
+        values: list[Any] = [" ".join(rng.choice(list(known), 5)) for _ in range(rows)]
         kind: Any = pl.String
+    elif column.kind == CATEGORY:
+        values = rng.choice([*column.categories, "(unseen)"], rows).tolist()
+        kind = pl.String
     elif column.kind == BOOLEAN:
         values, kind = (rng.random(rows) < 0.5).tolist(), pl.Boolean
     else:

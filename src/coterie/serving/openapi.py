@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from coterie.core.version import __version__
-from coterie.data.columns import BOOLEAN, CATEGORY, COMMA, DATE
+from coterie.data.columns import BOOLEAN, CATEGORY, COMMA, DATE, TEXT
 from coterie.data.feeding import Intake
 from coterie.data.preparation import Fitted
 from coterie.results.personal import Task
@@ -100,6 +100,8 @@ def _cell(column: Fitted) -> Words:
     """One cell of a column; null where it is missing."""
     if column.kind == BOOLEAN:
         return {"type": ["boolean", "null"]}
+    if column.kind == TEXT:
+        return {"type": ["string", "null"], "description": "a text"}
     if column.kind == CATEGORY:
         known = ", ".join(column.categories) or "any"
         return {"type": ["string", "integer", "null"], "description": f"{known}; else (other)"}

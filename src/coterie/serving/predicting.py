@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from coterie.core.errors import BadInput
 from coterie.core.files import place, writing
-from coterie.results.personal import Models, PersonalModel, run_module
+from coterie.results.personal import Models, PersonalModel, Single, run_module
 from coterie.serving.answers import answer_frame
 from coterie.serving.pieces import NewRows, pieces_of
 
@@ -37,7 +37,9 @@ class Wanted(NamedTuple):
     replace: bool = False
 
 
-def predict_file(models: Models, wanted: Wanted, watch: Watch = lambda done, rows: None) -> int:
+def predict_file(
+    models: Models | Single, wanted: Wanted, watch: Watch = lambda done, rows: None
+) -> int:
     """Write the predictions of all rows, whole or not at all; how many they were."""
     _check(wanted)
     first = models.model(wanted.client or 0)
@@ -80,7 +82,7 @@ def _check(wanted: Wanted) -> None:
 
 
 def _predicted(
-    models: Models,
+    models: Models | Single,
     first: PersonalModel,
     model_of: Callable[[str], PersonalModel],
     piece: NewRows,
@@ -116,7 +118,7 @@ def _predicted(
     return pl.concat([start, held, answers] if held.width else [start, answers], how="horizontal")
 
 
-def _owners(models: Models, piece: NewRows, wanted: Wanted) -> np.ndarray:
+def _owners(models: Models | Single, piece: NewRows, wanted: Wanted) -> np.ndarray:
     """[n] the client of every row."""
     if wanted.client:
         name = models.names[models.number(wanted.client)]

@@ -36,6 +36,7 @@ def write_pyfunc(model: PersonalModel, folder: Path) -> None:
         from mlflow import pyfunc
     except ImportError:
         raise BadInput("--to pyfunc needs MLflow: pip install 'coterie[mlflow]'") from None
+    text = model.intake.preparation.text if model.intake.preparation else None
     held = folder / "held"
     held.mkdir()
     write_safetensors(model, held)
@@ -45,7 +46,7 @@ def write_pyfunc(model: PersonalModel, folder: Path) -> None:
             path=str(folder / "model"),
             loader_module=__name__,
             data_path=str(held),
-            pip_requirements=[f"coterie=={__version__}"],
+            pip_requirements=[f"coterie{'[text]' if text else ''}=={__version__}"],
             metadata={"client": model.client, "method": model.card["method"]},
         )
     shutil.rmtree(held)

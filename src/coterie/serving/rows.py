@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from coterie.core.errors import BadInput, shown
-from coterie.data.columns import BOOLEAN, CATEGORY, DATE, NUMBER, Column, Place, read_alike
+from coterie.data.columns import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT, Column, Place, read_alike
 from coterie.data.feeding import Intake
 from coterie.data.opening import EMPTY
 from coterie.data.preparation import Fitted, Preparation, array_columns, prepare
@@ -57,8 +57,8 @@ class RowReader:
             self._places = [{v: k for k, v in enumerate(c.categories)} for c in kept.columns]
         elif kept is not None and kept.columns:
             self.columns = array_columns(np.empty((1, *kept.shape)))
-        hashed = kept is not None and any(c.buckets for c in kept.columns)
-        self.joint = bool(self.columns) and not hashed  # rows of requests are prepared together
+        alone = kept is not None and any(c.buckets or c.tokens for c in kept.columns)
+        self.joint = bool(self.columns) and not alone  # rows of requests are prepared together
 
     def prepared(self, cells: np.ndarray, owners: Sequence[str]) -> np.ndarray:
         """Inputs from the cells of many requests."""
@@ -160,7 +160,7 @@ def _fits(value: Any, kind: str) -> bool:
         return isinstance(value, bool)
     if kind == NUMBER:
         return _number(value)
-    if kind == DATE:
+    if kind in (DATE, TEXT):
         return isinstance(value, str)
     return isinstance(value, str | int) and not isinstance(value, bool)
 
@@ -180,7 +180,7 @@ def _dtype(column: Fitted) -> Any:
 
 def _plain(values: list[Any], column: Fitted) -> list[Any]:
     """Names that are numbers as text."""
-    if column.kind != CATEGORY:
+    if column.kind not in (CATEGORY, TEXT):
         return values
     texts = [None if v is None else str(v) for v in values]
     try:

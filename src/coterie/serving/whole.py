@@ -2,7 +2,8 @@
 
 Cells of a table are numbers [rows, columns] in double precision: a number as it is, a truth value
 as 0 or 1, a date as its seconds since 1970, a text as its place in the list of its column's
-categories (any other place: another text), and NaN where the cell is missing.
+categories (any other place: another text), and NaN where the cell is missing. Rows that are texts
+come as numbers of words, which the tokenizer beside the file makes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from coterie.results.personal import PersonalModel
 def whole_of(model: PersonalModel, way: str) -> nn.Module:
     """The module of a model from cells or raw arrays to probabilities (or numbers)."""
     intake, kept = model.intake, model.intake.preparation
+    if kept is not None and kept.text:
+        return Whole(nn.Identity(), model)  # tokenizer.json beside the file makes the inputs
     if intake.is_table and kept is not None:
         hashed = [c.name for c in kept.columns if c.buckets]
         if hashed:
@@ -37,6 +40,8 @@ def whole_of(model: PersonalModel, way: str) -> nn.Module:
 def example_of(model: PersonalModel) -> Tensor:
     """Rows that show the types and shapes of what the module takes."""
     intake = model.intake
+    if intake.preparation is not None and intake.preparation.text:
+        return torch.ones(3, *intake.shape, dtype=torch.int64)
     if intake.is_table:
         return torch.zeros(3, len(intake.names), dtype=torch.float64)
     return torch.zeros(3, *intake.row_shape)

@@ -113,4 +113,4 @@ CIFAR10 = Source(
     channels=Channels((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
     split_options={"perfedavg": {"a": 68}},
 )
-CIFAR100 = Source(cifar100, scale="channel-pool")
+CIFAR100 = Source(cifar100)

@@ -64,5 +64,5 @@ def femnist_letters(folder: Path, whole: bool = True, outputs: Count = 62) -> Da
     )
 
 
-EMNIST = Source(emnist, scale="channel-pool")
-FEMNIST_LETTERS = Source(femnist_letters, scale="channel-pool")
+EMNIST = Source(emnist)
+FEMNIST_LETTERS = Source(femnist_letters)

@@ -103,4 +103,4 @@ def leaf_files(folder: Path, name: str) -> dict[Path, bool]:
     )
 
 
-LEAF = Source(leaf, natural=True, scale="channel-pool")
+LEAF = Source(leaf, natural=True)

@@ -125,5 +125,5 @@ MNIST = Source(
     channels=Channels((0.1307,), (0.3081,)),
     split_options={"perfedavg": {"a": 196}},
 )
-FASHION_MNIST = Source(fashion_mnist, scale="channel-pool")
-MNIST_WRITERS = Source(mnist_writers, natural=True, scale="channel-pool")
+FASHION_MNIST = Source(fashion_mnist)
+MNIST_WRITERS = Source(mnist_writers, natural=True)

@@ -110,7 +110,7 @@ def traced(f: Callable[..., list[Tensor]], carry: list[Tensor], batch: list[Tens
     leaves.
     """
     # A tensor that is two leaves of the carry would be traced as one.
-    given = [*(t.clone() for t in carry), *(t.view_as(t) for t in batch)]
+    given = [*(_copied(t) for t in carry), *(t.view_as(t) for t in batch)]
     with Tape(given) as tape:
         after = f(*given)
     inputs = tape.inputs
@@ -128,6 +128,15 @@ def traced(f: Callable[..., list[Tensor]], carry: list[Tensor], batch: list[Tens
         _write(results[k], output)
     module.recompile()
     return Program(module.forward, written, returned)
+
+
+def _copied(t: Tensor) -> Tensor:
+    """A copy with the same strides: whether a view of it can be had depends on them."""
+    once = t
+    for side, step in enumerate(t.stride()):
+        once = once.narrow(side, 0, 1) if step == 0 and t.shape[side] > 1 else once
+    copy = torch.empty_strided(once.shape, once.stride(), dtype=t.dtype, device=t.device)
+    return copy.copy_(once).expand(t.shape)
 
 
 def _schema(node: fx.Node) -> Any:

@@ -1,0 +1,173 @@
+"""Pictures as the papers have them: python scripts/gallery.py RUNS DOCS runs two small comparisons
+in RUNS (or takes them from there) and writes DOCS/gallery.md and its pictures.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie.comparison.execute import compare, resume_comparison
+from coterie.comparison.plan import FILE, plan_of
+from coterie.core.files import write
+from coterie.experiment.config import read_toml
+from coterie.experiment.recipes import config_path
+from coterie.reports.content import all_figures
+from coterie.reports.draw import draw
+from coterie.reports.evidence import Evidence
+from coterie.reports.figures import Figure, Series
+from coterie.reports.gather import gather
+
+DPI = 72  # no picture over 100 kB
+BINS = 10
+HEAD = """# Gallery
+
+What the program draws. The two pictures of the report are made by `make screenshots`, the split by
+`coterie data` in the [tutorial](tutorial.md), the rooms by `make docs`, and the others by
+`make gallery` from two small comparisons; every report has them for its own runs.
+
+## The top of a report
+
+![The answer, and the table of methods](pictures/report.png)
+
+## A client's page in a report
+
+![A client's accuracy under each method, in dark colours](pictures/client.png)
+
+## A split
+
+![Rows of each part and of each class at each client](pictures/tutorial-split.png)
+
+## The rooms of the code
+
+![The rooms as boxes, an arrow for every import](pictures/rooms.svg)
+"""
+
+
+class Shown(NamedTuple):
+    """A comparison, and the keys of its figures that are shown."""
+
+    name: str
+    says: str
+    recipe: str
+    methods: tuple[str, ...]
+    rounds: int
+    keys: tuple[str, ...]
+
+
+SHOWN = (
+    Shown(
+        name="groups",
+        says="Twenty clients in four groups that number the digits differently (`demo`)",
+        recipe="demo",
+        methods=("local", "fedavg", "ditto", "ucfl", "fedfomo", "ktpfl-h"),
+        rounds=60,
+        keys=(
+            *("curves", "time-slow-uplink", "time-fast-uplink", "time-wired"),
+            *("W-ucfl", "P-fedfomo", "c-ktpfl-h"),
+        ),
+    ),
+    Shown(
+        name="classes",
+        says="Clients that hold few of the ten digits (`digits-classes`)",
+        recipe="digits-classes",
+        methods=("local", "fedavg", "finetune", "ditto", "persfl"),
+        rounds=40,
+        keys=(
+            *("qoi", "evenness", "ends", "histogram", "deciles", "global"),
+            *("interaction", "grid_accuracy-persfl", "lambda-persfl"),
+        ),
+    ),
+)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run, draw and write."""
+    runs, docs = (Path(argument) for argument in arguments)
+    parts = [HEAD]
+    for shown in SHOWN:
+        evidence = played(shown, runs / shown.name)
+        parts.append(f"## {shown.says}\n\n{command(shown)}\n")
+        for figure in chosen(shown, evidence):
+            file = f"gallery-{shown.name}-{figure.key}.png"
+            draw(figure, evidence.methods).savefig(docs / "pictures" / file, dpi=DPI)
+            parts.append(f"### {figure.title}\n\n![{figure.title}](pictures/{file})\n")
+    write(docs / "gallery.md", "\n".join(parts))
+
+
+def command(shown: Shown) -> str:
+    """How a reader gets the same."""
+    return (
+        f"`coterie compare --config {shown.recipe} --methods {','.join(shown.methods)} "
+        f"--rounds {shown.rounds}`"
+    )
+
+
+def played(shown: Shown, folder: Path) -> Evidence:
+    """The comparison's runs; they are made where they are not there."""
+    if (folder / FILE).exists():
+        resume_comparison(folder)
+    else:
+        words = read_toml(config_path(shown.recipe)) | {"seeds": [0]}
+        common = {"rounds": shown.rounds, "threads": 1, "compile": "no"}
+        plan = plan_of(words, shown.methods, common=common, strict=False)
+        compare(plan.experiments, plan.seeds, folder)
+    return gather([folder])
+
+
+def chosen(shown: Shown, evidence: Evidence) -> Iterator[Figure]:
+    """The figures that are shown, in the order of their keys."""
+    figures = {figure.key: figure for figure in all_figures(evidence)}
+    figures["histogram"] = histogram(evidence)
+    if "grid_accuracy-persfl" in figures:
+        figures["interaction"] = interaction(figures["grid_accuracy-persfl"])
+    return (figures[key] for key in shown.keys)
+
+
+def histogram(evidence: Evidence) -> Figure:
+    """How many clients reach how much."""
+    values = {name: 100 * evidence.clientwise(name) for name in evidence.methods}
+    low = min(float(np.nanmin(found)) for found in values.values())
+    edges = np.linspace(np.floor(low / 10) * 10, 100, BINS + 1)
+    names = [f"{a:g} to {b:g}" for a, b in pairwise(edges)]
+    series = tuple(
+        Series(name, names, np.histogram(found[~np.isnan(found)], edges)[0].tolist())
+        for name, found in values.items()
+    )
+    return Figure(
+        key="histogram",
+        title="Clients by test accuracy",
+        note="How many clients end in which range.",
+        kind="bars",
+        x="test accuracy (%)",
+        y="clients",
+        series=series,
+    )
+
+
+def interaction(grid: Figure) -> Figure:
+    """The grid of PersFL's students as lines, one per temperature."""
+    heat = grid.heat
+    assert heat is not None, "the grid is a heat map"
+    cells = np.array(heat.frames[-1][1], dtype=float)  # [lambda, T]; without a teacher T is alike
+    cells = np.where(np.isnan(cells), cells[:, :1], cells)
+    x = [float(row) for row in heat.rows]
+    series = tuple(
+        Series(f"T = {name}", x, cells[:, k].tolist()) for k, name in enumerate(heat.columns)
+    )
+    return Figure(
+        key="interaction",
+        title="Interaction of lambda and temperature: persfl",
+        note="Mean over clients on validation rows. Parallel lines: the two act independently.",
+        kind="lines",
+        x=grid.y,
+        y="validation accuracy (%)",
+        series=series,
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,216 @@
+"""What the arena found: one row per run, in one Parquet file that is small enough to be kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from coterie.analysis.guide import Known, Properties
+from coterie.analysis.scores import named
+from coterie.comparison.arena import Arena, Cell, base_of, best_of, cells, places_of, state
+from coterie.comparison.properties import properties
+from coterie.core.errors import BadInput
+from coterie.core.files import place, plain, read_text, write
+from coterie.results.costs import costs
+from coterie.results.folder import read_about, status
+from coterie.results.run import Run, load
+from coterie.running.assemble import gather
+
+RUNS = pa.schema(
+    [
+        ("federation", pa.string()),
+        ("method", pa.string()),
+        ("seed", pa.int32()),
+        ("drop", pa.float32()),  # the chance that a client asked did not answer
+        ("measure", pa.string()),
+        ("values", pa.list_(pa.float32())),  # of every client on test rows; empty: it diverged
+        ("rows", pa.list_(pa.int32())),  # test rows of every client
+        ("bytes", pa.int64()),  # up and down, of all clients and rounds
+        ("gradients", pa.int64()),
+        ("seconds", pa.float32()),  # of training, measured here
+        ("words", pa.string()),  # what was chosen on validation rows, as JSON
+    ]
+)
+PROPERTIES = "properties.json"
+BOUNDS = ("oracle",)  # methods that are told what nobody knows
+ABOUT = "arena"  # the key of what the file says of itself
+
+
+class Results(NamedTuple):
+    """The runs of an arena, and what is to be known of all of them."""
+
+    runs: pa.Table
+    about: dict[str, Any]  # version, date, machine, rounds, trials, federations
+
+
+def collect(arena: Arena, out: Path) -> Results:
+    """What the finished runs below a folder say."""
+    rows: list[dict[str, Any]] = []
+    known: dict[str, Any] = {}
+    for cell in cells(arena):
+        for method, run in _ended(out / cell.folder) if state(cell, out).finished else ():
+            known = known or _known(run)
+            rows.append(_row(arena, cell, method, run, out))
+    if not rows:
+        raise BadInput(f"no cell of the arena is finished below {out}: `coterie arena --run`")
+    about = known | {
+        "rounds": arena.common["schedule.rounds"],
+        "steps": arena.common["train.steps"],
+        "trials": arena.trials,
+        "drop": arena.drop,
+        "federations": {
+            name: {
+                "says": arena.grounds[name].says,
+                "natural": arena.grounds[name].natural,
+                "properties": measured(arena, name, out)._asdict(),
+            }
+            for name in dict.fromkeys(row["federation"] for row in rows)
+        },
+    }
+    return Results(pa.Table.from_pylist(rows, RUNS), about)
+
+
+def measured(arena: Arena, name: str, out: Path) -> Properties:
+    """The properties of a federation, measured once and kept beside its runs."""
+    path = out / name / PROPERTIES
+    if not path.exists():
+        base = replace(base_of(arena, arena.grounds[name], out), method="fedavg")
+        found = properties(base, gather(base))
+        write(path, json.dumps({k: round(v, 5) for k, v in found._asdict().items()}))
+    return Properties(**json.loads(read_text(path)))
+
+
+def _ended(folder: Path) -> list[tuple[str, Run | Path]]:
+    """Every run that came to its end; of one that diverged, its folder."""
+    found: list[tuple[str, Run | Path]] = []
+    for method, where in places_of(folder).items():
+        state = status(where)
+        if state == "finished":
+            found.append((method, load(where)))
+        elif state == "diverged":
+            found.append((method, where))
+    return found
+
+
+def _known(run: Run | Path) -> Mapping[str, Any]:
+    about = run.about if isinstance(run, Run) else read_about(run)
+    return {word: about[word] for word in ("coterie", "versions", "python", "machine", "date")}
+
+
+def _row(arena: Arena, cell: Cell, method: str, run: Run | Path, out: Path) -> dict[str, Any]:
+    first = out / Cell(cell.ground, arena.seeds[0]).folder
+    row: dict[str, Any] = {
+        "federation": cell.ground,
+        "method": method,
+        "seed": cell.seed,
+        "drop": cell.drop,
+        "measure": "",
+        "values": [],
+        "rows": [],
+        "bytes": 0,
+        "gradients": 0,
+        "seconds": 0.0,
+        "words": json.dumps(best_of(first, method), sort_keys=True),
+    }
+    if not isinstance(run, Run):
+        return row
+    spent = costs(run)
+    return row | {
+        "measure": run.measure,
+        "values": run.measured().tolist(),
+        "rows": run.rows.tolist(),
+        "bytes": int(spent.down.sum() + spent.up.sum()),
+        "gradients": int(spent.gradients.sum()),
+        "seconds": float(spent.seconds.sum()),
+    }
+
+
+def write_results(results: Results, path: Path) -> None:
+    """The results as a file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = results.runs.replace_schema_metadata({ABOUT: json.dumps(results.about)})
+    temporary = path.with_name(path.name + ".part")
+    pq.write_table(table, temporary, compression="zstd", compression_level=19)
+    place(temporary, path)
+
+
+def read_results(path: Path) -> Results:
+    """The results in a file."""
+    try:
+        table = pq.read_table(plain(path))
+        about = json.loads(table.schema.metadata[ABOUT.encode()])
+        return Results(table.select(RUNS.names).cast(RUNS), about)
+    except FileNotFoundError:
+        raise BadInput(f"there is no file {path}: `coterie arena --write docs` makes it") from None
+    except (pa.ArrowException, ValueError, LookupError, TypeError):
+        raise BadInput(f"{path} holds no results of an arena: write it again") from None
+
+
+class Block(NamedTuple):
+    """One number per federation and method; NaN where a method could not run or diverged."""
+
+    federations: tuple[str, ...]
+    methods: tuple[str, ...]
+    values: np.ndarray  # [federations, methods]
+    ran: np.ndarray  # [federations, methods] whether a method was tried there
+
+
+Row = Mapping[str, Any]
+
+
+def block(rows: Sequence[Row], value: Callable[[Row], float]) -> Block:
+    """A number of each run averaged over seeds; methods that diverged with any seed have none."""
+    federations = tuple(dict.fromkeys(row["federation"] for row in rows))
+    methods = tuple(dict.fromkeys(row["method"] for row in rows))
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        number = value(row) if row["values"] else np.nan
+        found.setdefault((row["federation"], row["method"]), []).append(number)
+    values = [[np.mean(found.get((f, m), [np.nan])) for m in methods] for f in federations]
+    ran = [[(f, m) in found for m in methods] for f in federations]
+    shape = len(federations), len(methods)
+    return Block(
+        federations=federations,
+        methods=methods,
+        values=np.array(values, dtype=float).reshape(shape),
+        ran=np.array(ran, dtype=bool).reshape(shape),
+    )
+
+
+def goodness(row: Row) -> np.ndarray:
+    """[clients] what a run reached, in points: higher is better, 100 is the most.
+
+    A share of explained variance below -1 counts as -1, so that one client does not decide alone.
+    """
+    values = np.clip(np.asarray(row["values"], dtype=float), -1, 1)
+    found: np.ndarray = 100 * named(row["measure"]).sign * values
+    return found[~np.isnan(found)]
+
+
+def runs_with(results: Results, drop: bool = False) -> list[Row]:
+    """The runs in which everybody answered, or those in which some did not."""
+    rows: list[Row] = results.runs.to_pylist()
+    return [row for row in rows if bool(row["drop"]) == drop]
+
+
+def known_of(results: Results) -> Known:
+    """What a guide is made of: federations with their properties, methods with their points.
+
+    Whoever is told the true groups is a bound, not a method to choose.
+    """
+    found = block(runs_with(results), lambda row: float(goodness(row).mean()))
+    told = results.about["federations"]
+    kept = [k for k, name in enumerate(found.methods) if name not in BOUNDS]
+    return Known(
+        federations=found.federations,
+        properties=np.array([Properties(**told[f]["properties"]) for f in found.federations]),
+        methods=tuple(found.methods[k] for k in kept),
+        points=found.values[:, kept],
+    )

@@ -1,0 +1,130 @@
+"""What can be measured of a federation in a minute, on its training rows and on nothing else."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from coterie.analysis.guide import Properties
+from coterie.core.method import Batch
+from coterie.core.model import Model
+from coterie.core.point import Point
+from coterie.core.rng import stream
+from coterie.data.federation import Federation
+from coterie.experiment.build import models_of
+from coterie.experiment.config import Experiment, Keep
+from coterie.experiment.schedule import Schedule
+from coterie.running.assemble import assemble
+from coterie.running.execute import execute_assembly, threads_of
+
+HELD = 0.25  # share of a client's training rows that the probe is measured on
+ROUNDS, STEPS = 10, 5  # of the probe
+ROWS = 256  # training rows of a client whose gradient is taken
+CLIENTS = 60  # clients that are looked at; more would take more than a minute
+
+
+def properties(experiment: Experiment, federation: Federation) -> Properties:
+    """All properties of a federation, as an experiment would learn it; `train.rate` counts."""
+    with threads_of(experiment):
+        some = _some(federation, experiment.seed)
+        cosines = _cosines(experiment, some)
+        return Properties(
+            rows=float(np.log10(np.median(federation.sizes))),
+            divergence=divergence(federation),
+            gain=_gain(experiment, some),
+            similarity=float(cosines.mean()) if len(cosines) else 1.0,
+            groups=float(cosines.std()) if len(cosines) else 0.0,
+        )
+
+
+def _some(federation: Federation, seed: int) -> Federation:
+    """At most CLIENTS of the clients, chosen at random, with training rows only."""
+    n = federation.clients
+    chosen = np.arange(n)
+    if n > CLIENTS:
+        chosen = np.sort(stream(seed, "probe").choice(n, CLIENTS, replace=False))
+    nobody = [np.zeros(0, np.int64)] * len(chosen)
+    return federation._replace(
+        train=[federation.train[i] for i in chosen],
+        validation=nobody,
+        test=nobody,
+        select=nobody,
+        groups=np.asarray(federation.groups)[chosen],
+        names=[federation.names[i] for i in chosen],
+        truth=None if federation.truth is None else federation.truth[chosen],
+    )
+
+
+def divergence(federation: Federation) -> float:
+    """How far the labels of a client lie from those of all clients, mean over clients.
+
+    Of classes half the sum of the differences of their shares; of numbers the share of their
+    variance that lies between clients.
+    """
+    y = federation.y.numpy()
+    if federation.classes:
+        kinds = federation.classes
+        shares = [np.bincount(y[r], minlength=kinds) / len(r) for r in federation.train]
+        common = np.mean(shares, axis=0)
+        return float(np.mean([np.abs(share - common).sum() / 2 for share in shares]))
+    parts = [y[rows].reshape(len(rows), -1).astype(float) for rows in federation.train]
+    whole = np.concatenate(parts)
+    total = float(whole.var(axis=0).sum())
+    inside = float(np.average([p.var(axis=0).sum() for p in parts], weights=federation.sizes))
+    return 1 - inside / total if total > 0 else 0.0
+
+
+def _gain(experiment: Experiment, federation: Federation) -> float:
+    """Points of Local over FedAvg after a few rounds, on training rows that neither saw."""
+    fit, held = [], []
+    for i, rows in enumerate(federation.train):
+        mixed = stream(experiment.seed, "probe", i).permutation(rows)
+        cut = max(1, round(HELD * len(rows))) if len(rows) > 1 else 0
+        fit.append(np.sort(mixed[cut:]))
+        held.append(np.sort(mixed[:cut]))
+    probe = federation._replace(train=fit, test=held)
+    ends = {name: _end(experiment, probe, name) for name in ("local", "fedavg")}
+    return 100 * (ends["local"] - ends["fedavg"])
+
+
+def _end(experiment: Experiment, federation: Federation, method: str) -> float:
+    """What a method reaches in the probe, higher is better: accuracy, or the share of explained
+    variance.
+    """
+    metric = "accuracy" if federation.classes else "r2" if federation.target.centre else ""
+    schedule = Schedule(rounds=ROUNDS, evaluate=ROUNDS, parts=("test",), metric=metric)
+    train = experiment.train._replace(steps=STEPS)
+    keep = Keep(checkpoint=0, models=False)
+    tried = replace(
+        experiment, method=method, options={}, train=train, schedule=schedule, keep=keep
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        run = execute_assembly(assemble(tried, federation), Path(folder) / method, lambda r: None)
+    found = run.measured()
+    return float(np.clip(found, -1, 1).mean()) * (1 if run.judged.higher else -1)
+
+
+def _cosines(experiment: Experiment, federation: Federation) -> np.ndarray:
+    """The cosines between the gradients of all pairs of clients, at one common random model."""
+    model = models_of(experiment, federation)[0]
+    start = model.start(experiment.seed)
+    found = torch.stack(
+        [_gradient(model, start, federation, rows[:ROWS]) for rows in federation.train]
+    )
+    found = found / found.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    pairs = np.triu_indices(len(found), 1)
+    cosines: np.ndarray = (found @ found.T).numpy()[pairs]
+    return cosines
+
+
+def _gradient(model: Model, start: Point, federation: Federation, rows: np.ndarray) -> torch.Tensor:
+    where = torch.as_tensor(rows)
+    x = federation.x[where]
+    mask = torch.ones(len(rows))
+    batch = Batch(x, federation.y[where], mask, torch.arange(len(rows)), torch.tensor(0))
+    slope = model.grad(start, batch)
+    return torch.cat([part.detach().flatten() for part in slope.params.values()])

@@ -1,0 +1,197 @@
+"""Laws of the arena: finished cells stay, later ones take the first seed's words, all is stored."""
+
+import json
+
+import numpy as np
+import pytest
+
+from coterie.analysis.guide import Advice
+from coterie.comparison.arena import (
+    Cell,
+    base_of,
+    best_of,
+    cells,
+    places_of,
+    play,
+    read_arena,
+    run,
+    searched,
+    state,
+)
+from coterie.comparison.arena_results import collect, goodness, read_results, write_results
+from coterie.comparison.guide import guide_of, order, read_guide, suggest, write_guide
+from coterie.core.errors import BadInput
+from coterie.experiment.config import change
+from coterie.methods.registry import METHODS
+from coterie.reports.arena import page, write_page
+from coterie.results.run import load
+
+WORDS = """
+seeds = [0, 1]
+trials = 2
+drop = 0.2
+rates = [1, 0.3]
+
+[common]
+"data.select" = false
+"data.clients" = 5
+"data.rows" = 240
+"model.hidden" = 6
+"train.steps" = 2
+"schedule.rounds" = 4
+"schedule.evaluate" = 2
+"schedule.parts" = ["validation", "test"]
+"keep.models" = false
+"keep.checkpoint" = 0
+"engine.path" = "vectorized"
+"engine.width" = 20
+"engine.compile" = "no"
+"engine.threads" = 1
+
+[federations.alike]
+says = "digits at random"
+words = { "data.name" = "digits", "split.name" = "iid" }
+
+[federations.pairs]
+says = "two classes per client"
+words = { "data.name" = "digits", "split.name" = "pairs" }
+
+[options]
+"""
+METHODS_HERE = ("local", "fedavg", "ditto", "oracle")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A small arena, and the folder of its runs, all finished."""
+    folder = tmp_path_factory.mktemp("arena")
+    (folder / "arena.toml").write_text(WORDS)
+    arena = read_arena(folder / "arena.toml", METHODS_HERE)
+    said = []
+    done = list(run(arena, folder / "runs", cells(arena), lambda *_: None, said.append))
+    return arena, folder / "runs", done, said
+
+
+def test_every_federation_comes_once_before_any_comes_again(small):
+    arena, *_ = small
+    found = cells(arena)
+    assert [c.ground for c in found[:2]] == ["alike", "pairs"]
+    assert [(c.seed, bool(c.drop)) for c in found[::2]] == [(0, False), (0, True), (1, False)]
+
+
+def test_finished_cells_are_not_run_again(small):
+    arena, out, done, _ = small
+    assert done == cells(arena)
+    assert all(state(cell, out).finished for cell in done)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    played = []
+    list(run(arena, out, cells(arena), lambda *report: played.append(report)))
+    assert not played
+    assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+
+
+def test_a_cell_that_was_stopped_goes_on_without_redoing_what_ended(tmp_path, small):
+    arena = small[0]._replace(methods=("local", "fedavg"))
+    cell = Cell("pairs", 0)
+
+    class Stop(Exception):
+        pass
+
+    def stop(method, seed, report):
+        if method == "fedavg":
+            raise Stop
+
+    with pytest.raises(Stop):
+        play(arena, cell, tmp_path, stop, print)
+    assert 0 < state(cell, tmp_path).done < state(cell, tmp_path).wanted
+    played = []
+    play(arena, cell, tmp_path, lambda method, *_: played.append(method), print)
+    assert state(cell, tmp_path).finished
+    assert "local" not in played
+    assert "fedavg" in played
+
+
+def test_later_cells_take_the_words_that_the_first_seed_chose(small):
+    arena, out, *_ = small
+    chosen = best_of(out / "pairs" / "seed0", "ditto")
+    assert set(chosen) == {"rate", "lam"}
+    for cell in (Cell("pairs", 1), Cell("pairs", 0, arena.drop)):
+        run_ = load(places_of(out / cell.folder)["ditto"])
+        assert run_.experiment.options["lam"] == chosen["lam"]
+        assert run_.experiment.train.rate == chosen["rate"]
+        assert run_.experiment.schedule.drop == cell.drop
+
+
+def test_no_search_gives_a_method_more_steps_than_the_others(small):
+    arena, out, *_ = small
+    base = base_of(arena, arena.grounds["alike"], out)
+    for name in METHODS:
+        found = searched(arena, change(base, {"method": name}), {})
+        assert not {"steps", "epochs", "batch"} & set(found)
+
+
+def test_a_method_that_cannot_run_is_named_with_the_reason(small):
+    *_, said = small
+    assert any(line.startswith("alike: without oracle: oracle needs true groups") for line in said)
+    assert not any(line.startswith("pairs") for line in said)
+
+
+def test_results_hold_what_the_runs_measured_and_the_page_needs_no_runs(small, tmp_path):
+    arena, out, *_ = small
+    results = collect(arena, out)
+    rows = results.runs.to_pylist()
+    assert len(rows) == 3 * (3 + 4)
+    row = next(
+        r for r in rows if (r["federation"], r["method"], r["seed"]) == ("pairs", "ditto", 1)
+    )
+    run_ = load(places_of(out / "pairs" / "seed1")["ditto"])
+    assert np.allclose(goodness(row), 100 * run_.accuracy())
+    assert json.loads(row["words"]) == best_of(out / "pairs" / "seed0", "ditto")
+    write_results(results, tmp_path / "arena.parquet")
+    again = read_results(tmp_path / "arena.parquet")
+    assert again.runs.equals(results.runs.replace_schema_metadata(again.runs.schema.metadata))
+    write_page(results, tmp_path)
+    assert (tmp_path / "arena.md").read_text() == page(again)
+    assert "oracle 1" not in page(again).split("## Average ranks")[0]
+    for picture in ("ranks", "behind", "bytes", "worst", "drop"):
+        assert (tmp_path / "pictures" / f"arena-{picture}.png").stat().st_size < 100_000
+
+
+def test_nothing_finished_is_said(tmp_path, small):
+    with pytest.raises(BadInput, match="no cell of the arena is finished"):
+        collect(small[0], tmp_path)
+
+
+def test_a_guide_read_back_gives_the_same_advice_and_names_methods_of_the_arena(small, tmp_path):
+    arena, out, *_ = small
+    guide = guide_of(collect(arena, out))
+    write_guide(guide, tmp_path / "guide.json")
+    again = read_guide(tmp_path / "guide.json")
+    assert again.known.methods == ("local", "fedavg", "ditto")  # who is told the groups is none
+    base = base_of(arena, arena.grounds["pairs"], out)
+    found = suggest(base, again)
+    assert set(found.methods) == set(again.known.methods)
+    assert found.near[0].name == "pairs"
+    assert found.near[0].distance == pytest.approx(0, abs=1e-3)
+
+
+def test_advice_leaves_out_what_the_data_do_not_allow_and_says_why(small):
+    arena, out, *_ = small
+    guide = guide_of(collect(arena, out))
+    known = guide.known
+    wide = known._replace(
+        methods=("feddf", *known.methods[1:]), points=known.points + np.array([100, 0, 0])
+    )
+    found = suggest(base_of(arena, arena.grounds["pairs"], out), guide._replace(known=wide))
+    assert "feddf" not in found.methods
+    assert "needs a public data set" in found.refused["feddf"]
+
+
+def test_methods_are_ordered_by_regret_where_the_advice_looks(small):
+    arena, out, *_ = small
+    guide = guide_of(collect(arena, out))
+    known = guide.known
+    for f, name in enumerate(known.federations):
+        found = order(guide, Advice("", (name,), (0.0,)))
+        regrets = [known.regret[f, known.methods.index(method)] for method in found]
+        assert regrets == sorted(regrets)
