@@ -130,6 +130,19 @@ def test_choices_that_the_network_refuses_are_left_out_and_said(tmp_path):
     assert any("head = 2 is not tried" in line for line in said)
 
 
+def test_a_range_with_an_end_that_is_refused_is_searched_all_the_same(tmp_path):
+    said = []
+    found = coterie.compare(
+        ["pfml"],
+        trials=2,
+        watch=lambda method, seed, report: said.extend(report.said),
+        out=tmp_path / "c",
+        **FAST | IMAGES | WORDS | {"rounds": 1},
+    )
+    assert any("rate = 1.0 is not tried" in line for line in said)
+    assert list(found.runs) == ["pfml"]
+
+
 def test_words_that_do_not_go_together_are_a_trial_that_is_refused(tmp_path):
     class Net(nn.Sequential):
         def __init__(self) -> None:

@@ -56,7 +56,7 @@ def collect(arena: Arena, out: Path) -> Results:
     known: dict[str, Any] = {}
     for cell in cells(arena):
         for method, run in _ended(out / cell.folder) if state(cell, out).finished else ():
-            known = known or _known(run)
+            known = known or dict(_known(run))
             rows.append(_row(arena, cell, method, run, out))
     if not rows:
         raise BadInput(f"no cell of the arena is finished below {out}: `coterie arena --run`")

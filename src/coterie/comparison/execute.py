@@ -119,7 +119,7 @@ def _possible(plan: ComparisonPlan, prepared: Prepared, watch: Watch) -> Compari
                 except BadInput as problem:
                     refusals.append(problem)
                     watch(name, seed, saying(f"{word} = {value} is not tried: {problem}"))
-            if not good or (refusals and not knob.choices):
+            if not good:  # where one end of a range is refused, trials near it will be
                 raise refusals[0]
             left[name][word] = good if knob.choices else values
     return plan._replace(grids=left)

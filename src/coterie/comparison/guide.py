@@ -158,6 +158,6 @@ def _near(guide: Guide, name: str, distance: float) -> Near:
     known = guide.known
     points = known.points[known.federations.index(name)]
     best = int(np.nanargmax(points))
-    bars = [bar for bar in ("local", "fedavg") if bar in known.methods]
+    bars: list[str] = [bar for bar in ("local", "fedavg") if bar in known.methods]
     over = {bar: float(points[best] - points[known.methods.index(bar)]) for bar in bars}
     return Near(name, guide.says[name], distance, known.methods[best], over)
