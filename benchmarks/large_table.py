@@ -51,7 +51,8 @@ def load(path: Path) -> None:
     print(
         f"{path.suffix}: {path.stat().st_size / 1e9:.2f} GB, {len(federation.x):,} rows x "
         f"{federation.input_shape[0]} inputs ({store:.2f} GB) of {federation.clients:,} clients: "
-        f"{seconds:.1f} s ({worked:.1f} s of all cores), peak {peak / 1e6:.2f} GB ({before / 1e6:.2f} GB before)"
+        f"{seconds:.1f} s ({worked:.1f} s of all cores), "
+        f"peak {peak / 1e6:.2f} GB ({before / 1e6:.2f} GB before)"
     )
 
 

@@ -19,7 +19,7 @@ from playwright.sync_api import sync_playwright
 from coterie.ui.app import build
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-TALL = 1000
+TALL, SHORT = 1000, 420
 TOKEN = "shown-in-no-picture"
 SIZES = {"": (1400, "light"), "-phone": (390, "light"), "-dark": (1400, "dark")}
 
@@ -33,7 +33,7 @@ class Page(NamedTuple):
 
 
 UI = {
-    "ui-list": Page("/", "document.querySelector('tr.verdict span:not(.loading)')"),
+    "ui-list": Page("/", "document.querySelector('tr.verdict span:not(.loading)')", whole=True),
     "ui-compare": Page("/compare?run=demo", "document.querySelector('#diff tbody tr')", whole=True),
     "ui-run": Page(
         "/run?id=demo%2Fditto-seed0", "document.querySelector('#clients .bars')", whole=True
@@ -72,7 +72,8 @@ def pages(runs: Path, home: Path, base: str) -> dict[str, Page]:
 
 def shoot(browser: Any, page: Page, path: Path, width: int, scheme: str, base: str) -> Path:
     """One picture, every figure drawn."""
-    tab = browser.new_page(viewport={"width": width, "height": TALL}, color_scheme=scheme)
+    height = SHORT if page.whole else TALL  # a whole page is as tall as it needs to be
+    tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
     if page.address.startswith(base):
         tab.goto(f"{base}/?token={TOKEN}")
     tab.goto(page.address)

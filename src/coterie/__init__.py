@@ -13,10 +13,12 @@ __all__ = [
     "load",
     "load_model",
     "method_names",
+    "personalize",
     "register",
     "resume",
     "run",
     "serve",
+    "update",
 ]
 
 

@@ -45,8 +45,11 @@ from coterie.results.run import load as load_run
 from coterie.running import execute as experiments
 from coterie.running.loop import RoundReport
 from coterie.running.notebook import progress
+from coterie.serving import personalizing, updating
 from coterie.serving.hosting import serve as serve_models
+from coterie.serving.personalizing import Personalized
 from coterie.serving.service import Limits
+from coterie.serving.updating import Updated
 
 Words = dict[str, Any]
 
@@ -196,6 +199,40 @@ def load_model(
     return load_client_model(_path(folder, "folder"), _client(client), _maker(build))
 
 
+def personalize(
+    run: Run | str | Path,
+    rows: Any,
+    client: str,
+    *,
+    build: Callable[[], nn.Module] | None = None,
+) -> Personalized:
+    """Give a client that was not there a model of a finished run, by the method's own rule, and
+    save it as one more client: `personalize(run, frame, "north").ways`.
+
+    `rows` is a table of any kind, or a file, with the columns and the label of training.
+    """
+    return personalizing.personalize(
+        _folder(run), rows, _text(client, "client"), build=_maker(build)
+    )
+
+
+def update(
+    run: Run | str | Path,
+    rows: Any,
+    client: str,
+    *,
+    build: Callable[[], nn.Module] | None = None,
+) -> Updated:
+    """Train a client's model on with new rows, after measuring whether they have drifted; the
+    result is a new version beside the old one, and `load` takes it from then on.
+    """
+    return updating.update(_folder(run), rows, _text(client, "client"), build=_maker(build))
+
+
+def _folder(run: Any) -> Path:
+    return run.folder if isinstance(run, Run) else _path(run, "run")
+
+
 def serve(
     folder: str | Path,
     *,
@@ -337,7 +374,7 @@ def _dealt(experiment: Experiment, data: Given) -> Experiment:
     usually have.
     """
     if isinstance(data, Federation):
-        said = [k for k in experiment.data if k != "name"] + [
+        said = [k for k in experiment.data if k not in ("name", "newcomers")] + [
             f"split.{k}" for k in experiment.split
         ]
         if said:

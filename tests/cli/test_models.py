@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from helpers.serving import numbers_run
+from helpers.serving import numbers_run, write_numbers
 
 
 @pytest.fixture
@@ -46,3 +46,21 @@ def test_predict_and_export_write_what_they_say_and_overwrite_nothing(coterie, t
         assert (code, out) == (2, "")
         assert says in errors
         assert errors.count("\n") == 1
+
+
+def test_a_new_client_and_new_rows_are_taken_and_nothing_is_overwritten(coterie, tmp_path):
+    write_numbers(tmp_path / "more.csv", sites=1, rows=60, seed=5)
+    take = ("personalize", "run", "--data", "more.csv", "--client", "north")
+    code, out, errors = coterie(*take)
+    assert (code, errors) == (0, "")
+    assert all(way in out for way in ("own rule", "global, fine-tuned", "trained alone"))
+    code, out, errors = coterie(*take)
+    assert (code, out, errors.count("\n")) == (2, "", 1)
+    assert "has a client 'north' already" in errors
+    code, out, errors = coterie("update", "run", "--client", "site-0", "--data", "more.csv")
+    assert (code, errors) == (0, "")
+    assert "rift" in out
+    assert "saved as version 2 of 'site-0'" in out
+    assert max(map(len, out.splitlines())) <= 80
+    words = ("predict", "run", "--client", "north", "--data", "more.csv", "--out", "n.csv")
+    assert coterie(*words)[0] == 0

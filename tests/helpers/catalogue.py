@@ -34,11 +34,6 @@ PARTS = {
     ("fedbn", "up"): ("d - norm", lambda h: 10 * h + 3),
     **{("fedbn", way): ("d - norm + 2", lambda h: 10 * h + 5) for way in ("down", "server")},
 }
-NEWCOMERS = {
-    "persfl": "distils from its best kept global model, or from the last",
-    "persfl-gd": "distils from its best kept global model, or from the last",
-    "selffl": "`admit`: starts at theta, plain steps until it has a history",
-}
 
 
 def floats(tree) -> float:
@@ -100,18 +95,9 @@ def paper(name: str) -> str:
     return " ".join(text.split("\n\n")[0].split())
 
 
-def newcomer(name: str, down: str, server: str, admits: bool) -> str:
-    if name in NEWCOMERS:
-        return NEWCOMERS[name]
-    if admits:
-        return "the server makes room (`admit`), then it starts at what it is sent"
-    if "N" in server:
-        return "none: the server knows its clients from the start"
-    return (
-        "starts alone at the common start"
-        if down in ("2", "62")
-        else "starts at what the server sends"
-    )
+def newcomer(method) -> str:
+    """What a client that comes after training does."""
+    return method.newcomer.rule if method.newcomer else "fine-tunes the model that it is sent"
 
 
 def table() -> str:
@@ -130,11 +116,10 @@ def table() -> str:
         }
         program = play(name, until=0).program
         mixed = "yes" if all(s.method.mixed for s in program) else "no"
-        admits = any(s.method.admit for s in program)
         lines.append(
             f"| {name} | {paper(name)} | {columns['down']} | {columns['up']} | "
             f"{columns['client']} | {columns['server']} "
-            f"| {mixed} | yes | {newcomer(name, columns['down'], columns['server'], admits)} |"
+            f"| {mixed} | yes | {newcomer(program[-1].method)} |"
         )
     return "\n".join(lines)
 

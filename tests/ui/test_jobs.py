@@ -4,6 +4,8 @@ where they stood.
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -85,6 +87,24 @@ def test_who_does_not_hear_is_ended(jobs, monkeypatch):
     jobs.stop("a")
     assert job.process.wait(600) == -signal.SIGTERM
     assert job.state == "stopped"
+
+
+def test_a_run_whose_server_is_killed_stops_too(tmp_path):
+    server = f"""
+import time
+from pathlib import Path
+from coterie.ui import jobs
+jobs.MAIN = jobs.LEASH + "import time; print(1, flush=True); time.sleep(600)"
+made = jobs.Jobs(Path({str(tmp_path)!r}))
+made.start("a", made.root / "a", [])
+time.sleep(600)
+"""
+    process = subprocess.Popen([sys.executable, "-c", server])
+    log = tmp_path / LOGS / "a.log"
+    wait_for(lambda: log.exists() and log.read_text())
+    process.kill()
+    process.wait(600)
+    wait_for(lambda: "KeyboardInterrupt" in log.read_text())
 
 
 def test_a_run_is_started_stopped_and_resumed_from_the_page(root):

@@ -7,6 +7,7 @@ federations that it has not seen: one is left out, the rule is made of the other
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import nan
 from typing import NamedTuple
 
@@ -64,6 +65,9 @@ class Known(NamedTuple):
         return found
 
 
+Rule = Callable[[Known, Properties], str]
+
+
 class Advice(NamedTuple):
     """What a rule says of a federation, and the federations that it goes by."""
 
@@ -103,17 +107,22 @@ class Judged(NamedTuple):
         return float(self.regret.mean())
 
 
-def rules() -> dict[str, Callable[[Known, Properties], str]]:
+def rules() -> dict[str, Rule]:
     """Every rule that is judged, by what it is called."""
-    found: dict[str, Callable[[Known, Properties], str]] = {
-        f"nearest {k}": (lambda known, wanted, k=k: advise(known, wanted, k).method)
-        for k in NEAREST
+    return {
+        **{f"nearest {k}": partial(_nearest, k) for k in NEAREST},
+        "sign of the gain": by_gain,
+        "best single method": partial(_nearest, 0),
+        **{f"always {bar}": partial(_always, bar) for bar in BARS},
     }
-    found["sign of the gain"] = by_gain
-    found["best single method"] = lambda known, wanted: advise(known, wanted, 0).method
-    for bar in BARS:
-        found[f"always {bar}"] = lambda known, wanted, bar=bar: bar
-    return found
+
+
+def _nearest(nearest: int, known: Known, wanted: Properties) -> str:
+    return advise(known, wanted, nearest).method
+
+
+def _always(method: str, known: Known, wanted: Properties) -> str:
+    return method
 
 
 def by_gain(known: Known, wanted: Properties) -> str:

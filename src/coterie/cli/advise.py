@@ -44,7 +44,7 @@ def show_suggestion(found: Suggestion) -> None:
 
 
 def _properties(found: Suggestion) -> Grid:
-    grid = Grid("property", "here", "lowest and highest in the arena")
+    grid = Grid("property", "here", "in the arena")
     known = found.guide.known.properties
     for k, name in enumerate(Properties._fields):
         span = f"{known[:, k].min():.2f} to {known[:, k].max():.2f}"

@@ -105,6 +105,8 @@ COMMANDS = {  # in the order of the help page
     "ui": Place("coterie.cli.ui", "Watch runs live in the browser."),
     "export": Place("coterie.cli.export", "Give runs or models to other tools."),
     "predict": Place("coterie.cli.predict", "Predict new rows with a client's own model."),
+    "personalize": Place("coterie.cli.later", "Give a client that was not there a model of a run."),
+    "update": Place("coterie.cli.later", "Go on training a client's model with its new rows."),
     "serve": Place("coterie.cli.serve", "Serve the clients' own models over HTTP."),
     "federation": Place("coterie.cli.deployment", "Make and mend the files of a deployment."),
     "server": Place("coterie.cli.deployment", "Host a deployment's run."),

@@ -27,6 +27,7 @@ from rich.table import Table as Grid
 
 from coterie.analysis.scores import MORE, named, scores_of
 from coterie.analysis.significance import Difference, RankTable
+from coterie.cli.newcomers import show_newcomers
 from coterie.cli.printing import console, plain, say, show
 from coterie.core.errors import CannotWrite, Interrupted
 from coterie.core.notes import Kind, from_words
@@ -286,6 +287,7 @@ def show_run(run: Run) -> None:
         parts += [f"{'' if shares else ': '}{', '.join(rest)}"] if rest else []
         line = f"Means over the clients' own models{'; '.join(parts)}"
         say(textwrap.fill(line, 80, subsequent_indent="  "))
+    show_newcomers({run.name: run.newcomers()}, {run.name: run})
     for line in _warnings(run):
         say(line)
     say(f"run: {run.folder}")
@@ -348,9 +350,11 @@ def show_comparison(
             _show_views(comparison)
     else:
         _show_few(comparison, rows, use)
+    show_newcomers(comparison.newcomers(), {name: r[0] for name, r in comparison.runs.items()})
     if target is not None:
         _show_reached(comparison, target)
-    say(f"runs, table.csv and clients.csv: {comparison.folder}")
+    more = ", clients.csv and newcomers.csv" if comparison.newcomers() else " and clients.csv"
+    say(f"runs, table.csv{more}: {comparison.folder}")
 
 
 def wrapped(text: str, width: int = 80) -> str:

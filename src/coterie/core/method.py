@@ -115,6 +115,17 @@ class Facts(NamedTuple):
     public: int = 0  # rows of the public set
 
 
+class Newcomer(NamedTuple):
+    """A method's own rule for a client that comes after training."""
+
+    rule: str  # in plain words, as the predicate of a sentence: "trains its own layers"
+    # rounds of local work: "few" is what a run gives its newcomers, "all" what its clients had
+    rounds: int | Literal["few", "all"] = "few"
+    # the exchanges of such a round, whose `receive` moves what the server keeps for newcomers and
+    # nothing else; (): those of the method, of which the server hears nothing
+    round: tuple[Exchange, ...] = ()
+
+
 class Method(NamedTuple):
     """Everything a method is; see the files in methods/ for examples."""
 
@@ -134,6 +145,7 @@ class Method(NamedTuple):
     describes: Mapping[str, Note] = {}
     needs: frozenset[str] = frozenset()  # "validation", "public", "groups"
     mixed: bool = False  # clients may have different architectures
+    newcomer: Newcomer | None = None  # None: it fine-tunes the model that it is sent
 
 
 class Stage(NamedTuple):

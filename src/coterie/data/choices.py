@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 
 from coterie.core.errors import BadInput, nearest
-from coterie.core.values import BelowOne, Count, Range, Whole
+from coterie.core.values import MANY, BelowOne, Count, Range, Whole
 from coterie.data.cutting import BY_COLUMN, CUTS
 from coterie.data.dataset import Dataset
 from coterie.data.federation import blocks
@@ -44,6 +44,8 @@ class Choices(NamedTuple):
     )
     # "balanced": rare classes of the training rows count more in the loss
     class_weights: Literal["none", "balanced"] = "none"
+    # clients kept out of training, who come after it: a share below 1 of all, or a count
+    newcomers: Annotated[float, Range(0, MANY)] = 0.0
 
 
 def check_choices(whole: Own, choices: Choices) -> None:

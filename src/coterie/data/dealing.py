@@ -30,8 +30,9 @@ from coterie.data.cutting import (
 )
 from coterie.data.dataset import Dataset
 from coterie.data.federation import Federation, Public, as_tensor
+from coterie.data.newcomers import keep_out, newcomer_numbers
 from coterie.data.pieces import Own
-from coterie.data.preparation import Preparation, array_columns, fit, prepare
+from coterie.data.preparation import Preparation, array_columns, fit, prepare, with_client
 from coterie.data.public import HELD_OUT, other_images, public_of
 from coterie.data.scaling import FEATURES, POOLED, Look, affine_of, usual_scale
 from coterie.data.target import Label, Target, check_label, fit_target, read_as
@@ -107,17 +108,22 @@ def build(
     dealt = _deal(whole, dealt_rows, split, clients, seed, options or {})
     cuts = cutter.cut(dealt.parts)
     check_parts(cuts, dealt.names, chosen.validation)
-    target = _target(whole, split, np.concatenate([train for train, _, _ in cuts]), chosen)
+    late = newcomer_numbers(chosen.newcomers, len(cuts), seed)
+    _tell_newcomers(base.name, [dealt.names[i] for i in late], len(cuts))
+    stay = np.setdiff1d(np.arange(len(cuts)), late)
+    target = _target(whole, split, np.concatenate([cuts[i][0] for i in stay]), chosen)
     if target is not None:
         base = _learnt(whole, target)
         whole = whole._replace(data=base)
         check_choices(whole, chosen)
-    prepared = _prepare(whole, rows.pool, cuts, dealt.names, chosen)
+    theirs = np.concatenate([dealt.parts[i] for i in late]) if len(late) else rows.pool[:0]
+    pool = np.setdiff1d(rows.pool, theirs) if len(late) else rows.pool
+    prepared = _prepare(whole, pool, cuts, dealt.names, chosen, stay)
     stored, groups = _store(base, dealt, cuts, prepared.inputs, chosen, seed)
     held = [(mine, mine[:0]) for _, mine, _ in stored.cuts]
     if chosen.select:
         held = halves([h for h, _ in held], stored.rows, base.y, cutter.how, cutter.by)
-    return Federation(
+    federation = Federation(
         name=base.name,
         x=as_tensor(stored.x),
         y=as_tensor(stored.y),
@@ -136,6 +142,17 @@ def build(
         preparation=prepared.preparation._replace(left_out=left_out, target=target),
         select=[second for _, second in held],
     )
+    return keep_out(federation, late)
+
+
+def _tell_newcomers(name: str, late: list[str], clients: int) -> None:
+    """One line on who is kept out of training."""
+    if late:
+        shown = ", ".join(late[:SHOWN]) + (", ..." if len(late) > SHOWN else "")
+        note(
+            f"{name}: {len(late):,} of {clients:,} clients are newcomers, kept out of training: "
+            f"{shown}"
+        )
 
 
 def _as_numbers(whole: Own, task: str | None) -> Dataset:
@@ -352,18 +369,23 @@ def _store(
 
 
 def _prepare(
-    whole: Own, pool: np.ndarray, cuts: list[Cut], names: list[str], chosen: Choices
+    whole: Own,
+    pool: np.ndarray,
+    cuts: list[Cut],
+    names: list[str],
+    chosen: Choices,
+    stay: np.ndarray,  # clients that are trained
 ) -> Prepared:
-    """How rows become inputs; all that is fitted is fitted on training rows.
+    """How rows become inputs; all that is fitted is fitted on training rows of trained clients.
 
     The scales called after the pool are those of papers, which read every row that is dealt.
     """
     base, table = whole.data, whole.columns is not None
     kind, source = chosen.scale or usual_scale(base, table), datasets.source_of(base.name)
     kind = "none" if whole.is_text else kind
-    train = [rows for rows, _, _ in cuts]
+    train = [cuts[i][0] for i in stay]
     if table or kind in FEATURES:
-        return _prepare_columns(whole, cuts, names, kind)
+        return _prepare_columns(whole, cuts, names, kind, stay)
     seen = pool if kind in POOLED else np.concatenate(train)
     look = Look(affine_of(base.x, seen, kind, source), chosen.channels)
     affine = None if look.affine is None else tuple(a.tolist() for a in look.affine)
@@ -372,13 +394,18 @@ def _prepare(
     return Prepared(kept, inputs)
 
 
-def _prepare_columns(whole: Own, cuts: list[Cut], names: list[str], kind: str) -> Prepared:
+def _prepare_columns(
+    whole: Own, cuts: list[Cut], names: list[str], kind: str, stay: np.ndarray
+) -> Prepared:
     """The same for columns: of a table, or of arrays of features."""
     base, n = whole.data, len(whole.data.y)
     columns = whole.columns or array_columns(base.x)
     x = base.x.reshape(n, -1)
-    kept = fit(x, columns, [cut[0] for cut in cuts], kind, names, whole.one_hot, whole.texts)
+    trained = [cuts[i][0] for i in stay], kind, [names[i] for i in stay]
+    kept = fit(x, columns, *trained, whole.one_hot, whole.texts)
     kept = kept._replace(shape=() if whole.columns else base.x.shape[1:])
+    for i in np.setdiff1d(np.arange(len(cuts)), stay):  # a newcomer has a scale of its own too
+        kept = with_client(kept, names[i], x[cuts[i][0]], columns)
     owner = np.full(n, -1)
     for i, cut in enumerate(cuts if kind == "client" else []):
         owner[np.concatenate(cut)] = i

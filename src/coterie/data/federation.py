@@ -39,6 +39,17 @@ class Public(NamedTuple):
     checksum: str
 
 
+class Newcomers(NamedTuple):
+    """Clients that come after training; their rows lie in the store of the federation."""
+
+    train: list[np.ndarray]
+    validation: list[np.ndarray]
+    select: list[np.ndarray]
+    test: list[np.ndarray]
+    groups: np.ndarray
+    names: list[str]
+
+
 class Federation(NamedTuple):
     """The data of all clients, dealt."""
 
@@ -59,6 +70,7 @@ class Federation(NamedTuple):
     place: Place | None = None  # the files that the rows of a user's data came from
     preparation: Preparation | None = None  # how cells and pixels became inputs
     select: Sequence[np.ndarray] = ()  # rows that choose rounds and methods; (): nobody has any
+    newcomers: Newcomers | None = None  # clients that are kept out of training
 
     @property
     def clients(self) -> int:
@@ -203,6 +215,10 @@ def checksum(federation: Federation) -> str:
     sizes = [np.array([len(r) for r in part]) for part in parts]
     public = federation.public.checksum if federation.public else ""
     text = "\x1f".join([*federation.names, str(federation.classes), public])
+    late = federation.newcomers
+    if late is not None:
+        held = [np.concatenate(getattr(late, part)) for part in PARTS]
+        text = "\x1f".join([text, *late.names, digest_of(late.groups, *held)])
     return digest_of(
         federation.x.numpy(),
         federation.y.numpy(),

@@ -90,9 +90,9 @@ def client_quantiles(
     federation: Federation, more: Mapping[str, Sequence[float]]
 ) -> list[tuple[str, list[float]]]:
     """Rows per client, and what more is known of each: least, quarters, most."""
-    rows = {part: np.array([len(r) for r in part_of(federation, part)]) for part in PARTS}
+    rows = {part: [float(len(r)) for r in part_of(federation, part)] for part in PARTS}
     return [
-        (name, np.quantile(values, (0, 0.25, 0.5, 0.75, 1)).tolist())
+        (name, np.quantile(np.asarray(values), (0, 0.25, 0.5, 0.75, 1)).tolist())
         for name, values in (*rows.items(), *more.items())
     ]
 

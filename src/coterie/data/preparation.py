@@ -141,6 +141,19 @@ def fit(
     return Preparation(scale=scale, columns=fitted, clients=own)
 
 
+def with_client(
+    preparation: Preparation, name: str, rows: np.ndarray, columns: Sequence[Column]
+) -> Preparation:
+    """The preparation with the scale of one more client, fitted on its training rows [n, columns];
+    unchanged where all clients have one scale.
+    """
+    if preparation.scale != "client":
+        return preparation
+    centres, spreads = Moments.of(_measured(rows, columns)).standard()
+    own = {name: (centres.tolist(), spreads.tolist())}
+    return preparation._replace(clients={**preparation.clients, **own})
+
+
 def _measured(rows: np.ndarray, columns: Sequence[Column]) -> np.ndarray:
     """Cells in the unit in which they are scaled: dates in days; what is never scaled is NaN."""
     units = {NUMBER: 1.0, DATE: DAY}

@@ -21,6 +21,7 @@ from coterie.data.dataset import Dataset
 from coterie.data.datasets import DATASETS, source_of
 from coterie.data.dealing import build as build_data
 from coterie.data.federation import PARTS, Federation, part_of
+from coterie.data.newcomers import keep_out, newcomer_numbers
 from coterie.data.own import read as read_own
 from coterie.data.pieces import Own
 from coterie.data.target import task_of
@@ -81,7 +82,7 @@ def anchored(experiment: Experiment) -> Experiment:
 def federation_of(experiment: Experiment, given: Given = None) -> Federation:
     """The data of an experiment."""
     if isinstance(given, Federation):
-        return given
+        return _without_newcomers(given, experiment)
     words, split = dict(experiment.data), dict(experiment.split)
     name, folder, seed = (
         words.pop("name"),
@@ -104,6 +105,18 @@ def federation_of(experiment: Experiment, given: Given = None) -> Federation:
     return build_data(
         data, split=kind, seed=seed, folder=folder, options=split, data_options=extra, **common
     )
+
+
+def _without_newcomers(given: Federation, experiment: Experiment) -> Federation:
+    """A federation that was dealt already, with the newcomers that the words ask for."""
+    wanted = float(experiment.data.get("newcomers") or 0)
+    if given.newcomers is not None or not wanted:
+        return given
+    seed = experiment.data.get("seed")
+    numbers = newcomer_numbers(
+        wanted, given.clients, experiment.seed if seed is None else int(seed)
+    )
+    return keep_out(given, numbers)
 
 
 def own_of(experiment: Experiment) -> Own | None:
@@ -294,6 +307,7 @@ def resolved(experiment: Experiment, federation: Federation, models: list[Model]
             | model
         )
     experiment = replace(experiment, split=split, model=model)
+    came = len(federation.newcomers.names) if federation.newcomers else 0
     known = {
         section: {k: default for k, (_, default) in words.items()}
         for section, words in fields(experiment).items()
@@ -302,7 +316,7 @@ def resolved(experiment: Experiment, federation: Federation, models: list[Model]
         known["model"].pop("freeze")  # as if there were no such word
     return replace(
         experiment,
-        data=known["data"] | experiment.data | {"clients": federation.clients},
+        data=known["data"] | experiment.data | {"clients": federation.clients + came},
         split=known["split"] | split,
         model=known["model"] | model,
         options=known["options"] | experiment.options,

@@ -22,6 +22,8 @@ class Schedule(NamedTuple):
     evaluate: Whole = 0  # every so many rounds; 0: twenty times a run
     parts: tuple[Literal["train", "validation", "test"], ...] = ("train", "validation", "test")
     metric: str = ""  # what decides: best round, tuning, answer; "": the usual one of the task
+    newcomer_rounds: Count = 10  # of local work, for each client that came after training
+    few_shot: tuple[Count, ...] = ()  # training rows with which newcomers are measured too
 
     def asked(self, clients: int) -> int:
         """Clients sampled a round."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.method import Batch, Method, Pass, Train
+from coterie.core.method import Batch, Method, Newcomer, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, blend
@@ -72,6 +72,7 @@ def apfl(model: Model, train: Train, alpha: Share = 0.5, adaptive: bool = True) 
         round=(trip,),
         personal=lambda state, w: blend(w, state.v, state.alpha),
         views={"global": lambda state, w: w},
+        newcomer=Newcomer("trains its v, and its share of it, beside the received w"),
         client_notes=lambda state: {"alpha": state.alpha},
         describes={
             "alpha": Note(

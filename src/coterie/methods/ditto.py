@@ -7,7 +7,7 @@ received, and trains w beside it.
 
 from typing import NamedTuple
 
-from coterie.core.method import Batch, Method, Pass, Train
+from coterie.core.method import Batch, Method, Newcomer, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.point import Point
 from coterie.core.values import NonNegative
@@ -45,4 +45,5 @@ def ditto(model: Model, train: Train, lam: NonNegative = 1.0) -> Method:
         round=(trip,),
         personal=lambda v, w: v,
         views={"global": lambda v, w: w},
+        newcomer=Newcomer("trains its v beside the received w"),
     )

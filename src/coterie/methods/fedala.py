@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Batch, Method, Pass, Train, unchanged
+from coterie.core.method import Batch, Method, Newcomer, Pass, Train, unchanged
 from coterie.core.model import Descent, Model, begin, layer_of, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Leaves, Point
@@ -118,6 +118,7 @@ def fedala(
         personalize=use,
         personal=lambda state, w: state.own,
         views={"global": lambda state, w: w, "own": lambda state, w: state.own},
+        newcomer=Newcomer("learns what to take of the received model, and trains"),
         client_notes=lambda state: {
             "taken": torch.cat([w.flatten() for w in state.weights.values()]).mean()
         },

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from coterie.core.method import Batch, Exchange, Facts, Method, Pass, Replies, Train
+from coterie.core.method import Batch, Exchange, Facts, Method, Newcomer, Pass, Replies, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, flat, mean, pick, tree
@@ -153,6 +153,7 @@ def passing(
         personal=lambda w, message: w,
         views={"u_i": lambda w, message: message.u},
         admit=admit,
+        newcomer=Newcomer("trains, held to the mixture that it is sent"),
         notes=lambda server: {"xi": server.xi},
         describes={
             "xi": Note("attention weights xi", Kind.MATRIX),

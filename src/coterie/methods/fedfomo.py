@@ -19,7 +19,17 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from coterie.core.method import Batch, BatchPlan, Exchange, Facts, Method, Pass, Replies, Train
+from coterie.core.method import (
+    Batch,
+    BatchPlan,
+    Exchange,
+    Facts,
+    Method,
+    Newcomer,
+    Pass,
+    Replies,
+    Train,
+)
 from coterie.core.model import Descent, Model, begin, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
@@ -186,6 +196,7 @@ def fedfomo(
         personal=lambda state, offer: state.theta,
         views={"after_mixing": lambda state, offer: state.mixed},
         admit=admit,
+        newcomer=Newcomer("mixes the models that it is offered by validation loss, and trains"),
         notes=lambda server: {"P": server.affinity},
         describes={
             "P": Note("affinities P", Kind.MATRIX),

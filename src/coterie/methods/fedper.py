@@ -15,13 +15,15 @@ from torch import Tensor
 
 from coterie.core.errors import BadInput
 from coterie.core.freezing import chosen
-from coterie.core.method import Facts, Method, Train
-from coterie.core.model import Model, begin, layer_of
-from coterie.core.point import Point, merge, split
+from coterie.core.method import Batch, Facts, Method, Newcomer, Pass, Train, unchanged
+from coterie.core.model import Descent, Model, begin, layer_of, sgd
+from coterie.core.point import Leaves, Point, merge, split
 from coterie.core.rng import Rng
 from coterie.core.values import Whole
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
+
+Step = Callable[[Descent, Batch], Descent]
 
 
 class Shared(NamedTuple):
@@ -45,6 +47,21 @@ def own_layers(model: Model, head: int, method_name: str) -> Callable[[str], boo
     return model.head(head)
 
 
+def only(step: Step, moves: Callable[[str], bool], train: Train) -> Step:
+    """An SGD step on the layers that `moves` names; momentum is by coordinate, so that of the
+    others rests too."""
+
+    def picked(new: Leaves, old: Leaves) -> Leaves:
+        return {k: new[k] if moves(k) else a for k, a in old.items()}
+
+    def part(c: Descent, batch: Batch) -> Descent:
+        new = step(c, batch)
+        w = Point(picked(new.w.params, c.w.params), picked(new.w.buffers, c.w.buffers))
+        return Descent(w, type(c.u)(picked(new.u.params, c.u.params)) if train.momentum else ())
+
+    return part
+
+
 def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method:
     """FedAvg of all layers but those whose name is `mine`; these start from the common seed and
     stay with their client."""
@@ -65,11 +82,15 @@ def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method
             base=replies.average(replies.upload, train.weights(replies))
         ),
     )
+    fit_own = Pass(only(sgd(model, train)[1], mine, train), train.plan())
+    alone = trip._replace(passes=(fit_own,), receive=unchanged)
+    rule = Newcomer("trains its own layers, the common ones held", round=(alone,))
     return base._replace(
         init=init,
         join=lambda shared, rng: split(model.start(int(shared.seed)), mine)[0],
         round=(trip,),
         personal=whole,
+        newcomer=rule if any(map(mine, model.shapes)) else None,
     )
 
 

@@ -5,14 +5,11 @@ min_body sum_i (n_i / n) min_{head_i} f_i(body, head_i): FedPer whose clients fi
 head with the received body held, then on the body with the new head held.
 """
 
-from collections.abc import Callable
-
-from coterie.core.method import Batch, Method, Pass, Train
-from coterie.core.model import Descent, Model, sgd
-from coterie.core.point import Leaves, Point
+from coterie.core.method import Method, Pass, Train
+from coterie.core.model import Model, sgd
 from coterie.core.values import Whole
 from coterie.methods.declare import method
-from coterie.methods.fedper import keep_home, own_layers
+from coterie.methods.fedper import keep_home, only, own_layers
 
 
 @method(when="as fedper, with more own steps on the last layers", uploads="mean", rows="gradients")
@@ -25,22 +22,8 @@ def fedrep(model: Model, train: Train, head: Whole = 1, head_epochs: Whole = 10)
     inside = own_layers(model, head, "fedrep")
     _, step = sgd(model, train)
 
-    def only(moves: Callable[[str], bool]) -> Callable[..., Descent]:
-        """An SGD step on the layers that `moves` names; momentum is by coordinate, so that of the
-        others rests too."""
-
-        def pick(new: Leaves, old: Leaves) -> Leaves:
-            return {k: new[k] if moves(k) else a for k, a in old.items()}
-
-        def part(c: Descent, batch: Batch) -> Descent:
-            new = step(c, batch)
-            w = Point(pick(new.w.params, c.w.params), pick(new.w.buffers, c.w.buffers))
-            return Descent(w, type(c.u)(pick(new.u.params, c.u.params)) if train.momentum else ())
-
-        return part
-
-    fit_head = Pass(only(inside), train.plan(epochs=head_epochs, steps=0))
-    fit_body = Pass(only(lambda name: not inside(name)), train.plan())
+    fit_head = Pass(only(step, inside, train), train.plan(epochs=head_epochs, steps=0))
+    fit_body = Pass(only(step, lambda name: not inside(name), train), train.plan())
     base = keep_home(model, train, inside)
     trip = base.round[0]._replace(passes=(fit_head, fit_body) if head_epochs else (fit_body,))
     return base._replace(round=(trip,))

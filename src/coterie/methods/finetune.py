@@ -4,7 +4,7 @@ before using it.
 The global model's training is untouched; the copy is thrown away and made anew at every evaluation.
 """
 
-from coterie.core.method import Method, Train, unchanged
+from coterie.core.method import Method, Newcomer, Train, unchanged
 from coterie.core.model import Model
 from coterie.core.values import Whole
 from coterie.methods.declare import method
@@ -24,6 +24,7 @@ def tuned(base: Method, train: Train, epochs: int) -> Method:
         personalize=tune,
         personal=lambda own, w: own,
         views={"global": lambda state, w: w},
+        newcomer=Newcomer("fine-tunes the received model, as every client does", rounds=0),
     )
 
 

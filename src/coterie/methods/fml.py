@@ -18,7 +18,7 @@ from torch.func import grad
 
 from coterie.core import values
 from coterie.core.errors import BadInput
-from coterie.core.method import Batch, Method, Pass, Train
+from coterie.core.method import Batch, Method, Newcomer, Pass, Train
 from coterie.core.model import Descent, Model, average, begin, descend
 from coterie.core.point import Point, Vector
 from coterie.core.task import TASKS
@@ -78,6 +78,7 @@ def fml(
         personal=lambda p, g: p,
         views={"global": lambda p, g: g},
         model_of={"personal": private},
+        newcomer=Newcomer("trains its private model beside the received one"),
     )
 
 

@@ -11,7 +11,17 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.method import Batch, BatchPlan, Facts, Method, Pass, Replies, Train, unchanged
+from coterie.core.method import (
+    Batch,
+    BatchPlan,
+    Facts,
+    Method,
+    Newcomer,
+    Pass,
+    Replies,
+    Train,
+    unchanged,
+)
 from coterie.core.model import Descent, Model, sgd
 from coterie.core.point import Point, pick, stack, tree
 from coterie.core.rng import Rng
@@ -100,6 +110,7 @@ def ifca(model: Model, train: Train, clusters: Annotated[int, Range(1, 10_000)] 
             cluster=torch.cat([server.cluster, torch.tensor([-1])])
         ),
         notes=lambda server: {"cluster": server.cluster},
+        newcomer=Newcomer("takes the cluster's model of least training loss", rounds=0),
         client_notes=lambda cluster: {"cluster": cluster},
         describes=CLUSTERS,
     )

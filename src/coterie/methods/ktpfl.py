@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coterie.core.method import Exchange, Method, Pass, Replies, Train
+from coterie.core.method import Exchange, Method, Newcomer, Pass, Replies, Train
 from coterie.core.model import Model, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import blend, flat, mean
@@ -151,7 +151,7 @@ def ktpfl_h(
     def learn(server: Server, replies: Replies, rng: Rng) -> Server:
         (c, data), ids, w = server.mix, server.ids, flat(server.said)
         c = descend(c, ids, [partial(model_slope, w=w)], rate_c, rho, row_norm)
-        return server._replace(mix=Knowledge(c, data), ids=(), said=())
+        return server._replace(mix=Knowledge(c, data))
 
     return Method(
         init=lambda rng, facts: Server(torch.tensor(int(rng.integers(2**63))), uniform(facts)),
@@ -176,6 +176,7 @@ def ktpfl_h(
         ),
         personal=lambda w, seed: w,
         admit=admit,
+        newcomer=Newcomer("trains, held to the mean of the clients' last models", rounds="all"),
         notes=lambda server: {"c": server.mix.c},
         describes=COEFFICIENTS,
     )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.method import Exchange, Method, Pass, Train, unchanged
+from coterie.core.method import Exchange, Method, Newcomer, Pass, Train, unchanged
 from coterie.core.model import Model, sgd
 from coterie.methods.declare import method
 
@@ -40,4 +40,5 @@ def local(model: Model, train: Train) -> Method:
         ),
         personal=lambda w, seed: w,
         mixed=True,
+        newcomer=Newcomer("trains alone", rounds="all"),
     )

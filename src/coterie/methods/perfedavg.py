@@ -11,7 +11,7 @@ FO leaves H_i out; HF takes H_i g' = (grad f_i(w + delta g'; D'') - grad f_i(w -
 
 from typing import Literal
 
-from coterie.core.method import Batch, BatchPlan, Method, Pass, Train, unchanged
+from coterie.core.method import Batch, BatchPlan, Method, Newcomer, Pass, Train, unchanged
 from coterie.core.model import Descent, Model, descend
 from coterie.core.point import Point, Vector
 from coterie.core.values import NonNegative, Positive
@@ -60,4 +60,5 @@ def perfedavg(
         personalize=once,
         personal=lambda adapted, w: adapted,
         views={"global": lambda state, w: w},
+        newcomer=Newcomer("takes one step from the received start", rounds=0),
     )

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.func import vjp
 from torch.nn.functional import linear, relu
 
-from coterie.core.method import Exchange, Facts, Method, Pass, Replies, Train, nothing
+from coterie.core.method import Exchange, Facts, Method, Newcomer, Pass, Replies, Train, nothing
 from coterie.core.model import Model, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Leaves, Point, Vector, mean, pick, tree, zeros
@@ -129,23 +129,39 @@ def pfedhn(
             buffers=mean(replies.upload.buffers, weights),
         )
 
+    def fit_embedding(server: Server, replies: Replies, rng: Rng) -> Server:
+        """A newcomer's own step: v_i moves, the hyper-network rests."""
+        ids = replies.ids
+        v, weights = server.v[ids], torch.ones(len(ids))
+        _, d_v = pull_back(server.phi, v, replies.upload.delta.params, weights, shapes)
+        scale = clip / d_v.norm(dim=1, keepdim=True).clamp(min=clip)
+        v_speed = server_momentum * server.v_speed[ids] + (scale * d_v + server_decay * v)
+        return server._replace(
+            v=server.v.index_copy(0, ids, v - server_rate * v_speed),
+            v_speed=server.v_speed.index_copy(0, ids, v_speed),
+        )
+
     def admit(server: Server) -> Server:
         middle = server.v.mean(0, keepdim=True)  # a newcomer starts amid the others
         return server._replace(
             v=torch.cat([server.v, middle]), v_speed=torch.cat([server.v_speed, 0 * middle])
         )
 
+    trip = Exchange(
+        send=send,
+        start=lambda state, theta: begin(theta),
+        passes=(Pass(step, train.plan()),),
+        finish=lambda c, state, theta: (state, Upload(theta - c.w, c.w.buffers)),
+        receive=receive,
+    )
     return Method(
         init=init,
         join=nothing,
-        round=(
-            Exchange(
-                send=send,
-                start=lambda state, theta: begin(theta),
-                passes=(Pass(step, train.plan()),),
-                finish=lambda c, state, theta: (state, Upload(theta - c.w, c.w.buffers)),
-                receive=receive,
-            ),
+        round=(trip,),
+        newcomer=Newcomer(
+            "fits its embedding, the hyper-network held",
+            rounds="all",
+            round=(trip._replace(receive=fit_embedding),),
         ),
         personal=lambda state, theta: theta,
         admit=admit,

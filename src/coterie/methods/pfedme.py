@@ -7,7 +7,7 @@ theta is the client's own model, and the envelope's gradient is lam (w - theta).
 
 from typing import NamedTuple
 
-from coterie.core.method import Batch, Method, Pass, Train
+from coterie.core.method import Batch, Method, Newcomer, Pass, Train
 from coterie.core.model import Model
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point
@@ -66,5 +66,6 @@ def pfedme(
         round=(trip,),
         personal=lambda state, w: state.theta,
         views={"global": lambda state, w: w, "w_i": lambda state, w: state.w},
+        newcomer=Newcomer("trains its theta around the received w"),
         describes={"w_i": Note("the client's copy of the global model", Kind.VIEW)},
     )

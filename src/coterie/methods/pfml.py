@@ -20,7 +20,7 @@ are w^t, or random where m_i is another network. The gradient of the proximal te
 from typing import Literal, NamedTuple
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Batch, Method, Pass, Train
+from coterie.core.method import Batch, Method, Newcomer, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.point import Point, Vector
 from coterie.core.values import Count, NonNegative, Positive
@@ -109,6 +109,7 @@ def pfml(
         personal=lambda m, w: m,
         views={"global": lambda m, w: w},
         model_of={"personal": own},
+        newcomer=Newcomer("trains its m beside the received w"),
     )
 
 

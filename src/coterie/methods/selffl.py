@@ -30,7 +30,17 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Batch, Exchange, Facts, Method, Pass, Replies, Stage, Train
+from coterie.core.method import (
+    Batch,
+    Exchange,
+    Facts,
+    Method,
+    Newcomer,
+    Pass,
+    Replies,
+    Stage,
+    Train,
+)
 from coterie.core.model import Descent, Model, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, Vector, blend, flat, pick, tree, zeros
@@ -292,6 +302,7 @@ def selffl(
         ),
         views={"global": lambda state, sent: sent.theta},
         admit=lambda server: admit(server, others),
+        newcomer=Newcomer("starts at theta and takes Self-FL's steps"),
         notes=lambda server: {"sigma0": server.s0sq},
         client_notes=lambda state: law_of_steps.notes(state.choice, state.var, state.t, rule),
         describes={"sigma0": SIGMA0, **law_of_steps.NOTES},

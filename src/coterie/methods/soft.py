@@ -14,7 +14,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.method import Batch, BatchPlan, Exchange, Facts, Method, Pass, Replies, Train
+from coterie.core.method import (
+    Batch,
+    BatchPlan,
+    Exchange,
+    Facts,
+    Method,
+    Newcomer,
+    Pass,
+    Replies,
+    Train,
+)
 from coterie.core.model import Descent, Model, average, begin, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point
@@ -37,7 +47,7 @@ class Client(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The server's state; the last two live from one exchange to the next."""
+    """The server's state; what was said last is kept, so that a newcomer can learn from it."""
 
     seed: Tensor  # of the common start
     mix: Any  # what the method weighs clients by
@@ -163,7 +173,7 @@ def learn(model: Model, train: Train, match: Match, public: Public, answers: Ans
             Pass(measure, public.plan._replace(shuffle=False)),
         ),
         finish=lambda c, state, target: (state._replace(w=c.go.w, gaps=c.gaps), ()),
-        receive=lambda server, replies, rng: answers.learn(server)._replace(ids=(), said=()),
+        receive=lambda server, replies, rng: answers.learn(server),
     )
 
 
@@ -192,4 +202,5 @@ def over_predictions(
         },
         needs=frozenset({"public"}),
         mixed=True,
+        newcomer=Newcomer("trains, and distils the clients' last soft predictions", rounds="all"),
     )

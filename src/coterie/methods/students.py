@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from coterie.core.method import Batch, Exchange, Method, Pass, Train, unchanged
+from coterie.core.method import Batch, Exchange, Method, Newcomer, Pass, Train, unchanged
 from coterie.core.model import Descent, Model, begin, sgd
 from coterie.core.point import Point
 from coterie.methods.teacher import (
@@ -208,4 +208,7 @@ def distil_teacher(
         personal=personal,
         views={**first.views, **teacher},
         client_notes=lambda state: grid_notes(state, grid),
+        newcomer=Newcomer(
+            "picks the best global model that is kept as its teacher and distils", rounds=1
+        ),
     )

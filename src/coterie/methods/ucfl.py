@@ -13,7 +13,7 @@ over rows. With fewer streams than clients, k-means groups the rows of W, and a 
 model of its centroid row.
 """
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from coterie.core.method import (
     Exchange,
     Facts,
     Method,
+    Newcomer,
     Pass,
     Replies,
     Stage,
@@ -49,6 +50,14 @@ NOTES = {
 STREAMS = {"streams": Note("streams", Kind.GROUPS)}
 
 
+class Compared(NamedTuple):
+    """What W was found by, kept so that a newcomer's row can be found too."""
+
+    start: Point  # the common start
+    g: Tensor  # [N, d], the clients' gradients there
+    variance: Tensor  # [N], sigma_i^2; -1 of clients that did not answer
+
+
 class Server(NamedTuple):
     """The models in the air and how they are mixed; a single one, mixed as FedAvg does, until
     similarities are known."""
@@ -59,6 +68,7 @@ class Server(NamedTuple):
     weights: Tensor  # [N, N], W
     sigma: Tensor  # [N], 0 where not known
     sizes: Tensor  # [N], n_j
+    compared: Any = ()  # Compared, after the round before training
 
 
 class Carry(NamedTuple):
@@ -79,15 +89,20 @@ class Upload(NamedTuple):
 
 
 def collaboration(g: Tensor, variance: Tensor, n: Tensor) -> Tensor:
-    """W of (6) from gradients [m, d], sigma^2 [m] and sizes [m]; a sigma of 0 counts as the
-    smallest other one."""
-    g, sigma = g.double(), variance.double().sqrt()
-    known = sigma[sigma > 0]
-    sigma = torch.where(
-        sigma > 0, sigma, known.min() if len(known) else torch.finfo(sigma.dtype).eps
-    )
-    delta = torch.cdist(g, g, compute_mode="donot_use_mm_for_euclid_dist").square()
-    return torch.softmax(n.double().log() - delta / (2 * torch.outer(sigma, sigma)), dim=1)
+    """W of (6) from gradients [m, d], sigma^2 [m] and sizes [m]."""
+    return rows_on((g, variance), (g, variance), n)
+
+
+def rows_on(of: tuple[Tensor, Tensor], on: tuple[Tensor, Tensor], n: Tensor) -> Tensor:
+    """Rows of (6) [k, m] of k clients on m others, from the gradients [., d] and sigma^2 [.] of
+    both, and the sizes [m] of the others; a sigma of 0 counts as the smallest other one."""
+    g, h = of[0].double(), on[0].double()
+    mine, theirs = of[1].double().sqrt(), on[1].double().sqrt()
+    known = torch.cat([mine[mine > 0], theirs[theirs > 0]])
+    least = known.min() if len(known) else torch.tensor(torch.finfo(mine.dtype).eps)
+    mine, theirs = (torch.where(s > 0, s, least.to(s.dtype)) for s in (mine, theirs))
+    delta = torch.cdist(g, h, compute_mode="donot_use_mm_for_euclid_dist").square()
+    return torch.softmax(n.double().log() - delta / (2 * torch.outer(mine, theirs)), dim=1)
 
 
 def group_rows(weights: Tensor, streams: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -189,7 +204,21 @@ def ucfl(
         stream, mix = group_rows(weights, streams, rng)
         models = pick(server.models, torch.zeros(len(mix), dtype=torch.int64))
         sigma = server.sigma.index_copy(0, ids, replies.upload.variance.sqrt())
-        return Server(models, stream, mix, weights, sigma, n)
+        g = flat(replies.upload.g)
+        compared = Compared(
+            start=pick(server.models, 0),
+            g=torch.zeros(len(n), g.shape[1], dtype=g.dtype).index_copy(0, ids, g),
+            variance=torch.full_like(n, -1).index_copy(0, ids, replies.upload.variance),
+        )
+        return Server(
+            models=models,
+            stream=stream,
+            mix=mix,
+            weights=weights,
+            sigma=sigma,
+            sizes=n,
+            compared=compared,
+        )
 
     def receive(server: Server, replies: Replies, rng: Rng) -> Server:
         # a stream nobody of whom was active keeps its model
@@ -212,13 +241,35 @@ def ucfl(
         def wider(rows: Tensor) -> Tensor:
             return torch.cat([torch.cat([rows, torch.zeros(len(rows), 1)], 1), row])
 
-        return Server(
+        return server._replace(
             models=tree(lambda a, b: torch.cat([a, b]), server.models, middle),
             stream=torch.cat([server.stream, torch.tensor([k])]),
             mix=wider(server.mix),
             weights=wider(server.weights),
             sigma=torch.cat([server.sigma, torch.zeros(1)]),
             sizes=sizes,
+        )
+
+    def place(server: Server, replies: Replies, rng: Rng) -> Server:
+        """A newcomer's row of (6) over the clients that were compared, and its mixture of their
+        streams' models."""
+        if not server.compared:
+            return server  # of a version that did not keep gradients: it stays as it was admitted
+        _, g, variance = server.compared
+        there = variance >= 0
+        known = len(variance)
+        n = server.sizes[:known] * there
+        mine = flat(replies.upload.g), replies.upload.variance
+        rows = rows_on(mine, (g, variance.clamp(min=0)), n).to(n.dtype)
+        listens = torch.nn.functional.one_hot(server.stream[:known], len(server.mix)).to(n.dtype)
+        fresh = mean(server.models, rows @ listens)
+        wide = torch.nn.functional.pad(rows, (0, len(server.sizes) - known))
+        at = server.stream[replies.ids]
+        return server._replace(
+            models=tree(lambda old, new: old.index_copy(0, at, new), server.models, fresh),
+            mix=server.mix.index_copy(0, at, wide),
+            weights=server.weights.index_copy(0, replies.ids, wide),
+            sigma=server.sigma.index_copy(0, replies.ids, replies.upload.variance.sqrt()),
         )
 
     def notes(server: Server) -> dict[str, Tensor]:
@@ -247,7 +298,14 @@ def ucfl(
         describes=NOTES | STREAMS if streams else NOTES,
     )
     trip = fedavg(model, train).round[0]._replace(send=send, receive=receive)
+    look = similarity.round[0]._replace(
+        send=lambda server, i, rng: (
+            server.compared.start if server.compared else send(server, i, rng)
+        ),
+        receive=place,
+    )
+    rule = Newcomer("mixes the clients' models by a row from one gradient", rounds=1, round=(look,))
     return (
         Stage("similarity", similarity, rounds=1, everyone=True),
-        Stage("train", similarity._replace(round=(trip,))),
+        Stage("train", similarity._replace(round=(trip,), newcomer=rule)),
     )

@@ -17,6 +17,7 @@ from coterie.core.files import write
 from coterie.reports.arena_numbers import Summary, points, summary, whole_ranking
 
 PAGE, RESULTS, PICTURES = "arena.md", Path("results") / "arena.parquet", "pictures"
+MORE = 1.5  # times FedAvg's gradients that are worth a word
 HEAD = """# Arena
 
 All methods on the same federations, tuned with the same number of trials each. Written by
@@ -40,6 +41,7 @@ def page(results: Results) -> str:
     parts = [
         HEAD,
         _about(results),
+        _unlike(found),
         _federations(results),
         _ranks(found, whole_ranking(results)),
         _costs(found),
@@ -69,6 +71,28 @@ def _about(results: Results) -> str:
         f"Version {told['coterie']}, {told['date'][:10]}, {told['machine']}. These are short runs "
         "of small networks: they say which method gets far with little, not where each ends."
     )
+
+
+def _unlike(found: Summary) -> str:
+    """What is not the same for all methods, in spite of equal steps."""
+    more = [
+        f"{name} {found.gradients[k]:.1f}"
+        for k, name in enumerate(found.methods)
+        if found.gradients[k] > MORE
+    ]
+    lines = ["Not alike: "]
+    if more:
+        lines.append(
+            "some methods take gradients beyond these steps by their own rule (times FedAvg's: "
+            f"{', '.join(more)}), and their ranks are to be read with that. "
+        )
+    if "fedbn" in found.methods:
+        lines.append("fedbn needs BatchNorm, so its network has it and the others' has none. ")
+    lines.append(
+        "finetune and pfeddf train further epochs at the end, which these counts do not hold. "
+        "pfeddf, feddf, ktpfl, sim-pfl, topk-pfl and fedmd see public rows without labels."
+    )
+    return "".join(lines)
 
 
 def _names(results: Results) -> list[str]:

@@ -21,6 +21,7 @@ from coterie.reports.evidence import Evidence
 from coterie.reports.fairness import fairness_figures
 from coterie.reports.figures import Figure
 from coterie.reports.forest import forest
+from coterie.reports.newcomers import newcomer_figures
 from coterie.reports.notes import note_figures
 from coterie.reports.setup import configurations, header
 from coterie.reports.table import ReportTable
@@ -33,7 +34,12 @@ DIGITS, TABLE_DIGITS = 5, 6  # significant ones
 def all_figures(evidence: Evidence) -> list[Figure]:
     """Every figure these runs allow, in the page's order."""
     found = [figure for figure in [forest(evidence)] if figure]
-    found += [*accuracy_figures(evidence), *fairness_figures(evidence), *cost_figures(evidence)]
+    found += [
+        *accuracy_figures(evidence),
+        *newcomer_figures(evidence),
+        *fairness_figures(evidence),
+        *cost_figures(evidence),
+    ]
     return [*found, *note_figures(evidence), *data_figures(evidence)]
 
 

@@ -59,7 +59,8 @@ class Style(NamedTuple):
 def styles(methods: Sequence[str], figure: Figure) -> dict[str, Style]:
     """The looks of every name in a figure; a method has the same in all of them."""
     others = [s.name for s in figure.series if s.name not in methods]
-    placed = [*enumerate(methods), *enumerate(others)]
+    shown = any(s.name in methods for s in figure.series)
+    placed = [*enumerate(methods), *enumerate(others, len(methods) if shown else 0)]
     return {
         n: Style(COLOURS[k % 10], DASHES[k // 10 % len(DASHES)], MARKERS[k % len(MARKERS)])
         for k, n in placed

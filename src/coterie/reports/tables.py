@@ -12,6 +12,7 @@ from coterie.core.notes import Kind
 from coterie.reports.evidence import Evidence, Record
 from coterie.reports.fairness import SHARE
 from coterie.reports.gain_tables import gain_tables
+from coterie.reports.newcomers import newcomer_table
 from coterie.reports.rank_tables import rank_tables
 from coterie.reports.table import Column, ReportTable, of_measure, points_of
 from coterie.reports.tuning import tuning_tables
@@ -26,7 +27,7 @@ def tables(evidence: Evidence) -> list[ReportTable]:
     """Every table these runs allow, the one of all methods first."""
     found = [methods(evidence), *gain_tables(evidence), *rank_tables(evidence), rounds(evidence)]
     found += [cost(evidence), views(evidence), scores(evidence), false_accepts(evidence)]
-    found += tuning_tables(evidence)
+    found += [newcomer_table(evidence), *tuning_tables(evidence)]
     return [table for table in found if table and table.rows]
 
 

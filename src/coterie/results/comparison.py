@@ -21,6 +21,7 @@ from coterie.core.html import html_table, paragraph
 from coterie.results.costs import rounds_to_reach
 from coterie.results.folder import read_about
 from coterie.results.frames import as_pandas
+from coterie.results.newcomers import NewcomerRow, newcomer_rows
 from coterie.results.plotting import plots_of
 from coterie.results.promises import guard_lines
 from coterie.results.run import Run
@@ -225,6 +226,17 @@ class Comparison:
             self._sign * self.measured(method), self._sign * self.measured(other), self.fixed_split
         )
 
+    def newcomers(self, rows: int | None = None) -> dict[str, list[NewcomerRow]]:
+        """{method: how well newcomers were served, as in `Run.newcomers`}; {} without newcomers.
+
+        The intervals are over newcomers, of all seeds together.
+        """
+        found = {
+            name: newcomer_rows([run.came for run in runs], rows)
+            for name, runs in self.runs.items()
+        }
+        return {name: mine for name, mine in found.items() if mine}
+
     def to_pandas(self, of: Literal["methods", "clients"] = "methods") -> Any:
         """The columns of table.csv as a pandas frame, a row per method; of "clients": those of
         clients.csv, a row per method, seed and client.
@@ -352,6 +364,16 @@ def write_csv(comparison: Comparison) -> None:
         writer.writeheader()
         writer.writerows(rows)
     clients = _client_rows(comparison)
+    late = [
+        {"method": name} | row._asdict()
+        for name, found in comparison.newcomers().items()
+        for row in found
+    ]
+    if late:
+        with (comparison.folder / "newcomers.csv").open("w", newline="", encoding="utf-8") as file:
+            heads = csv.DictWriter(file, list(late[0]))
+            heads.writeheader()
+            heads.writerows(late)
     with (comparison.folder / "clients.csv").open("w", newline="", encoding="utf-8") as file:
         lines = csv.writer(file)
         lines.writerow(clients[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Moment, Send
 from coterie.networks import nets
 from coterie.results.folder import read_about
+from coterie.results.later import Later, all_names, newest, read_later
 
 MODELS, LIST = "models", "models.json"  # the folder, and in it {file: checksum}
 WAY_OUT = "run again, or restore it from a copy"
@@ -88,6 +90,26 @@ def save_models(
             digests[path.name] = digest(path)
     if digests:
         write(target / LIST, json.dumps(dict(sorted(digests.items())), indent=1))
+
+
+def free_file(folder: Path) -> str:
+    """The name of a file that no later model has yet; one that nothing lists may be left of a
+    process that was stopped.
+    """
+    numbers = itertools.count()
+    names = (f"later-{k:05d}.safetensors" for k in numbers)
+    return next(name for name in names if not (folder / MODELS / name).exists())
+
+
+def add_model(folder: Path, file: str, about: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """The file of one more model, which must be new, among those of a run."""
+    target = folder / MODELS
+    path = target / file
+    if path.exists():
+        raise BadInput(f"{path} exists already: nothing is written over it")
+    known = listed(folder)
+    save_tensors(apart(tensors), path, {"coterie": json.dumps(about)})
+    write(target / LIST, json.dumps(dict(sorted({**known, file: digest(path)}.items())), indent=1))
 
 
 def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -177,8 +199,23 @@ def load_model(folder: Path, client: int | str, build: Build | None = None) -> n
     """A client's own model as a plain `nn.Module`; `build` makes the module where it is not one of
     coterie's networks.
     """
-    path = model_path(folder, client_number(folder, read_about(folder)["clients"], client))
+    trained, came = read_about(folder)["clients"], read_later(folder / MODELS)
+    names = all_names(trained, came)
+    path = newest_path(folder, names, newest(came), client_number(folder, names, client))
     return filled(path, read_weights(path, listed(folder)), build)
+
+
+def newest_path(
+    folder: Path, names: Sequence[str], later: Mapping[str, Later], number: int
+) -> Path:
+    """The file of a client's newest model."""
+    entry = later.get(names[number])
+    if entry is None:
+        return model_path(folder, number)
+    path = folder / MODELS / entry.file
+    if not path.exists():
+        raise BadInput(f"{path} is missing: {WAY_OUT}")
+    return path
 
 
 def builder(about: dict[str, Any]) -> Build:

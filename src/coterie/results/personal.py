@@ -30,6 +30,7 @@ from coterie.data.target import task_of as learnt_of
 from coterie.data.target import usual_target
 from coterie.results.folder import METRICS, read_about, read_experiment
 from coterie.results.inputs import PREPARATION, read_preparation
+from coterie.results.later import all_names, newest, read_later
 from coterie.results.models import (
     MODELS,
     Build,
@@ -39,6 +40,7 @@ from coterie.results.models import (
     filled,
     listed,
     model_path,
+    newest_path,
     read_weights,
 )
 from coterie.results.table import Table, values
@@ -165,13 +167,32 @@ class Models:
     def __init__(self, folder: Path, build: Build | None = None) -> None:
         self.folder, self.build = folder, build
         self.about = read_about(folder)
-        self.names: list[str] = self.about["clients"]
+        self.later = read_later(folder / MODELS)
+        self._newest = newest(self.later)
+        self.names: list[str] = all_names(self.about["clients"], self.later)
         self.numbers = {name: k for k, name in enumerate(self.names)}
         if not (folder / MODELS).exists():
             model_path(folder, 0)  # tells why there are none
         self._listed = listed(folder)
         has = (folder / PREPARATION).exists()
-        self.preparation: Preparation | None = read_preparation(folder) if has else None
+        self.preparation: Preparation | None = self._prepared() if has else None
+
+    def _prepared(self) -> Preparation:
+        """How rows become inputs; clients that came later may have scales of their own."""
+        kept = read_preparation(self.folder)
+        own = {e.client: (e.scale[0], e.scale[1]) for e in self.later if e.scale}
+        return kept._replace(clients={**kept.clients, **own}) if own else kept
+
+    @property
+    def architecture(self) -> list[int]:
+        """[clients] which of the run's networks each has."""
+        trained = self.about["clients"]
+        known = self.about.get("architecture") or [0] * len(trained)
+        return [*known, *(self._newest[n].architecture for n in self.names[len(trained) :])]
+
+    def path(self, number: int) -> Path:
+        """The file of a client's newest model."""
+        return newest_path(self.folder, self.names, self._newest, number)
 
     def number(self, client: int | str) -> int:
         """The number of a client, by its number or name."""
@@ -181,7 +202,7 @@ class Models:
 
     def weights(self, number: int) -> Weights:
         """What the file of a client's model holds."""
-        return read_weights(model_path(self.folder, number), self._listed)
+        return read_weights(self.path(number), self._listed)
 
     def network(self, about: Mapping[str, Any]) -> nn.Module:
         """The network that the file of a model speaks of, with weights of nobody."""
@@ -201,7 +222,7 @@ class Models:
         weights = self.weights(number)
         return PersonalModel(
             client=self.names[number],
-            module=filled(model_path(self.folder, number), weights, self.build),
+            module=filled(self.path(number), weights, self.build),
             intake=self.intake(number, weights.about),
             task=self.task(weights.about),
             tell=lambda: self.card(number, weights),
@@ -216,13 +237,7 @@ class Models:
         """All that is known of one client's model, as JSON knows it."""
         words = read_experiment(self.folder).words()
         about, name = self.about, self.names[number]
-        task = self.task(weights.about)
-
-        def value(metric: str, part: str) -> float:
-            clients, numbers = values(self.table, metric, part)
-            found = numbers[clients == number]
-            return float(found[0]) if len(found) else float("nan")
-
+        task, entry = self.task(weights.about), self._newest.get(self.names[number])
         return {
             "client": name,
             "task": task.kind,
@@ -233,10 +248,14 @@ class Models:
             "options": words["options"],
             "train": words["train"],
             "seed": words["seed"],
-            "rows": {part: about["rows"][part][number] for part in PARTS},
-            "measured": measured_of(task, {p: about["rows"][p][number] for p in PARTS}, value),
+            "rows": {
+                part: entry.rows[part] if entry else about["rows"][part][number] for part in PARTS
+            },
+            "measured": entry.measured if entry else self._measured(number, task),
+            "version": entry.version if entry else 1,
+            "history": self._history(number, task),
             "data": about["data"],
-            "date": about["date"],
+            "date": entry.date if entry else about["date"],
             "versions": {
                 "coterie": about["coterie"],
                 "python": about["python"],
@@ -245,6 +264,41 @@ class Models:
             "preparation": self._own_preparation(name),
             "privacy": about.get("privacy"),
         }
+
+    def _history(self, number: int, task: Task) -> list[dict[str, Any]]:
+        """Every version of a client's model, the newest last; what training made is the first."""
+        later = [e for e in self.later if e.client == self.names[number]]
+        found = [
+            {
+                "version": e.version,
+                "date": e.date,
+                "how": e.how,
+                "drift": e.drift,
+                "measured": e.measured,
+            }
+            for e in later
+        ]
+        if number >= len(self.about["clients"]):
+            return found
+        first = {
+            "version": 1,
+            "date": self.about["date"],
+            "how": "trained in the run",
+            "drift": "",
+            "measured": self._measured(number, task),
+        }
+        return [first, *found]
+
+    def _measured(self, number: int, task: Task) -> list[dict[str, Any]]:
+        """The values of the model that training made, on every part that was measured."""
+
+        def value(metric: str, part: str) -> float:
+            clients, numbers = values(self.table, metric, part)
+            found = numbers[clients == number]
+            return float(found[0]) if len(found) else float("nan")
+
+        rows = self.about["rows"]
+        return measured_of(task, {part: rows[part][number] for part in PARTS}, value)
 
     def _own_preparation(self, name: str) -> dict[str, Any] | None:
         """The preparation without what it knows of other clients."""

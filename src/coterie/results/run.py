@@ -22,6 +22,7 @@ from coterie.experiment.config import Experiment
 from coterie.results.folder import METRICS, read_about, read_experiment
 from coterie.results.frames import as_pandas
 from coterie.results.models import Build
+from coterie.results.newcomers import Came, NewcomerRow, newcomer_rows
 from coterie.results.personal import Models, PersonalModel, predict_of
 from coterie.results.plotting import plots_of
 from coterie.results.table import LEFT_OUT, MARK, Summary, Table, summarize, total, values
@@ -144,6 +145,19 @@ class Run:
         """
         found = {name: mean_of(values(self.table, name, self.part)[1]) for name in self.scored}
         return {name: value for name, value in found.items() if value == value}
+
+    @property
+    def came(self) -> Came:
+        """What is known of the clients that were kept out of training."""
+        return Came(self.table, self.about, self.judged)
+
+    def newcomers(self, rows: int | None = None) -> list[NewcomerRow]:
+        """How well newcomers were served, one row per way of getting a model: by the method's rule,
+        by fine-tuning its global model, by training alone; [] where there were none.
+
+        rows: one of the numbers of `few_shot`; None: with all their training rows.
+        """
+        return newcomer_rows([self.came], rows)
 
     def models(self, build: Build | None = None) -> Models:
         """The clients' own models, as they lie on disk now."""

@@ -32,6 +32,7 @@ from coterie.methods.registry import METHODS
 from coterie.running.budget import Budget, budget_of, check_private
 from coterie.running.guarding import Gate, attackers_of, check_guard
 from coterie.running.loop import Answers, Loop, facts, lengths
+from coterie.running.newcomer_rows import check_newcomers
 
 
 class Assembly(NamedTuple):
@@ -62,11 +63,10 @@ class Assembly(NamedTuple):
 def gather(experiment: Experiment, data: Given = None) -> Federation:
     """The data of an experiment; those that were made by hand are checked."""
     check_words(experiment)
-    federation = federation_of(anchored(experiment), data)
     if isinstance(data, Federation) and experiment.data["name"].startswith(PYTHON):
         check_federation(data)
-        return with_select(data)
-    return federation
+        data = with_select(data)
+    return federation_of(anchored(experiment), data)
 
 
 def assemble(
@@ -102,6 +102,7 @@ def assemble(
         architecture=dealt,
     )
     check_method(assembly, clients)
+    check_newcomers(assembly.experiment, federation)
     return _private(assembly) if experiment.guard.dp != "none" else assembly
 
 

@@ -45,6 +45,7 @@ from coterie.results.table import MARK, ROWS, Table
 from coterie.running.assemble import Assembly, assemble, gather, open_loop
 from coterie.running.divergence import RunDiverged, guess, trivial_scores
 from coterie.running.loop import Loop, Position, RoundReport, saying, tell
+from coterie.running.newcomer_rows import measure_newcomers
 from coterie.running.progress import FILE as PROGRESS
 from coterie.running.progress import Progress, alone
 from coterie.running.shape import Shape, changes, check_branch, check_unchanged, shape_of
@@ -268,6 +269,9 @@ def play_rounds(
         facts["diverged"] = stop.failure.facts()
         _write_about(folder, loop, "diverged", experiment, facts)
         raise RunDiverged(stop.failure, _way_on(folder)) from None
+    came = measure_newcomers(loop, lambda line: _say(line, watch, loop))
+    if came:
+        facts["newcomers"] = came
     experiment = _with_choice(experiment, loop)
     with writing(folder):
         if experiment.keep.models:

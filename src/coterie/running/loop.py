@@ -313,9 +313,8 @@ class Loop:
         averaged.
         """
         old, new = self.federation.clients, federation.clients
-        method, server = self.program[self.position.stage].method, self.position.server
-        for _ in range(new - old):
-            server = method.admit(server) if method.admit else server
+        method = self.program[self.position.stage].method
+        server = room_for(method, self.position.server, new - old)
         more = np.arange(old, new) % len(self.engine.models)
         self.engine.take(federation, np.concatenate([self.engine.architecture, more]))
         self.federation, self.everyone = federation, list(range(new))
@@ -371,6 +370,13 @@ class Loop:
         )
         check_server_notes(notes, self.describes, self.federation.clients)
         return notes
+
+
+def room_for(method: Method, server: Any, newcomers: int) -> Any:
+    """The server's state with a place for each newcomer, where it keeps something per client."""
+    for _ in range(newcomers):
+        server = method.admit(server) if method.admit else server
+    return server
 
 
 def _storage(server: Any) -> frozenset[int]:

@@ -8,7 +8,9 @@ from typing import Any
 
 from coterie.core.errors import BadInput
 from coterie.core.guard import Guard
+from coterie.data.choices import Choices
 from coterie.experiment.config import Experiment, options_of
+from coterie.experiment.schedule import Schedule
 
 # What is kept on disk, where the data lie and which processes do the work change no result; the
 # data themselves have a checksum.
@@ -16,6 +18,12 @@ SHAPELESS = ("keep", "data.data_dir")
 ENGINE = ("path", "width", "compile", "chosen")  # of [engine], the words that do
 MAY_CHANGE = ("train", "schedule", "options")  # sections that a branch may change
 Shape = dict[str, Any]  # {word: value}
+# words that older runs do not have, with the values that leave everything as it was
+YOUNGER: dict[str, Mapping[str, Any]] = {
+    "guard": Guard._field_defaults,
+    "data": {"newcomers": Choices._field_defaults["newcomers"]},
+    "schedule": {w: Schedule._field_defaults[w] for w in ("newcomer_rounds", "few_shot")},
+}
 
 
 def shape_of(experiment: Experiment) -> Shape:
@@ -26,8 +34,8 @@ def shape_of(experiment: Experiment) -> Shape:
         flat |= {
             f"{section}.{word}": _plain(value)
             for word, value in table.items()
-            # a guard that is not set says nothing, as in runs that are older than it
-            if section != "guard" or value != Guard._field_defaults[word]
+            # what is younger than some runs says nothing where it is not set
+            if not (section in YOUNGER and value == YOUNGER[section].get(word, ...))
         }
     return {w: v for w, v in flat.items() if v is not None and _shapes(w)}
 

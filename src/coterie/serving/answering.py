@@ -43,8 +43,7 @@ class Served:
         first = self.models.weights(0)
         self.task: Task = self.models.task(first.about)
         self.reader = RowReader(self.models.intake(0, first.about))
-        count = len(self.models.names)
-        self._architecture: list[int] = self.models.about.get("architecture") or [0] * count
+        self._architecture: list[int] = self.models.architecture
         self.slots: dict[int, Slots] = {}  # by architecture
         self._read: dict[int, Weights] = {0: first}  # files of the group that is answered now
         self._slots_of(0)  # refuses a network that cannot be built, before anyone asks

@@ -37,6 +37,7 @@ def sections(card: Card) -> list[Section]:
         ("rows", ", ".join(f"{rows[part]:,} {part}" for part in ("train", "validation", "test"))),
         ("seed", str(card["seed"])),
         ("data", card["data"]),
+        ("version", _version(card)),
         ("date", card["date"]),
         *_privacy(card),
         ("versions", ", ".join(f"{k} {v}" for k, v in card["versions"].items())),
@@ -46,6 +47,12 @@ def sections(card: Card) -> list[Section]:
         Section("How good it is for this client", _measured(card)),
         Section("What it takes", _inputs(card)),
     ]
+
+
+def _version(card: Card) -> str:
+    """Which version of the client's model this is, and how it was made."""
+    history = card.get("history") or [{"how": "trained in the run"}]
+    return f"{card.get('version', 1)}: {history[-1]['how']}"
 
 
 def _privacy(card: Card) -> list[tuple[str, str]]:

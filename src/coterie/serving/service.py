@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from coterie.core.errors import BadInput, shown
 from coterie.results.folder import ABOUT
+from coterie.results.later import FILE as LATER
+from coterie.results.models import MODELS
 from coterie.results.personal import Card
 from coterie.serving.answering import Served, Worker
 from coterie.serving.numbers import Numbers
@@ -56,7 +58,9 @@ class Service:
     def version(self) -> tuple[str, float]:
         """Which run lies at the folder now: it may be a link that is turned to a newer one."""
         try:
-            return str(self.folder.resolve()), (self.folder / ABOUT).stat().st_mtime
+            later = self.folder / MODELS / LATER  # models that came after training
+            files = [self.folder / ABOUT, *([later] if later.exists() else [])]
+            return str(self.folder.resolve()), max(path.stat().st_mtime for path in files)
         except OSError:
             return "", 0.0
 

@@ -48,6 +48,7 @@ REPORT = (
     "blob:; font-src data:"
 )
 KEPT = 8  # reports
+TOP = '<header class="top">'  # of a report
 BACK = '<nav class="back" aria-label="coterie ui"><a href="/">All runs</a></nav>'
 
 
@@ -334,7 +335,7 @@ def report(library: Library, reports: Reports, request: Request) -> Response:
         raise BadInput(
             f"no report of {', '.join(e.path.name for e in entries)}: {_short(damage)}"
         ) from damage
-    text = text.replace("<body>", f"<body>{BACK}", 1)
+    text = text.replace(TOP, BACK + TOP, 1)
     return HTMLResponse(text, headers={"Content-Security-Policy": REPORT + NEVER})
 
 

@@ -22,11 +22,14 @@ from coterie.core.files import writing
 LOGS = ".ui-logs"  # the list passes over names that begin with a dot
 CHUNK = 2**16  # bytes of a log at once
 GRACE = 15.0  # seconds to write what a run has, before it is ended
-# Ctrl-C is heard even where whoever started the server had switched it off
-MAIN = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from coterie.cli.main import main; main()"
+# Ctrl-C is heard even where whoever started the server had switched it off; and a run whose server
+# is gone, however it ended, stops too: its input is a pipe that the server alone holds open.
+LEASH = (
+    "import os, signal, threading; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "gone = lambda: (os.read(0, 1), os.kill(os.getpid(), signal.SIGINT)); "
+    "threading.Thread(target=gone, daemon=True).start(); "
 )
+MAIN = LEASH + "from coterie.cli.main import main; main()"
 
 
 class Job(NamedTuple):
@@ -52,6 +55,7 @@ class Jobs:
     def __init__(self, root: Path, most: int = 0):
         self.root, self.most = root.resolve(), most or max(1, os.cpu_count() or 1)
         self._lock, self._jobs = Lock(), dict[str, Job]()
+        self._pipe = (-1, -1)  # what children read, and what is held open as long as this lives
 
     def start(self, name: str, folder: Path, words: Sequence[str]) -> Job:
         """`coterie WORDS`, which works on a folder, under the id of its run."""
@@ -64,6 +68,8 @@ class Jobs:
                     f"{busy} runs that were started here are at work, as many as this machine has "
                     "cores: wait for one, or stop one"
                 )
+            if self._pipe == (-1, -1):
+                self._pipe = os.pipe()
             log = self._log(folder)
             if log.parent.is_symlink() or log.is_symlink():
                 raise BadInput(f"{LOGS} is a link: coterie ui writes only into the folder itself")
@@ -73,7 +79,7 @@ class Jobs:
             with output:
                 process = subprocess.Popen(
                     [sys.executable, "-c", MAIN, *words],
-                    stdin=subprocess.DEVNULL,
+                    stdin=self._pipe[0],
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env=os.environ | {"PYTHONUNBUFFERED": "1", "NO_COLOR": "1"},

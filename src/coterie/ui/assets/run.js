@@ -3,7 +3,7 @@
 
 const id = new URLSearchParams(location.search).get("id") || "";
 const page = { rows: [], after: 0, measured: "", table: { curves: [], clients: null }, run: null, log: "", told: 0 };
-const PARTS = { validation: "solid", test: "dash", train: "dot", select: "longdash" };
+const PARTS = { validation: "solid", test: "dash", train: "dot", select: "dashdot" };
 
 function showState(run, now) {
   document.title = `${titled(run)} · coterie`;

@@ -1,0 +1,90 @@
+"""Clients that are kept out of training, and come when it is over."""
+
+import numpy as np
+
+from coterie.core.errors import BadInput
+from coterie.core.rng import stream
+from coterie.data.federation import Federation, Newcomers, part_of
+
+
+def newcomer_numbers(wanted: float, clients: int, seed: int) -> np.ndarray:
+    """Which clients are newcomers: a share below 1 of them, or a count, drawn by the seed."""
+    if not wanted:
+        return np.zeros(0, np.int64)
+    if wanted >= 1 and wanted != int(wanted):
+        raise BadInput(f"newcomers = {wanted:g}: give a share below 1, or a whole number")
+    count = max(1, round(wanted * clients)) if wanted < 1 else int(wanted)
+    if count >= clients:
+        raise BadInput(
+            f"newcomers = {wanted:g} keeps {count:,} of {clients:,} clients out of training: "
+            "at least one must be left; lower --newcomers"
+        )
+    return np.sort(stream(seed, "newcomers").choice(clients, count, replace=False))
+
+
+def keep_out(federation: Federation, numbers: np.ndarray) -> Federation:
+    """The federation without some of its clients, who are its newcomers from then on."""
+    if not len(numbers):
+        return federation
+    stay = np.setdiff1d(np.arange(federation.clients), numbers)
+    groups = np.asarray(federation.groups)
+
+    def of(who: np.ndarray, part: str) -> list[np.ndarray]:
+        rows = part_of(federation, part)
+        return [rows[i] for i in who]
+
+    late = Newcomers(
+        train=of(numbers, "train"),
+        validation=of(numbers, "validation"),
+        select=of(numbers, "select"),
+        test=of(numbers, "test"),
+        groups=groups[numbers],
+        names=[federation.names[i] for i in numbers],
+    )
+    return federation._replace(
+        train=of(stay, "train"),
+        validation=of(stay, "validation"),
+        select=of(stay, "select") if len(federation.select) else (),
+        test=of(stay, "test"),
+        groups=groups[stay],
+        names=[federation.names[i] for i in stay],
+        truth=None if federation.truth is None else federation.truth[stay],
+        newcomers=late,
+    )
+
+
+def with_newcomers(federation: Federation) -> Federation:
+    """All clients, the newcomers behind those that were trained."""
+    late = federation.newcomers
+    if late is None:
+        return federation
+    return federation._replace(
+        train=[*federation.train, *late.train],
+        validation=[*federation.validation, *late.validation],
+        select=[*part_of(federation, "select"), *late.select],
+        test=[*federation.test, *late.test],
+        groups=np.concatenate([np.asarray(federation.groups), late.groups]),
+        names=[*federation.names, *late.names],
+        newcomers=None,
+    )
+
+
+def with_few_rows(late: Newcomers, rows: int, seed: int) -> Newcomers:
+    """The newcomers with so many training rows each, and as large a share of their validation rows;
+    fewer rows are always among more.
+    """
+
+    def few(part: list[np.ndarray], word: str, share: list[float]) -> list[np.ndarray]:
+        return [
+            stream(seed, "few-shot", word, k).permutation(mine)[
+                : max(1, round(share[k] * len(mine)))
+            ]
+            if len(mine)
+            else mine
+            for k, mine in enumerate(part)
+        ]
+
+    share = [min(1.0, rows / len(mine)) for mine in late.train]
+    return late._replace(
+        train=few(late.train, "train", share), validation=few(late.validation, "validation", share)
+    )

@@ -1,0 +1,272 @@
+"""One more client for a finished run: a model by the method's own rule for newcomers.
+
+The training data are not needed: what the server and the clients had at the end lies in the last
+checkpoint, and rows of the newcomer become inputs as the run's preparation says. Only public rows,
+where a method uses them, are read again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from coterie.analysis.scores import named, usual_measure
+from coterie.analysis.shares import share_interval
+from coterie.core.checkpoint import newest_checkpoint
+from coterie.core.errors import BadInput
+from coterie.core.model import Model
+from coterie.core.point import Point, pick
+from coterie.core.task import CLASSES
+from coterie.data.federation import PARTS, Federation, Newcomers, Public, as_tensor, checksum
+from coterie.data.newcomers import with_newcomers
+from coterie.engines.base import Measured
+from coterie.engines.local.engine import LocalEngine
+from coterie.engines.settings import Settings
+from coterie.experiment.build import Networks
+from coterie.experiment.config import PYTHON, Experiment
+from coterie.results.folder import read_experiment
+from coterie.results.later import Later, add_later
+from coterie.results.models import MODELS, Build, add_model, filled, free_file, network_words
+from coterie.results.personal import Models
+from coterie.running.assemble import Assembly, assemble, gather, open_loop
+from coterie.running.loop import Loop, Position
+from coterie.running.newcomers import WAYS, Served, Trained, rule_of, serve, trained
+from coterie.running.progress import alone
+from coterie.serving.labelled import Labelled, labelled
+
+
+class Way(NamedTuple):
+    """A newcomer's model that was made in one way, on its test rows."""
+
+    way: str  # one of WAYS
+    measure: str
+    value: float
+    low: float  # 95 % interval of a share of so many rows; NaN of other measures
+    high: float
+    loss: float
+
+
+class Personalized(NamedTuple):
+    """What came of it."""
+
+    client: str
+    rule: str  # the method's, as the predicate of a sentence
+    rows: dict[str, int]
+    ways: list[Way]
+    version: int = 1
+
+
+def personalize(
+    folder: Path,
+    rows: Any,
+    client: str,
+    separator: str = "",
+    build: Build | None = None,
+) -> Personalized:
+    """Give a client that was not there a model of its own, and save it beside the others."""
+    models = Models(folder, build)
+    check_name(models, client)
+    experiment = read_experiment(folder)
+    found = labelled(models, experiment, rows, client, separator=separator)
+    run = stand(models, experiment, found, client)
+    ways, chosen = [], None
+    for way in WAYS:
+        served = serve(run, way)
+        ways.append(judged(way, served.measured(), found, experiment, run.setup.models[0]))
+        chosen = served if way == "rule" else chosen
+    assert chosen is not None
+    rule = rule_of(run).rule
+    _save(models, run, chosen, found, client, rule, ways[0])
+    return Personalized(client, rule, found.counts, ways)
+
+
+def check_name(models: Models, client: str) -> None:
+    """Refuse a name that no new client can have."""
+    if not client.strip() or "\0" in client:
+        raise BadInput("name the new client, as in --client north")
+    if client in models.names:
+        raise BadInput(
+            f"{models.folder} has a client '{client}' already: give another --client, or "
+            f"`coterie update {models.folder} --client {client}` with its new rows"
+        )
+
+
+def stand(models: Models, experiment: Experiment, rows: Labelled, client: str) -> Trained:
+    """The run at its end, with one newcomer."""
+    folder, about = models.folder, models.about
+    found = newest_checkpoint(folder)
+    if about["status"] != "finished" or found is None:
+        why = "it is not finished" if found else "it kept no checkpoint (keep.checkpoint = 0)"
+        raise BadInput(f"{folder} cannot take newcomers: {why}")
+    networks: Networks = None
+    if str(experiment.model.get("name", "")).startswith(PYTHON) and models.build:
+        networks = [models.build]
+    schedule = experiment.schedule._replace(few_shot=())
+    words = replace(experiment, schedule=schedule, engine={"name": "local"})
+    federation = _stand_in(models, rows, client, _public(experiment, about))
+    assembly = assemble(words, federation, networks, about.get("architecture"), clients=[])
+    loop = _restored(assembly, found.tree)
+    return trained(loop, with_newcomers(federation), _global_models(models, loop))
+
+
+def _public(experiment: Experiment, about: dict[str, Any]) -> Public | None:
+    """The public rows of a run that has any, as long as its data are still there."""
+    if not experiment.data.get("public"):
+        return None
+    federation = gather(experiment)
+    if checksum(federation) != about["data"]:
+        raise BadInput(
+            f"the data of '{experiment.data['name']}' have changed since the run, and its public "
+            "rows with them: restore them"
+        )
+    return federation.public
+
+
+def _stand_in(models: Models, rows: Labelled, client: str, public: Public | None) -> Federation:
+    """A federation with the numbers of rows that the run's clients had, and the newcomer's rows.
+
+    No trained client's row is ever looked at: their lists have the right lengths, all of row 0.
+    """
+    about = models.about
+    late = Newcomers(
+        **{part: [numbers] for part, numbers in rows.parts.items()},
+        groups=np.zeros(1, np.int64),
+        names=[client],
+    )
+    held = {part: [np.zeros(n, np.int64) for n in about["rows"][part]] for part in PARTS}
+    return Federation(
+        name="newcomer",
+        x=as_tensor(rows.x),
+        y=as_tensor(rows.y),
+        classes=about["classes"],
+        train=held["train"],
+        validation=held["validation"],
+        select=held["select"],
+        test=held["test"],
+        groups=np.array(about["groups"]),
+        names=list(about["clients"]),
+        public=public,
+        labels=about.get("labels"),
+        preparation=models.preparation,
+        newcomers=late,
+    )
+
+
+def _restored(assembly: Assembly, tree: Any) -> Loop:
+    """The run where its last checkpoint stands, in this process."""
+    loop = open_loop(assembly, LocalEngine)
+    loop.position = Position(tree["stage"], tree["round"], tree["server"])
+    loop.engine.use([Settings.read(str(text)) for text in tree["settings"]])
+    loop.engine.restore(tree["states"], tree["stage"])
+    return loop
+
+
+def _global_models(models: Models, loop: Loop) -> list[Point] | None:
+    """The mean of the clients' models as they were saved, for a method without a global model."""
+    method = loop.program[loop.position.stage].method
+    if "global" in method.views:
+        return None
+    sums: dict[int, Point] = {}
+    sizes, architecture = loop.federation.sizes, loop.engine.architecture
+    totals = [float(sizes[architecture == a].sum()) for a in range(len(loop.engine.models))]
+    for i in range(loop.federation.clients):
+        a = int(architecture[i])
+        model: Model = loop.engine.models[a]
+        module = filled(models.folder / MODELS, models.weights(i), models.build)
+        point = model.point(module)
+        share = float(sizes[i]) / totals[a]
+        part = Point(
+            {k: share * v for k, v in point.params.items()},
+            {k: share * v if v.is_floating_point() else v for k, v in point.buffers.items()},
+        )
+        before = sums.get(a)
+        sums[a] = part if before is None else _plus(before, part)
+    return [sums.get(a, m.start(loop.seed)) for a, m in enumerate(loop.engine.models)]
+
+
+def _plus(a: Point, b: Point) -> Point:
+    return Point(
+        {k: v + b.params[k] for k, v in a.params.items()},
+        {k: v + b.buffers[k] if v.is_floating_point() else v for k, v in a.buffers.items()},
+    )
+
+
+def judged(
+    way: str, measured: Measured, rows: Labelled, experiment: Experiment, model: Model
+) -> Way:
+    """A model's value on the newcomer's test rows, with its interval where it is a share of
+    rows.
+    """
+    name = experiment.schedule.metric or usual_measure(model.task)
+    value = float(measured["personal", "test", name][0])
+    low = high = float("nan")
+    if name == "accuracy" and model.task in CLASSES:
+        n = rows.counts["test"]
+        low, high = share_interval(round(value * n), n)
+    loss = float(measured["personal", "test", "loss"][0])
+    return Way(way=way, measure=named(name).name, value=value, low=low, high=high, loss=loss)
+
+
+def measured_words(way: Way, rows: int) -> list[dict[str, Any]]:
+    """The same as a card has it."""
+    one: dict[str, Any] = {
+        "part": "test",
+        "metric": way.measure,
+        "value": way.value,
+        "rows": rows,
+    }
+    if way.low == way.low:
+        one |= {"low": way.low, "high": way.high}
+    if way.measure == "loss":
+        return [one]
+    return [one, {"part": "test", "metric": "loss", "value": way.loss, "rows": rows}]
+
+
+def _save(
+    models: Models,
+    run: Trained,
+    served: Served,
+    rows: Labelled,
+    client: str,
+    rule: str,
+    way: Way,
+) -> None:
+    (a, _, views), *_ = list(served.points())
+    model = served.engine.model_of(a, "personal")
+    save_version(
+        models,
+        run,
+        model,
+        pick(views["personal"], 0),
+        Later(
+            client=client,
+            version=1,
+            file="",
+            how=f"came after training: {rule}",
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            architecture=a,
+            rows=rows.counts,
+            measured=measured_words(way, rows.counts["test"]),
+            scale=rows.scale,
+        ),
+    )
+
+
+def save_version(models: Models, run: Trained, model: Model, point: Point, entry: Later) -> None:
+    """Write a model as one more file of the run, and then its entry."""
+    tensors: dict[str, torch.Tensor] = dict(model.tensors(point))
+    if not all(torch.isfinite(t).all() for t in tensors.values() if t.is_floating_point()):
+        raise BadInput(
+            f"the model of '{entry.client}' is not finite, and is not saved: its rows differ too "
+            "much from those of training; look at their numbers"
+        )
+    about = network_words(model, run.setup.federation) | {"client": entry.client}
+    with alone(models.folder):
+        file = free_file(models.folder)
+        add_model(models.folder, file, about, tensors)
+        add_later(models.folder / MODELS, entry._replace(file=file))

@@ -1,0 +1,157 @@
+"""Laws of models that a run gets after training: of clients that came, and of newer rows."""
+
+import hashlib
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import coterie
+from coterie.analysis.drift import loss_drift, share_drift
+from coterie.core.errors import BadInput
+from coterie.results.models import free_file, load_model
+from coterie.results.personal import Models
+from coterie.serving.answering import Served
+from coterie.serving.cards import markdown
+from coterie.serving.personalizing import personalize
+from coterie.serving.rows import CSV
+from coterie.serving.updating import update
+from helpers.serving import people_run, write_people
+
+
+def rows_of(folder, site, seed=7, rows=80):
+    """New rows of a site, as a frame of texts."""
+    path = write_people(folder / f"more-{seed}.csv", sites=site + 1, rows=rows, seed=seed)
+    frame = pl.read_csv(path, infer_schema=False)
+    return frame.filter(pl.col("site") == f"site-{site}").drop("site")
+
+
+def files_of(folder):
+    """{file of the models: digest of its bytes}"""
+    return {
+        p.name: hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in (folder / "models").glob("*.safetensors")
+    }
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return people_run(tmp_path_factory.mktemp("later"), method="ditto", rounds=6, rate=0.3)
+
+
+def test_a_personalized_client_is_loaded_predicted_and_served_like_any_other(run, tmp_path):
+    rows, before = rows_of(tmp_path, 3), files_of(run.folder)
+    found = coterie.personalize(run, rows, "north")
+    assert [way.way for way in found.ways] == ["rule", "finetune", "local"]
+    assert sum(found.rows.values()) == len(rows)
+    model = coterie.load(run.folder, "north")
+    assert (model.predict(rows) == run.predict(rows, ["north"] * len(rows))).all()
+    number = Models(run.folder).number("north")
+    assert number == 3
+    served = Served(run.folder, 8)
+    body = served.reader.read(CSV, rows.write_csv().encode(), "north", 1000)
+    (answer,) = served.answer([number], [body])
+    assert (answer.predictions == model.predict(rows)).all()
+    card = model.card
+    assert (card["version"], card["rows"]["test"]) == (1, found.rows["test"])
+    assert card["measured"][0]["value"] == pytest.approx(found.ways[0].value)
+    assert "came after training" in markdown(card)
+    assert {k: v for k, v in files_of(run.folder).items() if k in before} == before
+    plain = load_model(run.folder, "north").state_dict()
+    assert all(torch.equal(a, model.state_dict()[k]) for k, a in plain.items())
+
+
+def test_no_client_is_ever_written_over(run, tmp_path):
+    rows = rows_of(tmp_path, 3)
+    for name in ("site-0", "site-1"):
+        with pytest.raises(BadInput, match="already: give another --client, or `coterie update"):
+            personalize(run.folder, rows, name)
+
+
+def test_an_update_is_a_new_version_beside_the_old_one(run, tmp_path):
+    rows, before = rows_of(tmp_path, 1), files_of(run.folder)
+    old = coterie.load(run.folder, "site-1")
+    first = update(run.folder, rows, "site-1")
+    second = coterie.update(run.folder, rows_of(tmp_path, 1, seed=9), "site-1")
+    assert (first.version, second.version) == (2, 3)
+    new = coterie.load(run.folder, "site-1")
+    assert new.card["version"] == 3
+    assert [v["version"] for v in new.card["history"]] == [1, 2, 3]
+    assert any(not torch.equal(a, old.state_dict()[k]) for k, a in new.state_dict().items())
+    after = files_of(run.folder)
+    assert {k: v for k, v in after.items() if k in before} == before
+    assert len(after) == len(before) + 2
+
+
+def test_a_file_that_a_stopped_process_left_is_in_nobodys_way(run, tmp_path):
+    left = run.folder / "models" / free_file(run.folder)
+    left.write_bytes(b"left behind")
+    update(run.folder, rows_of(tmp_path, 0), "site-0")
+    assert left.read_bytes() == b"left behind"
+    assert coterie.load(run.folder, "site-0").card["version"] == 2
+
+
+def test_rows_like_those_of_training_have_not_drifted_and_turned_labels_have(run, tmp_path):
+    rows = rows_of(tmp_path, 2)
+    same = update(run.folder, rows, "site-2")
+    assert same.verdict.startswith("No drift shown")
+    turned = rows.with_columns(
+        pl.when(pl.col("verdict") == "sick")
+        .then(pl.lit("well"))
+        .otherwise(pl.lit("sick"))
+        .alias("verdict")
+    )
+    drifted = update(run.folder, turned, "site-2")
+    assert drifted.verdict.startswith("Drift: the model does worse")
+    assert drifted.after.loss < drifted.before.loss
+    card = coterie.load(run.folder, "site-2").card
+    assert card["history"][-1]["drift"] == drifted.verdict
+
+
+def test_drift_is_rarely_told_of_rows_that_are_alike():
+    rng = np.random.default_rng(0)
+    shares = [
+        share_drift(np.mean(rng.random(50) < 0.8), 50, rng.random(60) < 0.8) for _ in range(200)
+    ]
+    losses = [
+        loss_drift(float(rng.normal(1, 1, 50).mean()), 50, rng.normal(1, 1, 60)) for _ in range(200)
+    ]
+    assert np.mean([d.worse for d in shares]) < 0.06
+    assert np.mean([d.worse for d in losses]) < 0.06
+    assert share_drift(0.9, 50, np.arange(60) < 20).worse
+    assert loss_drift(1.0, 50, rng.normal(3, 1, 60)).worse
+    assert not share_drift(0.5, 50, np.ones(60, bool)).worse
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda f: f.drop("verdict"), "there is no column 'verdict', the label in training"),
+        (lambda f: f.drop("age"), "there is no column 'age'"),
+        (lambda f: f.head(2), "2 rows are too few"),
+        (
+            lambda f: f.with_columns(verdict=pl.lit("maybe")),
+            "'verdict' is 'maybe' in row 1, a class that training did not have",
+        ),
+        (lambda f: f.with_columns(verdict=pl.lit(None, pl.String)), "is empty in row 1"),
+    ],
+)
+def test_rows_that_nothing_can_be_learnt_from_are_refused(run, tmp_path, change, why):
+    with pytest.raises(BadInput, match=why):
+        personalize(run.folder, change(rows_of(tmp_path, 3)), "south")
+    assert "south" not in Models(run.folder).names
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ifca", "fedper", "selffl", "local", "ucfl"])
+def test_methods_of_every_kind_take_newcomers_from_a_folder(tmp_path, method):
+    made = people_run(tmp_path, method=method, scale="client", rounds=2)
+    (tmp_path / "people.csv").unlink()  # the training data are not needed
+    rows = rows_of(tmp_path, 3)
+    found = personalize(made.folder, rows, "north")
+    assert all(np.isfinite(way.loss) for way in found.ways)
+    model = coterie.load(made.folder, "north")
+    scale = Models(made.folder).preparation.clients["north"]
+    ages = rows["age"].cast(pl.Float64).to_numpy()
+    assert abs(scale[0][0] - ages.mean()) < 3 * ages.std()
+    assert len(model.predict(rows)) == len(rows)
