@@ -40,7 +40,7 @@ from coterie.deploy.replay import (
     read_journal,
     replay,
 )
-from coterie.deploy.rows import read_rows
+from coterie.deploy.rows import learnt, read_rows
 from coterie.deploy.store import Kept, Store
 from coterie.experiment.values import to_toml
 from helpers.federations import float64, play, tiny
@@ -623,9 +623,7 @@ def test_a_site_runs_only_the_experiment_that_its_operator_agreed_to(tmp_path):
 def test_labels_are_numbered_as_the_server_says(tmp_path):
     (tmp_path / "a.csv").write_text("x,label\n" + "1,cat\n2,dog\n" * 5)
     rows = read_rows(tmp_path / "a.csv", "label")
-    from coterie.deploy.rows import numbers
-
-    assert numbers(rows, Shape(3, 1, labels=("dog", "bird", "cat")))[:2].tolist() == [2, 0]
+    assert learnt(rows, Shape(3, 1, labels=("dog", "bird", "cat")))[:2].tolist() == [2, 0]
 
 
 def test_a_journal_that_is_none_and_other_rows_are_refused(tmp_path):

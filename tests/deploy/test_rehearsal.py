@@ -95,7 +95,7 @@ def acquire(port, folder):
         except Exception as problem:
             if "CERTIFICATE_VERIFY_FAILED" in str(problem):
                 continue
-            return "refused" if "authentication failed" in str(problem).lower() else repr(problem)
+            return "refused" if "401 Unauthorized" in str(problem) else repr(problem)
         finally:
             client.close()
         return f"given {found}"

@@ -13,7 +13,7 @@ import secrets
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -207,16 +207,16 @@ def check_words(plan: ServerPlan, run: Path) -> None:
     found = checkpoints(run)
     way = f"move {run} away, and the next start begins a new run"
     began = words_of(run, load_checkpoint(found[-1]) if found else None)
-    check_unchanged(
-        {word: value for word, value in began.items() if not word.startswith("engine.")},
-        {w: v for w, v in shape_of(plan.draft.experiment).items() if not w.startswith("engine.")},
-        run,
-        EXPERIMENT,
-        way,
-    )
+    now = shape_of(plan.draft.experiment)
+    check_unchanged(_of_experiment(began), _of_experiment(now), run, EXPERIMENT, way)
     known = read_about(run).get(KEPT)
     if known:
         check_unchanged(known, server_words(plan.server), run, SERVER, way)
+
+
+def _of_experiment(words: Mapping[str, Any]) -> dict[str, Any]:
+    """The words that stand in a server's experiment.toml; sites may be added on the way."""
+    return {w: v for w, v in words.items() if w.partition(".")[0] not in NO_EFFECT}
 
 
 def promise_of(privacy: Privacy, loop: Loop) -> dict[str, Any]:
