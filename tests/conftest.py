@@ -9,6 +9,7 @@ from coterie.engines.local.remembered import CACHE
 torch.set_num_threads(1)
 # Choices that earlier runs of this machine remember must not decide what a test sees.
 os.environ[CACHE] = tempfile.mkdtemp(prefix="coterie-tests-")
+os.environ.pop("COLUMNS", None)  # tables are as wide as they need, wherever tests run
 # A busy machine is no fault: no example has a deadline, and slow ones are no sign of bad health.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")

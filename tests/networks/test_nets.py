@@ -52,7 +52,7 @@ NARROW = [
     ("lstm", (5, 6), 3, {"hidden": 4, "layers": 1}, 3),
     ("lstm", (5,), 2, {"hidden": 4, "table": TABLE}, 1),
     ("mean", (3,), 1, {}, 3),
-    ("bag", (7,), 3, {"embedding": 4, "words": 50}, 3),
+    ("bag", (7,), 3, {"dimensions": 4, "words": 50}, 3),
 ]
 
 

@@ -21,6 +21,7 @@ class Figure(NamedTuple):
     paper: float
     spread: float  # the paper's own
     ours: Interval  # over seeds
+    point: float = POINT  # a difference up to it is none
 
     @property
     def difference(self) -> float:
@@ -30,17 +31,24 @@ class Figure(NamedTuple):
     @property
     def agrees(self) -> bool:
         """Within the paper's spread, or within one point."""
-        near = max(POINT, 0.0 if isnan(self.spread) else self.spread)
+        near = max(self.point, 0.0 if isnan(self.spread) else self.spread)
         return abs(round(self.difference, DECIMALS)) <= near
 
 
-def figure(label: str, paper: float | None, spread: float | None, ours: Sequence[float]) -> Figure:
+def figure(
+    label: str,
+    paper: float | None,
+    spread: float | None,
+    ours: Sequence[float],
+    point: float = POINT,
+) -> Figure:
     """A figure from our value of every seed."""
     return Figure(
         label=label,
         paper=nan if paper is None else paper,
         spread=nan if spread is None else spread,
         ours=mean_interval(ours),
+        point=point,
     )
 
 
@@ -74,7 +82,7 @@ def verdict(
 def _apart(a: Figure, b: Figure) -> bool:
     """Whether the paper says that `a` lies above `b`."""
     doubt = max(0.0 if isnan(f.spread) else f.spread for f in (a, b))
-    return a.paper - b.paper > max(POINT, doubt)
+    return a.paper - b.paper > max(a.point, doubt)
 
 
 def overall(words: Sequence[Word]) -> Word:

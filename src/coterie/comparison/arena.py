@@ -52,6 +52,7 @@ class Arena(NamedTuple):
     options: dict[str, dict[str, Any]]
     rates: tuple[float, ...]  # times the federation's own, to choose from
     tune: dict[str, dict[str, Any]]  # values of a method's options, where its usual ones do not fit
+    unlike: str  # what is not the same for all methods, for the page
 
 
 class Cell(NamedTuple):
@@ -94,6 +95,7 @@ def read_arena(path: Path = ARENA, methods: Sequence[str] = ()) -> Arena:
         options=words["options"],
         rates=tuple(words["rates"]),
         tune=words.get("tune", {}),
+        unlike=words.get("unlike", ""),
     )
 
 

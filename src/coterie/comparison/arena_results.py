@@ -65,6 +65,7 @@ def collect(arena: Arena, out: Path) -> Results:
         "steps": arena.common["train.steps"],
         "trials": arena.trials,
         "drop": arena.drop,
+        "unlike": arena.unlike,
         "federations": {
             name: {
                 "says": arena.grounds[name].says,

@@ -13,13 +13,13 @@ import numpy as np
 from coterie.analysis.fairness import jain, top_share_by_size, worst, worst_share
 from coterie.analysis.gains import improvement, qoi_global
 from coterie.analysis.numbers import mean_of
-from coterie.analysis.verdicts import Figure, Word, figure, overall, verdict
+from coterie.analysis.verdicts import POINT, Figure, Word, figure, overall, verdict
 from coterie.comparison.claims import Claimed, Runs, check_claim
 from coterie.comparison.execute import Watch, compare, resume_comparison
 from coterie.comparison.plan import FILE, plan_of, read_plan
 from coterie.core.errors import BadInput, nearest
 from coterie.experiment.config import Experiment, read_toml
-from coterie.experiment.papers import PaperColumn, PaperRow, PaperTable, paper_tables
+from coterie.experiment.papers import PaperColumn, PaperRow, PaperTable, in_points, paper_tables
 from coterie.experiment.recipes import config_path
 from coterie.results.folder import status
 from coterie.results.run import Run, load
@@ -93,7 +93,7 @@ def measure(run: Run, metric: str, view: str, fedavg: Run | None = None) -> floa
     if view not in run.views:
         return nan
     if kind == "rounds":
-        return float(run.experiment.schedule.rounds)
+        return nan  # the recipe's own words: no outcome
     where = part or run.part
     accuracy = values(run.table, "accuracy", where, view)[1]
     if not len(accuracy):
@@ -197,7 +197,8 @@ def _cell(column: PaperColumn, row: PaperRow, runs: Runs) -> Cell:
     mine = runs.get(row.method, ())
     ours = list(_figures(column, mine, row.view, runs))
     seeds = tuple(run.experiment.seed for run in mine)
-    return Cell(row, figure(row.label, row.value, row.spread, ours), seeds)
+    point = POINT if in_points(column.metric) else 0.0
+    return Cell(row, figure(row.label, row.value, row.spread, ours, point), seeds)
 
 
 def _mean(column: PaperColumn, method: str, view: str, runs: Runs) -> float:

@@ -41,6 +41,14 @@ METRICS = {
 }
 
 
+def in_points(metric: str) -> bool:
+    """Whether a metric is an accuracy in percent, so that one point is little."""
+    kind = metric.partition(".")[0]
+    return kind not in ("rounds", "bytes", "error", "relative_false_accepts", "fairness") and (
+        not metric.startswith("note:")
+    )
+
+
 class PaperRow(NamedTuple):
     """One number of a paper."""
 

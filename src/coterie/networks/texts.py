@@ -9,7 +9,7 @@ SPREAD = 0.1  # of word vectors at the start: what is learnt of a word soon outw
 
 
 def bag(
-    input_shape: Shape, classes: int, embedding: Units = 32, words: int | None = None
+    input_shape: Shape, classes: int, dimensions: Units = 32, words: int | None = None
 ) -> nn.Module:
     """Word vectors, which are learnt, summed over a text, and one dense layer (as in fastText).
 
@@ -21,17 +21,17 @@ def bag(
             f"net 'bag' takes the words of texts, but the input is {by(input_shape)}: name the "
             "column of texts with --text"
         )
-    return Bag(words, embedding, classes)
+    return Bag(words, dimensions, classes)
 
 
 class Bag(nn.Module):
     """Word vectors, their sum and the head."""
 
-    def __init__(self, words: int, embedding: int, outputs: int) -> None:
+    def __init__(self, words: int, dimensions: int, outputs: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(words, embedding)
+        self.embedding = nn.Embedding(words, dimensions)
         nn.init.normal_(self.embedding.weight, std=SPREAD)
-        self.head = nn.Linear(embedding, outputs)
+        self.head = nn.Linear(dimensions, outputs)
         nn.init.normal_(self.head.weight)  # at PyTorch's, words learn 30 times as slowly
         nn.init.zeros_(self.head.bias)
 

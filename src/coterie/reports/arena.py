@@ -41,7 +41,7 @@ def page(results: Results) -> str:
     parts = [
         HEAD,
         _about(results),
-        _unlike(found),
+        _unlike(found, str(results.about.get("unlike", ""))),
         _federations(results),
         _ranks(found, whole_ranking(results)),
         _costs(found),
@@ -73,7 +73,7 @@ def _about(results: Results) -> str:
     )
 
 
-def _unlike(found: Summary) -> str:
+def _unlike(found: Summary, told: str) -> str:
     """What is not the same for all methods, in spite of equal steps."""
     more = [
         f"{name} {found.gradients[k]:.1f}"
@@ -86,13 +86,7 @@ def _unlike(found: Summary) -> str:
             "some methods take gradients beyond these steps by their own rule (times FedAvg's: "
             f"{', '.join(more)}), and their ranks are to be read with that. "
         )
-    if "fedbn" in found.methods:
-        lines.append("fedbn needs BatchNorm, so its network has it and the others' has none. ")
-    lines.append(
-        "finetune and pfeddf train further epochs at the end, which these counts do not hold. "
-        "pfeddf, feddf, ktpfl, sim-pfl, topk-pfl and fedmd see public rows without labels."
-    )
-    return "".join(lines)
+    return "".join([*lines, told])
 
 
 def _names(results: Results) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from coterie.reports.evidence import Evidence
 from coterie.reports.figures import Figure, Series, axis
 from coterie.reports.table import Column, ReportTable, of_measure, points_of
-from coterie.results.newcomers import WAYS, Came, newcomer_rows
+from coterie.results.newcomers import ALONE, RULE, TUNED, WAYS, Came, newcomer_rows
 
 
 def _came(evidence: Evidence) -> dict[str, list[Came]]:
@@ -38,9 +38,9 @@ def newcomer_table(evidence: Evidence) -> ReportTable | None:
         for row in newcomer_rows(runs):
             numbers = [row.mean, row.low, row.high, row.gain, row.gain_low, row.gain_high]
             shown = [scale * value for value in numbers]
-            if row.way == "rule":
+            if row.way == RULE:
                 shown[3:] = [float("nan")] * 3
-            words = f"a newcomer {runs[0].rule}" if row.way == "rule" else WORDS[row.way]
+            words = f"a newcomer {runs[0].rule}" if row.way == RULE else WORDS[row.way]
             rows.append([name, WAYS[row.way], *shown, row.n, words])
     note = (
         "Clients that were kept out of training and came when it was over, on their test rows. "
@@ -51,9 +51,9 @@ def newcomer_table(evidence: Evidence) -> ReportTable | None:
 
 
 WORDS = {
-    "finetune": "the method's global model (the mean of its clients' models where it has none), "
+    TUNED: "the method's global model (the mean of its clients' models where it has none), "
     "trained on the newcomer's rows",
-    "local": "trained on the newcomer's rows alone, as many rounds as the run had",
+    ALONE: "trained on the newcomer's rows alone, as many rounds as the run had",
 }
 
 
@@ -67,12 +67,12 @@ def few_shot(evidence: Evidence) -> Figure | None:
     came = {name: runs for name, runs in _came(evidence).items() if _common(runs)}
     if not came:
         return None
-    first = next((name for name in ("finetune", "fedavg") if name in came), next(iter(came)))
+    first = "fedavg" if "fedavg" in came else next(iter(came))
     if len(came) == 1:
         series = [_line(evidence, came[first], way, words) for way, words in WAYS.items()]
     else:
-        series = [_line(evidence, runs, "rule", name) for name, runs in came.items()]
-        series.append(_line(evidence, came[first], "finetune", f"{first} (global, fine-tuned)"))
+        series = [_line(evidence, runs, RULE, name) for name, runs in came.items()]
+        series.append(_line(evidence, came[first], TUNED, f"{first} (global, fine-tuned)"))
     runs = came[first]
     note = (
         f"Mean over {newcomer_rows(runs)[0].n:,} newcomers by their number of training rows, with "

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from coterie.analysis.verdicts import Figure, figure, overall, verdict
+from coterie.analysis.verdicts import POINT, Figure, figure, overall, verdict
 from coterie.comparison.reproduce import Column, Outcome, finished, measure, outcome, place_of
 from coterie.core.files import write
 from coterie.experiment.config import read_toml
-from coterie.experiment.papers import METRICS, PaperTable
+from coterie.experiment.papers import METRICS, PaperTable, in_points
 from coterie.results.run import Run
 
 PAGE, RESULTS, REMARKS = "reproduction.md", "results", "remarks.toml"
@@ -32,8 +32,8 @@ What the papers report, what this code gives, and a verdict. Written by
 `coterie reproduce --write docs` from run folders; `coterie reproduce ID` runs a table.
 
 **reproduced**: every number is within the paper's spread or one point. **trend**: the methods that
-the paper tells apart have the same order. **not reproduced**: neither. A cell of one seed has no
-interval.
+the paper tells apart have the same order. **not reproduced**: neither. *In part*: some runs are
+missing, and the verdict is on those that are there. A cell of one seed has no interval.
 """
 
 
@@ -113,7 +113,7 @@ def page(tables: Sequence[PaperTable], place: Path) -> str:
     files = {t.id: json.loads(p.read_text()) for t in tables if (p := _file(place, t)).exists()}
     words = {t.id: _verdict(t, files[t.id]) for t in tables if t.id in files}
     rows = [
-        f"| [{t.id}](#{_anchor(t)}) | {t.paper}, {t.place} | {words[t.id]} |"
+        f"| [{t.id}](#{_anchor(t)}) | {t.paper}, {t.place} | {words[t.id]}{_part(t, files[t.id])} |"
         for t in tables
         if t.id in files
     ]
@@ -155,7 +155,8 @@ def _figures(table: PaperTable, column: Mapping[str, Any]) -> tuple[list[Figure]
         found = (run["figures"].get(view) for run in column["methods"].get(method, []))
         return [value for value in found if value is not None]
 
-    rows = [figure(r.label, r.value, r.spread, ours(r.method, r.view)) for r in paper.rows]
+    point = POINT if in_points(paper.metric) else 0.0
+    rows = [figure(r.label, r.value, r.spread, ours(r.method, r.view), point) for r in paper.rows]
     pairs = [
         (a, b, *(float(np.mean(ours(m, paper.view) or [np.nan])) for m in (a, b)))
         for a, b in paper.above
@@ -167,6 +168,12 @@ def _verdict(table: PaperTable, file: Mapping[str, Any]) -> str:
     return overall([_column_verdict(table, column) for column in file["columns"]])
 
 
+def _part(table: PaperTable, file: Mapping[str, Any]) -> str:
+    """A word on tables of which some runs are missing: their verdict is on what is there."""
+    whole = all(done == wanted for done, wanted in (c["runs"] for c in file["columns"]))
+    return "" if whole and len(file["columns"]) == len(table.columns) else " (in part)"
+
+
 def _column_verdict(table: PaperTable, column: Mapping[str, Any]) -> Any:
     rows, pairs = _figures(table, column)
     claims = [holds for holds, _ in column.get("claims", [])]
@@ -174,7 +181,8 @@ def _column_verdict(table: PaperTable, column: Mapping[str, Any]) -> Any:
 
 
 def _section(table: PaperTable, file: Mapping[str, Any], remark: str) -> str:
-    lines = [f"## {_title(table)}", "", f"The paper: {table.claim} **{_verdict(table, file)}**"]
+    said = f"**{_verdict(table, file)}**{_part(table, file)}"
+    lines = [f"## {_title(table)}", "", f"The paper: {table.claim} {said}"]
     lines += ["", table.note] if table.note else []
     for column in file["columns"]:
         lines += ["", *_column_lines(table, column)]
@@ -194,29 +202,29 @@ def _column_lines(table: PaperTable, column: Mapping[str, Any]) -> list[str]:
     )
     title += f"version {about['coterie']}, {about['date'][:10]}, {about['machine']}): "
     lines = [title + str(_column_verdict(table, column))]
-    digits = 2 if table.unit == "%" else 4
+    form = ".2f" if in_points(paper.metric) else ".4g"
     if rows:
         lines += ["", "| | paper | ours | 95 % over seeds | difference |", "|---|---|---|---|---|"]
-        lines += [_row_line(row, digits) for row in rows]
-    lines += ["", *(_pair_line(digits, *pair) for pair in pairs)] if pairs else []
+        lines += [_row_line(row, form) for row in rows]
+    lines += ["", *(_pair_line(form, *pair) for pair in pairs)] if pairs else []
     claims = column.get("claims", [])
     lines += ["", *(f"- {said}: {ANSWERS[holds]}" for holds, said in claims)] if claims else []
     return lines
 
 
-def _row_line(row: Figure, digits: int) -> str:
+def _row_line(row: Figure, form: str) -> str:
     spread = "" if isnan(row.spread) else f" ± {row.spread:g}"
     paper = "" if isnan(row.paper) else f"{row.paper:g}{spread}"
     if isnan(row.ours.mean):
         return f"| {row.label} | {paper} | not run | | |"
-    low, high = (f"{end:.{digits}f}" for end in (row.ours.low, row.ours.high))
+    low, high = (f"{end:{form}}" for end in (row.ours.low, row.ours.high))
     interval = f"{low} to {high}" if row.ours.n > 1 else "one seed"
-    gap = "" if isnan(row.paper) else f"{row.difference:+.{digits}f}"
-    return f"| {row.label} | {paper} | {row.ours.mean:.{digits}f} | {interval} | {gap} |"
+    gap = "" if isnan(row.paper) else f"{row.difference:+{form}}"
+    return f"| {row.label} | {paper} | {row.ours.mean:{form}} | {interval} | {gap} |"
 
 
-def _pair_line(digits: int, better: str, worse: str, a: float, b: float) -> str:
+def _pair_line(form: str, better: str, worse: str, a: float, b: float) -> str:
     if isnan(a) or isnan(b):
         return f"- {better} above {worse}: not run"
     answer = "yes" if a > b else "no"
-    return f"- {better} above {worse}: {answer}, {a:.{digits}f} against {b:.{digits}f}"
+    return f"- {better} above {worse}: {answer}, {a:{form}} against {b:{form}}"

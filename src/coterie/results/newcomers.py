@@ -15,8 +15,9 @@ from coterie.analysis.significance import mean_interval
 from coterie.results.table import values
 
 PART = "newcomers"  # of the table; "newcomers:5" with five training rows each
+RULE, TUNED, ALONE = "rule", "finetune", "local"  # ways of getting a model
 # what each way is called where people read
-WAYS = {"rule": "own rule", "finetune": "global, fine-tuned", "local": "trained alone"}
+WAYS = {RULE: "own rule", TUNED: "global, fine-tuned", ALONE: "trained alone"}
 
 
 class NewcomerRow(NamedTuple):

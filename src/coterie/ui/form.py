@@ -64,7 +64,7 @@ def about(method: str) -> dict[str, Any]:
     (listed,) = told({method: builder})
     return {
         "paper": paper_of(inspect.getdoc(inspect.getmodule(builder)) or ""),
-        "does": " ".join((inspect.getdoc(builder) or "").split()),
+        "does": " ".join((inspect.getdoc(builder) or "").replace("`", "").split()),
         "when": listed.when,
         "needs": listed.needs,
     }
