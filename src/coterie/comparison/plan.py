@@ -196,6 +196,8 @@ def plan_of(
     first = tables.pop("seed", 0)
     numbers = tables.pop("seeds", [first])
     options, tune = tables.pop("options", {}), tables.pop("tune", {})
+    if single is not None and not isinstance(single, str):
+        raise BadInput(f"method = {shown(single)}: give the name of one")
     if single is not None and not listed:
         options = {single: options}
     for table, place in ((options, "options"), (tune, "tune")):
@@ -214,6 +216,9 @@ def plan_of(
             "name the methods to compare, as in --methods local,fedavg,ditto or methods = [...] "
             "in the file"
         )
+    for name in chosen:
+        if not isinstance(name, str):
+            raise BadInput(f"methods: {shown(name)} is no name of one")
     # what the file says of methods that are not compared now waits for another time
     options, tune = ({k: v for k, v in table.items() if k in chosen} for table in (options, tune))
     for word in ("seed", "method"):

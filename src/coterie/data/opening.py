@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 from pyarrow import ipc, parquet
 
-from coterie.core.errors import BadInput
+from coterie.core.errors import BadInput, shown
 
 TEXTS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 TABLES = (*TEXTS, ".parquet", ".arrow", ".xlsx")
@@ -45,6 +45,8 @@ def stem_of(path: Path) -> str:
 
 def open_table(path: Path, text: list[str], separator: str) -> Opened:
     """The file as a frame; the columns `text` of a CSV are kept as written (ids such as 007)."""
+    if separator and (len(separator) > 1 or not separator.isascii() or separator in '\r\n"'):
+        raise BadInput(f"separator = {shown(separator)}: give one character, as ; or a tab")
     if path.stat().st_size == 0:
         raise BadInput(f"{path}: the file is empty; remove it or fill it")
     kind = kind_of(path)

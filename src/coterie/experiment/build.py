@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.core.errors import BadInput
+from coterie.core.errors import BadInput, shown
 from coterie.core.files import home, there
 from coterie.core.freezing import freezing
 from coterie.core.guard import check as check_guard
@@ -261,7 +261,12 @@ def _own_model(
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             rows = federation.x[:2]
             rows = rows.to(torch.get_default_dtype()) if rows.is_floating_point() else rows
-            out = first_output(build().eval()(rows))
+            made: object = build()
+            if not isinstance(made, torch.nn.Module):
+                raise BadInput(
+                    f"{name} gives {shown(made)}: give a function that makes a torch.nn.Module"
+                )
+            out = first_output(made.eval()(rows))
     except (RuntimeError, IndexError, ValueError) as error:
         raise BadInput(
             f"{name} cannot take rows of shape {list(federation.input_shape)}: {error}"

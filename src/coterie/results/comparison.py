@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import nan
@@ -17,6 +18,7 @@ from coterie.analysis.answer import Answer, Measure, Spent, answer, measure_of
 from coterie.analysis.numbers import mean_of
 from coterie.analysis.significance import Difference, RankTable, mean_interval, paired, rank_table
 from coterie.core.errors import BadInput, nearest
+from coterie.core.files import plain, there, write
 from coterie.core.html import html_table, paragraph
 from coterie.results.costs import rounds_to_reach
 from coterie.results.folder import read_about
@@ -357,25 +359,28 @@ def _client_rows(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def write_csv(comparison: Comparison) -> None:
-    """The table, and every client's accuracy, beside the runs."""
-    rows = _method_rows(comparison)
-    with (comparison.folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    clients = _client_rows(comparison)
+    """The table, every client's accuracy and that of newcomers, beside the runs."""
     late = [
         {"method": name} | row._asdict()
         for name, found in comparison.newcomers().items()
         for row in found
     ]
+    clients = [
+        {k: f"{v:.6f}" if isinstance(v, float) else v for k, v in row.items()}
+        for row in _client_rows(comparison)
+    ]
+    _write_rows(comparison.folder / "table.csv", _method_rows(comparison))
+    _write_rows(comparison.folder / "clients.csv", clients)
     if late:
-        with (comparison.folder / "newcomers.csv").open("w", newline="", encoding="utf-8") as file:
-            heads = csv.DictWriter(file, list(late[0]))
-            heads.writeheader()
-            heads.writerows(late)
-    with (comparison.folder / "clients.csv").open("w", newline="", encoding="utf-8") as file:
-        lines = csv.writer(file)
-        lines.writerow(clients[0])
-        for *where, value in (row.values() for row in clients):
-            lines.writerow([*where, f"{value:.6f}"])
+        _write_rows(comparison.folder / "newcomers.csv", late)
+
+
+def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A CSV with the columns of its first row, whole or not at all."""
+    if there(path):
+        plain(path)  # to open a pipe would wait for ever
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    write(path, text.getvalue())

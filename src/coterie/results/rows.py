@@ -66,7 +66,7 @@ def pieces(path: Path, mark: Mark) -> Iterator[pa.Table]:
                 raise BadInput(f"{path} is damaged (its rows are not those written): {WAY_OUT}")
             try:
                 yield pa.ipc.open_stream(piece).read_all()
-            except pa.ArrowException as problem:
+            except (pa.ArrowException, OSError) as problem:
                 why = str(problem).splitlines()[0]
                 raise BadInput(f"{path} is damaged ({why}): {WAY_OUT}") from None
 
@@ -84,10 +84,13 @@ def write_mark(path: Path, mark: Mark) -> None:
 def read_mark(path: Path) -> Mark:
     """A mark from its file."""
     try:
-        return Mark(**json.loads(path.read_text(encoding="utf-8")))
+        mark = Mark(**json.loads(path.read_text(encoding="utf-8")))
+        if not all(type(a) is type(b) for a, b in zip(mark, Mark(), strict=True)):
+            raise TypeError
+        return mark
     except OSError as problem:
         raise BadInput(f"{path} cannot be read: {problem.strerror}") from None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise BadInput(f"{path} cannot be read: it is damaged, or of another version") from None
 
 
