@@ -76,11 +76,22 @@ function methodsOf(index) {
 function accuracyFigure(index) {
   const methods = methodsOf(index);
   if (!methods.length) return null;
+  const rows = MEASURE === "accuracy" ? (CLIENTS.rows.test || [])[index] || 0 : 0;
+  const ends = methods.map((method) => (rows ? wilson(CLIENTS.accuracy[method][index], rows) : [null, null]));
+  const open = rows ? ` The interval (95 %, Wilson) is what ${formatted(rows, ",.0f")} test rows leave open.` : "";
   return {
     key: `client-${index}-${MEASURE}`, title: `${MEASURE[0].toUpperCase()}${MEASURE.slice(1)} under each method`, kind: "bars",
-    note: "This client's own model under each method; the line across a bar is the mean of all clients.", x: "", y: MEASURE === "accuracy" ? "accuracy, %" : MEASURE,
-    series: [{ name: "this client", x: methods, y: methods.map((method) => measured(CLIENTS.accuracy[method][index])), marks: methods.map((method) => measured(mean(CLIENTS.accuracy[method]))) }],
+    note: "This client's own model under each method; the line across a bar is the mean of all clients." + open, x: "", y: MEASURE === "accuracy" ? "accuracy, %" : MEASURE,
+    series: [{ name: "this client", x: methods, y: methods.map((method) => measured(CLIENTS.accuracy[method][index])), marks: methods.map((method) => measured(mean(CLIENTS.accuracy[method]))),
+      ...(rows ? { low: ends.map(([low]) => measured(low)), high: ends.map(([, high]) => measured(high)) } : {}) }],
   };
+}
+
+/* The 95 % interval of a share that was seen on so many rows. */
+function wilson(share, rows) {
+  const z = 1.959964, middle = share + (z * z) / (2 * rows), wide = z * Math.sqrt((share * (1 - share)) / rows + (z * z) / (4 * rows * rows));
+  const scale = 1 + (z * z) / rows;
+  return [(middle - wide) / scale, (middle + wide) / scale];
 }
 
 function classesFigure(index) {
