@@ -39,7 +39,10 @@ def test_a_function_that_makes_no_network_is_refused(made):
         coterie.run("local", model=lambda: made, **FAST)
 
 
-@pytest.mark.parametrize("text", ["[" * 10**5, json.dumps({"rows": "x", "bytes": 1, "chain": ""})])
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 10**5, *(json.dumps({"rows": 1, "bytes": n, "chain": ""}) for n in ("x", -1, 10**300))],
+)
 def test_a_damaged_mark_is_told(tmp_path, text):
     path = tmp_path / "metrics.json"
     path.write_text(text)

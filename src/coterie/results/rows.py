@@ -22,6 +22,7 @@ from coterie.core.errors import BadInput
 from coterie.core.files import plain
 
 LENGTH = struct.Struct(">Q")  # of a piece, before it
+LONGEST = 2**62  # no file has so many bytes
 WAY_OUT = "restore it from a copy, or delete the checkpoint to begin anew"
 
 
@@ -87,6 +88,8 @@ def read_mark(path: Path) -> Mark:
         mark = Mark(**json.loads(path.read_text(encoding="utf-8")))
         if not all(type(a) is type(b) for a, b in zip(mark, Mark(), strict=True)):
             raise TypeError
+        if not (0 <= mark.rows < LONGEST and 0 <= mark.bytes < LONGEST):
+            raise ValueError
         return mark
     except OSError as problem:
         raise BadInput(f"{path} cannot be read: {problem.strerror}") from None
