@@ -122,7 +122,7 @@ HOSTILE = {  # what a site with a valid key answers, and what the server says of
     "an upload of NaN": (_changed(lambda t: t * math.nan), "its upload has NaN"),
     "an upload of a wrong shape": (_changed(lambda t: torch.cat([t, t])), "was expected"),
     "an upload far from the others": (_changed(lambda t: 1e4 * t), "the median of the round"),
-    "20,000 lists inside each other": (_nested, "cannot be read"),
+    "20,000 lists inside each other": (_nested, "recursion depth"),
     "a word twice, infinite the second time": (_twice, "worked inf seconds"),
 }
 HELLO = {  # what it says of itself, and what the server says of it

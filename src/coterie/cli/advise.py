@@ -7,6 +7,7 @@ from rich.table import Table as Grid
 
 from coterie.analysis.guide import MEANING, Properties
 from coterie.cli.printing import say, show
+from coterie.cli.show import wrapped
 from coterie.cli.words import FREE, words_of
 from coterie.comparison.guide import Guide, Suggestion, read_guide, suggest
 from coterie.experiment.columns import with_columns
@@ -37,10 +38,11 @@ def show_suggestion(found: Suggestion) -> None:
     for near in found.near:
         say(f"  {near.name}: {near.says}")
     first, *more = found.methods
-    say(f"Try first: {first}{', then ' + ', '.join(more) if more else ''}; beside local and fedavg")
+    then = f", then {', '.join(more)}" if more else ""
+    say(wrapped(f"Try first: {first}{then}; beside local and fedavg"))
     for method, why in found.refused.items():
-        say(f"  not {method}, which did well there: {why}")
-    say(_evidence(found.guide))
+        say(wrapped(f"  not {method}, which did well there: {why}"))
+    say(wrapped(_evidence(found.guide)))
 
 
 def _properties(found: Suggestion) -> Grid:

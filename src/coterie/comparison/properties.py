@@ -95,7 +95,8 @@ def _end(experiment: Experiment, federation: Federation, method: str) -> float:
     """What a method reaches in the probe, higher is better: accuracy, or the share of explained
     variance.
     """
-    metric = "accuracy" if federation.classes else "r2" if federation.target.centre else ""
+    regression = federation.target.task == "regression"
+    metric = "accuracy" if federation.classes else "r2" if regression else ""
     schedule = Schedule(rounds=ROUNDS, evaluate=ROUNDS, parts=("test",), metric=metric)
     train = experiment.train._replace(steps=STEPS)
     keep = Keep(checkpoint=0, models=False)

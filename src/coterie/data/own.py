@@ -79,6 +79,22 @@ def read(
             f"there is no file or folder {shown(str(path))}; "
             "give the path of your data or a data set's name"
         )
+    columns = _columns(client, label, features, categories, cut_column, text, separator)
+    name = path.name + "/" if path.is_dir() else path.name
+    data = _joined(name, _pieces(path, columns), columns, missing)
+    return data._replace(one_hot=one_hot, texts=Texts(vocabulary, tokens))
+
+
+def _columns(
+    client: str,
+    label: str | list[str],
+    features: str | list[str],
+    categories: str | list[str],
+    cut_column: str,
+    text: str,
+    separator: str = "",
+) -> Columns:
+    """What the columns are for; words that have no effect beside a text column are refused."""
     columns = Columns(
         client=client,
         label=label if isinstance(label, str) else ",".join(label),
@@ -88,20 +104,13 @@ def read(
         categories=tuple(listed(categories)),
         text=text,
     )
-    _check_text(columns)
-    name = path.name + "/" if path.is_dir() else path.name
-    data = _joined(name, _pieces(path, columns), columns, missing)
-    return data._replace(one_hot=one_hot, texts=Texts(vocabulary, tokens))
-
-
-def _check_text(columns: Columns) -> None:
-    """Refuse words that have no effect beside a text column."""
     for word, names in (("features", columns.features), ("categories", columns.categories)):
-        if columns.text and set(names) - {columns.text}:
+        if text and set(names) - {text}:
             raise BadInput(
-                f"text = '{columns.text}' reads that column alone: leave out {word} = "
-                f"{','.join(names)}, or text"
+                f"text = '{text}' reads that column alone: leave out {word} = {','.join(names)}, "
+                "or text"
             )
+    return columns
 
 
 def _joined(name: str, pieces: list[Piece], columns: Columns, missing: Missing) -> Own:
@@ -198,15 +207,7 @@ def from_frame(
         frame = frame.collect()
     if not isinstance(frame, pl.DataFrame):
         frame = pl.from_pandas(frame)
-    columns = Columns(
-        client=client,
-        label=label if isinstance(label, str) else ",".join(label),
-        features=listed(features),
-        cut=cut_column,
-        categories=tuple(listed(categories)),
-        text=text,
-    )
-    _check_text(columns)
+    columns = _columns(client, label, features, categories, cut_column, text)
     piece = table_piece(name, Opened(frame, lambda column: None, []), columns)
     data = _joined(name, [piece], columns, missing)
     return data._replace(one_hot=one_hot, texts=Texts(vocabulary, tokens))
@@ -229,15 +230,7 @@ def from_partitions(
     """Own data from a FederatedDataset or Partitioner of flwr-datasets, or from a list of Hugging
     Face data sets, one per client; the words are those of `read`.
     """
-    columns = Columns(
-        client="",
-        label=label if isinstance(label, str) else ",".join(label),
-        features=listed(features),
-        cut=cut_column,
-        categories=tuple(listed(categories)),
-        text=text,
-    )
-    _check_text(columns)
+    columns = _columns("", label, features, categories, cut_column, text)
     pieces: list[Piece] = []
     for one in partitions_of(data):
         place = f"{name}: client {one.client}"

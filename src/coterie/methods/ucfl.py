@@ -130,6 +130,29 @@ def group_rows(weights: Tensor, streams: int, rng: np.random.Generator) -> tuple
     return group, (member / member.sum(1, keepdim=True)) @ weights
 
 
+def placed(server: Server, replies: Replies, rng: Rng) -> Server:
+    """The server with a newcomer's row of (6) over the clients that were compared, and its mixture
+    of their streams' models."""
+    if not server.compared:
+        return server  # of a version that did not keep gradients: it stays as it was admitted
+    _, g, variance = server.compared
+    there = variance >= 0
+    known = len(variance)
+    n = server.sizes[:known] * there
+    mine = flat(replies.upload.g), replies.upload.variance
+    rows = rows_on(mine, (g, variance.clamp(min=0)), n).to(n.dtype)
+    listens = torch.nn.functional.one_hot(server.stream[:known], len(server.mix)).to(n.dtype)
+    fresh = mean(server.models, rows @ listens)
+    wide = torch.nn.functional.pad(rows, (0, len(server.sizes) - known))
+    at = server.stream[replies.ids]
+    return server._replace(
+        models=tree(lambda old, new: old.index_copy(0, at, new), server.models, fresh),
+        mix=server.mix.index_copy(0, at, wide),
+        weights=server.weights.index_copy(0, replies.ids, wide),
+        sigma=server.sigma.index_copy(0, replies.ids, replies.upload.variance.sqrt()),
+    )
+
+
 @method(
     when="clients differ by degrees, and the server may store a model per client", uploads="models"
 )
@@ -250,28 +273,6 @@ def ucfl(
             sizes=sizes,
         )
 
-    def place(server: Server, replies: Replies, rng: Rng) -> Server:
-        """A newcomer's row of (6) over the clients that were compared, and its mixture of their
-        streams' models."""
-        if not server.compared:
-            return server  # of a version that did not keep gradients: it stays as it was admitted
-        _, g, variance = server.compared
-        there = variance >= 0
-        known = len(variance)
-        n = server.sizes[:known] * there
-        mine = flat(replies.upload.g), replies.upload.variance
-        rows = rows_on(mine, (g, variance.clamp(min=0)), n).to(n.dtype)
-        listens = torch.nn.functional.one_hot(server.stream[:known], len(server.mix)).to(n.dtype)
-        fresh = mean(server.models, rows @ listens)
-        wide = torch.nn.functional.pad(rows, (0, len(server.sizes) - known))
-        at = server.stream[replies.ids]
-        return server._replace(
-            models=tree(lambda old, new: old.index_copy(0, at, new), server.models, fresh),
-            mix=server.mix.index_copy(0, at, wide),
-            weights=server.weights.index_copy(0, replies.ids, wide),
-            sigma=server.sigma.index_copy(0, replies.ids, replies.upload.variance.sqrt()),
-        )
-
     def notes(server: Server) -> dict[str, Tensor]:
         common = {"W": server.weights, "sigma": server.sigma}
         return common | {"streams": server.stream} if streams else common
@@ -302,7 +303,7 @@ def ucfl(
         send=lambda server, i, rng: (
             server.compared.start if server.compared else send(server, i, rng)
         ),
-        receive=place,
+        receive=placed,
     )
     rule = Newcomer("mixes the clients' models by a row from one gradient", rounds=1, round=(look,))
     return (
