@@ -32,7 +32,7 @@ from coterie.methods.bounds import check_clients
 from coterie.methods.declare import method
 from coterie.methods.peers import Rows, few, mixed, nearest, noted, sketch, squares
 
-SQUARE = 48  # bytes per pair of clients at the peak of finding xi
+SQUARE = 56  # bytes per pair of clients at the peak of finding xi
 # (models [N, d], heard [N], alpha) -> xi, alpha_k
 Attend = Callable[[Tensor, Tensor, float], tuple[Tensor, float]]
 # (models, heard [N], alpha, peers) -> xi, alpha_k

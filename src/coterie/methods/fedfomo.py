@@ -42,6 +42,7 @@ from coterie.methods.declare import method
 from coterie.methods.fedamp import copies, remember
 from coterie.methods.peers import Rows, few, noted
 
+SQUARE = 10  # bytes per pair of clients at the peak of a round
 FREE = -1  # a place in a sparse row of P that holds nobody
 
 
@@ -177,7 +178,7 @@ def fedfomo(
     _, local = sgd(model, train)
 
     def needed(n: int) -> int:
-        return n * (4 * 4 * model.size + (24 * peers if few(peers, n) else 8 * n))
+        return n * (4 * 4 * model.size + (24 * peers if few(peers, n) else SQUARE * n))
 
     def init(rng: Rng, facts: Facts) -> Server:
         n = facts.clients

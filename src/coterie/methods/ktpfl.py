@@ -60,7 +60,7 @@ from coterie.methods.peers import Rows, few, mixed, noted, sketch
 from coterie.methods.soft import Answers, Public, Server, over_predictions, soft
 
 LEARNING = ("rate_c", "rho", "row_norm", "literal_eq7", "peers")  # options of the steps on c
-SQUARE = 20  # bytes per pair of clients at the peak of a round
+SQUARE = 28  # bytes per pair of clients at the peak of a round
 PEERS = "give --peers 50 to learn from the 50 nearest, or fewer clients"
 COEFFICIENTS = {"c": Note("knowledge coefficients c", Kind.MATRIX)}
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 SKETCH = 64  # numbers per sketch
 EXACT = 20_000  # sketches among which all pairs are looked at
 PROBES = 8  # groups in which the peers of a client are looked for
-BLOCK = 2**24  # numbers that one step of a loop over clients may make
+BLOCK = 2**20  # numbers that one step of a loop over clients may make: they fit the caches
 STRIP = 2**16  # parameters that are projected at once
 NOTED = 1_000  # clients up to which sparse rows are noted as the matrix that they are
 
@@ -138,7 +138,8 @@ def squares(parts: Iterable[Tensor], ids: Tensor) -> Tensor:
     for part in parts:
         rows = part.flatten(1)
         for block in blocks(len(ids), ids.shape[1] * rows.shape[1]):
-            made[block] += (rows[ids[block]] - rows[block, None]).square().sum(-1)
+            apart = rows[ids[block]].sub_(rows[block, None])
+            made[block] += torch.linalg.vector_norm(apart, dim=-1).double().square()
     return made
 
 

@@ -14,7 +14,6 @@ model of its centroid row. With `peers` W has m + 1 entries per row (`ucfl_peers
 cannot keep N x N numbers.
 """
 
-from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -45,12 +44,12 @@ from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 from coterie.methods.peers import Rows, dense, few, mixed, noted
 from coterie.methods.ucfl_peers import (
-    Signs,
+    bytes_of,
     group_few,
     mix_few,
     nearest_rows,
     one_more,
-    spread,
+    signs_of,
     widen,
 )
 
@@ -60,7 +59,6 @@ NOTES = {
         "gradient spread sigma", Kind.FINAL, "", "Of a client's batches around its mean gradient."
     ),
 }
-SQUARE = 40  # bytes per pair of clients at the peak of finding W
 STREAMS = {"streams": Note("streams", Kind.GROUPS)}
 
 
@@ -194,29 +192,6 @@ def streamed(server: Server) -> bool:
     return isinstance(server.mix, Tensor)
 
 
-def signs_of(server: Server) -> tuple[Signs, Tensor]:
-    """What rows are found by, and which clients [N] have been compared; a newcomer has not."""
-    _, g, variance = server.compared
-    more = len(server.sizes) - len(variance)
-    known = torch.nn.functional.pad(variance >= 0, (0, more))
-    sigma = torch.nn.functional.pad(variance.clamp(min=0), (0, more))
-    sigma = torch.zeros_like(sigma).double().masked_scatter(known, spread(sigma[known]))
-    return Signs(g, sigma, server.sizes), known
-
-
-def bytes_of(model: Model, streams: int, peers: int) -> Callable[[int], int]:
-    """Bytes that the server takes at its peak, by the number of clients."""
-
-    def needed(n: int) -> int:
-        own = 0 if streams > 0 else 3 * model.size  # models: as kept, as sent up, as mixed
-        per_client = 4 * (5 * model.size + own)  # gradients: as sent up, flat, compared, kept
-        if few(peers, n):
-            return n * (per_client + 60 * (peers + 1) + 8 * max(streams, 0))
-        return n * per_client + SQUARE * n * n
-
-    return needed
-
-
 @method(
     when="clients differ by degrees, and the server may store a model per client", uploads="models"
 )
@@ -263,7 +238,7 @@ def ucfl(
             )
         way = "give --peers 50 to mix the 50 nearest, or fewer clients"
         way = "" if few(peers, facts.clients) else way
-        check_clients("ucfl", facts.clients, bytes_of(model, streams, peers), way)
+        check_clients("ucfl", facts.clients, bytes_of(model.size, streams, peers), way)
 
     def send(server: Server, i: int, rng: Rng) -> Point:
         # a view: members of a stream hear one broadcast
@@ -325,7 +300,7 @@ def ucfl(
     def compare_few(server: Server, replies: Replies, rng: Rng) -> Server:
         n, ids = server.sizes, replies.ids
         server = server._replace(compared=remembered(server, replies))
-        signs, known = signs_of(server)
+        signs, known = signs_of(server.compared.g, server.compared.variance, server.sizes)
         rows = widen(nearest_rows(pick(signs, ids), peers), ids, len(n))
         stream, count = torch.arange(len(n)), len(n)
         mix: Any = ()
@@ -342,7 +317,7 @@ def ucfl(
 
     def receive(server: Server, replies: Replies, rng: Rng) -> Server:
         if not streamed(server):  # a model per client
-            signs, known = signs_of(server)
+            signs, known = signs_of(server.compared.g, server.compared.variance, server.sizes)
             fresh = mix_few(replies, signs, server.weights, known, peers)
             at = server.stream[replies.ids]
             return server._replace(

@@ -6,6 +6,7 @@ clients that answer in a round when they are needed, so that few active clients 
 nearest among themselves.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,9 @@ from torch import Tensor
 
 from coterie.core.method import Replies
 from coterie.core.point import Point, mean, pick, tree
-from coterie.methods.peers import Rows, blocks, dense, mixed, nearest, sketch, squares
+from coterie.methods.peers import Rows, blocks, dense, few, mixed, nearest, sketch, squares
+
+SQUARE = 40  # bytes per pair of clients at the peak of finding W
 
 
 class Signs(NamedTuple):
@@ -31,6 +34,15 @@ def spread(variance: Tensor) -> Tensor:
     known = sigma[sigma > 0]
     least = known.min() if len(known) else torch.tensor(torch.finfo(sigma.dtype).eps)
     return torch.where(sigma > 0, sigma, least.to(sigma.dtype))
+
+
+def signs_of(g: Tensor, variance: Tensor, sizes: Tensor) -> tuple[Signs, Tensor]:
+    """The signs of all clients, and which of them [N] have been compared: who did not answer then
+    has a variance of -1, and a newcomer has none."""
+    more = len(sizes) - len(variance)
+    known = torch.nn.functional.pad(variance >= 0, (0, more))
+    sigma = torch.zeros(len(sizes), dtype=torch.float64)
+    return Signs(g, sigma.masked_scatter(known, spread(variance[variance >= 0])), sizes), known
 
 
 def nearest_rows(signs: Signs, m: int) -> Rows:
@@ -126,3 +138,17 @@ def averaged(replies: Replies, mine: Tensor, rows: Rows) -> Point:
     for block in blocks(len(mine), len(mine)):
         made.append(replies.average(uploads, dense(pick(rows, block), len(mine))))
     return tree(lambda *parts: torch.cat(parts), made[0], *made[1:])
+
+
+def bytes_of(size: int, streams: int, peers: int) -> Callable[[int], int]:
+    """Bytes that the server takes at its peak, by the number of clients, for models of `size`
+    parameters."""
+
+    def needed(n: int) -> int:
+        own = 0 if streams > 0 else 3 * size  # models: as kept, as sent up, as mixed
+        per_client = 4 * (5 * size + own)  # gradients: as sent up, flat, compared, kept
+        if few(peers, n):
+            return n * (per_client + 60 * (peers + 1) + 8 * max(streams, 0))
+        return n * per_client + SQUARE * n * n
+
+    return needed
