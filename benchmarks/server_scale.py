@@ -29,7 +29,7 @@ from coterie.core.memory import memory
 from coterie.core.version import __version__
 from coterie.methods.registry import METHODS
 
-LIMIT = 150.0  # seconds per cell
+LIMIT = 60  # seconds of the processor per cell
 CROWD, SITES, PHONES, ACTIVE = (100, 1_000, 10_000, 100_000), 10_000, 1_000_000, 100
 SMALL, LARGE = 578, 9_950  # parameters
 Options = tuple[tuple[str, Any], ...]
@@ -81,21 +81,22 @@ def scaling(method: str) -> Options:
 def cells(quick: bool) -> list[Cell]:
     """All that is measured."""
     crowd, methods = (CROWD[:2], list(METHODS)[:2]) if quick else (CROWD, list(METHODS))
-    found = pairs(SMALL, crowd)
+    found = [*pairs(SMALL, crowd[:3]), *pairs(LARGE, crowd[:2])]
     found += [
         Cell(name, n, active, SMALL, scaling(name))
-        for n, active in (*((n, ACTIVE) for n in (*crowd, PHONES)), (SITES, SITES))
+        for n, active in ((SITES, SITES), (crowd[-1], ACTIVE), (PHONES, ACTIVE))
         for name in methods
     ]
-    return list(dict.fromkeys([*found, *pairs(LARGE, crowd)]))
+    found += [Cell(name, SITES, ACTIVE, SMALL, scaling(name)) for name in PAIRS]
+    return list(dict.fromkeys([*found, *pairs(SMALL, crowd), *pairs(LARGE, crowd)]))
 
 
 def pairs(size: int, crowd: Sequence[int]) -> list[Cell]:
     """Exact and scaling forms with everyone active."""
     return [
         Cell(name, n, n, size, options)
-        for name in (PAIRS if size == SMALL else WIDE)
         for n in crowd
+        for name in (PAIRS if size == SMALL else WIDE)
         for options in dict.fromkeys(PAIRS[name])
     ]
 
@@ -220,7 +221,7 @@ def cost_rows(table: Table) -> list[str]:
 
 def _phones(table: Table, name: str, form: Options) -> tuple[Found | None, str]:
     """The cell of the phones; from those of fewer clients, marked, where it did not fit."""
-    at = {n: table.get(key(Cell(name, n, ACTIVE, SMALL, form))) for n in (*CROWD, PHONES)}
+    at = {n: table.get(key(Cell(name, n, ACTIVE, SMALL, form))) for n in (SITES, CROWD[-1], PHONES)}
     last = at[PHONES]
     if last and last.state != "measured":
         known = [(n, f) for n, f in at.items() if f and f.state == "measured"]
