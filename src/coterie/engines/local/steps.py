@@ -175,10 +175,11 @@ class Stepper:
         self, step: Any, spec: Any, leaves: list[Tensor], batches: Batches
     ) -> Native | None:
         """The machine code of a step on tensors of this form; None where there is none."""
-        first = batches.of_first(0, 1)
-        batch = Batch(*(t[0] for t in first)) if self.vectorized else first
-        key = (step, tuple((a.shape[1:], a.dtype) for a in leaves), tuple(t.shape for t in batch))
+        forms = tuple((a.shape[1:], a.dtype) for a in leaves)
+        key = (step, forms, batches.places.shape[2:], batches.x.shape[1:], batches.y.shape[1:])
         if key not in self._native:
+            first = batches.of_first(0, 1)
+            batch = Batch(*(t[0] for t in first)) if self.vectorized else first
             n, counted = len(leaves), self._counted(step)
 
             def flat(*tensors: Tensor) -> list[Tensor]:
