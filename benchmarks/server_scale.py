@@ -1,11 +1,11 @@
 """What the server of each method costs, by the number of clients: time, memory and traffic.
 
-    python benchmarks/server_scale.py [--quick] [--accuracy] [--write docs/scale.md]
+    python benchmarks/server_scale.py [--quick] [--accuracy] [--page] [--write docs/scale.md]
 
 Every cell (a method, its options, a number of clients) is measured in a process of its own with a
 limit of memory and of time. `--accuracy` also trains the methods whose servers compare clients with
 each other, as published and with few peers, on 120 clients in four groups, three seeds each. Cells
-that the JSON file beside the page has already are not measured again.
+that the JSON file beside the page has already are not measured again; `--page` measures none.
 """
 
 import argparse
@@ -320,27 +320,23 @@ def save(path: Path, store: dict[str, Any]) -> None:
     path.write_text(json.dumps(store, indent=1) + "\n", encoding="utf-8")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few clients, two other methods")
-    parser.add_argument("--accuracy", action="store_true")
-    parser.add_argument("--write", type=Path)
-    words = parser.parse_args()
-    torch.set_num_threads(1)
-    beside = words.write.with_suffix(".json") if words.write else None
-    known = json.loads(beside.read_text()) if beside and beside.exists() else {}
-    store = {"cells": {}, "accuracy": {}} | known | {"about": about()}
+def measure_all(wanted: Sequence[Cell], store: dict[str, Any], beside: Path | None) -> None:
+    """Add the cells that are not in the store yet."""
     for name in METHODS:  # so that no cell pays for what is loaded once
         for options in (scaling(name), *PAIRS.get(name, ())):
             run(Cell(name, 60, 60, SMALL, options))
-    for cell in cells(words.quick):
+    for cell in wanted:
         if key(cell) not in store["cells"]:
             found = measure(cell, memory() // 2, LIMIT)
             store["cells"][key(cell)] = found
             print(f"{key(cell)}: {_cell(found)}", flush=True)
             if beside:
                 save(beside, store)
-    for name, forms in TRIED.items() if words.accuracy else ():
+
+
+def train_all(store: dict[str, Any], beside: Path | None) -> None:
+    """Add the accuracies that are not in the store yet."""
+    for name, forms in TRIED.items():
         for options in forms:
             if label(name, options) not in store["accuracy"]:
                 reached = [accuracy(name, options, seed) for seed in SEEDS]
@@ -348,6 +344,23 @@ def main() -> None:
                 print(f"{label(name, options)}: {np.mean(reached):.2f}", flush=True)
                 if beside:
                     save(beside, store)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few clients, two other methods")
+    parser.add_argument("--accuracy", action="store_true")
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--page", action="store_true", help="only from the JSON file")
+    words = parser.parse_args()
+    torch.set_num_threads(1)
+    beside = words.write.with_suffix(".json") if words.write else None
+    known = json.loads(beside.read_text()) if beside and beside.exists() else {}
+    store = {"about": about(), "cells": {}, "accuracy": {}} | known
+    if not words.page:
+        measure_all(cells(words.quick), store, beside)
+    if words.accuracy:
+        train_all(store, beside)
     store["cells"] = {name: tuple(row) for name, row in store["cells"].items()}
     for lines in pages(store).values():
         print("\n".join(lines))
