@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from coterie.core.device import device_of, here, on
 from coterie.core.errors import BadInput
 from coterie.core.method import Exchange, Tree
 from coterie.core.point import pick, stack, tree
@@ -56,16 +57,20 @@ class Crowd(NamedTuple):
 class LocalEngine(Engine):
     """All clients in this process."""
 
-    def __init__(self, setup: Setup, free_threads: bool = False):
+    def __init__(
+        self, setup: Setup, free_threads: bool = False, device: torch.device | None = None
+    ):
         self._free_threads = free_threads  # whether the number of threads may be chosen
+        self.device = device or torch.get_default_device()
         self._steppers: dict[Any, Stepper] = {}
         self._why_alone: dict[int, str] = {}  # architecture -> why it cannot be stacked, or ""
         self.states = [States() for _ in setup.models]
         super().__init__(setup)
 
     def take(self, federation: Federation, architecture: np.ndarray) -> None:
-        super().take(federation, architecture)
-        self.feed = Feed.of(federation, self.seed)
+        with on(self.device):
+            super().take(federation, architecture)
+            self.feed = Feed.of(federation._replace(public=self.public), self.seed)
 
     def enter(self, stage: int) -> None:
         self.stage = stage
@@ -82,7 +87,7 @@ class LocalEngine(Engine):
         self.states = [States() for _ in self.models]
         for store, (clients, stacked) in zip(self.states, dumped, strict=True):
             if clients:
-                store.scatter(clients, stacked)
+                store.scatter(clients, here(stacked))
 
     # One trip to the clients and back
 
@@ -378,6 +383,9 @@ def _stacked(states: list[Tree]) -> Tree:
     return stack(states)
 
 
-def local(setup: Setup, threads: int) -> LocalEngine:
-    """The engine of this process; its threads are chosen where their number is 0."""
-    return LocalEngine(setup, free_threads=not threads)
+def local(setup: Setup, threads: int, *, device: str = "cpu") -> LocalEngine:
+    """The engine of this process; its threads are chosen where their number is 0.
+
+    `device` holds the data, the states and the work: cpu, cuda, cuda:1, mps, or auto.
+    """
+    return LocalEngine(setup, not threads, device_of(device))
