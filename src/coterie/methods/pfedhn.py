@@ -105,9 +105,7 @@ def pfedhn(
     def init(rng: Rng, facts: Facts) -> Server:
         length = embedding or int(1 + facts.clients / 4)
         phi = build(shapes, length, hyper_hidden, hyper_layers, rng)
-        v = here(
-            torch.randn(facts.clients, length, generator=torch_stream(rng), device=CPU)
-        )
+        v = here(torch.randn(facts.clients, length, generator=torch_stream(rng), device=CPU))
         return Server(phi, v, zeros(phi), torch.zeros_like(v), model.init(rng).buffers)
 
     def send(server: Server, i: int, rng: Rng) -> Point:

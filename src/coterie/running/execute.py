@@ -18,7 +18,7 @@ from coterie.core.checkpoint import (
     newest_checkpoint,
     save_checkpoint,
 )
-from coterie.core.device import here, on
+from coterie.core.device import device_of, here, on
 from coterie.core.errors import BadInput
 from coterie.core.files import check_new_folder, save_tensors, writing
 from coterie.core.method import Tree
@@ -68,6 +68,7 @@ def execute(
 ) -> Run:
     """Run an experiment in a new folder; bad input is refused before the folder exists."""
     check_unused(folder)
+    device_of(experiment.engine.get("device", "cpu"))  # one that is not here is told at once
     with threads_of(experiment):
         return execute_assembly(
             assemble(experiment, gather(experiment, data), models), folder, watch
@@ -246,6 +247,7 @@ def play_rounds(
         "guess": guess(loop.federation),
         "trivial": trivial_scores(loop.federation),
         **loop.gate.facts(),
+        "device": str(loop.engine.device),
     }
     write_config(folder, experiment)
     _write_about(folder, loop, "running", experiment, facts)
