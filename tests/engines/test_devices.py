@@ -65,6 +65,23 @@ def test_auto_is_the_accelerator_that_torch_sees(problems):
     assert problems["auto"] == ""
 
 
+def test_clients_in_threads_of_their_own_are_on_the_device_too(problems):
+    assert problems["threads"] == ""
+
+
+def test_machine_code_of_the_processor_is_refused_elsewhere_and_never_chosen(problems):
+    assert problems["compile yes"] == (
+        "BadInput: compile = yes makes machine code of the processor, but device = 'second': use "
+        "compile = auto, trace or no"
+    )
+    assert problems["compile auto"].startswith("vectorized:")
+    assert not problems["compile auto"].endswith("yes")
+
+
+def test_what_was_chosen_on_the_processor_runs_elsewhere(problems):
+    assert problems["machine code"] == ""
+
+
 SAID = {
     "a tensor of the processor": "Expected all tensors to be on the same device",
     "an array": "Expected all tensors to be on the same device",

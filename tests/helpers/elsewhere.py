@@ -21,6 +21,7 @@ from coterie.core.device import CPU, device_of, on
 from coterie.core.method import Method, Train
 from coterie.core.model import Model
 from coterie.data.federation import Federation
+from coterie.engines.local import choose
 from coterie.engines.settings import Settings
 from coterie.experiment.config import change
 from coterie.methods.fedavg import fedavg
@@ -32,7 +33,7 @@ from helpers.federations import SEQUENTIAL, STACKED, personal, play, tiny
 from helpers.runs import Stopped, experiment, results, stop_at
 from helpers.second_device import NAME, load
 
-TRACED = Settings("vectorized", 16, "trace")
+TRACED, COMPILED = Settings("vectorized", 16, "trace"), Settings("vectorized", 16, "yes")
 # Words of whole runs, from the data to the files: what they make must not depend on the device.
 RUNS: dict[str, dict[str, Any]] = {
     "newcomers, whose mixtures the server keeps": {"method": "ucfl", "newcomers": 1},
@@ -95,10 +96,10 @@ def moved(name: str, first: torch.device, then: torch.device) -> dict[int, Any]:
             return models(loop)
 
 
-def compared(one: dict[int, Any], other: dict[int, Any]) -> str:
-    """How far two sets of models are apart; "" where they are the same bits."""
+def compared(one: dict[int, Any], other: dict[int, Any], allowed: float = 0.0) -> str:
+    """How far two sets of models are apart; "" where they are the same."""
     apart = max(float((one[i] - other[i]).abs().max()) for i in one)
-    return "" if one.keys() == other.keys() and apart == 0 else f"{apart} apart"
+    return "" if one.keys() == other.keys() and apart <= allowed else f"{apart} apart"
 
 
 def run(words: dict[str, Any]) -> str:
@@ -121,6 +122,28 @@ def measured(folder: Path) -> dict[tuple[Any, ...], float]:
     """All metrics of a run but the seconds."""
     rows = [tuple(row.values()) for row in load_run(folder).table.to_pylist()]
     return {row[:-1]: row[-1] for row in rows if "seconds" not in row}
+
+
+def compiled(word: str) -> str:
+    """How the steps of a long run are chosen to run on the second device."""
+    before, choose.COMPILED = choose.COMPILED, 0
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            words = experiment(compile=word, width=0, device=NAME)
+            run = execute(words, Path(folder) / "run", lambda report: None)
+            return str(run.experiment.engine["chosen"])
+    finally:
+        choose.COMPILED = before
+
+
+def side_by_side(second: torch.device) -> str:
+    """The same with several clients at once, each in a thread."""
+    torch.set_num_threads(2)
+    try:
+        settings = Settings("sequential", 16, "trace")
+        return compared(whole("fedavg", CPU, settings), whole("fedavg", second, settings))
+    finally:
+        torch.set_num_threads(1)
 
 
 def table(path: Path) -> str:
@@ -201,6 +224,11 @@ def cases(second: torch.device, folder: Path) -> dict[str, Callable[[], str]]:
         **{f"run {n}": lambda w=w: run(w) for n, w in RUNS.items()},
         **{f"run {n}": lambda w=w: run(own | w) for n, w in TASKS.items()},
         **{f"stray {s}": lambda s=s: strayed(s) for s in STRAYS},
+        **{f"compile {word}": lambda word=word: compiled(word) for word in ("auto", "yes")},
+        "machine code": lambda: compared(
+            whole("fedavg", CPU, COMPILED), whole("fedavg", second, COMPILED), 1e-5
+        ),
+        "threads": lambda: side_by_side(second),
         "resume": stopped,
         "auto": lambda: "" if device_of("auto").type == NAME else str(device_of("auto")),
     }

@@ -64,6 +64,12 @@ def check_words(experiment: Experiment) -> None:
         )
     check_train(experiment)
     check_guard(experiment.guard)
+    device = experiment.engine.get("device", "cpu")
+    if experiment.engine.get("compile") == "yes" and device != "cpu":
+        raise BadInput(
+            f"compile = yes makes machine code of the processor, but device = '{device}': use "
+            "compile = auto, trace or no"
+        )
     folder = experiment.data.get("data_dir")
     if folder and there(home(folder)) and not home(folder).is_dir():
         raise BadInput(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from coterie.core.device import device_of, here, on
+from coterie.core.device import CPU, device_of, here, on
 from coterie.core.errors import BadInput
 from coterie.core.method import Exchange, Tree
 from coterie.core.point import pick, stack, tree
@@ -189,7 +189,7 @@ class LocalEngine(Engine):
         a = crowd.architecture
         self._check_path(a)
         known = not self.settings[a].open
-        if known and (self.settings[a].compile != "yes" or a in self._compiled):
+        if known and (not self._in_machine_code(self.settings[a]) or a in self._compiled):
             return
 
         def ready(clients: list[int]) -> tuple[list[Tree], Tree]:
@@ -272,11 +272,17 @@ class LocalEngine(Engine):
         order = np.argsort(np.argsort([i not in store for i in chunk], kind="stable"))
         return pick(mixed, torch.as_tensor(order))
 
+    def _in_machine_code(self, settings: Settings) -> bool:
+        """Whether steps are compiled; what was chosen on the processor is traced elsewhere."""
+        return settings.compile == "yes" and self.device == CPU
+
     def _stepper(self, settings: Settings) -> Stepper:
         key = (settings.path, settings.compile)
         if key not in self._steppers:
             self._steppers[key] = Stepper(
-                key[0] == "vectorized", compiled=key[1] == "yes", traced=key[1] == "trace"
+                key[0] == "vectorized",
+                compiled=self._in_machine_code(settings),
+                traced=key[1] in ("trace", "yes"),
             )
         return self._steppers[key]
 
