@@ -15,28 +15,30 @@
 #define BYTES 16
 #endif
 
+/* Keep a vector in a register: gcc would rather read it again for every product. */
+#if defined(__x86_64__) && defined(__AVX__)
+#define HOLD(v) __asm__("" : "+v"(v))
+#else
+#define HOLD(v)
+#endif
+
 #define ROWS 4 /* of a tile */
 #define WIDE 4 /* vectors across a tile */
 
 #define PRODUCTS(T, S)                                                                             \
   typedef T vec_##S __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));            \
-  typedef T half_##S __attribute__((vector_size(BYTES / 2)));                                      \
   enum { LANES_##S = BYTES / sizeof(T), TILE_##S = WIDE * LANES_##S };                             \
                                                                                                    \
   INLINE T total_##S(vec_##S v) {                                                                  \
-    half_##S low, high;                                                                            \
-    memcpy(&low, &v, sizeof low);                                                                  \
-    memcpy(&high, (char *)&v + sizeof low, sizeof high);                                           \
-    low += high;                                                                                   \
-    T part[LANES_##S / 2];                                                                         \
-    memcpy(part, &low, sizeof part);                                                               \
-    for (int n = LANES_##S / 4; n; n /= 2)                                                         \
+    T part[LANES_##S] __attribute__((aligned(BYTES)));                                             \
+    *(vec_##S *)part = v;                                                                          \
+    for (int n = LANES_##S / 2; n; n /= 2)                                                         \
       for (int l = 0; l < n; l++)                                                                  \
         part[l] += part[l + n];                                                                    \
     return part[0];                                                                                \
   }                                                                                                \
                                                                                                    \
-  /* t[r][c] = sum over k of a[r * ar + k * ak] * b[k * bk + c], for `rows` rows and `wide` vectors */ \
+  /* t[r][c] = sum over k of a[r * ar + k * ak] * b[k * bk + c], for `rows` rows and `wide` vectors */\
   INLINE void tile_##S(T *t, const T *a, long ar, long ak, const T *b, long bk, int depth,         \
                        int rows, int wide) {                                                       \
     vec_##S sum[ROWS][WIDE];                                                                       \
@@ -45,8 +47,10 @@
         sum[r][w] = (vec_##S){0};                                                                  \
     for (int k = 0; k < depth; k++) {                                                              \
       vec_##S row[WIDE];                                                                           \
-      for (int w = 0; w < wide; w++)                                                               \
+      for (int w = 0; w < wide; w++) {                                                             \
         row[w] = *(const vec_##S *)(b + k * bk + w * LANES_##S);                                   \
+        HOLD(row[w]);                                                                              \
+      }                                                                                            \
       for (int r = 0; r < rows; r++) {                                                             \
         T factor = a[r * ar + k * ak];                                                             \
         for (int w = 0; w < wide; w++)                                                             \
@@ -84,6 +88,7 @@
         column[c] = *(const vec_##S *)(b + c * bc + k);                                            \
       for (int r = 0; r < rows; r++) {                                                             \
         vec_##S row = *(const vec_##S *)(a + r * ar + k);                                          \
+        HOLD(row);                                                                                 \
         for (int c = 0; c < columns; c++)                                                          \
           sum[r][c] += row * column[c];                                                            \
       }                                                                                            \
