@@ -55,7 +55,8 @@ def save_tensors(
     """A safetensors file; it is not waited for, as there may be one per client."""
     temporary = path.with_name(path.name + ".part")
     with writing(path.parent):
-        save_file(tensors, temporary, dict(metadata) if metadata else None)
+        held = {name: tensor.cpu() for name, tensor in tensors.items()}
+        save_file(held, temporary, dict(metadata) if metadata else None)
         os.replace(temporary, path)
 
 

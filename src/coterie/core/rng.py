@@ -7,6 +7,8 @@ from hashlib import blake2b
 import numpy as np
 import torch
 
+from coterie.core.device import CPU
+
 Rng = np.random.Generator
 
 
@@ -22,5 +24,5 @@ def stream(seed: int, *what: object) -> Rng:
 
 
 def torch_stream(rng: Rng) -> torch.Generator:
-    """A torch generator that goes on where a numpy one stands."""
-    return torch.Generator().manual_seed(int(rng.integers(2**63)))
+    """A torch generator that goes on where a numpy one stands; the processor draws from it."""
+    return torch.Generator(CPU).manual_seed(int(rng.integers(2**63)))

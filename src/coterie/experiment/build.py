@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.core.device import AUTO, device_of
 from coterie.core.errors import BadInput, shown
 from coterie.core.files import home, there
 from coterie.core.freezing import freezing
 from coterie.core.guard import check as check_guard
 from coterie.core.memory import check_memory
+from coterie.core.method import Batch
 from coterie.core.model import Model, first_output
 from coterie.core.values import Seed, checked, coerce
 from coterie.data.dataset import Dataset
@@ -62,6 +64,12 @@ def check_words(experiment: Experiment) -> None:
         )
     check_train(experiment)
     check_guard(experiment.guard)
+    device = experiment.engine.get("device", "cpu")
+    if experiment.engine.get("compile") == "yes" and device != "cpu":
+        raise BadInput(
+            f"compile = yes makes machine code of the processor, but device = '{device}': use "
+            "compile = auto, trace or no"
+        )
     folder = experiment.data.get("data_dir")
     if folder and there(home(folder)) and not home(folder).is_dir():
         raise BadInput(
@@ -172,9 +180,36 @@ def check_federation(federation: Federation) -> None:
 def models_of(
     experiment: Experiment, federation: Federation, given: Networks = None
 ) -> list[Model]:
-    """The networks of an experiment; several names, separated by commas, are dealt to clients in
-    turn.
+    """The networks of an experiment, in its precision; several names, separated by commas, are
+    dealt to clients in turn.
     """
+    models = _networks(experiment, federation, given)
+    if experiment.engine.get("precision", "float32") == "float32":
+        return models
+    return [_in_bfloat16(model, federation) for model in models]
+
+
+def _in_bfloat16(model: Model, federation: Federation) -> Model:
+    """The network with training passes in bfloat16, once it has been seen to make a difference."""
+    lower = model.in_precision(torch.bfloat16)
+    rows = federation.x[:2]
+    rows = rows.to(torch.get_default_dtype()) if rows.is_floating_point() else rows
+    place = torch.arange(len(rows))
+    batch = Batch(rows, federation.y[:2], torch.ones(len(rows)), place, torch.tensor(0))
+    with torch.no_grad():
+        point = model.start(0)
+        same = torch.equal(model.forward(point, batch)[0], lower.forward(point, batch)[0])
+    if same:
+        raise BadInput(
+            f"precision = bfloat16 changes nothing in {model.name}, which multiplies no matrices "
+            "of 32-bit numbers: leave it out"
+        )
+    return lower
+
+
+def _networks(
+    experiment: Experiment, federation: Federation, given: Networks = None
+) -> list[Model]:
     words = dict(experiment.model)
     name, freeze = words.pop("name", ""), words.pop("freeze", "")
     if given:
@@ -311,7 +346,10 @@ def resolved(experiment: Experiment, federation: Federation, models: list[Model]
             | {k: v for m in models for k, v in m.options.items() if k not in HANDED}
             | model
         )
-    experiment = replace(experiment, split=split, model=model)
+    engine = dict(experiment.engine)
+    if engine.get("device") == AUTO:
+        engine["device"] = str(device_of(AUTO))
+    experiment = replace(experiment, split=split, model=model, engine=engine)
     came = len(federation.newcomers.names) if federation.newcomers else 0
     known = {
         section: {k: default for k, (_, default) in words.items()}

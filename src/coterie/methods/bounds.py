@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from coterie.core.errors import BadInput
 from coterie.core.memory import gigabytes, memory
 
@@ -25,7 +27,13 @@ def most_clients(needed: Callable[[int], int]) -> int:
 
 def check_clients(name: str, clients: int, needed: Callable[[int], int], way: str = "") -> None:
     """Refuse more clients than the server has memory for, with the number at which it stops; `way`:
-    what to do but to give fewer clients or a smaller network."""
+    what to do but to give fewer clients or a smaller network. Without it the server already keeps
+    few numbers per client, which it finds on the processor only."""
+    if not way and torch.get_default_device().type != "cpu":
+        raise BadInput(
+            f"{name} finds peers and bundles on the processor only, not on "
+            f"{torch.get_default_device()}: leave out --device, or --peers and --bundles"
+        )
     if needed(clients) > memory() // SHARE:
         raise BadInput(
             f"{name} with {clients:,} clients takes {gigabytes(needed(clients))} GB at the "

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coterie.core.device import exact
 from coterie.core.errors import BadInput
 from coterie.core.method import Facts, Method, Replies, Train
 from coterie.core.model import Model
@@ -45,7 +46,7 @@ def cut(updates: Tensor) -> Tensor:
     """Which of two halves [m] each update [m, d] belongs to."""
     from sklearn.cluster import AgglomerativeClustering
 
-    unit = F.normalize(updates.double(), dim=1)
+    unit = F.normalize(exact(updates), dim=1)
     distance = (1 - unit @ unit.T).clamp(min=0).fill_diagonal_(0)  # -cos, moved to be a distance
     found = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit(
         distance.numpy()

@@ -18,6 +18,7 @@ from coterie.core.checkpoint import (
     newest_checkpoint,
     save_checkpoint,
 )
+from coterie.core.device import device_of, here, on
 from coterie.core.errors import BadInput
 from coterie.core.files import check_new_folder, save_tensors, writing
 from coterie.core.method import Tree
@@ -67,6 +68,7 @@ def execute(
 ) -> Run:
     """Run an experiment in a new folder; bad input is refused before the folder exists."""
     check_unused(folder)
+    device_of(experiment.engine.get("device", "cpu"))  # one that is not here is told at once
     with threads_of(experiment):
         return execute_assembly(
             assemble(experiment, gather(experiment, data), models), folder, watch
@@ -81,7 +83,7 @@ def execute_assembly(assembly: Assembly, folder: Path, watch: Watch = tell) -> R
         loop.engine.begin()
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        with alone(folder):
+        with alone(folder), on(loop.engine.device):
             return play_rounds(loop, assembly.experiment, folder, watch)
 
 
@@ -135,10 +137,11 @@ def resume(
             restore_tree(loop, found.tree, found.folder)
             check_position(loop, found.folder)
         loop.engine.begin()
-        if allow_change:
-            return _branch(loop, assembly.experiment, folder, watch, changes(began, now))
-        more = {k: v for k, v in _known(folder).items() if k == BRANCHED}
-        return play_rounds(loop, assembly.experiment, folder, watch, more)
+        with on(loop.engine.device):
+            if allow_change:
+                return _branch(loop, assembly.experiment, folder, watch, changes(began, now))
+            more = {k: v for k, v in _known(folder).items() if k == BRANCHED}
+            return play_rounds(loop, assembly.experiment, folder, watch, more)
 
 
 def _known(folder: Path) -> dict[str, Any]:
@@ -244,6 +247,7 @@ def play_rounds(
         "guess": guess(loop.federation),
         "trivial": trivial_scores(loop.federation),
         **loop.gate.facts(),
+        "device": str(loop.engine.device),
     }
     write_config(folder, experiment)
     _write_about(folder, loop, "running", experiment, facts)
@@ -351,12 +355,14 @@ def restore(loop: Loop, folder: Path) -> None:
 
 def restore_tree(loop: Loop, tree: Tree, folder: Path) -> None:
     """Put a run where the tree of a checkpoint says; `folder` has its table."""
-    loop.position = Position(tree["stage"], tree["round"], tree["server"])
+    with on(loop.engine.device):
+        loop.position = Position(tree["stage"], tree["round"], here(tree["server"]))
     try:
         loop.engine.use([Settings.read(str(text)) for text in tree["settings"]])
     except ValueError:
         raise BadInput(
             f"the checkpoint {folder} is of another version of coterie: delete it to begin anew"
         ) from None
-    loop.engine.restore(tree["states"], tree["stage"])
+    with on(loop.engine.device):
+        loop.engine.restore(tree["states"], tree["stage"])
     loop.table = Table.read(folder / MARK)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.device import here
 from coterie.core.method import Batch, BatchPlan
 from coterie.core.rng import stream
 from coterie.data.federation import PARTS, Federation, Public, part_of
@@ -173,9 +174,10 @@ class Feed(NamedTuple):
     @classmethod
     def of(cls, federation: Federation, seed: int) -> Feed:
         dtype = torch.get_default_dtype()
+        x, y = here((federation.x, federation.y))
         return cls(
-            x=federation.x.to(dtype) if federation.x.is_floating_point() else federation.x,
-            y=federation.y.to(dtype) if federation.y.is_floating_point() else federation.y,
+            x=x.to(dtype) if x.is_floating_point() else x,
+            y=y.to(dtype) if y.is_floating_point() else y,
             parts={name: Part.of(part_of(federation, name)) for name in PARTS},
             public=federation.public,
             seed=seed,
@@ -245,4 +247,4 @@ def _aligned(draws: list[Draw], plan: BatchPlan, rows: int) -> Tensor:
     places = np.full((len(draws), longest, plan.batches, rows), -1, dtype=np.int32)
     for k, d in enumerate(draws):
         places[k, : len(d.places)] = d.places
-    return torch.from_numpy(places).long()
+    return torch.as_tensor(places).long()

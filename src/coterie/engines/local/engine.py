@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from coterie.core.device import CPU, device_of, here, on
 from coterie.core.errors import BadInput
 from coterie.core.method import Exchange, Tree
 from coterie.core.point import pick, stack, tree
@@ -56,8 +57,11 @@ class Crowd(NamedTuple):
 class LocalEngine(Engine):
     """All clients in this process."""
 
-    def __init__(self, setup: Setup, free_threads: bool = False):
+    def __init__(
+        self, setup: Setup, free_threads: bool = False, device: torch.device | None = None
+    ):
         self._free_threads = free_threads  # whether the number of threads may be chosen
+        self.device = device or torch.get_default_device()
         self._steppers: dict[Any, Stepper] = {}
         self._why_alone: dict[int, str] = {}  # architecture -> why it cannot be stacked, or ""
         self._compiled: set[int] = set()  # architectures of which it is known that they can be
@@ -65,8 +69,9 @@ class LocalEngine(Engine):
         super().__init__(setup)
 
     def take(self, federation: Federation, architecture: np.ndarray) -> None:
-        super().take(federation, architecture)
-        self.feed = Feed.of(federation, self.seed)
+        with on(self.device):
+            super().take(federation, architecture)
+            self.feed = Feed.of(federation._replace(public=self.public), self.seed)
 
     def enter(self, stage: int) -> None:
         self.stage = stage
@@ -83,7 +88,7 @@ class LocalEngine(Engine):
         self.states = [States() for _ in self.models]
         for store, (clients, stacked) in zip(self.states, dumped, strict=True):
             if clients:
-                store.scatter(clients, stacked)
+                store.scatter(clients, here(stacked))
 
     # One trip to the clients and back
 
@@ -184,7 +189,7 @@ class LocalEngine(Engine):
         a = crowd.architecture
         self._check_path(a)
         known = not self.settings[a].open
-        if known and (self.settings[a].compile != "yes" or a in self._compiled):
+        if known and (not self._in_machine_code(self.settings[a]) or a in self._compiled):
             return
 
         def ready(clients: list[int]) -> tuple[list[Tree], Tree]:
@@ -267,11 +272,17 @@ class LocalEngine(Engine):
         order = np.argsort(np.argsort([i not in store for i in chunk], kind="stable"))
         return pick(mixed, torch.as_tensor(order))
 
+    def _in_machine_code(self, settings: Settings) -> bool:
+        """Whether steps are compiled; what was chosen on the processor is traced elsewhere."""
+        return settings.compile == "yes" and self.device == CPU
+
     def _stepper(self, settings: Settings) -> Stepper:
         key = (settings.path, settings.compile)
         if key not in self._steppers:
             self._steppers[key] = Stepper(
-                key[0] == "vectorized", compiled=key[1] == "yes", traced=key[1] == "trace"
+                key[0] == "vectorized",
+                compiled=self._in_machine_code(settings),
+                traced=key[1] in ("trace", "yes"),
             )
         return self._steppers[key]
 
@@ -384,6 +395,9 @@ def _stacked(states: list[Tree]) -> Tree:
     return stack(states)
 
 
-def local(setup: Setup, threads: int) -> LocalEngine:
-    """The engine of this process; its threads are chosen where their number is 0."""
-    return LocalEngine(setup, free_threads=not threads)
+def local(setup: Setup, threads: int, *, device: str = "cpu") -> LocalEngine:
+    """The engine of this process; its threads are chosen where their number is 0.
+
+    `device` holds the data, the states and the work: cpu, cuda, cuda:1, mps, or auto.
+    """
+    return LocalEngine(setup, not threads, device_of(device))

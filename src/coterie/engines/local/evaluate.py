@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from coterie.analysis.scores import LOSS, scores_of, task_scores
+from coterie.core.device import array
 from coterie.core.method import Batch
 from coterie.core.point import Point, pick
 from coterie.engines.base import Measured, Views
@@ -77,7 +78,7 @@ def _scores(
     """Some scores of the clients' models on a part."""
     owner, (said,) = by_row(feed, stepper, lambda *one: (model.chances(*one),), points, chunk, part)
     ends = np.cumsum(np.bincount(owner, minlength=len(chunk)))[:-1]
-    truth = model.goal.truth(feed.y[feed.parts[part].of_clients(chunk)]).numpy()
+    truth = array(model.goal.truth(feed.y[feed.parts[part].of_clients(chunk)]))
     pairs = zip(np.split(truth, ends), np.split(said, ends), strict=True)
     found = [task_scores(model.task, y, p, names) for y, p in pairs]
     return {name: np.array([f[name] for f in found]) for name in names}
@@ -91,8 +92,8 @@ def predicted(
     """
     mine = feed.parts[part].of_client(client)
     found = [model.chances(point, _batch(feed, block)) for block in mine.split(FULL)]
-    truth = model.goal.truth(feed.y[mine]).numpy()
-    return truth, torch.cat(found).numpy() if found else np.zeros((0, 2))
+    truth = array(model.goal.truth(feed.y[mine]))
+    return truth, array(torch.cat(found)) if found else np.zeros((0, 2))
 
 
 def measure(
@@ -114,7 +115,7 @@ def by_row(
     counts = held.counts[chunk]
     if not counts.sum():
         outputs = f(pick(points, 0), _batch(feed, torch.zeros(1, dtype=torch.int64)))
-        return np.zeros(0, dtype=np.int64), [v[:0].numpy() for v in outputs]
+        return np.zeros(0, dtype=np.int64), [array(v[:0]) for v in outputs]
     if all(leaf.stride(0) == 0 for leaf in pytree.tree_leaves(points)):  # one model for everybody
         found = _blocks(feed, f, pick(points, 0), held.of_clients(chunk))
     elif stepper.vectorized:
@@ -126,7 +127,7 @@ def by_row(
             if counts[k]
         ]
         found = [torch.cat(values) for values in zip(*each, strict=True)]
-    return np.repeat(np.arange(len(chunk)), counts), [values.numpy() for values in found]
+    return np.repeat(np.arange(len(chunk)), counts), [array(values) for values in found]
 
 
 def _batch(feed: Feed, rows: Tensor) -> Batch:
@@ -169,10 +170,11 @@ def _stacked(
             feed, held.rows[first[:width, None] + place.minimum(sizes[:width, None] - 1)]
         )
         batch = batch._replace(mask=real.to(batch.mask.dtype))
-        found.append([v[real] for v in lifted(pick(points, slice(width)), batch)])
-        owners.append(order[real.nonzero()[:, 0].numpy()])
-        places.append(place[real].numpy())
+        said = lifted(pick(points, slice(width)), batch)
+        found.append([v[real.to(v.device)] for v in said])
+        owners.append(order[array(real.nonzero()[:, 0])])
+        places.append(array(place[real]))
     owner = np.concatenate(owners)
     sorting = np.lexsort((np.concatenate(places), owner))
-    values = [torch.cat(v).numpy()[sorting] for v in zip(*found, strict=True)]
+    values = [array(torch.cat(v))[sorting] for v in zip(*found, strict=True)]
     return owner[sorting], values
