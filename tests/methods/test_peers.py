@@ -361,6 +361,13 @@ def test_the_number_at_which_it_stops_is_the_largest_that_fits(monkeypatch):
         bounds.check_clients("x", 101, lambda n: n * n)
 
 
+def test_few_peers_on_another_device_than_the_processor_are_refused():
+    with torch.device("meta"):
+        bounds.check_clients("ucfl", 3, lambda n: n, "give --peers 50")
+        with pytest.raises(BadInput, match="ucfl finds peers and bundles on the processor only"):
+            bounds.check_clients("ucfl", 3, lambda n: n)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
