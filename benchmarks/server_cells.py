@@ -108,7 +108,7 @@ def run(cell: Cell) -> Found:
             peak = max(peak, found.peak - start)
             if stage.everyone:
                 once += found.seconds
-            elif stage.name == "train" and found.seconds > last.seconds:
+            elif stage.name == "train" and found.seconds >= last.seconds:
                 last = found
     return last._replace(once=once, peak=peak, kept=_bytes(server))
 

@@ -22,13 +22,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from server_cells import Cell, Found, measure, run
+from server_cells import SENDS, Cell, Found, measure, run
 
 import coterie
 from coterie.core.memory import memory
 from coterie.core.version import __version__
 from coterie.methods.registry import METHODS
 
+TICK = 0.01  # seconds that the processor's clock may be off
 LIMIT = 60  # seconds of the processor per cell
 CROWD, SITES, PHONES, ACTIVE = (100, 1_000, 10_000, 100_000), 10_000, 1_000_000, 100
 SMALL, LARGE = 578, 9_950  # parameters
@@ -169,11 +170,13 @@ def grown(table: Table, name: str, options: Options, size: int, part: Part) -> s
         if (found := table.get(key(Cell(name, n, n, size, options)))) and found.state == "measured"
     ]
     value = exponent(points)
-    return "" if math.isnan(value) else f"{value:.1f}"
+    small = not points or points[-1][0] < SITES  # fixed costs hide the growth
+    return "" if math.isnan(value) or small else f"{value:.1f}"
 
 
 def pair_rows(table: Table, size: int) -> list[str]:
-    """Time and memory of exact and scaling forms by the number of clients, everyone active."""
+    """Time and memory of exact and scaling forms by the number of clients, everyone active; an
+    empty cell was not measured."""
     lines = [
         f"| d = {size:,} | {' | '.join(f'N = {n:,}' for n in CROWD)} | time ~ N^ | memory ~ N^ |",
         "|---" * (len(CROWD) + 3) + "|",
@@ -223,11 +226,10 @@ def _phones(table: Table, name: str, form: Options) -> tuple[Found | None, str]:
     """The cell of the phones; from those of fewer clients, marked, where it did not fit."""
     at = {n: table.get(key(Cell(name, n, ACTIVE, SMALL, form))) for n in (SITES, CROWD[-1], PHONES)}
     last = at[PHONES]
-    if last and last.state != "measured":
-        known = [(n, f) for n, f in at.items() if f and f.state == "measured"]
-        if len(known) > 1 and not last.state.startswith("refused"):
-            return _extrapolated(known), "*"
-    return last, ""
+    known = [(n, f) for n, f in at.items() if f and f.state == "measured"]
+    if len(known) < 2 or (last and last.state.startswith(("measured", "refused"))):
+        return last, ""
+    return _extrapolated(known), "*"
 
 
 def _extrapolated(known: Sequence[tuple[int, Found]]) -> Found:
@@ -241,16 +243,22 @@ def _extrapolated(known: Sequence[tuple[int, Found]]) -> Found:
     return found._replace(**made)
 
 
+def _at_least(value: float, tick: float) -> str:
+    """Seconds, or that they are fewer than can be told."""
+    return f"under {seconds(tick)}" if value < tick else seconds(value)
+
+
 def _cost(found: Found | None, mark: str, kept: bool = False) -> str:
     if found is None or found.state != "measured":
         why = _short(found.state) if found else ""
         return " | ".join([why, *[""] * (4 if kept else 3)])
+    tick = TICK * max(1, (ACTIVE if kept else SITES) // SENDS)
     once = f" (once {seconds(found.once)}{mark})" if found.once > 0.5 else ""
     return " | ".join(
         [
             *([f"{gigabytes(found.kept)}{mark}"] if kept else []),
             f"{gigabytes(found.peak)}{mark}",
-            f"{seconds(found.seconds)}{mark}{once}",
+            f"{_at_least(found.seconds, tick)}{mark}{once}",
             gigabytes(found.down),
             gigabytes(found.up),
         ]
