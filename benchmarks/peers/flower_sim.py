@@ -56,6 +56,9 @@ class Timed(FedAvg):
 
     def aggregate_train(self, server_round, replies):
         replies = list(replies)
+        for reply in replies:
+            if reply.has_error():
+                print(f"round {server_round}: {reply.error}", file=sys.stderr, flush=True)
         out = super().aggregate_train(server_round, replies)
         moments.append(time.perf_counter())
         sums = [reply.content["metrics"]["steps"] for reply in replies if reply.has_content()]
@@ -71,6 +74,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = Timed(
         fraction_train=job.cohort / job.clients,
         fraction_evaluate=0.0,
+        min_train_nodes=job.cohort,  # else the first round takes those that are there yet
         min_available_nodes=job.clients,
     )
     moments.append(time.perf_counter())
