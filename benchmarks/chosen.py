@@ -1,25 +1,28 @@
 """What `auto` loses: whole runs of 5, 50 and 500 rounds against the best fixed settings.
 
-A run begins with a new engine and an empty cache of earlier choices, so that choosing, tracing and
-preparing count. Fixed settings that are slow in a first look are not played again.
+A run begins in a new process with a new engine and an empty cache of earlier choices and compiled
+steps, so that choosing, tracing and compiling count; imports do not. A first look at every fixed
+setting tells which ones can be the best at each length; those take turns with `auto`.
 """
 
+import itertools
+import multiprocessing
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, get_args
 
 import torch
 from workloads import Workload, engine_side
 
+from coterie.core.errors import BadInput
 from coterie.engines.settings import Compile, Path, Settings
 
 LENGTHS = (5, 50, 500)
 FINAL = 2  # fixed settings that are played in turns with `auto`
-LOOK = 20  # rounds of the first look
+LOOK = 12  # rounds of the first look
 ALLOWED = 1.15
 WORKLOADS = [
     Workload("MLR 784-10, 20 clients, 5 steps", "mlr", (1, 28, 28), 20, 10, 50),
@@ -39,10 +42,8 @@ class Fixed(NamedTuple):
 
 
 def candidates(work: Workload) -> list[Fixed]:
-    """Everything that a user could write, torch's compiler left out: it alone takes longer than
-    these runs.
-    """
-    words = [word for word in get_args(Compile) if word not in ("auto", "yes")]
+    """Everything that a user could write."""
+    words = [word for word in get_args(Compile) if word != "auto"]
     paths = [word for word in get_args(Path) if word != "auto"]
     threads = sorted({1, os.cpu_count() or 1})
     return [
@@ -53,46 +54,73 @@ def candidates(work: Workload) -> list[Fixed]:
     ]
 
 
-@contextmanager
-def forgetful() -> Iterator[None]:
-    """A cache of choices that is empty."""
-    before = os.environ.get("COTERIE_CACHE")
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["COTERIE_CACHE"] = folder
-        try:
-            yield
-        finally:
-            os.environ.pop("COTERIE_CACHE")
-            if before is not None:
-                os.environ["COTERIE_CACHE"] = before
+class Played(NamedTuple):
+    """A run: when each of its rounds was over, in seconds from its start, and how it ran."""
+
+    ends: list[float]
+    how: str
+
+    def after(self, rounds: int) -> float:
+        """What so many rounds take, those that were not played as the last ones that were."""
+        known = min(rounds, len(self.ends))
+        each = [b - a for a, b in itertools.pairwise(self.ends[-10:])]
+        more = (rounds - known) * statistics.median(each) if rounds > known else 0.0
+        return self.ends[known - 1] + more
 
 
-def seconds(work: Workload, rounds: int, fixed: Fixed | None) -> tuple[float, str]:
-    """What a whole run takes, and how it ran; None: as `auto` chooses."""
+def played(work: Workload, rounds: int, fixed: Fixed | None) -> Played | None:
+    """A run in a process of its own, a copy of this one, which has computed nothing yet; None
+    where the network cannot run with these settings, which are `auto` where none are given.
+    """
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_play, args=(there, work, rounds, fixed))
+    process.start()
+    there.close()
+    try:
+        found: Played | None = here.recv()
+    except EOFError:
+        raise RuntimeError(f"{work.label}: a run with {fixed or 'auto'} ended early") from None
+    process.join()
+    return found
+
+
+def _play(there: Connection, work: Workload, rounds: int, fixed: Fixed | None) -> None:
     torch.set_num_threads(fixed.threads if fixed else os.cpu_count() or 1)
     settings = fixed.settings if fixed else Settings()
-    with forgetful():
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["COTERIE_CACHE"] = folder
         exchange, engine = engine_side(work, "fedavg", settings, fixed is None, rounds)
+        ends = []
         begin = time.perf_counter()
-        for _ in range(rounds):
-            exchange()
-        took = time.perf_counter() - begin
-    return took, Fixed(engine.settings[0], torch.get_num_threads()).text()
+        try:
+            for _ in range(rounds):
+                exchange()
+                ends.append(time.perf_counter() - begin)
+        except BadInput:
+            there.send(None)
+            return
+        there.send(Played(ends, Fixed(engine.settings[0], torch.get_num_threads()).text()))
 
 
-def one(work: Workload, rounds: int, repeats: int) -> dict[str, Any]:
+def looked(work: Workload) -> dict[Fixed, Played]:
+    """A few rounds with every fixed setting that the network can run with."""
+    tried = {fixed: played(work, LOOK, fixed) for fixed in candidates(work)}
+    return {fixed: found for fixed, found in tried.items() if found}
+
+
+def one(work: Workload, rounds: int, repeats: int, look: dict[Fixed, Played]) -> dict[str, Any]:
     """`auto` in turns with the most promising fixed settings."""
-    look = min(rounds, LOOK)
-    tried = {fixed: seconds(work, look, fixed)[0] for fixed in candidates(work)}
-    best = sorted(tried, key=lambda fixed: tried[fixed])[:FINAL]
-    times: dict[str, list[float]] = {fixed.text(): [] for fixed in best}
-    times["auto"] = []
+    best = sorted(look, key=lambda fixed: look[fixed].after(rounds))[:FINAL]
+    sides: dict[str, Fixed | None] = {fixed.text(): fixed for fixed in best} | {"auto": None}
+    times: dict[str, list[float]] = {name: [] for name in sides}
     chosen = ""
     for _ in range(repeats):
-        for fixed in best:
-            times[fixed.text()].append(seconds(work, rounds, fixed)[0])
-        took, chosen = seconds(work, rounds, None)
-        times["auto"].append(took)
+        for name, fixed in sides.items():
+            found = played(work, rounds, fixed)
+            assert found is not None
+            times[name].append(found.ends[-1])
+            chosen = found.how if fixed is None else chosen
     medians = {name: statistics.median(each) for name, each in times.items()}
     auto = medians.pop("auto")
     winner = min(medians, key=lambda name: medians[name])
@@ -111,8 +139,11 @@ def measure(repeats: int, only: str = "") -> dict[str, Any]:
     """Every workload whose label has `only` in it, at every length."""
     rows = []
     for work in WORKLOADS:
-        for rounds in LENGTHS if only.lower() in work.label.lower() else ():
-            row = one(work, rounds, repeats)
+        if only.lower() not in work.label.lower():
+            continue
+        look = looked(work)
+        for rounds in LENGTHS:
+            row = one(work, rounds, repeats, look)
             rows.append(row)
             print(
                 f"{work.label}, {rounds} rounds: auto {row['ratio']:.2f}x of the best fixed",
