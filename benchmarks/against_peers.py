@@ -54,10 +54,10 @@ COMPARISONS = [
         sides=("plain", "flower", "pfl", "coterie"),
     ),
     Comparison(
-        label="CIFAR-10, 1,000 users of 50 images, cohort 50, B 10, rate 0.1, 5 rounds",
+        label="CIFAR-10, 1,000 users of 50 images, cohort 50, B 10, rate 0.1, 3 rounds",
         net="cnn",
         words=IMAGES,
-        rounds=5,
+        rounds=3,
         cohort=50,
         rate=0.1,
         sides=("plain", "flower", "pfl", "coterie"),

@@ -1,6 +1,7 @@
 """Whole commands as a user types them, from process start to end, in turns."""
 
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -10,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from against_peers import COMPARISONS, SIDES, play
-from exported import export
+from against_peers import COMPARISONS
 
 RUN = "from coterie.cli.main import main; main()"
 DIGITS = COMPARISONS[0]
@@ -22,6 +22,7 @@ DATA = [
 ]
 COMMON = [*DATA, "--model", "mlr", "--batch", "10", "--rate", "0.01"]
 SEEDS = (1, 5)
+KNOWN = {"again": "a run again", "seeds 1": "one seed"}
 
 
 def command(words: list[str], cache: Path) -> float:
@@ -39,16 +40,19 @@ def command(words: list[str], cache: Path) -> float:
 
 
 def measure(repeats: int, only: str = "") -> dict[str, Any]:
-    """The medians of every command; the plain loop plays the same run."""
+    """The medians of every command whose name has `only` in it."""
     rounds = DIGITS.rounds
     with tempfile.TemporaryDirectory() as folder:
-        data, cache = export(DIGITS, Path(folder)), Path(folder) / "cache"
+        cache = Path(folder) / "cache"
         run = ["run", "fedavg", *COMMON, "--rounds", str(rounds), "--evaluate", str(rounds)]
-        fresh = iter(range(10**6))
+
+        def first() -> float:
+            shutil.rmtree(cache, ignore_errors=True)
+            return command(run, cache)
+
         sides: dict[str, Callable[[], float]] = {
             "help": lambda: command(["--help"], cache),
-            "plain": lambda: float(play(SIDES["plain"], DIGITS, data, cache)["seconds"]),
-            "first": lambda: command(run, cache / str(next(fresh))),
+            "first": first,
             "again": lambda: command(run, cache),
         }
         for seeds in SEEDS:
@@ -71,14 +75,13 @@ def page(found: dict[str, Any]) -> list[str]:
     """The figures as Markdown."""
     took, rounds = found["seconds"], found["rounds"]
     titles = {
-        "plain": f"plain PyTorch loop, {rounds} rounds",
         "first": f"`coterie run fedavg`, {rounds} rounds, nothing remembered of earlier runs",
         "again": "the same again",
         "seeds 1": f"`coterie compare --methods fedavg --seeds 1`, {rounds} rounds",
         "seeds 5": "the same with `--seeds 5`",
         "help": "`coterie --help`",
     }
-    base = {"plain": "again", "first": "again", "seeds 5": "seeds 1"}
+    base = {"first": "again", "seeds 5": "seeds 1"}
     lines = ["| from process start to end | seconds | ratio |", "|---|---|---|"]
     for name, title in titles.items():
         if name not in took:
@@ -87,6 +90,3 @@ def page(found: dict[str, Any]) -> list[str]:
         said = f"{took[name] / took[other]:.1f}x of {KNOWN[other]}" if other in took else ""
         lines.append(f"| {title} | {took[name]:.2f} | {said} |")
     return [*lines, "", f"All on {DIGITS.label.rpartition(',')[0]}."]
-
-
-KNOWN = {"again": "a run again", "seeds 1": "one seed"}
