@@ -89,6 +89,7 @@ def play(side: Side, comparison: Comparison, data: Path, cache: Path) -> dict[st
     # a peer would take a GPU where there is one; Coterie runs as after many runs: it remembers
     more = {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": ""}
     more["COTERIE_CACHE"] = str(cache)
+    more["RAY_worker_niceness"] = "0"  # Ray's workers step back for others, where no side does
     begin = time.perf_counter()
     done = subprocess.run(
         [python, side.script, str(data), *comparison.arguments],
