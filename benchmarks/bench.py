@@ -125,7 +125,8 @@ def source(facts: dict[str, Any]) -> str:
     return (
         f"Measured {facts['date']} at commit {facts['commit']} (coterie {facts['coterie']}, torch "
         f"{facts['torch']}, Python {facts['python']}) on {facts['machine']}, load "
-        f"{facts['load']} at the start; {facts['repeats']} turns{some}, {facts['seconds']} s."
+        f"{facts['load']} at the start; turns: {facts['repeats']}{some}; "
+        f"{facts['seconds']} s in all."
     )
 
 
