@@ -172,7 +172,8 @@ def page(found: dict[str, Any]) -> list[str]:
             whole, per_round = ("", "") if name == "coterie" else times
             lines.append(
                 f"| {'' if number else each['label']} | {SIDES[name].title} "
-                f"| {side['seconds']:.1f} | {whole} | {side['round_seconds']:.3f} | {per_round} | {side['accuracy']:.3f} |"
+                f"| {side['seconds']:.1f} | {whole} | {side['round_seconds']:.3f} "
+                f"| {per_round} | {side['accuracy']:.3f} |"
             )
     lines.append("")
     for each in found["comparisons"]:
