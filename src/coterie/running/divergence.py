@@ -13,6 +13,7 @@ from coterie.analysis.scores import trivial
 from coterie.core.errors import Diverged
 from coterie.core.method import Train
 from coterie.data.federation import PARTS, Federation, part_of
+from coterie.data.held import Held, counts_of
 from coterie.data.target import task_of
 from coterie.engines.base import Measured
 
@@ -116,7 +117,7 @@ def unmeasurable(measured: Measured, federation: Federation) -> dict[str, list[i
         loss = measured[view, part, "loss"]
         # what is not finite has no finite error either, but is told right or wrong all the same
         accuracy = measured.get((view, part, "accuracy"), np.zeros(len(loss)))
-        there = np.array([len(rows) > 0 for rows in part_of(federation, part)])
+        there = counts_of(part_of(federation, part)) > 0
         bad = there & ~np.isfinite(loss) & ~np.isnan(accuracy)
         if bad.any():
             found[part] = [int(i) for i in np.flatnonzero(bad)]
@@ -145,12 +146,17 @@ def guess(federation: Federation) -> dict[str, float]:
     if not federation.classes or federation.y.dim() != 1 or not len(federation.y):
         return {}
     y, found = federation.y.numpy(), {}
-    usual = [int(np.bincount(y[rows]).argmax()) if len(rows) else None for rows in federation.train]
+    train = Held.of(federation.train)
+    kinds = int(y.max()) + 1
+    owned = np.bincount(train.owners() * kinds + y[train.joined()], minlength=len(train) * kinds)
+    usual = owned.reshape(-1, kinds).argmax(1)
     for part in PARTS:
-        pairs = zip(usual, part_of(federation, part), strict=True)
-        shares = [float((y[rows] == k).mean()) for k, rows in pairs if len(rows) and k is not None]
-        if shares:
-            found[part] = float(np.mean(shares))
+        held = Held.of(part_of(federation, part))
+        right = y[held.joined()] == usual[held.owners()]
+        hits = np.bincount(held.owners(), weights=right, minlength=len(held))
+        there = (held.counts > 0) & (train.counts > 0)
+        if there.any():
+            found[part] = float(np.mean(hits[there] / held.counts[there]))
     return found
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from coterie.core.method import Batch, BatchPlan
 from coterie.core.rng import stream
-from coterie.data.federation import PARTS, Federation, Public, part_of
+from coterie.data.federation import PARTS, Federation, Public, as_tensor, part_of
+from coterie.data.held import Held
 from coterie.engines.base import Moment
 from coterie.engines.local.stacks import channels_last
 from coterie.engines.public import public_draw, public_rows
@@ -80,10 +81,10 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, lists: Sequence[np.ndarray]) -> Part:
-        counts = np.array([len(rows) for rows in lists], dtype=np.int64)
-        rows = np.concatenate(lists) if len(lists) else np.zeros(0, dtype=np.int64)
-        index = torch.as_tensor(rows, dtype=torch.int64)
-        return cls(index, np.cumsum(counts) - counts, counts, int(counts.max(initial=0)))
+        held = Held.of(lists)
+        rows = held.joined() if held.rows is None else held.rows
+        first = np.cumsum(held.counts) - held.counts if held.rows is None else held.first
+        return cls(as_tensor(rows), first, held.counts, int(held.counts.max(initial=0)))
 
     def of_client(self, client: int) -> Tensor:
         """The rows of one client."""
