@@ -35,3 +35,10 @@ def test_seeds_of_small_numbers_are_those_of_numpy():
     numbers = [0, 1, 2**32 - 1, 2**32, 2**62 + 5]
     for number, mine in zip(numbers, rng._seeds(np.array(numbers, np.uint64)), strict=True):
         assert (np.random.SeedSequence(number).generate_state(4, np.uint64) == mine).all()
+
+
+def test_a_later_stream_is_the_stream_and_knows_whether_it_was_used():
+    later = rng.Later(3, "send", "train", 5)
+    assert not later.drawn
+    assert draws(later) == draws(rng.stream(3, "send", "train", 5))
+    assert later.drawn

@@ -4,6 +4,7 @@ made.
 
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +33,26 @@ def stream(seed: int, *what: object) -> Rng:
 def torch_stream(rng: Rng) -> torch.Generator:
     """A torch generator that goes on where a numpy one stands."""
     return torch.Generator().manual_seed(int(rng.integers(2**63)))
+
+
+class Later:
+    """A stream that is seeded when something is first drawn from it: most clients' never are."""
+
+    def __init__(self, seed: int, *what: object):
+        self._seed, self._what = seed, what
+        self._rng: Rng | None = None
+
+    @property
+    def drawn(self) -> bool:
+        """Whether anything was drawn from it."""
+        return self._rng is not None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of no generator
+            raise AttributeError(name)
+        if self._rng is None:
+            self._rng = stream(self._seed, *self._what)
+        return getattr(self._rng, name)
 
 
 def streams(seed: int, what: str, items: Sequence[object]) -> Iterator[Rng]:

@@ -65,8 +65,7 @@ def store_rows(
     if len(changes) == 1 and inputs.as_is and base.x.dtype in (np.float32, np.int64):
         return Stored(base.x, base.y, pieces, np.arange(len(base.y)))
     owners = [np.flatnonzero(groups == g) for g in range(len(changes))]
-    owned = [[part.only(who).joined() for part in pieces] for who in owners]
-    stored = [np.unique(np.concatenate(rows)) for rows in owned]
+    stored = [_used([part.only(who) for part in pieces], len(base.y)) for who in owners]
     starts = np.cumsum([0, *(len(block) for block in stored)])
     sample = inputs.of(stored[0][:1])
     x = np.empty((starts[-1], *sample.shape[1:]), sample.dtype)
@@ -78,17 +77,34 @@ def store_rows(
             x[start + at.start : start + at.stop] = turned
         labels = base.y[block]
         y[start : start + len(block)] = labels if change.relabel is None else change.relabel[labels]
-    moved = Cuts(*(_moved(part, groups, stored, starts) for part in pieces))
-    return Stored(x, y, moved, np.concatenate(stored))
+    return Stored(x, y, _moved(pieces, groups, stored, starts), np.concatenate(stored))
 
 
-def _moved(part: Held, groups: np.ndarray, stored: list[np.ndarray], starts: np.ndarray) -> Held:
-    """Where the rows of a part lie among those of their owners' groups."""
-    if len(stored) == 1:
-        return part.moved(lambda rows: np.searchsorted(stored[0], rows))
-    rows, group = part.joined(), np.repeat(groups, part.counts)
-    new = np.empty_like(rows)
-    for g, block in enumerate(stored):
-        mine = group == g
-        new[mine] = starts[g] + np.searchsorted(block, rows[mine])
-    return Held.packed(new, part.counts)
+def _used(parts: list[Held], n: int) -> np.ndarray:
+    """The rows out of n that are in any part, ascending."""
+    used = np.zeros(n, bool)
+    for part in parts:
+        used[part.joined()] = True
+    return np.flatnonzero(used)
+
+
+def _moved(pieces: Cuts, groups: np.ndarray, stored: list[np.ndarray], starts: np.ndarray) -> Cuts:
+    """Where the rows of the parts lie among those of their owners' groups."""
+    if len(stored) == 1:  # parts that share an array go on sharing one
+        seen: dict[int, np.ndarray] = {}
+
+        def moved(rows: np.ndarray) -> np.ndarray:
+            if id(rows) not in seen:
+                seen[id(rows)] = np.searchsorted(stored[0], rows)
+            return seen[id(rows)]
+
+        return Cuts(*(part.moved(moved) for part in pieces))
+    found = []
+    for part in pieces:
+        rows, group = part.joined(), np.repeat(groups, part.counts)
+        new = np.empty_like(rows)
+        for g, block in enumerate(stored):
+            mine = group == g
+            new[mine] = starts[g] + np.searchsorted(block, rows[mine])
+        found.append(Held.packed(new, part.counts))
+    return Cuts(*found)

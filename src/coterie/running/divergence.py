@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from coterie.analysis.many import CLASSES, scores_of_many
 from coterie.analysis.numbers import mean_of
-from coterie.analysis.scores import trivial
+from coterie.analysis.scores import scores_of, trivial
 from coterie.core.errors import Diverged
 from coterie.core.method import Train
 from coterie.data.federation import PARTS, Federation, part_of
@@ -19,6 +20,7 @@ from coterie.engines.base import Measured
 
 NAMED = 3  # clients that a line lists by name
 LARGE = 1e6  # an input beyond it is the likely cause, whatever the rate
+TOGETHER = 4096  # clients whose scores are counted at once
 
 
 class Failure(NamedTuple):
@@ -168,12 +170,27 @@ def trivial_scores(federation: Federation) -> dict[str, float]:
     if target.task == "squared" or not len(federation.y):
         return {}
     y = task_of(target).truth(federation.y).numpy()
-    pairs = zip(federation.train, getattr(federation, part), strict=True)
+    train, tested = Held.of(federation.train), Held.of(part_of(federation, part))
+    both = np.flatnonzero((train.counts > 0) & (tested.counts > 0))
     found = [
-        trivial(target.task, y[train], y[rows], federation.classes)
-        for train, rows in pairs
-        if len(train) and len(rows)
+        _trivial(target.task, y, train.only(some), tested.only(some), federation.classes)
+        for some in np.split(both, range(TOGETHER, len(both), TOGETHER))
+        if len(some)
     ]
     names = list(found[0]) if found else []
-    means = {name: mean_of([one[name] for one in found]) for name in names}
+    means = {name: mean_of(np.concatenate([one[name] for one in found])) for name in names}
     return {name: mean for name, mean in means.items() if mean == mean}
+
+
+def _trivial(
+    task: str, y: np.ndarray, train: Held, tested: Held, classes: int
+) -> dict[str, np.ndarray]:
+    """{score: [clients]} of whoever knows nothing but each client's own training targets."""
+    if task not in CLASSES:
+        found = [trivial(task, y[a], y[b], classes) for a, b in zip(train, tested, strict=True)]
+        return {name: np.array([one[name] for one in found]) for name in found[0]}
+    owned = train.owners() * classes + y[train.joined()].astype(int)
+    counts = np.bincount(owned, minlength=len(train) * classes).reshape(-1, classes)
+    said = (counts / train.counts[:, None])[tested.owners()]
+    names = [score.name for score in scores_of(task)]
+    return scores_of_many(task, y[tested.joined()], said, tested.counts, names)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from coterie.analysis.scores import LOSS, scores_of, task_scores
+from coterie.analysis.many import scores_of_many
+from coterie.analysis.scores import LOSS, scores_of
 from coterie.core.method import Batch
 from coterie.core.point import Point, pick
 from coterie.engines.base import Measured, Views
@@ -41,27 +42,29 @@ def evaluate(
     place = {i: k for k, i in enumerate(clients)}
     out: Measured = {}
 
-    def note(key: tuple[str, str, str], chunk: list[int], values: np.ndarray) -> None:
-        column = out.setdefault(key, np.full(len(clients), np.nan))
-        column[[place[i] for i in chunk]] = values
+    def note(key: tuple[str, str, str], values: np.ndarray) -> None:
+        if key not in out:
+            out[key] = np.full(len(clients), np.nan)
+        out[key][at] = values
 
     for a, chunk, found in views:
+        at = np.array([place[i] for i in chunk])
         for view, points in found.items():
             for part in parts:
                 model, n = model_of(a, view), feed.parts[part].counts[chunk]
                 loss, right = measure(feed, stepper_of(a), model, points, chunk, part)
                 with np.errstate(invalid="ignore", divide="ignore"):
-                    note((view, part, "loss"), chunk, loss / n)
-                    note((view, part, model.goal.measure), chunk, right / n)
+                    note((view, part, "loss"), loss / n)
+                    note((view, part, model.goal.measure), right / n)
                 if metric not in ("", LOSS.name, model.goal.measure):
                     more = _scores(feed, stepper_of(a), model, points, chunk, part, (metric,))
-                    note((view, part, metric), chunk, more[metric])
+                    note((view, part, metric), more[metric])
         if scored(a):
             model, own = model_of(a, "personal"), found["personal"]
             names = [s.name for s in scores_of(model.task) if s.name != model.goal.measure]
             more = _scores(feed, stepper_of(a), model, own, chunk, "test", names)
             for name, values in more.items():
-                note(("personal", "test", name), chunk, values)
+                note(("personal", "test", name), values)
     return out
 
 
@@ -76,11 +79,9 @@ def _scores(
 ) -> dict[str, np.ndarray]:
     """Some scores of the clients' models on a part."""
     owner, (said,) = by_row(feed, stepper, lambda *one: (model.chances(*one),), points, chunk, part)
-    ends = np.cumsum(np.bincount(owner, minlength=len(chunk)))[:-1]
+    counts = np.bincount(owner, minlength=len(chunk))
     truth = model.goal.truth(feed.y[feed.parts[part].of_clients(chunk)]).numpy()
-    pairs = zip(np.split(truth, ends), np.split(said, ends), strict=True)
-    found = [task_scores(model.task, y, p, names) for y, p in pairs]
-    return {name: np.array([f[name] for f in found]) for name in names}
+    return scores_of_many(model.task, truth, said, counts, names)
 
 
 def predicted(
