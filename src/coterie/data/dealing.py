@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from coterie.data.cutting import (
 from coterie.data.dataset import Dataset
 from coterie.data.federation import Federation, Public, as_tensor
 from coterie.data.held import Held
+from coterie.data.lazy import Lazy, Maker
 from coterie.data.newcomers import keep_out, newcomer_numbers
 from coterie.data.pieces import Own
 from coterie.data.preparation import Preparation, array_columns, fit, prepare, with_client
@@ -42,6 +43,7 @@ from coterie.data.target import Label, Target, check_label, fit_target, read_as
 from coterie.data.told import note, tell
 
 SHOWN = 5  # names of clients in a line
+LAZILY_TOO = ("validation", "select", "test", "newcomers")  # choices that need no row
 
 
 class Cutter(NamedTuple):
@@ -99,6 +101,9 @@ def build(
     choices: the fields of Choices, such as validation = 0.
     """
     chosen = checked(Choices(**choices))
+    maker = _lazily(data, split, clients, chosen, options or {}, data_options or {})
+    if maker is not None:
+        return _spans(str(data), maker, chosen, seed)
     whole = read(data, folder, data_options or {})
     base, table = whole.data, whole.columns is not None
     check_choices(whole, chosen)
@@ -144,6 +149,63 @@ def build(
         rows=stored.rows,
         place=whole.place,
         preparation=prepared.preparation._replace(left_out=left_out, target=target),
+        select=kept,
+    )
+    return keep_out(federation, late)
+
+
+def _lazily(
+    data: str | Path | Own | Dataset,
+    split: str | None,
+    clients: int | None,
+    chosen: Choices,
+    options: Mapping[str, Any],
+    data_options: Mapping[str, Any],
+) -> Maker | None:
+    """What makes the rows of a data set client by client, if nothing needs all of them at once."""
+    source = datasets.DATASETS.get(data) if isinstance(data, str) else None
+    if (
+        source is None
+        or source.lazily is None
+        or split not in (None, "user")
+        or any(options.values())
+    ):
+        return None
+    plain = {k: v for k, v in chosen._asdict().items() if k not in LAZILY_TOO}
+    if any(Choices._field_defaults[word] != value for word, value in plain.items()):
+        return None
+    known = inspect.signature(source.lazily).parameters
+    if set(data_options) - set(known):
+        return None
+    maker = source.lazily(**data_options)
+    return maker if maker is None or clients in (None, len(maker.counts)) else None
+
+
+def _spans(name: str, maker: Maker, chosen: Choices, seed: int) -> Federation:
+    """The federation of clients whose rows are made when they are asked for: a span of rows each,
+    cut in order.
+    """
+    source, n = datasets.DATASETS[name], len(maker.counts)
+    names = [str(i) for i in range(n)]
+    shares = Shares(chosen.validation, chosen.test)
+    cuts = cut_at_points(Held.packed(None, maker.counts), shares, None)
+    check_parts(cuts, names, chosen.validation)
+    held, kept = cuts.validation, Held.none(n)
+    if chosen.select:
+        held, kept = halves(held, np.zeros(0), np.zeros(0), source.cut, np.zeros(0))
+    late = newcomer_numbers(chosen.newcomers, n, seed)
+    _tell_newcomers(name, [names[i] for i in late], n)
+    federation = Federation(
+        name=name,
+        x=cast(torch.Tensor, Lazy(maker, labels=False)),
+        y=cast(torch.Tensor, Lazy(maker, labels=True)),
+        classes=maker.classes,
+        train=cuts.train,
+        validation=held,
+        test=cuts.test,
+        groups=np.zeros(n, np.int64),
+        names=names,
+        preparation=Preparation(scale="none"),
         select=kept,
     )
     return keep_out(federation, late)
@@ -298,15 +360,9 @@ def _deal(
     natural = base.users is not None and partition.SPLITS[split].natural
     users = list(range(len(parts)))
     if base.users is not None and natural:
-        users = base.users[_firsts(parts)].tolist()
+        users = base.users[parts.firsts()].tolist()
     names = [whole.clients[u] if natural and whole.clients else str(u) for u in users]
     return Dealt(split=split, parts=parts, natural=natural, users=users, names=names)
-
-
-def _firsts(parts: Held) -> np.ndarray:
-    """The first row of each client."""
-    found: np.ndarray = parts.joined()[np.cumsum(parts.counts) - parts.counts]
-    return found
 
 
 def _cutter(whole: Own, split: str, shared: np.ndarray, chosen: Choices, seed: int) -> Cutter:
@@ -350,7 +406,7 @@ def _without_tiny(
     good = have_all_parts(cutter.cut(parts, True), validation)
     if good.all() or not good.any():
         return rows, ()
-    numbers = users[_firsts(parts)[~good]].tolist()
+    numbers = users[parts.firsts()[~good]].tolist()
     names = tuple(whole.clients[u] if whole.clients else str(u) for u in numbers)
     shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
     tell(

@@ -13,6 +13,7 @@ from coterie.core.html import html_table
 from coterie.data.columns import Place
 from coterie.data.cutting import middle
 from coterie.data.held import Held, counts_of
+from coterie.data.lazy import maker_of
 from coterie.data.preparation import Preparation
 from coterie.data.target import Target, usual_target
 
@@ -213,7 +214,6 @@ def client_rows(federation: Federation) -> list[ClientRow]:
 def checksum(federation: Federation) -> str:
     """A digest of all that a run can depend on: rows, labels, owners, names and public data."""
     parts = [Held.of(part_of(federation, part)) for part in PARTS]
-    rows = [part.joined() for part in parts]
     sizes = [part.counts for part in parts]
     public = federation.public.checksum if federation.public else ""
     text = "\x1f".join([*federation.names, str(federation.classes), public])
@@ -221,13 +221,19 @@ def checksum(federation: Federation) -> str:
     if late is not None:
         held = [Held.of(getattr(late, part)).joined() for part in PARTS]
         text = "\x1f".join([text, *late.names, digest_of(late.groups, *held)])
+    words = np.frombuffer(text.encode(), np.uint8)
+    maker = maker_of(federation.x)
+    if maker is not None:
+        made = np.frombuffer(maker.digest.encode(), np.uint8)
+        return digest_of(made, federation.groups, *(part.first for part in parts), *sizes, words)
+    rows = [part.joined() for part in parts]
     return digest_of(
         federation.x.numpy(),
         federation.y.numpy(),
         federation.groups,
         *rows,
         *sizes,
-        np.frombuffer(text.encode(), np.uint8),
+        words,
     )
 
 

@@ -82,6 +82,10 @@ class Held(Sequence[np.ndarray]):
         """Whose each of the joined rows is."""
         return np.repeat(np.arange(len(self)), self.counts)
 
+    def firsts(self) -> np.ndarray:
+        """The first row of each client, all of whom have one."""
+        return self.first if self.rows is None else self.rows[self.first]
+
     def moved(self, to: Callable[[np.ndarray], np.ndarray]) -> Held:
         """The same with other numbers of the rows."""
         rows = self.joined() if self.rows is None else self.rows
@@ -91,6 +95,8 @@ class Held(Sequence[np.ndarray]):
     def plus(self, other: Held) -> Held:
         """These clients, and others after them."""
         counts = np.concatenate([self.counts, other.counts])
+        if self.rows is None and other.rows is None:
+            return Held(None, np.concatenate([self.first, other.first]), counts)
         return Held.packed(np.concatenate([self.joined(), other.joined()]), counts)
 
 

@@ -301,7 +301,7 @@ class LocalEngine(Engine):
         """Clients whose models are made at once to be looked at."""
         size: int = self.models[a].size
         tuned = self.method(a).personalize
-        most = max(1, min(LOOKED_AT, LOOKED_AT_BYTES // (4 * size)))
+        most = max(1, min(LOOKED_AT, LOOKED_AT_BYTES // (4 * size), self.feed.together))
         return min(most, self._closed(a).width, fits(size, tuned.copies)) if tuned else most
 
     @torch.no_grad()

@@ -49,20 +49,21 @@ def evaluate(
 
     for a, chunk, found in views:
         at = np.array([place[i] for i in chunk])
+        near, mine = feed.near(chunk)
         for view, points in found.items():
             for part in parts:
-                model, n = model_of(a, view), feed.parts[part].counts[chunk]
-                loss, right = measure(feed, stepper_of(a), model, points, chunk, part)
+                model, n = model_of(a, view), near.parts[part].counts[mine]
+                loss, right = measure(near, stepper_of(a), model, points, mine, part)
                 with np.errstate(invalid="ignore", divide="ignore"):
                     note((view, part, "loss"), loss / n)
                     note((view, part, model.goal.measure), right / n)
                 if metric not in ("", LOSS.name, model.goal.measure):
-                    more = _scores(feed, stepper_of(a), model, points, chunk, part, (metric,))
+                    more = _scores(near, stepper_of(a), model, points, mine, part, (metric,))
                     note((view, part, metric), more[metric])
         if scored(a):
             model, own = model_of(a, "personal"), found["personal"]
             names = [s.name for s in scores_of(model.task) if s.name != model.goal.measure]
-            more = _scores(feed, stepper_of(a), model, own, chunk, "test", names)
+            more = _scores(near, stepper_of(a), model, own, mine, "test", names)
             for name, values in more.items():
                 note(("personal", "test", name), values)
     return out
@@ -73,7 +74,7 @@ def _scores(
     stepper: Stepper,
     model: Any,
     points: Point,
-    chunk: list[int],
+    chunk: Sequence[int],
     part: str,
     names: Sequence[str],
 ) -> dict[str, np.ndarray]:
@@ -90,6 +91,7 @@ def predicted(
     """The labels of a client's rows, and the probabilities that a model gives them; of a
     regression the numbers, as the data have them, and those that it predicts.
     """
+    feed, (client,) = feed.near([client])
     mine = feed.parts[part].of_client(client)
     found = [model.chances(point, _batch(feed, block)) for block in mine.split(FULL)]
     truth = model.goal.truth(feed.y[mine]).numpy()
@@ -97,7 +99,7 @@ def predicted(
 
 
 def measure(
-    feed: Feed, stepper: Stepper, model: Any, points: Point, chunk: list[int], part: str
+    feed: Feed, stepper: Stepper, model: Any, points: Point, chunk: Sequence[int], part: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """The sum of losses and the number of rows told rightly, for each client of a chunk."""
     owner, judged = by_row(feed, stepper, model.judge, points, chunk, part)
@@ -106,7 +108,7 @@ def measure(
 
 
 def by_row(
-    feed: Feed, stepper: Stepper, f: OfRows, points: Point, chunk: list[int], part: str
+    feed: Feed, stepper: Stepper, f: OfRows, points: Point, chunk: Sequence[int], part: str
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """What a function says of every row of a chunk's clients, client by client: whose rows these
     are [n], as places in the chunk, and its values [n, ...].
@@ -148,7 +150,7 @@ def _blocks(feed: Feed, f: OfRows, point: Point, rows: Tensor) -> list[Tensor]:
 
 
 def _stacked(
-    feed: Feed, f: OfRows, points: Point, chunk: list[int], part: str
+    feed: Feed, f: OfRows, points: Point, chunk: Sequence[int], part: str
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """The values of rows under the models of their clients, many clients at once.
 
