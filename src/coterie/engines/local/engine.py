@@ -72,10 +72,19 @@ class LocalEngine(Engine):
         for a, program in enumerate(self.programs):
             convert = program[stage].enter_state
             if convert is not None:
-                self.states[a] = self.states[a].changed(convert)
+                self.states[a] = self.states[a].converted(convert)
 
     def dump(self) -> Tree:
         return [store.everything() for store in self.states]
+
+    def written(self) -> None:
+        for store in self.states:
+            store.changed = set()
+
+    def dump_changes(self) -> Tree | None:
+        if any(store.changed is None for store in self.states):
+            return None
+        return [store.changes() for store in self.states]
 
     def restore(self, dumped: Tree, stage: int) -> None:
         self.stage = stage

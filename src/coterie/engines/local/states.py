@@ -26,6 +26,7 @@ class States:
         self.slots: dict[int, int] = {}
         self.leaves: list[Tensor] = []
         self.spec: Any = None
+        self.changed: set[int] | None = None  # since they were written; None: never were
 
     def __contains__(self, client: int) -> bool:
         return client in self.slots
@@ -46,6 +47,8 @@ class States:
         for i in clients:
             self.slots.setdefault(i, len(self.slots))
         where = torch.tensor([self.slots[i] for i in clients])
+        if self.changed is not None:
+            self.changed.update(clients)
         for k, leaf in enumerate(leaves):
             self._grow(k, len(self.slots))
             self.leaves[k][where] = leaf
@@ -64,7 +67,12 @@ class States:
         clients = sorted(self.slots)
         return clients, self.gather(clients) if clients else None
 
-    def changed(self, convert: Any) -> States:
+    def changes(self) -> tuple[list[int], Tree]:
+        """The clients that changed since they were written, ascending, and their states."""
+        clients = sorted(self.changed or ())
+        return clients, self.gather(clients) if clients else None
+
+    def converted(self, convert: Any) -> States:
         """The same clients with every state converted."""
         new = States()
         for i in sorted(self.slots):
