@@ -19,11 +19,16 @@ PLOTLY = "plotly takes half a second to load, and few commands draw"
 MATPLOTLIB = "matplotlib takes a second to load, and few commands draw"
 EXTRA = "an extra that may not be installed"
 TORCH = "torch takes seconds to load, and a list needs no tensors"
-COMPILER = "torch's compiler takes seconds to load, and few runs compile"
 SKLEARN = "scikit-learn takes a second to load, and few runs need it"
+SCIPY = "scipy.stats takes half a second to load"
 LATE = {
     ("coterie.analysis.privacy", "opacus.accountants"): EXTRA,
-    ("coterie.analysis.statistics", "scipy"): "scipy.stats takes half a second to load",
+    ("coterie.analysis.density", "scipy.stats"): SCIPY,
+    ("coterie.analysis.privacy", "scipy.optimize"): SCIPY,
+    ("coterie.analysis.privacy", "scipy.stats"): SCIPY,
+    ("coterie.analysis.shares", "scipy.stats"): SCIPY,
+    ("coterie.analysis.statistics", "scipy"): SCIPY,
+    ("coterie.reports.matrices", "sklearn.cluster"): SKLEARN,
     ("coterie.cli.data", "coterie.data.picture"): MATPLOTLIB,
     ("coterie.cli.methods", "coterie.cli.show"): TORCH,
     ("coterie.cli.ui", "coterie.ui.app"): EXTRA,
@@ -44,7 +49,6 @@ LATE = {
     ("coterie.data.tables", "PIL"): "only folders of images need it",
     ("coterie.deploy.hosting", "coterie.deploy.app"): EXTRA,
     ("coterie.deploy.joining", "coterie.deploy.site"): EXTRA,
-    ("coterie.engines.local.steps", "torch.fx.experimental.proxy_tensor"): COMPILER,
     ("coterie.methods.listing", "coterie.methods.declare"): TORCH,
     ("coterie.methods.listing", "coterie.methods.needs"): TORCH,
     ("coterie.methods.listing", "coterie.methods.registry"): TORCH,

@@ -13,7 +13,6 @@ from coterie.core.errors import BadInput
 from coterie.core.model import Model
 from coterie.core.point import pick
 from coterie.data.federation import Federation, Public
-from coterie.engines.local.steps import Stepper
 from coterie.methods.knowledge import (
     Knowledge,
     descend,
@@ -482,20 +481,3 @@ def test_a_model_without_classes_is_refused():
     model = Model(lambda: nn.Linear(6, 1), task="squared", name="line")
     with pytest.raises(BadInput, match="line"):
         METHODS["ktpfl"](model, TRAIN)
-
-
-def test_a_tensor_that_is_two_leaves_of_the_carry_is_traced_as_two(monkeypatch):
-    monkeypatch.setattr(
-        torch, "compile", lambda f, **_: f
-    )  # the traced program itself, without waiting for its compilation
-
-    def step(carry, batch):
-        moving, fixed = carry
-        return moving + fixed * batch, fixed
-
-    w = torch.ones(3)
-    moving, fixed = Stepper(vectorized=False, compiled=True).loop(
-        step, (w, w), lambda s: (torch.tensor(1.0), None), 3
-    )
-    assert torch.equal(moving, torch.full((3,), 4.0))
-    assert torch.equal(fixed, torch.ones(3))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import gaussian_kde, norm
 
 from coterie.analysis.numbers import there
 
@@ -12,6 +11,8 @@ NARROW = 0.5  # percentage points: the width of the kernels of few or equal valu
 
 def density(values: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """A density by Gaussian kernels; of few or equal values with kernels of a fixed width."""
+    from scipy.stats import gaussian_kde, norm
+
     found = there(values)
     if len(found) > 2 and found.std() > NARROW / 2:
         return np.asarray(gaussian_kde(found)(grid))

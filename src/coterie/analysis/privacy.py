@@ -16,9 +16,6 @@ import math
 import warnings
 from collections.abc import Callable
 
-from scipy.optimize import brentq
-from scipy.stats import norm
-
 from coterie.core.errors import BadInput
 
 MOST = 1e6  # an epsilon beyond which nothing is promised
@@ -28,6 +25,8 @@ CLOSE = 1.005  # how near to the least noise is near enough
 
 def delta_of(epsilon: float, mu: float) -> float:
     """The delta of a Gaussian mechanism whose sensitivity is mu times its deviation."""
+    from scipy.stats import norm
+
     first = norm.cdf(mu / 2 - epsilon / mu)
     return float(first - math.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu)))
 
@@ -48,6 +47,8 @@ def epsilon_of(noise: float, times: int, delta: float, share: float = 1.0) -> fl
         top *= 2
         if top > MOST:
             return math.inf
+    from scipy.optimize import brentq
+
     return float(brentq(lambda e: delta_of(e, mu) - delta, 0.0, top, xtol=1e-9))
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from coterie.core.memory import memory
 from coterie.data.federation import Federation
 from coterie.experiment.build import Given, Networks
 from coterie.experiment.config import Experiment
 from coterie.experiment.values import to_toml
 from coterie.running.assemble import Assembly, assemble, gather
 
-ROOM = 2**30  # bytes of data and networks that are kept for later
+# Bytes of data and networks that are kept for later.
+ROOM = max(2**30, memory() // 8)
 
 
 class Kept(NamedTuple):

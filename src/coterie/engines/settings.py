@@ -16,7 +16,7 @@ class Settings(NamedTuple):
 
     path: Path = "auto"  # all clients of a chunk stacked, or one after another
     width: Whole = 0  # clients per chunk; 0: to be chosen
-    # steps turned into machine code, traced once and replayed, or run as they are written
+    # steps turned into machine code by a C compiler, traced once and replayed, or run as written
     compile: Compile = "auto"
 
     @property

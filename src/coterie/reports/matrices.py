@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from sklearn.cluster import AgglomerativeClustering
 
 from coterie.reports.figures import Heat
 from coterie.reports.noted import Frame
@@ -25,6 +24,8 @@ def groups_of(last: np.ndarray, true_groups: np.ndarray) -> tuple[np.ndarray, st
         return np.argsort(np.argsort(true_groups, kind="stable"), kind="stable"), "clients"
     if 2 <= len(known) <= GROUPS:
         return np.searchsorted(known, true_groups), "true groups"
+    from sklearn.cluster import AgglomerativeClustering
+
     found = AgglomerativeClustering(GROUPS).fit_predict(np.nan_to_num(last))
     return _by_size(found), "groups of clients with alike rows at the last round"
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -23,14 +22,16 @@ from coterie.engines.local.batches import Counts, Feed
 from coterie.engines.local.remembered import recall, remember
 from coterie.engines.local.stacks import channels_last, copied, lift, share
 from coterie.engines.local.steps import Stepper
+from coterie.engines.local.threads import threads_of
 from coterie.engines.local.work import run_pass
-from coterie.engines.settings import Compile, Settings
+from coterie.engines.settings import Compile, Path, Settings
 
 WIDTHS = (16, 64, 256)
 MEMORY = 2**30  # bytes that the models of a chunk may take, several copies counted
 STACK = 2**21  # bytes of stacked parameters that a processor's caches hold
 FEWEST, MOST = 32, 1024  # clients per chunk of a network without convolutions
 TRACED = 50  # steps of the longest client in the run from which tracing is worth its time
+COMPILED = 20_000  # steps of all clients in the run from which compiling is
 
 
 def fits(size: int, copies: int = 1) -> int:
@@ -103,6 +104,8 @@ class Case(NamedTuple):
         if self.given.width:
             return [self.given.width]
         most = min(len(self.clients), fits(self.size, self.exchange.copies))
+        if self.dense and self.given.compile == "yes":
+            return [min(most, MOST)]
         if self.dense:
             cached = STACK // (4 * self.size * self.exchange.copies)
             return [min(most, max(FEWEST, min(MOST, cached)))]
@@ -138,6 +141,11 @@ def choose(case: Case, free_threads: bool) -> Choice:
     given, number = case.given, case.timed
     if number is None:
         return Choice(_filled(given, Settings("vectorized", case.widths[-1], "no")))
+    if compiles(case):
+        case = case._replace(given=given._replace(compile="yes"))
+        path: Path = "vectorized" if given.path == "auto" and case.dense else given.path
+        if path != "auto":
+            return Choice(_filled(case.given, Settings(path, case.widths[-1], "yes")))
     longest = case.steps(case.clients[:1]) * case.rounds
     word: Compile = "trace" if longest >= TRACED else "no"
     kind = case.kind | {"compile": word, "free": free_threads}
@@ -145,11 +153,10 @@ def choose(case: Case, free_threads: bool) -> Choice:
     if known is not None:
         return known._replace(settings=_filled(given, known.settings))
     path, width, usual = _fastest(case, number, word, free_threads)
-    chunk = width if path == "vectorized" else 1
     threads = torch.get_num_threads()
-    if free_threads and threads > 1:
-        with _threads(1):
-            alone = seconds(case, number, path, chunk, word)
+    if free_threads and threads > 1 and path == "vectorized":
+        with threads_of(1):
+            alone = seconds(case, number, path, width, word)
         # Small networks lose more to waiting than they gain, and on a busy machine threads cost
         # most: they must earn their keep.
         if alone <= 1.25 * usual:
@@ -159,6 +166,27 @@ def choose(case: Case, free_threads: bool) -> Choice:
     if longest >= TRACED:
         remember(kind, {"settings": found.text(), "threads": choice.threads})
     return choice
+
+
+def compiles(case: Case) -> bool:
+    """Whether the steps of an exchange run as machine code; refused where they must and cannot."""
+    long = case.steps(case.clients) * case.rounds >= COMPILED
+    wanted = case.given.compile == "yes"
+    stacked = case.dense and case.given.path != "sequential"
+    if not wanted and not (case.given.compile == "auto" and long and stacked):
+        return False
+    stepper = Stepper(case.given.path != "sequential", compiled=True)
+    chunk = case.clients[:1]
+    with torch.random.fork_rng(devices=[]):
+        carry = _started(case, stepper, chunk)
+        for p in case.exchange.passes:
+            carry, _ = run_pass(
+                case.feed, stepper, p, "trial", case.when, chunk, carry, case.counts, limit=1
+            )
+    if stepper.why and wanted:
+        why = next(iter(stepper.why.values()))
+        raise BadInput(f"a step cannot be compiled ({why}): use compile = auto, trace or no")
+    return not stepper.why
 
 
 def _recalled(kind: dict[str, Any]) -> Choice | None:
@@ -190,10 +218,7 @@ def _fastest(case: Case, number: int, word: Compile, free_threads: bool) -> tupl
         tries.append(("sequential", case.widths[-1]))
     if len(tries) == 1 and not (free_threads and torch.get_num_threads() > 1):
         return *tries[0], 0.0
-    times = {
-        (path, width): seconds(case, number, path, width if path == "vectorized" else 1, word)
-        for path, width in tries
-    }
+    times = {(path, width): seconds(case, number, path, width, word) for path, width in tries}
     path, width = min(times, key=lambda k: times[k])
     return path, width, times[path, width]
 
@@ -203,8 +228,13 @@ def seconds(case: Case, number: int, path: str, width: int, word: Compile) -> fl
 
     Everything happens on copies and with a stepper of its own; nothing that is computed is kept.
     """
+    if path == "sequential" and word == "trace":  # then clients run side by side, on a core each
+        together = min(torch.get_num_threads(), len(case.clients))
+        if together > 1:
+            with threads_of(1):
+                return seconds(case, number, path, 1, word) / together
     stepper = Stepper(path == "vectorized", compiled=False, traced=word == "trace")
-    chunk = case.clients[:width]
+    chunk = case.clients[: width if stepper.vectorized else 1]
     with torch.random.fork_rng(devices=[]):
         carry = _started(case, stepper, chunk)
         for p in case.exchange.passes[:number]:
@@ -228,7 +258,7 @@ def seconds(case: Case, number: int, path: str, width: int, word: Compile) -> fl
             if path == "sequential":
                 raise
             return float("inf")  # this network cannot be stacked: the other path is taken
-    return best / (count * (width if stepper.vectorized else 1))
+    return best / (count * len(chunk))
 
 
 def _started(case: Case, stepper: Stepper, chunk: list[int]) -> Tree:
@@ -239,14 +269,3 @@ def _started(case: Case, stepper: Stepper, chunk: list[int]) -> Tree:
         return lift(case.exchange.start, len(chunk), 0, dims)(states, payload)
     state = channels_last(pytree.tree_map(lambda t: t[0], states))
     return case.exchange.start(state, channels_last(payloads[0]))
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """So many threads in this process, and then as many as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -32,7 +32,7 @@ from coterie.engines.base import (
 )
 from coterie.engines.finite import broken
 from coterie.engines.local.batches import Counts, Feed
-from coterie.engines.local.choose import Case, alone_because, choose, fits
+from coterie.engines.local.choose import Case, alone_because, choose, compiles, fits
 from coterie.engines.local.evaluate import evaluate, predicted
 from coterie.engines.local.stacks import balanced, lift, share
 from coterie.engines.local.states import States, tensors
@@ -60,6 +60,7 @@ class LocalEngine(Engine):
         self._free_threads = free_threads  # whether the number of threads may be chosen
         self._steppers: dict[Any, Stepper] = {}
         self._why_alone: dict[int, str] = {}  # architecture -> why it cannot be stacked, or ""
+        self._compiled: set[int] = set()  # architectures of which it is known that they can be
         self.states = [States() for _ in setup.models]
         super().__init__(setup)
 
@@ -191,7 +192,8 @@ class LocalEngine(Engine):
         """Choose what the settings of an architecture leave open."""
         a = crowd.architecture
         self._check_path(a)
-        if not self.settings[a].open:
+        known = not self.settings[a].open
+        if known and (self.settings[a].compile != "yes" or a in self._compiled):
             return
 
         def ready(clients: list[int]) -> tuple[list[Tree], Tree]:
@@ -210,6 +212,10 @@ class LocalEngine(Engine):
             shapes=[*self.models[a].shapes.values()],
             rounds=self.rounds,
         )
+        self._compiled.add(a)
+        if known:
+            compiles(case)  # refused where it must and cannot
+            return
         choice = choose(case, self._free_threads)
         self.settings[a] = choice.settings
         if choice.threads is not None:
@@ -303,7 +309,7 @@ class LocalEngine(Engine):
         self._check_path(a)
         given = self.settings[a]
         if not given.open:
-            return given._replace(compile="no" if given.compile == "yes" else given.compile)
+            return given
         return UNCHOSEN if given.path != "sequential" else UNCHOSEN._replace(path="sequential")
 
     def _most(self, a: int) -> int:

@@ -62,7 +62,8 @@ class Tape(TorchDispatchMode):
         self.graph = fx.Graph()
         self.constants: dict[str, Tensor] = {}
         self._nodes: dict[int, fx.Node] = {}
-        self._kept: list[Tensor] = []  # so that no other tensor takes their id
+        # what every node stands for, kept so that no other tensor takes its id
+        self.made: dict[fx.Node, Tensor] = {}
         self.inputs = [self.graph.placeholder(f"leaf_{k}") for k in range(len(inputs))]
         for tensor, node in zip(inputs, self.inputs, strict=True):
             self._note(tensor, node)
@@ -74,7 +75,7 @@ class Tape(TorchDispatchMode):
 
     def _note(self, tensor: Tensor, node: fx.Node) -> None:
         self._nodes[id(tensor)] = node
-        self._kept.append(tensor)
+        self.made[node] = tensor
         node.meta["form"] = tensor.shape, tensor.stride(), tensor.dtype
 
     def node_of(self, value: Any) -> Any:
@@ -116,7 +117,7 @@ def traced(f: Callable[..., list[Tensor]], carry: list[Tensor], batch: list[Tens
     inputs = tape.inputs
     output = tape.graph.output([tape.node_of(t) for t in after])
     module = fx.GraphModule(tape.constants, tape.graph)
-    pure = not any(_writes(node) for node in module.graph.nodes)
+    pure = not any(writes(node) for node in module.graph.nodes)
     if pure:
         _tidy(module, output)
     results = list(output.args[0])
@@ -143,7 +144,7 @@ def _schema(node: fx.Node) -> Any:
     return getattr(node.target, "_schema", None) if node.op == "call_function" else None
 
 
-def _writes(node: fx.Node) -> bool:
+def writes(node: fx.Node) -> bool:
     """Whether an operation writes over what it is given."""
     schema = _schema(node)
     return schema is not None and schema.is_mutable

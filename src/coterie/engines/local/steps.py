@@ -5,6 +5,7 @@ over is frozen.
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from typing import Any
 
 import torch
@@ -12,10 +13,10 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Tree
 from coterie.core.model import GRADIENTS
 from coterie.engines.local.batches import Batches
+from coterie.engines.local.native.run import Native, native
 from coterie.engines.local.programs import Program, Untraceable, traced
 
 
@@ -75,10 +76,12 @@ class Stepper:
 
     def __init__(self, vectorized: bool, compiled: bool, traced: bool = False):
         self.vectorized = vectorized
-        self.compiled, self.traced = compiled, traced
+        self.compiled, self.traced = compiled, traced or compiled
         self._replayed: dict[Any, Program | None] = {}  # None: the step cannot be traced
+        self._native: dict[Any, Native | None] = {}  # None: there is no machine code for the step
+        self._one = Lock()
+        self.why: dict[Any, str] = {}  # and why not
         self.gradients: dict[Any, int] = {}  # evaluations in one step of each function
-        self._programs: dict[Any, tuple[Callable[..., None], list[int]]] = {}
 
     def _counted(self, step: Callable[[Tree, Any], Tree]) -> Callable[[Tree, Any], Tree]:
         """The same step, which notes how many gradients it takes."""
@@ -90,6 +93,15 @@ class Stepper:
             return new
 
         return run
+
+    def replays(self, step: Any) -> bool:
+        """Whether a step is replayed, which several threads may do at once."""
+        return any(
+            program is not None
+            for known in (self._replayed, self._native)
+            for key, program in known.items()
+            if isinstance(key, tuple) and key[0] is step
+        )
 
     def lift(self, f: Callable[..., Any], *in_dims: Any) -> Callable[..., Any]:
         """`f` over stacked clients, or `f` itself on the sequential path."""
@@ -105,8 +117,8 @@ class Stepper:
         """All steps of a pass; `batches(s)` gives the batch of step s and who is active in it
         (None: everyone).
         """
-        if self.compiled and count:
-            return self._compiled_loop(step, carry, batches, count)
+        if self.compiled and count and self._native.get(step, Native) is not None:
+            return self._native_loop(step, carry, batches, count)
         if self.traced and count and self._replayed.get(step, Program) is not None:
             return self._replay(step, carry, batches, count)
         lifted = self.lift(self._counted(step))
@@ -141,12 +153,56 @@ class Stepper:
             _run(program, leaves, part, batch, narrow, idle)
         return pytree.tree_unflatten(leaves, spec)
 
+    def _native_loop(self, step: Any, carry: Tree, batches: Batches, count: int) -> Tree:
+        """The same in machine code, every client for itself."""
+        leaves, spec = pytree.tree_flatten(carry)
+        stacked = leaves if self.vectorized else [a.unsqueeze(0) for a in leaves]
+        program = self._compiled(step, spec, stacked, batches)
+        if program is None:  # as was found in its first pass
+            return self.loop(step, carry, batches, count)
+        changed = set(program.code.changed)  # they are written over: never somebody else's tensors
+        stacked = [
+            a.clone(memory_format=torch.contiguous_format)
+            if k in changed or not a[0].is_contiguous()
+            else a
+            for k, a in enumerate(stacked)
+        ]
+        program.run(stacked, batches, count, torch.get_num_threads())
+        leaves = stacked if self.vectorized else [a[0] for a in stacked]
+        return pytree.tree_unflatten(leaves, spec)
+
+    def _compiled(
+        self, step: Any, spec: Any, leaves: list[Tensor], batches: Batches
+    ) -> Native | None:
+        """The machine code of a step on tensors of this form; None where there is none."""
+        forms = tuple((a.shape[1:], a.dtype) for a in leaves)
+        key = (step, forms, batches.places.shape[2:], batches.x.shape[1:], batches.y.shape[1:])
+        if key not in self._native:
+            first = batches.of_first(0, 1)
+            batch = Batch(*(t[0] for t in first)) if self.vectorized else first
+            n, counted = len(leaves), self._counted(step)
+
+            def flat(*tensors: Tensor) -> list[Tensor]:
+                old = pytree.tree_unflatten(list(tensors[:n]), spec)
+                after, new_spec = pytree.tree_flatten(counted(old, Batch(*tensors[n:])))
+                _check_structure(spec, new_spec)
+                return after
+
+            try:
+                self._native[key] = native(flat, [a[0] for a in leaves], batch, batches.x)
+            except Untraceable as problem:
+                self.why[step] = str(problem)
+                self._native[key] = self._native[step] = None
+        return self._native[key]
+
     def _traced(
         self, step: Any, spec: Any, leaves: list[Tensor], batch: list[Tensor]
     ) -> Program | None:
         """The program of a step on tensors of this form; None where it cannot be traced."""
         key = (step, tuple((a.shape, a.stride(), a.dtype) for a in (*leaves, *batch)))
-        if key not in self._replayed:
+        if key in self._replayed:
+            return self._replayed[key]
+        with self._one:  # a network is traced by one thread at a time
             n = len(leaves)
             counted = self._counted(step)
 
@@ -162,96 +218,3 @@ class Stepper:
             except Untraceable:
                 self._replayed[key] = self._replayed[step] = None
         return self._replayed[key]
-
-    def _compiled_loop(self, step: Any, carry: Tree, batches: Any, count: int) -> Tree:
-        leaves, spec = pytree.tree_flatten(carry)
-        everyone = torch.ones(len(leaves[0]) if self.vectorized else 1, dtype=torch.bool)
-        program: Any = None
-        for s in range(count):
-            batch, active = batches(s)
-            rows = list(batch) if isinstance(batch, Batch) else pytree.tree_leaves(batch)
-            active = everyone if active is None else active
-            if program is None:  # all batches of a pass have one shape
-                program, changed = self._program(
-                    step, leaves, spec, rows, pytree.tree_structure(batch), active
-                )
-                keep = torch.contiguous_format if self.vectorized else torch.preserve_format
-                # the program writes its result over the carry: never over somebody else's tensors
-                leaves = [
-                    a.clone(memory_format=keep) if k in changed else a for k, a in enumerate(leaves)
-                ]
-            program(active, leaves, rows)
-        return pytree.tree_unflatten(leaves, spec)
-
-    def _program(
-        self,
-        step: Any,
-        leaves: list[Tensor],
-        spec: Any,
-        batch: list[Tensor],
-        batch_spec: Any,
-        active: Tensor,
-    ) -> Any:
-        shape = tuple((tuple(a.shape), a.dtype) for a in leaves + batch)
-        key = (step, spec, batch_spec, shape)
-        if key not in self._programs:
-            self._programs[key] = self._compile(step, leaves, spec, batch, batch_spec, active)
-        return self._programs[key]
-
-    def _compile(
-        self,
-        step: Any,
-        leaves: list[Tensor],
-        spec: Any,
-        batch: list[Tensor],
-        batch_spec: Any,
-        active: Tensor,
-    ) -> Any:
-        """Trace the lifted step once, find the leaves it changes, and compile a function that
-        writes those in place.
-        """
-        from torch.fx.experimental.proxy_tensor import make_fx
-
-        n = len(leaves)
-
-        def one(flag: Tensor, *tensors: Tensor) -> list[Tensor]:
-            carry = pytree.tree_unflatten(list(tensors[:n]), spec)
-            new = self._counted(step)(carry, pytree.tree_unflatten(list(tensors[n:]), batch_spec))
-            after, new_spec = pytree.tree_flatten(new)
-            _check_structure(spec, new_spec)
-            return [
-                a if a is b else torch.where(flag, a, b)
-                for a, b in zip(after, tensors[:n], strict=True)
-            ]
-
-        lifted = vmap(one) if self.vectorized else lambda flag, *t: one(flag[0], *t)
-        own = [
-            a.clone() for a in leaves + batch
-        ]  # a tensor that is two leaves of the carry would be traced as one
-        try:
-            graph = make_fx(lifted)(active, *own)
-        except RuntimeError as problem:
-            why = str(problem).strip().splitlines()[0].rstrip(".")[:200]
-            raise BadInput(f"a step cannot be compiled ({why}): use compile = no") from problem
-        inputs = [node for node in graph.graph.nodes if node.op == "placeholder"][1:]
-        output = next(node for node in graph.graph.nodes if node.op == "output")
-        changed = [k for k, node in enumerate(output.args[0]) if node is not inputs[k]]
-        single = [
-            k for k in changed if leaves[k].dim() == 0
-        ]  # inductor loses what is written over a tensor of no dimension
-        results = output.args[0]
-        with graph.graph.inserting_before(
-            output
-        ):  # in the graph itself: each program is code of its own to the compiler
-            for k in changed:
-                if k not in single:
-                    graph.graph.call_function(torch.ops.aten.copy_.default, (inputs[k], results[k]))
-        output.args = (tuple(results[k] for k in single),)
-        graph.recompile()
-        fast = torch.compile(graph, dynamic=False)
-
-        def program(flag: Tensor, carry: list[Tensor], rows: list[Tensor]) -> None:
-            for k, value in zip(single, fast(flag, *carry, *rows), strict=True):
-                carry[k] = value
-
-        return program, changed

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from functools import reduce
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 from coterie.core.method import Exchange, Pass, Tree
 from coterie.core.point import pick, stack
@@ -13,6 +13,7 @@ from coterie.engines.local.batches import Counts, Feed
 from coterie.engines.local.stacks import channels_last, lift, share
 from coterie.engines.local.states import tensors
 from coterie.engines.local.steps import Stepper
+from coterie.engines.local.threads import each
 
 
 class Task(NamedTuple):
@@ -41,36 +42,50 @@ class Worked(NamedTuple):
 
 def perform(task: Task, stepper: Stepper, feed: Feed) -> tuple[Tree, Tree, Effort]:
     """The new states and uploads of the clients, stacked, and what it took."""
-    if stepper.vectorized:
-        return _client(task, task.clients, task.states, task.payloads, stepper, feed)
-    alone = [
-        _client(task, [i], pick(task.states, k), task.payloads[k], stepper, feed)
-        for k, i in enumerate(task.clients)
-    ]
-    effort = reduce(Effort.plus, (e for _, _, e in alone))
-    return stack([s for s, _, _ in alone]), stack([u for _, u, _ in alone]), effort
+    return (_stacked if stepper.vectorized else _side_by_side)(task, stepper, feed)
 
 
-def _client(
-    task: Task, chunk: list[int], state: Tree, payload: Any, stepper: Stepper, feed: Feed
-) -> tuple[Tree, Tree, Effort]:
-    """Start, passes and finish for stacked clients, or for one alone."""
-    start, finish = task.exchange.start, task.exchange.finish
-    if stepper.vectorized:
-        payload, dims = share(payload)
-        start = lift(start, len(chunk), 0, dims)
-        finish = lift(finish, len(chunk), 0, 0, dims)
-    else:
-        state, payload = channels_last(state), channels_last(payload)
-    carry = start(state, payload)
+def _stacked(task: Task, stepper: Stepper, feed: Feed) -> tuple[Tree, Tree, Effort]:
+    """Start, passes and finish of all clients as one."""
+    payload, dims = share(task.payloads)
+    width = len(task.clients)
+    carry = lift(task.exchange.start, width, 0, dims)(task.states, payload)
     effort = Effort()
     for number, work in enumerate(task.exchange.passes):
         label = _ordinal(task.exchange, task.number, number)
-        carry, taken = run_pass(feed, stepper, work, label, task.when, chunk, carry, task.counts)
-        gradients = taken * stepper.gradients.get(work.step, 0) * task.exchange.copies
-        effort = effort.plus(Effort(taken, gradients))
-    state, upload = finish(carry, state, payload)
+        carry, taken = run_pass(
+            feed, stepper, work, label, task.when, task.clients, carry, task.counts
+        )
+        effort = effort.plus(_effort(task, stepper, work, taken))
+    finish = lift(task.exchange.finish, width, 0, 0, dims)
+    state, upload = finish(carry, task.states, payload)
     return tensors(state), tensors(upload), effort
+
+
+def _side_by_side(task: Task, stepper: Stepper, feed: Feed) -> tuple[Tree, Tree, Effort]:
+    """The same with every client for itself, several at once in their passes."""
+    states = [channels_last(pick(task.states, k)) for k in range(len(task.clients))]
+    payloads = [channels_last(payload) for payload in task.payloads]
+    carries = [task.exchange.start(s, p) for s, p in zip(states, payloads, strict=True)]
+    effort = Effort()
+    for number, work in enumerate(task.exchange.passes):
+        label = _ordinal(task.exchange, task.number, number)
+
+        def one(k: int, work: Pass = work, label: str = label) -> tuple[Tree, int]:
+            mine = [task.clients[k]]
+            return run_pass(feed, stepper, work, label, task.when, mine, carries[k], task.counts)
+
+        worked = each(one, len(carries), partial(stepper.replays, work.step))
+        carries = [carry for carry, _ in worked]
+        taken = sum(steps for _, steps in worked)
+        effort = effort.plus(_effort(task, stepper, work, taken))
+    ends = [task.exchange.finish(*one) for one in zip(carries, states, payloads, strict=True)]
+    state, upload = (stack([tensors(end[k]) for end in ends]) for k in range(2))
+    return state, upload, effort
+
+
+def _effort(task: Task, stepper: Stepper, work: Pass, taken: int) -> Effort:
+    return Effort(taken, taken * stepper.gradients.get(work.step, 0) * task.exchange.copies)
 
 
 def _ordinal(exchange: Exchange, index: int, number: int) -> str:

@@ -1,0 +1,95 @@
+"""Machine code of a step: compiled by the C compiler of this machine, and found again later."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from coterie.engines.local.programs import Untraceable
+from coterie.engines.local.remembered import folder
+
+FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
+FLAGS += ["-fopenmp-simd", "-fPIC", "-shared", "-w"]
+SECONDS = 300  # after which a compiler is given up
+
+
+@cache
+def compiler() -> tuple[str, ...]:
+    """The command of a C compiler; () where there is none."""
+    for name in (os.environ.get("CC", ""), "gcc", "cc", "clang"):
+        found = shutil.which(name) if name else None
+        if found:
+            return (found,)
+    return (sys.executable, "-m", "ziglang", "cc") if importlib.util.find_spec("ziglang") else ()
+
+
+@cache
+def _machine() -> str:
+    """What machine code depends on beside its source."""
+    told = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=False)
+    try:
+        about = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
+        kept = [line for line in about.splitlines() if line.startswith(("flags", "model name"))]
+    except OSError:
+        kept = [platform.processor()]
+    return "\n".join([told.stdout.partition("\n")[0], platform.machine(), *kept, *FLAGS])
+
+
+@cache
+def kernels() -> str:
+    """The products of small matrices."""
+    return files(__package__).joinpath("kernels.h").read_text(encoding="utf-8")
+
+
+def library(body: str) -> ctypes.CDLL:
+    """The library of some C; Untraceable where it cannot be had."""
+    if not compiler():
+        raise Untraceable("there is no C compiler here; gcc, clang or the package ziglang has one")
+    source = kernels() + body
+    name = hashlib.sha256((source + _machine()).encode()).hexdigest()[:32]
+    place = folder().parent / "steps" / f"{name}.so"
+    for _ in range(2):  # a file that cannot be loaded is made anew
+        if not place.exists():
+            place = _compiled(source, place)
+        try:
+            return ctypes.CDLL(str(place))
+        except OSError:
+            place.unlink(missing_ok=True)
+    raise Untraceable(f"{place} cannot be loaded")
+
+
+def _compiled(source: str, place: Path) -> Path:
+    """Compile into the cache, or into a folder of this process where it cannot be written."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        made = tempfile.mkdtemp(dir=place.parent)
+    except OSError:
+        made = tempfile.mkdtemp()
+        place = Path(made) / place.name
+    here = Path(made)
+    try:
+        (here / "step.c").write_text(source, encoding="utf-8")
+        command = [*compiler(), *FLAGS, "-o", "step.so", "step.c", "-lm"]
+        done = subprocess.run(
+            command, cwd=here, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+        if done.returncode:
+            raise Untraceable(f"the C compiler said: {done.stderr.strip()[:300]}")
+        (here / "step.so").replace(place)  # whole or not at all, whoever else compiles the same
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise Untraceable(f"the C compiler failed: {problem}") from problem
+    finally:
+        (here / "step.c").unlink(missing_ok=True)
+        if here != place.parent:
+            shutil.rmtree(here, ignore_errors=True)
+    return place

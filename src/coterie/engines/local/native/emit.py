@@ -1,0 +1,335 @@
+"""C code of a traced step: sums and products are put together where their numbers pass by once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from coterie.engines.local.native.expressions import Index, contiguous, flat_index
+from coterie.engines.local.native.operations import ELEMENTWISE, PICKING, c_type, literal, tail
+from coterie.engines.local.native.plan import (
+    BY_ROW,
+    JOINED,
+    LOG_SOFTMAX,
+    LOG_SOFTMAX_BACK,
+    PRODUCTS,
+    SOFTMAX,
+    SOFTMAX_BACK,
+    SUMMED,
+    Plan,
+    by_tile,
+)
+from coterie.engines.local.native.products import IVDEP, Products
+from coterie.engines.local.native.values import Traced, Value
+from coterie.engines.local.programs import Untraceable
+
+aten = torch.ops.aten
+
+
+class Buffer(NamedTuple):
+    """Memory of a step beside the leaves."""
+
+    at: int  # bytes from the start of the scratch memory
+    size: int
+
+
+class Code(NamedTuple):
+    """The body of a step, and what it needs."""
+
+    functions: str
+    body: str
+    scratch: int  # bytes
+    constants: list[torch.Tensor]
+    changed: list[int]  # leaves that the step writes over
+    fields: dict[int, Buffer]  # where it reads the batch: x, y, mask, place, key
+
+
+class Emitter(Products):
+    """Writes one step as C; `carry` is the number of its leaves, which come before the batch."""
+
+    def __init__(self, traced: Traced, carry: int):
+        super().__init__(Plan(traced, carry))
+        self.top, self.free = 0, list[Buffer]()
+
+    # Memory
+
+    def _take(self, size: int) -> Buffer:
+        size = -(-size // 64) * 64
+        fitting = [b for b in self.free if b.size >= size]
+        if fitting:
+            best = min(fitting, key=lambda b: b.size)
+            self.free.remove(best)
+            return best
+        self.top += size
+        return Buffer(self.top - size, size)
+
+    def _name(self, v: Value, name: str, where: str) -> None:
+        if name not in self.names.values():
+            kind = c_type(v.dtype)
+            self.lines.append(f"{kind} *const {name} = ({kind} *)({where});")
+        self.names[v] = name
+
+    def code(self) -> Code:
+        """The whole step."""
+        plan, order, targets = self.plan, self.plan.order, self.plan.targets
+        fields: dict[int, Buffer] = {}
+        for k, v in enumerate(plan.given):
+            if v is None or (not v.users and v not in plan.results):
+                continue
+            if k < plan.carry:
+                self._name(v, f"leaf{k}", f"leaf[{k}]")
+            else:
+                fields[k - plan.carry] = self._take(v.extent * v.dtype.itemsize)
+                self._name(v, f"field{k}", f"scratch + {fields[k - plan.carry].at}")
+        last, never = plan.last_reads(), len(order)
+        given_back: dict[int, list[Buffer]] = {}  # after which value memory is free again
+        for place, v in enumerate(order):
+            if v in targets:
+                self._name(v, f"leaf{targets[v]}", f"leaf[{targets[v]}]")
+            else:
+                buffer = self._take(v.extent * v.dtype.itemsize)
+                self._name(v, f"v{place}", f"scratch + {buffer.at}")
+                given_back.setdefault(last.get(v, never), []).append(buffer)
+            self._compute(v)
+            self.free += given_back.pop(place, [])
+        changed = self._copy_out()
+        return Code(
+            functions=self.functions,
+            body="\n".join(self.lines),
+            scratch=self.top,
+            constants=self.constants,
+            changed=changed,
+            fields=fields,
+        )
+
+    def _copy_out(self) -> list[int]:
+        """Write the other new leaves over the old ones, once everything has been read."""
+        copies, changed = [], list(self.plan.targets.values())
+        for k, v in enumerate(self.plan.results):
+            leaf = self.plan.given[k]
+            if v is leaf or k in changed:
+                continue
+            changed.append(k)
+            staged = self._take(v.numel * v.dtype.itemsize)
+            kind = c_type(v.dtype)
+            self.lines.append(f"{kind} *const copy{k} = ({kind} *)(scratch + {staged.at});")
+            self._loops(
+                v.shape,
+                lambda i, v=v, k=k: f"copy{k}[{flat_index(v.shape, i)}] = {self.load(v, i)};",
+            )
+            copies.append(f"memcpy(leaf[{k}], copy{k}, {v.numel * v.dtype.itemsize});")
+        self.lines += copies
+        return sorted(changed)
+
+    # Computing
+
+    def _compute(self, v: Value) -> None:
+        if not v.numel:
+            return
+        if v in self.plan.product:
+            self.tiled(v, self.plan.product[v])
+        elif v.op in PRODUCTS:
+            self.tiled(v, v) if by_tile(v) else self.dotted(v)
+        elif v.op in ELEMENTWISE:
+            self._pointwise(v)
+        elif v.op in SUMMED:
+            self._summed(v)
+        elif v.op in BY_ROW:
+            self._by_row(v)
+        elif v.op in JOINED:
+            self._joined(v)
+        else:
+            self._scattered(v)
+
+    def _loops(self, shape: Sequence[int], body: Any, before: Any = None) -> None:
+        """Nested loops over a shape; `body` gives the C of a place."""
+        at = ["0" if n == 1 else f"i{d}" for d, n in enumerate(shape)]
+        real = [d for d, n in enumerate(shape) if n != 1]
+        text = body(at)
+        for d in reversed(real):
+            hint = IVDEP if d == real[-1] else ""
+            text = f"{hint}for (long i{d} = 0; i{d} < {shape[d]}; i{d}++) {{\n{text}\n}}"
+        self.lines.append(f"{{\n{text}\n}}")
+
+    def _pointwise(self, v: Value) -> None:
+        if self._flat_inside(v):
+            self._loops([v.numel], lambda at: self._flat_line(v, at[0]))
+            return
+        self._loops(v.shape, lambda at: f"{self.load(v, at)} = {self._whole(v, at)};")
+
+    def _whole(self, v: Value, at: Index) -> str:
+        return self.expression(v, at, v)
+
+    def _flat_inside(self, root: Value) -> bool:
+        """Whether everything that a value is computed from lies in the same order."""
+        if root.numel == 1 or root.shape[-1] == 1 or root.stride != contiguous(root.shape):
+            return False
+        waiting = [root]
+        while waiting:
+            v = waiting.pop()
+            if v.op in PICKING:
+                return False
+            for one in v.inputs:
+                if self.plan.within(one, root):
+                    waiting.append(one)
+                elif one.numel != 1 and (
+                    one.shape != root.shape or one.stride != contiguous(one.shape)
+                ):
+                    return False
+        return True
+
+    def _flat_line(self, v: Value, i: str) -> str:
+        at = ["0"] * (len(v.shape) - 1) + [i]
+        return f"{self.load(v, at)} = {self._whole(v, at)};"
+
+    def _summed(self, v: Value) -> None:
+        source: Value = v.args[0]
+        dims = v.args[1] if len(v.args) > 1 and v.args[1] else range(len(source.shape))
+        gone = {d % len(source.shape) for d in dims} if source.shape else set()
+        keep = len(v.args) > 2 and bool(v.args[2])
+        top = v.op == aten.amax.default
+        start = "-INFINITY" if top else "0"
+        name = self.names[v]
+        self.lines.append(f"for (long i = 0; i < {v.extent}; i++) {name}[i] = {start};")
+
+        def out(at: Index) -> str:
+            return self.load(
+                v, [("0" if d in gone else i) for d, i in enumerate(at) if keep or d not in gone]
+            )
+
+        def take(at: Index, into: str) -> str:
+            text = self.argument(source, v, at, v, v.dtype)
+            if top:
+                return f"{{ {c_type(v.dtype)} one = {text}; if (!(one <= {into})) {into} = one; }}"
+            return f"{into} += {text};"
+
+        real = [d for d, n in enumerate(source.shape) if n != 1]
+        inner = real[-1] if real else None
+        if inner is not None and inner in gone and not top:
+            self._sum_rows(v, source.shape, inner, take, out)
+        else:
+            self._loops(source.shape, lambda at: take(at, out(at)))
+        if v.op in (aten.mean.default, aten.mean.dim):
+            share = v.numel / source.numel
+            self.lines.append(
+                f"for (long i = 0; i < {v.extent}; i++) {name}[i] *= {literal(share, v.dtype)};"
+            )
+
+    def _sum_rows(self, v: Value, shape: Sequence[int], inner: int, take: Any, out: Any) -> None:
+        """Sums along the last dimension, several numbers at once."""
+        kind = c_type(v.dtype)
+        outer = [n if d != inner else 1 for d, n in enumerate(shape)]
+
+        def body(at: Index) -> str:
+            spot = [*at]
+            spot[inner] = f"i{inner}"
+            return (
+                f"{kind} sum = 0;\n#pragma omp simd reduction(+ : sum)\n"
+                f"for (long i{inner} = 0; i{inner} < {shape[inner]}; i{inner}++) {{ "
+                f"{take(spot, 'sum')} }}\n{out(at)} += sum;"
+            )
+
+        self._loops(outer, body)
+
+    def _by_row(self, v: Value) -> None:
+        """Operations along the last dimension."""
+        source: Value = v.args[0]
+        if v.op in (SOFTMAX_BACK, LOG_SOFTMAX_BACK):
+            dim = v.args[2]
+        else:
+            dim = v.args[1] if len(v.args) > 1 else None
+        dim = dim[0] if isinstance(dim, list) and len(dim) == 1 else dim
+        last = len(source.shape) - 1
+        if not isinstance(dim, int) or dim % max(1, len(source.shape)) != last:
+            raise Untraceable(f"there is no C for {v.op} along other dimensions than the last")
+        n, kind, t = source.shape[last], c_type(source.dtype), tail(source.dtype)
+        whole = v.op in (aten.logsumexp.default, aten.argmax.default)
+        keep = len(v.args) > 2 and bool(v.args[2]) if whole else True
+
+        def body(at: Index) -> str:
+            spot = [*at[:last], "c"]
+            x = self.load(source, spot)
+            each = f"for (long c = 0; c < {n}; c++)"
+            if v.op == SOFTMAX_BACK:
+                y, out = self.load(v.args[1], spot), self.load(v, spot)
+                return f"{kind} sum = 0; {each} sum += {x} * {y}; {each} {out} = {y} * ({x} - sum);"
+            if v.op == LOG_SOFTMAX_BACK:
+                y, out = self.load(v.args[1], spot), self.load(v, spot)
+                return f"{kind} sum = 0; {each} sum += {x}; {each} {out} = {x} - exp{t}({y}) * sum;"
+            most = f"{kind} most = -INFINITY; {each} if (!({x} <= most)) most = {x};"
+            if v.op == SOFTMAX:
+                out = self.load(v, spot)
+                powers = f"{each} {{ {out} = exp{t}({x} - most); sum += {out}; }}"
+                return (
+                    f"{most} {kind} sum = 0; {powers} "
+                    f"{kind} share = 1 / sum; {each} {out} *= share;"
+                )
+            total = f"{most} {kind} sum = 0; {each} sum += exp{t}({x} - most);"
+            if v.op == LOG_SOFTMAX:
+                return f"{total} sum = most + log{t}(sum); {each} {self.load(v, spot)} = {x} - sum;"
+            out = self.load(v, [*at[:last], "0"] if keep else at[:last])
+            if v.op == aten.argmax.default:
+                return (
+                    f"{kind} most = -INFINITY; long where = 0; "
+                    f"{each} if (!({x} <= most)) {{ most = {x}; where = c; }} {out} = where;"
+                )
+            endless = f"isinf(most) ? most : most + log{t}(sum)"
+            return f"{total} {out} = {endless};"
+
+        self._loops([*source.shape[:last], 1] if source.shape else [], body)
+
+    def _joined(self, v: Value) -> None:
+        parts: list[Value] = v.args[0]
+        dim = v.args[1] if len(v.args) > 1 else 0
+        fresh = v.op == aten.stack.default
+        dim %= len(v.shape)
+        before = 0
+        for part in parts:
+
+            def body(at: Index, part: Value = part, before: int = before) -> str:
+                spot = [*at]
+                if fresh:
+                    spot.insert(dim, str(before))
+                else:
+                    spot[dim] = f"({at[dim]} + {before})"
+                return f"{self.load(v, spot)} = {self.load(part, at)};"
+
+            self._loops(part.shape, body)
+            before += 1 if fresh else part.shape[dim]
+
+    def _words(self, v: Value) -> None:
+        """The slopes of a table of word vectors: each row takes those of its word."""
+        slopes, index, _, unused, by_count = v.args
+        if by_count:
+            raise Untraceable("there is no C for slopes that are divided by how often words come")
+        self._loops(v.shape, lambda at: f"{self.load(v, at)} = 0;")
+        last = len(index.shape)
+
+        def body(at: Index) -> str:
+            word = self.load(index, at[:last])
+            line = f"{self.load(v, [word, at[last]])} += {self.load(slopes, at)};"
+            return f"if ({word} != {unused}) {line}"
+
+        self._loops(slopes.shape, body)
+        self.lines[-1] = self.lines[-1].replace(IVDEP, "")  # words may come twice
+
+    def _scattered(self, v: Value) -> None:
+        """Numbers at places that are looked up, added to what is there or in its stead."""
+        if v.op == aten.embedding_dense_backward.default:
+            self._words(v)
+            return
+        start, dim, index, source = v.args
+        if start.constant is not None or self.names[v] != self.names[start.base]:
+            self._loops(v.shape, lambda at: f"{self.load(v, at)} = {self.load(start, at)};")
+        adds = v.op == aten.scatter_add.default
+        sign, shape = ("+=", index.shape) if adds else ("=", source.shape)
+
+        def body(at: Index) -> str:
+            spot = [*at]
+            spot[dim] = self.load(index, at if adds else [at[dim]])
+            return f"{self.load(v, spot)} {sign} {self.load(source, at)};"
+
+        self._loops(shape, body)
+        self.lines[-1] = self.lines[-1].replace(IVDEP, "")  # places may come twice

@@ -1,0 +1,164 @@
+"""Operations on single numbers as C."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from coterie.engines.local.programs import Untraceable
+
+aten = torch.ops.aten
+TYPES = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.int64: "int64_t",
+    torch.int32: "int32_t",
+    torch.uint8: "uint8_t",
+    torch.bool: "uint8_t",
+}
+TO_COPY = getattr(aten, "_to_copy").default  # noqa: B009 (a name of torch, not of ours)
+Write = Callable[..., str]  # C of the arguments -> C of the result
+
+
+def c_type(dtype: torch.dtype) -> str:
+    """The C name of a type."""
+    if dtype not in TYPES:
+        raise Untraceable(f"there is no C for numbers of {dtype}")
+    return TYPES[dtype]
+
+
+def literal(value: float | bool, dtype: torch.dtype) -> str:
+    """A number of Python in C."""
+    if not dtype.is_floating_point:
+        return f"INT64_C({int(value)})"
+    tail = "f" if dtype == torch.float32 else ""
+    value = float(value)
+    if math.isnan(value):
+        return "NAN"
+    if math.isinf(value):
+        return "INFINITY" if value > 0 else "(-INFINITY)"
+    return f"({value.hex()}{tail})"
+
+
+def cast(text: str, have: torch.dtype, want: torch.dtype) -> str:
+    """C of a number as another type."""
+    if have == want:
+        return text
+    if want == torch.bool:
+        return f"(({text}) != 0)"
+    return f"({c_type(want)})({text})"
+
+
+def _called(name: str) -> Write:
+    """A function of C's library; its form for floats ends with f."""
+    return lambda t, a: f"{name}{t}({a})"
+
+
+def _power(t: str, a: str, exponent: str) -> str:
+    return f"pow{t}({a}, {exponent})"
+
+
+# Of (tail of the library's functions, arguments...), all in the type of the result.
+ARITHMETIC: dict[Any, Write] = {
+    aten.mul.Tensor: lambda t, a, b: f"({a} * {b})",
+    aten.mul.Scalar: lambda t, a, b: f"({a} * {b})",
+    aten.div.Tensor: lambda t, a, b: f"({a} / {b})",
+    aten.div.Scalar: lambda t, a, b: f"({a} / {b})",
+    aten.neg.default: lambda t, a: f"(-{a})",
+    aten.clone.default: lambda t, a: a,
+    aten.detach.default: lambda t, a: a,
+    aten.exp.default: _called("exp"),
+    aten.log.default: _called("log"),
+    aten.log1p.default: _called("log1p"),
+    aten.expm1.default: _called("expm1"),
+    aten.sqrt.default: _called("sqrt"),
+    aten.tanh.default: _called("tanh"),
+    aten.abs.default: _called("fabs"),
+    aten.floor.default: _called("floor"),
+    aten.rsqrt.default: lambda t, a: f"(1 / sqrt{t}({a}))",
+    aten.reciprocal.default: lambda t, a: f"(1 / {a})",
+    aten.sigmoid.default: lambda t, a: f"(1 / (1 + exp{t}(-{a})))",
+    # NaN stays NaN, as it does in torch
+    aten.relu.default: lambda t, a: f"({a} <= 0 ? 0 : {a})",
+    aten.sign.default: lambda t, a: f"(({a} > 0) - ({a} < 0))",
+    aten.pow.Tensor_Scalar: _power,
+    aten.pow.Tensor_Tensor: _power,
+    aten.maximum.default: lambda t, a, b: f"({a} >= {b} || {a} != {a} ? {a} : {b})",
+    aten.minimum.default: lambda t, a, b: f"({a} <= {b} || {a} != {a} ? {a} : {b})",
+    aten.threshold_backward.default: lambda t, g, a, edge: f"({a} <= {edge} ? 0 : {g})",
+    aten.tanh_backward.default: lambda t, g, y: f"({g} * (1 - {y} * {y}))",
+    aten.sigmoid_backward.default: lambda t, g, y: f"({g} * ({y} * (1 - {y})))",
+    aten.xlogy.Tensor: lambda t, a, b: f"({a} == 0 ? 0 : {a} * log{t}({b}))",
+}
+# Those with a factor before the last argument.
+SCALED: dict[Any, Write] = {
+    aten.add.Tensor: lambda a, b: f"({a} + {b})",
+    aten.add.Scalar: lambda a, b: f"({a} + {b})",
+    aten.sub.Tensor: lambda a, b: f"({a} - {b})",
+    aten.sub.Scalar: lambda a, b: f"({a} - {b})",
+    aten.rsub.Scalar: lambda a, b: f"({b} - {a})",
+}
+COMPARED: dict[Any, str] = {
+    getattr(getattr(aten, name), kind): sign
+    for name, sign in {
+        "eq": "==",
+        "ne": "!=",
+        "gt": ">",
+        "ge": ">=",
+        "lt": "<",
+        "le": "<=",
+        "logical_and": "&&",
+        "logical_or": "||",
+    }.items()
+    for kind in ("Tensor", "Scalar", "default")
+    if hasattr(getattr(aten, name), kind)
+}
+BITS: dict[Any, str] = {
+    getattr(getattr(aten, name), kind): sign
+    for name, sign in {
+        "bitwise_and": "&",
+        "bitwise_or": "|",
+        "bitwise_xor": "^",
+        "bitwise_right_shift": ">>",
+        "bitwise_left_shift": "<<",
+        "__rshift__": ">>",
+        "__lshift__": "<<",
+        "__and__": "&",
+    }.items()
+    for kind in ("Tensor", "Scalar", "Tensor_Scalar")
+    if hasattr(getattr(aten, name), kind)
+}
+OTHERS = {
+    aten.where.self,
+    aten.clamp.default,
+    aten.clamp_min.default,
+    TO_COPY,
+    aten.logical_not.default,
+    aten.bitwise_not.default,
+    aten.gather.default,
+    aten.index_select.default,
+    aten.index.Tensor,
+    aten.embedding.default,
+}
+ELEMENTWISE = {*ARITHMETIC, *SCALED, *COMPARED, *BITS, *OTHERS}
+PICKING = {
+    aten.gather.default,
+    aten.index_select.default,
+    aten.index.Tensor,
+    aten.embedding.default,
+}
+
+
+def tail(dtype: torch.dtype) -> str:
+    """How the library's functions for a type end."""
+    return "f" if dtype == torch.float32 else ""
+
+
+def clamped(text: str, low: str | None, high: str | None) -> str:
+    """A number within bounds; NaN stays NaN."""
+    if low is not None:
+        text = f"({text} < {low} ? {low} : {text})"
+    return text if high is None else f"({text} > {high} ? {high} : {text})"

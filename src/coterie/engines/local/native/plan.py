@@ -1,0 +1,140 @@
+"""What of a traced step is kept in memory, in which order, and what is computed in passing."""
+
+from __future__ import annotations
+
+import torch
+
+from coterie.engines.local.native.operations import ELEMENTWISE, PICKING
+from coterie.engines.local.native.values import Traced, Value
+from coterie.engines.local.programs import Untraceable
+
+aten = torch.ops.aten
+SOFTMAX, LOG_SOFTMAX = (getattr(aten, name).default for name in ("_softmax", "_log_softmax"))
+SOFTMAX_BACK, LOG_SOFTMAX_BACK = (
+    getattr(aten, name).default for name in ("_softmax_backward_data", "_log_softmax_backward_data")
+)
+SUMMED = {
+    aten.sum.default,
+    aten.sum.dim_IntList,
+    aten.mean.default,
+    aten.mean.dim,
+    aten.amax.default,
+}
+BY_ROW = {
+    SOFTMAX,
+    LOG_SOFTMAX,
+    SOFTMAX_BACK,
+    LOG_SOFTMAX_BACK,
+    aten.logsumexp.default,
+    aten.argmax.default,
+}
+JOINED = {aten.cat.default, aten.stack.default}
+PRODUCTS = {aten.mm.default, aten.bmm.default}
+PLACED = {
+    aten.scatter_add.default,
+    aten.index_copy.default,
+    aten.embedding_dense_backward.default,
+}
+KNOWN = {*ELEMENTWISE, *SUMMED, *BY_ROW, *JOINED, *PRODUCTS, *PLACED}
+
+
+class Plan:
+    """The values that are kept, and those that others take in; `carry` is the number of leaves."""
+
+    def __init__(self, traced: Traced, carry: int):
+        self.given, self.results, self.carry = traced.given, traced.results, carry
+        self.computed = [v for v in traced.computed if v.op is not None]
+        self._check()
+        self.root: dict[Value, Value] = {}  # the value whose computation takes one in, or itself
+        self.product: dict[Value, Value] = {}  # root -> the product that it takes in
+        for v in reversed(self.computed):
+            self.root[v] = self._root(v)
+            if v.op in PRODUCTS and self.root[v] is not v:
+                self.product[self.root[v]] = v
+        self.order = self._order()
+        self.reads = [self._reads(v) for v in self.order]
+        self.targets = self._targets()
+
+    def _check(self) -> None:
+        for old, new in zip(self.given, self.results, strict=False):
+            if old is None or (old.shape, old.dtype) != (new.shape, new.dtype):
+                raise Untraceable("it changes the form of its carry")
+        for v in self.computed:
+            if v.op not in KNOWN:
+                raise Untraceable(f"there is no C for {v.op}")
+
+    def within(self, v: Value, root: Value) -> bool:
+        """Whether a value is computed in passing, as part of another."""
+        return v is not root and self.root.get(v) is root
+
+    def _root(self, v: Value) -> Value:
+        """The value whose computation takes this one in; itself where it is kept."""
+        if v.output or len(v.users) != 1:
+            return v
+        user = v.users[0]
+        if user.op is None or user.op in PICKING:
+            return v
+        if v.op in PRODUCTS:
+            into = self.root[user]
+            fits = user.op in ELEMENTWISE and into.op in ELEMENTWISE and into not in self.product
+            alike = v.shape == user.shape == into.shape
+            return into if fits and alike and by_tile(v) else v
+        if v.op not in ELEMENTWISE:
+            return v
+        if user.op in SUMMED or (user.op in ELEMENTWISE and v.shape == user.shape):
+            return self.root[user]
+        return v
+
+    def _order(self) -> list[Value]:
+        """The values that are kept, those that are nothing but new leaves last."""
+        kept = [v for v in self.computed if self.root[v] is v]
+        last = [v for v in kept if v.output and not v.users]
+        return [v for v in kept if v not in last] + last
+
+    def _reads(self, root: Value) -> tuple[set[Value], set[Value]]:
+        """The memory that a value is computed from: read at its own places alone, or elsewhere."""
+        own, other = set[Value](), set[Value]()
+        waiting = [root]
+        while waiting:
+            v = waiting.pop()
+            for one in v.inputs:
+                if self.within(one, root):
+                    waiting.append(one)
+                    continue
+                same = one.shape == root.shape and one.stride == root.stride
+                local = v.op in ELEMENTWISE and v.op not in PICKING and same
+                local &= one.offset == one.base.offset and root.op in ELEMENTWISE
+                local |= v.op == aten.index_copy.default and one is v.args[0] and same
+                (own if local else other).add(one.base)
+        return own, other
+
+    def _targets(self) -> dict[Value, int]:
+        """The values that can be written over the leaf that they become."""
+        copied = {v.base for k, v in enumerate(self.results) if v is not self.given[k]}
+        found: dict[Value, int] = {}
+        for k, v in enumerate(self.results):
+            leaf = self.given[k]
+            if v not in self.order or self.results.count(v) > 1 or leaf is None or v is leaf:
+                continue
+            place = self.order.index(v)
+            later = set[Value]().union(*(own | other for own, other in self.reads[place + 1 :]))
+            alike = (v.shape, v.stride, v.dtype) == (leaf.shape, leaf.stride, leaf.dtype)
+            if alike and leaf not in self.reads[place][1] | later | copied:
+                found[v] = k
+        return found
+
+    def last_reads(self) -> dict[Value, int]:
+        """When values are read last; those that are read at the end are left out."""
+        found = {b: place for place, sets in enumerate(self.reads) for b in set().union(*sets)}
+        ends = {v.base for v in self.results}
+        return {base: place for base, place in found.items() if base not in ends}
+
+
+def by_tile(v: Value) -> bool:
+    """Whether the second factor has its columns side by side; else both have their depth so."""
+    a, b = v.args
+    if b.stride[-1] == 1 or b.shape[-1] == 1:
+        return True
+    if b.stride[-2] == 1 and a.stride[-1] == 1:
+        return False
+    raise Untraceable("there is no C for a product of matrices in this order")

@@ -1,0 +1,102 @@
+"""Products of matrices in C, and what is computed from them while they are at hand."""
+
+from __future__ import annotations
+
+import torch
+
+from coterie.engines.local.native.expressions import Expressions
+from coterie.engines.local.native.plan import Plan
+from coterie.engines.local.native.values import Value
+from coterie.engines.local.programs import Untraceable
+
+IVDEP = "#pragma GCC ivdep\n"  # what is written over is read at its own places alone
+
+
+class Products(Expressions):
+    """Writes products as calls of the kernels, with all sizes as constants."""
+
+    def __init__(self, plan: Plan):
+        super().__init__(plan)
+        self._named: dict[tuple[str, str], str] = {}  # (type, call with all sizes) -> name
+
+    def _factors(self, v: Value) -> tuple[str, str]:
+        """Where the two factors begin."""
+        if any(one.constant is not None and one.constant.numel() == 1 for one in v.args):
+            raise Untraceable("there is no C for a product with a constant of one number")
+        at = ["b", "0", "0"][-len(v.shape) :]
+        return f"&{self.load(v.args[0], at)}", f"&{self.load(v.args[1], at)}"
+
+    def dotted(self, v: Value) -> None:
+        """A product of factors whose depth lies side by side in both."""
+        a, b = v.args
+        first, second = self._factors(v)
+        s = "d" if v.dtype == torch.float64 else "f"
+        out = self.load(v, ["b", "0", "0"][-len(v.shape) :])
+        sizes = f"{v.shape[-2]}, {a.shape[-1]}, {v.shape[-1]}"
+        name = self._function(
+            s, f"dot_{s}(out, {v.stride[-2]}, a, {a.stride[-2]}, b, {b.stride[-1]}, {sizes});"
+        )
+        self.over_batch(v, f"{name}(&{out}, {first}, {second});")
+
+    def _function(self, s: str, call: str) -> str:
+        """The name of a product of these sizes, compiled once however often it is taken."""
+        return self._named.setdefault((s, call), f"product{len(self._named)}")
+
+    @property
+    def functions(self) -> str:
+        """The products that are called."""
+        texts = []
+        for (s, call), name in self._named.items():
+            kind = "double" if s == "d" else "float"
+            given = f"{kind} *out, const {kind} *a, const {kind} *b"
+            texts.append(f"static __attribute__((noinline)) void {name}({given}) {{ {call} }}")
+        return "\n".join(texts)
+
+    def over_batch(self, v: Value, text: str) -> None:
+        """C for every product of a batch of them."""
+        if len(v.shape) == 3:
+            text = f"for (long b = 0; b < {v.shape[0]}; b++) {{\n{text}\n}}"
+        self.lines.append(f"{{\n{text}\n}}")
+
+    def tiled(self, root: Value, v: Value) -> None:
+        """A product tile by tile; what is computed from it follows while the tile is at hand."""
+        a, b = v.args
+        first, second = self._factors(v)
+        s, kind = ("d", "double") if v.dtype == torch.float64 else ("f", "float")
+        rows, columns, depth = v.shape[-2], v.shape[-1], a.shape[-1]
+        ar, ak, bk = a.stride[-2], a.stride[-1], b.stride[-2]
+        at = ["b", "(r0 + r)", "(c0 + c)"][-len(v.shape) :]
+        value = "product" if root is v else self.expression(root, at, root)
+        after = (
+            f"for (int r = 0; r < ROWS_; r++) {{\n{IVDEP}for (int c = 0; c < COLUMNS_; c++) {{ "
+            f"const {kind} product = t[r * TILE_{s} + c]; {self.load(root, at)} = {value}; }} }}"
+        )
+
+        def block(kernel: str, wide: str, number: str, count: str) -> str:
+            name = self._function(
+                s, f"{kernel}_{s}(out, a, {ar}, {ak}, b, {bk}, {depth}, {count}, {wide});"
+            )
+            call = f"{name}(t, {first} + r0 * {ar}, {second} + c0);\n"
+            one = call + after.replace("ROWS_", count)
+            return "{\n" + one.replace("COLUMNS_", number) + "\n}"
+
+        def column(kernel: str, wide: str, number: str) -> str:
+            rest = rows % 4
+            text = "long r0 = 0;\n"
+            if rows >= 4:
+                text += f"for (; r0 + 4 <= {rows}; r0 += 4) {block(kernel, wide, number, '4')}\n"
+            return text + (block(kernel, wide, number, str(rest)) if rest else "")
+
+        lanes, tile = f"LANES_{s}", f"TILE_{s}"
+        some, rest = f"({columns} % {tile} / {lanes})", f"{columns} % {lanes}"
+        text = [
+            f"{kind} t[ROWS * {tile}] __attribute__((aligned(64)));\nlong c0 = 0;",
+            f"for (; c0 + {tile} <= {columns}; c0 += {tile}) {{",
+            column("tile", "WIDE", tile),
+            f"}}\nif ({some}) {{",
+            column("tile", some, f"{some} * {lanes}"),
+            f"c0 += {some} * {lanes};\n}}\nif ({rest}) {{",
+            column("slim", rest, rest),
+            "}",
+        ]
+        self.over_batch(v, "\n".join(text))

@@ -1,0 +1,151 @@
+"""A traced step of one client as values: what each is computed from, and where it lies."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from coterie.engines.local.programs import Tape, Untraceable, writes
+
+aten = torch.ops.aten
+Shape = tuple[int, ...]
+PARTS = {
+    aten.unbind.int,
+    aten.split.Tensor,
+    aten.split_with_sizes.default,
+    aten.chunk.default,
+}
+# Their results do not depend on what they are given, only on its form.
+FORMS = {
+    "aten::ones_like",
+    "aten::zeros_like",
+    "aten::full_like",
+    "aten::new_zeros",
+    "aten::new_ones",
+    "aten::new_full",
+}
+
+
+class Value:
+    """A tensor of a step: given to it, constant, computed, or a view of one of these."""
+
+    def __init__(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], like: Tensor):
+        self.op, self.args, self.kwargs = op, args, kwargs  # op is None for what is not computed
+        self.shape: Shape = tuple(like.shape)
+        self.stride: Shape = tuple(like.stride())
+        self.offset, self.dtype = int(like.storage_offset()), like.dtype
+        self.base = self  # whose memory it lies in
+        self.constant: Tensor | None = None
+        self.users: list[Value] = []
+        self.output = False  # whether it is a new leaf of the carry
+
+    @property
+    def numel(self) -> int:
+        """How many numbers it has."""
+        return torch.Size(self.shape).numel()
+
+    @property
+    def extent(self) -> int:
+        """How many numbers its memory has room for."""
+        reach = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
+        return reach + 1 if self.numel else 0
+
+    @property
+    def inputs(self) -> list[Value]:
+        """The values among its arguments."""
+        found: list[Value] = []
+        for a in (*self.args, *self.kwargs.values()):
+            found += [v for v in (a if isinstance(a, list | tuple) else [a]) if _is(v)]
+        return found
+
+
+def _is(value: Any) -> bool:
+    return isinstance(value, Value)
+
+
+class Traced:
+    """The values of a step in the order in which they are computed."""
+
+    def __init__(self, f: Callable[..., list[Tensor]], given: list[Tensor]):
+        """Trace `f` on tensors that are given to it, each with memory of its own and contiguous."""
+        with Tape(given) as tape:
+            after = f(*given)
+        results = [tape.node_of(t) for t in after]
+        tape.graph.output(results)
+        tape.graph.eliminate_dead_code()
+        self.computed: list[Value] = []
+        self._of: dict[fx.Node, Value] = {}
+        self._owner: dict[int, Value] = {}  # by the address of a storage
+        for node in tape.graph.nodes:
+            if node.op != "output":
+                self._add(node, tape)
+        self.given = [self._of.get(node) for node in tape.inputs]
+        self.results = [self._of[node] for node in results]
+        for value in self.results:
+            value.output = True
+        for value in self.computed:
+            for one in value.inputs:
+                one.users.append(value)
+
+    def _add(self, node: fx.Node, tape: Tape) -> None:
+        tensor = tape.made.get(node)
+        if node.target in PARTS:  # its parts follow, as views
+            return
+        if tensor is None:  # a tuple of tensors, or none
+            raise Untraceable(f"there is no C for {node.target}")
+        if writes(node):
+            raise Untraceable("it writes over what it is given")
+        value = Value(None, (), {}, tensor)
+        if node.target is operator.getitem:
+            self._of[node] = value
+            owner = self._owner.get(tensor.untyped_storage().data_ptr())
+            if owner is None:
+                raise Untraceable("there is no C for parts of a constant")
+            value.base, value.args = owner, (owner,)
+            self.computed.append(value)
+            return
+        if node.op == "call_function":
+            value.args = tuple(self._mapped(a) for a in node.args)
+            value.kwargs = {k: self._mapped(a) for k, a in node.kwargs.items()}
+            value.op = node.target
+            if value.op == aten.addmm.default and not value.kwargs:
+                value.op, value.args = aten.add.Tensor, (value.args[0], self._product(value))
+        self._of[node] = value
+        known = node.op == "get_attr" or (node.op == "call_function" and _fixed(value))
+        if known:
+            value.op, value.args, value.kwargs = None, (), {}
+            value.constant = tensor.detach().clone(memory_format=torch.contiguous_format)
+            value.stride, value.offset = tuple(value.constant.stride()), 0
+            return
+        owner = self._owner.setdefault(tensor.untyped_storage().data_ptr(), value)
+        if owner is not value and tensor.numel():
+            value.base, value.op = owner, None  # a view: its arguments no longer matter
+            value.args, value.kwargs = (owner,), {}
+        self.computed.append(value)
+
+    def _product(self, value: Value) -> Value:
+        """The product that is added in a value."""
+        product = Value(aten.mm.default, value.args[1:3], {}, torch.empty(value.shape))
+        product.dtype = value.dtype
+        self.computed.append(product)
+        return product
+
+    def _mapped(self, argument: Any) -> Any:
+        if isinstance(argument, fx.Node):
+            return self._of[argument]
+        if isinstance(argument, list | tuple):
+            return [self._mapped(a) for a in argument]
+        return argument
+
+
+def _fixed(value: Value) -> bool:
+    """Whether a value is the same in every step."""
+    if torch.Tag.nondeterministic_seeded in value.op.tags:
+        raise Untraceable("it draws numbers of its own")
+    if value.op.name().partition(".")[0] in FORMS:
+        return True
+    return all(v.constant is not None for v in value.inputs)

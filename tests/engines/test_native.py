@@ -1,0 +1,195 @@
+"""A step in machine code computes what the step computes, whatever the number of threads."""
+
+import pytest
+import torch
+from torch import nn
+
+from coterie.core.errors import BadInput
+from coterie.core.method import Batch
+from coterie.core.model import Model
+from coterie.engines.local.native import compiler
+from coterie.engines.local.native.emit import Emitter
+from coterie.engines.local.native.run import native
+from coterie.engines.local.native.values import Traced
+from coterie.engines.local.programs import Untraceable
+from coterie.engines.settings import Settings
+from coterie.methods.registry import METHODS
+from helpers.federations import assert_same, float64, personal, play, tiny
+
+COMPILED = Settings("vectorized", 16, "yes")
+needs_compiler = pytest.mark.skipif(not compiler.compiler(), reason="no C compiler here")
+pytestmark = needs_compiler
+
+
+def steppers(loop):
+    return loop.engine._steppers.values()
+
+
+@pytest.mark.parametrize("path", ["vectorized", "sequential"])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_gives_the_same_compiled_and_as_written(name, path):
+    with float64():
+        federation = tiny(clients=9)
+        found = play(name, federation, settings=COMPILED._replace(path=path))
+        assert not any(one.why for one in steppers(found))  # all its steps are machine code
+        assert_same(personal(play(name, federation)), personal(found))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "pfedme", "pfml", "selffl"])
+def test_the_number_of_threads_changes_no_bit(name):
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append(personal(play(name, tiny(clients=9), settings=COMPILED)))
+    finally:
+        torch.set_num_threads(before)
+    assert_same(*found, 0.0)
+
+
+@pytest.mark.parametrize("width", [1, 4, 16])
+def test_the_width_of_a_chunk_changes_no_bit(width):
+    once = personal(play("ditto", tiny(clients=9), settings=COMPILED))
+    again = personal(play("ditto", tiny(clients=9), settings=COMPILED._replace(width=width)))
+    assert_same(once, again, 0.0)
+
+
+def test_what_a_server_sends_is_not_written_over():
+    loop = play("ditto", until=0, settings=COMPILED)
+    sent = loop.payload()(0)
+    before = {k: t.clone() for k, t in sent.params.items()}
+    loop.go()
+    assert all(torch.equal(t, before[k]) for k, t in sent.params.items())
+
+
+class Rows:
+    """As many rows for each of some clients as `native` needs to run a step on them."""
+
+    def __init__(self, clients: int, steps: int):
+        self.x, self.y = torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64)
+        self.each = [steps] * clients
+        self.first = torch.zeros(1, 1, 1, 1, dtype=torch.int64)
+        self.places = torch.zeros(clients, steps, 1, 1, dtype=torch.int64)
+        self.keys = torch.arange(clients)
+        self.part = type("Part", (), {"rows": torch.zeros(0, dtype=torch.int64), "largest": 1})
+        self.plan = type("Plan", (), {"draw": 0})
+
+
+def taken(f, *leaves, steps=1):
+    """What some steps of a function leave in copies of leaves, for one client."""
+    rows = Rows(1, steps)
+    batch = Batch(rows.x, rows.y[:1], torch.ones(1), rows.y[:1], torch.tensor(0))
+    made = native(lambda *given: list(f(*given[: len(leaves)])), list(leaves), batch, rows.x)
+    held = [t.clone().unsqueeze(0) for t in leaves]
+    made.run(held, rows, steps, 1)
+    return [t[0] for t in held]
+
+
+def wanted(f, *leaves, steps=1):
+    for _ in range(steps):
+        leaves = f(*leaves)
+    return leaves
+
+
+g = torch.Generator().manual_seed(0)
+A, B = (torch.randn(7, 37, generator=g) for _ in range(2))
+S = torch.randn(37, 37, generator=g)
+PLACES = torch.tensor([2, 0, 2])
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda a, b: (a - 0.5 * b, b - 0.5 * a),  # each reads what the other takes
+        lambda a, b: (b, a),  # they change places
+        lambda a, b: (a + b, a),  # the old one stays in another place
+        lambda a, b: (a + 1, a + 1),
+        lambda a, b: (a @ S, b),  # columns side by side, not a multiple of a vector
+        lambda a, b: (a @ S.T, b),
+        lambda a, b: (a, b - 0.1 * (b @ b.T @ b + a)),  # a product within a sum, over what it reads
+        lambda a, b: (a + (a.T @ b).mean(), b),
+        lambda a, b: (a.T.reshape(7, 37), b),
+        lambda a, b: (a.relu().softmax(-1), b.clamp(-0.5, 0.5).log_softmax(-1)),
+        lambda a, b: (a - a.sum(0), b * b.sum(1, keepdim=True)),
+        lambda a, b: (a / a.pow(2).mean().sqrt(), torch.where(a > b, a, b)),
+        lambda a, b: (a + torch.logsumexp(b, -1, keepdim=True), b + b.argmax(-1)[:, None]),
+        lambda a, b: (torch.cat([a[:3], b[3:]]), torch.stack([a, b]).amax(0)),
+        lambda a, b: (
+            a.index_copy(0, PLACES[:2], b[:2]),
+            b.scatter_add(0, PLACES[:, None], a[:3, :1]),
+        ),
+        lambda a, b: (a + b[PLACES][0], a[:, 1:2].expand(7, 37) * torch.sigmoid(b)),
+        lambda a, b: (a * 0 - a.abs().sqrt(), b.exp().tanh().neg()),
+        lambda a, b: (a[:, :1] * b.abs().amax() + a, b.gather(-1, b.argmax(-1, True)) + b),
+    ],
+)
+def test_an_operation_is_what_torch_makes_of_it(f):
+    for found, right in zip(taken(f, A, B, steps=2), wanted(f, A, B, steps=2), strict=True):
+        torch.testing.assert_close(found, right, rtol=2e-5, atol=1e-5)
+
+
+def test_not_a_number_stays_one():
+    a = torch.tensor([float("nan"), 1.0, -1.0])
+    (found,) = taken(lambda a: (a.relu().clamp(0, 3).maximum(a),), a)
+    assert torch.equal(found.isnan(), a.isnan())
+
+
+def test_a_step_without_c_is_told_by_its_operation():
+    with pytest.raises(Untraceable, match=r"no C for aten\.sort"):
+        Traced(lambda a: [a.sort().values], [torch.rand(3)])
+    with pytest.raises(Untraceable, match="changes the form of its carry"):
+        Emitter(Traced(lambda a: [a[:2]], [torch.rand(3)]), 1)
+    with pytest.raises(Untraceable, match="draws numbers of its own"):
+        Traced(lambda a: [torch.rand_like(a)], [torch.rand(3)])
+
+
+class Convolved(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.turn, self.head = nn.Conv1d(1, 2, 3), nn.LazyLinear(3)
+
+    def forward(self, x):
+        return self.head(self.turn(x.unsqueeze(1)).flatten(1))
+
+
+def test_a_network_without_c_is_refused_where_machine_code_is_asked_for():
+    federation = tiny()
+    columns = federation.x.shape[1]
+
+    def build():
+        net = Convolved()
+        net(torch.zeros(1, columns))
+        return net
+
+    model = Model(build, input_shape=(columns,))
+    with pytest.raises(BadInput, match=r"cannot be compiled \(there is no C for aten.convolution"):
+        play("fedavg", federation, [model], settings=COMPILED)
+
+
+def test_compiled_code_is_found_again_and_made_anew_where_it_is_damaged(tmp_path, monkeypatch):
+    monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
+    once = personal(play("fedavg", settings=COMPILED))
+    (made,) = (tmp_path / "steps").iterdir()
+    before = made.stat().st_mtime_ns
+    assert_same(once, personal(play("fedavg", settings=COMPILED)), 0.0)
+    assert made.stat().st_mtime_ns == before
+    damaged = tmp_path / "other" / "steps" / made.name
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"no machine code")
+    monkeypatch.setenv("COTERIE_CACHE", str(tmp_path / "other"))
+    assert_same(once, personal(play("fedavg", settings=COMPILED)), 0.0)
+    assert damaged.stat().st_size > 1000
+
+
+def test_without_a_compiler_machine_code_is_refused_and_auto_does_without(monkeypatch):
+    monkeypatch.setattr(compiler, "compiler", lambda: ())
+    with pytest.raises(BadInput, match="no C compiler here; gcc, clang or the package ziglang"):
+        play("fedavg", settings=COMPILED)
+    monkeypatch.setattr("coterie.engines.local.choose.COMPILED", 1)
+    assert play("fedavg", settings=Settings()).engine.settings[0].compile != "yes"
+
+
+def test_a_long_run_is_compiled_and_a_short_one_is_not(monkeypatch):
+    assert play("fedavg", settings=Settings()).engine.settings[0].compile != "yes"
+    monkeypatch.setattr("coterie.engines.local.choose.COMPILED", 1)
+    assert play("fedavg", settings=Settings()).engine.settings[0].compile == "yes"
