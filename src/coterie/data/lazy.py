@@ -35,11 +35,12 @@ class Maker:
 
     def of(self, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Inputs and labels of some clients, one client after another."""
-        who = tuple(int(i) for i in clients)
-        if self._last is None or self._last[0] != who:
+        who, last = tuple(int(i) for i in clients), self._last
+        if last is None or last[0] != who:
             x, y = self._make(who)
-            self._last = who, (torch.from_numpy(x), torch.from_numpy(y))
-        return self._last[1]
+            last = who, (torch.from_numpy(x), torch.from_numpy(y))
+            self._last = last  # whole at once, as several threads may ask
+        return last[1]
 
     def labels(self) -> np.ndarray:
         """The labels of all clients; every client is made for them, once."""
