@@ -45,6 +45,7 @@ CHANGES = [
     ("rounds = 6\n", "rounds = 5\n", r"schedule\.rounds was 6 .* says 5"),
     ('path = "vectorized"', 'path = "sequential"', r"engine\.path was 'vectorized'"),
     ("vectorized:20:no", "sequential:1:no", r"engine\.chosen was 'vectorized:20:no'"),
+    ('precision = "float32"', 'precision = "bfloat16"', r"engine\.precision was not set"),
     ("batch = 8\n", "batch = 9\n", r"train\.batch was 8 .* says 9"),
     ("rate = 0.1\n", "", r"train\.rate"),
 ]

@@ -54,6 +54,7 @@ def _words_help() -> str:
             own = {
                 n: [f"--{w.replace('_', '-')}" for w in options_of("engine", n)] for n in choices
             }
+            words = [w for w in words if not any(w in options for options in own.values())]
             words += [f"({n}: {' '.join(options)})" for n, options in own.items() if options]
         words = [f"{w} {NEEDS[w]}" if w in NEEDS else w for w in words]
         text = (

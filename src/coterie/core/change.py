@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from coterie.core.device import CPU, exact
 from coterie.core.method import Tree
 from coterie.core.point import Point
 
@@ -48,15 +49,15 @@ def has_models(upload: Tree) -> bool:
 
 
 def changes(stacked: Tree, origins: Tree, models: bool = False) -> Tensor:
-    """The changes of m uploads as one matrix [m, d] in double precision.
+    """The changes of m uploads as one matrix [m, d] in double precision, on the processor.
 
     Whole numbers are left out, and all but models where only `models` count.
     """
     if models:
         stacked, origins = _points(stacked), _points(origins)
     pairs = _pairs(stacked, origins)
-    rows = [(a - b).double().reshape(len(a), -1) for a, b in pairs if a.is_floating_point()]
-    return torch.cat(rows, 1) if rows else torch.zeros(0, 0)
+    rows = [exact(a - b).reshape(len(a), -1) for a, b in pairs if a.is_floating_point()]
+    return torch.cat(rows, 1) if rows else torch.zeros(0, 0, device=CPU)
 
 
 def scaled(stacked: Tree, origins: Tree, factors: Tensor, models: bool = False) -> Tree:
@@ -69,8 +70,8 @@ def scaled(stacked: Tree, origins: Tree, factors: Tensor, models: bool = False) 
         if not a.is_floating_point():
             return a
         shape = (-1, *(1,) * (a.dim() - 1))
-        moved = b + factors.to(a.dtype).reshape(shape) * (a - b)
-        return torch.where(still.reshape(shape), a, moved)
+        moved = b + factors.to(a).reshape(shape) * (a - b)
+        return torch.where(still.to(a.device).reshape(shape), a, moved)
 
     def part(a: Any, b: Any) -> Any:
         return pytree.tree_map(one, a, b) if isinstance(a, Point) or not models else a
@@ -88,7 +89,7 @@ def added(stacked: Tree, noise: Tensor) -> Tree:
         if a.is_floating_point():
             size = a[0].numel()
             mine = noise[:, start : start + size].reshape(a.shape)
-            a, start = a + mine.to(a.dtype), start + size
+            a, start = a + mine.to(a), start + size
         out.append(a)
     return pytree.tree_unflatten(out, spec)
 

@@ -44,6 +44,7 @@ class RowBatchNorm(nn.Module):
             return F.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
             )
+        x = x.to(torch.promote_types(x.dtype, torch.float32))  # sums of rows need all their digits
         mask = self._context[0].mask
         mask = torch.ones(x.shape[0], dtype=x.dtype) if mask is None else mask.to(x.dtype)
         real = mask.reshape(-1, *(1,) * (x.dim() - 1))
@@ -92,6 +93,7 @@ class RowInstanceNorm(nn.Module):
             return F.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
             )
+        x = x.to(torch.promote_types(x.dtype, torch.float32))  # sums of rows need all their digits
         axes = tuple(range(2, x.dim()))
         mean = x.mean(axes, keepdim=True)
         centred = x - mean

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value
 
 from coterie.core.dense import SLOPES, dense_layers, outputs_and_slope
+from coterie.core.device import CPU, here, on
 from coterie.core.draws import Context
 from coterie.core.errors import BadInput
 from coterie.core.layers import PURE, RowBatchNorm, prepare
@@ -108,7 +110,7 @@ class Model:
         self.goal = PLAIN[task]() if isinstance(task, str) else task
         self.build, self.task, self.name = build, self.goal.name, name
         self.input_shape, self.options = input_shape, options or {}
-        with torch.random.fork_rng(devices=[]):
+        with on(CPU), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             plain = build()
         self.context = Context()
@@ -126,6 +128,8 @@ class Model:
         self.size = sum(p.numel() for p in named.values() if p.requires_grad)
         self.outputs = list(named.values())[-1].shape[0]  # classes: rows of the last layer
         self._dense = self._closed_form()
+        self._elsewhere: dict[torch.device, dict[str, Tensor]] = {}  # what is in no point, moved
+        self._lower: torch.dtype | None = None  # the precision of training passes, if it is another
         self._written = [  # buffers that layers of others may write over
             k
             for k, _ in self._train.named_buffers()
@@ -149,6 +153,28 @@ class Model:
         weights = {f"{name}.weight" for name in names or [] if name}
         return names if weights <= set(self.shapes) and not self.frozen else None
 
+    def in_precision(self, dtype: torch.dtype) -> Model:
+        """The same network with training passes in another precision; its parameters, what it
+        says and what is averaged stay as they are.
+        """
+        twin = copy.copy(self)
+        twin._lower, twin._dense = dtype, None  # autograd follows the casts, a closed form does not
+        return twin
+
+    def _cast(self, x: Tensor) -> AbstractContextManager[Any]:
+        if self._lower is None:
+            return nullcontext()
+        return torch.autocast(x.device.type, self._lower, cache_enabled=False)
+
+    def _fixed(self, device: torch.device) -> dict[str, Tensor]:
+        """What of the network is in no point, on a device; nothing where it lies there already."""
+        if device == CPU:
+            return {}
+        if device not in self._elsewhere:
+            buffers = {k: b for k, b in self._eval.named_buffers() if k in self._constant}
+            self._elsewhere[device] = {k: t.to(device) for k, t in (self.frozen | buffers).items()}
+        return self._elsewhere[device]
+
     def _pure(self, buffer: str) -> bool:
         return isinstance(self._train.get_submodule(buffer.rpartition(".")[0]), PURE)
 
@@ -158,9 +184,10 @@ class Model:
 
     def start(self, seed: int) -> Point:
         """The random model of a seed, the same wherever it is made."""
-        with torch.random.fork_rng(devices=[]):
+        with on(CPU), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return self.point(self.build())
+            point = self.point(self.build())
+        return here(point)
 
     def point(self, module: nn.Module) -> Point:
         """The point a module stands at."""
@@ -195,7 +222,7 @@ class Model:
 
     def module(self, point: Point) -> nn.Module:
         """A plain `nn.Module` with the point's parameters and buffers."""
-        with torch.random.fork_rng(devices=[]):
+        with on(CPU), torch.random.fork_rng(devices=[]):
             module = self.build()
         lost = (set(point.params) | set(point.buffers)) - set(self._first)
         missing = set(self.shapes) - set(point.params)
@@ -208,16 +235,18 @@ class Model:
 
     def logits(self, point: Point, batch: Batch) -> Tensor:
         """Outputs as the model is used: dropout off, BatchNorm with its running statistics."""
-        return first_output(functional_call(self._eval, point.params | point.buffers, (batch.x,)))
+        tensors = self._fixed(batch.x.device) | point.params | point.buffers
+        return first_output(functional_call(self._eval, tensors, (batch.x,)))
 
     def forward(self, point: Point, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Outputs as the model is trained, and the buffers this pass made."""
         written = {k: point.buffers[k].clone() for k in self._written}
-        tensors = point.params | point.buffers | written
+        tensors = self._fixed(batch.x.device) | point.params | point.buffers | written
         GRADIENTS.value += 1  # a network runs in training mode to be differentiated
-        with self.context.over(batch.mask, batch.key):
-            out = functional_call(self._train, tensors, (batch.x,))
-        return first_output(out), {k: tensors[k] for k in point.buffers}
+        with self.context.over(batch.mask, batch.key), self._cast(batch.x):
+            out = first_output(functional_call(self._train, tensors, (batch.x,)))
+        out = out if self._lower is None else out.to(batch.mask.dtype)
+        return out, {k: tensors[k] for k in point.buffers}
 
     def probabilities(self, point: Point, batch: Batch, temperature: float = 1.0) -> Tensor:
         """Soft predictions [B, classes]."""

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from coterie.core.device import exact
+
 Leaves = dict[str, Tensor]
 T = TypeVar("T")
 
@@ -122,8 +124,8 @@ def zeros(like: Point | Vector) -> Vector:
 def _mix(weights: Tensor, stacked: Tensor) -> Tensor:
     """weights [m] or [k, m] times a stack [m, ...]."""
     if not stacked.is_floating_point():  # BatchNorm's count of batches
-        return _mix(weights, stacked.double()).round().to(stacked.dtype)
-    mixed: Tensor = torch.tensordot(weights.to(stacked.dtype), stacked, dims=1)
+        return _mix(weights, exact(stacked)).round().to(stacked)
+    mixed: Tensor = torch.tensordot(weights.to(stacked), stacked, dims=1)
     return mixed
 
 

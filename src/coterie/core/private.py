@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
+from coterie.core.device import exact
 from coterie.core.draws import uniform
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch
@@ -29,10 +30,10 @@ SALT = 7_919  # tells draws of noise from those of dropout
 
 def normal(shape: tuple[int, ...], key: Tensor) -> Tensor:
     """Normal numbers that depend on the key and their place only (Box and Muller)."""
-    fine = uniform(shape, key * 4 + 2).double() / 2**24  # 48 bits, for the tails
-    radius = (-2 * torch.log1p(-(uniform(shape, key * 4).double() + fine))).sqrt()
-    angle = 2 * math.pi * uniform(shape, key * 4 + 1).double()
-    return (radius * angle.cos()).to(torch.get_default_dtype())
+    fine = exact(uniform(shape, key * 4 + 2)) / 2**24  # 48 bits, for the tails
+    radius = (-2 * torch.log1p(-(exact(uniform(shape, key * 4)) + fine))).sqrt()
+    angle = 2 * math.pi * exact(uniform(shape, key * 4 + 1))
+    return (radius * angle.cos()).to(key.device, torch.get_default_dtype())
 
 
 class PrivateModel(Model):

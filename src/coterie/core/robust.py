@@ -39,14 +39,14 @@ def average_by(rule: str, hostile: float) -> Average:
 
 
 def _leaf(stacked: Tensor, rows: Tensor, trim: float) -> Tensor:
-    """One array [m, ...] averaged by rows of weights [k, m]."""
+    """One array [m, ...] averaged by rows of weights [k, m], on the processor."""
     if not stacked.is_floating_point():
         return mean(stacked, rows)
-    flat = stacked.reshape(len(stacked), -1)
+    flat = stacked.cpu().reshape(len(stacked), -1)
     order = flat.argsort(0)
     values = flat.gather(0, order)
-    made = torch.stack([_trimmed(values, order, row, trim) for row in rows])
-    return made.reshape(len(rows), *stacked.shape[1:]).to(stacked.dtype)
+    made = torch.stack([_trimmed(values, order, row, trim) for row in rows.cpu()])
+    return made.reshape(len(rows), *stacked.shape[1:]).to(stacked)
 
 
 def _trimmed(values: Tensor, order: Tensor, weights: Tensor, trim: float) -> Tensor:

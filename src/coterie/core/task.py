@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coterie.core.device import exact
+
 Rows = Callable[[Tensor, Tensor], Tensor]  # (outputs [B, K], targets) -> [B]
 # the tasks of one number per row, and those that tell classes apart
 NUMBERS = ("regression", "counts")
@@ -45,7 +47,7 @@ def class_losses(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def _weighted(losses: Rows, weights: Tensor, logits: Tensor, y: Tensor) -> Tensor:
-    return losses(logits, y) * weights[y]
+    return losses(logits, y) * weights.to(y.device)[y]
 
 
 def _one_logit_losses(logits: Tensor, y: Tensor) -> Tensor:
@@ -149,7 +151,7 @@ def regression(centre: float = 0.0, spread: float = 1.0) -> Task:
     """One number per row, learnt as (y - centre) / spread."""
 
     def back(z: Tensor) -> Tensor:
-        return z.to(torch.float64) * spread + centre
+        return exact(z) * spread + centre
 
     return Task(
         name="regression",
@@ -176,10 +178,10 @@ def counts(mean: float = 1.0) -> Task:
         losses=partial(_poisson, mean),
         counted=lambda out, y: (out.squeeze(-1).exp() * mean - y).abs(),
         measure="mae",
-        predict=lambda out: out.squeeze(-1).to(torch.float64).exp() * mean,
+        predict=lambda out: exact(out.squeeze(-1)).exp() * mean,
         soften=_as_it_is,  # log-rates
         distance=_half_square,
-        truth=lambda y: y.to(torch.float64),
+        truth=exact,
     )
 
 
@@ -232,7 +234,8 @@ def ordinal(weights: Sequence[float] = ()) -> Task:
 def _label_losses(weights: Tensor | None, logits: Tensor, y: Tensor) -> Tensor:
     rows = F.softplus(logits) - logits * y
     if weights is not None:  # [2, labels]: of a row without and of one with the label
-        rows = rows * torch.where(y > 0, weights[1], weights[0])
+        without, with_label = weights.to(y.device)
+        rows = rows * torch.where(y > 0, with_label, without)
     return rows.mean(-1)
 
 

@@ -25,7 +25,7 @@ def encode(tree: Tree, tensors: dict[str, Tensor]) -> Any:
     if isinstance(tree, Tensor | np.ndarray):
         number = str(len(tensors))
         values = (
-            tree.detach()
+            tree.detach().cpu()
             if isinstance(tree, Tensor)
             else torch.from_numpy(np.array(tree, order="C"))
         )

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from coterie.core.device import CPU, here
 from coterie.core.method import Batch, Method, Replies, Stage, Tree
 from coterie.core.point import Point, pick
 from coterie.data.federation import PARTS, Federation
@@ -111,6 +112,8 @@ class Setup(NamedTuple):
 class Engine(ABC):
     """Owns the clients' states and data; only payloads and uploads cross its border."""
 
+    device = CPU  # where its tensors live; whoever lets it work makes theirs there too, `with on`
+
     def __init__(self, setup: Setup):
         self.models, self.programs, self.seed = setup.models, setup.programs, setup.seed
         self.rounds, self.metric = setup.rounds, setup.metric
@@ -125,7 +128,7 @@ class Engine(ABC):
     def take(self, federation: Federation, architecture: np.ndarray) -> None:
         """Work on this federation; it is given again when clients have come."""
         self.architecture = architecture
-        self.sizes, self.public = federation.sizes, federation.public
+        self.sizes, self.public = federation.sizes, here(federation.public)
 
     def method(self, architecture: int) -> Method:
         return self.programs[architecture][self.stage].method
@@ -176,6 +179,14 @@ class Engine(ABC):
     def dump(self) -> Tree:
         """The clients' side of a checkpoint."""
 
+    def written(self) -> None:
+        """What `dump` gave is on disk: changes are counted from here."""
+        return
+
+    def dump_changes(self) -> Tree | None:
+        """The same of clients that changed since; None where that is not known."""
+        return None
+
     @abstractmethod
     def restore(self, dumped: Tree, stage: int) -> None:
         """Put the clients where a checkpoint says."""
@@ -204,7 +215,7 @@ class Engine(ABC):
         public = self._public_batch(when)
         if len(groups) == 1:
             return groups[0]._replace(groups=(groups[0],), public=public)
-        ids = [int(i) for g in groups for i in g.ids]
+        ids = [i for g in groups for i in g.ids.tolist()]
         order = sorted(range(len(ids)), key=lambda k: ids[k])
         upload = None
         if len({_shape(g.upload) for g in groups}) == 1:

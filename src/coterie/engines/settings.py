@@ -9,6 +9,7 @@ from coterie.core.values import Whole
 
 Path = Literal["auto", "vectorized", "sequential"]
 Compile = Literal["auto", "yes", "trace", "no"]
+Precision = Literal["float32", "bfloat16"]  # of a network's training passes
 
 
 class Settings(NamedTuple):

@@ -10,17 +10,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.core.device import AUTO, device_of
 from coterie.core.errors import BadInput, shown
 from coterie.core.files import home, there
 from coterie.core.freezing import freezing
 from coterie.core.guard import check as check_guard
 from coterie.core.memory import check_memory
+from coterie.core.method import Batch
 from coterie.core.model import Model, first_output
 from coterie.core.values import Seed, checked, coerce
 from coterie.data.dataset import Dataset
 from coterie.data.datasets import DATASETS, source_of
 from coterie.data.dealing import build as build_data
 from coterie.data.federation import PARTS, Federation, part_of
+from coterie.data.held import Held
 from coterie.data.newcomers import keep_out, newcomer_numbers
 from coterie.data.own import read as read_own
 from coterie.data.pieces import Own
@@ -62,6 +65,12 @@ def check_words(experiment: Experiment) -> None:
         )
     check_train(experiment)
     check_guard(experiment.guard)
+    device = experiment.engine.get("device", "cpu")
+    if experiment.engine.get("compile") == "yes" and device != "cpu":
+        raise BadInput(
+            f"compile = yes makes machine code of the processor, but device = '{device}': use "
+            "compile = auto, trace or no"
+        )
     folder = experiment.data.get("data_dir")
     if folder and there(home(folder)) and not home(folder).is_dir():
         raise BadInput(
@@ -130,7 +139,7 @@ def own_of(experiment: Experiment) -> Own | None:
 
 def check_federation(federation: Federation) -> None:
     """Refuse a federation made by hand that no engine could run."""
-    parts = [part_of(federation, part) for part in PARTS]
+    parts = [Held.of(part_of(federation, part)) for part in PARTS]
     per_client: dict[str, Any] = {
         "validation": federation.validation,
         "select": part_of(federation, "select"),
@@ -144,13 +153,12 @@ def check_federation(federation: Federation) -> None:
                 f"the federation has {federation.clients} clients in train, but {len(column)} in "
                 f"{word}"
             )
-    for client, rows in enumerate(federation.train):
-        if not len(rows):
-            raise BadInput(
-                f"client {client} ('{federation.names[client]}') of the federation has no "
-                "training rows"
-            )
-    every = np.concatenate([np.asarray(rows) for part in parts for rows in part])
+    if not federation.sizes.all():
+        client = int(federation.sizes.argmin())
+        raise BadInput(
+            f"client {client} ('{federation.names[client]}') of the federation has no training rows"
+        )
+    every = np.concatenate([part.joined() for part in parts])
     n, y = len(federation.x), federation.y
     if len(y) != n or every.min() < 0 or every.max() >= n:
         raise BadInput(
@@ -172,9 +180,36 @@ def check_federation(federation: Federation) -> None:
 def models_of(
     experiment: Experiment, federation: Federation, given: Networks = None
 ) -> list[Model]:
-    """The networks of an experiment; several names, separated by commas, are dealt to clients in
-    turn.
+    """The networks of an experiment, in its precision; several names, separated by commas, are
+    dealt to clients in turn.
     """
+    models = _networks(experiment, federation, given)
+    if experiment.engine.get("precision", "float32") == "float32":
+        return models
+    return [_in_bfloat16(model, federation) for model in models]
+
+
+def _in_bfloat16(model: Model, federation: Federation) -> Model:
+    """The network with training passes in bfloat16, once it has been seen to make a difference."""
+    lower = model.in_precision(torch.bfloat16)
+    rows = federation.x[:2]
+    rows = rows.to(torch.get_default_dtype()) if rows.is_floating_point() else rows
+    place = torch.arange(len(rows))
+    batch = Batch(rows, federation.y[:2], torch.ones(len(rows)), place, torch.tensor(0))
+    with torch.no_grad():
+        point = model.start(0)
+        same = torch.equal(model.forward(point, batch)[0], lower.forward(point, batch)[0])
+    if same:
+        raise BadInput(
+            f"precision = bfloat16 changes nothing in {model.name}, which multiplies no matrices "
+            "of 32-bit numbers: leave it out"
+        )
+    return lower
+
+
+def _networks(
+    experiment: Experiment, federation: Federation, given: Networks = None
+) -> list[Model]:
     words = dict(experiment.model)
     name, freeze = words.pop("name", ""), words.pop("freeze", "")
     if given:
@@ -311,7 +346,10 @@ def resolved(experiment: Experiment, federation: Federation, models: list[Model]
             | {k: v for m in models for k, v in m.options.items() if k not in HANDED}
             | model
         )
-    experiment = replace(experiment, split=split, model=model)
+    engine = dict(experiment.engine)
+    if engine.get("device") == AUTO:
+        engine["device"] = str(device_of(AUTO))
+    experiment = replace(experiment, split=split, model=model, engine=engine)
     came = len(federation.newcomers.names) if federation.newcomers else 0
     known = {
         section: {k: default for k, (_, default) in words.items()}

@@ -30,7 +30,7 @@ from coterie.data.own import read as read_own
 from coterie.data.partition import SPLITS, Split
 from coterie.data.partition import usual_split as split_for
 from coterie.engines.registry import ENGINES
-from coterie.engines.settings import Settings
+from coterie.engines.settings import Precision, Settings
 from coterie.experiment.schedule import Schedule
 from coterie.methods.declare import check_options
 from coterie.methods.declare import check_train as refuse_unused
@@ -189,8 +189,9 @@ def _every_engine() -> Known:
     """The words of `[engine]` that every engine has; what is left open is chosen by timing."""
     return {
         **_table(Settings),
-        "threads": (Annotated[int, Range(0, 1024)], 0),
-    }  # of this process, or of each actor
+        "threads": (Annotated[int, Range(0, 1024)], 0),  # of this process, or of each actor
+        "precision": (Precision, "float32"),
+    }
 
 
 def _table(kind: Any) -> Known:

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coterie.core.device import exact
 from coterie.core.method import Facts, Method, Replies, Train
 from coterie.core.model import Model
 from coterie.core.point import Point, flat, pick, stack, tree
@@ -38,7 +39,7 @@ def cut(updates: Tensor) -> Tensor:
     """Which of two halves [m] each update [m, d] belongs to."""
     from sklearn.cluster import AgglomerativeClustering
 
-    unit = F.normalize(updates.double(), dim=1)
+    unit = F.normalize(exact(updates), dim=1)
     distance = (1 - unit @ unit.T).clamp(min=0).fill_diagonal_(0)  # -cos, moved to be a distance
     found = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit(
         distance.numpy()

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from coterie.core.device import exact
 from coterie.core.method import Batch, Exchange, Facts, Method, Newcomer, Pass, Replies, Train
 from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.notes import Kind, Note
@@ -81,7 +82,7 @@ def others(values: Tensor, heard: Tensor, empty: float) -> Tensor:
 
 def attentive(w: Tensor, heard: Tensor, alpha: float, sigma: float) -> tuple[Tensor, float]:
     """FedAMP's xi, and the alpha_k it was made with."""
-    w = (w - w.mean(0)).double()
+    w, heard = exact(w - w.mean(0)), heard.cpu()
     gram = w @ w.T
     squares = gram.diagonal()
     distance = (squares[:, None] + squares - 2 * gram).clamp(min=0)
@@ -94,10 +95,10 @@ def attentive(w: Tensor, heard: Tensor, alpha: float, sigma: float) -> tuple[Ten
 
 def heuristic(w: Tensor, heard: Tensor, own: float, sigma: float) -> Tensor:
     """HeurFedAMP's xi; 0 for `own` is 1/N."""
-    unit = normalize(w.double())
+    unit, heard = normalize(exact(w)), heard.cpu()
     own = own or 1 / len(w)
     share = torch.softmax(others(sigma * (unit @ unit.T), heard, -torch.inf), dim=1)
-    itself = torch.eye(len(w), dtype=share.dtype)
+    itself = torch.eye(len(w), dtype=share.dtype, device=share.device)
     # nan: there is nobody else
     return torch.where(share.isnan().any(1, keepdim=True), itself, own * itself + (1 - own) * share)
 
@@ -119,7 +120,7 @@ def passing(
         xi, used = attend(
             flat(server.models), server.heard, alpha * alpha_decay ** int(server.round)
         )
-        xi = xi.to(server.xi.dtype)
+        xi = xi.to(server.xi)
         return server._replace(xi=xi, u=mean(server.models, xi), pull=torch.tensor(lam / used))
 
     def receive(server: Server, replies: Replies, rng: Rng) -> Server:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from coterie.core.device import array
 from coterie.core.method import (
     Batch,
     BatchPlan,
@@ -97,8 +98,8 @@ def offered(server: Server, i: int, count: int, eps: float, rng: np.random.Gener
     """Whose models client i is sent: its own, then the best or, by chance, any; its own again where
     there are no more."""
     # so that ties in P fall at random
-    heard = rng.permutation(server.heard.nonzero().flatten().numpy())
-    order = np.argsort(-server.affinity[i].numpy()[heard], kind="stable")
+    heard = rng.permutation(array(server.heard.nonzero().flatten()))
+    order = np.argsort(-array(server.affinity[i])[heard], kind="stable")
     known = [int(j) for j in heard[order] if j != i]
     ids = [i]
     while known and len(ids) < count:

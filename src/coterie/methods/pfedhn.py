@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.func import vjp
 from torch.nn.functional import linear, relu
 
+from coterie.core.device import CPU, here
 from coterie.core.method import Exchange, Facts, Method, Newcomer, Pass, Replies, Train, nothing
 from coterie.core.model import Model, sgd
 from coterie.core.notes import Kind, Note
@@ -55,8 +56,9 @@ def build(
     params: Leaves = {}
     for name, (outputs, fan_in) in sizes.items():
         for part, size in (("weight", (outputs, fan_in)), ("bias", (outputs,))):
-            params[f"{name}.{part}"] = (2 * torch.rand(size, generator=generator) - 1) / fan_in**0.5
-    return Point(params)
+            drawn = torch.rand(size, generator=generator, device=CPU)
+            params[f"{name}.{part}"] = (2 * drawn - 1) / fan_in**0.5
+    return here(Point(params))
 
 
 def generate(phi: Leaves, v: Tensor, shapes: dict[str, tuple[int, ...]]) -> Leaves:
@@ -103,7 +105,7 @@ def pfedhn(
     def init(rng: Rng, facts: Facts) -> Server:
         length = embedding or int(1 + facts.clients / 4)
         phi = build(shapes, length, hyper_hidden, hyper_layers, rng)
-        v = torch.randn(facts.clients, length, generator=torch_stream(rng))
+        v = here(torch.randn(facts.clients, length, generator=torch_stream(rng), device=CPU))
         return Server(phi, v, zeros(phi), torch.zeros_like(v), model.init(rng).buffers)
 
     def send(server: Server, i: int, rng: Rng) -> Point:

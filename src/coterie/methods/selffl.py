@@ -29,6 +29,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.core.device import array, exact
 from coterie.core.errors import BadInput
 from coterie.core.method import (
     Batch,
@@ -102,16 +103,17 @@ def fresh(theta: Point) -> State:
 
 
 def precisions(server: Server) -> Tensor:
-    """w_m [N] of all clients seen; 0 for the others.
+    """w_m [N] of all clients seen, in double precision; 0 for the others.
 
     The median variance stands for that of a client without history.
     """
-    known = server.var[server.var >= 0].double()
-    middle = known.quantile(0.5) if len(known) else torch.tensor(1.0)
-    s2 = torch.where(server.var < 0, middle, server.var.double())
+    var = exact(server.var)
+    known = var[var >= 0]
+    middle = known.quantile(0.5) if len(known) else var.new_ones(())
+    s2 = torch.where(var < 0, middle, var)
     s2 = s2.clamp(min=EPS * max(1.0, float(middle)))
-    seen = (server.var >= 0) | (server.sizes > 0)
-    s0sq = server.s0sq.double().clamp(min=0)
+    seen = (var >= 0) | (server.sizes.cpu() > 0)
+    s0sq = exact(server.s0sq).clamp(min=0)
     return law.weights(s0sq, s2) * seen if len(known) else seen.double()
 
 
@@ -121,9 +123,9 @@ def with_sums(server: Server, others: Others) -> Server:
         return server._replace(others=torch.zeros_like(server.others))
     w = precisions(server)
     if others == "active" and server.active.any():
-        w = w * server.active
-    sums = torch.from_numpy(law.without(w.numpy()))
-    return server._replace(others=sums.to(server.others.dtype))
+        w = w * server.active.cpu()
+    sums = torch.from_numpy(law.without(array(w)))
+    return server._replace(others=sums.to(server.others))
 
 
 def admit(server: Server, others: Others) -> Server:
@@ -272,7 +274,7 @@ def selffl(
         return with_sums(server._replace(theta=theta), others)
 
     def aggregate(server: Server, ids: Tensor, models: Point, replies: Replies) -> Point:
-        w = precisions(server)[ids]
+        w = precisions(server)[ids.cpu()]
         equal = replies._replace(ids=ids, sizes=server.sizes[ids])
         weights = w / w.sum() if weigh else train.weights(equal)
         theta: Point = replies.average(models, weights)  # (11)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from coterie.core.device import here
 from coterie.core.method import Batch, Exchange, Method, Newcomer, Pass, Train, unchanged
 from coterie.core.model import Descent, Model, begin, sgd
 from coterie.core.point import Point
@@ -127,7 +128,7 @@ def lessons(model: Model, train: Train, grid: Grid, loss: SoftLoss) -> tuple[Pas
             _, step = sgd(model, train, lambda logits, batch: loss(target, logits, lam, T, batch))
             return step(student, batch)
 
-        return c._replace(students=vmap(one)(c.students, grid.lams, grid.temps))
+        return c._replace(students=vmap(one)(c.students, *here((grid.lams, grid.temps))))
 
     def validate(c: School, batch: Batch) -> School:
         return c._replace(tally=count(model, c.students.w, c.tally, batch))
@@ -149,8 +150,8 @@ def graduate(c: School, grid: Grid) -> Personal:
     return Personal(
         teacher=c.teacher,
         w=take(c.best.w, k),
-        lam=take(grid.lams, k),
-        temperature=take(grid.temps, k),
+        lam=take(here(grid.lams), k),
+        temperature=take(here(grid.temps), k),
         accuracy=c.best.accuracy,
     )
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.device import array, exact
 from coterie.core.errors import BadInput
 from coterie.core.method import (
     Batch,
@@ -96,13 +97,13 @@ def collaboration(g: Tensor, variance: Tensor, n: Tensor) -> Tensor:
 def rows_on(of: tuple[Tensor, Tensor], on: tuple[Tensor, Tensor], n: Tensor) -> Tensor:
     """Rows of (6) [k, m] of k clients on m others, from the gradients [., d] and sigma^2 [.] of
     both, and the sizes [m] of the others; a sigma of 0 counts as the smallest other one."""
-    g, h = of[0].double(), on[0].double()
-    mine, theirs = of[1].double().sqrt(), on[1].double().sqrt()
+    g, h = exact(of[0]), exact(on[0])
+    mine, theirs = exact(of[1]).sqrt(), exact(on[1]).sqrt()
     known = torch.cat([mine[mine > 0], theirs[theirs > 0]])
     least = known.min() if len(known) else torch.tensor(torch.finfo(mine.dtype).eps)
-    mine, theirs = (torch.where(s > 0, s, least.to(s.dtype)) for s in (mine, theirs))
+    mine, theirs = (torch.where(s > 0, s, least.to(s)) for s in (mine, theirs))
     delta = torch.cdist(g, h, compute_mode="donot_use_mm_for_euclid_dist").square()
-    return torch.softmax(n.double().log() - delta / (2 * torch.outer(mine, theirs)), dim=1)
+    return torch.softmax(exact(n).log() - delta / (2 * torch.outer(mine, theirs)), dim=1)
 
 
 def group_rows(weights: Tensor, streams: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -112,7 +113,7 @@ def group_rows(weights: Tensor, streams: int, rng: np.random.Generator) -> tuple
     from sklearn.cluster import KMeans
     from sklearn.metrics import silhouette_score
 
-    rows = weights.double().numpy().round(12)
+    rows = array(exact(weights)).round(12)
     distinct = len(np.unique(rows, axis=0))
     seed = int(rng.integers(2**31))
 
@@ -140,7 +141,7 @@ def placed(server: Server, replies: Replies, rng: Rng) -> Server:
     known = len(variance)
     n = server.sizes[:known] * there
     mine = flat(replies.upload.g), replies.upload.variance
-    rows = rows_on(mine, (g, variance.clamp(min=0)), n).to(n.dtype)
+    rows = rows_on(mine, (g, variance.clamp(min=0)), n).to(n)
     listens = torch.nn.functional.one_hot(server.stream[:known], len(server.mix)).to(n.dtype)
     fresh = mean(server.models, rows @ listens)
     wide = torch.nn.functional.pad(rows, (0, len(server.sizes) - known))
@@ -223,7 +224,7 @@ def ucfl(
         weights[ids] = 0
         weights[ids[:, None], ids] = collaboration(
             flat(replies.upload.g), replies.upload.variance, n[ids]
-        ).to(n.dtype)
+        ).to(n)
         stream, mix = group_rows(weights, streams, rng)
         models = pick(server.models, torch.zeros(len(mix), dtype=torch.int64))
         sigma = server.sigma.index_copy(0, ids, replies.upload.variance.sqrt())

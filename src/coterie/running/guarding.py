@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from coterie.core.change import added, changes, has_models, origin_of, scaled
+from coterie.core.device import CPU, here
 from coterie.core.errors import BadInput
 from coterie.core.guard import Guard
 from coterie.core.method import Replies, Tree
@@ -64,7 +65,7 @@ class Gate(NamedTuple):
         """The uploads, those of attackers turned round, blown up or drowned; single numbers stay
         true.
         """
-        hostile = torch.tensor([int(i) in self.attackers for i in replies.ids])
+        hostile = torch.tensor([i in self.attackers for i in replies.ids.tolist()], device=CPU)
         factor = torch.where(hostile, FACTORS.get(self.guard.attack, 1.0), 1.0)
         spoilt = scaled(replies.upload, origins, factor)
         if self.guard.attack == "noise":
@@ -105,6 +106,7 @@ def _screened(replies: Replies, origins: Tree, guard: Guard) -> Replies:
 
 def _without(replies: Replies, kept: Tensor) -> Replies:
     """The replies of those who are kept."""
+    kept = here(kept)
     fewer = replies._replace(ids=replies.ids[kept], sizes=replies.sizes[kept])
     return _with(fewer, pick(replies.upload, kept))
 

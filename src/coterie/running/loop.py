@@ -15,9 +15,10 @@ from torch.utils import _pytree as pytree
 
 from coterie.analysis.numbers import mean_of
 from coterie.analysis.scores import LOSS
+from coterie.core.device import CPU, on
 from coterie.core.method import Facts, Method, Stage, Train
 from coterie.core.notes import check_client_notes, check_server_notes, merge
-from coterie.core.rng import stream
+from coterie.core.rng import Later, stream
 from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Measured, Moment, Traffic, Trip
 from coterie.experiment.schedule import Schedule
@@ -128,11 +129,12 @@ class Loop:
         self.answers, self.train = answers, train
         self.engine, self.federation, self.schedule, self.seed = engine, federation, schedule, seed
         self.program = engine.programs[0]
-        self.facts = facts(federation, engine.models, engine.architecture, schedule)
         self.everyone = list(range(federation.clients))
         self.table = Table()
         first = self.program[0].method
-        self.position = Position(0, 0, first.init(stream(seed, "init"), self.facts))
+        with on(engine.device):
+            self.facts = facts(federation, engine.models, engine.architecture, schedule)
+            self.position = Position(0, 0, first.init(stream(seed, "init"), self.facts))
         self.lengths = lengths(self.program, schedule)
         self.describes = merge(s.method.describes for program in engine.programs for s in program)
         self.server_notes()  # a note without a meaning is refused before the first round
@@ -213,7 +215,7 @@ class Loop:
         return Played(server, sorted(took_part), traffic, failure)
 
     def _sender(self, send: Any, server: Any, *when: object) -> Callable[[int], Any]:
-        return lambda i: send(server, i, stream(self.seed, "send", *when, i))
+        return lambda i: send(server, i, Later(self.seed, "send", *when, i))
 
     def _who(self, stage: Stage, number: int) -> tuple[list[int], set[int], set[int]]:
         """Who is asked to train, who is averaged, who answers."""
@@ -363,11 +365,8 @@ class Loop:
     def server_notes(self) -> dict[str, Any]:
         """Matrices and vectors the method writes down (mixing weights, streams, ...)."""
         method: Method = self.program[self.position.stage].method
-        notes = (
-            {k: torch.as_tensor(v) for k, v in method.notes(self.position.server).items()}
-            if method.notes
-            else {}
-        )
+        found = method.notes(self.position.server) if method.notes else {}
+        notes = {k: torch.as_tensor(v, device=CPU) for k, v in found.items()}
         check_server_notes(notes, self.describes, self.federation.clients)
         return notes
 

@@ -15,13 +15,15 @@ from coterie.experiment.schedule import Schedule
 # What is kept on disk, where the data lie and which processes do the work change no result; the
 # data themselves have a checksum.
 SHAPELESS = ("keep", "data.data_dir")
-ENGINE = ("path", "width", "compile", "chosen")  # of [engine], the words that do
+# of [engine], the words that do; another device is another processor
+ENGINE = ("path", "width", "compile", "chosen", "precision")
 MAY_CHANGE = ("train", "schedule", "options")  # sections that a branch may change
 Shape = dict[str, Any]  # {word: value}
 # words that older runs do not have, with the values that leave everything as it was
 YOUNGER: dict[str, Mapping[str, Any]] = {
     "guard": Guard._field_defaults,
-    "data": {"newcomers": Choices._field_defaults["newcomers"]},
+    "data": {"newcomers": Choices._field_defaults["newcomers"], "rows_each": 0},
+    "engine": {"precision": "float32"},
     "schedule": {w: Schedule._field_defaults[w] for w in ("newcomer_rounds", "few_shot")},
 }
 

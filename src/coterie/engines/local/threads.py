@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import torch
 
+from coterie.core.device import on
+
 T = TypeVar("T")
 
 
@@ -46,10 +48,10 @@ def each(f: Callable[[int], T], count: int, safe: Callable[[], bool]) -> list[T]
     rest = range(len(found), count)
     if not rest:
         return found
-    workers = pool(torch.get_num_threads())
+    workers, device = pool(torch.get_num_threads()), torch.get_default_device()
 
     def quiet(k: int) -> T:
-        with torch.no_grad():  # a thread begins without what holds in others
+        with torch.no_grad(), on(device):  # a thread begins without what holds in others
             return f(k)
 
     with threads_of(1):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.device import CPU
 from coterie.core.method import Batch
 from coterie.engines.local.batches import Batches
 from coterie.engines.local.native.compiler import library
@@ -154,6 +155,8 @@ def native(
 
     Untraceable where there is no C for it.
     """
+    if rows.device != CPU:
+        raise Untraceable(f"the data are on {rows.device}, machine code runs on the processor")
     given = [t.detach().clone(memory_format=torch.contiguous_format) for t in (*leaves, *batch)]
     if not rows.is_contiguous() or rows.dtype != batch.x.dtype:
         raise Untraceable("the rows lie in another order")

@@ -1,0 +1,65 @@
+"""Where tensors live: the device of a run, the way there and the way back.
+
+Inside `with on(device)` torch makes its tensors on the device. Random numbers are drawn by the
+processor and then moved, so that they are the same whatever the device.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from coterie.core.errors import BadInput, shown
+
+T = TypeVar("T")
+CPU = torch.device("cpu")
+AUTO = "auto"  # an accelerator where torch sees one, else the processor
+
+
+def device_of(word: str) -> torch.device:
+    """The device that a word names; refused where torch does not see it."""
+    seen = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if word == AUTO:
+        return seen or CPU
+    try:
+        device = torch.device(word)
+    except RuntimeError:
+        raise BadInput(f"device = {shown(word)}: give auto, cpu, cuda, cuda:1 or mps") from None
+    if device.type == CPU.type:
+        return CPU
+    kind = device.type.upper()
+    if seen is None or seen.type != device.type:
+        raise BadInput(f"device = '{word}': torch sees no {kind} device here; use cpu or auto")
+    count = torch.accelerator.device_count()
+    if (device.index or 0) >= count:
+        last = f"{device.type}:{count - 1}"
+        raise BadInput(f"device = '{word}': the last {kind} device here is {last}; use that one")
+    return device
+
+
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """A place in which torch makes its tensors on the device."""
+    return nullcontext() if device == torch.get_default_device() else device
+
+
+def here(tree: T) -> T:
+    """The same tree with its tensors on the device that torch makes tensors on now."""
+    device = torch.get_default_device()
+    moved: T = pytree.tree_map(lambda t: t.to(device) if isinstance(t, Tensor) else t, tree)
+    return moved
+
+
+def array(tensor: Tensor) -> np.ndarray:
+    """The values of a tensor for numpy, which reads the processor's memory only."""
+    values: np.ndarray = tensor.cpu().numpy()
+    return values
+
+
+def exact(tensor: Tensor) -> Tensor:
+    """The values in double precision, on the processor: not every device has it."""
+    return tensor.cpu().double()
