@@ -187,8 +187,8 @@ def page(found: dict[str, Any]) -> list[str]:
         "",
         f"Actors have one thread. On top of the work a round costs {more[0]:.0f} ms with one actor "
         f"and {more[1]:.0f} ms with two (the last row); Ray and three actors started in "
-        f"{found['start']:.0f} s. FedAvg's clients send one model back, Ditto's and pFedMe's two: "
-        "what is state and upload at once travels once.",
+        f"{found['start']:.0f} s. What clients have to send back, states and uploads, is one model "
+        "with FedAvg and two with Ditto and pFedMe: more means that something travels twice.",
     ]
 
 
