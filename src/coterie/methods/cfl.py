@@ -4,7 +4,9 @@ Optimization Under Privacy Constraints. IEEE Transactions on Neural Networks and
 
 FedAvg until a cluster stands still while its members still pull: |mean_i dW_i| < eps1 and max_i
 |dW_i| > eps2. Then the cluster is cut in two by complete linkage on -cos(dW_i, dW_j), and each half
-goes on alone: w_c = w + mean_{i in c} dW_i.
+goes on alone: w_c = w + mean_{i in c} dW_i. With `bundles` the members of a large cluster are first
+bundled by k-means on sketched directions, and linkage joins bundles by their mean directions, for
+servers that cannot compare all pairs.
 """
 
 from typing import NamedTuple
@@ -14,14 +16,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.core.device import exact
+from coterie.core.errors import BadInput
 from coterie.core.method import Facts, Method, Replies, Train
 from coterie.core.model import Model
 from coterie.core.point import Point, flat, pick, stack, tree
 from coterie.core.rng import Rng
 from coterie.core.values import Positive, Whole
+from coterie.methods.bounds import check_clients
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 from coterie.methods.oracle import CLUSTERS, per_cluster, with_largest
+from coterie.methods.peers import gathered, nearest, sketch
+
+SQUARE = 40  # bytes per pair of members at the peak of a split
 
 
 class Server(NamedTuple):
@@ -47,6 +54,19 @@ def cut(updates: Tensor) -> Tensor:
     return torch.as_tensor(found.labels_, dtype=torch.int64)
 
 
+def cut_bundles(updates: Tensor, bundles: int) -> Tensor:
+    """The same where members of a bundle stay together."""
+    unit = F.normalize(updates, dim=1)
+    points = sketch([unit])
+    nobody = torch.full((len(points),), -1)
+    found = nearest(points, gathered(points, bundles), nobody, 1).ids[:, 0]
+    bundle = found.unique(return_inverse=True)[1]
+    count = int(bundle.max()) + 1
+    if count == 1:  # one direction: any halves are as good as others
+        return (torch.arange(len(points)) * 2 >= len(points)).long()
+    return cut(torch.zeros(count, unit.shape[1]).index_add(0, bundle, unit))[bundle]
+
+
 @method(
     when="clients form groups that nobody knows, and rounds are many",
     without=("weighting",),
@@ -60,16 +80,32 @@ def cfl(
     eps2: Positive = 1.6,
     after: Whole = 20,
     relative: bool = True,
+    bundles: Whole = 0,
 ) -> Method:
     """FedAvg that splits clusters whose members disagree.
 
     relative: eps1 and eps2 count in units of the largest |mean dW| before any split, since lengths
     of updates depend on the network; else they are lengths, as published. after: rounds before a
-    split. Members are averaged with equal weights, and no cluster is split before all its members
-    have reported.
+    split. bundles: how many a cluster of more members is bundled into before it is cut; 0: none,
+    all pairs are compared. Members are averaged with equal weights, and no cluster is split before
+    all its members have reported.
     """
+    if bundles == 1:
+        raise BadInput("cfl.bundles = 1, but a cluster is cut in two: give 2 or more, or 0")
+
+    def needed(n: int) -> int:
+        pairs = min(n, bundles) if bundles else n
+        return n * 4 * 4 * model.size + SQUARE * pairs**2
 
     def init(rng: Rng, facts: Facts) -> Server:
+        bundled = 0 < bundles < facts.clients
+        way = "give --bundles 1000 to link 1,000 bundles of clients, or fewer clients"
+        check_clients(
+            "cfl",
+            facts.clients,
+            needed,
+            "" if bundled else way,
+        )
         return Server(
             models=stack([model.init(rng)]),
             cluster=torch.zeros(facts.clients, dtype=torch.int64),
@@ -101,7 +137,9 @@ def cfl(
 
     def split(server: Server, members: Tensor) -> Server:
         """One half keeps the cluster's number, the other gets a new one and a copy of the model."""
-        moved = members[cut(server.updates[members]) == 1]
+        mine = server.updates[members]
+        bundled = 0 < bundles < len(members)
+        moved = members[(cut_bundles(mine, bundles) if bundled else cut(mine)) == 1]
         old, new = int(server.cluster[moved[0]]), int(server.cluster.max()) + 1
         return server._replace(
             models=tree(lambda a: torch.cat([a, a[old : old + 1]]), server.models),

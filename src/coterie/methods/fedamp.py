@@ -11,11 +11,12 @@ HeurFedAMP, for deep networks: xi_ii fixed,
 
 Readings: alpha_k is lowered, where it must be, to the largest that leaves every xi_ii >= 0. The
 proximal term takes its step implicitly, w <- (w + eta p u_i) / (1 + eta p) with p = lam / alpha_k:
-the same minimum, and no p can make it diverge.
+the same minimum, and no p can make it diverge. With `peers` xi_ij is 0 but for the m clients of the
+nearest models (HeurFedAMP: of the largest cosines), for servers that cannot keep N x N numbers.
 """
 
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,11 +28,16 @@ from coterie.core.model import Descent, Model, begin, descend
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, flat, mean, pick, tree
 from coterie.core.rng import Rng
-from coterie.core.values import BelowOne, NonNegative, Positive, PositiveShare, Range
+from coterie.core.values import BelowOne, NonNegative, Positive, PositiveShare, Range, Whole
+from coterie.methods.bounds import check_clients
 from coterie.methods.declare import method
+from coterie.methods.peers import Rows, few, mixed, nearest, noted, sketch, squares
 
+SQUARE = 56  # bytes per pair of clients at the peak of finding xi
 # (models [N, d], heard [N], alpha) -> xi, alpha_k
 Attend = Callable[[Tensor, Tensor, float], tuple[Tensor, float]]
+# (models, heard [N], alpha, peers) -> xi, alpha_k
+AttendFew = Callable[[Point, Tensor, float, int], tuple[Rows, float]]
 
 
 class Server(NamedTuple):
@@ -39,8 +45,8 @@ class Server(NamedTuple):
 
     models: Point  # [N, ...]; a client never heard of stands at the mean of the others
     heard: Tensor  # [N]
-    xi: Tensor  # [N, N], rows sum to 1
-    u: Point  # [N, ...]
+    xi: Any  # [N, N], or Rows over few peers; rows sum to 1
+    u: Any  # [N, ...]; (): mixed when it is sent
     pull: Tensor  # lam / alpha_k
     round: Tensor  # k
 
@@ -103,23 +109,98 @@ def heuristic(w: Tensor, heard: Tensor, own: float, sigma: float) -> Tensor:
     return torch.where(share.isnan().any(1, keepdim=True), itself, own * itself + (1 - own) * share)
 
 
+def attentive_few(
+    models: Point, heard: Tensor, alpha: float, peers: int, sigma: float
+) -> tuple[Rows, float]:
+    """FedAMP's xi over oneself and the nearest models, and the alpha_k it was made with."""
+    parts = models.params.values()
+    ids, there = near(sketch(parts), heard, peers)
+    slope = torch.where(there, torch.exp(-squares(parts, ids) / sigma) / sigma, 0.0)
+    total = slope.sum(1, keepdim=True)
+    most = float(total.max())
+    alpha = min(alpha, 1 / most) if most else alpha
+    return with_own(ids, alpha * slope, (1 - alpha * total).clamp(min=0)), alpha
+
+
+def heuristic_few(models: Point, heard: Tensor, peers: int, own: float, sigma: float) -> Rows:
+    """HeurFedAMP's xi over oneself and the models of the largest cosines; 0 for `own` is 1/N."""
+    parts, own = list(models.params.values()), own or 1 / len(heard)
+    square = sum((a.flatten(1).double().square().sum(1) for a in parts), torch.zeros(()))
+    length = square.sqrt().clamp(min=torch.finfo(torch.float32).tiny)
+    ids, there = near(sketch(parts) / length[:, None].float(), heard, peers)
+    apart = square[:, None] + square[ids] - squares(parts, ids)  # 2 <w_i, w_j>
+    cosine = apart / (2 * length[:, None] * length[ids])
+    share = torch.softmax(torch.where(there, sigma * cosine, -torch.inf), dim=1)
+    alone = ~there.any(1, keepdim=True)
+    share = torch.where(alone, 0.0, (1 - own) * share)
+    return with_own(ids, share, torch.where(alone, 1.0, own))
+
+
+def near(points: Tensor, heard: Tensor, peers: int) -> tuple[Tensor, Tensor]:
+    """The clients [N, m] heard of that are nearest to each, and which entries [N, m] are any."""
+    known = heard.nonzero().flatten()
+    own = torch.where(heard, heard.cumsum(0) - 1, -1)
+    found = nearest(points, points[known], own, peers)
+    return known[found.ids], found.there
+
+
+def with_own(ids: Tensor, weights: Tensor, own: Tensor) -> Rows:
+    """Rows with what a client keeps of itself [N, 1] before the others."""
+    itself = torch.arange(len(ids))[:, None]
+    return Rows(torch.cat([itself, ids], 1), torch.cat([own.to(weights.dtype), weights], 1))
+
+
+def bytes_of(model: Model, peers: int) -> Callable[[int], int]:
+    """Bytes that the server takes at its peak, by the number of clients."""
+
+    def needed(n: int) -> int:
+        if few(peers, n):
+            return n * (4 * 4 * model.size + 60 * (peers + 1))
+        return n * 4 * 9 * model.size + SQUARE * n * n
+
+    return needed
+
+
 def passing(
-    model: Model, train: Train, lam: float, alpha: float, alpha_decay: float, attend: Attend
+    model: Model,
+    train: Train,
+    lam: float,
+    alpha: float,
+    alpha_decay: float,
+    attend: Attend,
+    attend_few: AttendFew,
+    peers: int,
+    name: str,
 ) -> Method:
-    """Message passing with the weights that `attend` gives."""
+    """Message passing with the weights that `attend` gives, or `attend_few` over few peers."""
 
     def init(rng: Rng, facts: Facts) -> Server:
         n = facts.clients
+        sparse = few(peers, n)
+        way = "give --peers 50 to hear the 50 nearest, or fewer clients"
+        check_clients(
+            name,
+            n,
+            bytes_of(model, peers),
+            "" if sparse else way,
+        )
         models = copies(model.init(rng), n)
-        nobody = torch.zeros(n, dtype=torch.bool)
         return Server(
-            models, nobody, torch.eye(n), models, torch.tensor(lam / alpha), torch.tensor(0)
+            models=models,
+            heard=torch.zeros(n, dtype=torch.bool),
+            xi=Rows(torch.arange(n)[:, None], torch.ones(n, 1)) if sparse else torch.eye(n),
+            u=() if sparse else models,
+            pull=torch.tensor(lam / alpha),
+            round=torch.tensor(0),
         )
 
     def passed(server: Server) -> Server:
-        xi, used = attend(
-            flat(server.models), server.heard, alpha * alpha_decay ** int(server.round)
-        )
+        wanted = alpha * alpha_decay ** int(server.round)
+        if isinstance(server.xi, Rows):
+            rows, used = attend_few(server.models, server.heard, wanted, peers)
+            weights = rows.weights.to(server.xi.weights.dtype)
+            return server._replace(xi=Rows(rows.ids, weights), pull=torch.tensor(lam / used))
+        xi, used = attend(flat(server.models), server.heard, wanted)
         xi = xi.to(server.xi)
         return server._replace(xi=xi, u=mean(server.models, xi), pull=torch.tensor(lam / used))
 
@@ -134,6 +215,17 @@ def passing(
             server._replace(models=models, heard=torch.cat([server.heard, torch.tensor([False])]))
         )
 
+    def send(server: Server, i: int, rng: Rng) -> Message:
+        if isinstance(server.xi, Rows):
+            u = pick(mixed(server.models, pick(server.xi, slice(i, i + 1))), 0)
+        else:
+            u = pick(server.u, i)
+        return Message(u, server.pull)
+
+    def notes(server: Server) -> dict[str, Tensor]:
+        xi = noted(server.xi) if isinstance(server.xi, Rows) else server.xi
+        return {} if xi is None else {"xi": xi}
+
     def step(c: Carry, batch: Batch) -> Carry:
         go = descend(c.go, model.grad(c.go.w, batch), train)
         near = train.rate * c.pull
@@ -144,7 +236,7 @@ def passing(
         join=lambda message, rng: message.u,
         round=(
             Exchange(
-                send=lambda server, i, rng: Message(pick(server.u, i), server.pull),
+                send=send,
                 start=lambda w, message: Carry(begin(w, train), *message),
                 passes=(Pass(step, train.plan()),),
                 finish=lambda c, w, message: (c.go.w, c.go.w),
@@ -155,7 +247,7 @@ def passing(
         views={"u_i": lambda w, message: message.u},
         admit=admit,
         newcomer=Newcomer("trains, held to the mixture that it is sent"),
-        notes=lambda server: {"xi": server.xi},
+        notes=notes,
         describes={
             "xi": Note("attention weights xi", Kind.MATRIX),
             "u_i": Note("the mixture that the server sends a client", Kind.VIEW),
@@ -171,13 +263,23 @@ def fedamp(
     alpha: Positive = 1.0,
     sigma: Annotated[float, Range(0, 1e12, low_open=True)] = 5.0,
     alpha_decay: PositiveShare = 1.0,
+    peers: Whole = 0,
 ) -> Method:
     """Clients whose models are near exchange more; alpha_k = alpha * alpha_decay^k.
 
-    sigma is in squared distances of models, which grow with the network.
+    sigma is in squared distances of models, which grow with the network. peers: how many others a
+    client hears, those of the nearest models; 0: all.
     """
     return passing(
-        model, train, lam, alpha, alpha_decay, lambda w, heard, a: attentive(w, heard, a, sigma)
+        model=model,
+        train=train,
+        lam=lam,
+        alpha=alpha,
+        alpha_decay=alpha_decay,
+        attend=lambda w, heard, a: attentive(w, heard, a, sigma),
+        attend_few=lambda w, heard, a, m: attentive_few(w, heard, a, m, sigma),
+        peers=peers,
+        name="fedamp",
     )
 
 
@@ -190,13 +292,21 @@ def heurfedamp(
     sigma: NonNegative = 25.0,
     own: BelowOne = 0.0,
     alpha_decay: PositiveShare = 1.0,
+    peers: Whole = 0,
 ) -> Method:
-    """FedAMP by cosines of models; own: xi_ii, 0 for 1/N."""
+    """FedAMP by cosines of models.
+
+    own: xi_ii, 0 for 1/N. peers: how many others a client hears, those of the largest cosines; 0:
+    all.
+    """
     return passing(
-        model,
-        train,
-        lam,
-        alpha,
-        alpha_decay,
-        lambda w, heard, a: (heuristic(w, heard, own, sigma), a),
+        model=model,
+        train=train,
+        lam=lam,
+        alpha=alpha,
+        alpha_decay=alpha_decay,
+        attend=lambda w, heard, a: (heuristic(w, heard, own, sigma), a),
+        attend_few=lambda w, heard, a, m: (heuristic_few(w, heard, m, own, sigma), a),
+        peers=peers,
+        name="heurfedamp",
     )

@@ -9,10 +9,12 @@ own theta_i:
     it keeps theta_i.
 The server learns whom to offer: P_ij <- P_ij + d_ij. A client is sent its own last model and those
 of largest P_ij, each of them with probability eps replaced by a random one; eps falls round by
-round. Reading: theta_i is the client's model of the round before (the authors' default).
+round. Reading: theta_i is the client's model of the round before (the authors' default). With
+`peers` a row of P keeps its m entries furthest from 0, the value of a client that was never tried.
 """
 
-from typing import Annotated, NamedTuple
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,9 +37,14 @@ from coterie.core.model import Descent, Model, begin, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
 from coterie.core.rng import Rng
-from coterie.core.values import MANY, Range, Share
+from coterie.core.values import MANY, Range, Share, Whole
+from coterie.methods.bounds import check_clients
 from coterie.methods.declare import method
 from coterie.methods.fedamp import copies, remember
+from coterie.methods.peers import Rows, few, noted
+
+SQUARE = 10  # bytes per pair of clients at the peak of a round
+FREE = -1  # a place in a sparse row of P that holds nobody
 
 
 class Server(NamedTuple):
@@ -45,7 +52,7 @@ class Server(NamedTuple):
 
     models: Point  # [N, ...]; a client never heard of stands at the mean of the others
     heard: Tensor  # [N]
-    affinity: Tensor  # P [N, N]
+    affinity: Any  # P [N, N], or Rows of it whose free places have the id FREE
     round: Tensor
 
 
@@ -107,6 +114,53 @@ def offered(server: Server, i: int, count: int, eps: float, rng: np.random.Gener
     return ids + [i] * (count - len(ids))
 
 
+def offered_few(
+    server: Server, i: int, count: int, eps: float, rng: np.random.Generator
+) -> list[int]:
+    """The same with a row of P of which few entries are kept: 0 are all others."""
+    heard = server.heard.nonzero().flatten().numpy()
+    known = zip(server.affinity.ids[i].tolist(), server.affinity.weights[i].tolist(), strict=True)
+    row = {j: p for j, p in known if j != FREE and server.heard[j]}
+    ids, most = [i], min(count, len(heard) + (not server.heard[i]))
+
+    def any_of() -> int:
+        return next(j for j in _drawn(heard, rng) if j not in ids)
+
+    while len(ids) < most:
+        left = sorted((j for j in row if j not in ids), key=lambda j: -row[j])
+        untried = next((j for j in _drawn(heard, rng) if j not in ids and j not in row), None)
+        if rng.random() < eps:
+            ids.append(any_of())
+        elif left and (row[left[0]] > 0 or untried is None):
+            ids.append(left[0])
+        else:
+            ids.append(any_of() if untried is None else untried)
+    return ids + [i] * (count - len(ids))
+
+
+def _drawn(heard: np.ndarray, rng: np.random.Generator) -> Iterator[int]:
+    """Clients in a random order: some drawn at once, then all."""
+    for size in (min(len(heard), 8), len(heard)):
+        yield from rng.choice(heard, size, replace=False).tolist()
+
+
+def tried(affinity: Rows, of: Tensor, ids: Tensor, scores: Tensor) -> Rows:
+    """Rows of P of the clients `of` [a] after scores [a, M] of the clients `ids` [a, M]."""
+    kept, p = affinity.ids[of], affinity.weights[of]
+    ids = torch.where(ids == of[:, None], FREE, ids)  # oneself is always offered
+    hit = (ids[:, :, None] == kept[:, None]) & (ids != FREE)[:, :, None]
+    p = p + (hit * scores[:, :, None]).sum(1)
+    fresh = ~hit.any(2) & (ids != FREE)
+    everyone = torch.cat([kept, torch.where(fresh, ids, FREE)], 1)
+    values = torch.cat([p, torch.where(fresh, scores, 0.0)], 1)
+    far = torch.where(everyone == FREE, -1.0, values.abs())
+    best = far.topk(kept.shape[1]).indices
+    return Rows(
+        affinity.ids.index_copy(0, of, everyone.gather(1, best)),
+        affinity.weights.index_copy(0, of, values.gather(1, best)),
+    )
+
+
 @method(when="clients differ strongly, and downloads are cheap", without=("weighting",))
 def fedfomo(
     model: Model,
@@ -114,27 +168,37 @@ def fedfomo(
     offers: Annotated[int, Range(2, MANY)] = 5,
     eps: Share = 0.3,
     eps_step: Share = 0.05,
+    peers: Whole = 0,
 ) -> Method:
     """Every client mixes those offered models that help on its validation part.
 
     offers: M, the models sent to a client, its own among them. eps: chance that an offered model is
-    a random one, less `eps_step` each round.
+    a random one, less `eps_step` each round. peers: how many others the server keeps in mind per
+    client, those that helped or harmed most; 0: all.
     """
     _, local = sgd(model, train)
 
+    def needed(n: int) -> int:
+        return n * (4 * 4 * model.size + (24 * peers if few(peers, n) else SQUARE * n))
+
     def init(rng: Rng, facts: Facts) -> Server:
         n = facts.clients
+        sparse = few(peers, n)
+        way = "give --peers 50 to keep the 50 that matter most, or fewer clients"
+        check_clients("fedfomo", n, needed, "" if sparse else way)
+        rows = Rows(torch.full((n, peers), FREE), torch.zeros(n, peers)) if sparse else None
         return Server(
             copies(model.init(rng), n),
             torch.zeros(n, dtype=torch.bool),
-            torch.zeros(n, n),
+            torch.zeros(n, n) if rows is None else rows,
             torch.tensor(0),
         )
 
     def send(server: Server, i: int, rng: Rng) -> Offer:
         count = min(offers, len(server.heard))
+        choose = offered_few if isinstance(server.affinity, Rows) else offered
         ids = torch.tensor(
-            offered(server, i, count, max(0.0, eps - eps_step * int(server.round)), rng)
+            choose(server, i, count, max(0.0, eps - eps_step * int(server.round)), rng)
         )
         return Offer(pick(server.models, ids), ids)
 
@@ -156,7 +220,12 @@ def fedfomo(
 
     def receive(server: Server, replies: Replies, rng: Rng) -> Server:
         _, ids, scores = replies.upload
-        affinity = server.affinity.index_put((replies.ids[:, None], ids), scores, accumulate=True)
+        if isinstance(server.affinity, Rows):
+            affinity = tried(server.affinity, replies.ids, ids, scores)
+        else:
+            affinity = server.affinity.index_put(
+                (replies.ids[:, None], ids), scores, accumulate=True
+            )
         kept, heard = remember(
             server.models, server.heard, replies._replace(upload=replies.upload.theta)
         )
@@ -168,8 +237,22 @@ def fedfomo(
         return server._replace(
             models=tree(lambda a, m: torch.cat([a, m[None]]), server.models, middle),
             heard=torch.cat([server.heard, torch.tensor([False])]),
-            affinity=torch.nn.functional.pad(server.affinity, (0, 1, 0, 1)),
+            affinity=wider(server.affinity),
         )
+
+    def wider(affinity: Any) -> Any:
+        if not isinstance(affinity, Rows):
+            return torch.nn.functional.pad(affinity, (0, 1, 0, 1))
+        pad = torch.nn.functional.pad
+        return Rows(
+            pad(affinity.ids, (0, 0, 0, 1), value=FREE), pad(affinity.weights, (0, 0, 0, 1))
+        )
+
+    def notes(server: Server) -> dict[str, Tensor]:
+        p = server.affinity
+        if isinstance(p, Rows):  # a free place counts nothing
+            p = noted(p._replace(ids=p.ids.clamp(min=0)))
+        return {} if p is None else {"P": p}
 
     def join(offer: Offer, rng: Rng) -> Client:
         own = pick(offer.models, 0)
@@ -198,7 +281,7 @@ def fedfomo(
         views={"after_mixing": lambda state, offer: state.mixed},
         admit=admit,
         newcomer=Newcomer("mixes the models that it is offered by validation loss, and trains"),
-        notes=lambda server: {"P": server.affinity},
+        notes=notes,
         describes={
             "P": Note("affinities P", Kind.MATRIX),
             "after_mixing": Note("the mixture, before the client trains it", Kind.VIEW),

@@ -4,7 +4,7 @@ c[n,m] is what client n takes from client m; see `ktpfl` for the objective and t
 """
 
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ RowNorm = Literal["project", "softmax5"]
 class Knowledge(NamedTuple):
     """What the server knows of who helps whom."""
 
-    c: Tensor  # [N, N], rows sum to 1
+    c: Any  # [N, N], or Rows over few peers; rows sum to 1
     data: Tensor  # [N], D_n / D
 
 

@@ -10,7 +10,8 @@ g_i|^2 over K batches of n_i / K rows (7). The paper does not say K and partitio
 the authors' later code K may be 2.5, and batches are floor(K) random subsets. Gradients are taken
 of the model as it is used (no dropout, BatchNorm by its running statistics), so that they are sums
 over rows. With fewer streams than clients, k-means groups the rows of W, and a group shares the
-model of its centroid row.
+model of its centroid row. With `peers` W has m + 1 entries per row (`ucfl_peers`), for servers that
+cannot keep N x N numbers.
 """
 
 from typing import Annotated, Any, NamedTuple
@@ -38,9 +39,20 @@ from coterie.core.model import Model
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, Vector, flat, mean, pick, stack, tree, zeros
 from coterie.core.rng import Rng
-from coterie.core.values import MANY, Range
+from coterie.core.values import MANY, Range, Whole
+from coterie.methods.bounds import check_clients
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
+from coterie.methods.peers import Rows, dense, few, mixed, noted
+from coterie.methods.ucfl_peers import (
+    bytes_of,
+    group_few,
+    mix_few,
+    nearest_rows,
+    one_more,
+    signs_of,
+    widen,
+)
 
 NOTES = {
     "W": Note("similarity weights W", Kind.MATRIX),
@@ -65,8 +77,9 @@ class Server(NamedTuple):
 
     models: Point  # [k, ...], one per stream
     stream: Tensor  # [N], which one per client listens to
-    mix: Tensor  # [k, N], a stream's weights on the clients; rows sum to 1
-    weights: Tensor  # [N, N], W
+    # [k, N], a stream's weights on the clients, rows sum to 1; (): the rows over few peers
+    mix: Any
+    weights: Any  # [N, N], W; Rows over few peers, () until they are found
     sigma: Tensor  # [N], 0 where not known
     sizes: Tensor  # [N], n_j
     compared: Any = ()  # Compared, after the round before training
@@ -142,6 +155,8 @@ def placed(server: Server, replies: Replies, rng: Rng) -> Server:
     n = server.sizes[:known] * there
     mine = flat(replies.upload.g), replies.upload.variance
     rows = rows_on(mine, (g, variance.clamp(min=0)), n).to(n)
+    if isinstance(server.weights, Rows):
+        return _placed_few(server, replies, rows)
     listens = torch.nn.functional.one_hot(server.stream[:known], len(server.mix)).to(n.dtype)
     fresh = mean(server.models, rows @ listens)
     wide = torch.nn.functional.pad(rows, (0, len(server.sizes) - known))
@@ -154,6 +169,30 @@ def placed(server: Server, replies: Replies, rng: Rng) -> Server:
     )
 
 
+def _placed_few(server: Server, replies: Replies, rows: Tensor) -> Server:
+    """The same with the entries of a newcomer's nearest peers alone."""
+    found = rows.topk(server.weights.ids.shape[1])
+    kept = Rows(found.indices, found.values / found.values.sum(1, keepdim=True))
+    at = server.stream[replies.ids]
+    fresh = mixed(server.models, Rows(server.stream[kept.ids], kept.weights))
+
+    def put(old: Tensor, new: Tensor) -> Tensor:
+        return old.index_copy(0, at, new)
+
+    wide = dense(kept, len(server.sizes))
+    return server._replace(
+        models=tree(put, server.models, fresh),
+        mix=server.mix.index_copy(0, at, wide) if streamed(server) else (),
+        weights=tree(lambda a, b: a.index_copy(0, replies.ids, b), server.weights, kept),
+        sigma=server.sigma.index_copy(0, replies.ids, replies.upload.variance.sqrt()),
+    )
+
+
+def streamed(server: Server) -> bool:
+    """Whether streams have rows of their own; else they are those over few peers."""
+    return isinstance(server.mix, Tensor)
+
+
 @method(
     when="clients differ by degrees, and the server may store a model per client", uploads="models"
 )
@@ -162,13 +201,15 @@ def ucfl(
     train: Train,
     batches: Annotated[float, Range(1, 10_000, low_open=True)] = 2.5,
     streams: Annotated[int, Range(-1, MANY)] = 0,
+    peers: Whole = 0,
 ) -> tuple[Stage, ...]:
     """A mixture of all clients' models for each client, weighted by the likeness of their
     gradients.
 
     batches: K of (7); identical distributions weigh a peer exp(-1 / (K - 1)) of oneself, so a
     larger K shares more. streams: how many models are broadcast; 0: one per client, -1: as many as
-    the silhouette score prefers.
+    the silhouette score prefers. peers: how many others a client mixes, those of the nearest
+    gradients; 0: all.
     """
 
     def init(rng: np.random.Generator, facts: Facts) -> Server:
@@ -177,17 +218,28 @@ def ucfl(
                 f"ucfl.streams = {streams}, but there are {facts.clients} clients: lower it, or "
                 "give 0 for one per client"
             )
+        check_scale(facts)
         n = facts.sizes if train.weighting == "size" else torch.ones_like(facts.sizes)
         row = n / n.sum()
         everyone = torch.zeros(facts.clients, dtype=torch.int64)
         return Server(
-            stack([model.init(rng)]),
-            everyone,
-            row[None],
-            row.repeat(facts.clients, 1),
-            torch.zeros_like(n),
-            n,
+            models=stack([model.init(rng)]),
+            stream=everyone,
+            mix=row[None],
+            weights=() if few(peers, facts.clients) else row.repeat(facts.clients, 1),
+            sigma=torch.zeros_like(n),
+            sizes=n,
         )
+
+    def check_scale(facts: Facts) -> None:
+        if streams < 0 and few(peers, facts.clients):
+            raise BadInput(
+                f"ucfl.streams = -1 compares whole rows of W, but ucfl.peers = {peers} keeps parts "
+                "of them: give the number of streams, or leave out peers"
+            )
+        way = "give --peers 50 to mix the 50 nearest, or fewer clients"
+        way = "" if few(peers, facts.clients) else way
+        check_clients("ucfl", facts.clients, bytes_of(model.size, streams, peers), way)
 
     def send(server: Server, i: int, rng: Rng) -> Point:
         # a view: members of a stream hear one broadcast
@@ -219,6 +271,8 @@ def ucfl(
 
     def compare(server: Server, replies: Replies, rng: Rng) -> Server:
         ids, n = replies.ids, server.sizes
+        if few(peers, len(n)):
+            return compare_few(server, replies, rng)
         # who did not answer keeps FedAvg's row, and is in nobody else's
         weights = server.weights.clone()
         weights[ids] = 0
@@ -227,24 +281,49 @@ def ucfl(
         ).to(n)
         stream, mix = group_rows(weights, streams, rng)
         models = pick(server.models, torch.zeros(len(mix), dtype=torch.int64))
-        sigma = server.sigma.index_copy(0, ids, replies.upload.variance.sqrt())
-        g = flat(replies.upload.g)
-        compared = Compared(
-            start=pick(server.models, 0),
-            g=torch.zeros(len(n), g.shape[1], dtype=g.dtype).index_copy(0, ids, g),
-            variance=torch.full_like(n, -1).index_copy(0, ids, replies.upload.variance),
-        )
-        return Server(
+        return server._replace(
             models=models,
             stream=stream,
             mix=mix,
             weights=weights,
-            sigma=sigma,
-            sizes=n,
-            compared=compared,
+            sigma=server.sigma.index_copy(0, ids, replies.upload.variance.sqrt()),
+            compared=remembered(server, replies),
+        )
+
+    def remembered(server: Server, replies: Replies) -> Compared:
+        ids, n, g = replies.ids, server.sizes, flat(replies.upload.g)
+        return Compared(
+            start=pick(server.models, 0),
+            g=torch.zeros(len(n), g.shape[1], dtype=g.dtype).index_copy(0, ids, g),
+            variance=torch.full_like(n, -1).index_copy(0, ids, replies.upload.variance),
+        )
+
+    def compare_few(server: Server, replies: Replies, rng: Rng) -> Server:
+        n, ids = server.sizes, replies.ids
+        server = server._replace(compared=remembered(server, replies))
+        signs, known = signs_of(server.compared.g, server.compared.variance, server.sizes)
+        rows = widen(nearest_rows(pick(signs, ids), peers), ids, len(n))
+        stream, count = torch.arange(len(n)), len(n)
+        mix: Any = ()
+        if streams:
+            stream, mix = group_few(rows, known, n, streams, rng)
+            count = len(mix)
+        return server._replace(
+            models=pick(server.models, torch.zeros(count, dtype=torch.int64)),
+            stream=stream,
+            mix=mix,
+            weights=rows,
+            sigma=server.sigma.index_copy(0, ids, replies.upload.variance.sqrt()),
         )
 
     def receive(server: Server, replies: Replies, rng: Rng) -> Server:
+        if not streamed(server):  # a model per client
+            signs, known = signs_of(server.compared.g, server.compared.variance, server.sizes)
+            fresh = mix_few(replies, signs, server.weights, known, peers)
+            at = server.stream[replies.ids]
+            return server._replace(
+                models=tree(lambda old, new: old.index_copy(0, at, new), server.models, fresh)
+            )
         # a stream nobody of whom was active keeps its model
         heard = server.stream[replies.ids].unique()
         rows = server.mix[heard][:, replies.ids]
@@ -256,7 +335,7 @@ def ucfl(
     def admit(server: Server) -> Server:
         """A newcomer's likeness is not known: a stream of its own that is mixed as FedAvg does,
         nothing of it in the others."""
-        n, k = server.sizes, len(server.mix)
+        n, k = server.sizes, len(next(iter(server.models.params.values())))
         sizes = torch.cat([n, n.mean()[None]])
         row = (sizes / sizes.sum())[None]
         listeners = torch.zeros(k).index_add(0, server.stream, n)
@@ -268,14 +347,18 @@ def ucfl(
         return server._replace(
             models=tree(lambda a, b: torch.cat([a, b]), server.models, middle),
             stream=torch.cat([server.stream, torch.tensor([k])]),
-            mix=wider(server.mix),
-            weights=wider(server.weights),
+            mix=wider(server.mix) if streamed(server) else (),
+            weights=wider(server.weights)
+            if isinstance(server.weights, Tensor)
+            else one_more(server.weights),
             sigma=torch.cat([server.sigma, torch.zeros(1)]),
             sizes=sizes,
         )
 
     def notes(server: Server) -> dict[str, Tensor]:
-        common = {"W": server.weights, "sigma": server.sigma}
+        w = server.weights
+        w = noted(w) if isinstance(w, Rows) else w
+        common = ({"W": w} if isinstance(w, Tensor) else {}) | {"sigma": server.sigma}
         return common | {"streams": server.stream} if streams else common
 
     similarity = Method(
