@@ -40,10 +40,10 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# all figures of docs/performance.md; BENCH="--only steps --repeats 1" runs a part
 bench: $(READY) browser
-	$(BIN)/python benchmarks/engine.py --write docs/performance.md
+	$(BIN)/python benchmarks/bench.py $(BENCH) --write docs/performance.md
 	$(BIN)/python benchmarks/many_clients.py
-	$(BIN)/python benchmarks/ray_engine.py
 	$(BIN)/python benchmarks/large_report.py
 
 bench-smoke: $(READY)

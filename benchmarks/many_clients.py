@@ -1,21 +1,49 @@
-"""Ten thousand clients of Synthetic(0.5, 0.5) with FedProx's sizes, 1 % active: memory, and time a
-round.
+"""What idle clients cost: Ditto on Synthetic(0.5, 0.5), 100 active clients per round out of 1,000
+to 1,000,000, every client with 5 rows.
 
-`python benchmarks/many_clients.py [clients] [rounds]` prints one line; without arguments it runs
-1,000 and 10,000 clients with 100 active in both, each in a process of its own so that memory is
-measured alone.
+`python benchmarks/many_clients.py [--most N] [--rows 5] [--rounds 20] [--json FILE]` runs each
+number of clients in a process of its own, so that memory is measured alone, and prints the growth
+exponents: a cost that grows as clients ** 0 is flat, one that grows as clients ** 1 is the clients'
+own.
 """
 
+from __future__ import annotations
+
+import argparse
+import json
+import math
 import resource
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
+from typing import Any
 
-import torch
+CROWDS = (1_000, 10_000, 100_000, 1_000_000)
+ACTIVE = 100
+# word: (heading, digits after the point)
+SHOWN = {
+    "setup_s": ("set-up s", 2),
+    "round_ms": ("round ms", 1),
+    "rounds_per_s": ("rounds/s", 1),
+    "peak_gb": ("peak GB", 2),
+    "checkpoint_kb": ("checkpoint kB", 0),
+    "checkpoint_ms": ("checkpoint ms", 1),
+    "evaluation_s": ("evaluation s", 2),
+    "peak_evaluated_gb": ("peak GB then", 2),
+}
 
 
-def one(clients: int, rounds: int, active: int = 100) -> str:
+def memory() -> float:
+    """The most memory this process has had, in GB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def measure(clients: int, rows: int, rounds: int) -> dict[str, Any]:
+    """One number of clients, in this process."""
     import numpy as np
+    import torch
 
     from coterie.core.method import Train, stages
     from coterie.core.model import Model
@@ -26,15 +54,14 @@ def one(clients: int, rounds: int, active: int = 100) -> str:
     from coterie.experiment.schedule import Schedule
     from coterie.methods.registry import METHODS
     from coterie.networks import nets
+    from coterie.running.execute import checkpoint
     from coterie.running.loop import Loop
 
+    torch.set_num_threads(1)
+    start = memory()
     begin = time.perf_counter()
-    data = build(
-        "synthetic",
-        clients=clients,
-        data_options={"clients": clients, "sizes": "fedprox", "draws": "streams"},
-    )
-    loaded = time.perf_counter() - begin
+    options = {"clients": clients, "draws": "streams", "rows_each": rows}
+    data = build("synthetic", clients=clients, data_options=options)
     model = Model(lambda: nets.build("mlr", (60,), 10), input_shape=(60,))
     program = stages(METHODS["ditto"](model, Train(batch=10, rate=0.01, steps=20)))
     setup = Setup(
@@ -42,27 +69,71 @@ def one(clients: int, rounds: int, active: int = 100) -> str:
         models=[model],
         programs=[program],
         architecture=np.zeros(clients, dtype=int),
-        settings=[Settings("vectorized", 100, "no")],
+        settings=[Settings("vectorized", ACTIVE, "trace")],
     )
-    loop = Loop(
-        LocalEngine(setup), data, Schedule(rounds=rounds, sample=active, evaluate=rounds), 0
-    )
+    schedule = Schedule(rounds=rounds + 1, sample=min(ACTIVE, clients), evaluate=rounds + 1)
+    loop = Loop(LocalEngine(setup), data, schedule, 0)
+    found: dict[str, Any] = {"clients": clients, "rows_per_client": rows, "start_gb": start}
+    found["setup_s"] = time.perf_counter() - begin
     times: list[float] = []
-    loop.go(lambda loop, report: times.append(report.seconds))
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    typical = 1000 * sorted(times)[len(times) // 2]
-    return (
-        f"{clients:,} clients, {len(data.y):,} rows, {active} active: {typical:.0f} ms a round "
-        "(median, evaluation not "
-        f"included), peak memory {memory:.2f} GiB (evaluation of everyone included), data made in "
-        f"{loaded:.1f} s"
-    )
+    loop.go(lambda loop, report: times.append(report.seconds), until=rounds)
+    typical = sorted(times)[len(times) // 2]
+    found |= {"round_ms": 1000 * typical, "rounds_per_s": 1 / typical, "peak_gb": memory()}
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        checkpoint(loop, Path(folder))
+        found["checkpoint_ms"] = 1000 * (time.perf_counter() - begin)
+        size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+        found["checkpoint_kb"] = size / 1000
+    begin = time.perf_counter()
+    loop.evaluate(final=True)
+    found["evaluation_s"] = time.perf_counter() - begin
+    found["peak_evaluated_gb"] = memory()
+    return found
+
+
+def exponent(sizes: list[int], values: list[float]) -> float:
+    """The slope of the line through the logarithms."""
+    x, y = [math.log(n) for n in sizes], [math.log(max(v, 1e-9)) for v in values]
+    middle_x, middle_y = sum(x) / len(x), sum(y) / len(y)
+    away = [a - middle_x for a in x]
+    return sum(a * (b - middle_y) for a, b in zip(away, y, strict=True)) / sum(a * a for a in away)
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    """All numbers, one column per number of clients."""
+    lines = [
+        "".join([f"{'clients':<15}", *(f"{one['clients']:>12,}" for one in found), "  exponent"])
+    ]
+    sizes = [one["clients"] for one in found]
+    for word, (heading, digits) in SHOWN.items():
+        values = [one[word] for one in found]
+        grows = f"{exponent(sizes, values):>10.2f}" if len(found) > 1 else ""
+        lines.append(f"{heading:<15}" + "".join(f"{v:>12,.{digits}f}" for v in values) + grows)
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--most", type=int, default=CROWDS[-1], help="most clients")
+    parser.add_argument("--rows", type=int, default=5, help="of every client")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--json", type=Path, help="write the numbers to this file too")
+    parser.add_argument("--alone", type=int, help=argparse.SUPPRESS)  # one crowd, in this process
+    asked = parser.parse_args()
+    if asked.alone:
+        print(json.dumps(measure(asked.alone, asked.rows, asked.rounds)))
+        return
+    found = []
+    for clients in [n for n in CROWDS if n <= asked.most] or [asked.most]:
+        words = ["--alone", clients, "--rows", asked.rows, "--rounds", asked.rounds]
+        command = [sys.executable, __file__, *map(str, words)]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    print(table(found))
+    if asked.json:
+        asked.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    if len(sys.argv) > 1:
-        print(one(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 20))
-    else:
-        for crowd in ("1000", "10000"):
-            subprocess.run([sys.executable, __file__, crowd, "20"], check=True)
+    main()

@@ -212,3 +212,49 @@ def test_place_puts_files_and_folders(tmp_path):
     place(tmp_path / "a.part", tmp_path / "a")
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_text() == "new"
+
+
+def states(clients, value):
+    return list(clients), Pair(torch.full((len(clients), 3), value), torch.tensor(clients) + value)
+
+
+def write_states(run, number, clients, base=None):
+    tree = {"states": [states(clients, float(number)), ([], None)]}
+    return save_checkpoint(run, number, tree, {}, base)
+
+
+def test_a_checkpoint_of_changes_is_its_base_with_the_changed_clients(tmp_path):
+    base = write_states(tmp_path, 1, [0, 2, 5, 9])
+    later = write_states(tmp_path, 2, [2, 3], base)
+    assert (later / "base.json").exists()
+    (clients, found), nobody = load_checkpoint(later)["states"]
+    assert clients == [0, 2, 3, 5, 9]
+    assert found.left[:, 0].tolist() == [1, 2, 2, 1, 1]
+    assert found.right.tolist() == [1, 4, 5, 6, 10]
+    assert nobody == ([], None)
+
+
+def test_two_whole_checkpoints_are_kept_whatever_builds_on_them(tmp_path):
+    write_states(tmp_path, 1, [0])
+    write_states(tmp_path, 2, [0])
+    base = write_states(tmp_path, 3, [0, 1])
+    for number in (4, 5, 6):
+        write_states(tmp_path, number, [1], base)
+    kept = [int(p.name[-1]) for p in checkpoints(tmp_path)]
+    assert kept == [2, 3, 5, 6]
+    write_states(tmp_path, 7, [0, 1])
+    assert [int(p.name[-1]) for p in checkpoints(tmp_path)] == [3, 6, 7]
+
+
+@pytest.mark.parametrize("harm", ["missing", "other", "damaged"])
+def test_changes_of_a_base_that_is_not_as_it_was_are_refused(harm, tmp_path):
+    base = write_states(tmp_path, 1, [0, 1])
+    later = write_states(tmp_path, 2, [1], base)
+    if harm == "missing":
+        base.rename(tmp_path / "elsewhere")
+    elif harm == "other":
+        (base / "files.json").write_text("{}")
+    else:
+        (base / "state.safetensors").write_bytes(b"x")
+    with pytest.raises(BadInput, match="checkpoint-0000001"):
+        load_checkpoint(later)

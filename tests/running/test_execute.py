@@ -4,6 +4,7 @@ says.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import coterie
 from coterie.cli import main as cli
@@ -27,7 +29,7 @@ from coterie.methods.registry import METHODS
 from coterie.results.folder import status
 from coterie.results.run import load
 from coterie.running.assemble import assemble, gather, open_loop
-from coterie.running.execute import execute, resume
+from coterie.running.execute import Keeper, execute, restore, resume
 from helpers.federations import tiny
 from helpers.runs import FAST, IMAGES, Stopped, arrays, experiment, results, stop_at, write_csv
 
@@ -258,6 +260,58 @@ def harm(checkpoint: Path) -> None:
     data = bytearray((checkpoint / "state.safetensors").read_bytes())
     data[-1] ^= 1
     (checkpoint / "state.safetensors").write_bytes(bytes(data))
+
+
+CHANGES = {"method": "ditto", "rounds": 9, "sample": 0.3, "checkpoint": 1}
+
+
+def test_a_run_with_checkpoints_of_changes_is_resumed_bit_identically(tmp_path, monkeypatch):
+    execute(experiment(**CHANGES), tmp_path / "whole")
+    monkeypatch.setattr("coterie.running.execute.LARGE", 0)
+    built = set()
+    for stop in range(1, 9):
+        folder = tmp_path / f"stopped{stop}"
+        with pytest.raises(Stopped):
+            execute(experiment(**CHANGES), folder, stop_at(stop))
+        built.add((checkpoints(folder)[-1] / "base.json").exists())
+        resume(folder, lambda report: None)
+        assert results(folder) == results(tmp_path / "whole")
+        assert not (checkpoints(folder)[-1] / "base.json").exists()  # the last one stands alone
+    assert built == {True, False}
+
+
+def test_a_run_survives_the_loss_of_any_one_checkpoint_of_changes_or_base(tmp_path, monkeypatch):
+    monkeypatch.setattr("coterie.running.execute.LARGE", 0)
+    execute(experiment(**CHANGES), tmp_path / "whole")
+    folder = tmp_path / "stopped"
+    with pytest.raises(Stopped):
+        execute(experiment(**CHANGES), folder, stop_at(8))
+    names = [path.name for path in checkpoints(folder)]
+    assert len(names) > 2
+    for name in names:
+        copy = tmp_path / f"without-{name}"
+        shutil.copytree(folder, copy)
+        harm(copy / name)
+        resume(copy, lambda report: None)
+        assert results(copy) == results(tmp_path / "whole")
+
+
+def test_a_checkpoint_of_changes_holds_the_clients_that_changed_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("coterie.running.execute.LARGE", 0)
+    loop = opened(experiment(method="ditto", rounds=9, sample=0.25))
+    keeper, changed = Keeper(tmp_path), []
+    loop.go(lambda loop, report: keeper.save(loop, {}) if loop.done > 4 else None, until=5)
+    before = set(loop.engine.dump()[0][0])
+    loop.go(lambda loop, report: changed.append(loop.engine.dump_changes()[0][0]), until=6)
+    assert len(before) > 1
+    assert len(changed[0]) == 1
+    keeper.save(loop, {})
+    assert (checkpoints(tmp_path)[-1] / "base.json").exists()
+    again = opened(experiment(method="ditto", rounds=9, sample=0.25))
+    restore(again, checkpoints(tmp_path)[-1])
+    leaves = (pytree.tree_leaves(one.engine.dump()) for one in (loop, again))
+    for a, b in zip(*leaves, strict=True):
+        assert np.array_equal(a, b)
 
 
 def test_resume_from_damaged_checkpoints_alone_is_refused(tmp_path):

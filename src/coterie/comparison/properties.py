@@ -15,6 +15,7 @@ from coterie.core.model import Model
 from coterie.core.point import Point
 from coterie.core.rng import stream
 from coterie.data.federation import Federation
+from coterie.data.held import Held
 from coterie.experiment.build import models_of
 from coterie.experiment.config import Experiment, Keep
 from coterie.experiment.schedule import Schedule
@@ -49,7 +50,7 @@ def _some(federation: Federation, seed: int) -> Federation:
         chosen = np.sort(stream(seed, "probe").choice(n, CLIENTS, replace=False))
     nobody = [np.zeros(0, np.int64)] * len(chosen)
     return federation._replace(
-        train=[federation.train[i] for i in chosen],
+        train=Held.of(federation.train).only(chosen),
         validation=nobody,
         test=nobody,
         select=nobody,

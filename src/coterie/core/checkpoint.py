@@ -10,6 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+from torch.utils import _pytree as pytree
+
 from coterie.core.errors import BadInput
 from coterie.core.files import digest, place, read_text, sync, writing
 from coterie.core.method import Tree
@@ -17,7 +20,13 @@ from coterie.core.tree import load_tree, save_tree
 
 WHOLE = "files.json"  # {file: checksum}, written last
 STATE = ("state.json", "state.safetensors")  # what every checkpoint has
-KEPT = 2  # checkpoints per run: the newest, and the one before in case it is damaged
+# checkpoints per run: the newest, and the one before in case it is damaged; as many whole ones
+KEPT = 2
+BASE = "base.json"  # of a checkpoint of changes: the whole one that they are changes of
+STATES = "states"  # of the tree: what a base has for clients that did not change since
+
+
+Stacked = tuple[list[int], Tree]  # clients, and their states stacked
 
 
 class Found(NamedTuple):
@@ -36,10 +45,16 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def save_checkpoint(
-    run: Path, number: int, tree: Tree, extra: dict[str, Callable[[Path], None]]
-) -> None:
-    """A new checkpoint, then all but the newest KEPT go; `extra` maps file names to functions that
-    write them.
+    run: Path,
+    number: int,
+    tree: Tree,
+    extra: dict[str, Callable[[Path], None]],
+    base: Path | None = None,
+) -> Path:
+    """A new checkpoint, then all but the newest KEPT go, and all but the newest KEPT whole ones;
+    `extra` maps file names to functions that write them.
+
+    base: a whole checkpoint of the run; the states of the tree are those that changed since.
     """
     final = run / f"checkpoint-{number:07d}"
     temporary = run / f"checkpoint-{number:07d}.part"
@@ -50,6 +65,9 @@ def save_checkpoint(
             save_tree(tree, temporary, "state")
             for name, write in extra.items():
                 write(temporary / name)
+            if base is not None:
+                known = {"name": base.name, "digest": digest(base / WHOLE)}
+                (temporary / BASE).write_text(json.dumps(known), encoding="utf-8")
             digests = {path.name: digest(path) for path in sorted(temporary.iterdir())}
             (temporary / WHOLE).write_text(json.dumps(digests, indent=1), encoding="utf-8")
             shutil.rmtree(final, ignore_errors=True)  # a damaged one
@@ -59,8 +77,11 @@ def save_checkpoint(
         past = [path for path in found if path <= final]
         # one of a later round was damaged, as the run has gone back before it
         late = [path for path in found if path > final]
-        for old in [*past[:-KEPT], *late, *run.glob("checkpoint-*.part")]:
+        whole = [path for path in past if not (path / BASE).exists()]
+        gone = [path for path in past[:-KEPT] if path not in whole[-KEPT:]]
+        for old in [*gone, *late, *run.glob("checkpoint-*.part")]:
             shutil.rmtree(old)
+    return final
 
 
 def _is_whole(folder: Path) -> bool:
@@ -116,4 +137,34 @@ def load_checkpoint(folder: Path) -> Tree:
             else f"{WHOLE} is damaged"
         )
         raise BadInput(f"the checkpoint {folder} is not whole ({what}): {way_out}") from None
-    return load_tree(folder, "state")
+    tree = load_tree(folder, "state")
+    return _with_base(folder, tree, way_out) if BASE in written else tree
+
+
+def _with_base(folder: Path, tree: Tree, way_out: str) -> Tree:
+    """The tree of changes with what did not change since its base."""
+    known = json.loads(read_text(folder / BASE))
+    base = folder.parent / Path(known["name"]).name
+    if not (base / WHOLE).is_file() or digest(base / WHOLE) != known["digest"]:
+        raise BadInput(
+            f"the checkpoint {folder} is not whole ({base.name}, which it builds on, is missing "
+            f"or another): {way_out}"
+        )
+    before = load_checkpoint(base)[STATES]
+    pairs = zip(before, tree[STATES], strict=True)
+    return {**tree, STATES: [overlaid(*pair) for pair in pairs]}
+
+
+def overlaid(before: Stacked, changes: Stacked) -> Stacked:
+    """The states of clients, those that changed in place of the old ones; clients ascend."""
+    if not changes[0] or not before[0]:
+        return changes if changes[0] else before
+    new = set(changes[0])
+    kept = [k for k, i in enumerate(before[0]) if i not in new]
+    clients = [*(before[0][k] for k in kept), *changes[0]]
+    order = torch.tensor(sorted(range(len(clients)), key=clients.__getitem__))
+    at = torch.tensor(kept, dtype=torch.int64)
+    stacked = pytree.tree_map(
+        lambda old, now: torch.cat([old[at], now])[order], before[1], changes[1]
+    )
+    return [clients[int(k)] for k in order], stacked

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from torch import Tensor
 
 from coterie.core.errors import BadInput, CannotWrite, shown
@@ -58,6 +58,23 @@ def save_tensors(
         held = {name: tensor.cpu() for name, tensor in tensors.items()}
         save_file(held, temporary, dict(metadata) if metadata else None)
         os.replace(temporary, path)
+
+
+def save_listed(
+    tensors: dict[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None
+) -> str:
+    """A safetensors file for a list of checksums, and its own; only what is there already is
+    replaced whole, as a file that no list names does not count yet.
+    """
+    content = save(tensors, dict(metadata) if metadata else None)
+    final = os.fspath(path)
+    with writing(path.parent):
+        temporary = f"{final}.part" if os.path.exists(final) else final
+        with open(temporary, "wb") as file:
+            file.write(content)
+        if temporary != final:
+            os.replace(temporary, final)
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def append(path: Path, line: str) -> None:

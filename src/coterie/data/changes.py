@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.core.rng import stream
-from coterie.data.cutting import Cut
+from coterie.data.cutting import Cuts
 from coterie.data.dataset import Dataset
 from coterie.data.federation import blocks
+from coterie.data.held import Held
 
 
 class Inputs(NamedTuple):
@@ -23,7 +24,7 @@ class Stored(NamedTuple):
 
     x: np.ndarray
     y: np.ndarray
-    cuts: list[Cut]  # where each client finds its own
+    cuts: Cuts  # where each client finds its own
     rows: np.ndarray  # [n] which row of the data set each one is
 
 
@@ -54,7 +55,7 @@ def changes_of(base: Dataset, seed: int, rotate: int, permute: int) -> list[Chan
 
 
 def store_rows(
-    base: Dataset, pieces: list[Cut], groups: np.ndarray, changes: list[Change], inputs: Inputs
+    base: Dataset, pieces: Cuts, groups: np.ndarray, changes: list[Change], inputs: Inputs
 ) -> Stored:
     """The rows in use as model inputs, group after group, and where each client finds its own.
 
@@ -63,10 +64,8 @@ def store_rows(
     """
     if len(changes) == 1 and inputs.as_is and base.x.dtype in (np.float32, np.int64):
         return Stored(base.x, base.y, pieces, np.arange(len(base.y)))
-    owned = [
-        [r for i in np.flatnonzero(groups == g) for r in pieces[i]] for g in range(len(changes))
-    ]
-    stored = [np.unique(np.concatenate(rows)) for rows in owned]
+    owners = [np.flatnonzero(groups == g) for g in range(len(changes))]
+    stored = [_used([part.only(who) for part in pieces], len(base.y)) for who in owners]
     starts = np.cumsum([0, *(len(block) for block in stored)])
     sample = inputs.of(stored[0][:1])
     x = np.empty((starts[-1], *sample.shape[1:]), sample.dtype)
@@ -78,8 +77,34 @@ def store_rows(
             x[start + at.start : start + at.stop] = turned
         labels = base.y[block]
         y[start : start + len(block)] = labels if change.relabel is None else change.relabel[labels]
-    moved = []
-    for g, piece in zip(groups, pieces, strict=True):
-        train, validation, test = (starts[g] + np.searchsorted(stored[g], rows) for rows in piece)
-        moved.append((train, validation, test))
-    return Stored(x, y, moved, np.concatenate(stored))
+    return Stored(x, y, _moved(pieces, groups, stored, starts), np.concatenate(stored))
+
+
+def _used(parts: list[Held], n: int) -> np.ndarray:
+    """The rows out of n that are in any part, ascending."""
+    used = np.zeros(n, bool)
+    for part in parts:
+        used[part.joined()] = True
+    return np.flatnonzero(used)
+
+
+def _moved(pieces: Cuts, groups: np.ndarray, stored: list[np.ndarray], starts: np.ndarray) -> Cuts:
+    """Where the rows of the parts lie among those of their owners' groups."""
+    if len(stored) == 1:  # parts that share an array go on sharing one
+        seen: dict[int, np.ndarray] = {}
+
+        def moved(rows: np.ndarray) -> np.ndarray:
+            if id(rows) not in seen:
+                seen[id(rows)] = np.searchsorted(stored[0], rows)
+            return seen[id(rows)]
+
+        return Cuts(*(part.moved(moved) for part in pieces))
+    found = []
+    for part in pieces:
+        rows, group = part.joined(), np.repeat(groups, part.counts)
+        new = np.empty_like(rows)
+        for g, block in enumerate(stored):
+            mine = group == g
+            new[mine] = starts[g] + np.searchsorted(block, rows[mine])
+        found.append(Held.packed(new, part.counts))
+    return Cuts(*found)

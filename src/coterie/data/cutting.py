@@ -1,11 +1,12 @@
 """A client's rows cut in a train, a validation and a test part."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from coterie.core.errors import BadInput
+from coterie.data.held import Held
 
 # at random; the first rows train; each run of one label by time, without the rows at the cuts;
 # the earliest rows of a column train; rows of one group of a column stay together
@@ -13,12 +14,45 @@ CUTS = ("shuffle", "order", "runs", "time", "groups")
 BY_COLUMN = ("time", "groups")
 Cut = tuple[np.ndarray, np.ndarray, np.ndarray]  # train, validation and test rows of one client
 
+Size = TypeVar("Size", int, np.ndarray)
+
+
+class Cuts(NamedTuple):
+    """The train, validation and test rows of all clients."""
+
+    train: Held
+    validation: Held
+    test: Held
+
 
 class Shares(NamedTuple):
     """How much of a client's rows is kept from training."""
 
     validation: float
     test: float
+
+
+def cuts_of(cuts: Sequence[Cut]) -> Cuts:
+    """The cuts of clients, given one by one."""
+    train, held, tested = (Held.of([cut[k] for cut in cuts]) for k in range(3))
+    return Cuts(train, held, tested)
+
+
+def cut_at_points(parts: Held, shares: Shares, rngs: Iterable[np.random.Generator] | None) -> Cuts:
+    """`cut_rows` of all clients at once: in order, or shuffled where there are generators."""
+    rows, begin, n = parts.rows, parts.first, parts.counts
+    if rngs is not None:
+        rows, packed = parts.joined().copy(), Held.packed(None, n)
+        begin = packed.first
+        ends = (begin + n).tolist()
+        for rng, first, last in zip(rngs, begin.tolist(), ends, strict=True):
+            rows[first:last] = rng.permutation(rows[first:last])
+    first, second = cut_points(n, *shares)
+    return Cuts(
+        Held(rows, begin, first),
+        Held(rows, begin + first, second - first),
+        Held(rows, begin + second, n - second),
+    )
 
 
 def cut_rows(
@@ -65,10 +99,10 @@ def _moment(when: np.ndarray, point: int, test: float) -> int:
 
 
 def cut_groups(
-    parts: list[np.ndarray],
+    parts: Sequence[np.ndarray],
     groups: np.ndarray,
     shares: Shares,
-    rngs: list[np.random.Generator],
+    rngs: Iterable[np.random.Generator],
 ) -> list[Cut]:
     """Whole groups are dealt to the parts of every client.
 
@@ -109,16 +143,29 @@ def _parts_of_groups(
 
 
 def halves(
-    held: Sequence[np.ndarray], rows: np.ndarray, y: np.ndarray, how: str, by: np.ndarray
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(validation, select) of each client's held rows: what methods may choose on, and what then
+    held: Held, rows: np.ndarray, y: np.ndarray, how: str, by: np.ndarray
+) -> tuple[Held, Held]:
+    """(validation, select) of the clients' held rows: what methods may choose on, and what then
     chooses between them; `rows` tells which row of the data set each stored one is.
 
     The odd row is for methods: a client of a single row does not vote. What the cut keeps together
     stays together: a group or a moment is in one half, and every run of one label is cut by itself.
     """
+    if how in ("groups", "runs", "time"):
+        found = list(_halves_each(held, rows, y, how, by))
+        return Held.of([first for first, _ in found]), Held.of([second for _, second in found])
+    first = middle(held.counts)
+    return (
+        Held(held.rows, held.first, first),
+        Held(held.rows, held.first + first, held.counts - first),
+    )
+
+
+def _halves_each(
+    held: Held, rows: np.ndarray, y: np.ndarray, how: str, by: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The same, client by client, where more than counts decides."""
     decided: dict[float, bool] = {}  # of groups, for all clients that hold one
-    found = []
     for mine in held:
         own = rows[mine]
         if how == "groups":
@@ -127,11 +174,8 @@ def halves(
             ends = np.flatnonzero((np.diff(own) != 1) | (np.diff(y[own]) != 0)) + 1
             fit = _first_halves([len(run) for run in np.split(own, ends)])
         else:
-            last = middle(len(own))
-            last = _moment(by[own], last, 1.0) if how == "time" else last
-            fit = np.arange(len(own)) < last
-        found.append((mine[fit], mine[~fit]))
-    return found
+            fit = np.arange(len(own)) < _moment(by[own], middle(len(own)), 1.0)
+        yield mine[fit], mine[~fit]
 
 
 def _groups_first(groups: np.ndarray, decided: dict[float, bool]) -> np.ndarray:
@@ -161,35 +205,36 @@ def _first_halves(runs: Sequence[int]) -> np.ndarray:
     return np.concatenate(fit) if fit else np.zeros(0, bool)
 
 
-def middle(n: int) -> int:
+def middle(n: Size) -> Size:
     """How many of n held rows are for methods; the rest chooses."""
     return (n + 1) // 2
 
 
-def cut_points(n: int, validation: float, test: float) -> tuple[int, int]:
+def cut_points(n: Size, validation: float, test: float) -> tuple[Size, Size]:
     """Where train and where validation end; the small number absorbs rounding of the shares."""
-    return int(n * (1 - validation - test) + 1e-9), int(n * (1 - test) + 1e-9)
+    first, second = n * (1 - validation - test) + 1e-9, n * (1 - test) + 1e-9
+    if isinstance(n, np.ndarray):
+        return first.astype(np.int64), second.astype(np.int64)
+    return int(first), int(second)
 
 
-def whole_cut(cut: Cut, validation: float) -> bool:
-    """Whether a client has rows in every part that is asked for."""
-    return bool(len(cut[0]) and (len(cut[1]) or validation == 0) and len(cut[2]))
+def have_all_parts(cuts: Cuts, validation: float) -> np.ndarray:
+    """[clients] whether each has rows in every part that is asked for."""
+    train, held, tested = (part.counts > 0 for part in cuts)
+    return train & (held | (validation == 0)) & tested
 
 
-def check_parts(pieces: list[Cut], names: list[str], validation: float) -> None:
+def check_parts(cuts: Cuts, names: Sequence[str], validation: float) -> None:
     """Refuse a client that has no rows in a part."""
-    for client, (train, held, tested) in enumerate(pieces):
-        wanted = (
-            ("train", train, True),
-            ("validation", held, validation > 0),
-            ("test", tested, True),
-        )
-        for word, rows, needed in wanted:
-            if needed and len(rows) == 0:
-                total = len(train) + len(held) + len(tested)
-                way = "validation = 0, " if word == "validation" else ""
-                raise BadInput(
-                    f"client {client} ('{names[client]}') has {total} rows, "
-                    f"none of them in its {word} part; use {way}fewer clients, "
-                    "other shares or a split option such as smallest = 10"
-                )
+    lacking = np.flatnonzero(~have_all_parts(cuts, validation))
+    if not len(lacking):
+        return
+    client = int(lacking[0])
+    sizes = {word: len(part[client]) for word, part in cuts._asdict().items()}
+    word = next(w for w, n in sizes.items() if not n and (w != "validation" or validation > 0))
+    way = "validation = 0, " if word == "validation" else ""
+    raise BadInput(
+        f"client {client} ('{names[client]}') has {sum(sizes.values())} rows, "
+        f"none of them in its {word} part; use {way}fewer clients, "
+        "other shares or a split option such as smallest = 10"
+    )

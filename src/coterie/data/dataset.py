@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coterie.data.lazy import Maker
+
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -41,6 +43,8 @@ class Source(NamedTuple):
     scale: str = ""  # the usual scaling; "" leaves it to the kind of rows
     top: float = 255.0  # the largest pixel value
     channels: Channels | None = None  # None: those of the rows at hand
+    # takes the options of `load`: rows that are made when they are asked for, None: load them all
+    lazily: Callable[..., Maker | None] | None = None
     split_options: Mapping[str, Mapping[str, Any]] = NOTHING  # of splits, as papers have them here
 
     @property

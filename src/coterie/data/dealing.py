@@ -3,14 +3,14 @@
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 
 from coterie.core.errors import BadInput, nearest
 from coterie.core.files import there
-from coterie.core.rng import stream
+from coterie.core.rng import stream, streams
 from coterie.core.task import NUMBERS
 from coterie.core.values import checked
 from coterie.data import datasets, own, partition
@@ -19,17 +19,21 @@ from coterie.data.choices import Choices, check_choices, check_values
 from coterie.data.columns import CATEGORY, DATE
 from coterie.data.cutting import (
     BY_COLUMN,
-    Cut,
+    Cuts,
     Shares,
     check_parts,
+    cut_at_points,
     cut_by_time,
     cut_groups,
     cut_rows,
+    cuts_of,
     halves,
-    whole_cut,
+    have_all_parts,
 )
 from coterie.data.dataset import Dataset
 from coterie.data.federation import Federation, Public, as_tensor
+from coterie.data.held import Held
+from coterie.data.lazy import Lazy, Maker
 from coterie.data.newcomers import keep_out, newcomer_numbers
 from coterie.data.pieces import Own
 from coterie.data.preparation import Preparation, array_columns, fit, prepare, with_client
@@ -39,6 +43,7 @@ from coterie.data.target import Label, Target, check_label, fit_target, read_as
 from coterie.data.told import note, tell
 
 SHOWN = 5  # names of clients in a line
+LAZILY_TOO = ("validation", "select", "test", "newcomers")  # choices that need no row
 
 
 class Cutter(NamedTuple):
@@ -46,7 +51,8 @@ class Cutter(NamedTuple):
 
     how: str  # one of CUTS
     by: np.ndarray  # [n] times or groups of all rows, where they decide
-    cut: Callable[[list[np.ndarray]], list[Cut]]  # the rows of each client in, its parts out
+    # the rows of each client in, its parts out; a draft has the counts only, nothing is shuffled
+    cut: Callable[[Held, bool], Cuts]
 
 
 class Prepared(NamedTuple):
@@ -69,7 +75,7 @@ class Dealt(NamedTuple):
     """What the split made of the dealt rows."""
 
     split: str
-    parts: list[np.ndarray]  # rows of each client
+    parts: Held  # rows of each client
     natural: bool  # whether the clients are those of the data
     users: list[int]  # the number of each client in the data, if natural
     names: list[str]
@@ -95,6 +101,9 @@ def build(
     choices: the fields of Choices, such as validation = 0.
     """
     chosen = checked(Choices(**choices))
+    maker = _lazily(data, split, clients, chosen, options or {}, data_options or {})
+    if maker is not None:
+        return _spans(str(data), maker, chosen, seed)
     whole = read(data, folder, data_options or {})
     base, table = whole.data, whole.columns is not None
     check_choices(whole, chosen)
@@ -106,31 +115,31 @@ def build(
     cutter = _cutter(whole, split, rows.shared, chosen, seed)
     dealt_rows, left_out = _without_tiny(whole, rows.dealt, split, cutter, chosen.validation)
     dealt = _deal(whole, dealt_rows, split, clients, seed, options or {})
-    cuts = cutter.cut(dealt.parts)
+    cuts = cutter.cut(dealt.parts, False)
     check_parts(cuts, dealt.names, chosen.validation)
-    late = newcomer_numbers(chosen.newcomers, len(cuts), seed)
-    _tell_newcomers(base.name, [dealt.names[i] for i in late], len(cuts))
-    stay = np.setdiff1d(np.arange(len(cuts)), late)
-    target = _target(whole, split, np.concatenate([cuts[i][0] for i in stay]), chosen)
+    late = newcomer_numbers(chosen.newcomers, len(dealt.names), seed)
+    _tell_newcomers(base.name, [dealt.names[i] for i in late], len(dealt.names))
+    stay = np.setdiff1d(np.arange(len(dealt.names)), late)
+    target = _target(whole, split, cuts.train.only(stay).joined(), chosen)
     if target is not None:
         base = _learnt(whole, target)
         whole = whole._replace(data=base)
         check_choices(whole, chosen)
-    theirs = np.concatenate([dealt.parts[i] for i in late]) if len(late) else rows.pool[:0]
+    theirs = dealt.parts.only(late).joined()
     pool = np.setdiff1d(rows.pool, theirs) if len(late) else rows.pool
     prepared = _prepare(whole, pool, cuts, dealt.names, chosen, stay)
     stored, groups = _store(base, dealt, cuts, prepared.inputs, chosen, seed)
-    held = [(mine, mine[:0]) for _, mine, _ in stored.cuts]
+    held, kept = stored.cuts.validation, Held.none(len(dealt.names))
     if chosen.select:
-        held = halves([h for h, _ in held], stored.rows, base.y, cutter.how, cutter.by)
+        held, kept = halves(held, stored.rows, base.y, cutter.how, cutter.by)
     federation = Federation(
         name=base.name,
         x=as_tensor(stored.x),
         y=as_tensor(stored.y),
         classes=base.classes,
-        train=[train for train, _, _ in stored.cuts],
-        validation=[first for first, _ in held],
-        test=[test for _, _, test in stored.cuts],
+        train=stored.cuts.train,
+        validation=held,
+        test=stored.cuts.test,
         groups=groups,
         names=dealt.names,
         public=_public(base, rows.held_out, prepared, chosen, seed, folder),
@@ -140,7 +149,64 @@ def build(
         rows=stored.rows,
         place=whole.place,
         preparation=prepared.preparation._replace(left_out=left_out, target=target),
-        select=[second for _, second in held],
+        select=kept,
+    )
+    return keep_out(federation, late)
+
+
+def _lazily(
+    data: str | Path | Own | Dataset,
+    split: str | None,
+    clients: int | None,
+    chosen: Choices,
+    options: Mapping[str, Any],
+    data_options: Mapping[str, Any],
+) -> Maker | None:
+    """What makes the rows of a data set client by client, if nothing needs all of them at once."""
+    source = datasets.DATASETS.get(data) if isinstance(data, str) else None
+    if (
+        source is None
+        or source.lazily is None
+        or split not in (None, "user")
+        or any(options.values())
+    ):
+        return None
+    plain = {k: v for k, v in chosen._asdict().items() if k not in LAZILY_TOO}
+    if any(Choices._field_defaults[word] != value for word, value in plain.items()):
+        return None
+    known = inspect.signature(source.lazily).parameters
+    if set(data_options) - set(known):
+        return None
+    maker = source.lazily(**data_options)
+    return maker if maker is None or clients in (None, len(maker.counts)) else None
+
+
+def _spans(name: str, maker: Maker, chosen: Choices, seed: int) -> Federation:
+    """The federation of clients whose rows are made when they are asked for: a span of rows each,
+    cut in order.
+    """
+    source, n = datasets.DATASETS[name], len(maker.counts)
+    names = [str(i) for i in range(n)]
+    shares = Shares(chosen.validation, chosen.test)
+    cuts = cut_at_points(Held.packed(None, maker.counts), shares, None)
+    check_parts(cuts, names, chosen.validation)
+    held, kept = cuts.validation, Held.none(n)
+    if chosen.select:
+        held, kept = halves(held, np.zeros(0), np.zeros(0), source.cut, np.zeros(0))
+    late = newcomer_numbers(chosen.newcomers, n, seed)
+    _tell_newcomers(name, [names[i] for i in late], n)
+    federation = Federation(
+        name=name,
+        x=cast(torch.Tensor, Lazy(maker, labels=False)),
+        y=cast(torch.Tensor, Lazy(maker, labels=True)),
+        classes=maker.classes,
+        train=cuts.train,
+        validation=held,
+        test=cuts.test,
+        groups=np.zeros(n, np.int64),
+        names=names,
+        preparation=Preparation(scale="none"),
+        select=kept,
     )
     return keep_out(federation, late)
 
@@ -290,11 +356,11 @@ def _deal(
     given = {**usual, **{k: v for k, v in options.items() if v is not None}}
     owners = None if base.users is None else base.users[rows]
     found = partition.deal(split, base.y[rows], clients, stream(seed, "split"), owners, **given)
-    parts = [rows[part] for part in found]
+    parts = found.moved(lambda places: rows[places])
     natural = base.users is not None and partition.SPLITS[split].natural
     users = list(range(len(parts)))
     if base.users is not None and natural:
-        users = [int(base.users[part[0]]) for part in parts]
+        users = base.users[parts.firsts()].tolist()
     names = [whole.clients[u] if natural and whole.clients else str(u) for u in users]
     return Dealt(split=split, parts=parts, natural=natural, users=users, names=names)
 
@@ -308,18 +374,20 @@ def _cutter(whole: Own, split: str, shared: np.ndarray, chosen: Choices, seed: i
     shares = Shares(chosen.validation, 0.0 if chosen.shared_test else chosen.test)
     by = own.cut_numbers(whole, how) if how in BY_COLUMN else np.zeros(0)
 
-    def cut(parts: list[np.ndarray]) -> list[Cut]:
-        rngs = [stream(seed, "parts", i) for i in range(len(parts))]
+    def cut(parts: Held, draft: bool) -> Cuts:
+        rngs = streams(seed, "parts", range(len(parts)))
         if how == "groups":
-            cuts = cut_groups(parts, by, shares, rngs)
+            cuts = cuts_of(cut_groups(parts, by, shares, rngs))
         elif how == "time":
-            cuts = [cut_by_time(part, by, shares) for part in parts]
+            cuts = cuts_of([cut_by_time(part, by, shares) for part in parts])
+        elif how == "runs":
+            each = zip(parts, rngs, strict=True)
+            cuts = cuts_of([cut_rows(part, base.y, how, *shares, rng) for part, rng in each])
         else:
-            cuts = [
-                cut_rows(part, base.y, how, *shares, rng)
-                for part, rng in zip(parts, rngs, strict=True)
-            ]
-        return [(train, held, shared) for train, held, _ in cuts] if len(shared) else cuts
+            cuts = cut_at_points(parts, shares, rngs if how == "shuffle" and not draft else None)
+        none = np.zeros(len(parts), np.int64)
+        everyones = Held(shared, none, none + len(shared))
+        return cuts._replace(test=everyones) if len(shared) else cuts
 
     return Cutter(how, by, cut)
 
@@ -334,12 +402,11 @@ def _without_tiny(
     users = whole.data.users
     if users is None or not partition.SPLITS[split].natural:
         return rows, ()
-    order = rows[np.argsort(users[rows], kind="stable")]
-    parts = np.split(order, np.flatnonzero(np.diff(users[order])) + 1)
-    good = np.array([whole_cut(cut, validation) for cut in cutter.cut(parts)])
+    parts = Held.by_owner(rows, users[rows])
+    good = have_all_parts(cutter.cut(parts, True), validation)
     if good.all() or not good.any():
         return rows, ()
-    numbers = [int(users[part[0]]) for part, fine in zip(parts, good, strict=True) if not fine]
+    numbers = users[parts.firsts()[~good]].tolist()
     names = tuple(whole.clients[u] if whole.clients else str(u) for u in numbers)
     shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
     tell(
@@ -350,7 +417,7 @@ def _without_tiny(
 
 
 def _store(
-    base: Dataset, dealt: Dealt, cuts: list[Cut], inputs: Inputs, chosen: Choices, seed: int
+    base: Dataset, dealt: Dealt, cuts: Cuts, inputs: Inputs, chosen: Choices, seed: int
 ) -> tuple[Stored, np.ndarray]:
     """Inputs and labels as the clients see them, where each finds its own, and their groups."""
     clients = len(dealt.parts)
@@ -363,7 +430,7 @@ def _store(
     groups = np.arange(clients) * len(changes) // clients
     stored = store_rows(base, cuts, groups, changes, inputs)
     if len(changes) == 1:
-        kinds = len(np.unique(base.y[np.concatenate(dealt.parts)])) if base.classes else 0
+        kinds = len(np.unique(base.y[dealt.parts.joined()])) if base.classes else 0
         groups = partition.groups_of(dealt.split, clients, kinds)
     return stored, groups
 
@@ -371,7 +438,7 @@ def _store(
 def _prepare(
     whole: Own,
     pool: np.ndarray,
-    cuts: list[Cut],
+    cuts: Cuts,
     names: list[str],
     chosen: Choices,
     stay: np.ndarray,  # clients that are trained
@@ -383,10 +450,9 @@ def _prepare(
     base, table = whole.data, whole.columns is not None
     kind, source = chosen.scale or usual_scale(base, table), datasets.source_of(base.name)
     kind = "none" if whole.is_text else kind
-    train = [cuts[i][0] for i in stay]
     if table or kind in FEATURES:
         return _prepare_columns(whole, cuts, names, kind, stay)
-    seen = pool if kind in POOLED else np.concatenate(train)
+    seen = pool if kind in POOLED else cuts.train.only(stay).joined()
     look = Look(affine_of(base.x, seen, kind, source), chosen.channels)
     affine = None if look.affine is None else tuple(a.tolist() for a in look.affine)
     kept = Preparation(scale=kind, affine=affine, channels=chosen.channels)
@@ -395,20 +461,20 @@ def _prepare(
 
 
 def _prepare_columns(
-    whole: Own, cuts: list[Cut], names: list[str], kind: str, stay: np.ndarray
+    whole: Own, cuts: Cuts, names: list[str], kind: str, stay: np.ndarray
 ) -> Prepared:
     """The same for columns: of a table, or of arrays of features."""
     base, n = whole.data, len(whole.data.y)
     columns = whole.columns or array_columns(base.x)
     x = base.x.reshape(n, -1)
-    trained = [cuts[i][0] for i in stay], kind, [names[i] for i in stay]
+    trained = cuts.train.only(stay), kind, [names[i] for i in stay]
     kept = fit(x, columns, *trained, whole.one_hot, whole.texts)
     kept = kept._replace(shape=() if whole.columns else base.x.shape[1:])
-    for i in np.setdiff1d(np.arange(len(cuts)), stay):  # a newcomer has a scale of its own too
-        kept = with_client(kept, names[i], x[cuts[i][0]], columns)
+    for i in np.setdiff1d(np.arange(len(names)), stay):  # a newcomer has a scale of its own too
+        kept = with_client(kept, names[i], x[cuts.train[i]], columns)
     owner = np.full(n, -1)
-    for i, cut in enumerate(cuts if kind == "client" else []):
-        owner[np.concatenate(cut)] = i
+    for part in cuts if kind == "client" else ():
+        owner[part.joined()] = part.owners()
     called = np.array([*names, ""])  # the last: of public rows, which are nobody's
 
     def inputs(rows: np.ndarray) -> np.ndarray:

@@ -12,6 +12,8 @@ import torch
 from coterie.core.html import html_table
 from coterie.data.columns import Place
 from coterie.data.cutting import middle
+from coterie.data.held import Held, counts_of
+from coterie.data.lazy import maker_of
 from coterie.data.preparation import Preparation
 from coterie.data.target import Target, usual_target
 
@@ -42,10 +44,10 @@ class Public(NamedTuple):
 class Newcomers(NamedTuple):
     """Clients that come after training; their rows lie in the store of the federation."""
 
-    train: list[np.ndarray]
-    validation: list[np.ndarray]
-    select: list[np.ndarray]
-    test: list[np.ndarray]
+    train: Sequence[np.ndarray]
+    validation: Sequence[np.ndarray]
+    select: Sequence[np.ndarray]
+    test: Sequence[np.ndarray]
     groups: np.ndarray
     names: list[str]
 
@@ -57,9 +59,9 @@ class Federation(NamedTuple):
     x: torch.Tensor  # [n, ...] float32, or int64 rows of `table`; all rows of all clients
     y: torch.Tensor  # [n] int64 labels; float32 targets when classes == 0
     classes: int
-    train: list[np.ndarray]  # rows of each client, int64
-    validation: list[np.ndarray]  # what methods and tuning may choose on; empty if there is none
-    test: list[np.ndarray]
+    train: Sequence[np.ndarray]  # rows of each client, int64
+    validation: Sequence[np.ndarray]  # what methods and tuning may choose on; empty: there is none
+    test: Sequence[np.ndarray]
     groups: np.ndarray  # [clients] int64: rotation, permutation or classes; zeros for no groups
     names: list[str]  # what each client is called
     public: Public | None = None
@@ -80,7 +82,7 @@ class Federation(NamedTuple):
     @property
     def sizes(self) -> np.ndarray:
         """[clients] how many training rows each has."""
-        return np.array([len(rows) for rows in self.train])
+        return counts_of(self.train)
 
     @property
     def target(self) -> Target:
@@ -110,7 +112,7 @@ class Federation(NamedTuple):
 def part_of(federation: Federation, part: str) -> Sequence[np.ndarray]:
     """The rows that each client has in a part: one of PARTS."""
     if part == "select" and not len(federation.select):
-        return [np.zeros(0, np.int64)] * federation.clients
+        return Held.none(federation.clients)
     rows: Sequence[np.ndarray] = getattr(federation, part)
     return rows
 
@@ -121,10 +123,11 @@ def with_select(federation: Federation) -> Federation:
     """
     if len(federation.select):
         return federation
-    held = federation.validation
+    held = Held.of(federation.validation)
+    first = middle(held.counts)
     return federation._replace(
-        validation=[rows[: middle(len(rows))] for rows in held],
-        select=[rows[middle(len(rows)) :] for rows in held],
+        validation=Held(held.rows, held.first, first),
+        select=Held(held.rows, held.first + first, held.counts - first),
     )
 
 
@@ -143,12 +146,14 @@ class ClientRow(NamedTuple):
 
 def class_counts(federation: Federation) -> np.ndarray:
     """[clients, classes] rows of each class that a client holds in all its parts."""
-    y = federation.y.numpy()
-    held = zip(*(part_of(federation, part) for part in PARTS), strict=True)
-    if federation.classes == 0:
-        return np.zeros((federation.clients, 0), np.int64)
     kinds = federation.classes
-    return np.stack([np.bincount(y[np.concatenate(rows)], minlength=kinds) for rows in held])
+    found = np.zeros((federation.clients, kinds), np.int64)
+    y = federation.y.numpy()
+    for part in PARTS if kinds else ():
+        held = Held.of(part_of(federation, part))
+        owned = held.owners() * kinds + y[held.joined()]
+        found += np.bincount(owned, minlength=found.size).reshape(found.shape)
+    return found
 
 
 def label_counts(federation: Federation) -> pa.Table:
@@ -159,11 +164,10 @@ def label_counts(federation: Federation) -> pa.Table:
     found = [COUNTS.empty_table()]
     y, kinds = federation.y.numpy(), federation.classes
     for part in PARTS if kinds else ():
-        lists = part_of(federation, part)
-        owner = np.repeat(np.arange(len(lists)), [len(rows) for rows in lists])
-        held, counts = np.unique(owner * kinds + y[np.concatenate(lists)], return_counts=True)
-        client, label = np.divmod(held, kinds)
-        columns = [client, [part] * len(held), label, counts]
+        held = Held.of(part_of(federation, part))
+        owned, counts = np.unique(held.owners() * kinds + y[held.joined()], return_counts=True)
+        client, label = np.divmod(owned, kinds)
+        columns = [client, pa.repeat(part, len(owned)), label, counts]
         found.append(pa.table(columns, names=COUNTS.names).cast(COUNTS))
     return pa.concat_tables(found)
 
@@ -177,14 +181,13 @@ def row_numbers(federation: Federation) -> pa.Table:
     found = [ROWS.empty_table()]
     place = federation.place or Place((federation.name,), (np.iinfo(np.int64).max,))
     ends = np.cumsum(place.sizes)
-    names = np.array(place.files, dtype=object)
+    names = pa.array(place.files, pa.string())
     for part in PARTS if federation.rows is not None else ():
-        lists = part_of(federation, part)
-        owner = np.repeat(np.arange(len(lists)), [len(rows) for rows in lists])
-        row = np.asarray(federation.rows)[np.concatenate(lists)]
+        held = Held.of(part_of(federation, part))
+        row = np.asarray(federation.rows)[held.joined()]
         file = np.searchsorted(ends, row, side="right")
         inside = row - (ends - np.array(place.sizes))[file]
-        columns = [owner, [part] * len(row), names[file], inside]
+        columns = [held.owners(), pa.repeat(part, len(row)), names.take(pa.array(file)), inside]
         found.append(pa.table(columns, names=ROWS.names).cast(ROWS))
     return pa.concat_tables(found)
 
@@ -192,15 +195,15 @@ def row_numbers(federation: Federation) -> pa.Table:
 def client_rows(federation: Federation) -> list[ClientRow]:
     """One row per client."""
     classes = (class_counts(federation) > 0).sum(1)
-    parts = zip(*(part_of(federation, part) for part in PARTS), strict=True)
+    parts = zip(*(counts_of(part_of(federation, part)).tolist() for part in PARTS), strict=True)
     return [
         ClientRow(
             client=i,
             name=federation.names[i],
-            train=len(train),
-            validation=len(validation),
-            select=len(select),
-            test=len(test),
+            train=train,
+            validation=validation,
+            select=select,
+            test=test,
             classes=int(classes[i]),
             group=int(federation.groups[i]),
         )
@@ -210,22 +213,27 @@ def client_rows(federation: Federation) -> list[ClientRow]:
 
 def checksum(federation: Federation) -> str:
     """A digest of all that a run can depend on: rows, labels, owners, names and public data."""
-    parts = [part_of(federation, part) for part in PARTS]
-    rows = [np.concatenate(part) for part in parts]
-    sizes = [np.array([len(r) for r in part]) for part in parts]
+    parts = [Held.of(part_of(federation, part)) for part in PARTS]
+    sizes = [part.counts for part in parts]
     public = federation.public.checksum if federation.public else ""
     text = "\x1f".join([*federation.names, str(federation.classes), public])
     late = federation.newcomers
     if late is not None:
-        held = [np.concatenate(getattr(late, part)) for part in PARTS]
+        held = [Held.of(getattr(late, part)).joined() for part in PARTS]
         text = "\x1f".join([text, *late.names, digest_of(late.groups, *held)])
+    words = np.frombuffer(text.encode(), np.uint8)
+    maker = maker_of(federation.x)
+    if maker is not None:
+        made = np.frombuffer(maker.digest.encode(), np.uint8)
+        return digest_of(made, federation.groups, *(part.first for part in parts), *sizes, words)
+    rows = [part.joined() for part in parts]
     return digest_of(
         federation.x.numpy(),
         federation.y.numpy(),
         federation.groups,
         *rows,
         *sizes,
-        np.frombuffer(text.encode(), np.uint8),
+        words,
     )
 
 

@@ -34,6 +34,30 @@ class Moments:
         return cls(count, total, (away**2).sum(0, dtype=np.float64))
 
     @classmethod
+    def of_each(cls, cells: np.ndarray, counts: np.ndarray) -> Moments:
+        """The summaries [clients, d] of rows that lie one client after another."""
+        ends = np.cumsum(counts)
+        found = [np.zeros((len(counts), cells.shape[1]), kind) for kind in (int, float, float)]
+        for n in np.unique(counts):  # clients with equally many rows are one block
+            who = np.flatnonzero(counts == n)
+            rows = (ends[who] - n)[:, None] + np.arange(n)
+            block = cls.of(cells[rows].swapaxes(0, 1))
+            for column, some in zip(found, (block.count, block.total, block.squares), strict=True):
+                column[who] = some
+        return cls(*found)
+
+    def then(self, each: Moments) -> Moments:
+        """The summary of these rows and those of several clients, added one after another."""
+        count = np.cumsum(np.vstack([self.count[None], each.count]), axis=0)
+        total = np.cumsum(np.vstack([self.total[None], each.total]), axis=0)
+        before, after = Moments(count[:-1], total[:-1], each.squares), count[1:]
+        apart = each.mean - before.mean
+        both = before.count * each.count / np.maximum(after, 1)
+        terms = np.stack([each.squares, apart**2 * both], axis=1).reshape(-1, count.shape[1])
+        squares = np.cumsum(np.vstack([self.squares[None], terms]), axis=0)
+        return Moments(count[-1], total[-1], squares[-1])
+
+    @classmethod
     def none(cls, columns: int) -> Moments:
         """The summary of no rows."""
         return cls(np.zeros(columns, np.int64), np.zeros(columns), np.zeros(columns))

@@ -1,10 +1,13 @@
 """Clients that are kept out of training, and come when it is over."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
 from coterie.data.federation import Federation, Newcomers, part_of
+from coterie.data.held import Held
 
 
 def newcomer_numbers(wanted: float, clients: int, seed: int) -> np.ndarray:
@@ -29,9 +32,8 @@ def keep_out(federation: Federation, numbers: np.ndarray) -> Federation:
     stay = np.setdiff1d(np.arange(federation.clients), numbers)
     groups = np.asarray(federation.groups)
 
-    def of(who: np.ndarray, part: str) -> list[np.ndarray]:
-        rows = part_of(federation, part)
-        return [rows[i] for i in who]
+    def of(who: np.ndarray, part: str) -> Held:
+        return Held.of(part_of(federation, part)).only(who)
 
     late = Newcomers(
         train=of(numbers, "train"),
@@ -59,14 +61,18 @@ def with_newcomers(federation: Federation) -> Federation:
     if late is None:
         return federation
     return federation._replace(
-        train=[*federation.train, *late.train],
-        validation=[*federation.validation, *late.validation],
-        select=[*part_of(federation, "select"), *late.select],
-        test=[*federation.test, *late.test],
+        train=_joined(federation.train, late.train),
+        validation=_joined(federation.validation, late.validation),
+        select=_joined(part_of(federation, "select"), late.select),
+        test=_joined(federation.test, late.test),
         groups=np.concatenate([np.asarray(federation.groups), late.groups]),
         names=[*federation.names, *late.names],
         newcomers=None,
     )
+
+
+def _joined(here: Sequence[np.ndarray], late: Sequence[np.ndarray]) -> Held:
+    return Held.of(here).plus(Held.of(late))
 
 
 def with_few_rows(late: Newcomers, rows: int, seed: int) -> Newcomers:
@@ -74,7 +80,7 @@ def with_few_rows(late: Newcomers, rows: int, seed: int) -> Newcomers:
     fewer rows are always among more.
     """
 
-    def few(part: list[np.ndarray], word: str, share: list[float]) -> list[np.ndarray]:
+    def few(part: Sequence[np.ndarray], word: str, share: list[float]) -> list[np.ndarray]:
         return [
             stream(seed, "few-shot", word, k).permutation(mine)[
                 : max(1, round(share[k] * len(mine)))

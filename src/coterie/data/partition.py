@@ -13,6 +13,7 @@ import numpy as np
 
 from coterie.core.errors import BadInput, nearest, shown
 from coterie.core.values import coerce, declared
+from coterie.data.held import Held
 from coterie.data.splits.generic import classes, dirichlet, iid, user
 from coterie.data.splits.handing import Parts, Rng
 from coterie.data.splits.published import (
@@ -95,8 +96,8 @@ def deal(
     rng: Rng,
     users: np.ndarray | None = None,
     **options: Any,
-) -> Parts:
-    """Run the split `name` with checked options: disjoint int64 row arrays, none of them empty."""
+) -> Held:
+    """Run the split `name` with checked options: disjoint rows, none for nobody."""
     _check_options(name, options)
     split = SPLITS[name]
     if split.natural:
@@ -112,14 +113,13 @@ def deal(
             f"clients = {clients:,}, but there are {len(labels):,} rows to deal; "
             f"give 1 to {len(labels):,}"
         )
-    parts = split.deal(labels, clients, rng, **options)
-    for client, part in enumerate(parts):
-        if len(part) == 0:
-            raise BadInput(
-                f"client {client} got no rows from split '{name}'; "
-                "use fewer clients or a milder split"
-            )
-    return [part.astype(np.int64) for part in parts]
+    parts = Held.of(split.deal(labels, clients, rng, **options))
+    if not parts.counts.all():
+        client = int(parts.counts.argmin())
+        raise BadInput(
+            f"client {client} got no rows from split '{name}'; use fewer clients or a milder split"
+        )
+    return parts
 
 
 def _check_options(name: str, options: dict[str, Any]) -> None:

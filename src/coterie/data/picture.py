@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from coterie.core.errors import BadInput
 from coterie.data.federation import PARTS, Federation, class_counts, part_of
+from coterie.data.held import counts_of
 
 SUFFIXES = (".png", ".svg")
 SMALL = 600  # cells up to which the counts are written into them
@@ -60,7 +61,7 @@ def _draw_bars(axes, federation: Federation) -> None:  # type: ignore[no-untyped
     """Stacked train, validation, select and test rows of each client."""
     at, base = np.arange(federation.clients), np.zeros(federation.clients)
     for word, colour in zip(PARTS, ("#08519c", "#6baed6", "#bdd7e7", "#fd8d3c"), strict=True):
-        sizes = np.array([len(r) for r in part_of(federation, word)])
+        sizes = counts_of(part_of(federation, word))
         if sizes.any():
             axes.bar(
                 at,

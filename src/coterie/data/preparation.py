@@ -16,6 +16,7 @@ import polars as pl
 
 from coterie.core.errors import BadInput
 from coterie.data.columns import BOOLEAN, CATEGORY, DATE, NUMBER, TEXT, Column, Place, read_alike
+from coterie.data.held import Held
 from coterie.data.moments import Moments
 from coterie.data.target import Target
 from coterie.data.target import from_words as target_from_words
@@ -24,6 +25,7 @@ from coterie.data.texts import USUAL, Texts, fit_tokenizer, tokenised
 DAY = 86_400.0  # seconds
 BUCKETS = 32  # columns of a hashed text
 OTHER, GONE = "(other)", "(missing)"
+TOGETHER = 4096  # clients whose moments are summed at once
 
 
 class Fitted(NamedTuple):
@@ -117,13 +119,20 @@ def fit(
     texts: Texts = USUAL,
 ) -> Preparation:
     """What the training rows of all clients say; no other row of x [n, columns] is read."""
-    every = np.concatenate(train)
+    every = Held.of(train).joined()
     if columns[0].kind == TEXT:
         return Preparation(scale=scale, columns=(_fit_text(x[every, 0], columns[0], texts),))
-    moments = [Moments.of(_measured(x[rows], columns)) for rows in train]
     pooled = Moments.none(len(columns))
-    for one in moments:
-        pooled = pooled.plus(one)
+    own: dict[str, tuple[list[float], list[float]]] = {}
+    held = Held.of(train)
+    for start in range(0, len(held), TOGETHER):
+        some = held[start : start + TOGETHER]
+        each = Moments.of_each(_measured(x[some.joined()], columns), some.counts)
+        pooled = pooled.then(each)
+        if scale == "client":
+            centres, spreads = (values.tolist() for values in each.standard())
+            scales = zip(centres, spreads, strict=True)
+            own |= dict(zip(names[start : start + TOGETHER], scales, strict=True))
     centre, spread = pooled.standard()
     if scale == "robust":
         centre, spread = _robust(x, columns, every, spread)
@@ -133,11 +142,6 @@ def fit(
         _fit_column(x[every, k], column, float(centre[k]), float(spread[k]), one_hot)
         for k, column in enumerate(columns)
     )
-    own = {}
-    if scale == "client":
-        for name, one in zip(names, moments, strict=True):
-            centres, spreads = one.standard()
-            own[name] = (centres.tolist(), spreads.tolist())
     return Preparation(scale=scale, columns=fitted, clients=own)
 
 

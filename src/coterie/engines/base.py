@@ -179,6 +179,14 @@ class Engine(ABC):
     def dump(self) -> Tree:
         """The clients' side of a checkpoint."""
 
+    def written(self) -> None:
+        """What `dump` gave is on disk: changes are counted from here."""
+        return
+
+    def dump_changes(self) -> Tree | None:
+        """The same of clients that changed since; None where that is not known."""
+        return None
+
     @abstractmethod
     def restore(self, dumped: Tree, stage: int) -> None:
         """Put the clients where a checkpoint says."""

@@ -23,6 +23,7 @@ from coterie.data.dataset import Dataset
 from coterie.data.datasets import DATASETS, source_of
 from coterie.data.dealing import build as build_data
 from coterie.data.federation import PARTS, Federation, part_of
+from coterie.data.held import Held
 from coterie.data.newcomers import keep_out, newcomer_numbers
 from coterie.data.own import read as read_own
 from coterie.data.pieces import Own
@@ -138,7 +139,7 @@ def own_of(experiment: Experiment) -> Own | None:
 
 def check_federation(federation: Federation) -> None:
     """Refuse a federation made by hand that no engine could run."""
-    parts = [part_of(federation, part) for part in PARTS]
+    parts = [Held.of(part_of(federation, part)) for part in PARTS]
     per_client: dict[str, Any] = {
         "validation": federation.validation,
         "select": part_of(federation, "select"),
@@ -152,13 +153,12 @@ def check_federation(federation: Federation) -> None:
                 f"the federation has {federation.clients} clients in train, but {len(column)} in "
                 f"{word}"
             )
-    for client, rows in enumerate(federation.train):
-        if not len(rows):
-            raise BadInput(
-                f"client {client} ('{federation.names[client]}') of the federation has no "
-                "training rows"
-            )
-    every = np.concatenate([np.asarray(rows) for part in parts for rows in part])
+    if not federation.sizes.all():
+        client = int(federation.sizes.argmin())
+        raise BadInput(
+            f"client {client} ('{federation.names[client]}') of the federation has no training rows"
+        )
+    every = np.concatenate([part.joined() for part in parts])
     n, y = len(federation.x), federation.y
     if len(y) != n or every.min() < 0 or every.max() >= n:
         raise BadInput(

@@ -25,6 +25,7 @@ from coterie.core.model import Model
 from coterie.core.notes import Note, to_words
 from coterie.core.version import __version__
 from coterie.data.federation import PARTS, Federation, checksum, label_counts, part_of
+from coterie.data.held import counts_of
 from coterie.experiment.config import Experiment, read_experiment_file
 from coterie.experiment.values import to_toml
 from coterie.results.about import check_about
@@ -107,7 +108,7 @@ def write_about(
         **here(),
         "data": checksum(federation),
         "clients": federation.names,
-        "rows": {part: [len(rows) for rows in part_of(federation, part)] for part in PARTS},
+        "rows": {part: counts_of(part_of(federation, part)).tolist() for part in PARTS},
         "groups": np.asarray(federation.groups).tolist(),
         "classes": federation.classes,
         "labels": federation.labels,

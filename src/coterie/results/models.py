@@ -13,9 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from coterie.core.errors import BadInput
-from coterie.core.files import digest, save_tensors, write, writing
+from coterie.core.files import digest, save_listed, save_tensors, write, writing
 from coterie.core.model import Model
-from coterie.core.point import pick
 from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Moment, Send
 from coterie.networks import nets
@@ -77,17 +76,16 @@ def save_models(
         if frozen:
             path = target / f"frozen-{a}.safetensors"
             about["frozen"] = path.name
-            save_tensors(apart(frozen), path, {"coterie": json.dumps({"model": model.name})})
-            digests[path.name] = digest(path)
+            words = {"coterie": json.dumps({"model": model.name})}
+            digests[path.name] = save_listed(apart(frozen), path, words)
+        own = {n: t.contiguous() for n, t in model.tensors(point).items() if n not in frozen}
         for k, i in enumerate(chunk):
-            every = model.tensors(pick(point, k))
-            tensors = apart({n: t for n, t in every.items() if n not in frozen})
+            tensors = apart({n: t[k] for n, t in own.items()})
             # one entry, because a file with several may have them in any order and be another at
             # every run
             about["client"] = federation.names[i]
             path = target / f"client-{i:05d}.safetensors"
-            save_tensors(tensors, path, {"coterie": json.dumps(about)})
-            digests[path.name] = digest(path)
+            digests[path.name] = save_listed(tensors, path, {"coterie": json.dumps(about)})
     if digests:
         write(target / LIST, json.dumps(dict(sorted(digests.items())), indent=1))
 

@@ -138,8 +138,8 @@ def _of_rows(
                 asked += 1
             else:
                 asked[list(picked(schedule, n, stage.name, number, seed))] += 1
-        each = [_per_round(stage, facts, len(rows)) for rows in federation.train]
-        total += asked * np.array(each)
+        sizes, back = np.unique(federation.sizes, return_inverse=True)
+        total += asked * np.array([_per_round(stage, facts, int(n)) for n in sizes])[back]
     return int(total.max())
 
 

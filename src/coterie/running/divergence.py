@@ -8,16 +8,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from coterie.analysis.many import CLASSES, scores_of_many
 from coterie.analysis.numbers import mean_of
-from coterie.analysis.scores import trivial
+from coterie.analysis.scores import scores_of, trivial
 from coterie.core.errors import Diverged
 from coterie.core.method import Train
 from coterie.data.federation import PARTS, Federation, part_of
+from coterie.data.held import Held, counts_of
 from coterie.data.target import task_of
 from coterie.engines.base import Measured
 
 NAMED = 3  # clients that a line lists by name
 LARGE = 1e6  # an input beyond it is the likely cause, whatever the rate
+TOGETHER = 4096  # clients whose scores are counted at once
 
 
 class Failure(NamedTuple):
@@ -116,7 +119,7 @@ def unmeasurable(measured: Measured, federation: Federation) -> dict[str, list[i
         loss = measured[view, part, "loss"]
         # what is not finite has no finite error either, but is told right or wrong all the same
         accuracy = measured.get((view, part, "accuracy"), np.zeros(len(loss)))
-        there = np.array([len(rows) > 0 for rows in part_of(federation, part)])
+        there = counts_of(part_of(federation, part)) > 0
         bad = there & ~np.isfinite(loss) & ~np.isnan(accuracy)
         if bad.any():
             found[part] = [int(i) for i in np.flatnonzero(bad)]
@@ -145,12 +148,17 @@ def guess(federation: Federation) -> dict[str, float]:
     if not federation.classes or federation.y.dim() != 1 or not len(federation.y):
         return {}
     y, found = federation.y.numpy(), {}
-    usual = [int(np.bincount(y[rows]).argmax()) if len(rows) else None for rows in federation.train]
+    train = Held.of(federation.train)
+    kinds = int(y.max()) + 1
+    owned = np.bincount(train.owners() * kinds + y[train.joined()], minlength=len(train) * kinds)
+    usual = owned.reshape(-1, kinds).argmax(1)
     for part in PARTS:
-        pairs = zip(usual, part_of(federation, part), strict=True)
-        shares = [float((y[rows] == k).mean()) for k, rows in pairs if len(rows) and k is not None]
-        if shares:
-            found[part] = float(np.mean(shares))
+        held = Held.of(part_of(federation, part))
+        right = y[held.joined()] == usual[held.owners()]
+        hits = np.bincount(held.owners(), weights=right, minlength=len(held))
+        there = (held.counts > 0) & (train.counts > 0)
+        if there.any():
+            found[part] = float(np.mean(hits[there] / held.counts[there]))
     return found
 
 
@@ -162,12 +170,27 @@ def trivial_scores(federation: Federation) -> dict[str, float]:
     if target.task == "squared" or not len(federation.y):
         return {}
     y = task_of(target).truth(federation.y).numpy()
-    pairs = zip(federation.train, getattr(federation, part), strict=True)
+    train, tested = Held.of(federation.train), Held.of(part_of(federation, part))
+    both = np.flatnonzero((train.counts > 0) & (tested.counts > 0))
     found = [
-        trivial(target.task, y[train], y[rows], federation.classes)
-        for train, rows in pairs
-        if len(train) and len(rows)
+        _trivial(target.task, y, train.only(some), tested.only(some), federation.classes)
+        for some in np.split(both, range(TOGETHER, len(both), TOGETHER))
+        if len(some)
     ]
     names = list(found[0]) if found else []
-    means = {name: mean_of([one[name] for one in found]) for name in names}
+    means = {name: mean_of(np.concatenate([one[name] for one in found])) for name in names}
     return {name: mean for name, mean in means.items() if mean == mean}
+
+
+def _trivial(
+    task: str, y: np.ndarray, train: Held, tested: Held, classes: int
+) -> dict[str, np.ndarray]:
+    """{score: [clients]} of whoever knows nothing but each client's own training targets."""
+    if task not in CLASSES:
+        found = [trivial(task, y[a], y[b], classes) for a, b in zip(train, tested, strict=True)]
+        return {name: np.array([one[name] for one in found]) for name in found[0]}
+    owned = train.owners() * classes + y[train.joined()].astype(int)
+    counts = np.bincount(owned, minlength=len(train) * classes).reshape(-1, classes)
+    said = (counts / train.counts[:, None])[tested.owners()]
+    names = [score.name for score in scores_of(task)]
+    return scores_of_many(task, y[tested.joined()], said, tested.counts, names)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from coterie.core.checkpoint import (
     Found,
@@ -51,6 +52,7 @@ from coterie.running.progress import FILE as PROGRESS
 from coterie.running.progress import Progress, alone
 from coterie.running.shape import Shape, changes, check_branch, check_unchanged, shape_of
 
+LARGE = 2**24  # bytes of a checkpoint that is not written whole every time
 NOTES = 2**26  # bytes of server notes a run may write
 NOTED = "notes"  # their folder
 BRANCHED = "branched"  # of run.json: the run, the round and the words where a branch begins
@@ -255,7 +257,7 @@ def play_rounds(
     write_inputs(folder, loop.federation)
     loop.table.keep(folder / ROWS)
     progress = Progress(folder, loop.done)
-    every = experiment.keep.checkpoint
+    every, keeper = experiment.keep.checkpoint, Keeper(folder)
 
     def after(loop: Loop, report: RoundReport) -> None:
         with writing(folder):
@@ -264,7 +266,7 @@ def play_rounds(
                 write_config(folder, _with_choice(experiment, loop))
             _write_notes(folder, loop, report.rounds)
             if every and loop.done % every == 0 and loop.done < report.rounds:
-                checkpoint(loop, folder, _shape(experiment, loop))
+                keeper.save(loop, _shape(experiment, loop))
         watch(report)
 
     try:
@@ -334,18 +336,54 @@ def _write_notes(folder: Path, loop: Loop, rounds: int) -> None:
         save_tensors(notes, folder / NOTED / f"round-{loop.done:05d}.safetensors")
 
 
-def checkpoint(loop: Loop, folder: Path, words: Mapping[str, Any] | None = None) -> None:
+def checkpoint(
+    loop: Loop,
+    folder: Path,
+    words: Mapping[str, Any] | None = None,
+    changes: Tree | None = None,  # of clients' states since `base`
+    base: Path | None = None,
+) -> Path:
     """All that a run is at this moment; `coterie resume` goes on from it with the same words."""
     stage, round, server = loop.position
     tree = {
         "stage": stage,
         "round": round,
         "server": server,
-        "states": loop.engine.dump(),
+        "states": loop.engine.dump() if base is None else changes,
         "settings": [s.text() for s in loop.engine.settings],
         "words": dict(words or {}),
     }
-    save_checkpoint(folder, loop.done, tree, {MARK: loop.table.write_mark})
+    return save_checkpoint(folder, loop.done, tree, {MARK: loop.table.write_mark}, base)
+
+
+class Keeper:
+    """The checkpoints of a run on its way: where the clients' states are large, one is whole, and
+    the next hold what changed since, until they have cost as much as a whole one.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.base: Path | None = None
+        self.room = 0  # bytes that changes may still cost
+
+    def save(self, loop: Loop, words: Mapping[str, Any]) -> None:
+        """One more checkpoint."""
+        changes = loop.engine.dump_changes() if self.base else None
+        if changes is not None and _bytes(changes) <= self.room:
+            self.room -= _bytes(changes)
+            checkpoint(loop, self.folder, words, changes, self.base)
+            return
+        final = checkpoint(loop, self.folder, words)
+        size = sum(path.stat().st_size for path in final.iterdir())
+        if size >= LARGE:
+            loop.engine.written()
+            self.base, self.room = final, size
+        else:
+            self.base = None
+
+
+def _bytes(tree: Tree) -> int:
+    return sum(t.nbytes for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor))
 
 
 def restore(loop: Loop, folder: Path) -> None:

@@ -18,7 +18,7 @@ from coterie.analysis.scores import LOSS
 from coterie.core.device import CPU, on
 from coterie.core.method import Facts, Method, Stage, Train
 from coterie.core.notes import check_client_notes, check_server_notes, merge
-from coterie.core.rng import stream
+from coterie.core.rng import Later, stream
 from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Measured, Moment, Traffic, Trip
 from coterie.experiment.schedule import Schedule
@@ -215,7 +215,7 @@ class Loop:
         return Played(server, sorted(took_part), traffic, failure)
 
     def _sender(self, send: Any, server: Any, *when: object) -> Callable[[int], Any]:
-        return lambda i: send(server, i, stream(self.seed, "send", *when, i))
+        return lambda i: send(server, i, Later(self.seed, "send", *when, i))
 
     def _who(self, stage: Stage, number: int) -> tuple[list[int], set[int], set[int]]:
         """Who is asked to train, who is averaged, who answers."""

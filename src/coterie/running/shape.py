@@ -22,7 +22,7 @@ Shape = dict[str, Any]  # {word: value}
 # words that older runs do not have, with the values that leave everything as it was
 YOUNGER: dict[str, Mapping[str, Any]] = {
     "guard": Guard._field_defaults,
-    "data": {"newcomers": Choices._field_defaults["newcomers"]},
+    "data": {"newcomers": Choices._field_defaults["newcomers"], "rows_each": 0},
     "engine": {"precision": "float32"},
     "schedule": {w: Schedule._field_defaults[w] for w in ("newcomer_rounds", "few_shot")},
 }

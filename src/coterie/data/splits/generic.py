@@ -7,6 +7,7 @@ import numpy as np
 
 from coterie.core.errors import BadInput, nearest
 from coterie.core.values import BelowOne, Count, Positive, Whole
+from coterie.data.held import Held
 from coterie.data.splits.handing import (
     Parts,
     Rng,
@@ -107,14 +108,12 @@ def user(
         raise BadInput(
             "split 'user' needs data with natural clients; use another split or a client column"
         )
-    order = np.argsort(users, kind="stable")  # a client's rows keep their order, which may be time
-    starts = np.flatnonzero(np.diff(users[order])) + 1
-    parts = [part for part in np.split(order, starts) if len(part) >= smallest]
+    parts = Held.by_owner(np.arange(len(users)), users)
+    parts = parts.only(np.flatnonzero(parts.counts >= smallest))
     clients = len(parts) if clients is None else clients
-    if clients > len(parts) or not parts:
+    if clients > len(parts) or not len(parts):
         raise BadInput(
             f"clients = {clients:,}, but the data have {len(parts):,} natural clients "
             f"of at least {smallest} rows; lower clients or smallest"
         )
-    chosen = np.sort(rng.choice(len(parts), clients, replace=False))
-    return [parts[i] for i in chosen]
+    return parts.only(np.sort(rng.choice(len(parts), clients, replace=False)))

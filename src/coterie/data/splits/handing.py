@@ -1,17 +1,19 @@
 """What splits share: tables of counts [clients, classes], and rows handed out by them."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from coterie.core.errors import BadInput
 
 Rng = np.random.Generator
-Parts = list[np.ndarray]
+Parts = Sequence[np.ndarray]
 
 
 def hand_out(labels: np.ndarray, counts: np.ndarray, rng: Rng) -> Parts:
     """Deal counts[client, class] rows of each class, shuffled, no row twice."""
     check_room(counts, labels)
-    parts: list[Parts] = [[] for _ in counts]
+    parts: list[list[np.ndarray]] = [[] for _ in counts]
     for label, value in enumerate(np.unique(labels)):
         rows = rng.permutation(np.flatnonzero(labels == value))
         ends = np.cumsum(counts[:, label])

@@ -12,13 +12,16 @@ from torch import Tensor
 from coterie.core.device import here
 from coterie.core.method import Batch, BatchPlan
 from coterie.core.rng import stream
-from coterie.data.federation import PARTS, Federation, Public, part_of
+from coterie.data.federation import PARTS, Federation, Public, as_tensor, part_of
+from coterie.data.held import Held
+from coterie.data.lazy import Maker, maker_of
 from coterie.engines.base import Moment
 from coterie.engines.local.stacks import channels_last
 from coterie.engines.public import public_draw, public_rows
 
 FULL = 1024  # rows per step when a plan asks for whole parts
 Counts = Mapping[int, int] | None  # steps of each client, where the method decides on them
+MADE = 2**17  # rows that are made at once where everybody's are read
 LOOKED_UP = 2**18  # rows whose numbers and labels are looked up at once
 
 
@@ -81,10 +84,15 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, lists: Sequence[np.ndarray]) -> Part:
-        counts = np.array([len(rows) for rows in lists], dtype=np.int64)
-        rows = np.concatenate(lists) if len(lists) else np.zeros(0, dtype=np.int64)
-        index = torch.as_tensor(rows, dtype=torch.int64)
-        return cls(index, np.cumsum(counts) - counts, counts, int(counts.max(initial=0)))
+        held = Held.of(lists)
+        held = held.moved(lambda rows: rows) if held.rows is None else held
+        return cls.numbered(held, held.rows)
+
+    @classmethod
+    def numbered(cls, held: Held, rows: np.ndarray | None) -> Part:
+        """The part with its rows; None: they are made elsewhere, and only counts matter."""
+        index = here(as_tensor(np.zeros(0, np.int64) if rows is None else rows))
+        return cls(index, held.first, held.counts, int(held.counts.max(initial=0)))
 
     def of_client(self, client: int) -> Tensor:
         """The rows of one client."""
@@ -162,6 +170,24 @@ class Batches:
         return Batch(*(f.squeeze(2) if several == 1 else f for f in turned))
 
 
+class Making(NamedTuple):
+    """How the rows of clients are made that are not stored."""
+
+    maker: Maker
+    owner: np.ndarray  # [N] the number that each client has there
+    held: dict[str, Held]
+
+    @classmethod
+    def of(cls, federation: Federation) -> Making | None:
+        """None where all rows are stored."""
+        maker = maker_of(federation.x)
+        if maker is None:
+            return None
+        held = {name: Held.of(part_of(federation, name)) for name in PARTS}
+        owner = np.searchsorted(maker.ends, held["train"].firsts(), side="right")
+        return cls(maker, owner, held)
+
+
 class Feed(NamedTuple):
     """The rows of all clients, and the batches that they take of them."""
 
@@ -170,18 +196,49 @@ class Feed(NamedTuple):
     parts: dict[str, Part]
     public: Public | None
     seed: int
+    making: Making | None = None
 
     @classmethod
     def of(cls, federation: Federation, seed: int) -> Feed:
-        dtype = torch.get_default_dtype()
+        dtype, making = torch.get_default_dtype(), Making.of(federation)
+        held = {name: part_of(federation, name) for name in PARTS}
         x, y = here((federation.x, federation.y))
         return cls(
-            x=x.to(dtype) if x.is_floating_point() else x,
-            y=y.to(dtype) if y.is_floating_point() else y,
-            parts={name: Part.of(part_of(federation, name)) for name in PARTS},
+            x=_in(dtype, x),
+            y=_in(dtype, y),
+            parts={name: Part.of(part) for name, part in held.items()}
+            if making is None
+            else {name: Part.numbered(part, None) for name, part in making.held.items()},
             public=federation.public,
             seed=seed,
+            making=making,
         )
+
+    @property
+    def together(self) -> int:
+        """Clients whose rows are held at once where everybody's are read."""
+        if self.making is None:
+            return len(self.parts["train"].counts)
+        return max(1, int(MADE / self.making.maker.counts.mean()))
+
+    def near(self, chunk: Sequence[int]) -> tuple[Feed, Sequence[int]]:
+        """A feed that has the rows of these clients, and their numbers in it; rows that are not
+        stored are made here.
+        """
+        if self.making is None:
+            return self, chunk
+        maker, owner, held = self.making
+        theirs = owner[np.asarray(chunk)]
+        counts = maker.counts[theirs]
+        moved = maker.ends[theirs] - np.cumsum(counts)  # from numbers of all rows to those here
+        x, y = (_in(torch.get_default_dtype(), here(rows)) for rows in maker.of(theirs))
+        parts = {}
+        for name, every in held.items():
+            some = every.only(chunk)
+            rows = some.joined() - np.repeat(moved, some.counts)
+            made = Part.of(Held.packed(rows, some.counts))
+            parts[name] = made._replace(largest=self.parts[name].largest)
+        return self._replace(x=x, y=y, parts=parts, making=None), range(len(chunk))
 
     def training_rows(self, client: int) -> Tensor:
         """How many training rows a client has, as methods are told it."""
@@ -205,14 +262,15 @@ class Feed(NamedTuple):
         stacked: bool = True,
     ) -> tuple[Batches, list[int]]:
         """The batch of step s for every client of the chunk, and how many steps each takes."""
-        x, y, part, sizes = self.source(plan, when, chunk)
+        near, places = self.near(chunk)
+        x, y, part, sizes = near.source(plan, when, places)
         rows = batch_rows(plan, part.largest)
         draws = []
         for i, n in zip(chunk, sizes, strict=True):
             rng = stream(self.seed, when.kind, when.stage, when.round, label, i)
             steps = self.steps(plan, i, counts) if plan.adaptive else None
             draws.append(draw(plan, int(n), rows, rng, steps))
-        first = part.first if plan.part == "public" else part.first[chunk]
+        first = part.first if plan.part == "public" else part.first[places]
         batches = Batches(
             x=x,
             y=y,
@@ -227,7 +285,7 @@ class Feed(NamedTuple):
         return batches, batches.each
 
     def source(
-        self, plan: BatchPlan, when: Moment, chunk: list[int]
+        self, plan: BatchPlan, when: Moment, chunk: Sequence[int]
     ) -> tuple[Tensor, Tensor, Part, np.ndarray]:
         """The inputs, the labels, the part that a plan draws from, and its size for each client."""
         if plan.part != "public":
@@ -239,6 +297,11 @@ class Feed(NamedTuple):
         part = Part(torch.as_tensor(picked), np.zeros(1, dtype=np.int64), np.array([size]), size)
         dtype = self.x.dtype if self.x.is_floating_point() else torch.get_default_dtype()
         return *public_rows(self.public, dtype), part, np.full(len(chunk), size)
+
+
+def _in(dtype: torch.dtype, rows: Tensor) -> Tensor:
+    """Rows in the run's precision; labels and words stay whole numbers."""
+    return rows.to(dtype) if rows.is_floating_point() and rows.dtype != dtype else rows
 
 
 def _aligned(draws: list[Draw], plan: BatchPlan, rows: int) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from coterie.core.device import CPU, device_of, here, on
 from coterie.core.errors import BadInput
 from coterie.core.method import Exchange, Tree
 from coterie.core.point import pick, stack, tree
-from coterie.core.rng import stream
+from coterie.core.rng import Later, Rng
 from coterie.data.federation import PARTS, Federation
 from coterie.engines.base import (
     Engine,
@@ -78,10 +78,19 @@ class LocalEngine(Engine):
         for a, program in enumerate(self.programs):
             convert = program[stage].enter_state
             if convert is not None:
-                self.states[a] = self.states[a].changed(convert)
+                self.states[a] = self.states[a].converted(convert)
 
     def dump(self) -> Tree:
         return [store.everything() for store in self.states]
+
+    def written(self) -> None:
+        for store in self.states:
+            store.changed = set()
+
+    def dump_changes(self) -> Tree | None:
+        if any(store.changed is None for store in self.states):
+            return None
+        return [store.changes() for store in self.states]
 
     def restore(self, dumped: Tree, stage: int) -> None:
         self.stage = stage
@@ -250,8 +259,7 @@ class LocalEngine(Engine):
         if client in self.states[a]:
             state = pick(self.states[a].gather([client]), 0)
         else:
-            joined = self.method(a).join(payload, stream(self.seed, "join", client))
-            state = joined if joined is payload else tensors(joined)
+            state, _ = self._joined(a, client, payload)
         if exchange and exchange.prepare:
             rows = self.feed.training_rows(client)
             state = tensors(exchange.prepare(state, payload, rows))
@@ -265,12 +273,31 @@ class LocalEngine(Engine):
         if exchange and exchange.prepare:
             return stack([self._state(a, i, payload, exchange) for i, payload in pairs])
         known = [i for i in chunk if i in store]
-        fresh = [self._state(a, i, payload) for i, payload in pairs if i not in store]
-        if not fresh or not known:
-            return _stacked(fresh) if fresh else store.gather(chunk)
-        mixed = cat([store.gather(known), _stacked(fresh)])
+        new = [pair for pair in pairs if pair[0] not in store]
+        if not new or not known:
+            return self._fresh(a, new) if new else store.gather(chunk)
+        mixed = cat([store.gather(known), self._fresh(a, new)])
         order = np.argsort(np.argsort([i not in store for i in chunk], kind="stable"))
         return pick(mixed, torch.as_tensor(order))
+
+    def _joined(self, a: int, client: int, payload: Tree) -> tuple[Tree, bool]:
+        """What a client makes of its first payload, and whether it drew anything for that."""
+        rng = Later(self.seed, "join", client)
+        joined = self.method(a).join(payload, cast(Rng, rng))
+        return joined if joined is payload else tensors(joined), rng.drawn
+
+    def _fresh(self, a: int, pairs: list[tuple[int, Tree]]) -> Tree:
+        """The first states of clients, stacked; who gets the same and draws nothing joins alike."""
+        states: list[Tree] = []
+        last: tuple[Tree, Tree] | None = None  # a payload, and what all make of it
+        for i, payload in pairs:
+            if last is not None and last[0] is payload:
+                states.append(last[1])
+                continue
+            state, drew = self._joined(a, i, payload)
+            states.append(state)
+            last = None if drew else (payload, state)
+        return _stacked(states, shared=all(s is p for s, (_, p) in zip(states, pairs, strict=True)))
 
     def _in_machine_code(self, settings: Settings) -> bool:
         """Whether steps are compiled; what was chosen on the processor is traced elsewhere."""
@@ -300,7 +327,7 @@ class LocalEngine(Engine):
         """Clients whose models are made at once to be looked at."""
         size: int = self.models[a].size
         tuned = self.method(a).personalize
-        most = max(1, min(LOOKED_AT, LOOKED_AT_BYTES // (4 * size)))
+        most = max(1, min(LOOKED_AT, LOOKED_AT_BYTES // (4 * size), self.feed.together))
         return min(most, self._closed(a).width, fits(size, tuned.copies)) if tuned else most
 
     @torch.no_grad()
@@ -388,9 +415,9 @@ def _sent(send: Send, clients: Sequence[int]) -> list[Tree]:
     return sent
 
 
-def _stacked(states: list[Tree]) -> Tree:
-    """States as one stack; what is one object for all of them takes the memory of one."""
-    if all(state is states[0] for state in states):
+def _stacked(states: list[Tree], shared: bool) -> Tree:
+    """States as one stack; what is one payload for all of them takes the memory of one."""
+    if shared and all(state is states[0] for state in states):
         return tree(lambda a: a.expand(len(states), *a.shape), states[0])
     return stack(states)
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from coterie.analysis.scores import LOSS, scores_of, task_scores
+from coterie.analysis.many import scores_of_many
+from coterie.analysis.scores import LOSS, scores_of
 from coterie.core.device import array
 from coterie.core.method import Batch
 from coterie.core.point import Point, pick
@@ -42,27 +43,30 @@ def evaluate(
     place = {i: k for k, i in enumerate(clients)}
     out: Measured = {}
 
-    def note(key: tuple[str, str, str], chunk: list[int], values: np.ndarray) -> None:
-        column = out.setdefault(key, np.full(len(clients), np.nan))
-        column[[place[i] for i in chunk]] = values
+    def note(key: tuple[str, str, str], values: np.ndarray) -> None:
+        if key not in out:
+            out[key] = np.full(len(clients), np.nan)
+        out[key][at] = values
 
     for a, chunk, found in views:
+        at = np.array([place[i] for i in chunk])
+        near, mine = feed.near(chunk)
         for view, points in found.items():
             for part in parts:
-                model, n = model_of(a, view), feed.parts[part].counts[chunk]
-                loss, right = measure(feed, stepper_of(a), model, points, chunk, part)
+                model, n = model_of(a, view), near.parts[part].counts[mine]
+                loss, right = measure(near, stepper_of(a), model, points, mine, part)
                 with np.errstate(invalid="ignore", divide="ignore"):
-                    note((view, part, "loss"), chunk, loss / n)
-                    note((view, part, model.goal.measure), chunk, right / n)
+                    note((view, part, "loss"), loss / n)
+                    note((view, part, model.goal.measure), right / n)
                 if metric not in ("", LOSS.name, model.goal.measure):
-                    more = _scores(feed, stepper_of(a), model, points, chunk, part, (metric,))
-                    note((view, part, metric), chunk, more[metric])
+                    more = _scores(near, stepper_of(a), model, points, mine, part, (metric,))
+                    note((view, part, metric), more[metric])
         if scored(a):
             model, own = model_of(a, "personal"), found["personal"]
             names = [s.name for s in scores_of(model.task) if s.name != model.goal.measure]
-            more = _scores(feed, stepper_of(a), model, own, chunk, "test", names)
+            more = _scores(near, stepper_of(a), model, own, mine, "test", names)
             for name, values in more.items():
-                note(("personal", "test", name), chunk, values)
+                note(("personal", "test", name), values)
     return out
 
 
@@ -71,17 +75,15 @@ def _scores(
     stepper: Stepper,
     model: Any,
     points: Point,
-    chunk: list[int],
+    chunk: Sequence[int],
     part: str,
     names: Sequence[str],
 ) -> dict[str, np.ndarray]:
     """Some scores of the clients' models on a part."""
     owner, (said,) = by_row(feed, stepper, lambda *one: (model.chances(*one),), points, chunk, part)
-    ends = np.cumsum(np.bincount(owner, minlength=len(chunk)))[:-1]
+    counts = np.bincount(owner, minlength=len(chunk))
     truth = array(model.goal.truth(feed.y[feed.parts[part].of_clients(chunk)]))
-    pairs = zip(np.split(truth, ends), np.split(said, ends), strict=True)
-    found = [task_scores(model.task, y, p, names) for y, p in pairs]
-    return {name: np.array([f[name] for f in found]) for name in names}
+    return scores_of_many(model.task, truth, said, counts, names)
 
 
 def predicted(
@@ -90,6 +92,7 @@ def predicted(
     """The labels of a client's rows, and the probabilities that a model gives them; of a
     regression the numbers, as the data have them, and those that it predicts.
     """
+    feed, (client,) = feed.near([client])
     mine = feed.parts[part].of_client(client)
     found = [model.chances(point, _batch(feed, block)) for block in mine.split(FULL)]
     truth = array(model.goal.truth(feed.y[mine]))
@@ -97,7 +100,7 @@ def predicted(
 
 
 def measure(
-    feed: Feed, stepper: Stepper, model: Any, points: Point, chunk: list[int], part: str
+    feed: Feed, stepper: Stepper, model: Any, points: Point, chunk: Sequence[int], part: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """The sum of losses and the number of rows told rightly, for each client of a chunk."""
     owner, judged = by_row(feed, stepper, model.judge, points, chunk, part)
@@ -106,7 +109,7 @@ def measure(
 
 
 def by_row(
-    feed: Feed, stepper: Stepper, f: OfRows, points: Point, chunk: list[int], part: str
+    feed: Feed, stepper: Stepper, f: OfRows, points: Point, chunk: Sequence[int], part: str
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """What a function says of every row of a chunk's clients, client by client: whose rows these
     are [n], as places in the chunk, and its values [n, ...].
@@ -148,7 +151,7 @@ def _blocks(feed: Feed, f: OfRows, point: Point, rows: Tensor) -> list[Tensor]:
 
 
 def _stacked(
-    feed: Feed, f: OfRows, points: Point, chunk: list[int], part: str
+    feed: Feed, f: OfRows, points: Point, chunk: Sequence[int], part: str
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """The values of rows under the models of their clients, many clients at once.
 

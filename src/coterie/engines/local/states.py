@@ -5,13 +5,17 @@ it has joined.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from coterie.core.memory import check_memory, memory
 from coterie.core.method import Tree
+from coterie.engines.local.mapped import mapped, scratch_file
+
+SHARE = 4  # of the memory, one part in so many: states beyond lie in files
 
 
 def tensors(tree: Tree) -> Tree:
@@ -26,6 +30,8 @@ class States:
         self.slots: dict[int, int] = {}
         self.leaves: list[Tensor] = []
         self.spec: Any = None
+        self.files: dict[int, BinaryIO] = {}  # leaf -> where it lies, if not in memory
+        self.changed: set[int] | None = None  # since they were written; None: never were
 
     def __contains__(self, client: int) -> bool:
         return client in self.slots
@@ -46,25 +52,54 @@ class States:
         for i in clients:
             self.slots.setdefault(i, len(self.slots))
         where = torch.tensor([self.slots[i] for i in clients])
+        if self.changed is not None:
+            self.changed.update(clients)
         for k, leaf in enumerate(leaves):
             self._grow(k, len(self.slots))
             self.leaves[k][where] = leaf
 
     def _grow(self, k: int, needed: int) -> None:
+        """Make room for so many clients; in a file where memory is better left to others."""
         old = self.leaves[k]
-        if len(old) < needed:
-            new = old.new_empty((max(needed, min(2 * len(old), len(old) + 4096)), *old.shape[1:]))
-            new[: len(old)] = old
-            self.leaves[k] = new
+        n = len(old)
+        if n >= needed:
+            return
+        rows = max(needed, min(2 * n, n + max(4096, n // 8)))
+        if k in self.files:  # it keeps what it has
+            self.leaves[k] = mapped(self.files[k], old, rows)
+            return
+        more = (rows - n) * old.element_size() * old.shape[1:].numel()
+        if self.bytes + more <= memory() // SHARE:
+            new = old.new_empty((rows, *old.shape[1:]))
+        else:
+            self.files[k] = scratch_file(self)
+            new = mapped(self.files[k], old, rows)
+        new[:n] = old
+        self.leaves[k] = new
+
+    @property
+    def bytes(self) -> int:
+        """What the states take, with room for those who join next."""
+        return sum(leaf.nbytes for leaf in self.leaves)
 
     def everything(self) -> tuple[list[int], Tree]:
         """All clients that have joined, ascending, and their states stacked (None where nobody
         has).
         """
         clients = sorted(self.slots)
+        check_memory(
+            2 * self.bytes,  # as they stand and as they are written
+            f"all states of {len(clients):,} clients at once, as a checkpoint holds them,",
+            "use --checkpoint 0, or a smaller network",
+        )
         return clients, self.gather(clients) if clients else None
 
-    def changed(self, convert: Any) -> States:
+    def changes(self) -> tuple[list[int], Tree]:
+        """The clients that changed since they were written, ascending, and their states."""
+        clients = sorted(self.changed or ())
+        return clients, self.gather(clients) if clients else None
+
+    def converted(self, convert: Any) -> States:
         """The same clients with every state converted."""
         new = States()
         for i in sorted(self.slots):

@@ -1,0 +1,96 @@
+"""What every side of a comparison reads and says: the same rows, network, rate and steps in, one
+line of JSON out.
+
+It needs NumPy alone, since every peer runs in an environment of its own.
+"""
+
+import argparse
+import json
+import statistics
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Job(NamedTuple):
+    """A federated averaging run on rows that lie in one file, client after client."""
+
+    net: str  # "mlr", "dnn" or "cnn"
+    batch: int
+    rate: float
+    rounds: int
+    cohort: int  # clients per round
+    x: np.ndarray  # [n, ...] training rows
+    y: np.ndarray  # [n]
+    starts: np.ndarray  # [clients + 1] where the rows of each client begin
+    test_x: np.ndarray
+    test_y: np.ndarray
+    init: list[np.ndarray]  # the parameters of the network before the first round, in its order
+
+    @property
+    def clients(self) -> int:
+        return len(self.starts) - 1
+
+    def rows(self, client: int) -> tuple[np.ndarray, np.ndarray]:
+        """A client's training rows and labels."""
+        mine = slice(self.starts[client], self.starts[client + 1])
+        return self.x[mine], self.y[mine]
+
+    def asked(self, number: int) -> list[int]:
+        """The clients of a round."""
+        rng = np.random.default_rng([0, number])
+        return sorted(rng.choice(self.clients, self.cohort, replace=False).tolist())
+
+    def steps(self, clients: list[int]) -> int:
+        """The mini-batches of some clients in one epoch."""
+        sizes = np.diff(self.starts)[clients]
+        return int(np.ceil(sizes / self.batch).sum())
+
+
+@cache
+def job(words: tuple[str, ...] | None = None) -> Job:
+    """What the command line, or its words, ask for; read once per process."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--net", required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--cohort", type=int, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--rate", type=float, required=True)
+    asked = vars(parser.parse_args(words))
+    return read(asked.pop("data"), **asked)
+
+
+def read(path: Path, *, net: str, rounds: int, cohort: int, batch: int, rate: float) -> Job:
+    """The job on the rows of a file."""
+    with np.load(path) as held:
+        init = [held[f"init{k}"] for k in range(sum(n.startswith("init") for n in held.files))]
+        return Job(
+            net=net,
+            batch=batch,
+            rate=rate,
+            rounds=rounds,
+            cohort=cohort,
+            x=held["x"],
+            y=held["y"],
+            starts=held["starts"],
+            test_x=held["test_x"],
+            test_y=held["test_y"],
+            init=init,
+        )
+
+
+def report(seconds: list[float], steps: int, accuracy: float, loss: float) -> None:
+    """Say what a run took and reached: seconds of each round, client-steps of all of them, and what
+    the last model is worth on test rows.
+    """
+    said = {
+        "round_seconds": statistics.median(seconds),
+        "rounds": len(seconds),
+        "steps": steps,
+        "accuracy": accuracy,
+        "loss": loss,
+    }
+    print(json.dumps(said), flush=True)

@@ -1,0 +1,65 @@
+"""Federated averaging with Coterie, on the rows of the same file."""
+
+import tempfile
+from pathlib import Path
+
+import common
+import nets
+import numpy as np
+import torch
+
+import coterie
+from coterie.data.federation import Federation
+from coterie.results.table import total, values
+from coterie.running.loop import RoundReport
+
+
+def federation(job: common.Job) -> Federation:
+    """The rows of a job, with the test rows dealt evenly."""
+    n = len(job.y)
+    none = [np.zeros(0, np.int64)] * job.clients
+    return Federation(
+        name="exported",
+        x=torch.from_numpy(np.concatenate([job.x, job.test_x])),
+        y=torch.from_numpy(np.concatenate([job.y, job.test_y])),
+        classes=10,
+        train=np.split(np.arange(n), job.starts[1:-1]),
+        validation=none,
+        test=np.array_split(n + np.arange(len(job.test_y)), job.clients),
+        groups=np.zeros(job.clients, dtype=int),
+        names=[str(i) for i in range(job.clients)],
+    )
+
+
+def main() -> None:
+    job = common.job()
+    shape = job.x.shape[1:]
+    seconds: list[float] = []
+
+    def watch(report: RoundReport) -> None:
+        if report.clients:
+            seconds.append(report.seconds)
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = coterie.run(
+            "fedavg",
+            data=federation(job),
+            model=(lambda: nets.build("cnn", shape)) if job.net == "cnn" else job.net,
+            batch=job.batch,
+            rate=job.rate,
+            rounds=job.rounds,
+            sample=1.0 if job.cohort == job.clients else job.cohort,
+            evaluate=job.rounds,
+            parts=("test",),
+            out=Path(folder) / "run",
+            watch=watch,
+        )
+    accuracy, loss = (
+        float(np.average(values(run.table, metric, "test", "personal")[1], weights=run.rows))
+        for metric in ("accuracy", "loss")
+    )
+    common.report(seconds, int(total(run.table, "steps")), accuracy, loss)
+
+
+if __name__ == "__main__":
+    main()

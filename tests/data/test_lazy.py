@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from coterie.core.errors import BadInput
+from coterie.core.method import Train, stages
+from coterie.core.model import Model
+from coterie.data import lazy
+from coterie.data.dealing import build
+from coterie.data.federation import PARTS, checksum, label_counts, part_of
+from coterie.data.sources import synthetic
+from coterie.engines.base import Setup
+from coterie.engines.local.engine import LocalEngine
+from coterie.engines.settings import Settings
+from coterie.experiment.schedule import Schedule
+from coterie.methods.registry import METHODS
+from coterie.networks import nets
+from coterie.running.divergence import guess
+from coterie.running.loop import Loop
+
+OPTIONS = {"draws": "streams", "sizes": "fedprox"}
+
+
+def both(monkeypatch, clients=12, options=OPTIONS, **choices):
+    """The same federation, stored and made when it is asked for."""
+    words = {"clients": clients, "data_options": {"clients": clients, **options}, **choices}
+    stored = build("synthetic", **words)
+    monkeypatch.setattr(synthetic, "STORED", 0)
+    made = build("synthetic", **words)
+    assert isinstance(made.x, lazy.Lazy)
+    assert isinstance(stored.x, torch.Tensor)
+    return stored, made
+
+
+def run(data, path="vectorized", method="ditto"):
+    model = Model(lambda: nets.build("mlr", (60,), 10), input_shape=(60,))
+    program = stages(METHODS[method](model, Train(batch=8, rate=0.01, epochs=1)))
+    setup = Setup(
+        federation=data,
+        models=[model],
+        programs=[program],
+        architecture=np.zeros(data.clients, dtype=int),
+        settings=[Settings(path, 4, "no")],
+    )
+    loop = Loop(LocalEngine(setup), data, Schedule(rounds=3, sample=5, evaluate=1), 0)
+    loop.go()
+    return loop
+
+
+@pytest.mark.parametrize("options", [OPTIONS, {**OPTIONS, "rows_each": 7}])
+def test_rows_made_when_asked_for_are_the_stored_ones(monkeypatch, options):
+    stored, made = both(monkeypatch, options=options, newcomers=3)
+    for part in PARTS:
+        for mine, theirs in zip(part_of(made, part), part_of(stored, part), strict=True):
+            assert torch.equal(made.x[mine], stored.x[theirs])
+            assert torch.equal(made.y[torch.as_tensor(mine)], stored.y[theirs])
+    assert made.names == stored.names
+    assert made.newcomers.names == stored.newcomers.names
+    assert np.array_equal(made.y.numpy(), stored.y.numpy())
+    assert torch.equal(made.x[:9], stored.x[:9])
+    assert torch.equal(made.x[3], stored.x[3])
+    assert label_counts(made).equals(label_counts(stored))
+    assert guess(made) == guess(stored)
+    assert made.input_shape == stored.input_shape
+
+
+@pytest.mark.parametrize(("path", "method"), [("vectorized", "ditto"), ("sequential", "finetune")])
+def test_a_run_on_rows_made_when_asked_for_is_that_on_stored_ones(monkeypatch, path, method):
+    monkeypatch.setattr("coterie.engines.local.batches.MADE", 1000)  # several chunks
+    found, wanted = (run(data, path, method) for data in reversed(both(monkeypatch)))
+    assert len(list(found.engine.points(*found.ask()))) > 1
+    one, other = (loop.table.whole().to_pandas() for loop in (found, wanted))
+    drop = one["metric"].isin(["seconds"])
+    np.testing.assert_allclose(one["value"][~drop], other["value"][~drop], rtol=1e-6)
+    leaves = (pytree.tree_leaves(loop.engine.dump()) for loop in (found, wanted))
+    for a, b in zip(*leaves, strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_a_client_is_made_only_where_it_takes_part(monkeypatch):
+    _, data = both(monkeypatch, clients=200)
+    asked = []
+    plain = data.x.maker._make
+    data.x.maker._make = lambda some: asked.extend(some) or plain(some)
+    loop = run(data._replace(validation=data.validation))
+    asked.clear()
+    loop.schedule = loop.schedule._replace(rounds=9)
+    played = loop._round(loop.program[0], 5, loop.position.server)
+    assert set(asked) == set(played.clients)
+
+
+def test_the_checksum_of_made_rows_tells_what_they_are_made_of(monkeypatch):
+    _, made = both(monkeypatch)
+    for other in ({"rows_each": 9}, {"seed": 5}, {"alpha": 0.1}):
+        options = {"clients": 12, **OPTIONS, **other}
+        assert checksum(build("synthetic", clients=12, data_options=options)) != checksum(made)
+    assert checksum(made._replace(train=made.test)) != checksum(made)
+
+
+def test_what_needs_every_row_stores_every_row(monkeypatch):
+    monkeypatch.setattr(synthetic, "STORED", 0)
+    for choice in ({"scale": "standard"}, {"rows": 500}, {"cut": "shuffle"}, {"split": "iid"}):
+        found = build("synthetic", clients=5, data_options={"clients": 5, **OPTIONS}, **choice)
+        assert isinstance(found.x, torch.Tensor)
+
+
+def test_too_many_rows_to_store_name_the_way_out(monkeypatch):
+    monkeypatch.setattr("coterie.core.memory.memory", lambda: 1000)
+    with pytest.raises(BadInput, match="--draws streams, which makes rows when they are needed"):
+        build("synthetic", clients=5, data_options={"clients": 5})

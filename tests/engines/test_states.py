@@ -1,0 +1,78 @@
+import errno
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.core.errors import BadInput, CannotWrite
+from coterie.core.point import Point
+from coterie.engines.local import states as module
+from coterie.engines.local.states import States
+
+
+def stacked(clients, value):
+    n = len(clients)
+    return Point(
+        {"w": torch.full((n, 3, 2), float(value)) + torch.arange(n)[:, None, None]},
+        {"seen": torch.tensor(clients) + value, "flag": torch.tensor(clients) % 2 == 0},
+    )
+
+
+def filled(rounds=40, clients=300):
+    store, rng = States(), np.random.default_rng(0)
+    for k in range(rounds):
+        chosen = rng.choice(clients, 20, replace=False).tolist()
+        store.scatter(chosen, stacked(chosen, k))
+    return store
+
+
+def test_states_in_files_are_those_in_memory(monkeypatch):
+    wanted = filled()
+    monkeypatch.setattr(module, "SHARE", 10**18)
+    found = filled()
+    assert set(found.files) == {0, 1, 2}
+    assert not wanted.files
+    clients, states = found.everything()
+    assert clients == wanted.everything()[0]
+    other = wanted.everything()[1]
+    assert torch.equal(states.params["w"], other.params["w"])
+    assert torch.equal(states.buffers["seen"], other.buffers["seen"])
+    assert torch.equal(states.buffers["flag"], other.buffers["flag"])
+
+
+def test_states_move_to_files_when_they_have_grown(monkeypatch):
+    monkeypatch.setattr(module, "memory", lambda: 4 * 3000)
+    found = filled()
+    assert found.files
+    monkeypatch.setattr(module, "memory", lambda: 2**40)
+    wanted = filled()
+    assert torch.equal(found.everything()[1].params["w"], wanted.everything()[1].params["w"])
+
+
+def test_a_full_disk_names_the_way_out(monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(module, "SHARE", 10**18)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(CannotWrite, match=r"No space left on device.*set TMPDIR to a larger disk"):
+        filled(rounds=1)
+
+
+def test_states_that_no_checkpoint_can_hold_name_the_way_out(monkeypatch):
+    store = filled()
+    monkeypatch.setattr("coterie.core.memory.memory", lambda: 1000)
+    with pytest.raises(BadInput, match="use --checkpoint 0"):
+        store.everything()
+
+
+def test_changes_are_counted_from_when_states_were_written():
+    store = filled()
+    store.changed = set()
+    store.scatter([7, 3], stacked([7, 3], 99))
+    clients, states = store.changes()
+    assert clients == [3, 7]
+    assert states.buffers["seen"].tolist() == [102, 106]
+    store.changed = set()
+    assert store.changes() == ([], None)
