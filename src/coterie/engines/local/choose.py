@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
+from coterie.core.device import CPU
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Exchange, Tree
 from coterie.core.model import Model
@@ -124,6 +125,7 @@ class Case(NamedTuple):
             "input": self.feed.x.shape[1:],
             "type": str(torch.get_default_dtype()),
             "threads": torch.get_num_threads(),
+            "device": str(torch.get_default_device()),
             "torch": torch.__version__,
             "machine": (platform.machine(), platform.processor(), os.cpu_count()),
         }
@@ -251,14 +253,21 @@ def seconds(case: Case, number: int, path: str, width: int, word: Compile) -> fl
             carry = stepper.loop(work.step, carry, batches, count)
             best = float("inf")
             for _ in range(3):
-                begin = time.perf_counter()
+                begin = _now()
                 stepper.loop(work.step, carry, batches, count)
-                best = min(best, time.perf_counter() - begin)
+                best = min(best, _now() - begin)
         except (RuntimeError, NotImplementedError, BadInput):
             if path == "sequential":
                 raise
             return float("inf")  # this network cannot be stacked: the other path is taken
     return best / (count * len(chunk))
+
+
+def _now() -> float:
+    """Seconds, once all that was begun on a device is done."""
+    if torch.get_default_device() != CPU:
+        torch.accelerator.synchronize()
+    return time.perf_counter()
 
 
 def _started(case: Case, stepper: Stepper, chunk: list[int]) -> Tree:
