@@ -43,7 +43,7 @@ format: $(READY)
 # all figures of docs/performance.md; BENCH="--only steps --repeats 1" runs a part
 bench: $(READY) browser
 	$(BIN)/python benchmarks/bench.py $(BENCH) --write docs/performance.md
-	$(BIN)/python benchmarks/many_clients.py
+	$(BIN)/python benchmarks/many_clients.py --write docs/scale.md
 	$(BIN)/python benchmarks/large_report.py
 
 bench-smoke: $(READY)

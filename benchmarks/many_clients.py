@@ -1,10 +1,10 @@
 """What idle clients cost: Ditto on Synthetic(0.5, 0.5), 100 active clients per round out of 1,000
 to 1,000,000, every client with 5 rows.
 
-`python benchmarks/many_clients.py [--most N] [--rows 5] [--rounds 20] [--json FILE]` runs each
-number of clients in a process of its own, so that memory is measured alone, and prints the growth
-exponents: a cost that grows as clients ** 0 is flat, one that grows as clients ** 1 is the clients'
-own.
+`python benchmarks/many_clients.py [--most N] [--rows 5] [--rounds 20] [--json FILE] [--write PAGE]`
+runs each number of clients in a process of its own, so that memory is measured alone, and prints
+the growth exponents: a cost that grows as clients ** 0 is flat, one that grows as clients ** 1 is
+the clients' own. `--write docs/scale.md` puts them into that page.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench import about
+
+BEGIN, END = "<!-- idle: begin -->", "<!-- idle: end -->"
 CROWDS = (1_000, 10_000, 100_000, 1_000_000)
 ACTIVE = 100
 # word: (heading, digits after the point)
@@ -113,12 +116,41 @@ def table(found: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def page(found: list[dict[str, Any]]) -> str:
+    """The same as Markdown."""
+    sizes = [one["clients"] for one in found]
+    lines = ["| clients | " + " | ".join(f"{n:,}" for n in sizes) + " | exponent |"]
+    lines.append("|---" * (len(found) + 2) + "|")
+    for word, (heading, digits) in SHOWN.items():
+        values = [one[word] for one in found]
+        cells = [heading, *(f"{v:,.{digits}f}" for v in values), f"{exponent(sizes, values):.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    facts = about()
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Measured {facts['date']} at commit {facts['commit']} (coterie {facts['coterie']}, "
+            f"torch {facts['torch']}) on {facts['machine']}, load {facts['load']} at the end; one "
+            "thread.",
+        ]
+    )
+
+
+def write(path: Path, found: list[dict[str, Any]]) -> None:
+    """Put the figures into a page."""
+    text = path.read_text(encoding="utf-8")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    path.write_text(f"{before}{BEGIN}\n{page(found)}\n{END}{after}", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--most", type=int, default=CROWDS[-1], help="most clients")
     parser.add_argument("--rows", type=int, default=5, help="of every client")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--json", type=Path, help="write the numbers to this file too")
+    parser.add_argument("--write", type=Path, help="put the numbers into this page")
     parser.add_argument("--alone", type=int, help=argparse.SUPPRESS)  # one crowd, in this process
     asked = parser.parse_args()
     if asked.alone:
@@ -131,6 +163,8 @@ def main() -> None:
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         found.append(json.loads(done.stdout.splitlines()[-1]))
     print(table(found))
+    if asked.write and len(found) > 1:
+        write(asked.write, found)
     if asked.json:
         asked.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
