@@ -161,7 +161,7 @@ def test_a_variant_is_its_base_with_options_fixed():
     assert list(declared(METHODS["topk-pfl"])) == [
         o
         for o in declared(METHODS["ktpfl"])
-        if o not in ("rate_c", "rho", "row_norm", "literal_eq7", "mix")
+        if o not in ("rate_c", "rho", "row_norm", "literal_eq7", "mix", "peers")
     ]
 
 

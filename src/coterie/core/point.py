@@ -11,7 +11,7 @@ Every leaf may have leading dimensions: a stack of m models is a Point whose lea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, overload
 
 import torch
@@ -156,6 +156,11 @@ def stack(trees: Iterable[T]) -> T:
 def pick(stacked: T, index: Any) -> T:
     """Row(s) `index` of a stack."""
     return tree(lambda a: a[index], stacked)
+
+
+def in_order(stacked: T, order: Sequence[int], count: int) -> T:
+    """Rows of a stack of `count`; the stack itself where these are all of them in their order."""
+    return stacked if list(order) == list(range(count)) else pick(stacked, order)
 
 
 def flat(stacked: Point | Vector) -> Tensor:

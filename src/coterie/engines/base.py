@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from coterie.core.device import CPU, here
 from coterie.core.method import Batch, Method, Replies, Stage, Tree
-from coterie.core.point import Point, pick
+from coterie.core.point import Point, in_order, pick
 from coterie.data.federation import PARTS, Federation
 from coterie.engines.public import public_draw, public_rows
 from coterie.engines.settings import ALONE, Settings
@@ -209,7 +209,8 @@ class Engine(ABC):
             ids = [i for u in mine for i in u.clients]
             whole = cat([u.upload for u in mine])
             order = sorted(range(len(ids)), key=lambda k: ids[k])
-            groups.append(self._one(a, [ids[k] for k in order], pick(whole, order)))
+            picked = in_order(whole, order, len(ids))
+            groups.append(self._one(a, [ids[k] for k in order], picked))
         if not groups:
             return Replies(torch.zeros(0, dtype=torch.int64), None, torch.zeros(0))
         public = self._public_batch(when)

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from coterie.core.device import CPU, device_of, here, on
 from coterie.core.errors import BadInput
 from coterie.core.method import Exchange, Tree
-from coterie.core.point import pick, stack, tree
+from coterie.core.point import in_order, pick, stack, tree
 from coterie.core.rng import Later, Rng
 from coterie.data.federation import PARTS, Federation
 from coterie.engines.base import (
@@ -113,7 +113,9 @@ class LocalEngine(Engine):
             failed |= {chunk[k] for k in worked.broken} & trip.answered
             reached = [k for k in kept if chunk[k] in trip.averaged]
             if reached:
-                uploads.append(Uploads(a, [chunk[k] for k in reached], pick(upload, reached)))
+                uploads.append(
+                    Uploads(a, [chunk[k] for k in reached], in_order(upload, reached, len(chunk)))
+                )
             down = bytes_down(worked.payloads, sent, trip.shared)
             up = bytes_up(upload, len(trip.answered & trip.averaged & set(chunk)))
             traffic = traffic.plus(down._replace(up=up, **worked.effort._asdict()))
@@ -129,7 +131,9 @@ class LocalEngine(Engine):
         kept = [k for k in sorted(good) if worked.clients[k] in answered]
         if kept:
             clients = [worked.clients[k] for k in kept]
-            self.states[worked.architecture].scatter(clients, pick(worked.state, kept))
+            self.states[worked.architecture].scatter(
+                clients, in_order(worked.state, kept, len(worked.clients))
+            )
         return kept
 
     @torch.no_grad()

@@ -79,7 +79,7 @@ class Emitter(Products):
             if v is None or (not v.users and v not in plan.results):
                 continue
             if k < plan.carry:
-                self._name(v, f"leaf{k}", f"leaf[{k}]")
+                self._name(v, f"carry{k}", f"leaf[{k}]")
             else:
                 fields[k - plan.carry] = self._take(v.extent * v.dtype.itemsize)
                 self._name(v, f"field{k}", f"scratch + {fields[k - plan.carry].at}")
@@ -87,7 +87,7 @@ class Emitter(Products):
         given_back: dict[int, list[Buffer]] = {}  # after which value memory is free again
         for place, v in enumerate(order):
             if v in targets:
-                self._name(v, f"leaf{targets[v]}", f"leaf[{targets[v]}]")
+                self._name(v, f"carry{targets[v]}", f"leaf[{targets[v]}]")
             else:
                 buffer = self._take(v.extent * v.dtype.itemsize)
                 self._name(v, f"v{place}", f"scratch + {buffer.at}")
