@@ -178,7 +178,7 @@ def page(found: dict[str, Any]) -> list[str]:
     lines.append("")
     for each in found["comparisons"]:
         for name, side in each["sides"].items():
-            if abs(side["lost"]) > 0.01:
+            if abs(side.get("lost", 0.0)) > 0.01:
                 lines.append(
                     f"{SIDES[name].title} took {100 * (1 - side['lost']):.0f} % of the "
                     f"client-steps in: {each['label']}."
