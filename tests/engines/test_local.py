@@ -14,6 +14,7 @@ from coterie.core.model import Model
 from coterie.data.federation import Federation
 from coterie.engines.base import Moment, Setup
 from coterie.engines.local.engine import LocalEngine
+from coterie.engines.local.native.compiler import compiler
 from coterie.engines.local.stacks import balanced
 from coterie.engines.settings import Settings
 from coterie.experiment.schedule import Schedule
@@ -372,7 +373,8 @@ def test_engine_copies_nothing_of_the_data():
 )
 def test_gradients_are_counted_on_every_path(name, options, each):
     found = []
-    for settings in (STACKED, SEQUENTIAL, STACKED._replace(compile="yes")):
+    compiled = [STACKED._replace(compile="yes")] if compiler() else []
+    for settings in (STACKED, SEQUENTIAL, *compiled):
         loop = play(name, rounds=2, settings=settings, options=options)
         rows = loop.table.whole().to_pylist()
         found.append(
