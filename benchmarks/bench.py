@@ -121,12 +121,14 @@ def page(known: dict[str, Any]) -> str:
 
 def source(facts: dict[str, Any]) -> str:
     """Where and when a section was measured."""
+    # a section that was stopped before its end has no more than its lines told
+    load = f", load {facts['load']} at the start" if "load" in facts else ""
+    took = f"; {facts['seconds']} s in all" if "seconds" in facts else ", stopped before its end"
     some = f', only "{facts["picked"]}"' if facts["picked"] else ""
     return (
         f"Measured {facts['date']} at commit {facts['commit']} (coterie {facts['coterie']}, torch "
-        f"{facts['torch']}, Python {facts['python']}) on {facts['machine']}, load "
-        f"{facts['load']} at the start; turns: {facts['repeats']}{some}; "
-        f"{facts['seconds']} s in all."
+        f"{facts['torch']}, Python {facts['python']}) on {facts['machine']}{load}; turns: "
+        f"{facts['repeats']}{some}{took}."
     )
 
 
