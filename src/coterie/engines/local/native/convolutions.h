@@ -171,9 +171,10 @@
     for (int n = 0; n < images; n++) {                                                             \
       framed_##S(image, x + (long)n * groups * channels * h * wx, channels, h, wx, top, left,      \
                  high, width, 1);                                                                  \
-      for (int o = 0; o < outs; o++)                                                               \
-        for (int p = 0; p < places; p++)                                                           \
-          by_place[(long)p * padded + o] = slopes[((long)n * groups * outs + o) * places + p];     \
+      for (int first = 0; first < places; first += LANES_##S)                                      \
+        for (int o = 0; o < outs; o++)                                                             \
+          for (int p = first; p < LEAST(first + LANES_##S, places); p++)                           \
+            by_place[(long)p * padded + o] = slopes[((long)n * groups * outs + o) * places + p];   \
       int o = 0;                                                                                   \
       for (; o + TILE_##S <= padded; o += TILE_##S)                                                \
         outs_##S(sums + o, image, by_place + o, channels, kh, kw, high, width, stride, step, ho,   \
