@@ -24,8 +24,23 @@ TIMES, BITS = 0x2360ED051FC65DA44385DF649FCCF645, 2**128 - 1
 
 def number(seed: int, *what: object) -> int:
     """A 63-bit number that depends on nothing but its arguments."""
-    text = "\x1f".join([str(int(seed)), *(str(part) for part in what)])
+    text = _named(seed, *what)
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def _numbers(seed: int, what: Sequence[object], items: Sequence[object]) -> np.ndarray:
+    """`number(seed, *what, item)` of many items [n]; what they share is read once."""
+    shared = blake2b(f"{_named(seed, *what)}\x1f".encode(), digest_size=8)
+    found = bytearray()
+    for item in items:
+        one = shared.copy()
+        one.update(str(item).encode())
+        found += one.digest()
+    return np.frombuffer(found, "<u8").astype(np.uint64) >> np.uint64(1)
+
+
+def _named(seed: int, *what: object) -> str:
+    return "\x1f".join([str(int(seed)), *(str(part) for part in what)])
 
 
 def stream(seed: int, *what: object) -> Rng:
@@ -70,8 +85,7 @@ def streams(seed: int, what: str | tuple[object, ...], items: Sequence[object]) 
     rng, at = Rng(source), source.state
     for k in range(0, len(items), TOGETHER):
         some = items[k : k + TOGETHER]
-        numbers = np.array([number(seed, *names, item) for item in some], np.uint64)
-        for high, low, top, rest in _seeds(numbers).tolist():
+        for high, low, top, rest in _seeds(_numbers(seed, names, some)).tolist():
             inc = ((top << 64 | rest) << 1 | 1) & BITS
             at["state"] = {"state": ((inc + (high << 64 | low)) * TIMES + inc) & BITS, "inc": inc}
             source.state = at

@@ -254,6 +254,14 @@ class Feed(NamedTuple):
             return count_steps(plan, plan.draw or len(self.public.x) if self.public else 0)
         return count_steps(plan, int(self.parts[plan.part].counts[client]))
 
+    def steps_of(self, plan: BatchPlan, clients: Sequence[int], counts: Counts) -> list[int]:
+        """The numbers of steps of many clients."""
+        if plan.part == "public" or (plan.adaptive and counts is not None):
+            return [self.steps(plan, i, counts) for i in clients]
+        sizes = self.parts[plan.part].counts[clients].tolist()
+        known = {n: count_steps(plan, n) for n in set(sizes)}
+        return [known[n] for n in sizes]
+
     def batches(
         self,
         plan: BatchPlan,
@@ -267,10 +275,7 @@ class Feed(NamedTuple):
         near, places = self.near(chunk)
         x, y, part, sizes = near.source(plan, when, places)
         rows = batch_rows(plan, part.largest)
-        taken = [
-            self.steps(plan, i, counts) if plan.adaptive else count_steps(plan, n)
-            for i, n in zip(chunk, sizes.tolist(), strict=True)
-        ]
+        taken = self.steps_of(plan, chunk, counts)
         rngs = streams(self.seed, (when.kind, when.stage, when.round, label), chunk)
         drawn, keys = deal(plan, sizes.tolist(), taken, rows, rngs)
         first = part.first if plan.part == "public" else part.first[places]
