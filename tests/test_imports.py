@@ -31,7 +31,7 @@ LATE = {
     (
         "coterie.analysis.statistics",
         "scipy.special",
-    ): "scipy.special takes a quarter second to load",
+    ): "scipy takes a quarter second to load",
     ("coterie.reports.matrices", "sklearn.cluster"): SKLEARN,
     ("coterie.cli.data", "coterie.data.picture"): MATPLOTLIB,
     ("coterie.cli.methods", "coterie.cli.show"): TORCH,
