@@ -5,7 +5,7 @@ import pytest
 
 from coterie.core.method import BatchPlan
 from coterie.core.rng import stream, streams
-from coterie.engines.local.batches import batch_rows, count_steps, deal
+from coterie.engines.local.batches import FULL, batch_rows, count_steps, deal
 
 SIZES = [*range(1, 40), 0, 333]
 
@@ -15,14 +15,15 @@ def alone(plan, n, rows, steps, rng):
     key, part = int(rng.integers(2**40)), np.arange(n)
     if plan.share < 1:
         part = np.sort(rng.choice(n, max(1, int(n * plan.share)), replace=False))
-    batches = []
+    batches, size = [], min(plan.batch or FULL, rows)
     while len(batches) < steps * plan.batches:
         order = rng.permutation(part) if plan.shuffle else part
-        batches += [order[k : k + rows].tolist() for k in range(0, len(part), rows)]
+        batches += [order[k : k + size].tolist() for k in range(0, len(part), size)]
     filled = [b + [-1] * (rows - len(b)) for b in batches[: steps * plan.batches]]
     return key, np.array(filled, int).reshape(steps, plan.batches, rows)
 
 
+@pytest.mark.parametrize("more", [0, 3])  # rows of padding
 @pytest.mark.parametrize("clients", [3, len(SIZES)])  # seeded one by one, and together
 @pytest.mark.parametrize(
     "plan",
@@ -35,9 +36,9 @@ def alone(plan, n, rows, steps, rng):
         BatchPlan(),
     ],
 )
-def test_clients_draw_together_what_each_draws_alone(plan, clients):
+def test_clients_draw_together_what_each_draws_alone(plan, clients, more):
     sizes = [n for n in SIZES[:clients] if n or plan.share == 1]
-    rows, what = batch_rows(plan, max(sizes)), ("batches", "train", 4, "train-0")
+    rows, what = batch_rows(plan, max(sizes)) + more, ("batches", "train", 4, "train-0")
     steps = [count_steps(plan, n) for n in sizes]
     chosen = [3 * k for k in range(len(sizes))]
     places, keys = deal(plan, sizes, steps, rows, streams(5, what, chosen))

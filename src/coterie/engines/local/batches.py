@@ -48,9 +48,10 @@ def deal(
     """The batches of clients of these sizes, [clients, steps, batches, rows], and a key of each
     client, which seeds dropout.
 
-    A batch has positions in the client's part, at most `rows`; -1 is padding.
+    A batch has positions in the client's part; -1 is padding.
     """
-    shape = len(steps), max(steps, default=0), plan.batches, rows
+    size = min(plan.batch or FULL, rows)
+    shape = len(steps), max(steps, default=0), plan.batches, size
     places = np.full(shape, -1, dtype=np.int64)
     numbers, keys = np.arange(max(sizes, default=0)), []
     for mine, n, count, rng in zip(places, sizes, steps, rngs, strict=True):
@@ -58,7 +59,9 @@ def deal(
         part = numbers[:n]
         if plan.share < 1.0:
             part = np.sort(rng.choice(n, max(1, int(n * plan.share)), replace=False))
-        _fill(mine[:count].reshape(-1), part, rows, rng if plan.shuffle else None)
+        _fill(mine[:count].reshape(-1), part, size, rng if plan.shuffle else None)
+    if rows > size:
+        places = np.pad(places, [(0, 0)] * 3 + [(0, rows - size)], constant_values=-1)
     return places, keys
 
 
