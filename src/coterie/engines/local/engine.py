@@ -187,7 +187,7 @@ class LocalEngine(Engine):
         counts = self._adaptive(a, exchange, mine, trip.send) if exchange.steps else None
         steps = np.zeros(len(mine), np.int64)
         for plan in (p.plan for p in exchange.passes if p.plan):
-            steps += self.feed.steps_of(plan, mine, counts)
+            steps += np.array(self.feed.steps_of(plan, mine, counts), np.int64)
         order = np.argsort(-steps, kind="stable")
         return Crowd(a, exchange, [mine[k] for k in order], counts)
 
