@@ -17,7 +17,7 @@ from coterie.comparison import durations, miniature
 from coterie.comparison import reproduce as again
 from coterie.comparison.reproduce import Column, Outcome, outcome, table_of
 from coterie.core.errors import BadInput
-from coterie.experiment.papers import METRICS, PaperTable, paper_tables
+from coterie.experiment.papers import METRICS, PaperTable, in_points, paper_tables
 from coterie.reports.reproduction import write_pages
 
 ANSWERS = {True: "holds", False: "does not hold", None: "not run"}
@@ -132,7 +132,8 @@ def show_outcome(found: Outcome) -> None:
     table = found.table
     say(f"{table.paper}, {table.place}: {table.claim}")
     for column in found.columns:
-        show(_grid(table, column))
+        if column.cells:
+            show(_grid(table, column))
         for better, worse, a, b in column.pairs:
             ours = "not run" if isnan(a) or isnan(b) else f"{a:.2f} against {b:.2f}"
             say(f"{better} above {worse}: {ours}")
@@ -147,6 +148,7 @@ def _grid(table: PaperTable, column: Column) -> Grid:
     metric = METRICS[column.column.metric]
     title = f"{column.column.name}: {metric} ({column.recipe or 'no recipe'}{shorter})"
     grid = Grid("", "paper", "ours", "95 % over seeds", "difference", title=title)
+    form = ".2f" if in_points(column.column.metric) else ".4g"
     for cell in column.cells:
         f = cell.figure
         spread = "" if isnan(f.spread) else f" ± {f.spread:g}"
@@ -154,8 +156,8 @@ def _grid(table: PaperTable, column: Column) -> Grid:
         grid.add_row(
             cell.row.label,
             "-" if isnan(f.paper) else f"{f.paper:g}{spread}",
-            f"{f.ours.mean:.2f}" if known else "not run",
-            f"[{f.ours.low:.2f}, {f.ours.high:.2f}]" if f.ours.n > 1 else "one seed" * known,
-            f"{f.difference:+.2f}" if known and not isnan(f.paper) else "",
+            f"{f.ours.mean:{form}}" if known else "not run",
+            f"[{f.ours.low:{form}}, {f.ours.high:{form}}]" if f.ours.n > 1 else "one seed" * known,
+            f"{f.difference:+{form}}" if known and not isnan(f.paper) else "",
         )
     return grid
