@@ -5,16 +5,15 @@ import torch
 from torch import nn
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Batch
 from coterie.core.model import Model
 from coterie.engines.local.native import compiler
 from coterie.engines.local.native.emit import Emitter
-from coterie.engines.local.native.run import native
 from coterie.engines.local.native.values import Traced
 from coterie.engines.local.programs import Untraceable
 from coterie.engines.settings import Settings
 from coterie.methods.registry import METHODS
 from helpers.federations import assert_same, float64, personal, play, tiny
+from helpers.steps import taken
 
 COMPILED = Settings("vectorized", 16, "yes")
 needs_compiler = pytest.mark.skipif(not compiler.compiler(), reason="no C compiler here")
@@ -60,29 +59,6 @@ def test_what_a_server_sends_is_not_written_over():
     before = {k: t.clone() for k, t in sent.params.items()}
     loop.go()
     assert all(torch.equal(t, before[k]) for k, t in sent.params.items())
-
-
-class Rows:
-    """As many rows for each of some clients as `native` needs to run a step on them."""
-
-    def __init__(self, clients: int, steps: int):
-        self.x, self.y = torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64)
-        self.each = [steps] * clients
-        self.first = torch.zeros(1, 1, 1, 1, dtype=torch.int64)
-        self.places = torch.zeros(clients, steps, 1, 1, dtype=torch.int64)
-        self.keys = torch.arange(clients)
-        self.part = type("Part", (), {"rows": torch.zeros(0, dtype=torch.int64), "largest": 1})
-        self.plan = type("Plan", (), {"draw": 0})
-
-
-def taken(f, *leaves, steps=1):
-    """What some steps of a function leave in copies of leaves, for one client."""
-    rows = Rows(1, steps)
-    batch = Batch(rows.x, rows.y[:1], torch.ones(1), rows.y[:1], torch.tensor(0))
-    made = native(lambda *given: list(f(*given[: len(leaves)])), list(leaves), batch, rows.x)
-    held = [t.clone().unsqueeze(0) for t in leaves]
-    made.run(held, rows, steps, 1)
-    return [t[0] for t in held]
 
 
 def wanted(f, *leaves, steps=1):
@@ -162,7 +138,7 @@ def test_a_network_without_c_is_refused_where_machine_code_is_asked_for():
         return net
 
     model = Model(build, input_shape=(columns,))
-    with pytest.raises(BadInput, match=r"cannot be compiled \(there is no C for aten.convolution"):
+    with pytest.raises(BadInput, match=r"cannot be compiled \(there is no C for a convolution"):
         play("fedavg", federation, [model], settings=COMPILED)
 
 
@@ -179,6 +155,16 @@ def test_compiled_code_is_found_again_and_made_anew_where_it_is_damaged(tmp_path
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path / "other"))
     assert_same(once, personal(play("fedavg", settings=COMPILED)), 0.0)
     assert damaged.stat().st_size > 1000
+
+
+def test_machine_code_that_computes_something_else_is_not_taken(tmp_path, monkeypatch):
+    monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
+    wrong = compiler.kernels().replace("t[r * TILE_##S + c] += a", "t[r * TILE_##S + c] -= a")
+    monkeypatch.setattr(compiler, "kernels", lambda: wrong)
+    with pytest.raises(BadInput, match="the machine code of this compiler computes something else"):
+        play("fedavg", settings=COMPILED)
+    monkeypatch.setattr("coterie.engines.local.choose.COMPILED", 1)
+    assert play("fedavg", settings=Settings()).engine.settings[0].compile != "yes"
 
 
 def test_without_a_compiler_machine_code_is_refused_and_auto_does_without(monkeypatch):

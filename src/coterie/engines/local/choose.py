@@ -33,6 +33,7 @@ STACK = 2**21  # bytes of stacked parameters that a processor's caches hold
 FEWEST, MOST = 32, 1024  # clients per chunk of a network without convolutions
 TRACED = 50  # steps of the longest client in the run from which tracing is worth its time
 COMPILED = 20_000  # steps of all clients in the run from which compiling is
+CONVOLVED = 1_000  # the same where there are convolutions, of which a step takes far longer
 
 
 def fits(size: int, copies: int = 1) -> int:
@@ -105,7 +106,7 @@ class Case(NamedTuple):
         if self.given.width:
             return [self.given.width]
         most = min(len(self.clients), fits(self.size, self.exchange.copies))
-        if self.dense and self.given.compile == "yes":
+        if self.given.compile == "yes":
             return [min(most, MOST)]
         if self.dense:
             cached = STACK // (4 * self.size * self.exchange.copies)
@@ -145,9 +146,8 @@ def choose(case: Case, free_threads: bool) -> Choice:
         return Choice(_filled(given, Settings("vectorized", case.widths[-1], "no")))
     if compiles(case):
         case = case._replace(given=given._replace(compile="yes"))
-        path: Path = "vectorized" if given.path == "auto" and case.dense else given.path
-        if path != "auto":
-            return Choice(_filled(case.given, Settings(path, case.widths[-1], "yes")))
+        path: Path = "vectorized" if given.path == "auto" else given.path
+        return Choice(_filled(case.given, Settings(path, case.widths[-1], "yes")))
     longest = case.steps(case.clients[:1]) * case.rounds
     word: Compile = "trace" if longest >= TRACED else "no"
     kind = case.kind | {"compile": word, "free": free_threads}
@@ -172,9 +172,10 @@ def choose(case: Case, free_threads: bool) -> Choice:
 
 def compiles(case: Case) -> bool:
     """Whether the steps of an exchange run as machine code; refused where they must and cannot."""
-    long = case.steps(case.clients) * case.rounds >= COMPILED
+    enough = COMPILED if case.dense else CONVOLVED
+    long = case.steps(case.clients) * case.rounds >= enough
     wanted = case.given.compile == "yes"
-    stacked = case.dense and case.given.path != "sequential"
+    stacked = case.given.path != "sequential"
     if not wanted and not (case.given.compile == "auto" and long and stacked):
         return False
     stepper = Stepper(case.given.path != "sequential", compiled=True)

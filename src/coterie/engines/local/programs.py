@@ -57,8 +57,12 @@ class Tape(TorchDispatchMode):
     torch's own tracer does the same, but takes seconds to load.
     """
 
-    def __init__(self, inputs: list[Tensor]):
+    def __init__(
+        self, inputs: list[Tensor], rewritten: dict[Any, Callable[..., Any]] | None = None
+    ):
+        """`rewritten` says how operations are to be had from others."""
         super().__init__()  # type: ignore[no-untyped-call]
+        self._rewritten = rewritten or {}
         self.graph = fx.Graph()
         self.constants: dict[str, Tensor] = {}
         self._nodes: dict[int, fx.Node] = {}
@@ -94,6 +98,9 @@ class Tape(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.name().partition(".")[0] in TOLD:
             raise Untraceable("it branches on what it computes")
+        if func in self._rewritten:
+            with self:
+                return self._rewritten[func](*args, **kwargs)
         mapped = pytree.tree_map(self.node_of, (tuple(args), kwargs))
         out = func(*args, **kwargs)
         node = self.graph.call_function(func, *mapped)

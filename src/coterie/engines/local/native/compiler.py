@@ -47,8 +47,9 @@ def _machine() -> str:
 
 @cache
 def kernels() -> str:
-    """The products of small matrices."""
-    return files(__package__).joinpath("kernels.h").read_text(encoding="utf-8")
+    """Products of small matrices, and operations on images."""
+    names = ("kernels.h", "convolutions.h")
+    return "".join(files(__package__).joinpath(n).read_text(encoding="utf-8") for n in names)
 
 
 def library(body: str) -> ctypes.CDLL:

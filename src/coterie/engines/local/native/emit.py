@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from coterie.engines.local.native.expressions import Index, contiguous, flat_index
+from coterie.engines.local.native.images import Buffer, Images
 from coterie.engines.local.native.operations import ELEMENTWISE, PICKING, c_type, literal, tail
 from coterie.engines.local.native.plan import (
     BY_ROW,
+    IMAGES,
     JOINED,
     LOG_SOFTMAX,
     LOG_SOFTMAX_BACK,
@@ -21,18 +24,14 @@ from coterie.engines.local.native.plan import (
     Plan,
     by_tile,
 )
-from coterie.engines.local.native.products import IVDEP, Products
+from coterie.engines.local.native.products import IVDEP
 from coterie.engines.local.native.values import Traced, Value
 from coterie.engines.local.programs import Untraceable
 
 aten = torch.ops.aten
-
-
-class Buffer(NamedTuple):
-    """Memory of a step beside the leaves."""
-
-    at: int  # bytes from the start of the scratch memory
-    size: int
+PART = 8_000  # characters of C from which on a function ends
+NAMES = re.compile(r"\b(?:carry|field|v|fixed|copy)\d+\b")
+GIVEN = "char *const *leaf, const void *const *constant, char *scratch"
 
 
 class Code(NamedTuple):
@@ -46,29 +45,18 @@ class Code(NamedTuple):
     fields: dict[int, Buffer]  # where it reads the batch: x, y, mask, place, key
 
 
-class Emitter(Products):
+class Emitter(Images):
     """Writes one step as C; `carry` is the number of its leaves, which come before the batch."""
 
     def __init__(self, traced: Traced, carry: int):
         super().__init__(Plan(traced, carry))
-        self.top, self.free = 0, list[Buffer]()
 
     # Memory
-
-    def _take(self, size: int) -> Buffer:
-        size = -(-size // 64) * 64
-        fitting = [b for b in self.free if b.size >= size]
-        if fitting:
-            best = min(fitting, key=lambda b: b.size)
-            self.free.remove(best)
-            return best
-        self.top += size
-        return Buffer(self.top - size, size)
 
     def _name(self, v: Value, name: str, where: str) -> None:
         if name not in self.names.values():
             kind = c_type(v.dtype)
-            self.lines.append(f"{kind} *const {name} = ({kind} *)({where});")
+            self.declared[name] = f"{kind} *const {name} = ({kind} *)({where});"
         self.names[v] = name
 
     def code(self) -> Code:
@@ -81,7 +69,7 @@ class Emitter(Products):
             if k < plan.carry:
                 self._name(v, f"carry{k}", f"leaf[{k}]")
             else:
-                fields[k - plan.carry] = self._take(v.extent * v.dtype.itemsize)
+                fields[k - plan.carry] = self.take(v.extent * v.dtype.itemsize)
                 self._name(v, f"field{k}", f"scratch + {fields[k - plan.carry].at}")
         last, never = plan.last_reads(), len(order)
         given_back: dict[int, list[Buffer]] = {}  # after which value memory is free again
@@ -89,20 +77,36 @@ class Emitter(Products):
             if v in targets:
                 self._name(v, f"carry{targets[v]}", f"leaf[{targets[v]}]")
             else:
-                buffer = self._take(v.extent * v.dtype.itemsize)
+                buffer = self.take(v.extent * v.dtype.itemsize)
                 self._name(v, f"v{place}", f"scratch + {buffer.at}")
                 given_back.setdefault(last.get(v, never), []).append(buffer)
             self._compute(v)
             self.free += given_back.pop(place, [])
         changed = self._copy_out()
+        parts = self._parts()
         return Code(
-            functions=self.functions,
-            body="\n".join(self.lines),
+            functions="\n".join([self.functions, *parts]),
+            body="\n".join(f"part{k}(leaf, constant, scratch);" for k in range(len(parts))),
             scratch=self.top,
             constants=self.constants,
             changed=changed,
             fields=fields,
         )
+
+    def _parts(self) -> list[str]:
+        """The step as functions: a compiler takes far longer for a long one than for its parts."""
+        parts: list[list[str]] = [[]]
+        for block in self.lines:
+            if sum(map(len, parts[-1])) > PART:
+                parts.append([])
+            parts[-1].append(block)
+        texts = []
+        for k, part in enumerate(parts):
+            used = {name for block in part for name in NAMES.findall(block)}
+            names = [line for name, line in self.declared.items() if name in used]
+            body = "\n".join([*names, *part])
+            texts.append(f"static __attribute__((noinline)) void part{k}({GIVEN}) {{\n{body}\n}}")
+        return texts
 
     def _copy_out(self) -> list[int]:
         """Write the other new leaves over the old ones, once everything has been read."""
@@ -112,9 +116,11 @@ class Emitter(Products):
             if v is leaf or k in changed:
                 continue
             changed.append(k)
-            staged = self._take(v.numel * v.dtype.itemsize)
+            staged = self.take(v.numel * v.dtype.itemsize)
             kind = c_type(v.dtype)
-            self.lines.append(f"{kind} *const copy{k} = ({kind} *)(scratch + {staged.at});")
+            self.declared[f"copy{k}"] = (
+                f"{kind} *const copy{k} = ({kind} *)(scratch + {staged.at});"
+            )
             self._loops(
                 v.shape,
                 lambda i, v=v, k=k: f"copy{k}[{flat_index(v.shape, i)}] = {self.load(v, i)};",
@@ -140,16 +146,18 @@ class Emitter(Products):
             self._by_row(v)
         elif v.op in JOINED:
             self._joined(v)
+        elif v.op in IMAGES:
+            self.image(v)
         else:
             self._scattered(v)
 
-    def _loops(self, shape: Sequence[int], body: Any, before: Any = None) -> None:
-        """Nested loops over a shape; `body` gives the C of a place."""
+    def _loops(self, shape: Sequence[int], body: Any, once: bool = True) -> None:
+        """Nested loops over a shape; `body` gives the C of a place, which is written `once`."""
         at = ["0" if n == 1 else f"i{d}" for d, n in enumerate(shape)]
         real = [d for d, n in enumerate(shape) if n != 1]
         text = body(at)
         for d in reversed(real):
-            hint = IVDEP if d == real[-1] else ""
+            hint = IVDEP if once and d == real[-1] else ""
             text = f"{hint}for (long i{d} = 0; i{d} < {shape[d]}; i{d}++) {{\n{text}\n}}"
         self.lines.append(f"{{\n{text}\n}}")
 
@@ -210,7 +218,7 @@ class Emitter(Products):
         if inner is not None and inner in gone and not top:
             self._sum_rows(v, source.shape, inner, take, out)
         else:
-            self._loops(source.shape, lambda at: take(at, out(at)))
+            self._loops(source.shape, lambda at: take(at, out(at)), once=inner not in gone)
         if v.op in (aten.mean.default, aten.mean.dim):
             share = v.numel / source.numel
             self.lines.append(
@@ -231,7 +239,7 @@ class Emitter(Products):
                 f"{take(spot, 'sum')} }}\n{out(at)} += sum;"
             )
 
-        self._loops(outer, body)
+        self._loops(outer, body, once=False)
 
     def _by_row(self, v: Value) -> None:
         """Operations along the last dimension."""
@@ -312,8 +320,7 @@ class Emitter(Products):
             line = f"{self.load(v, [word, at[last]])} += {self.load(slopes, at)};"
             return f"if ({word} != {unused}) {line}"
 
-        self._loops(slopes.shape, body)
-        self.lines[-1] = self.lines[-1].replace(IVDEP, "")  # words may come twice
+        self._loops(slopes.shape, body, once=False)  # words may come twice
 
     def _scattered(self, v: Value) -> None:
         """Numbers at places that are looked up, added to what is there or in its stead."""
@@ -331,5 +338,4 @@ class Emitter(Products):
             spot[dim] = self.load(index, at if adds else [at[dim]])
             return f"{self.load(v, spot)} {sign} {self.load(source, at)};"
 
-        self._loops(shape, body)
-        self.lines[-1] = self.lines[-1].replace(IVDEP, "")  # places may come twice
+        self._loops(shape, body, once=False)  # places may come twice

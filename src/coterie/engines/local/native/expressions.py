@@ -17,6 +17,7 @@ from coterie.engines.local.native.operations import (
     c_type,
     cast,
     clamped,
+    held,
     literal,
     tail,
 )
@@ -35,6 +36,7 @@ class Expressions:
         self.plan = plan
         self.names: dict[Value, str] = {}
         self.constants: list[torch.Tensor] = []
+        self.declared: dict[str, str] = {}  # name -> C that declares it
         self.lines: list[str] = []
 
     def load(self, v: Value, at: Index) -> str:
@@ -56,8 +58,8 @@ class Expressions:
             number = len(self.constants)
             self.constants.append(v.constant)
             kind = c_type(v.dtype)
-            self.lines.append(f"const {kind} *const fixed{number} = constant[{number}];")
-            self.names[v] = f"fixed{number}"
+            self.names[v] = name = f"fixed{number}"
+            self.declared[name] = f"const {kind} *const {name} = constant[{number}];"
         return f"{self.names[v]}[{flat_index(v.shape, at)}]"
 
     def argument(self, a: Any, user: Value, at: Index, root: Value, want: torch.dtype) -> str:
@@ -112,7 +114,7 @@ class Expressions:
         if v.op == aten.where.self:
             flag = self.argument(v.args[0], v, at, root, torch.bool)
             one, two = (self.argument(a, v, at, root, v.dtype) for a in v.args[1:])
-            return f"({flag} ? {one} : {two})"
+            return held("flag ? one : two", flag=flag, one=one, two=two)
         first = v.args[0]
         text = self.argument(first, v, at, root, first.dtype)
         if v.op == aten.logical_not.default:

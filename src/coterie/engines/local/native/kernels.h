@@ -24,6 +24,7 @@
 
 #define ROWS 4 /* of a tile */
 #define WIDE 4 /* vectors across a tile */
+#define MOST 6 /* rows of any tile */
 
 #define PRODUCTS(T, S)                                                                             \
   typedef T vec_##S __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));            \
@@ -41,7 +42,7 @@
   /* t[r][c] = sum over k of a[r * ar + k * ak] * b[k * bk + c], for `rows` rows and `wide` vectors */\
   INLINE void tile_##S(T *t, const T *a, long ar, long ak, const T *b, long bk, int depth,         \
                        int rows, int wide) {                                                       \
-    vec_##S sum[ROWS][WIDE];                                                                       \
+    vec_##S sum[MOST][WIDE];                                                                       \
     for (int r = 0; r < rows; r++)                                                                 \
       for (int w = 0; w < wide; w++)                                                               \
         sum[r][w] = (vec_##S){0};                                                                  \

@@ -57,6 +57,16 @@ def _called(name: str) -> Write:
     return lambda t, a: f"{name}{t}({a})"
 
 
+def held(text: str, **parts: str) -> str:
+    """C of a choice whose parts are all computed before it.
+
+    gcc 12 may otherwise read memory only where it is chosen, several numbers at once, and then
+    take the wrong ones on processors with AVX-512.
+    """
+    names = " ".join(f"const __auto_type {name} = {part};" for name, part in parts.items())
+    return f"({{ {names} {text}; }})"
+
+
 def _power(t: str, a: str, exponent: str) -> str:
     return f"pow{t}({a}, {exponent})"
 
@@ -67,6 +77,7 @@ ARITHMETIC: dict[Any, Write] = {
     aten.mul.Scalar: lambda t, a, b: f"({a} * {b})",
     aten.div.Tensor: lambda t, a, b: f"({a} / {b})",
     aten.div.Scalar: lambda t, a, b: f"({a} / {b})",
+    aten.square.default: lambda t, a: f"({a} * {a})",
     aten.neg.default: lambda t, a: f"(-{a})",
     aten.clone.default: lambda t, a: a,
     aten.detach.default: lambda t, a: a,
@@ -82,16 +93,22 @@ ARITHMETIC: dict[Any, Write] = {
     aten.reciprocal.default: lambda t, a: f"(1 / {a})",
     aten.sigmoid.default: lambda t, a: f"(1 / (1 + exp{t}(-{a})))",
     # NaN stays NaN, as it does in torch
-    aten.relu.default: lambda t, a: f"({a} <= 0 ? 0 : {a})",
-    aten.sign.default: lambda t, a: f"(({a} > 0) - ({a} < 0))",
+    aten.relu.default: lambda t, a: held("one <= 0 ? 0 : one", one=a),
+    aten.sign.default: lambda t, a: held("(one > 0) - (one < 0)", one=a),
     aten.pow.Tensor_Scalar: _power,
     aten.pow.Tensor_Tensor: _power,
-    aten.maximum.default: lambda t, a, b: f"({a} >= {b} || {a} != {a} ? {a} : {b})",
-    aten.minimum.default: lambda t, a, b: f"({a} <= {b} || {a} != {a} ? {a} : {b})",
-    aten.threshold_backward.default: lambda t, g, a, edge: f"({a} <= {edge} ? 0 : {g})",
+    aten.maximum.default: lambda t, a, b: held(
+        "(one >= two) | (one != one) ? one : two", one=a, two=b
+    ),
+    aten.minimum.default: lambda t, a, b: held(
+        "(one <= two) | (one != one) ? one : two", one=a, two=b
+    ),
+    aten.threshold_backward.default: lambda t, g, a, edge: held(
+        f"one <= {edge} ? 0 : slope", one=a, slope=g
+    ),
     aten.tanh_backward.default: lambda t, g, y: f"({g} * (1 - {y} * {y}))",
     aten.sigmoid_backward.default: lambda t, g, y: f"({g} * ({y} * (1 - {y})))",
-    aten.xlogy.Tensor: lambda t, a, b: f"({a} == 0 ? 0 : {a} * log{t}({b}))",
+    aten.xlogy.Tensor: lambda t, a, b: held("one == 0 ? 0 : all", one=a, all=f"{a} * log{t}({b})"),
 }
 # Those with a factor before the last argument.
 SCALED: dict[Any, Write] = {
@@ -110,8 +127,8 @@ COMPARED: dict[Any, str] = {
         "ge": ">=",
         "lt": "<",
         "le": "<=",
-        "logical_and": "&&",
-        "logical_or": "||",
+        "logical_and": "!= 0 & 0 !=",
+        "logical_or": "!= 0 | 0 !=",
     }.items()
     for kind in ("Tensor", "Scalar", "default")
     if hasattr(getattr(aten, name), kind)
@@ -160,5 +177,5 @@ def tail(dtype: torch.dtype) -> str:
 def clamped(text: str, low: str | None, high: str | None) -> str:
     """A number within bounds; NaN stays NaN."""
     if low is not None:
-        text = f"({text} < {low} ? {low} : {text})"
-    return text if high is None else f"({text} > {high} ? {high} : {text})"
+        text = held(f"one < {low} ? {low} : one", one=text)
+    return text if high is None else held(f"one > {high} ? {high} : one", one=text)

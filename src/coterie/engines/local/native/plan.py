@@ -35,7 +35,12 @@ PLACED = {
     aten.index_copy.default,
     aten.embedding_dense_backward.default,
 }
-KNOWN = {*ELEMENTWISE, *SUMMED, *BY_ROW, *JOINED, *PRODUCTS, *PLACED}
+CONVOLVED, SLOPES = aten.convolution.default, aten.convolution_backward.default
+LARGEST = aten.max_pool2d_with_indices.default
+LARGEST_SLOPES = aten.max_pool2d_with_indices_backward.default
+MEAN, MEAN_SLOPES = aten.avg_pool2d.default, aten.avg_pool2d_backward.default
+IMAGES = {CONVOLVED, SLOPES, LARGEST, LARGEST_SLOPES, MEAN, MEAN_SLOPES}
+KNOWN = {*ELEMENTWISE, *SUMMED, *BY_ROW, *JOINED, *PRODUCTS, *PLACED, *IMAGES}
 
 
 class Plan:
@@ -45,6 +50,8 @@ class Plan:
         self.given, self.results, self.carry = traced.given, traced.results, carry
         self.computed = [v for v in traced.computed if v.op is not None]
         self._check()
+        for v in list(self.computed):
+            self._take_in_relu(v)
         self.root: dict[Value, Value] = {}  # the value whose computation takes one in, or itself
         self.product: dict[Value, Value] = {}  # root -> the product that it takes in
         for v in reversed(self.computed):
@@ -62,6 +69,24 @@ class Plan:
         for v in self.computed:
             if v.op not in KNOWN:
                 raise Untraceable(f"there is no C for {v.op}")
+
+    def _take_in_relu(self, v: Value) -> None:
+        """Let a convolution or the slopes of a pool, read by a ReLU alone, do what that does."""
+        first = v.args[0] if v.op in (aten.relu.default, aten.threshold_backward.default) else None
+        if not isinstance(first, Value) or first.users != [v] or first.output:
+            return
+        forward = v.op == aten.relu.default and first.op == CONVOLVED
+        # what is pooled is what the ReLU gave
+        back = v.op == aten.threshold_backward.default and v.args[2] == 0
+        back = back and first.op == LARGEST_SLOPES and first.args[1] is v.args[1]
+        if not (forward or back) or first.stride != v.stride:
+            return
+        for one in v.inputs:
+            one.users.remove(v)
+        for one in first.inputs:
+            one.users = [v if user is first else user for user in one.users]
+        v.op, v.args, v.kwargs, v.positive = first.op, first.args, first.kwargs, True
+        self.computed.remove(first)
 
     def within(self, v: Value, root: Value) -> bool:
         """Whether a value is computed in passing, as part of another."""

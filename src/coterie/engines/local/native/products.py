@@ -17,7 +17,7 @@ class Products(Expressions):
 
     def __init__(self, plan: Plan):
         super().__init__(plan)
-        self._named: dict[tuple[str, str], str] = {}  # (type, call with all sizes) -> name
+        self._named: dict[tuple[str, str, str], str] = {}  # (type, call, more arguments) -> name
 
     def _factors(self, v: Value) -> tuple[str, str]:
         """Where the two factors begin."""
@@ -33,22 +33,24 @@ class Products(Expressions):
         s = "d" if v.dtype == torch.float64 else "f"
         out = self.load(v, ["b", "0", "0"][-len(v.shape) :])
         sizes = f"{v.shape[-2]}, {a.shape[-1]}, {v.shape[-1]}"
-        name = self._function(
+        name = self.function(
             s, f"dot_{s}(out, {v.stride[-2]}, a, {a.stride[-2]}, b, {b.stride[-1]}, {sizes});"
         )
         self.over_batch(v, f"{name}(&{out}, {first}, {second});")
 
-    def _function(self, s: str, call: str) -> str:
-        """The name of a product of these sizes, compiled once however often it is taken."""
-        return self._named.setdefault((s, call), f"product{len(self._named)}")
+    def function(self, s: str, call: str, more: str = "") -> str:
+        """The name of a function that makes a call with all sizes, compiled once however often it
+        is taken; `more` are its arguments beside out, a and b.
+        """
+        return self._named.setdefault((s, call, more), f"product{len(self._named)}")
 
     @property
     def functions(self) -> str:
-        """The products that are called."""
+        """The functions that are called."""
         texts = []
-        for (s, call), name in self._named.items():
+        for (s, call, more), name in self._named.items():
             kind = "double" if s == "d" else "float"
-            given = f"{kind} *out, const {kind} *a, const {kind} *b"
+            given = f"{kind} *out, const {kind} *a, const {kind} *b{more}"
             texts.append(f"static __attribute__((noinline)) void {name}({given}) {{ {call} }}")
         return "\n".join(texts)
 
@@ -73,7 +75,7 @@ class Products(Expressions):
         )
 
         def block(kernel: str, wide: str, number: str, count: str) -> str:
-            name = self._function(
+            name = self.function(
                 s, f"{kernel}_{s}(out, a, {ar}, {ak}, b, {bk}, {depth}, {count}, {wide});"
             )
             call = f"{name}(t, {first} + r0 * {ar}, {second} + c0);\n"

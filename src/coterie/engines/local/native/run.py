@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from coterie.core.device import CPU
 from coterie.core.method import Batch
 from coterie.engines.local.batches import Batches
 from coterie.engines.local.native.compiler import library
-from coterie.engines.local.native.emit import Buffer, Code, Emitter
+from coterie.engines.local.native.emit import Code, Emitter
+from coterie.engines.local.native.images import Buffer
 from coterie.engines.local.native.operations import c_type
 from coterie.engines.local.native.values import Traced
 from coterie.engines.local.programs import Untraceable
@@ -52,6 +53,19 @@ void run(int64_t clients, int64_t *next, char *const *leaves, const int64_t *apa
 """
 
 
+class Taken(NamedTuple):
+    """The steps of some clients, and the rows that they read."""
+
+    each: Tensor  # steps per client
+    places: Tensor  # [client, step, ...] places of rows among the client's, -1 where there is none
+    first: Tensor  # per client, where its rows begin; one number where that is the same for all
+    rows: Tensor  # rows of all clients; none where places are rows
+    keys: Tensor  # per client, of its first step
+    outside: int  # what stands for the place of no row
+    x: Tensor
+    y: Tensor
+
+
 class Native:
     """A step of one client as machine code."""
 
@@ -73,11 +87,31 @@ class Native:
 
     def run(self, leaves: list[Tensor], batches: Batches, count: int, threads: int) -> None:
         """Take all steps, in the leaves [clients, ...]."""
-        n = len(batches.each)
-        each = torch.tensor([min(e, count) for e in batches.each])
-        first = batches.first.reshape(-1)
-        rows = batches.part.rows
-        places, keys = batches.places.contiguous(), batches.keys
+        self._take(
+            leaves,
+            Taken(
+                each=torch.tensor([min(e, count) for e in batches.each]),
+                places=batches.places.contiguous(),
+                first=batches.first.reshape(-1),
+                rows=batches.part.rows,
+                keys=batches.keys,
+                outside=batches.plan.draw or batches.part.largest,
+                x=batches.x,
+                y=batches.y,
+            ),
+            threads,
+        )
+
+    def check(self, leaves: list[Tensor], batch: Batch, after: list[Tensor]) -> None:
+        """Untraceable unless one step leaves what torch makes of it, up to rounding."""
+        held = [leaf.clone().unsqueeze(0) for leaf in leaves]
+        self._take(held, _one(batch), 1)
+        for old, new, right in zip(leaves, held, after, strict=True):
+            if not _alike(old, new[0], right):
+                raise Untraceable("the machine code of this compiler computes something else")
+
+    def _take(self, leaves: list[Tensor], taken: Taken, threads: int) -> None:
+        n = len(taken.each)
         next_ = ctypes.c_int64(0)
         pointers = _pointers([leaf.data_ptr() for leaf in leaves])
         apart = torch.tensor([leaf.stride(0) * leaf.element_size() for leaf in leaves] or [0])
@@ -91,16 +125,16 @@ class Native:
                 ctypes.byref(next_),
                 pointers,
                 _at(apart),
-                _at(each),
-                ctypes.c_int64(places.shape[1]),
-                _at(places),
-                _at(first),
-                ctypes.c_int64(int(len(first) > 1)),
-                _at(rows) if len(rows) else None,
-                _at(keys),
-                ctypes.c_int64(batches.plan.draw or batches.part.largest),
-                _at(batches.x),
-                _at(batches.y),
+                _at(taken.each),
+                ctypes.c_int64(taken.places.shape[1]),
+                _at(taken.places),
+                _at(taken.first),
+                ctypes.c_int64(int(len(taken.first) > 1)),
+                _at(taken.rows) if len(taken.rows) else None,
+                _at(taken.keys),
+                ctypes.c_int64(taken.outside),
+                _at(taken.x),
+                _at(taken.y),
                 constants,
                 ctypes.c_void_p(aligned),
             )
@@ -111,6 +145,45 @@ class Native:
         else:
             with threads_of(1):
                 list(pool(threads).map(work, range(threads)))
+
+
+def _one(batch: Batch) -> Taken:
+    """A batch as one step of one client."""
+    real = batch.mask.reshape(-1) > 0
+    place = batch.place.reshape(-1)
+    rows = int(place[real].max()) + 1 if real.any() else 1
+
+    def data(values: Tensor) -> Tensor:
+        flat = values.reshape(len(place), *values.shape[batch.mask.dim() :])
+        found = flat.new_zeros(rows, *flat.shape[1:])
+        if not real.all():
+            found[0] = flat[~real][0]  # no row is read as the first
+        found[place[real]] = flat[real]
+        return found
+
+    several = batch.key.numel() if batch.key.dim() else 1
+    return Taken(
+        each=torch.tensor([1]),
+        places=torch.where(real, place, -1).reshape(1, 1, -1),
+        first=torch.tensor([0]),
+        rows=torch.zeros(0, dtype=torch.int64),
+        keys=batch.key.reshape(-1)[:1] // several,
+        outside=0 if real.all() else int(place[~real][0]),
+        x=data(batch.x),
+        y=data(batch.y),
+    )
+
+
+def _alike(old: Tensor, new: Tensor, right: Tensor) -> bool:
+    """Whether a leaf has changed as it should, up to rounding."""
+    if not right.is_floating_point():
+        return torch.equal(new, right)
+    if not torch.equal(new.isfinite(), right.isfinite()):
+        return False
+    change, size, off = (t.nan_to_num(0, 0, 0).abs() for t in (right - old, right, new - right))
+    eps = torch.finfo(right.dtype).eps
+    room = 10 * eps**0.5 * change.max() + 100 * eps * size.max() if right.numel() else 0
+    return bool((off <= room).all())
 
 
 def _at(tensor: Tensor) -> ctypes.c_void_p:
@@ -160,5 +233,8 @@ def native(
     given = [t.detach().clone(memory_format=torch.contiguous_format) for t in (*leaves, *batch)]
     if not rows.is_contiguous() or rows.dtype != batch.x.dtype:
         raise Untraceable("the rows lie in another order")
-    code = Emitter(Traced(f, given), len(leaves)).code()
-    return Native(code, Batch(*given[len(leaves) :]), len(leaves))
+    traced = Traced(f, given)
+    mine, batch = given[: len(leaves)], Batch(*given[len(leaves) :])
+    found = Native(Emitter(traced, len(leaves)).code(), batch, len(leaves))
+    found.check(mine, batch, traced.after)
+    return found

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from coterie.engines.local.native.rewritten import REWRITTEN
 from coterie.engines.local.programs import Tape, Untraceable, writes
 
 aten = torch.ops.aten
@@ -19,6 +20,7 @@ PARTS = {
     aten.split_with_sizes.default,
     aten.chunk.default,
 }
+SEVERAL = {aten.convolution_backward.default, aten.max_pool2d_with_indices.default}
 # Their results do not depend on what they are given, only on its form.
 FORMS = {
     "aten::ones_like",
@@ -42,6 +44,8 @@ class Value:
         self.constant: Tensor | None = None
         self.users: list[Value] = []
         self.output = False  # whether it is a new leaf of the carry
+        self.part = 0  # which of the operation's results it is
+        self.positive = False  # whether the operation does what a ReLU after it would
 
     @property
     def numel(self) -> int:
@@ -53,6 +57,11 @@ class Value:
         """How many numbers its memory has room for."""
         reach = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
         return reach + 1 if self.numel else 0
+
+    def same(self, other: Value) -> bool:
+        """Whether another value lies in the same memory in the same way."""
+        mine, its = ((v.shape, v.stride, v.offset, v.dtype) for v in (self, other))
+        return mine == its
 
     @property
     def inputs(self) -> list[Value]:
@@ -72,10 +81,14 @@ class Traced:
 
     def __init__(self, f: Callable[..., list[Tensor]], given: list[Tensor]):
         """Trace `f` on tensors that are given to it, each with memory of its own and contiguous."""
-        with Tape(given) as tape:
+        with Tape(given, REWRITTEN) as tape:
             after = f(*given)
+        self.after = [t.detach() for t in after]  # what it gives
         results = [tape.node_of(t) for t in after]
         tape.graph.output(results)
+        for node in tape.graph.nodes:  # C finds the largest number of a window anew
+            if node.target == aten.max_pool2d_with_indices_backward.default:
+                node.args = node.args[:-1]
         tape.graph.eliminate_dead_code()
         self.computed: list[Value] = []
         self._of: dict[fx.Node, Value] = {}
@@ -87,20 +100,26 @@ class Traced:
         self.results = [self._of[node] for node in results]
         for value in self.results:
             value.output = True
-        for value in self.computed:
-            for one in value.inputs:
-                one.users.append(value)
+        for value in reversed(self.computed):
+            if value.users or value.output:  # views of views are often passed over
+                for one in value.inputs:
+                    one.users.append(value)
+        self.computed = [value for value in self.computed if value.users or value.output]
 
     def _add(self, node: fx.Node, tape: Tape) -> None:
         tensor = tape.made.get(node)
-        if node.target in PARTS:  # its parts follow, as views
+        if node.target in PARTS or node.target in SEVERAL:  # its parts follow
             return
         if tensor is None:  # a tuple of tensors, or none
             raise Untraceable(f"there is no C for {node.target}")
         if writes(node):
             raise Untraceable("it writes over what it is given")
         value = Value(None, (), {}, tensor)
+        whole: Any = node
+        part: Any = 0
         if node.target is operator.getitem:
+            whole, part = node.args
+        if whole.target in PARTS:
             self._of[node] = value
             owner = self._owner.get(tensor.untyped_storage().data_ptr())
             if owner is None:
@@ -109,9 +128,10 @@ class Traced:
             self.computed.append(value)
             return
         if node.op == "call_function":
-            value.args = tuple(self._mapped(a) for a in node.args)
-            value.kwargs = {k: self._mapped(a) for k, a in node.kwargs.items()}
-            value.op = node.target
+            value.args = tuple(self._mapped(a) for a in whole.args)
+            value.kwargs = {k: self._mapped(a) for k, a in whole.kwargs.items()}
+            value.op, value.part = whole.target, part
+            _simplify(value)
             if value.op == aten.addmm.default and not value.kwargs:
                 value.op, value.args = aten.add.Tensor, (value.args[0], self._product(value))
         self._of[node] = value
@@ -122,6 +142,9 @@ class Traced:
             value.stride, value.offset = tuple(value.constant.stride()), 0
             return
         owner = self._owner.setdefault(tensor.untyped_storage().data_ptr(), value)
+        if owner is not value and owner.same(value):
+            self._of[node] = owner
+            return
         if owner is not value and tensor.numel():
             value.base, value.op = owner, None  # a view: its arguments no longer matter
             value.args, value.kwargs = (owner,), {}
@@ -140,6 +163,20 @@ class Traced:
         if isinstance(argument, list | tuple):
             return [self._mapped(a) for a in argument]
         return argument
+
+
+def _simplify(value: Value) -> None:
+    """Leave out what C does not read; slopes of a bias are the sum of those of the images."""
+    if value.op == aten.convolution_backward.default:
+        slopes, x, w, *form = value.args
+        if value.part == 2:
+            value.op, value.args = aten.sum.dim_IntList, (slopes, [0, *range(2, len(slopes.shape))])
+        else:
+            value.args = (slopes, x if value.part else None, None if value.part else w, *form)
+    if value.op == aten.avg_pool2d_backward.default:
+        value.args = (value.args[0], None, *value.args[2:])
+    if value.op == aten.max_pool2d_with_indices.default and value.part == 1:
+        raise Untraceable("there is no C for where a window has its largest number")
 
 
 def _fixed(value: Value) -> bool:

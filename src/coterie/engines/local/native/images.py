@@ -1,0 +1,224 @@
+"""Convolutions and pools of images in C."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from coterie.engines.local.native.expressions import contiguous
+from coterie.engines.local.native.operations import c_type
+from coterie.engines.local.native.plan import (
+    CONVOLVED,
+    LARGEST,
+    LARGEST_SLOPES,
+    MEAN_SLOPES,
+    SLOPES,
+    Plan,
+)
+from coterie.engines.local.native.products import Products
+from coterie.engines.local.native.values import Value
+from coterie.engines.local.programs import Untraceable
+
+LANES, TILE = 16, 64  # the most numbers that a vector and a tile hold
+
+
+class Buffer(NamedTuple):
+    """Memory of a step beside the leaves."""
+
+    at: int  # bytes from the start of the scratch memory
+    size: int
+
+
+class Sizes(NamedTuple):
+    """A convolution: the images that it reads and gives, and how its kernels move."""
+
+    images: int
+    channels: int
+    height: int
+    width: int
+    outs: int
+    kernel: tuple[int, int]
+    stride: int
+    step: int  # between the rows and columns that a kernel reads
+    border: tuple[int, int]
+    out: tuple[int, int]  # height and width
+    groups: int = 1  # channels and outs are of one of them
+
+    @property
+    def depth(self) -> int:
+        """The numbers that one number of the result is a sum over."""
+        return self.channels * self.kernel[0] * self.kernel[1]
+
+    @property
+    def framed(self) -> int:
+        """The numbers of an image within its border, and of a vector after it."""
+        high, wide = (
+            (n - 1) * self.stride + (k - 1) * self.step + 1
+            for n, k in zip(self.out, self.kernel, strict=True)
+        )
+        return self.channels * high * wide + LANES
+
+    def at(self, given: str, read: str, kernels: str) -> tuple[str, str, str]:
+        """Where group k of what is given, of what is read and of the kernels begins."""
+        return (
+            f"{given} + k * {self.outs * self.out[0] * self.out[1]}",
+            f"{read} + k * {self.channels * self.height * self.width}",
+            f"{kernels} + k * {self.outs * self.depth}",
+        )
+
+    def each(self, call: str) -> str:
+        """A call for every group."""
+        return f"for (long k = 0; k < {self.groups}; k++) {{ {call} }}"
+
+
+class Images(Products):
+    """Writes operations on images as calls of their kernels, with all sizes as constants."""
+
+    def __init__(self, plan: Plan):
+        super().__init__(plan)
+        self.top, self.free = 0, list[Buffer]()
+
+    def take(self, size: int) -> Buffer:
+        """Memory for so many bytes; whoever has taken it puts it back to what is free."""
+        size = -(-size // 64) * 64
+        fitting = [b for b in self.free if b.size >= size]
+        if fitting:
+            best = min(fitting, key=lambda b: b.size)
+            self.free.remove(best)
+            return best
+        self.top += size
+        return Buffer(self.top - size, size)
+
+    def image(self, v: Value) -> None:
+        """C of an operation on images."""
+        if v.op == CONVOLVED:
+            self._convolved(v)
+        elif v.op == SLOPES:
+            self._input_slopes(v) if v.part == 0 else self._weight_slopes(v)
+        else:
+            self._pooled(v)
+
+    def _convolved(self, v: Value) -> None:
+        x, w, bias, *form = v.args
+        s = _sizes(x, w, v, form)
+        images = [s.images, s.channels, s.height, s.width, s.outs, *s.kernel, s.stride, s.step]
+        sizes = [*images, *s.border, 1, *s.out, v.positive, s.groups]
+        out, a, b = s.at("out", "a", "b")
+        c = "0" if bias is None else f"c + k * {s.outs}"
+        self._call(
+            v,
+            [x, w, bias],
+            (s.depth + 1) * TILE + s.framed,
+            s.each(f"convolve_T({out}, {a}, {b}, {c}, room, {_listed(sizes)});"),
+        )
+
+    def _input_slopes(self, v: Value) -> None:
+        """The slopes are read like an image, by kernels that are turned."""
+        slopes, _, w, _, *form = v.args
+        s = _sizes(v, w, slopes, form)
+        top, left = (s.step * (k - 1) - b for k, b in zip(s.kernel, s.border, strict=True))
+        if min(top, left) < 0:
+            raise Untraceable("there is no C for a convolution with so wide a border")
+        turned = s._replace(channels=s.outs, outs=s.channels, stride=1, out=(s.height, s.width))
+        sizes = [s.images, s.outs, *s.out, s.channels, *s.kernel, 1, s.step, top, left, s.stride]
+        sizes += [s.height, s.width, 0, s.groups]
+        weights = -(-s.outs * s.depth // LANES) * LANES
+        a, out, b = s.at("a", "out", "b")
+        self._call(
+            v,
+            [slopes, w, None],
+            weights + (turned.depth + 1) * TILE + turned.framed,
+            s.each(
+                f"turned_T(room, {b}, {_listed([s.outs, s.channels, *s.kernel])}); "
+                f"convolve_T({out}, {a}, room, 0, room + {weights}, {_listed(sizes)});"
+            ),
+        )
+
+    def _weight_slopes(self, v: Value) -> None:
+        slopes, x, _, _, *form = v.args
+        s = _sizes(x, v, slopes, form)
+        sizes = [s.images, s.channels, s.height, s.width, s.outs, *s.kernel, s.stride, s.step]
+        sizes += [*s.border, *s.out, s.groups]
+        b, a, out = s.at("b", "a", "out")
+        self._call(
+            v,
+            [x, slopes, None],
+            (s.depth + s.out[0] * s.out[1]) * (s.outs + LANES) + s.framed,
+            s.each(f"correlate_T({out}, {a}, {b}, room, {_listed(sizes)});"),
+        )
+
+    def _pooled(self, v: Value) -> None:
+        """The largest number or the mean of every window, or the slopes of them."""
+        back = v.op in (LARGEST_SLOPES, MEAN_SLOPES)
+        name = "largest" if v.op in (LARGEST, LARGEST_SLOPES) else "mean"
+        small, large = (v.args[0], v) if back else (v, v.args[0])
+        sizes = _pool(small, large, v.args[2 if back else 1 :], name == "largest")
+        if not back:
+            self._call(v, [large, None, None], 0, f"{name}_T(out, a, {_listed(sizes)});")
+        elif name == "mean":
+            self._call(v, [small, None, None], 0, f"mean_slopes_T(out, a, {_listed(sizes)});")
+        else:
+            call = f"largest_slopes_T(out, a, b, {_listed([*sizes, v.positive])});"
+            self._call(v, [small, v.args[1], None], 0, call)
+
+    def _call(self, v: Value, given: list[Value | None], room: int, call: str) -> None:
+        """Call a function with room for some numbers, which is free again afterwards."""
+        s = "d" if v.dtype == torch.float64 else "f"
+        kind = c_type(v.dtype)
+        name = self.function(s, call.replace("_T(", f"_{s}("), f", const {kind} *c, {kind} *room")
+        starts = [self._start(v), *("0" if one is None else self._start(one) for one in given)]
+        buffer = self.take(room * v.dtype.itemsize)
+        starts.append(f"({kind} *)(scratch + {buffer.at})")
+        self.lines.append(f"{name}({', '.join(starts)});")
+        self.free.append(buffer)
+
+    def _start(self, v: Value) -> str:
+        """Where an image or a kernel begins."""
+        sides = [(n, step) for n, step in zip(v.shape, v.stride, strict=True) if n > 1]
+        if [step for _, step in sides] != list(contiguous([n for n, _ in sides])):
+            raise Untraceable("there is no C for images in this order")
+        if v.constant is not None and v.constant.numel() == 1:
+            raise Untraceable("there is no C for a convolution with a constant of one number")
+        return f"&{self.load(v, ['0'] * len(v.shape))}"
+
+
+def _listed(sizes: list[int]) -> str:
+    return ", ".join(str(int(n)) for n in sizes)
+
+
+def _sizes(x: Value, w: Value, out: Value, form: list[Any]) -> Sizes:
+    """What a convolution of this form reads and gives; `form` begins with the stride."""
+    stride, border, step, transposed, _, groups = form[:6]
+    square = len(set(stride)) == len(set(step)) == 1
+    if len(x.shape) != 4 or transposed or not square:
+        raise Untraceable("there is no C for a convolution of this form")
+    return Sizes(
+        images=x.shape[0],
+        channels=x.shape[1] // groups,
+        height=x.shape[2],
+        width=x.shape[3],
+        outs=w.shape[0] // groups,
+        kernel=(w.shape[2], w.shape[3]),
+        stride=stride[0],
+        step=step[0],
+        border=(border[0], border[-1]),
+        out=(out.shape[2], out.shape[3]),
+        groups=groups,
+    )
+
+
+def _pool(small: Value, large: Value, form: tuple[Any, ...], largest: bool) -> list[int]:
+    """The sizes of a pool: planes, the large image, window, stride and the small image."""
+    usual: list[Any] = [[], [0], [1]]  # stride, border and, of the largest, what lies between
+    kernel, stride, border, *rest = [*form, *usual[len(form) - 1 :]]
+    kernel = [kernel[0], kernel[-1]]
+    stride = [stride[0], stride[-1]] if stride else kernel
+    sides = zip(large.shape[2:], small.shape[2:], kernel, stride, strict=True)
+    inside = all((n - 1) * s + k <= whole for whole, n, k, s in sides)
+    plain = set(rest[0]) == {1} if largest else len(rest) < 3 or rest[2] is None
+    parted = all(k <= s for k, s in zip(kernel, stride, strict=True))
+    if len(large.shape) != 4 or any(border) or not inside or not parted or not plain:
+        raise Untraceable("there is no C for a pool of this form")
+    planes = large.shape[0] * large.shape[1]
+    return [planes, *large.shape[2:], *kernel, *stride, *small.shape[2:]]

@@ -1,0 +1,158 @@
+"""Convolutions and pools in machine code are what torch makes of them."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from coterie.core.model import Model
+from coterie.engines.local.native import compiler
+from coterie.engines.local.programs import Untraceable
+from coterie.engines.settings import Settings
+from helpers.federations import assert_same, float64, personal, play, tiny
+from helpers.steps import taken
+
+pytestmark = pytest.mark.skipif(not compiler.compiler(), reason="no C compiler here")
+g = torch.Generator().manual_seed(0)
+
+
+def numbers(*shape, dtype=torch.float64):
+    return torch.randn(*shape, generator=g, dtype=dtype)
+
+
+def stepped(forward):
+    """A step of gradient descent on x, weights and bias."""
+
+    def step(*leaves):
+        with torch.enable_grad():
+            wet = [t.detach().requires_grad_() for t in leaves]
+            slopes = torch.autograd.grad(forward(*wet), wet)
+        return [t - 0.1 * s for t, s in zip(leaves, slopes, strict=True)]
+
+    return step
+
+
+def check(forward, *leaves):
+    step = stepped(forward)
+    tight = {torch.float64: 1e-12, torch.float32: 2e-4}[leaves[0].dtype]
+    for found, right in zip(taken(step, *leaves), step(*leaves), strict=True):
+        torch.testing.assert_close(found, right, rtol=tight, atol=tight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("x", "w", "words"),
+    [
+        ((2, 3, 12, 12), (6, 3, 5, 5), {}),
+        ((2, 1, 28, 28), (16, 1, 3, 3), {"padding": 1}),
+        ((3, 4, 9, 11), (5, 4, 3, 3), {"padding": 1}),
+        ((2, 3, 9, 9), (7, 3, 3, 3), {"stride": 2, "padding": 1}),
+        ((2, 3, 10, 10), (33, 3, 3, 3), {"stride": 2}),
+        ((2, 20, 5, 5), (18, 20, 1, 1), {}),
+        ((2, 5, 8, 8), (12, 5, 1, 1), {"stride": 2}),
+        ((2, 2, 11, 11), (3, 2, 3, 3), {"dilation": 2, "padding": 2}),
+        ((2, 2, 9, 13), (70, 2, 3, 5), {"padding": (1, 2)}),
+        ((1, 1, 3, 3), (1, 1, 3, 3), {}),
+        ((2, 6, 7, 7), (9, 2, 3, 3), {"groups": 3, "padding": 1}),
+        ((2, 5, 6, 6), (5, 1, 3, 3), {"groups": 5, "stride": 2, "padding": 1}),
+        ((2, 9, 4, 80), (2, 9, 2, 7), {"padding": (0, 3)}),
+    ],
+)
+def test_a_convolution_and_its_slopes_are_torchs(x, w, words, dtype):
+    def forward(x, w, b):
+        return functional.conv2d(x, w, b, **words).relu().square().sum()
+
+    check(forward, numbers(*x, dtype=dtype), numbers(*w, dtype=dtype), numbers(w[0], dtype=dtype))
+
+
+def test_a_convolution_may_have_no_bias_and_no_relu():
+    def forward(x, w):
+        return functional.conv2d(x, w, padding=1).tanh().sum()
+
+    check(forward, numbers(2, 3, 6, 6), numbers(4, 3, 3, 3))
+
+
+def test_a_relu_is_kept_apart_where_the_convolution_is_read_elsewhere_too():
+    def forward(x, w):
+        inner = functional.conv2d(x, w)
+        return (inner.relu() * inner).sum()
+
+    check(forward, numbers(2, 3, 6, 6), numbers(4, 3, 3, 3))
+
+
+POOLS = [
+    nn.MaxPool2d(2),
+    nn.MaxPool2d(3),
+    nn.MaxPool2d(2, stride=3),
+    nn.AvgPool2d(2),
+    nn.AvgPool2d(3, stride=4),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("pool", POOLS, ids=str)
+@pytest.mark.parametrize("side", [4, 7, 10, 14, 28, 36, 52])
+def test_a_pool_and_its_slopes_are_torchs(pool, side, dtype):
+    x = numbers(3, 5, side, side, dtype=dtype)
+    scale = numbers(*pool(x).shape, dtype=dtype)
+    for inner in (torch.relu, torch.tanh):
+        check(lambda x, s, inner=inner: (pool(inner(x)) * s).sum(), x, scale)
+
+
+def test_of_equal_numbers_the_first_has_the_slope():
+    x = torch.ones(4, 3, 14, 14, dtype=torch.float64)
+    x[:, :, ::3, ::5] = 2.0
+    check(lambda x, s: (nn.functional.max_pool2d(x, 2) * s).sum(), x, numbers(4, 3, 7, 7))
+
+
+def test_not_a_number_is_the_largest_of_its_window():
+    x = numbers(8, 3, 14, 14)
+    x[0, 0, 3, 3] = x[7, 2, 13, 13] = float("nan")
+    step = stepped(lambda x: nn.functional.max_pool2d(x, 2).sum())
+    found, right = taken(step, x)[0], step(x)[0]
+    assert torch.equal(found.isnan(), right.isnan())
+    assert torch.equal(found.nan_to_num(), right.nan_to_num())
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(4, 4, 3, stride=(1, 2)),
+        nn.ConvTranspose2d(4, 4, 3),
+        nn.Conv2d(4, 4, 1, padding=1),
+        nn.MaxPool2d(3, stride=2),
+        nn.MaxPool2d(2, padding=1),
+        nn.MaxPool2d(2, dilation=2),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.AvgPool2d(2, divisor_override=3),
+    ],
+    ids=str,
+)
+def test_what_has_no_c_is_told(layer):
+    layer = layer.to(torch.float64)
+    with pytest.raises(Untraceable, match="there is no C for"):
+        taken(stepped(lambda x: layer(x).square().sum()), numbers(2, 4, 9, 9))
+
+
+def of_images() -> nn.Module:
+    """A network that reads six features as an image."""
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 2, 3)),
+        nn.Conv2d(1, 5, 3, padding=1),
+        nn.BatchNorm2d(5),
+        nn.ReLU(),
+        nn.Conv2d(5, 4, (1, 2)),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(4, 3),
+    )
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "pfedme", "persfl", "pfml", "selffl", "ucfl"])
+def test_methods_on_images_give_the_same_compiled_and_as_written(name):
+    with float64():
+        federation, models = tiny(clients=5), [Model(of_images, input_shape=(6,))]
+        found = play(name, federation, models, settings=Settings("vectorized", 16, "yes"))
+        assert [one.why for one in found.engine._steppers.values() if one.why] == []
+        assert_same(personal(play(name, federation, models)), personal(found))

@@ -1,0 +1,29 @@
+"""Steps of functions in machine code."""
+
+import torch
+
+from coterie.core.method import Batch
+from coterie.engines.local.native.run import native
+
+
+class Rows:
+    """As many rows for each of some clients as `native` needs to run a step on them."""
+
+    def __init__(self, clients: int, steps: int):
+        self.x, self.y = torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64)
+        self.each = [steps] * clients
+        self.first = torch.zeros(1, 1, 1, 1, dtype=torch.int64)
+        self.places = torch.zeros(clients, steps, 1, 1, dtype=torch.int64)
+        self.keys = torch.arange(clients)
+        self.part = type("Part", (), {"rows": torch.zeros(0, dtype=torch.int64), "largest": 1})
+        self.plan = type("Plan", (), {"draw": 0})
+
+
+def taken(f, *leaves, steps=1):
+    """What some steps of a function leave in copies of leaves, for one client."""
+    rows = Rows(1, steps)
+    batch = Batch(rows.x, rows.y[:1], torch.ones(1), rows.y[:1], torch.tensor(0))
+    made = native(lambda *given: list(f(*given[: len(leaves)])), list(leaves), batch, rows.x)
+    held = [t.clone().unsqueeze(0) for t in leaves]
+    made.run(held, rows, steps, 1)
+    return [t[0] for t in held]
