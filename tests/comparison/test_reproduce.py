@@ -132,7 +132,7 @@ def test_a_row_of_a_note_with_points_has_the_figure_of_its_point(tmp_path):
     table = TABLE._replace(id="grid-1", metric=column.metric, columns=(column,))
     (tmp_path / "grid.toml").write_text(
         RECIPE.replace('["local", "fedavg", "ditto"]', '["persfl"]').replace("[0, 1]", "[0]")
-        + '\n[options.persfl]\nlambdas = [0.0, 1.0]\ntemperatures = [1.0, 5.0]\n'
+        + "\n[options.persfl]\nlambdas = [0.0, 1.0]\ntemperatures = [1.0, 5.0]\n"
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(again, "config_path", lambda name: tmp_path / f"{name}.toml")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 from rich import box
+from rich.table import Column as Heading
 from rich.table import Table as Grid
 
 from coterie.cli.printing import say, show
@@ -117,14 +118,15 @@ def measure_times(tables: list[PaperTable]) -> None:
 
 def show_tables(tables: list[PaperTable], out: Path) -> None:
     """Every table with how far it has come."""
-    grid = Grid("id", "place", "time", "state", "verdict", box=box.SIMPLE_HEAD)
+    words = (Heading(word, no_wrap=word == "id") for word in ("id", "place", "time", "state"))
+    grid = Grid(*words, "verdict", box=box.SIMPLE_HEAD)
     known = durations.stored()
     for table in tables:
         found = outcome(table, out)
         time = str(durations.estimate(table, known))
         grid.add_row(table.id, table.place, time, found.state, found.verdict)
     show(grid)
-    say("`coterie reproduce ID` runs one. Time: all seeds on one thread, at most (see --time).")
+    say("`coterie reproduce ID` runs one. Time: all seeds on one thread, as --time measured it.")
 
 
 def show_outcome(found: Outcome) -> None:
