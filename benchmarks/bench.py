@@ -115,8 +115,16 @@ def page(known: dict[str, Any]) -> str:
             continue
         module = importlib.import_module(section.module)
         lines += [f"### {section.title}", "", section.text, "", *module.page(known[name]["found"])]
-        lines += ["", source(known[name]["about"]), ""]
+        lines += ["", *sources(known[name]), ""]
     return "\n".join(lines).rstrip()
+
+
+def sources(section: dict[str, Any]) -> list[str]:
+    """Where and when a section was measured, or each of its comparisons."""
+    comparisons = section["found"].get("comparisons", [])
+    if not all("measured" in each for each in comparisons) or not comparisons:
+        return [source(section["about"])]
+    return [f"- {each['label']}: {each['measured']}" for each in comparisons]
 
 
 def source(facts: dict[str, Any]) -> str:
@@ -149,6 +157,20 @@ def earlier(path: Path | None) -> dict[str, Any]:
     return json.loads(held.read_text(encoding="utf-8")).get("sections", {})
 
 
+def beside(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+    """Picked comparisons beside those that were measured before; the others' sections are new."""
+    if old is None or "comparisons" not in new["found"]:
+        return new
+    for each in old["found"]["comparisons"]:
+        each.setdefault("measured", source(old["about"]))
+    for each in new["found"]["comparisons"]:
+        each["measured"] = source(new["about"] | {"picked": ""})
+    now = {each["label"]: each for each in new["found"]["comparisons"]}
+    found = [now.pop(each["label"], each) for each in old["found"]["comparisons"]]
+    versions = old["found"]["versions"] | new["found"]["versions"]
+    return new | {"found": {"comparisons": [*found, *now.values()], "versions": versions}}
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--section"]:
         measure(*sys.argv[2:])
@@ -170,7 +192,7 @@ def main() -> None:
         print(f"== {name}", flush=True)
         found = run(name, words.repeats, words.pick)
         if found:
-            known[name] = found
+            known[name] = beside(known.get(name), found) if words.pick else found
             print(page({name: found}), flush=True)
             if words.write:  # section by section: what was measured is kept
                 write(words.write, known)

@@ -28,6 +28,10 @@ LATE = {
     ("coterie.analysis.privacy", "scipy.stats"): SCIPY,
     ("coterie.analysis.shares", "scipy.stats"): SCIPY,
     ("coterie.analysis.statistics", "scipy"): SCIPY,
+    (
+        "coterie.analysis.statistics",
+        "scipy.special",
+    ): "scipy takes a quarter second to load",
     ("coterie.reports.matrices", "sklearn.cluster"): SKLEARN,
     ("coterie.cli.data", "coterie.data.picture"): MATPLOTLIB,
     ("coterie.cli.methods", "coterie.cli.show"): TORCH,

@@ -2,12 +2,18 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 
 from coterie.comparison import prepared
 from coterie.comparison.execute import compare
 from coterie.comparison.plan import plan
 from coterie.comparison.prepared import Prepared
+from coterie.data.federation import checksum
+from coterie.experiment import build
+from coterie.experiment.config import Experiment, change
+from coterie.running.assemble import gather
 from helpers.runs import experiment
 
 
@@ -52,3 +58,47 @@ def test_seeds_that_share_their_data_hold_them_once(made):
     runs = [store.assembly(replace(experiment(**{"data.seed": 5}), seed=seed)) for seed in (0, 1)]
     assert runs[0].federation is runs[1].federation
     assert [run.experiment.seed for run in runs] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "shared"),
+    [
+        ({}, True),
+        ({"newcomers": 2}, True),
+        ({"scale": "pixel"}, False),  # by the training rows, which are others
+        ({"rows": 900}, False),  # chosen by the seed
+        ({"rotate": 2}, False),
+    ],
+)
+def test_seeds_share_what_is_the_same_and_nothing_else(words, shared, monkeypatch):
+    reads = []
+    original = build.read_data
+    monkeypatch.setattr(build, "read_data", lambda *a: reads.append(a) or original(*a))
+    store, one = Prepared(None, None), experiment(**{"rows": 1797} | words)
+    each = [replace(one, seed=seed) for seed in (0, 1, 2)]
+    found = [store.federation(one) for one in each]
+    assert len(reads) == 1
+    assert all((one.x is found[0].x) == shared for one in found[1:])
+    for one, together in zip(each, found, strict=True):
+        alone = gather(one)
+        assert checksum(together) == checksum(alone)
+        assert torch.equal(together.x, alone.x)
+        assert all(map(np.array_equal, together.train, alone.train))
+
+
+@pytest.mark.parametrize("split", ["user", "classes"])  # made when asked for, and at once
+def test_seeds_share_no_rows_that_are_drawn(split):
+    one, store = change(Experiment(), {"data": "synthetic", "split": split}), Prepared(None, None)
+    first, second = (store.federation(replace(one, seed=seed)) for seed in (0, 1))
+    assert checksum(second) == checksum(gather(replace(one, seed=1))) != checksum(first)
+
+
+def test_rows_that_do_not_fit_are_read_again(monkeypatch):
+    reads = []
+    original = build.read_data
+    monkeypatch.setattr(build, "read_data", lambda *a: reads.append(a) or original(*a))
+    monkeypatch.setattr(prepared, "ROOM", 2 * 1797 * 64 - 1)
+    store = Prepared(None, None)
+    found = [store.federation(replace(experiment(rows=1797), seed=seed)) for seed in (0, 1)]
+    assert len(reads) == 2
+    assert found[0].x is not found[1].x

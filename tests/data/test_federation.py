@@ -5,7 +5,7 @@ import torch
 
 from coterie.data.dataset import Dataset
 from coterie.data.dealing import build, read
-from coterie.data.federation import COUNTS, checksum, label_counts
+from coterie.data.federation import COUNTS, checksum, label_counts, read_once
 from helpers.datasets import features, rows_of
 from helpers.federations import tiny
 
@@ -30,6 +30,24 @@ def test_checksum_sees_every_value():
     ]
     sums = {checksum(got._replace(**change)) for change in changed}
     assert len(sums | {checksum(got)}) == 5
+
+
+def test_inputs_that_are_read_once_give_the_same_checksum():
+    got = build(clients=5)
+    wanted = checksum(got)
+    kept = read_once(got._replace(x=got.x.clone()))
+    assert checksum(kept) == checksum(kept) == wanted
+    other = kept._replace(y=got.y + 1)
+    assert checksum(other) == checksum(got._replace(y=got.y + 1)) != wanted
+    kept.x[0] += 1  # which nobody may do: it is not seen
+    assert checksum(kept) == wanted
+
+
+def test_inputs_that_others_may_change_are_read_every_time():
+    got = build(clients=5)
+    wanted = checksum(got)
+    got.x[0] += 1
+    assert checksum(got) != wanted
 
 
 def test_ten_thousand_clients_share_the_loaders_own_memory():

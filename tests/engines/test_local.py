@@ -7,12 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Train, stages
 from coterie.core.model import Model
 from coterie.data.federation import Federation
-from coterie.engines.base import Moment, Setup
+from coterie.engines.base import Moment, Setup, Trip
 from coterie.engines.local.engine import LocalEngine
 from coterie.engines.local.native.compiler import compiler
 from coterie.engines.local.stacks import balanced
@@ -404,3 +405,25 @@ def test_every_student_of_persfls_grid_counts():
         taken["distil", "gradients"] % (3 * train) == 0
     )  # three epochs, as many students as the grid has points
     assert taken["distil", "gradients"] > taken["distil", "steps"]
+
+
+@pytest.mark.parametrize("name", ["fedamp", "ditto"])  # the state is the upload, and is not
+def test_what_the_server_does_with_an_upload_reaches_no_state(name):
+    train = TRAIN._replace(steps=3)  # as many for all: uploads stay in the order of the work
+    loop = play(name, rounds=2, settings=STACKED._replace(width=100), train=train)
+    everyone = set(loop.everyone)
+    trip = Trip(
+        number=0,
+        when=loop.when(),
+        clients=loop.everyone,
+        send=loop.payload(),
+        answered=everyone,
+        averaged=everyone,
+    )
+    replies = loop.engine.exchange(trip).replies
+    before = [leaf.clone() for leaf in pytree.tree_leaves(loop.engine.dump())[5:]]
+    for leaf in pytree.tree_leaves(replies.upload):
+        leaf.fill_(7)
+    after = pytree.tree_leaves(loop.engine.dump())[5:]
+    assert before
+    assert all(map(torch.equal, before, after))

@@ -76,3 +76,38 @@ def test_changes_are_counted_from_when_states_were_written():
     assert states.buffers["seen"].tolist() == [102, 106]
     store.changed = set()
     assert store.changes() == ([], None)
+
+
+def test_states_that_are_lent_or_taken_over_are_never_written_over():
+    store, everyone = States(), [2, 0, 1]
+    store.scatter(everyone, stacked(everyone, 1), own=True)
+    lent = store.lend(everyone)
+    given = stacked(everyone, 5)
+    store.scatter(everyone, given, own=True)
+    taken = store.lend(everyone)
+    assert taken.params["w"] is given.params["w"]  # without a copy
+    store.scatter([0], stacked([0], 9))
+    wanted = stacked(everyone, 5)
+    assert torch.equal(lent.params["w"], stacked(everyone, 1).params["w"])
+    assert torch.equal(given.params["w"], wanted.params["w"])
+    wanted.params["w"][1] = stacked([0], 9).params["w"][0]
+    assert torch.equal(store.gather(everyone).params["w"], wanted.params["w"])
+
+
+@pytest.mark.parametrize("clients", [[2, 0], [0, 1, 2], [2, 0, 1, 3]])
+def test_only_all_clients_in_order_are_stored_without_a_copy(clients):
+    store = States()
+    store.scatter([2, 0, 1], stacked([2, 0, 1], 1))
+    given = stacked(clients, 5)
+    store.scatter(clients, given, own=True)
+    given.params["w"].zero_()
+    assert torch.equal(store.gather(clients).params["w"], stacked(clients, 5).params["w"])
+
+
+def test_what_others_may_write_into_is_copied():
+    store = States()
+    store.scatter([2, 0], stacked([2, 0], 1))
+    given = stacked([2, 0], 5)
+    store.scatter([2, 0], given)
+    given.params["w"].zero_()
+    assert torch.equal(store.gather([2, 0]).params["w"], stacked([2, 0], 5).params["w"])

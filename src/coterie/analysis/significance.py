@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from coterie.analysis.numbers import DIGITS, LEVEL, mean_of, there
-from coterie.analysis.statistics import scipy_stats
+from coterie.analysis.statistics import scipy_stats, student_quantile
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
 
@@ -35,7 +35,7 @@ def mean_interval(values: ArrayLike) -> Interval:
     found = there(values)
     n, mean = len(found), mean_of(found)
     half = (
-        float(scipy_stats().t.ppf(1 - LEVEL / 2, n - 1) * found.std(ddof=1) / sqrt(n))
+        float(student_quantile(1 - LEVEL / 2, n - 1) * found.std(ddof=1) / sqrt(n))
         if n > 1
         else nan
     )

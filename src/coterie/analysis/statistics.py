@@ -10,3 +10,12 @@ def scipy_stats() -> Any:
     from scipy import stats
 
     return stats
+
+
+def student_quantile(share: float, freedom: int) -> float:
+    """The value below which so large a share of Student's distribution lies; loading scipy's
+    statistics for it would take longer.
+    """
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, share))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from coterie.core.memory import memory
-from coterie.data.federation import Federation
+from coterie.data.federation import Federation, read_once
+from coterie.data.pieces import Own
 from coterie.experiment.build import Given, Networks
 from coterie.experiment.config import Experiment
 from coterie.experiment.values import to_toml
-from coterie.running.assemble import Assembly, assemble, gather
+from coterie.running.assemble import Assembly, assemble, gather, read_rows
 
 # Bytes of data and networks that are kept for later.
 ROOM = max(2**30, memory() // 8)
@@ -33,12 +34,13 @@ class Kept(NamedTuple):
 
 class Prepared:
     """Data and assemblies by seed; only as many seeds are kept as fit into ROOM bytes, at least
-    one.
+    one. Seeds share the rows that are read, and the inputs where they are the same.
     """
 
     def __init__(self, data: Given, networks: Networks):
         self.data, self.networks = data, networks
         self.kept: dict[int, Kept] = {}  # by the seed of the data, the last used at the end
+        self.rows: Own | None = None  # as they were read, if they are kept
 
     def federation(self, experiment: Experiment) -> Federation:
         """The data of an experiment."""
@@ -61,16 +63,34 @@ class Prepared:
         if seed not in self.kept:
             if self._too_much():
                 self.kept.clear()  # before more is read, as a large data set fits no laptop twice
-            self.kept[seed] = Kept(gather(experiment, self.data), {})
+            self.kept[seed] = Kept(self._dealt(experiment), {})
         self.kept[seed] = self.kept.pop(seed)
         self._make_room()
         return self.kept[seed]
 
+    def _dealt(self, experiment: Experiment) -> Federation:
+        """The data of one more seed."""
+        if self.data is not None:
+            return gather(experiment, self.data)
+        if self.rows is None:
+            rows, earlier = read_rows(experiment), None
+        else:
+            rows = self.rows
+            earlier = next(reversed(self.kept.values())).federation if self.kept else None
+        self.rows = rows if rows is not None and rows.data.x.nbytes <= ROOM // 2 else None
+        return read_once(gather(experiment, rows, earlier))
+
     def _too_much(self) -> bool:
         """Whether another seed's data, as large as those that are kept, would not fit."""
         sizes = [kept.bytes for kept in self.kept.values()]
-        return sum(sizes) + max(sizes, default=0) > ROOM
+        return self._bytes() + max(sizes, default=0) > ROOM
 
     def _make_room(self) -> None:
-        while len(self.kept) > 1 and sum(k.bytes for k in self.kept.values()) > ROOM:
+        while len(self.kept) > 1 and self._bytes() > ROOM:
             del self.kept[next(iter(self.kept))]
+
+    def _bytes(self) -> int:
+        """What is kept in all; inputs that seeds share count once."""
+        inputs = {id(kept.federation.x): kept.federation.x.nbytes for kept in self.kept.values()}
+        every = [kept.bytes - kept.federation.x.nbytes for kept in self.kept.values()]
+        return sum(inputs.values()) + sum(every)

@@ -13,6 +13,7 @@ from coterie.core.device import CPU
 
 Rng = np.random.Generator
 TOGETHER = 2**15  # streams that are seeded at once
+FEW = 16  # streams that are seeded faster one by one
 # numpy's SeedSequence and PCG64, which its policy keeps as they are
 POOL, SHIFT = 4, np.uint32(16)
 FIRST, FIRST_TIMES = 0x43B0D7E5, 0x931E8875
@@ -23,8 +24,23 @@ TIMES, BITS = 0x2360ED051FC65DA44385DF649FCCF645, 2**128 - 1
 
 def number(seed: int, *what: object) -> int:
     """A 63-bit number that depends on nothing but its arguments."""
-    text = "\x1f".join([str(int(seed)), *(str(part) for part in what)])
+    text = _named(seed, *what)
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def _numbers(seed: int, what: Sequence[object], items: Sequence[object]) -> np.ndarray:
+    """`number(seed, *what, item)` of many items [n]; what they share is read once."""
+    shared = blake2b(f"{_named(seed, *what)}\x1f".encode(), digest_size=8)
+    found = bytearray()
+    for item in items:
+        one = shared.copy()
+        one.update(str(item).encode())
+        found += one.digest()
+    return np.frombuffer(found, "<u8").astype(np.uint64) >> np.uint64(1)
+
+
+def _named(seed: int, *what: object) -> str:
+    return "\x1f".join([str(int(seed)), *(str(part) for part in what)])
 
 
 def stream(seed: int, *what: object) -> Rng:
@@ -57,16 +73,19 @@ class Later:
         return getattr(self._rng, name)
 
 
-def streams(seed: int, what: str, items: Sequence[object]) -> Iterator[Rng]:
+def streams(seed: int, what: str | tuple[object, ...], items: Sequence[object]) -> Iterator[Rng]:
     """`stream(seed, what, item)` of many items, much faster: one generator, which is set to the
     start of the next stream whenever the next one is asked for.
     """
+    names = what if isinstance(what, tuple) else (what,)
+    if len(items) < FEW:
+        yield from (stream(seed, *names, item) for item in items)
+        return
     source = np.random.PCG64(0)
     rng, at = Rng(source), source.state
     for k in range(0, len(items), TOGETHER):
         some = items[k : k + TOGETHER]
-        numbers = np.array([number(seed, what, item) for item in some], np.uint64)
-        for high, low, top, rest in _seeds(numbers).tolist():
+        for high, low, top, rest in _seeds(_numbers(seed, names, some)).tolist():
             inc = ((top << 64 | rest) << 1 | 1) & BITS
             at["state"] = {"state": ((inc + (high << 64 | low)) * TIMES + inc) & BITS, "inc": inc}
             source.state = at

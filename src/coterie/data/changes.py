@@ -28,6 +28,13 @@ class Stored(NamedTuple):
     rows: np.ndarray  # [n] which row of the data set each one is
 
 
+class Made(NamedTuple):
+    """Inputs that were made before, in the very same way."""
+
+    x: np.ndarray
+    rows: np.ndarray  # [n] which row of the data set each one is
+
+
 class Change(NamedTuple):
     """What makes a group of clients differ from the others."""
 
@@ -55,29 +62,45 @@ def changes_of(base: Dataset, seed: int, rotate: int, permute: int) -> list[Chan
 
 
 def store_rows(
-    base: Dataset, pieces: Cuts, groups: np.ndarray, changes: list[Change], inputs: Inputs
+    base: Dataset,
+    pieces: Cuts,
+    groups: np.ndarray,
+    changes: list[Change],
+    inputs: Inputs,
+    earlier: Made | None = None,
 ) -> Stored:
     """The rows in use as model inputs, group after group, and where each client finds its own.
 
     A row that several groups share (the official test images) is there once per group. Features
-    that need no change are not copied: the loader's own array is the store.
+    that need no change are not copied: the loader's own array is the store. Nor are those made
+    anew that were made earlier of the same rows.
     """
     if len(changes) == 1 and inputs.as_is and base.x.dtype in (np.float32, np.int64):
         return Stored(base.x, base.y, pieces, np.arange(len(base.y)))
     owners = [np.flatnonzero(groups == g) for g in range(len(changes))]
     stored = [_used([part.only(who) for part in pieces], len(base.y)) for who in owners]
     starts = np.cumsum([0, *(len(block) for block in stored)])
+    y = np.empty((starts[-1], *base.y.shape[1:]), base.y.dtype)
+    for start, block, change in zip(starts, stored, changes, strict=False):
+        labels = base.y[block]
+        y[start : start + len(block)] = labels if change.relabel is None else change.relabel[labels]
+    same = earlier is not None and len(stored) == 1 and np.array_equal(stored[0], earlier.rows)
+    x = earlier.x if earlier is not None and same else _inputs(stored, starts, changes, inputs)
+    return Stored(x, y, _moved(pieces, groups, stored, starts), np.concatenate(stored))
+
+
+def _inputs(
+    stored: list[np.ndarray], starts: np.ndarray, changes: list[Change], inputs: Inputs
+) -> np.ndarray:
+    """The rows of every group as inputs, turned as the group has them."""
     sample = inputs.of(stored[0][:1])
     x = np.empty((starts[-1], *sample.shape[1:]), sample.dtype)
-    y = np.empty((starts[-1], *base.y.shape[1:]), base.y.dtype)
     for start, block, change in zip(starts, stored, changes, strict=False):
         for at in blocks(len(block)):
             image = inputs.of(block[at])
             turned = np.rot90(image, change.turns, (-2, -1)) if change.turns else image
             x[start + at.start : start + at.stop] = turned
-        labels = base.y[block]
-        y[start : start + len(block)] = labels if change.relabel is None else change.relabel[labels]
-    return Stored(x, y, _moved(pieces, groups, stored, starts), np.concatenate(stored))
+    return x
 
 
 def _used(parts: list[Held], n: int) -> np.ndarray:

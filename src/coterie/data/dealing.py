@@ -14,7 +14,7 @@ from coterie.core.rng import stream, streams
 from coterie.core.task import NUMBERS
 from coterie.core.values import checked
 from coterie.data import datasets, own, partition
-from coterie.data.changes import Inputs, Stored, changes_of, store_rows
+from coterie.data.changes import Inputs, Made, Stored, changes_of, store_rows
 from coterie.data.choices import Choices, check_choices, check_values
 from coterie.data.columns import CATEGORY, DATE
 from coterie.data.cutting import (
@@ -90,6 +90,7 @@ def build(
     folder: str | Path | None = None,
     options: Mapping[str, Any] | None = None,
     data_options: Mapping[str, Any] | None = None,
+    earlier: Federation | None = None,
     **choices: Any,
 ) -> Federation:
     """Load a data set, deal its rows to clients and cut each client's rows in four parts.
@@ -98,6 +99,8 @@ def build(
         what its loader takes, `folder` is where its files lie.
     split: a registered name, with its `options`; None is the usual one of the data.
     clients: None is what the split usually has (20 for most), or all natural clients.
+    earlier: a federation of the same data at hand, as of another seed; where the inputs are the
+        same, its own are taken.
     choices: the fields of Choices, such as validation = 0.
     """
     chosen = checked(Choices(**choices))
@@ -128,13 +131,14 @@ def build(
     theirs = dealt.parts.only(late).joined()
     pool = np.setdiff1d(rows.pool, theirs) if len(late) else rows.pool
     prepared = _prepare(whole, pool, cuts, dealt.names, chosen, stay)
-    stored, groups = _store(base, dealt, cuts, prepared.inputs, chosen, seed)
+    made = _made(earlier, prepared.preparation)
+    stored, groups = _store(base, dealt, cuts, prepared.inputs, chosen, seed, made)
     held, kept = stored.cuts.validation, Held.none(len(dealt.names))
     if chosen.select:
         held, kept = halves(held, stored.rows, base.y, cutter.how, cutter.by)
     federation = Federation(
         name=base.name,
-        x=as_tensor(stored.x),
+        x=_inputs(stored.x, earlier),
         y=as_tensor(stored.y),
         classes=base.classes,
         train=stored.cuts.train,
@@ -416,8 +420,31 @@ def _without_tiny(
     return rows[~np.isin(users[rows], numbers)], names
 
 
+def _made(earlier: Federation | None, now: Preparation) -> Made | None:
+    """The inputs of an earlier federation, if they are images made in the same way."""
+    known = earlier.preparation if earlier else None
+    if earlier is None or known is None or earlier.rows is None or now.columns:
+        return None
+    before = known._replace(left_out=(), target=None)
+    return Made(earlier.x.numpy(), earlier.rows) if before == now else None
+
+
+def _inputs(x: np.ndarray, earlier: Federation | None) -> torch.Tensor:
+    """An array as a tensor; that of an earlier federation, if it is the same memory."""
+    found = as_tensor(x)
+    if earlier is None or found.data_ptr() != earlier.x.data_ptr():
+        return found
+    return earlier.x if found.shape == earlier.x.shape else found
+
+
 def _store(
-    base: Dataset, dealt: Dealt, cuts: Cuts, inputs: Inputs, chosen: Choices, seed: int
+    base: Dataset,
+    dealt: Dealt,
+    cuts: Cuts,
+    inputs: Inputs,
+    chosen: Choices,
+    seed: int,
+    earlier: Made | None,
 ) -> tuple[Stored, np.ndarray]:
     """Inputs and labels as the clients see them, where each finds its own, and their groups."""
     clients = len(dealt.parts)
@@ -428,7 +455,7 @@ def _store(
         )
     changes = changes_of(base, seed, chosen.rotate, chosen.permute)
     groups = np.arange(clients) * len(changes) // clients
-    stored = store_rows(base, cuts, groups, changes, inputs)
+    stored = store_rows(base, cuts, groups, changes, inputs, earlier)
     if len(changes) == 1:
         kinds = len(np.unique(base.y[dealt.parts.joined()])) if base.classes else 0
         groups = partition.groups_of(dealt.split, clients, kinds)

@@ -5,6 +5,7 @@ it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -262,15 +263,16 @@ def bytes_down(payloads: Sequence[Tree], sent: set[Any], shared: frozenset[int])
     for one client.
     """
     down = broadcast = 0
-    for payload in payloads:
+    times = Counter(id(payload) for payload in payloads)  # one object may go to many clients
+    for payload in {id(payload): payload for payload in payloads}.values():
         for leaf in pytree.tree_leaves(payload):
-            down += leaf.nbytes
-            known = (
-                (leaf.data_ptr(), tuple(leaf.shape))
-                if leaf.untyped_storage().data_ptr() in shared
-                else None
-            )
-            if known is None or known not in sent:
+            size = leaf.nbytes * times[id(payload)]
+            down += size
+            if leaf.untyped_storage().data_ptr() not in shared:
+                broadcast += size
+                continue
+            known = leaf.data_ptr(), tuple(leaf.shape)
+            if known not in sent:
                 broadcast += leaf.nbytes
                 sent.add(known)
     return Traffic(down, broadcast)

@@ -22,6 +22,7 @@ from coterie.core.values import Seed, checked, coerce
 from coterie.data.dataset import Dataset
 from coterie.data.datasets import DATASETS, source_of
 from coterie.data.dealing import build as build_data
+from coterie.data.dealing import read as read_data
 from coterie.data.federation import PARTS, Federation, part_of
 from coterie.data.held import Held
 from coterie.data.newcomers import keep_out, newcomer_numbers
@@ -88,8 +89,24 @@ def anchored(experiment: Experiment) -> Experiment:
     return replace(experiment, data=data)
 
 
-def federation_of(experiment: Experiment, given: Given = None) -> Federation:
-    """The data of an experiment."""
+def rows_of(experiment: Experiment) -> Own | None:
+    """The data of an experiment before they are dealt, which are those of every seed; None where
+    each seed has rows of its own, or makes them when they are asked for.
+    """
+    name, source = str(experiment.data["name"]), source_of(experiment.data["name"])
+    if name.startswith(PYTHON) or source.drawn or source.lazily:
+        return None
+    known = data_options(name)
+    options = {k: v for k, v in experiment.data.items() if k in known and v is not None}
+    return read_data(name, experiment.data.get("data_dir") or None, options)
+
+
+def federation_of(
+    experiment: Experiment, given: Given = None, earlier: Federation | None = None
+) -> Federation:
+    """The data of an experiment; what another seed has `earlier` made of the same given data is
+    taken where it is the same.
+    """
     if isinstance(given, Federation):
         return _without_newcomers(given, experiment)
     words, split = dict(experiment.data), dict(experiment.split)
@@ -112,7 +129,14 @@ def federation_of(experiment: Experiment, given: Given = None) -> Federation:
     kind = split.pop("name", "") or None
     data = name if given is None else given
     return build_data(
-        data, split=kind, seed=seed, folder=folder, options=split, data_options=extra, **common
+        data,
+        split=kind,
+        seed=seed,
+        folder=folder,
+        options=split,
+        data_options=extra,
+        earlier=earlier,
+        **common,
     )
 
 

@@ -12,7 +12,8 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Stage, stages
 from coterie.core.model import Model
 from coterie.core.private import PrivateModel
-from coterie.data.federation import Federation, part_of, with_select
+from coterie.data.federation import Federation, part_of, read_once, with_select
+from coterie.data.pieces import Own
 from coterie.engines.base import Engine, Setup
 from coterie.engines.registry import ENGINES
 from coterie.engines.settings import Settings, read_all
@@ -25,6 +26,7 @@ from coterie.experiment.build import (
     federation_of,
     models_of,
     resolved,
+    rows_of,
 )
 from coterie.experiment.config import PYTHON, Experiment, Words, options_of
 from coterie.methods.declare import Told, told
@@ -60,13 +62,24 @@ class Assembly(NamedTuple):
         )
 
 
-def gather(experiment: Experiment, data: Given = None) -> Federation:
-    """The data of an experiment; those that were made by hand are checked."""
+def gather(
+    experiment: Experiment, data: Given = None, earlier: Federation | None = None
+) -> Federation:
+    """The data of an experiment; those that were made by hand are checked. `earlier` is what was
+    made of the same data for another seed.
+    """
     check_words(experiment)
     if isinstance(data, Federation) and experiment.data["name"].startswith(PYTHON):
         check_federation(data)
         data = with_select(data)
-    return federation_of(anchored(experiment), data)
+    federation = federation_of(anchored(experiment), data, earlier)
+    return read_once(federation) if data is None else federation
+
+
+def read_rows(experiment: Experiment) -> Own | None:
+    """The data of an experiment, not dealt yet, if they are those of every seed."""
+    check_words(experiment)
+    return rows_of(anchored(experiment))
 
 
 def assemble(

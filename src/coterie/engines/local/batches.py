@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coterie.core.device import here
 from coterie.core.method import Batch, BatchPlan
-from coterie.core.rng import stream
+from coterie.core.rng import Rng, streams
 from coterie.data.federation import PARTS, Federation, Public, as_tensor, part_of
 from coterie.data.held import Held
 from coterie.data.lazy import Maker, maker_of
@@ -23,13 +23,6 @@ FULL = 1024  # rows per step when a plan asks for whole parts
 Counts = Mapping[int, int] | None  # steps of each client, where the method decides on them
 MADE = 2**17  # rows that are made at once where everybody's are read
 LOOKED_UP = 2**18  # rows whose numbers and labels are looked up at once
-
-
-class Draw(NamedTuple):
-    """A client's batches: positions in its part, -1 for padding."""
-
-    places: np.ndarray  # [steps, batches, B]
-    key: int  # seeds dropout
 
 
 def batch_rows(plan: BatchPlan, largest: int) -> int:
@@ -49,29 +42,41 @@ def count_steps(plan: BatchPlan, n: int) -> int:
     return -(-plan.epochs * -(-n // (plan.batch or FULL)) // plan.batches)
 
 
-def draw(
-    plan: BatchPlan, n: int, rows: int, rng: np.random.Generator, steps: int | None = None
-) -> Draw:
-    """Batches of at most `plan.batch` rows, padded to `rows`.
+def deal(
+    plan: BatchPlan, sizes: Sequence[int], steps: Sequence[int], rows: int, rngs: Iterable[Rng]
+) -> tuple[np.ndarray, list[int]]:
+    """The batches of clients of these sizes, [clients, steps, batches, rows], and a key of each
+    client, which seeds dropout.
 
-    Every epoch is shuffled anew, and its last batch may be short.
+    A batch has positions in the client's part; -1 is padding.
     """
-    key = int(rng.integers(2**40))
-    steps = count_steps(plan, n) if steps is None else steps
-    part = np.arange(n)
-    if plan.share < 1.0:
-        part = np.sort(rng.choice(n, max(1, int(n * plan.share)), replace=False))
     size = min(plan.batch or FULL, rows)
-    per_epoch = -(-len(part) // size) if len(part) else 1
-    needed = steps * plan.batches
-    out = np.full((max(needed, 1), rows), -1, dtype=np.int64)
-    for first in range(0, needed, per_epoch):
-        order = rng.permutation(part) if plan.shuffle else part
-        epoch = np.full(per_epoch * size, -1, dtype=np.int64)
-        epoch[: len(order)] = order
-        last = min(first + per_epoch, needed)
-        out[first:last, :size] = epoch.reshape(per_epoch, size)[: last - first]
-    return Draw(out[:needed].reshape(steps, plan.batches, rows), key)
+    shape = len(steps), max(steps, default=0), plan.batches, size
+    places = np.full(shape, -1, dtype=np.int64)
+    numbers, keys = np.arange(max(sizes, default=0)), []
+    for mine, n, count, rng in zip(places, sizes, steps, rngs, strict=True):
+        keys.append(int(rng.integers(2**40)))
+        part = numbers[:n]
+        if plan.share < 1.0:
+            part = np.sort(rng.choice(n, max(1, int(n * plan.share)), replace=False))
+        _fill(mine[:count].reshape(-1), part, size, rng if plan.shuffle else None)
+    if rows > size:
+        places = np.pad(places, [(0, 0)] * 3 + [(0, rows - size)], constant_values=-1)
+    return places, keys
+
+
+def _fill(places: np.ndarray, part: np.ndarray, rows: int, rng: Rng | None) -> None:
+    """Epoch after epoch, each shuffled anew; the last batch of an epoch may be short."""
+    n = len(part)
+    span = rows * max(1, -(-n // rows))
+    for first in range(0, len(places), span):
+        epoch = places[first : first + n]
+        if len(epoch) == n:
+            epoch[:] = part
+            if rng is not None:
+                rng.shuffle(epoch)
+        else:  # the steps end within it
+            epoch[:] = (part if rng is None else rng.permutation(part))[: len(epoch)]
 
 
 class Part(NamedTuple):
@@ -252,6 +257,14 @@ class Feed(NamedTuple):
             return count_steps(plan, plan.draw or len(self.public.x) if self.public else 0)
         return count_steps(plan, int(self.parts[plan.part].counts[client]))
 
+    def steps_of(self, plan: BatchPlan, clients: Sequence[int], counts: Counts) -> list[int]:
+        """The numbers of steps of many clients."""
+        if plan.part == "public" or (plan.adaptive and counts is not None):
+            return [self.steps(plan, i, counts) for i in clients]
+        sizes = self.parts[plan.part].counts[clients].tolist()
+        known = {n: count_steps(plan, n) for n in set(sizes)}
+        return [known[n] for n in sizes]
+
     def batches(
         self,
         plan: BatchPlan,
@@ -265,20 +278,18 @@ class Feed(NamedTuple):
         near, places = self.near(chunk)
         x, y, part, sizes = near.source(plan, when, places)
         rows = batch_rows(plan, part.largest)
-        draws = []
-        for i, n in zip(chunk, sizes, strict=True):
-            rng = stream(self.seed, when.kind, when.stage, when.round, label, i)
-            steps = self.steps(plan, i, counts) if plan.adaptive else None
-            draws.append(draw(plan, int(n), rows, rng, steps))
+        taken = self.steps_of(plan, chunk, counts)
+        rngs = streams(self.seed, (when.kind, when.stage, when.round, label), chunk)
+        drawn, keys = deal(plan, sizes.tolist(), taken, rows, rngs)
         first = part.first if plan.part == "public" else part.first[places]
         batches = Batches(
             x=x,
             y=y,
             part=part,
             first=torch.as_tensor(first).reshape(-1, 1, 1, 1),
-            places=_aligned(draws, plan, rows),
-            keys=torch.tensor([d.key for d in draws]),
-            each=[len(d.places) for d in draws],
+            places=torch.as_tensor(drawn),
+            keys=torch.tensor(keys, dtype=torch.int64),
+            each=taken,
             plan=plan,
             stacked=stacked,
         )
@@ -302,12 +313,3 @@ class Feed(NamedTuple):
 def _in(dtype: torch.dtype, rows: Tensor) -> Tensor:
     """Rows in the run's precision; labels and words stay whole numbers."""
     return rows.to(dtype) if rows.is_floating_point() and rows.dtype != dtype else rows
-
-
-def _aligned(draws: list[Draw], plan: BatchPlan, rows: int) -> Tensor:
-    """[clients, steps, batches, rows]: who has fewer steps is padded with -1."""
-    longest = max((len(d.places) for d in draws), default=0)
-    places = np.full((len(draws), longest, plan.batches, rows), -1, dtype=np.int32)
-    for k, d in enumerate(draws):
-        places[k, : len(d.places)] = d.places
-    return torch.as_tensor(places).long()

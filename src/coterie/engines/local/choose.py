@@ -33,7 +33,7 @@ STACK = 2**21  # bytes of stacked parameters that a processor's caches hold
 FEWEST, MOST = 32, 1024  # clients per chunk of a network without convolutions
 TRACED = 50  # steps of the longest client in the run from which tracing is worth its time
 COMPILED = 20_000  # steps of all clients in the run from which compiling is
-CONVOLVED = 1_000  # the same where there are convolutions, of which a step takes far longer
+CONVOLVED = 500  # the same where there are convolutions, of which a step takes far longer
 
 
 def fits(size: int, copies: int = 1) -> int:

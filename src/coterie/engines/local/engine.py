@@ -131,8 +131,10 @@ class LocalEngine(Engine):
         kept = [k for k in sorted(good) if worked.clients[k] in answered]
         if kept:
             clients = [worked.clients[k] for k in kept]
+            # what is uploaded is the server's to do with as it likes
+            own = not _memory(worked.state) & _memory(worked.upload)
             self.states[worked.architecture].scatter(
-                clients, in_order(worked.state, kept, len(worked.clients))
+                clients, in_order(worked.state, kept, len(worked.clients)), own
             )
         return kept
 
@@ -183,9 +185,11 @@ class LocalEngine(Engine):
         exchange = self.method(a).round[trip.number]
         mine = [i for i in sorted(trip.clients) if self.architecture[i] == a]
         counts = self._adaptive(a, exchange, mine, trip.send) if exchange.steps else None
-        plans = [p.plan for p in exchange.passes if p.plan]
-        mine.sort(key=lambda i: -sum(self.feed.steps(plan, i, counts) for plan in plans))
-        return Crowd(a, exchange, mine, counts)
+        steps = np.zeros(len(mine), np.int64)
+        for plan in (p.plan for p in exchange.passes if p.plan):
+            steps += np.array(self.feed.steps_of(plan, mine, counts), np.int64)
+        order = np.argsort(-steps, kind="stable")
+        return Crowd(a, exchange, [mine[k] for k in order], counts)
 
     def _adaptive(self, a: int, exchange: Exchange, clients: list[int], send: Send) -> Counts:
         """The number of steps of each client, as the method decides on it."""
@@ -279,7 +283,7 @@ class LocalEngine(Engine):
         known = [i for i in chunk if i in store]
         new = [pair for pair in pairs if pair[0] not in store]
         if not new or not known:
-            return self._fresh(a, new) if new else store.gather(chunk)
+            return self._fresh(a, new) if new else store.lend(chunk)
         mixed = cat([store.gather(known), self._fresh(a, new)])
         order = np.argsort(np.argsort([i not in store for i in chunk], kind="stable"))
         return pick(mixed, torch.as_tensor(order))
@@ -417,6 +421,11 @@ def _sent(send: Send, clients: Sequence[int]) -> list[Tree]:
             last = value, tensors(value)
         sent.append(last[1])
     return sent
+
+
+def _memory(tree: Tree) -> set[int]:
+    """Where the tensors of a tree lie."""
+    return {leaf.untyped_storage().data_ptr() for leaf in pytree.tree_leaves(tree)}
 
 
 def _stacked(states: list[Tree], shared: bool) -> Tree:

@@ -135,8 +135,9 @@ def by_row(
 
 def _batch(feed: Feed, rows: Tensor) -> Batch:
     """Real rows [..., B] as a batch."""
+    x = feed.x.index_select(0, rows.reshape(-1))  # much faster than feed.x[rows]
     return Batch(
-        x=feed.x[rows],
+        x=x.reshape(*rows.shape, *x.shape[1:]),
         y=feed.y[rows],
         mask=torch.ones(rows.shape),
         place=torch.zeros_like(rows),

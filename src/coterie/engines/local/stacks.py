@@ -13,9 +13,40 @@ from coterie.core.method import Tree
 
 
 def lift(f: Callable[..., Any], width: int, *dims: Tree) -> Callable[..., Any]:
-    """`f` over `width` stacked clients, even where every argument is shared by all of them."""
-    over = torch.func.vmap(lambda _, *arguments: f(*arguments), in_dims=(0, *dims))
-    return lambda *arguments: over(torch.zeros(width), *arguments)
+    """`f` over `width` stacked clients, even where every argument is shared by all of them.
+
+    torch's vmap sees plain lists of tensors: it would go through trees once per tensor.
+    """
+
+    def over(*arguments: Any) -> Any:
+        leaves, spec = pytree.tree_flatten(arguments)
+        sides = _per_leaf(dims, arguments)
+        stacked = [k for k, side in enumerate(sides) if side is not None]
+        after: list[Any] = []
+
+        def one(_: Tensor, *mine: Tensor) -> tuple[Tensor, ...]:
+            given = list(leaves)
+            for k, leaf in zip(stacked, mine, strict=True):
+                given[k] = leaf
+            results, structure = pytree.tree_flatten(f(*pytree.tree_unflatten(given, spec)))
+            after.append(structure)
+            return tuple(results)
+
+        found = torch.func.vmap(one)(torch.zeros(width), *(leaves[k] for k in stacked))
+        return pytree.tree_unflatten(list(found), after[0])
+
+    return over
+
+
+def _per_leaf(dims: tuple[Tree, ...], arguments: tuple[Any, ...]) -> list[int | None]:
+    """0 for leaves that are stacked, None for those that are shared."""
+    sides: list[int | None] = []
+    for dim, argument in zip(dims, arguments, strict=True):
+        if dim is None or isinstance(dim, int):
+            sides += [dim] * len(pytree.tree_leaves(argument))
+        else:
+            sides += pytree.tree_leaves(dim)
+    return sides
 
 
 def share(payloads: list[Tree]) -> tuple[Tree, Tree]:

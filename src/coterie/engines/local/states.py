@@ -32,6 +32,7 @@ class States:
         self.spec: Any = None
         self.files: dict[int, BinaryIO] = {}  # leaf -> where it lies, if not in memory
         self.changed: set[int] | None = None  # since they were written; None: never were
+        self.lent = False  # whether others may hold the leaves, which are then not written over
 
     def __contains__(self, client: int) -> bool:
         return client in self.slots
@@ -41,8 +42,24 @@ class States:
         where = torch.tensor([self.slots[i] for i in clients])
         return pytree.tree_unflatten([leaf[where] for leaf in self.leaves], self.spec)
 
-    def scatter(self, clients: Sequence[int], stacked: Tree) -> None:
-        """Store the states of clients, new ones too."""
+    def lend(self, clients: Sequence[int]) -> Tree:
+        """The same to be read only: the leaves themselves, where these are all clients in order."""
+        if not self._whole(clients):
+            return self.gather(clients)
+        self.lent = True
+        return pytree.tree_unflatten(self.leaves, self.spec)
+
+    def _whole(self, clients: Sequence[int]) -> bool:
+        """Whether the leaves are made of these clients and lie in memory."""
+        n = len(self.slots)
+        fit = not self.files and len(clients) == n and all(len(leaf) == n for leaf in self.leaves)
+        return fit and list(self.slots) == list(clients)
+
+    def scatter(self, clients: Sequence[int], stacked: Tree, own: bool = False) -> None:
+        """Store the states of clients, new ones too.
+
+        own: nobody else will write into these tensors, so that they need not be copied.
+        """
         leaves, spec = pytree.tree_flatten(stacked)
         if self.spec is None:
             self.spec = spec
@@ -51,9 +68,14 @@ class States:
             raise TypeError(f"a client's state changed its structure from {self.spec} to {spec}")
         for i in clients:
             self.slots.setdefault(i, len(self.slots))
-        where = torch.tensor([self.slots[i] for i in clients])
         if self.changed is not None:
             self.changed.update(clients)
+        if own and self._whole(clients) and all(map(_replaces, leaves, self.leaves)):
+            self.leaves, self.lent = leaves, True
+            return
+        if self.lent:
+            self.leaves, self.lent = [leaf.clone() for leaf in self.leaves], False
+        where = torch.tensor([self.slots[i] for i in clients])
         for k, leaf in enumerate(leaves):
             self._grow(k, len(self.slots))
             self.leaves[k][where] = leaf
@@ -106,3 +128,9 @@ class States:
             state = pytree.tree_map(lambda a: a[0], self.gather([i]))
             new.scatter([i], pytree.tree_map(lambda a: a.unsqueeze(0), tensors(convert(state))))
         return new
+
+
+def _replaces(new: Tensor, old: Tensor) -> bool:
+    """Whether a tensor may take the place of another, at no cost of memory."""
+    alike = new.shape == old.shape and new.dtype == old.dtype and new.device == old.device
+    return alike and new.is_contiguous() and new.untyped_storage().nbytes() == new.nbytes

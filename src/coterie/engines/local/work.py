@@ -59,7 +59,7 @@ def _stacked(task: Task, stepper: Stepper, feed: Feed) -> tuple[Tree, Tree, Effo
         effort = effort.plus(_effort(task, stepper, work, taken))
     finish = lift(task.exchange.finish, width, 0, 0, dims)
     state, upload = finish(carry, task.states, payload)
-    return tensors(state), tensors(upload), effort
+    return state, upload, effort
 
 
 def _side_by_side(task: Task, stepper: Stepper, feed: Feed) -> tuple[Tree, Tree, Effort]:

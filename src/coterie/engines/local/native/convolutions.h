@@ -19,10 +19,12 @@
   }                                                                                                \
                                                                                                    \
   /* panel[channel, i, j][p] = image[channel][y * stride + i * step][x * stride + j * step], where \
-     (y, x) is the place `first + p` of the `across` per row; up to LANES numbers more */          \
+     (y, x) is the place `first + p` of the `across` per row; up to LANES numbers more. Its rows   \
+     are `apart`. */                                                                               \
   INLINE void panel_##S(T *panel, const T *image, int channels, int high, int wide, int kh,        \
-                        int kw, int stride, int step, int across, int first, int number) {         \
-    int from[TILE_##S], to[TILE_##S], runs = 0;                                                    \
+                        int kw, int stride, int step, int across, int first, int number,           \
+                        int apart) {                                                               \
+    int from[number], to[number], runs = 0;                                                        \
     const int most = stride == 1 ? LANES_##S : 1;                                                  \
     for (int p = 0; p < number;) {                                                                 \
       const int y = (first + p) / across, x = (first + p) % across;                                \
@@ -40,7 +42,7 @@
             else                                                                                   \
               panel[to[r]] = at[from[r]];                                                          \
           }                                                                                        \
-          panel += TILE_##S;                                                                       \
+          panel += apart;                                                                          \
         }                                                                                          \
   }                                                                                                \
                                                                                                    \
@@ -80,12 +82,13 @@
                  high, wide, apart);                                                               \
       int first = 0;                                                                               \
       for (; first + TILE_##S <= places; first += TILE_##S) {                                      \
-        panel_##S(room, image, channels, high, wide, kh, kw, stride, step, wo, first, TILE_##S);   \
+        panel_##S(room, image, channels, high, wide, kh, kw, stride, step, wo, first, TILE_##S,    \
+                  TILE_##S);                                                                       \
         columns_##S(mine + first, room, w, bias, outs, depth, places, TILE_##S, rows, positive);   \
       }                                                                                            \
       if (places % TILE_##S) {                                                                     \
         panel_##S(room, image, channels, high, wide, kh, kw, stride, step, wo, first,              \
-                  places % TILE_##S);                                                              \
+                  places % TILE_##S, TILE_##S);                                                    \
         columns_##S(mine + first, room, w, bias, outs, depth, places, places % TILE_##S, rows,     \
                     positive);                                                                     \
       }                                                                                            \
@@ -156,6 +159,62 @@
                    channels % nc, ni, kh, kw, plane, width, stride, step, ho, wo, padded, wide);   \
   }                                                                                                \
                                                                                                    \
+  /* sums[k][o] += sum over p of panel[k][p] * slopes[o][p], for a few k and all outs */           \
+  INLINE void along_##S(vec_##S *sums, const T *panel, const T *slopes, int outs, int padded,      \
+                        int number) {                                                              \
+    vec_##S sum[HELD];                                                                             \
+    UNROLL for (int r = 0; r < number * outs; r++)                                                 \
+      sum[r] = sums[r];                                                                            \
+    for (int p = 0; p < padded; p += LANES_##S) {                                                  \
+      vec_##S one[3];                                                                              \
+      UNROLL for (int k = 0; k < number; k++) {                                                    \
+        one[k] = *(const vec_##S *)(panel + (long)k * padded + p);                                 \
+        HOLD(one[k]);                                                                              \
+      }                                                                                            \
+      UNROLL for (int o = 0; o < outs; o++) {                                                      \
+        const vec_##S row = *(const vec_##S *)(slopes + (long)o * padded + p);                     \
+        UNROLL for (int k = 0; k < number; k++)                                                    \
+          sum[k * outs + o] += one[k] * row;                                                       \
+      }                                                                                            \
+    }                                                                                              \
+    UNROLL for (int r = 0; r < number * outs; r++)                                                 \
+      sums[r] = sum[r];                                                                            \
+  }                                                                                                \
+                                                                                                   \
+  /* the same where outs are few and places many: vectors along the places */                      \
+  INLINE void few_outs_##S(T *out, const T *x, const T *slopes, T *room, int images, int channels, \
+                           int h, int wx, int outs, int kh, int kw, int stride, int step, int top, \
+                           int left, int ho, int wo, int groups) {                                 \
+    const int high = (ho - 1) * stride + (kh - 1) * step + 1;                                      \
+    const int width = (wo - 1) * stride + (kw - 1) * step + 1;                                     \
+    const int depth = channels * kh * kw, places = ho * wo;                                        \
+    const int padded = (places + LANES_##S - 1) / LANES_##S * LANES_##S;                           \
+    vec_##S *sums = (vec_##S *)room;                                                               \
+    T *mine = room + (long)depth * outs * LANES_##S, *panel = mine + (long)outs * padded;          \
+    T *image = panel + (long)depth * padded + LANES_##S;                                           \
+    memset(room, 0, (long)depth * outs * sizeof(vec_##S));                                         \
+    for (int n = 0; n < images; n++) {                                                             \
+      framed_##S(image, x + (long)n * groups * channels * h * wx, channels, h, wx, top, left,      \
+                 high, width, 1);                                                                  \
+      panel_##S(panel, image, channels, high, width, kh, kw, stride, step, wo, 0, places, padded); \
+      for (int o = 0; o < outs; o++)                                                               \
+        for (int p = 0; p < padded; p++) {                                                         \
+          const T one = slopes[((long)n * groups * outs + o) * places + LEAST(p, places - 1)];     \
+          mine[(long)o * padded + p] = p < places ? one : 0;                                       \
+        }                                                                                          \
+      for (int k = 0; k < depth; k++)                                                              \
+        for (int p = places; p < padded; p++)                                                      \
+          panel[(long)k * padded + p] = 0;                                                         \
+      int k = 0;                                                                                   \
+      for (; k + 3 <= depth; k += 3)                                                               \
+        along_##S(sums + (long)k * outs, panel + (long)k * padded, mine, outs, padded, 3);         \
+      if (depth % 3)                                                                               \
+        along_##S(sums + (long)k * outs, panel + (long)k * padded, mine, outs, padded, depth % 3); \
+    }                                                                                              \
+    for (int o = 0; o < outs; o++)                                                                 \
+      for (int k = 0; k < depth; k++)                                                              \
+        out[(long)o * depth + k] = total_##S(sums[(long)k * outs + o]);                            \
+  }                                                                                                \
   /* out[o][channel][i][j] = sum over n and places of slopes[n][o] * x[n][channel][y.., x..] */    \
   INLINE void correlate_##S(T *out, const T *x, const T *slopes, T *room, int images, int channels,\
                             int h, int wx, int outs, int kh, int kw, int stride, int step, int top,\
@@ -165,15 +224,21 @@
     const int depth = channels * kh * kw, places = ho * wo;                                        \
     const int padded = (outs + LANES_##S - 1) / LANES_##S * LANES_##S;                             \
     const int rest = padded % TILE_##S;                                                            \
+    if (outs <= 8 && outs * 3 <= HELD && places >= 8 * LANES_##S) {                                \
+      few_outs_##S(out, x, slopes, room, images, channels, h, wx, outs, kh, kw, stride, step, top, \
+                   left, ho, wo, groups);                                                          \
+      return;                                                                                      \
+    }                                                                                              \
     T *sums = room, *by_place = sums + (long)depth * padded;                                       \
     T *image = by_place + (long)places * padded;                                                   \
     memset(room, 0, (long)(depth + places) * padded * sizeof(T));                                  \
     for (int n = 0; n < images; n++) {                                                             \
       framed_##S(image, x + (long)n * groups * channels * h * wx, channels, h, wx, top, left,      \
                  high, width, 1);                                                                  \
-      for (int o = 0; o < outs; o++)                                                               \
-        for (int p = 0; p < places; p++)                                                           \
-          by_place[(long)p * padded + o] = slopes[((long)n * groups * outs + o) * places + p];     \
+      for (int first = 0; first < places; first += LANES_##S)                                      \
+        for (int o = 0; o < outs; o++)                                                             \
+          for (int p = first; p < LEAST(first + LANES_##S, places); p++)                           \
+            by_place[(long)p * padded + o] = slopes[((long)n * groups * outs + o) * places + p];   \
       int o = 0;                                                                                   \
       for (; o + TILE_##S <= padded; o += TILE_##S)                                                \
         outs_##S(sums + o, image, by_place + o, channels, kh, kw, high, width, stride, step, ho,   \
@@ -230,7 +295,7 @@
 #define FILLED (kh == 2 && kw == 2 && sh == 2 && sw == 2 && h == ho * 2 && w == wo * 2)
 #define SAFE(S) (FILLED ? planes * ho - LANES_##S / wo - 1 : 0)
 /* where the next windows of a row begin; the last ones are taken so that they end with the row */
-#define NEXT(S) \
+#define NEXT(S)                                                                                    \
   (p < wo - LANES_##S && p + LANES_##S > wo - LANES_##S ? wo - LANES_##S : p + LANES_##S)
 
 #define POOLS(T, S)                                                                                \

@@ -140,11 +140,14 @@ class Images(Products):
         s = _sizes(x, v, slopes, form)
         sizes = [s.images, s.channels, s.height, s.width, s.outs, *s.kernel, s.stride, s.step]
         sizes += [*s.border, *s.out, s.groups]
+        places = s.out[0] * s.out[1]
+        many = (s.depth + places) * (s.outs + LANES)
+        few = s.depth * s.outs * LANES + (s.outs + s.depth) * (places + LANES) + LANES
         b, a, out = s.at("b", "a", "out")
         self._call(
             v,
             [x, slopes, None],
-            (s.depth + s.out[0] * s.out[1]) * (s.outs + LANES) + s.framed,
+            max(many, few) + s.framed,
             s.each(f"correlate_T({out}, {a}, {b}, room, {_listed(sizes)});"),
         )
 
