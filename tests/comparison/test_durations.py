@@ -4,6 +4,7 @@ import pytest
 
 from coterie.comparison import durations
 from coterie.comparison.durations import Estimate, estimate, probe, store, stored, whole
+from coterie.core.errors import BadInput
 from coterie.experiment.papers import PaperColumn, PaperTable
 
 
@@ -34,6 +35,32 @@ def test_rounds_are_measured_and_stored_beside_what_is_known(tmp_path, monkeypat
     store({"other": {"local": 1.0}})
     assert set(stored()) == {"demo", "other"}
     assert stored()["demo"]["fedavg"] > 0
+
+
+def test_runs_that_choose_options_are_counted(monkeypatch):
+    monkeypatch.setattr(durations, "_played", lambda experiment, federation, most: 2.0)
+    grids = {"fedavg": {"rate": [0.1, 0.2, 0.3]}}
+    real = durations.plan_of
+    monkeypatch.setattr(
+        durations, "plan_of", lambda *words, **more: real(*words, **more)._replace(grids=grids)
+    )
+    found = probe("demo")
+    assert found["fedavg"] == 8.0
+    assert found["local"] == 2.0
+
+
+def test_a_method_without_machine_code_is_measured_client_by_client(monkeypatch):
+    asked = []
+
+    def played(experiment, federation, most):
+        asked.append(experiment.engine["compile"])
+        if asked[-1] == "yes":
+            raise BadInput("a step cannot be compiled")
+        return 1.0
+
+    monkeypatch.setattr(durations, "_played", played)
+    assert set(probe("demo").values()) == {1.0}
+    assert asked[:2] == ["yes", "no"]
 
 
 def test_a_method_that_takes_too_long_is_cut_off(monkeypatch):

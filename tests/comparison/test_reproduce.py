@@ -108,10 +108,41 @@ def test_the_page_is_written_again_from_the_results_files_alone(out, tmp_path):
     assert "ditto above fedavg" in text
 
 
+def test_a_column_none_of_whose_methods_is_finished_is_not_on_the_page(out, tmp_path):
+    column = TABLE.columns[0]._replace(name="later", rows=(), above=(("ditto@late", "local@late"),))
+    both = TABLE._replace(columns=(*TABLE.columns, column))
+    text = write_pages([both], out, tmp_path).read_text()
+    assert "**digits**" in text
+    assert "**later**" not in text
+    assert "(in part)" in text
+    alone = TABLE._replace(id="small-2", columns=(column,))
+    assert "small-2 (Table 1)" in write_pages([alone], out, tmp_path / "alone").read_text()
+
+
 def test_a_remark_stands_in_its_section(out, tmp_path):
     write_pages([TABLE], out, tmp_path)
     (tmp_path / "results" / "remarks.toml").write_text('small-1 = "A reading explains it."')
     assert "A reading explains it." in page([TABLE], tmp_path / "results")
+
+
+def test_a_row_of_a_note_with_points_has_the_figure_of_its_point(tmp_path):
+    points = ("lambda=0,T=1", "lambda=1,T=5")
+    rows = tuple(PaperRow(point, "persfl", point=point) for point in points)
+    column = PaperColumn(name="grid", recipe="grid", metric="note:grid_accuracy", rows=rows)
+    table = TABLE._replace(id="grid-1", metric=column.metric, columns=(column,))
+    (tmp_path / "grid.toml").write_text(
+        RECIPE.replace('["local", "fedavg", "ditto"]', '["persfl"]').replace("[0, 1]", "[0]")
+        + "\n[options.persfl]\nlambdas = [0.0, 1.0]\ntemperatures = [1.0, 5.0]\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(again, "config_path", lambda name: tmp_path / f"{name}.toml")
+        found = again.reproduce(table, tmp_path)
+    run = load(tmp_path / "grid" / "persfl-seed0")
+    ours = [cell.figure.ours.mean for cell in found.columns[0].cells]
+    assert ours == [measure(run, f"note:grid_accuracy[{point}]", "personal") for point in points]
+    assert not np.isnan(ours).any()
+    text = write_pages([table], tmp_path, tmp_path / "docs").read_text()
+    assert all(f"| {p} |  | {our:.4g} |" in text for p, our in zip(points, ours, strict=True))
 
 
 def test_unknown_tables_and_scales_are_refused(out):

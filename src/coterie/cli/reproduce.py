@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 from rich import box
+from rich.table import Column as Heading
 from rich.table import Table as Grid
 
 from coterie.cli.printing import say, show
@@ -17,7 +18,7 @@ from coterie.comparison import durations, miniature
 from coterie.comparison import reproduce as again
 from coterie.comparison.reproduce import Column, Outcome, outcome, table_of
 from coterie.core.errors import BadInput
-from coterie.experiment.papers import METRICS, PaperTable, paper_tables
+from coterie.experiment.papers import METRICS, PaperTable, in_points, paper_tables
 from coterie.reports.reproduction import write_pages
 
 ANSWERS = {True: "holds", False: "does not hold", None: "not run"}
@@ -117,14 +118,15 @@ def measure_times(tables: list[PaperTable]) -> None:
 
 def show_tables(tables: list[PaperTable], out: Path) -> None:
     """Every table with how far it has come."""
-    grid = Grid("id", "place", "time", "state", "verdict", box=box.SIMPLE_HEAD)
+    words = (Heading(word, no_wrap=word == "id") for word in ("id", "place", "time", "state"))
+    grid = Grid(*words, "verdict", box=box.SIMPLE_HEAD)
     known = durations.stored()
     for table in tables:
         found = outcome(table, out)
         time = str(durations.estimate(table, known))
         grid.add_row(table.id, table.place, time, found.state, found.verdict)
     show(grid)
-    say("`coterie reproduce ID` runs one. Time: all seeds on one thread, at most (see --time).")
+    say("`coterie reproduce ID` runs one. Time: all seeds on one thread, as --time measured it.")
 
 
 def show_outcome(found: Outcome) -> None:
@@ -132,7 +134,8 @@ def show_outcome(found: Outcome) -> None:
     table = found.table
     say(f"{table.paper}, {table.place}: {table.claim}")
     for column in found.columns:
-        show(_grid(table, column))
+        if column.cells:
+            show(_grid(table, column))
         for better, worse, a, b in column.pairs:
             ours = "not run" if isnan(a) or isnan(b) else f"{a:.2f} against {b:.2f}"
             say(f"{better} above {worse}: {ours}")
@@ -147,6 +150,7 @@ def _grid(table: PaperTable, column: Column) -> Grid:
     metric = METRICS[column.column.metric]
     title = f"{column.column.name}: {metric} ({column.recipe or 'no recipe'}{shorter})"
     grid = Grid("", "paper", "ours", "95 % over seeds", "difference", title=title)
+    form = ".2f" if in_points(column.column.metric) else ".4g"
     for cell in column.cells:
         f = cell.figure
         spread = "" if isnan(f.spread) else f" ± {f.spread:g}"
@@ -154,8 +158,8 @@ def _grid(table: PaperTable, column: Column) -> Grid:
         grid.add_row(
             cell.row.label,
             "-" if isnan(f.paper) else f"{f.paper:g}{spread}",
-            f"{f.ours.mean:.2f}" if known else "not run",
-            f"[{f.ours.low:.2f}, {f.ours.high:.2f}]" if f.ours.n > 1 else "one seed" * known,
-            f"{f.difference:+.2f}" if known and not isnan(f.paper) else "",
+            f"{f.ours.mean:{form}}" if known else "not run",
+            f"[{f.ours.low:{form}}, {f.ours.high:{form}}]" if f.ours.n > 1 else "one seed" * known,
+            f"{f.difference:+{form}}" if known and not isnan(f.paper) else "",
         )
     return grid

@@ -1,7 +1,7 @@
 """How long the papers' recipes take: measured in a round, stored, told in the list.
 
-A round is measured client by client, in the processor's seconds, so that a busy machine does not
-matter. Runs stack clients where that is faster: small networks take less than is told.
+A round is measured in the processor's seconds, so that a busy machine does not matter: in machine
+code where there is some, else client by client, which runs that stack clients are faster than.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from coterie.comparison.plan import plan_of
+from coterie.comparison.tune import points
+from coterie.core.errors import BadInput
 from coterie.core.files import read_text, write
 from coterie.data.federation import Federation
 from coterie.experiment.config import Experiment, read_toml
@@ -25,8 +27,11 @@ from coterie.running.execute import threads_of
 from coterie.running.loop import Loop, RoundReport
 
 STORED = PAPERS / "seconds.json"
-LIMIT = 5.0  # seconds that a method may take to play one round of each of its stages
-PLAIN = {"path": "sequential", "width": 1, "compile": "no"}  # an engine that tries nothing out
+LIMIT = 5.0  # seconds that a method may take to play the first rounds of all its stages
+COMPILED = 3  # rounds of each stage in machine code: the first compiles, the last is evaluated
+# engines that try nothing out
+MACHINE = {"path": "vectorized", "width": 0, "compile": "yes"}
+PLAIN = {"path": "sequential", "width": 1, "compile": "no"}
 
 Seconds = dict[str, float]  # of one seed by method; below zero: more than that
 
@@ -50,40 +55,53 @@ class TooLong(Exception):
 
 
 def probe(recipe: str) -> Seconds:
-    """The processor seconds that one seed of each method of a recipe takes, on one thread."""
+    """The processor seconds that one seed of each method of a recipe takes on one thread, the runs
+    that choose its options counted.
+    """
     plan = plan_of(read_toml(config_path(recipe)), seeds=[0], common={"threads": 1})
     found: Seconds = {}
     federation = None
     for name, experiment in plan.experiments.items():
         federation = federation or gather(experiment)
-        found[name] = _probed(experiment, federation)
+        runs = 1 + len(points(plan.grids.get(name, {})))
+        found[name] = round(runs * _probed(experiment, federation), 1)
     return found
 
 
 def _probed(experiment: Experiment, federation: Federation) -> float:
-    plain = replace(experiment, engine=experiment.engine | PLAIN)
-    last: dict[int, float] = {}
-    with threads_of(plain):
-        loop = open_loop(assemble(plain, federation))
-        rounds, loop.lengths = loop.lengths, [min(1, n) for n in loop.lengths]
+    machine, plain = (
+        replace(experiment, engine=experiment.engine | words) for words in (MACHINE, PLAIN)
+    )
+    try:
+        return _played(machine, federation, COMPILED)
+    except BadInput:  # there is no machine code for it
+        return _played(plain, federation, 1)
+
+
+def _played(experiment: Experiment, federation: Federation, most: int) -> float:
+    """What a run takes by the shortest of the first rounds of each stage."""
+    each: dict[int, float] = {}
+    with threads_of(experiment):
+        loop = open_loop(assemble(experiment, federation))
+        rounds, loop.lengths = loop.lengths, [min(most, n) for n in loop.lengths]
         mark = time.process_time()
 
         def after(loop: Loop, report: RoundReport) -> None:
             nonlocal mark
-            now = time.process_time()
-            last[loop.position.stage], mark = now - mark, now
+            now, stage = time.process_time(), loop.position.stage
+            each[stage], mark = min(now - mark, each.get(stage, now - mark)), now
 
         try:
             with _limited(LIMIT):
                 loop.go(after)
         except TooLong:
-            last[len(last)] = LIMIT
-            return -_sum(rounds, last)
-    return _sum(rounds, last)
+            each.setdefault(loop.position.stage, LIMIT)
+            return -_sum(rounds, each)
+    return _sum(rounds, each)
 
 
 def _sum(rounds: Sequence[int], each: Mapping[int, float]) -> float:
-    return round(sum(rounds[stage] * seconds for stage, seconds in each.items()), 1)
+    return sum(rounds[stage] * seconds for stage, seconds in each.items())
 
 
 @contextmanager

@@ -110,6 +110,11 @@ def measure(run: Run, metric: str, view: str, fedavg: Run | None = None) -> floa
     return 100 * kinds[kind]() if kind in kinds and known.any() else nan
 
 
+def measured_as(column: PaperColumn, row: PaperRow) -> str:
+    """The metric of a row; a note with points has one for each."""
+    return f"{column.metric}[{row.point}]" if row.point else column.metric
+
+
 def _noted(run: Run, note: str) -> float:
     """The mean over clients of a note in the last round that has it."""
     found = values(run.table, note, "", "")[1]
@@ -165,7 +170,7 @@ def _column(column: PaperColumn, out: Path) -> Column:
     pairs = tuple((a, b, means[a], means[b]) for a, b in column.above)
 
     def figures(method: str) -> list[float]:
-        return list(_figures(column, runs.get(method, ()), column.view, runs))
+        return list(_figures(column.metric, runs.get(method, ()), column.view, runs))
 
     claims = tuple(check_claim(words, runs, figures) for words in column.claims)
     return Column(
@@ -195,20 +200,20 @@ def _planned(column: PaperColumn) -> int:
 
 def _cell(column: PaperColumn, row: PaperRow, runs: Runs) -> Cell:
     mine = runs.get(row.method, ())
-    ours = list(_figures(column, mine, row.view, runs))
+    ours = list(_figures(measured_as(column, row), mine, row.view, runs))
     seeds = tuple(run.experiment.seed for run in mine)
     point = POINT if in_points(column.metric) else 0.0
     return Cell(row, figure(row.label, row.value, row.spread, ours, point), seeds)
 
 
 def _mean(column: PaperColumn, method: str, view: str, runs: Runs) -> float:
-    found = list(_figures(column, runs.get(method, ()), view, runs))
+    found = list(_figures(column.metric, runs.get(method, ()), view, runs))
     return mean_of(found) if found else nan
 
 
-def _figures(column: PaperColumn, mine: Sequence[Run], view: str, runs: Runs) -> Iterator[float]:
+def _figures(metric: str, mine: Sequence[Run], view: str, runs: Runs) -> Iterator[float]:
     base = {run.experiment.seed: run for run in runs.get("fedavg", ())}
-    return (measure(run, column.metric, view, base.get(run.experiment.seed)) for run in mine)
+    return (measure(run, metric, view, base.get(run.experiment.seed)) for run in mine)
 
 
 # Running

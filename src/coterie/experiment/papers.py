@@ -36,7 +36,7 @@ METRICS = {
     "relative_false_accepts": "false accepts over those of the first model, at equal false rejects",
     "note:lambda": "the lambda that clients chose, mean over clients",
     "note:teacher_round": "the round of each client's teacher",
-    "note:grid_accuracy": "accuracy per client at every lambda and T",
+    "note:grid_accuracy": "validation accuracy of the students, mean over clients",
     "note:raw_steps": "local steps before rounding and cutting",
 }
 
@@ -55,6 +55,7 @@ class PaperRow(NamedTuple):
     label: str  # as the paper calls it
     method: str = ""  # its name in the column's recipe; "": nothing here reproduces it
     view: str = "personal"  # which model was judged: "personal" or "global"
+    point: str = ""  # of a note with points, such as "lambda=0.5,T=5"
     value: float | None = None  # None: the paper only draws it
     spread: float | None = None
     also: tuple[str, ...] = ()  # other readings of the same method in that recipe

@@ -18,10 +18,18 @@ from typing import Any
 import numpy as np
 
 from coterie.analysis.verdicts import POINT, Figure, figure, overall, verdict
-from coterie.comparison.reproduce import Column, Outcome, finished, measure, outcome, place_of
+from coterie.comparison.reproduce import (
+    Column,
+    Outcome,
+    finished,
+    measure,
+    measured_as,
+    outcome,
+    place_of,
+)
 from coterie.core.files import write
 from coterie.experiment.config import read_toml
-from coterie.experiment.papers import METRICS, PaperTable, in_points
+from coterie.experiment.papers import METRICS, PaperRow, PaperTable, in_points
 from coterie.results.run import Run
 
 PAGE, RESULTS, REMARKS = "reproduction.md", "results", "remarks.toml"
@@ -45,9 +53,9 @@ def write_pages(tables: Sequence[PaperTable], out: Path, docs: Path) -> Path:
     place = docs / RESULTS
     place.mkdir(parents=True, exist_ok=True)
     for table in tables:
-        found = outcome(table, out)
-        if any(column.done for column in found.columns):
-            write(place / f"{table.id}.json", _text(stored(found, out)))
+        file = stored(outcome(table, out), out)
+        if file["columns"]:
+            write(place / f"{table.id}.json", _text(file))
     write(docs / PAGE, page(tables, place))
     return docs / PAGE
 
@@ -59,9 +67,9 @@ def _text(file: Mapping[str, Any]) -> str:
 
 
 def stored(found: Outcome, out: Path) -> dict[str, Any]:
-    """What a results file holds of a table."""
+    """What a results file holds of a table: columns of which some method has come to its end."""
     columns = [_stored_column(column, out) for column in found.columns if column.done]
-    return {"table": found.table.id, "columns": columns}
+    return {"table": found.table.id, "columns": [column for column in columns if column]}
 
 
 def _stored_column(column: Column, out: Path) -> dict[str, Any]:
@@ -73,16 +81,22 @@ def _stored_column(column: Column, out: Path) -> dict[str, Any]:
     named += [m for pair in column.column.above for m in pair]
     methods = [m for m in dict.fromkeys(named) if runs.get(m)]
     base = {run.experiment.seed: run for run in runs.get("fedavg", ())}
-    first = runs[methods[0]][0] if methods else None
+    if not methods:  # others of the recipe have, which this column does not name
+        return {}
     return {
         "column": column.column.name,
         "recipe": column.recipe,
         "scale": column.scale,
         "runs": [column.done, column.wanted],
-        "about": _about(first) if first else {},
+        "about": _about(runs[methods[0]][0]),
         "claims": [list(claim) for claim in column.claims],
         "methods": {m: [_stored_run(run, column, base) for run in runs[m]] for m in methods},
     }
+
+
+def _key(row: PaperRow) -> str:
+    """Where a results file has our figure of a row."""
+    return f"[{row.point}]" if row.point else row.view
 
 
 def _about(run: Run) -> dict[str, Any]:
@@ -93,6 +107,8 @@ def _about(run: Run) -> dict[str, Any]:
 def _stored_run(run: Run, column: Column, base: Mapping[int, Run]) -> dict[str, Any]:
     seed, metric = run.experiment.seed, column.column.metric
     figures = {view: measure(run, metric, view, base.get(seed)) for view in run.views}
+    for row in (row for row in column.column.rows if row.point):
+        figures[_key(row)] = measure(run, measured_as(column.column, row), row.view)
     return {
         "seed": seed,
         "figures": {view: round(v, 4) for view, v in figures.items() if not isnan(v)},
@@ -151,12 +167,12 @@ def _figures(table: PaperTable, column: Mapping[str, Any]) -> tuple[list[Figure]
     """The rows of a stored column, and the pairs that the paper claims."""
     paper = next(c for c in table.columns if c.name == column["column"])
 
-    def ours(method: str, view: str) -> list[float]:
-        found = (run["figures"].get(view) for run in column["methods"].get(method, []))
+    def ours(method: str, key: str) -> list[float]:
+        found = (run["figures"].get(key) for run in column["methods"].get(method, []))
         return [value for value in found if value is not None]
 
     point = POINT if in_points(paper.metric) else 0.0
-    rows = [figure(r.label, r.value, r.spread, ours(r.method, r.view), point) for r in paper.rows]
+    rows = [figure(r.label, r.value, r.spread, ours(r.method, _key(r)), point) for r in paper.rows]
     pairs = [
         (a, b, *(float(np.mean(ours(m, paper.view) or [np.nan])) for m in (a, b)))
         for a, b in paper.above
