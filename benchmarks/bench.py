@@ -59,7 +59,8 @@ SECTIONS = {
         "against_peers",
         "Beside other simulators",
         "The same federated averaging run from the same first parameters on the same rows, each "
-        "side a program of its own, in turns. Coterie's writes its run folder as always.",
+        "side a program of its own, in turns. Coterie's writes its run folder, but no copies of "
+        "the one model.",
     ),
     "auto": Section(
         "chosen",

@@ -52,6 +52,7 @@ def main() -> None:
             evaluate=job.rounds,
             parts=("test",),
             out=Path(folder) / "run",
+            models=False,  # every client's is the same
             watch=watch,
         )
     accuracy, loss = (

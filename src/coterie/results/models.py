@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from coterie.results.folder import read_about
 from coterie.results.later import Later, all_names, newest, read_later
 
 MODELS, LIST = "models", "models.json"  # the folder, and in it {file: checksum}
+WRITERS = 4  # files that are written at once
 WAY_OUT = "run again, or restore it from a copy"
 Build = Callable[[], nn.Module]
 
@@ -78,14 +80,19 @@ def save_models(
             about["frozen"] = path.name
             words = {"coterie": json.dumps({"model": model.name})}
             digests[path.name] = save_listed(apart(frozen), path, words)
-        own = {n: t.contiguous() for n, t in model.tensors(point).items() if n not in frozen}
-        for k, i in enumerate(chunk):
+        own = {n: t for n, t in model.tensors(point).items() if n not in frozen}
+
+        def save(k: int, own: Any = own, about: Any = about, chunk: Any = chunk) -> tuple[str, str]:
             tensors = apart({n: t[k] for n, t in own.items()})
             # one entry, because a file with several may have them in any order and be another at
             # every run
-            about["client"] = federation.names[i]
-            path = target / f"client-{i:05d}.safetensors"
-            digests[path.name] = save_listed(tensors, path, {"coterie": json.dumps(about)})
+            words = json.dumps(about | {"client": federation.names[chunk[k]]})
+            path = target / f"client-{chunk[k]:05d}.safetensors"
+            return path.name, save_listed(tensors, path, {"coterie": words})
+
+        # what is written and summed holds up no other file
+        with ThreadPoolExecutor(WRITERS) as writers:
+            digests.update(writers.map(save, range(len(chunk))))
     if digests:
         write(target / LIST, json.dumps(dict(sorted(digests.items())), indent=1))
 

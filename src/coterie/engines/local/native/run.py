@@ -182,7 +182,9 @@ def _alike(old: Tensor, new: Tensor, right: Tensor) -> bool:
         return False
     change, size, off = (t.nan_to_num(0, 0, 0).abs() for t in (right - old, right, new - right))
     eps = torch.finfo(right.dtype).eps
-    room = 10 * eps**0.5 * change.max() + 100 * eps * size.max() if right.numel() else 0
+    # in single precision rounding switches a ReLU here and there, which moves all slopes before it
+    share = 0.05 if right.dtype == torch.float32 else 10 * eps**0.5
+    room = share * change.max() + 100 * eps * size.max() if right.numel() else 0
     return bool((off <= room).all())
 
 
