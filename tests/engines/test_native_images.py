@@ -10,7 +10,7 @@ from coterie.engines.local.native import compiler
 from coterie.engines.local.programs import Untraceable
 from coterie.engines.settings import Settings
 from helpers.federations import assert_same, float64, personal, play, tiny
-from helpers.steps import taken
+from helpers.steps import stepped, taken
 
 pytestmark = pytest.mark.skipif(not compiler.compiler(), reason="no C compiler here")
 g = torch.Generator().manual_seed(0)
@@ -18,18 +18,6 @@ g = torch.Generator().manual_seed(0)
 
 def numbers(*shape, dtype=torch.float64):
     return torch.randn(*shape, generator=g, dtype=dtype)
-
-
-def stepped(forward):
-    """A step of gradient descent on x, weights and bias."""
-
-    def step(*leaves):
-        with torch.enable_grad():
-            wet = [t.detach().requires_grad_() for t in leaves]
-            slopes = torch.autograd.grad(forward(*wet), wet)
-        return [t - 0.1 * s for t, s in zip(leaves, slopes, strict=True)]
-
-    return step
 
 
 def check(forward, *leaves):
@@ -50,9 +38,13 @@ def check(forward, *leaves):
         ((2, 3, 10, 10), (33, 3, 3, 3), {"stride": 2}),
         ((2, 20, 5, 5), (18, 20, 1, 1), {}),
         ((2, 5, 8, 8), (12, 5, 1, 1), {"stride": 2}),
+        ((2, 3, 34, 34), (4, 3, 1, 1), {"stride": 2}),  # the last row and column are read by none
+        ((2, 3, 12, 12), (4, 3, 2, 2), {"stride": 3, "padding": 1}),
         ((2, 2, 11, 11), (3, 2, 3, 3), {"dilation": 2, "padding": 2}),
         ((2, 2, 9, 13), (70, 2, 3, 5), {"padding": (1, 2)}),
         ((1, 1, 3, 3), (1, 1, 3, 3), {}),
+        ((2, 2, 13, 13), (70, 2, 7, 7), {}),
+        ((2, 1, 15, 15), (40, 1, 3, 12), {}),
         ((3, 2, 15, 15), (6, 2, 4, 4), {"padding": 1}),
         ((2, 6, 7, 7), (9, 2, 3, 3), {"groups": 3, "padding": 1}),
         ((2, 5, 6, 6), (5, 1, 3, 3), {"groups": 5, "stride": 2, "padding": 1}),
@@ -119,6 +111,7 @@ def test_not_a_number_is_the_largest_of_its_window():
     "layer",
     [
         nn.Conv2d(4, 4, 3, stride=(1, 2)),
+        nn.Conv2d(4, 4, 13, padding=6),
         nn.ConvTranspose2d(4, 4, 3),
         nn.Conv2d(4, 4, 1, padding=1),
         nn.MaxPool2d(3, stride=2),

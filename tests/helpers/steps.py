@@ -27,3 +27,15 @@ def taken(f, *leaves, steps=1):
     held = [t.clone().unsqueeze(0) for t in leaves]
     made.run(held, rows, steps, 1)
     return [t[0] for t in held]
+
+
+def stepped(forward):
+    """A step of gradient descent on x, weights and bias."""
+
+    def step(*leaves):
+        with torch.enable_grad():
+            wet = [t.detach().requires_grad_() for t in leaves]
+            slopes = torch.autograd.grad(forward(*wet), wet)
+        return [t - 0.1 * s for t, s in zip(leaves, slopes, strict=True)]
+
+    return step

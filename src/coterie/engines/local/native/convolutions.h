@@ -10,10 +10,13 @@
   /* an image within zeros, its rows and columns `apart` from each other */                        \
   INLINE void framed_##S(T *out, const T *x, int channels, int h, int w, int top, int left,        \
                          int high, int wide, int apart) {                                          \
+    /* strides may leave out the last rows and columns */                                          \
+    const int rows = LEAST(h, (high - top + apart - 1) / apart);                                   \
+    const int columns = LEAST(w, (wide - left + apart - 1) / apart);                               \
     memset(out, 0, ((long)channels * high * wide + LANES_##S) * sizeof(T));                        \
     for (int c = 0; c < channels; c++)                                                             \
-      for (int i = 0; i < h; i++)                                                                  \
-        for (int j = 0; j < w; j++)                                                                \
+      for (int i = 0; i < rows; i++)                                                               \
+        for (int j = 0; j < columns; j++)                                                          \
           out[((long)c * high + top + i * apart) * wide + left + j * apart] =                      \
               x[((long)c * h + i) * w + j];                                                        \
   }                                                                                                \
@@ -51,7 +54,7 @@
                           long apart, int number, int rows, int positive) {                        \
     const int wide = (number + LANES_##S - 1) / LANES_##S;                                         \
     for (int o = 0; o < outs; o += rows) {                                                         \
-      T t[HELD * LANES_##S] __attribute__((aligned(64)));                                          \
+      T t[MOST * TILE_##S] __attribute__((aligned(64)));                                           \
       if (o + rows <= outs)                                                                        \
         tile_##S(t, w + (long)o * depth, depth, 1, panel, TILE_##S, depth, rows, wide);            \
       else                                                                                         \
@@ -223,7 +226,8 @@
     const int width = (wo - 1) * stride + (kw - 1) * step + 1;                                     \
     const int depth = channels * kh * kw, places = ho * wo;                                        \
     const int padded = (outs + LANES_##S - 1) / LANES_##S * LANES_##S;                             \
-    const int rest = padded % TILE_##S;                                                            \
+    const int across = LEAST(WIDE, HELD / kw); /* vectors of outs at once */                       \
+    const int rest = padded / LANES_##S % across;                                                  \
     if (outs <= 8 && outs * 3 <= HELD && places >= 8 * LANES_##S) {                                \
       few_outs_##S(out, x, slopes, room, images, channels, h, wx, outs, kh, kw, stride, step, top, \
                    left, ho, wo, groups);                                                          \
@@ -240,12 +244,12 @@
           for (int p = first; p < LEAST(first + LANES_##S, places); p++)                           \
             by_place[(long)p * padded + o] = slopes[((long)n * groups * outs + o) * places + p];   \
       int o = 0;                                                                                   \
-      for (; o + TILE_##S <= padded; o += TILE_##S)                                                \
+      for (; o + across * LANES_##S <= padded; o += across * LANES_##S)                            \
         outs_##S(sums + o, image, by_place + o, channels, kh, kw, high, width, stride, step, ho,   \
-                 wo, padded, WIDE);                                                                \
+                 wo, padded, across);                                                              \
       if (rest)                                                                                    \
         outs_##S(sums + o, image, by_place + o, channels, kh, kw, high, width, stride, step, ho,   \
-                 wo, padded, rest / LANES_##S);                                                    \
+                 wo, padded, rest);                                                                \
     }                                                                                              \
     for (int o = 0; o < outs; o++)                                                                 \
       for (int k = 0; k < depth; k++)                                                              \

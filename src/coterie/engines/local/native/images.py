@@ -21,6 +21,7 @@ from coterie.engines.local.native.values import Value
 from coterie.engines.local.programs import Untraceable
 
 LANES, TILE = 16, 64  # the most numbers that a vector and a tile hold
+WIDEST = 12  # columns of a kernel whose slopes are summed in the fewest registers
 
 
 class Buffer(NamedTuple):
@@ -194,7 +195,7 @@ def _sizes(x: Value, w: Value, out: Value, form: list[Any]) -> Sizes:
     """What a convolution of this form reads and gives; `form` begins with the stride."""
     stride, border, step, transposed, _, groups = form[:6]
     square = len(set(stride)) == len(set(step)) == 1
-    if len(x.shape) != 4 or transposed or not square:
+    if len(x.shape) != 4 or transposed or not square or w.shape[3] > WIDEST:
         raise Untraceable("there is no C for a convolution of this form")
     return Sizes(
         images=x.shape[0],
