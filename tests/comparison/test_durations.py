@@ -63,6 +63,7 @@ def test_a_method_without_machine_code_is_measured_client_by_client(monkeypatch)
     assert asked[:2] == ["yes", "no"]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_method_that_takes_too_long_is_cut_off(monkeypatch):
     monkeypatch.setattr(durations, "LIMIT", 1e-3)
     assert any(seconds < 0 for seconds in probe("demo").values())

@@ -28,6 +28,7 @@ from coterie.running.loop import Loop, RoundReport
 
 STORED = PAPERS / "seconds.json"
 LIMIT = 5.0  # seconds that a method may take to play the first rounds of all its stages
+AGAIN = 0.1  # seconds after which it is told once more to stop
 COMPILED = 3  # rounds of each stage in machine code: the first compiles, the last is evaluated
 # engines that try nothing out
 MACHINE = {"path": "vectorized", "width": 0, "compile": "yes"}
@@ -50,6 +51,17 @@ class Estimate(NamedTuple):
         return f"over {about}" if self.least else about
 
 
+class Clocks(NamedTuple):
+    """Seconds by two clocks."""
+
+    work: float  # of this process: may stand still in a short round, where it counts in ticks
+    wall: float
+
+
+def _clocks() -> Clocks:
+    return Clocks(time.process_time(), time.perf_counter())
+
+
 class TooLong(Exception):
     """A method played longer than it may."""
 
@@ -64,7 +76,7 @@ def probe(recipe: str) -> Seconds:
     for name, experiment in plan.experiments.items():
         federation = federation or gather(experiment)
         runs = 1 + len(points(plan.grids.get(name, {})))
-        found[name] = round(runs * _probed(experiment, federation), 1)
+        found[name] = float(f"{runs * _probed(experiment, federation):.3g}")
     return found
 
 
@@ -84,12 +96,13 @@ def _played(experiment: Experiment, federation: Federation, most: int) -> float:
     with threads_of(experiment):
         loop = open_loop(assemble(experiment, federation))
         rounds, loop.lengths = loop.lengths, [min(most, n) for n in loop.lengths]
-        mark = time.process_time()
+        mark = _clocks()
 
         def after(loop: Loop, report: RoundReport) -> None:
             nonlocal mark
-            now, stage = time.process_time(), loop.position.stage
-            each[stage], mark = min(now - mark, each.get(stage, now - mark)), now
+            now, stage = _clocks(), loop.position.stage
+            taken = now.work - mark.work or now.wall - mark.wall
+            each[stage], mark = min(taken, each.get(stage, taken)), now
 
         try:
             with _limited(LIMIT):
@@ -106,13 +119,15 @@ def _sum(rounds: Sequence[int], each: Mapping[int, float]) -> float:
 
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Stop what runs within after so many seconds of this process's work."""
+    """Stop what runs within after so many seconds of this process's work: again and again, since an
+    exception is lost where it meets a finalizer.
+    """
 
     def stop(*_: Any) -> None:
         raise TooLong
 
     before = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, AGAIN)
     try:
         yield
     finally:
