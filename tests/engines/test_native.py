@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from coterie.core.errors import BadInput
@@ -179,3 +180,18 @@ def test_a_long_run_is_compiled_and_a_short_one_is_not(monkeypatch):
     assert play("fedavg", settings=Settings()).engine.settings[0].compile != "yes"
     monkeypatch.setattr("coterie.engines.local.choose.COMPILED", 1)
     assert play("fedavg", settings=Settings()).engine.settings[0].compile == "yes"
+
+
+@pytest.mark.parametrize("columns", [1, 2, 7, 16, 17, 60, 64, 65, 120, 128])
+@pytest.mark.parametrize(("rows", "depth"), [(1, 9), (5, 100), (6, 20), (9, 33)])
+def test_products_of_all_widths_are_those_of_torch(rows, depth, columns):
+    def step(x, w, b, out):
+        return x, w, b, torch.relu(F.linear(x, w, b)) + out
+
+    with float64():
+        x, w, b = torch.randn(rows, depth), torch.randn(columns, depth), torch.randn(columns)
+        given = [x, w, b, torch.zeros(rows, columns)]
+        for kind, most in ((torch.float64, 1e-10), (torch.float32, 1e-4)):
+            leaves = [t.to(kind) for t in given]
+            found, wanted = taken(step, *leaves)[3], step(*leaves)[3]
+            torch.testing.assert_close(found, wanted, atol=most, rtol=0)

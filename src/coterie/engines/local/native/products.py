@@ -106,7 +106,8 @@ class Products(Expressions):
                     turn(panel, second, str(columns), wide),
                     f"{whole}{column('WIDE', tile, f'{panel} + c0', wide)}}}",
                     f"if ({rest}) {{",
-                    column(f"{wide} % {tile} / {lanes}", rest, f"{panel} + c0", wide) + "}",
+                    column(f"(({rest} + {lanes} - 1) / {lanes})", rest, f"{panel} + c0", wide)
+                    + "}",
                 ]
             else:
                 some, rest = f"({columns} % {tile} / {lanes})", f"{columns} % {lanes}"
