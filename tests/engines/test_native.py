@@ -159,7 +159,7 @@ def test_compiled_code_is_found_again_and_made_anew_where_it_is_damaged(tmp_path
 
 def test_machine_code_that_computes_something_else_is_not_taken(tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
-    wrong = compiler.kernels().replace("t[r * TILE_##S + c] += a", "t[r * TILE_##S + c] -= a")
+    wrong = compiler.kernels().replace("sum[r][w] += factor", "sum[r][w] -= factor")
     monkeypatch.setattr(compiler, "kernels", lambda: wrong)
     with pytest.raises(BadInput, match="the machine code of this compiler computes something else"):
         play("fedavg", settings=COMPILED)

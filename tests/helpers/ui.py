@@ -79,9 +79,16 @@ def chromium() -> Iterator:
 
 
 def until(page, condition: str) -> None:
-    """Wait for a condition; Playwright's own way needs eval, which the pages forbid."""
+    """Wait for a condition; Playwright's own way needs eval, which the pages forbid. While a page
+    comes up, what is asked about may not be there yet.
+    """
+    playwright = pytest.importorskip("playwright.sync_api")
+    said = ""
     for _ in range(600):
-        if page.evaluate(condition):
-            return
+        try:
+            if page.evaluate(condition):
+                return
+        except playwright.Error as problem:
+            said = f": {problem}"
         page.wait_for_timeout(100)
-    raise AssertionError(f"never: {condition}")
+    raise AssertionError(f"never: {condition}{said}")

@@ -519,14 +519,14 @@ def test_a_browser_sees_a_run_grow_stop_and_compared(root, browser):
         page.goto(address)
         page.get_by_role("row", name="live").get_by_text("running").wait_for()
         page.get_by_role("link", name="live").click()
-        points = "document.getElementById('accuracy').data?.[0]?.x.length ?? 0"
+        points = "document.getElementById('accuracy')?.data?.[0]?.x.length ?? 0"
         until(page, f"({points}) > 3")
         before = page.evaluate(points)
         until(page, f"({points}) > {before}")
         page.get_by_text("of 100000 rounds").wait_for()
         page.get_by_text(re.compile("about .* left")).wait_for()
         until(
-            page, "document.getElementById('accuracy').data.length === 4"
+            page, "document.getElementById('accuracy')?.data?.length === 4"
         )  # the checkpoint's parts have come
         training.kill()
 
@@ -535,10 +535,10 @@ def test_a_browser_sees_a_run_grow_stop_and_compared(root, browser):
         page.get_by_label("Choose live").check()
         page.get_by_role("button", name="Curves together").click()
         for chart in ("accuracy", "loss"):
-            until(page, f"document.getElementById('{chart}').data?.length === 2")
+            until(page, f"document.getElementById('{chart}')?.data?.length === 2")
             assert page.locator(f"#{chart} .scatterlayer .trace").count() == 2
         page.get_by_label("Across").select_option("training seconds")
-        until(page, "document.getElementById('accuracy').data[0].x[0] < 1")
+        until(page, "document.getElementById('accuracy')?.data?.[0]?.x[0] < 1")
 
         page.goto(address)
         page.get_by_label("Choose both").check()

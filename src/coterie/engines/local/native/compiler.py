@@ -47,8 +47,8 @@ def _machine() -> str:
 
 @cache
 def kernels() -> str:
-    """Products of small matrices, and operations on images."""
-    names = ("kernels.h", "convolutions.h")
+    """Products of small matrices, functions of numbers, and operations on images."""
+    names = ("kernels.h", "functions.h", "convolutions.h")
     return "".join(files(__package__).joinpath(n).read_text(encoding="utf-8") for n in names)
 
 

@@ -8,29 +8,24 @@ from typing import Any, NamedTuple
 
 import torch
 
-from coterie.engines.local.native.expressions import Index, contiguous, flat_index
-from coterie.engines.local.native.images import Buffer, Images
-from coterie.engines.local.native.operations import ELEMENTWISE, PICKING, c_type, literal, tail
+from coterie.engines.local.native.expressions import Buffer, Index, contiguous, flat_index
+from coterie.engines.local.native.operations import ELEMENTWISE, PICKING, c_type, literal
 from coterie.engines.local.native.plan import (
     BY_ROW,
     IMAGES,
     JOINED,
-    LOG_SOFTMAX,
-    LOG_SOFTMAX_BACK,
     PRODUCTS,
-    SOFTMAX,
-    SOFTMAX_BACK,
     SUMMED,
     Plan,
     by_tile,
 )
-from coterie.engines.local.native.products import IVDEP
+from coterie.engines.local.native.rows import Rows
 from coterie.engines.local.native.values import Traced, Value
 from coterie.engines.local.programs import Untraceable
 
 aten = torch.ops.aten
 PART = 8_000  # characters of C from which on a function ends
-NAMES = re.compile(r"\b(?:carry|field|v|fixed|copy)\d+\b")
+NAMES = re.compile(r"\b(?:carry|field|v|fixed|copy|lent)\d+\b")
 GIVEN = "char *const *leaf, const void *const *constant, char *scratch"
 
 
@@ -45,7 +40,7 @@ class Code(NamedTuple):
     fields: dict[int, Buffer]  # where it reads the batch: x, y, mask, place, key
 
 
-class Emitter(Images):
+class Emitter(Rows):
     """Writes one step as C; `carry` is the number of its leaves, which come before the batch."""
 
     def __init__(self, traced: Traced, carry: int):
@@ -121,10 +116,11 @@ class Emitter(Images):
             self.declared[f"copy{k}"] = (
                 f"{kind} *const copy{k} = ({kind} *)(scratch + {staged.at});"
             )
-            self._loops(
-                v.shape,
-                lambda i, v=v, k=k: f"copy{k}[{flat_index(v.shape, i)}] = {self.load(v, i)};",
-            )
+
+            def copied(at: Index, v: Value = v, k: int = k) -> str:
+                return f"copy{k}[{flat_index(v.shape, at)}] = {self.load(v, at)};"
+
+            self.loops(v.shape, copied)
             copies.append(f"memcpy(leaf[{k}], copy{k}, {v.numel * v.dtype.itemsize});")
         self.lines += copies
         return sorted(changed)
@@ -143,7 +139,7 @@ class Emitter(Images):
         elif v.op in SUMMED:
             self._summed(v)
         elif v.op in BY_ROW:
-            self._by_row(v)
+            self.by_row(v)
         elif v.op in JOINED:
             self._joined(v)
         elif v.op in IMAGES:
@@ -151,21 +147,11 @@ class Emitter(Images):
         else:
             self._scattered(v)
 
-    def _loops(self, shape: Sequence[int], body: Any, once: bool = True) -> None:
-        """Nested loops over a shape; `body` gives the C of a place, which is written `once`."""
-        at = ["0" if n == 1 else f"i{d}" for d, n in enumerate(shape)]
-        real = [d for d, n in enumerate(shape) if n != 1]
-        text = body(at)
-        for d in reversed(real):
-            hint = IVDEP if once and d == real[-1] else ""
-            text = f"{hint}for (long i{d} = 0; i{d} < {shape[d]}; i{d}++) {{\n{text}\n}}"
-        self.lines.append(f"{{\n{text}\n}}")
-
     def _pointwise(self, v: Value) -> None:
         if self._flat_inside(v):
-            self._loops([v.numel], lambda at: self._flat_line(v, at[0]))
+            self.loops([v.numel], lambda at: self._flat_line(v, at[0]))
             return
-        self._loops(v.shape, lambda at: f"{self.load(v, at)} = {self._whole(v, at)};")
+        self.loops(v.shape, lambda at: f"{self.load(v, at)} = {self._whole(v, at)};")
 
     def _whole(self, v: Value, at: Index) -> str:
         return self.expression(v, at, v)
@@ -218,7 +204,7 @@ class Emitter(Images):
         if inner is not None and inner in gone and not top:
             self._sum_rows(v, source.shape, inner, take, out)
         else:
-            self._loops(source.shape, lambda at: take(at, out(at)), once=inner not in gone)
+            self.loops(source.shape, lambda at: take(at, out(at)), once=inner not in gone)
         if v.op in (aten.mean.default, aten.mean.dim):
             share = v.numel / source.numel
             self.lines.append(
@@ -239,54 +225,7 @@ class Emitter(Images):
                 f"{take(spot, 'sum')} }}\n{out(at)} += sum;"
             )
 
-        self._loops(outer, body, once=False)
-
-    def _by_row(self, v: Value) -> None:
-        """Operations along the last dimension."""
-        source: Value = v.args[0]
-        if v.op in (SOFTMAX_BACK, LOG_SOFTMAX_BACK):
-            dim = v.args[2]
-        else:
-            dim = v.args[1] if len(v.args) > 1 else None
-        dim = dim[0] if isinstance(dim, list) and len(dim) == 1 else dim
-        last = len(source.shape) - 1
-        if not isinstance(dim, int) or dim % max(1, len(source.shape)) != last:
-            raise Untraceable(f"there is no C for {v.op} along other dimensions than the last")
-        n, kind, t = source.shape[last], c_type(source.dtype), tail(source.dtype)
-        whole = v.op in (aten.logsumexp.default, aten.argmax.default)
-        keep = len(v.args) > 2 and bool(v.args[2]) if whole else True
-
-        def body(at: Index) -> str:
-            spot = [*at[:last], "c"]
-            x = self.load(source, spot)
-            each = f"for (long c = 0; c < {n}; c++)"
-            if v.op == SOFTMAX_BACK:
-                y, out = self.load(v.args[1], spot), self.load(v, spot)
-                return f"{kind} sum = 0; {each} sum += {x} * {y}; {each} {out} = {y} * ({x} - sum);"
-            if v.op == LOG_SOFTMAX_BACK:
-                y, out = self.load(v.args[1], spot), self.load(v, spot)
-                return f"{kind} sum = 0; {each} sum += {x}; {each} {out} = {x} - exp{t}({y}) * sum;"
-            most = f"{kind} most = -INFINITY; {each} if (!({x} <= most)) most = {x};"
-            if v.op == SOFTMAX:
-                out = self.load(v, spot)
-                powers = f"{each} {{ {out} = exp{t}({x} - most); sum += {out}; }}"
-                return (
-                    f"{most} {kind} sum = 0; {powers} "
-                    f"{kind} share = 1 / sum; {each} {out} *= share;"
-                )
-            total = f"{most} {kind} sum = 0; {each} sum += exp{t}({x} - most);"
-            if v.op == LOG_SOFTMAX:
-                return f"{total} sum = most + log{t}(sum); {each} {self.load(v, spot)} = {x} - sum;"
-            out = self.load(v, [*at[:last], "0"] if keep else at[:last])
-            if v.op == aten.argmax.default:
-                return (
-                    f"{kind} most = -INFINITY; long where = 0; "
-                    f"{each} if (!({x} <= most)) {{ most = {x}; where = c; }} {out} = where;"
-                )
-            endless = f"isinf(most) ? most : most + log{t}(sum)"
-            return f"{total} {out} = {endless};"
-
-        self._loops([*source.shape[:last], 1] if source.shape else [], body)
+        self.loops(outer, body, once=False)
 
     def _joined(self, v: Value) -> None:
         parts: list[Value] = v.args[0]
@@ -304,7 +243,7 @@ class Emitter(Images):
                     spot[dim] = f"({at[dim]} + {before})"
                 return f"{self.load(v, spot)} = {self.load(part, at)};"
 
-            self._loops(part.shape, body)
+            self.loops(part.shape, body)
             before += 1 if fresh else part.shape[dim]
 
     def _words(self, v: Value) -> None:
@@ -312,7 +251,7 @@ class Emitter(Images):
         slopes, index, _, unused, by_count = v.args
         if by_count:
             raise Untraceable("there is no C for slopes that are divided by how often words come")
-        self._loops(v.shape, lambda at: f"{self.load(v, at)} = 0;")
+        self.loops(v.shape, lambda at: f"{self.load(v, at)} = 0;")
         last = len(index.shape)
 
         def body(at: Index) -> str:
@@ -320,7 +259,7 @@ class Emitter(Images):
             line = f"{self.load(v, [word, at[last]])} += {self.load(slopes, at)};"
             return f"if ({word} != {unused}) {line}"
 
-        self._loops(slopes.shape, body, once=False)  # words may come twice
+        self.loops(slopes.shape, body, once=False)  # words may come twice
 
     def _scattered(self, v: Value) -> None:
         """Numbers at places that are looked up, added to what is there or in its stead."""
@@ -329,7 +268,7 @@ class Emitter(Images):
             return
         start, dim, index, source = v.args
         if start.constant is not None or self.names[v] != self.names[start.base]:
-            self._loops(v.shape, lambda at: f"{self.load(v, at)} = {self.load(start, at)};")
+            self.loops(v.shape, lambda at: f"{self.load(v, at)} = {self.load(start, at)};")
         adds = v.op == aten.scatter_add.default
         sign, shape = ("+=", index.shape) if adds else ("=", source.shape)
 
@@ -338,4 +277,4 @@ class Emitter(Images):
             spot[dim] = self.load(index, at if adds else [at[dim]])
             return f"{self.load(v, spot)} {sign} {self.load(source, at)};"
 
-        self._loops(shape, body, once=False)  # places may come twice
+        self.loops(shape, body, once=False)  # places may come twice

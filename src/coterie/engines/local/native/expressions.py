@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,6 +28,14 @@ from coterie.engines.local.programs import Untraceable
 
 aten = torch.ops.aten
 Index = list[str]  # C of the place in each dimension
+IVDEP = "#pragma GCC ivdep\n"  # what is written over is read at its own places alone
+
+
+class Buffer(NamedTuple):
+    """Memory of a step beside the leaves."""
+
+    at: int  # bytes from the start of the scratch memory
+    size: int
 
 
 class Expressions:
@@ -38,6 +47,37 @@ class Expressions:
         self.constants: list[torch.Tensor] = []
         self.declared: dict[str, str] = {}  # name -> C that declares it
         self.lines: list[str] = []
+        self.top, self.free = 0, list[Buffer]()
+
+    def take(self, size: int) -> Buffer:
+        """Memory for so many bytes; whoever has taken it puts it back to what is free."""
+        size = -(-size // 64) * 64
+        fitting = [b for b in self.free if b.size >= size]
+        if fitting:
+            best = min(fitting, key=lambda b: b.size)
+            self.free.remove(best)
+            return best
+        self.top += size
+        return Buffer(self.top - size, size)
+
+    @contextmanager
+    def numbers(self, count: int, like: Value) -> Iterator[str]:
+        """The name of memory for so many numbers, while C that needs it is written."""
+        buffer, name = self.take(count * like.dtype.itemsize), f"lent{len(self.declared)}"
+        kind = c_type(like.dtype)
+        self.declared[name] = f"{kind} *const {name} = ({kind} *)(scratch + {buffer.at});"
+        yield name
+        self.free.append(buffer)
+
+    def loops(self, shape: Sequence[int], body: Callable[[Index], str], once: bool = True) -> None:
+        """Nested loops over a shape; `body` gives the C of a place, which is written `once`."""
+        at = ["0" if n == 1 else f"i{d}" for d, n in enumerate(shape)]
+        real = [d for d, n in enumerate(shape) if n != 1]
+        text = body(at)
+        for d in reversed(real):
+            hint = IVDEP if once and d == real[-1] else ""
+            text = f"{hint}for (long i{d} = 0; i{d} < {shape[d]}; i{d}++) {{\n{text}\n}}"
+        self.lines.append(f"{{\n{text}\n}}")
 
     def load(self, v: Value, at: Index) -> str:
         """C of one number of a value in memory."""

@@ -14,7 +14,6 @@ from coterie.engines.local.native.plan import (
     LARGEST_SLOPES,
     MEAN_SLOPES,
     SLOPES,
-    Plan,
 )
 from coterie.engines.local.native.products import Products
 from coterie.engines.local.native.values import Value
@@ -22,13 +21,6 @@ from coterie.engines.local.programs import Untraceable
 
 LANES, TILE = 16, 64  # the most numbers that a vector and a tile hold
 WIDEST = 12  # columns of a kernel whose slopes are summed in the fewest registers
-
-
-class Buffer(NamedTuple):
-    """Memory of a step beside the leaves."""
-
-    at: int  # bytes from the start of the scratch memory
-    size: int
 
 
 class Sizes(NamedTuple):
@@ -75,21 +67,6 @@ class Sizes(NamedTuple):
 
 class Images(Products):
     """Writes operations on images as calls of their kernels, with all sizes as constants."""
-
-    def __init__(self, plan: Plan):
-        super().__init__(plan)
-        self.top, self.free = 0, list[Buffer]()
-
-    def take(self, size: int) -> Buffer:
-        """Memory for so many bytes; whoever has taken it puts it back to what is free."""
-        size = -(-size // 64) * 64
-        fitting = [b for b in self.free if b.size >= size]
-        if fitting:
-            best = min(fitting, key=lambda b: b.size)
-            self.free.remove(best)
-            return best
-        self.top += size
-        return Buffer(self.top - size, size)
 
     def image(self, v: Value) -> None:
         """C of an operation on images."""

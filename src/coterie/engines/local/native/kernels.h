@@ -63,16 +63,14 @@
         *(vec_##S *)(t + r * TILE_##S + w * LANES_##S) = sum[r][w];                                \
   }                                                                                                \
                                                                                                    \
-  /* the same for fewer columns than a vector has numbers */                                       \
-  INLINE void slim_##S(T *t, const T *a, long ar, long ak, const T *b, long bk, int depth,         \
-                       int rows, int columns) {                                                    \
-    for (int r = 0; r < rows; r++)                                                                 \
+  /* p[k][c] = b[k * bk + c * bc], and 0 from `columns` to `wide` */                               \
+  INLINE void turn_##S(T *p, const T *b, long bk, long bc, int depth, int columns, int wide) {    \
+    for (int k = 0; k < depth; k++) {                                                              \
       for (int c = 0; c < columns; c++)                                                            \
-        t[r * TILE_##S + c] = 0;                                                                   \
-    for (int k = 0; k < depth; k++)                                                                \
-      for (int r = 0; r < rows; r++)                                                               \
-        for (int c = 0; c < columns; c++)                                                          \
-          t[r * TILE_##S + c] += a[r * ar + k * ak] * b[k * bk + c];                               \
+        p[k * wide + c] = b[k * bk + c * bc];                                                      \
+      for (int c = columns; c < wide; c++)                                                         \
+        p[k * wide + c] = 0;                                                                       \
+    }                                                                                              \
   }                                                                                                \
                                                                                                    \
   /* out[r * os + c] = sum over k of a[r * ar + k] * b[c * bc + k] */                              \

@@ -53,7 +53,7 @@ def cast(text: str, have: torch.dtype, want: torch.dtype) -> str:
 
 
 def _called(name: str) -> Write:
-    """A function of C's library; its form for floats ends with f."""
+    """A function of C's library or of ours; its form for floats ends with f."""
     return lambda t, a: f"{name}{t}({a})"
 
 
@@ -81,8 +81,8 @@ ARITHMETIC: dict[Any, Write] = {
     aten.neg.default: lambda t, a: f"(-{a})",
     aten.clone.default: lambda t, a: a,
     aten.detach.default: lambda t, a: a,
-    aten.exp.default: _called("exp"),
-    aten.log.default: _called("log"),
+    aten.exp.default: _called("vexp"),
+    aten.log.default: _called("vlog"),
     aten.log1p.default: _called("log1p"),
     aten.expm1.default: _called("expm1"),
     aten.sqrt.default: _called("sqrt"),
@@ -91,7 +91,7 @@ ARITHMETIC: dict[Any, Write] = {
     aten.floor.default: _called("floor"),
     aten.rsqrt.default: lambda t, a: f"(1 / sqrt{t}({a}))",
     aten.reciprocal.default: lambda t, a: f"(1 / {a})",
-    aten.sigmoid.default: lambda t, a: f"(1 / (1 + exp{t}(-{a})))",
+    aten.sigmoid.default: lambda t, a: f"(1 / (1 + vexp{t}(-{a})))",
     # NaN stays NaN, as it does in torch
     aten.relu.default: lambda t, a: held("one <= 0 ? 0 : one", one=a),
     aten.sign.default: lambda t, a: held("(one > 0) - (one < 0)", one=a),
@@ -108,7 +108,7 @@ ARITHMETIC: dict[Any, Write] = {
     ),
     aten.tanh_backward.default: lambda t, g, y: f"({g} * (1 - {y} * {y}))",
     aten.sigmoid_backward.default: lambda t, g, y: f"({g} * ({y} * (1 - {y})))",
-    aten.xlogy.Tensor: lambda t, a, b: held("one == 0 ? 0 : all", one=a, all=f"{a} * log{t}({b})"),
+    aten.xlogy.Tensor: lambda t, a, b: held("one == 0 ? 0 : all", one=a, all=f"{a} * vlog{t}({b})"),
 }
 # Those with a factor before the last argument.
 SCALED: dict[Any, Write] = {

@@ -40,6 +40,7 @@ LARGEST = aten.max_pool2d_with_indices.default
 LARGEST_SLOPES = aten.max_pool2d_with_indices_backward.default
 MEAN, MEAN_SLOPES = aten.avg_pool2d.default, aten.avg_pool2d_backward.default
 IMAGES = {CONVOLVED, SLOPES, LARGEST, LARGEST_SLOPES, MEAN, MEAN_SLOPES}
+TURNED = 8  # numbers of depth per row up to which turning the second factor pays
 KNOWN = {*ELEMENTWISE, *SUMMED, *BY_ROW, *JOINED, *PRODUCTS, *PLACED, *IMAGES}
 
 
@@ -156,10 +157,21 @@ class Plan:
 
 
 def by_tile(v: Value) -> bool:
-    """Whether the second factor has its columns side by side; else both have their depth so."""
+    """Whether the second factor has its columns side by side, or is turned so for many rows; else
+    both have their depth so.
+    """
     a, b = v.args
-    if b.stride[-1] == 1 or b.shape[-1] == 1:
+    if b.stride[-1] == 1 or b.shape[-1] == 1 or turned(v):
         return True
     if b.stride[-2] == 1 and a.stride[-1] == 1:
         return False
     raise Untraceable("there is no C for a product of matrices in this order")
+
+
+def turned(v: Value) -> bool:
+    """Whether the second factor has its depth side by side and is turned: that costs a pass over
+    it, and saves the sums over a vector that every number of the product costs else.
+    """
+    b = v.args[1]
+    deep = b.stride[-2] == 1 and b.stride[-1] != 1 and b.shape[-1] != 1
+    return bool(deep and v.shape[-2] * TURNED > b.shape[-2])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from coterie.engines.local.native.expressions import Expressions
-from coterie.engines.local.native.plan import Plan
+from coterie.engines.local.native.expressions import IVDEP, Expressions
+from coterie.engines.local.native.plan import Plan, turned
 from coterie.engines.local.native.values import Value
 from coterie.engines.local.programs import Untraceable
 
-IVDEP = "#pragma GCC ivdep\n"  # what is written over is read at its own places alone
+MOST_LANES = 16  # numbers of the widest vector
 
 
 class Products(Expressions):
@@ -74,31 +74,48 @@ class Products(Expressions):
             f"const {kind} product = t[r * TILE_{s} + c]; {self.load(root, at)} = {value}; }} }}"
         )
 
-        def block(kernel: str, wide: str, number: str, count: str) -> str:
+        def block(wide: str, number: str, count: str, start: str, step: str) -> str:
             name = self.function(
-                s, f"{kernel}_{s}(out, a, {ar}, {ak}, b, {bk}, {depth}, {count}, {wide});"
+                s, f"tile_{s}(out, a, {ar}, {ak}, b, {step}, {depth}, {count}, {wide});"
             )
-            call = f"{name}(t, {first} + r0 * {ar}, {second} + c0);\n"
+            call = f"{name}(t, {first} + r0 * {ar}, {start});\n"
             one = call + after.replace("ROWS_", count)
             return "{\n" + one.replace("COLUMNS_", number) + "\n}"
 
-        def column(kernel: str, wide: str, number: str) -> str:
-            rest = rows % 4
+        def column(wide: str, number: str, start: str, step: str) -> str:
             text = "long r0 = 0;\n"
             if rows >= 4:
-                text += f"for (; r0 + 4 <= {rows}; r0 += 4) {block(kernel, wide, number, '4')}\n"
-            return text + (block(kernel, wide, number, str(rest)) if rest else "")
+                four = block(wide, number, "4", start, step)
+                text += f"for (; r0 + 4 <= {rows}; r0 += 4) {four}\n"
+            rest = rows % 4
+            return text + (block(wide, number, str(rest), start, step) if rest else "")
+
+        def turn(panel: str, start: str, number: str, wide: str) -> str:
+            strides = f"{bk}, {b.stride[-1] if columns > 1 else 1}"
+            call = f"turn_{s}(out, a, {strides}, {depth}, {number}, {wide});"
+            return f"{self.function(s, call)}({panel}, {start}, {start});\n"
 
         lanes, tile = f"LANES_{s}", f"TILE_{s}"
-        some, rest = f"({columns} % {tile} / {lanes})", f"{columns} % {lanes}"
-        text = [
-            f"{kind} t[ROWS * {tile}] __attribute__((aligned(64)));\nlong c0 = 0;",
-            f"for (; c0 + {tile} <= {columns}; c0 += {tile}) {{",
-            column("tile", "WIDE", tile),
-            f"}}\nif ({some}) {{",
-            column("tile", some, f"{some} * {lanes}"),
-            f"c0 += {some} * {lanes};\n}}\nif ({rest}) {{",
-            column("slim", rest, rest),
-            "}",
-        ]
-        self.over_batch(v, "\n".join(text))
+        text = [f"{kind} t[ROWS * {tile}] __attribute__((aligned(64)));\nlong c0 = 0;"]
+        whole = f"for (; c0 + {tile} <= {columns}; c0 += {tile}) {{"
+        with self.numbers(depth * (columns if turned(v) else 0) + depth * MOST_LANES, v) as panel:
+            if turned(v):
+                wide = f"(({columns} + {lanes} - 1) / {lanes} * {lanes})"
+                rest = f"{columns} % {tile}"
+                text += [
+                    turn(panel, second, str(columns), wide),
+                    f"{whole}{column('WIDE', tile, f'{panel} + c0', wide)}}}",
+                    f"if ({rest}) {{",
+                    column(f"{wide} % {tile} / {lanes}", rest, f"{panel} + c0", wide) + "}",
+                ]
+            else:
+                some, rest = f"({columns} % {tile} / {lanes})", f"{columns} % {lanes}"
+                beside = f"{second} + c0"
+                text += [
+                    f"{whole}{column('WIDE', tile, beside, str(bk))}}}",
+                    f"if ({some}) {{",
+                    column(some, f"{some} * {lanes}", beside, str(bk)),
+                    f"c0 += {some} * {lanes};\n}}\nif ({rest}) {{",
+                    turn(panel, beside, rest, lanes) + column("1", rest, panel, lanes) + "}",
+                ]
+            self.over_batch(v, "\n".join(text))

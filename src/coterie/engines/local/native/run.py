@@ -14,7 +14,7 @@ from coterie.core.method import Batch
 from coterie.engines.local.batches import Batches
 from coterie.engines.local.native.compiler import library
 from coterie.engines.local.native.emit import Code, Emitter
-from coterie.engines.local.native.images import Buffer
+from coterie.engines.local.native.expressions import Buffer
 from coterie.engines.local.native.operations import c_type
 from coterie.engines.local.native.values import Traced
 from coterie.engines.local.programs import Untraceable
