@@ -89,7 +89,7 @@ def test_who_has_no_rule_or_did_not_get_so_far_is_left_out_and_said():
     assert found.counted.tolist() == [1, 2]
     text = newcomer_section(found, 0.25)
     assert "Left out: fedavg (no rule of its own" in text
-    assert "fedper, ucfl on north (refused or diverged)" in text
+    assert "fedper, ucfl on north (no finished run there)" in text
     assert "\n| fedavg |" not in text
 
 
@@ -102,6 +102,12 @@ def test_the_section_says_how_many_newcomers_and_what_the_numbers_are():
     assert "| fedper | 5.0 | +22.5 | +0.0 | 2 |" in text
     assert "| ditto | 20.0 | +10.0 | +5.0 | 2 |" in text
     assert newcomer_section(found, 4).startswith("## Newcomers\n\n4 clients per federation")
+
+
+def test_the_gain_of_local_over_itself_tells_how_far_chance_goes():
+    alone = _run("north", "local", [0.5, 0.6], [0.9, 0.9], [0.6, 0.6])
+    assert "gain over it, -5.0, is chance" in newcomer_section(arrived(_results(alone)), 0.2)
+    assert "chance" not in newcomer_section(arrived(_results(*STORED)), 0.2)
 
 
 def test_nothing_is_said_without_runs_with_newcomers():

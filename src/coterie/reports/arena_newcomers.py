@@ -4,7 +4,7 @@ against the other rules, training alone and the global model fine-tuned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -82,7 +82,7 @@ def _gains(rows: Sequence[Row], way: str) -> np.ndarray:
     return means(block(rows, gain).values, 0)
 
 
-def _missing(results: Results, rule: Block, where: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _missing(results: Results, rule: Block, where: Collection[str]) -> dict[str, tuple[str, ...]]:
     """The federations on which a method ran with all clients, but not to its end with newcomers."""
     found = {
         (f, m)
@@ -122,7 +122,8 @@ def newcomer_section(found: Arrived, share: float) -> str:
         "mean of the points behind the best rule of a federation; gains of the rule over the two "
         "other ways are newcomer by newcomer, means over federations, and a negative number is a "
         f"loss. Of {rules} rule{'s' * (rules > 1)}, {alone} {_do(alone)} better than training "
-        f"alone on average, and {tuned} better than fine-tuning. {_left_out(found)}",
+        f"alone on average, and {tuned} better than fine-tuning. {_chance(found)}"
+        f"{_left_out(found)}",
         "",
         f"![Points of newcomers behind the best rule, and gains](pictures/{PICTURE}.png)",
         "",
@@ -139,6 +140,17 @@ def _do(count: int) -> str:
     return "does" if count == 1 else "do"
 
 
+def _chance(found: Arrived) -> str:
+    """How far the numbers go by chance, which the baseline tells that does the same twice."""
+    if "local" not in found.methods:
+        return ""
+    gain = found.alone[found.methods.index("local")]
+    return (
+        "The rule of local is training alone too, from another random start: its gain over it, "
+        f"{np.round(gain, 1) + 0.0:+.1f}, is chance, and as small gains of others may be. "
+    )
+
+
 def _left_out(found: Arrived) -> str:
     """Who is not in the table, and why."""
     said = []
@@ -150,5 +162,5 @@ def _left_out(found: Arrived) -> str:
         )
     for where in dict.fromkeys(found.missing.values()):
         names = [name for name, lost in found.missing.items() if lost == where]
-        said.append(f"{', '.join(names)} on {', '.join(where)} (refused or diverged)")
+        said.append(f"{', '.join(names)} on {', '.join(where)} (no finished run there)")
     return f"Left out: {'; '.join(said)}." if said else ""
