@@ -106,12 +106,10 @@ def _missing(results: Results, rule: Block, where: Collection[str]) -> dict[str,
 def newcomer_section(found: Arrived, share: float) -> str:
     """The part of the page that tells it."""
     who = f"{share:.0%} of the clients" if share < 1 else f"{share:.0f} clients per federation"
-    rules = len(found.methods)
     # as printed, so that whoever counts in the table finds the same
     behind, over_alone, over_tuned = (
         np.round(values, 1) + 0.0 for values in (found.behind, found.alone, found.tuned)
     )
-    alone, tuned = int((over_alone > 0).sum()), int((over_tuned > 0).sum())
     lines = [
         "## Newcomers",
         "",
@@ -121,9 +119,7 @@ def newcomer_section(found: Arrived, share: float) -> str:
         "fine-tuning the method's global model ([which does what](newcomers.md)). *Behind* is the "
         "mean of the points behind the best rule of a federation; gains of the rule over the two "
         "other ways are newcomer by newcomer, means over federations, and a negative number is a "
-        f"loss. Of {rules} rule{'s' * (rules > 1)}, {alone} {_do(alone)} better than training "
-        f"alone on average, and {tuned} better than fine-tuning. {_chance(found)}"
-        f"{_left_out(found)}",
+        f"loss. {_verdict(over_alone, over_tuned)} {_chance(found)}{_left_out(found)}",
         "",
         f"![Points of newcomers behind the best rule, and gains](pictures/{PICTURE}.png)",
         "",
@@ -136,8 +132,13 @@ def newcomer_section(found: Arrived, share: float) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _do(count: int) -> str:
-    return "does" if count == 1 else "do"
+def _verdict(over_alone: np.ndarray, over_tuned: np.ndarray) -> str:
+    """How many rules are worth having."""
+    rules, alone, tuned = len(over_alone), (over_alone > 0).sum(), (over_tuned > 0).sum()
+    return (
+        f"Of {rules} rule{'s' * (rules > 1)}, {alone or 'none'} {'does' if alone == 1 else 'do'} "
+        f"better than training alone on average, and {tuned or 'none'} better than fine-tuning."
+    )
 
 
 def _chance(found: Arrived) -> str:
@@ -147,7 +148,7 @@ def _chance(found: Arrived) -> str:
     gain = found.alone[found.methods.index("local")]
     return (
         "The rule of local is training alone too, from another random start: its gain over it, "
-        f"{np.round(gain, 1) + 0.0:+.1f}, is chance, and as small gains of others may be. "
+        f"{np.round(gain, 1) + 0.0:+.1f}, is chance, and other gains of that size may be too. "
     )
 
 
