@@ -1,6 +1,7 @@
 """Laws of the arena: finished cells stay, later ones take the first seed's words, all is stored."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -18,18 +19,30 @@ from coterie.comparison.arena import (
     searched,
     state,
 )
-from coterie.comparison.arena_results import collect, goodness, read_results, write_results
+from coterie.comparison.arena_results import (
+    LATER,
+    RUNS,
+    Results,
+    collect,
+    goodness,
+    known_of,
+    read_results,
+    runs_with,
+    write_results,
+)
 from coterie.comparison.guide import guide_of, order, read_guide, suggest, write_guide
 from coterie.core.errors import BadInput
 from coterie.experiment.config import change
 from coterie.methods.registry import METHODS
 from coterie.reports.arena import page, write_page
+from coterie.reports.arena_numbers import summary
 from coterie.results.run import load
 
 WORDS = """
 seeds = [0, 1]
 trials = 2
 drop = 0.2
+newcomers = 0.4
 rates = [1, 0.3]
 
 [common]
@@ -76,7 +89,18 @@ def test_every_federation_comes_once_before_any_comes_again(small):
     arena, *_ = small
     found = cells(arena)
     assert [c.ground for c in found[:2]] == ["alike", "pairs"]
-    assert [(c.seed, bool(c.drop)) for c in found[::2]] == [(0, False), (0, True), (1, False)]
+    assert [(c.seed, c.drop, c.newcomers) for c in found[::2]] == [
+        (0, 0.0, 0.0),
+        (0, 0.2, 0.0),
+        (0, 0.0, 0.4),
+        (1, 0.0, 0.0),
+    ]
+
+
+def test_every_cell_has_a_folder_of_its_own(small):
+    arena, *_ = small
+    names = [str(cell.folder) for cell in cells(arena, ["pairs"])]
+    assert names == ["pairs/seed0", "pairs/seed0-drop", "pairs/seed0-newcomers", "pairs/seed1"]
 
 
 def test_finished_cells_are_not_run_again(small):
@@ -115,11 +139,14 @@ def test_later_cells_take_the_words_that_the_first_seed_chose(small):
     arena, out, *_ = small
     chosen = best_of(out / "pairs" / "seed0", "ditto")
     assert set(chosen) == {"rate", "lam"}
-    for cell in (Cell("pairs", 1), Cell("pairs", 0, arena.drop)):
+    late = Cell("pairs", 0, newcomers=arena.newcomers)
+    for cell in (Cell("pairs", 1), Cell("pairs", 0, arena.drop), late):
         run_ = load(places_of(out / cell.folder)["ditto"])
         assert run_.experiment.options["lam"] == chosen["lam"]
         assert run_.experiment.train.rate == chosen["rate"]
         assert run_.experiment.schedule.drop == cell.drop
+        assert run_.experiment.data.get("newcomers", 0.0) == cell.newcomers
+        assert len(run_.came.names) == (2 if cell == late else 0)
 
 
 def test_no_search_gives_a_method_more_steps_than_the_others(small):
@@ -136,11 +163,22 @@ def test_a_method_that_cannot_run_is_named_with_the_reason(small):
     assert not any(line.startswith("pairs") for line in said)
 
 
+def test_a_method_that_cannot_run_with_newcomers_is_left_out_with_the_reason(small, tmp_path):
+    arena, out, *_ = small
+    cell, said = Cell("alike", 0, newcomers=4), []
+    shutil.copytree(out / "alike" / "seed0", tmp_path / "alike" / "seed0")
+    fussy = arena._replace(options={"ditto": {"schedule.sample": 3}})  # of the one that is left
+    play(fussy, cell, tmp_path, lambda *_: None, said.append)
+    assert list(places_of(tmp_path / cell.folder)) == ["local", "fedavg"]
+    assert len(said) == 1
+    assert said[0].startswith("alike with newcomers: without ditto: ")
+
+
 def test_results_hold_what_the_runs_measured_and_the_page_needs_no_runs(small, tmp_path):
     arena, out, *_ = small
     results = collect(arena, out)
     rows = results.runs.to_pylist()
-    assert len(rows) == 3 * (3 + 4)
+    assert len(rows) == 4 * (3 + 4)
     row = next(
         r for r in rows if (r["federation"], r["method"], r["seed"]) == ("pairs", "ditto", 1)
     )
@@ -153,8 +191,53 @@ def test_results_hold_what_the_runs_measured_and_the_page_needs_no_runs(small, t
     write_page(results, tmp_path)
     assert (tmp_path / "arena.md").read_text() == page(again)
     assert "oracle 1" not in page(again).split("## Average ranks")[0]
-    for picture in ("ranks", "behind", "bytes", "worst", "drop"):
+    for picture in ("ranks", "behind", "bytes", "worst", "drop", "newcomers"):
         assert (tmp_path / "pictures" / f"arena-{picture}.png").stat().st_size < 100_000
+
+
+def test_results_hold_what_newcomers_got_in_each_way(small):
+    arena, out, *_ = small
+    rows = runs_with(collect(arena, out), newcomers=True)
+    assert len(rows) == 3 + 4
+    for row in rows:
+        cell = Cell(row["federation"], 0, newcomers=arena.newcomers)
+        run_ = load(places_of(out / cell.folder)[row["method"]])
+        assert len(row["values"]) == 3  # of five clients, two of which are kept out
+        for way in ("rule", "finetune", "local"):
+            assert np.allclose(row[f"newcomers_{way}"], run_.came.values(way))
+        assert bool(row["newcomer_does"]) == (row["method"] in ("local", "ditto"))
+
+
+def test_files_of_before_newcomers_are_read_and_say_nothing_of_them(small, tmp_path):
+    results = collect(*small[:2])
+    ordinary = _without_newcomers(results)
+    old = ordinary.runs.select([name for name in RUNS.names if name not in LATER])
+    about = {word: value for word, value in results.about.items() if word != "newcomers"}
+    write_results(Results(old, about), tmp_path / "arena.parquet")
+    again = read_results(tmp_path / "arena.parquet")
+    assert again.runs.to_pylist() == ordinary.runs.to_pylist()
+    write_page(again, tmp_path)
+    assert "ewcomer" not in (tmp_path / "arena.md").read_text()
+    assert not (tmp_path / "pictures" / "arena-newcomers.png").exists()
+
+
+def test_runs_with_newcomers_change_nothing_that_is_said_of_ordinary_runs(small):
+    results = collect(*small[:2])
+    ordinary = _without_newcomers(results)
+    for mine, other in zip(summary(results), summary(ordinary), strict=True):
+        np.testing.assert_array_equal(mine, other)
+    for mine, other in zip(known_of(results), known_of(ordinary), strict=True):
+        np.testing.assert_array_equal(mine, other)
+    assert guide_of(results).judged == guide_of(ordinary).judged
+    said, less = page(results), page(ordinary)
+    before, _, section = said.partition("## Newcomers")
+    cut = section[section.index("\n## ") + 1 :]
+    assert (before + cut).replace("28 runs", "21 runs") == less
+
+
+def _without_newcomers(results):
+    kept = [not row["newcomers"] for row in results.runs.to_pylist()]
+    return results._replace(runs=results.runs.filter(kept))
 
 
 def test_nothing_finished_is_said(tmp_path, small):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from rich import box
 from rich.table import Table as Grid
 
 from coterie.analysis.guide import judge
@@ -44,7 +45,7 @@ def arena(
 
     What is finished is kept, so an arena that was stopped goes on. The first seed tunes every
     method with the same number of trials; other seeds, and the cells in which some clients do not
-    answer, take its words.
+    answer or come after training (newcomers), take its words.
     """
     found = read_arena(methods=methods.split(",") if methods else ())
     wanted = cells(found, federations)
@@ -74,7 +75,8 @@ def write_all(found: Arena, out: Path, docs: Path) -> None:
 def show_cells(found: Arena, out: Path, federations: tuple[str, ...]) -> None:
     """How far every cell has come."""
     turns = list(dict.fromkeys(cell.folder.name for cell in cells(found)))
-    grid = Grid("federation", "", *turns)
+    heads = ("federation", "", *(turn.replace("-", "\n") for turn in turns))
+    grid = Grid(*heads, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in federations or found.grounds:
         states = {cell.folder.name: state(cell, out) for cell in cells(found, [name])}
         words = [

@@ -1,5 +1,5 @@
-"""The arena: all methods on the same federations, tuned alike, with several seeds, and with clients
-that do not answer.
+"""The arena: all methods on the same federations, tuned alike, with several seeds, with clients
+that do not answer, and with clients that come after training.
 
 A cell is one federation with one seed, all methods on it: a comparison in a folder of its own, so
 that what is finished is kept. The first seed tunes; the other cells of a federation take its words.
@@ -48,6 +48,7 @@ class Arena(NamedTuple):
     seeds: tuple[int, ...]
     trials: int
     drop: float
+    newcomers: float  # the share of the clients that come after training, or how many
     common: dict[str, Any]
     options: dict[str, dict[str, Any]]
     rates: tuple[float, ...]  # times the federation's own, to choose from
@@ -61,11 +62,13 @@ class Cell(NamedTuple):
     ground: str
     seed: int
     drop: float = 0.0  # the chance that a client asked does not answer
+    newcomers: float = 0.0  # the share of the clients that come after training, or how many
 
     @property
     def folder(self) -> Path:
         """Its place below the folder of all runs."""
-        return Path(self.ground) / f"seed{self.seed}{'-drop' if self.drop else ''}"
+        turn = "-drop" if self.drop else "-newcomers" if self.newcomers else ""
+        return Path(self.ground) / f"seed{self.seed}{turn}"
 
 
 class State(NamedTuple):
@@ -91,6 +94,7 @@ def read_arena(path: Path = ARENA, methods: Sequence[str] = ()) -> Arena:
         seeds=tuple(words["seeds"]),
         trials=words["trials"],
         drop=words["drop"],
+        newcomers=words["newcomers"],
         common=words["common"],
         options=words["options"],
         rates=tuple(words["rates"]),
@@ -107,7 +111,8 @@ def cells(arena: Arena, grounds: Sequence[str] = ()) -> list[Cell]:
         if name not in arena.grounds:
             raise BadInput(f"there is no federation '{name}'{nearest(name, arena.grounds)}")
     first, *more = arena.seeds
-    turns = [(first, 0.0), (first, arena.drop), *((seed, 0.0) for seed in more)]
+    turns = [(first, 0.0, 0.0), (first, arena.drop, 0.0), (first, 0.0, arena.newcomers)]
+    turns += [(seed, 0.0, 0.0) for seed in more]
     return [Cell(name, *turn) for turn in turns for name in grounds or arena.grounds]
 
 
@@ -149,10 +154,12 @@ def play(arena: Arena, cell: Cell, out: Path, watch: Watch, say: Callable[[str],
         base = base_of(arena, arena.grounds[cell.ground], out)
         if cell.drop:
             base = replace(base, schedule=base.schedule._replace(drop=cell.drop))
+        if cell.newcomers:
+            base = change(base, {"data.newcomers": cell.newcomers})
         if cell == Cell(cell.ground, arena.seeds[0]):
             _tuned_here(arena, base, cell, folder, watch, say)
         else:
-            _tuned_before(arena, base, cell, out, watch)
+            _tuned_before(arena, base, cell, out, watch, say)
     except Diverged as stop:  # of every method, whose folders say it
         say(f"{cell.ground}: {stop}")
 
@@ -168,12 +175,9 @@ def _tuned_here(
     """The first seed: every method that can run here is tuned, then measured."""
     own = {name: words for name, words in arena.options.items() if name in arena.methods}
     planned = plan(arena.methods, replace(base, seed=cell.seed), own)
-    names, refused = possible(planned)
-    for name, why in refused.items():
-        say(f"{cell.ground}: without {name}: {why}")
-    grids: Grids = {name: searched(arena, planned[name], own.get(name, {})) for name in names}
+    runs = _without_refused(planned, cell.ground, say)
+    grids: Grids = {name: searched(arena, one, own.get(name, {})) for name, one in runs.items()}
     limits = Limits(trials=arena.trials, listed=True)
-    runs = {name: planned[name] for name in names}
     compare(runs, [cell.seed], folder, watch, grids, search=limits)
 
 
@@ -185,12 +189,34 @@ def searched(arena: Arena, experiment: Experiment, fixed: Mapping[str, Any]) -> 
     return found
 
 
-def _tuned_before(arena: Arena, base: Experiment, cell: Cell, out: Path, watch: Watch) -> None:
-    """Another seed, or clients that do not answer: with the words that the first seed chose."""
+def _tuned_before(
+    arena: Arena,
+    base: Experiment,
+    cell: Cell,
+    out: Path,
+    watch: Watch,
+    say: Callable[[str], None],
+) -> None:
+    """Another seed, clients that do not answer, or newcomers: with the words that the first seed
+    chose.
+    """
     first = out / Cell(cell.ground, arena.seeds[0]).folder
     names = [name for name in places_of(first) if name in arena.methods]
     own = {name: arena.options.get(name, {}) | best_of(first, name) for name in names}
-    compare(plan(names, base, own), [cell.seed], out / cell.folder, watch)
+    planned = plan(names, replace(base, seed=cell.seed), own)
+    if cell.newcomers:  # fewer clients train, which a method may refuse
+        planned = _without_refused(planned, f"{cell.ground} with newcomers", say)
+    compare(planned, [cell.seed], out / cell.folder, watch)
+
+
+def _without_refused(
+    planned: Mapping[str, Experiment], where: str, say: Callable[[str], None]
+) -> dict[str, Experiment]:
+    """The runs that are possible; what is left out is said with the reason."""
+    names, refused = possible(planned)
+    for name, why in refused.items():
+        say(f"{where}: without {name}: {why}")
+    return {name: planned[name] for name in names}
 
 
 def best_of(folder: Path, method: str) -> dict[str, Any]:

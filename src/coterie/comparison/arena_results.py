@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coterie.analysis.guide import Known, Properties
+from coterie.analysis.numbers import there
 from coterie.analysis.scores import named
 from coterie.comparison.arena import Arena, Cell, base_of, best_of, cells, places_of, state
 from coterie.comparison.properties import properties
@@ -20,9 +21,18 @@ from coterie.core.errors import BadInput
 from coterie.core.files import place, plain, read_text, write
 from coterie.results.costs import costs
 from coterie.results.folder import read_about, status
+from coterie.results.newcomers import WAYS
 from coterie.results.run import Run, load
 from coterie.running.assemble import gather
+from coterie.running.newcomers import TUNES
 
+# of runs that kept clients out of training, with what it is where a file does not have it
+LATER: dict[str, tuple[pa.DataType, Any]] = {
+    "newcomers": (pa.float32(), 0.0),  # the share of the clients, or how many; 0: an ordinary run
+    "newcomer_does": (pa.string(), ""),  # by the rule; empty: the method has none
+    # of every newcomer on its test rows, way by way
+    **{f"newcomers_{way}": (pa.list_(pa.float32()), []) for way in WAYS},
+}
 RUNS = pa.schema(
     [
         ("federation", pa.string()),
@@ -36,6 +46,7 @@ RUNS = pa.schema(
         ("gradients", pa.int64()),
         ("seconds", pa.float32()),  # of training, measured here
         ("words", pa.string()),  # what was chosen on validation rows, as JSON
+        *((name, kind) for name, (kind, _) in LATER.items()),
     ]
 )
 PROPERTIES = "properties.json"
@@ -65,6 +76,7 @@ def collect(arena: Arena, out: Path) -> Results:
         "steps": arena.common["train.steps"],
         "trials": arena.trials,
         "drop": arena.drop,
+        "newcomers": arena.newcomers,
         "unlike": arena.unlike,
         "federations": {
             name: {
@@ -119,10 +131,13 @@ def _row(arena: Arena, cell: Cell, method: str, run: Run | Path, out: Path) -> d
         "gradients": 0,
         "seconds": 0.0,
         "words": json.dumps(best_of(first, method), sort_keys=True),
+        **{name: nothing for name, (_, nothing) in LATER.items()},
+        "newcomers": cell.newcomers,
     }
     if not isinstance(run, Run):
         return row
     spent = costs(run)
+    came = _came(run) if cell.newcomers else {}
     return row | {
         "measure": run.measure,
         "values": run.measured().tolist(),
@@ -130,6 +145,16 @@ def _row(arena: Arena, cell: Cell, method: str, run: Run | Path, out: Path) -> d
         "bytes": int(spent.down.sum() + spent.up.sum()),
         "gradients": int(spent.gradients.sum()),
         "seconds": float(spent.seconds.sum()),
+        **came,
+    }
+
+
+def _came(run: Run) -> dict[str, Any]:
+    """How the newcomers of a run fared, way by way, and the method's rule if it has one."""
+    came = run.came
+    return {
+        "newcomer_does": "" if came.rule == TUNES.rule else came.rule,
+        **{f"newcomers_{way}": came.values(way).tolist() for way in WAYS},
     }
 
 
@@ -147,6 +172,9 @@ def read_results(path: Path) -> Results:
     try:
         table = pq.read_table(plain(path))
         about = json.loads(table.schema.metadata[ABOUT.encode()])
+        for name, (kind, nothing) in LATER.items():  # files of before newcomers have none of it
+            if name not in table.column_names:
+                table = table.append_column(name, pa.array([nothing] * len(table), kind))
         return Results(table.select(RUNS.names).cast(RUNS), about)
     except FileNotFoundError:
         raise BadInput(f"there is no file {path}: `coterie arena --write docs` makes it") from None
@@ -190,15 +218,22 @@ def goodness(row: Row) -> np.ndarray:
 
     A share of explained variance below -1 counts as -1, so that one client does not decide alone.
     """
-    values = np.clip(np.asarray(row["values"], dtype=float), -1, 1)
-    found: np.ndarray = 100 * named(row["measure"]).sign * values
-    return found[~np.isnan(found)]
+    return there(in_points(row, row["values"]))
 
 
-def runs_with(results: Results, drop: bool = False) -> list[Row]:
-    """The runs in which everybody answered, or those in which some did not."""
+def in_points(row: Row, values: Sequence[float]) -> np.ndarray:
+    """Numbers of a run's measure in points, as `goodness` has them; NaN where there is none."""
+    clipped = np.clip(np.asarray(values, dtype=float), -1, 1)
+    found: np.ndarray = 100 * named(row["measure"]).sign * clipped
+    return found
+
+
+def runs_with(results: Results, drop: bool = False, newcomers: bool = False) -> list[Row]:
+    """The runs in which everybody was there and answered; or those in which some did not answer,
+    or those in which some came after training.
+    """
     rows: list[Row] = results.runs.to_pylist()
-    return [row for row in rows if bool(row["drop"]) == drop]
+    return [row for row in rows if (bool(row["drop"]), bool(row["newcomers"])) == (drop, newcomers)]
 
 
 def known_of(results: Results) -> Known:

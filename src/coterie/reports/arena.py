@@ -14,6 +14,7 @@ from coterie.analysis.ranks import Ranking
 from coterie.analysis.scores import named
 from coterie.comparison.arena_results import BOUNDS, Results, known_of, runs_with
 from coterie.core.files import write
+from coterie.reports.arena_newcomers import arrived, newcomer_section
 from coterie.reports.arena_numbers import Summary, points, summary, whole_ranking
 
 PAGE, RESULTS, PICTURES = "arena.md", Path("results") / "arena.parquet", "pictures"
@@ -30,14 +31,15 @@ def write_page(results: Results, docs: Path) -> Path:
     """The page and its pictures."""
     from coterie.reports.arena_pictures import draw_all
 
-    draw_all(summary(results), whole_ranking(results), points(results), docs / PICTURES)
+    found, whole = summary(results), whole_ranking(results)
+    draw_all(found, whole, points(results), arrived(results), docs / PICTURES)
     write(docs / PAGE, page(results))
     return docs / PAGE
 
 
 def page(results: Results) -> str:
     """The page as text."""
-    found = summary(results)
+    found, came = summary(results), arrived(results)
     parts = [
         HEAD,
         _about(results),
@@ -47,10 +49,11 @@ def page(results: Results) -> str:
         _costs(found),
         _fairness(found),
         _dropped(found, results),
+        newcomer_section(came, results.about["newcomers"]) if came else "",
         _guide(known_of(results)),
         _words(results),
     ]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
 # Words

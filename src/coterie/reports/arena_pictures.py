@@ -10,6 +10,7 @@ from matplotlib.figure import Figure as Canvas
 
 from coterie.analysis.ranks import Ranking
 from coterie.comparison.arena_results import Block
+from coterie.reports.arena_newcomers import PICTURE, Arrived
 from coterie.reports.arena_numbers import Summary
 from coterie.reports.draw import COLOURS
 
@@ -18,8 +19,10 @@ LINE = 0.2  # inches per method
 DPI = 100
 
 
-def draw_all(found: Summary, whole: Ranking, points: Block, folder: Path) -> list[Path]:
-    """Every picture, as a small PNG."""
+def draw_all(
+    found: Summary, whole: Ranking, points: Block, came: Arrived | None, folder: Path
+) -> list[Path]:
+    """Every picture, as a small PNG; that of newcomers where there were any."""
     folder.mkdir(parents=True, exist_ok=True)
     pictures = {
         "arena-ranks": ranks(whole),
@@ -31,6 +34,7 @@ def draw_all(found: Summary, whole: Ranking, points: Block, folder: Path) -> lis
             found, found.behind, "mean behind the best, points", found.worst, log=False
         ),
         "arena-drop": dropped(found),
+        **({PICTURE: newcomers(came)} if came else {}),
     }
     paths = []
     for name, canvas in pictures.items():
@@ -129,4 +133,29 @@ def dropped(found: Summary) -> Canvas:
     _names(axes, methods)
     _bare(axes)
     axes.set_xlabel("points lost")
+    return canvas
+
+
+def newcomers(came: Arrived) -> Canvas:
+    """How far newcomers of each method are behind the best rule, and what its rule gains them."""
+    lines = range(len(came.methods))
+    canvas = Canvas(figsize=(7.2, 1.6 + LINE * max(2, len(came.methods))), layout="constrained")
+    left, right = canvas.subplots(1, 2, sharey=True)
+    left.barh(lines, came.behind, color=[_colour(m) for m in came.methods], height=0.6)
+    left.set_xlabel("points behind the best rule")
+    right.axvline(0, color="#555555", linewidth=0.8)
+    right.scatter(came.alone, lines, color=COLOURS[0], s=22, label="over training alone")
+    right.scatter(
+        came.tuned,
+        lines,
+        facecolors="none",
+        edgecolors=COLOURS[2],
+        s=22,
+        label="over the global model, fine-tuned",
+    )
+    right.set_xlabel("points that the rule gains")
+    for axes in (left, right):
+        _names(axes, came.methods)
+        _bare(axes)
+    canvas.legend(loc="outside upper right", ncols=2, fontsize=8, frameon=False)
     return canvas
