@@ -7,7 +7,8 @@
 */
 #define AND(c) sum = sum * r + (__typeof__(r))(c);
 #define SEVEN                                                                                      \
-  AND(1.0 / 5040) AND(1.0 / 720) AND(1.0 / 120) AND(1.0 / 24) AND(1.0 / 6) AND(1.0 / 2) AND(1) AND(1)
+  AND(1.0 / 5040) AND(1.0 / 720) AND(1.0 / 120) AND(1.0 / 24) AND(1.0 / 6) AND(1.0 / 2)            \
+  AND(1) AND(1)
 #define THIRTEEN                                                                                   \
   AND(1.0 / 6227020800) AND(1.0 / 479001600) AND(1.0 / 39916800) AND(1.0 / 3628800)                \
   AND(1.0 / 362880) AND(1.0 / 40320) SEVEN
@@ -15,12 +16,12 @@
 #define NINETEEN AND(1.0 / 19) AND(1.0 / 17) AND(1.0 / 15) AND(1.0 / 13) AND(1.0 / 11) NINE
 
 #define FUNCTIONS(T, U, S, DIGITS, BIAS, LOW, HIGH, LEAST, HALF, LN2, REST, POWERS, ODD)           \
-  INLINE U bits_of##S(T x) {                                                                          \
+  INLINE U bits_of##S(T x) {                                                                       \
     U u;                                                                                           \
     memcpy(&u, &x, sizeof u);                                                                      \
     return u;                                                                                      \
   }                                                                                                \
-  INLINE T number_of##S(U u) {                                                                        \
+  INLINE T number_of##S(U u) {                                                                     \
     T x;                                                                                           \
     memcpy(&x, &u, sizeof x);                                                                      \
     return x;                                                                                      \
@@ -33,15 +34,17 @@
     const T r = (within - k * (T)LN2) - k * (T)REST;                                               \
     T sum = 0;                                                                                     \
     POWERS                                                                                         \
-    const U twice = bits_of##S(moved) - bits_of##S(whole) + 2 * (U)BIAS, half = twice >> 1;              \
-    return sum * number_of##S(half << DIGITS) * number_of##S((twice - half) << DIGITS);                  \
+    const U twice = bits_of##S(moved) - bits_of##S(whole) + 2 * (U)BIAS, half = twice >> 1;        \
+    return sum * number_of##S(half << DIGITS) * number_of##S((twice - half) << DIGITS);            \
   }                                                                                                \
                                                                                                    \
   INLINE T vlog##S(T x) {                                                                          \
     const T whole = (T)3 * ((U)1 << (DIGITS - 1)), much = (T)((U)1 << DIGITS);                     \
     const T normal = x < (T)LEAST ? x * much : x, less = x < (T)LEAST ? (T)DIGITS : 0;             \
-    const U u = bits_of##S(normal), k = ((u + ((U)BIAS << DIGITS) - (U)HALF) >> DIGITS) - (U)BIAS;    \
-    const T m = number_of##S(u - (k << DIGITS)), up = number_of##S(bits_of##S(whole) + k) - whole - less;   \
+    const U u = bits_of##S(normal);                                                                \
+    const U k = ((u + ((U)BIAS << DIGITS) - (U)HALF) >> DIGITS) - (U)BIAS;                         \
+    const T m = number_of##S(u - (k << DIGITS));                                                   \
+    const T up = number_of##S(bits_of##S(whole) + k) - whole - less;                               \
     const T s = (m - 1) / (m + 1), r = s * s;                                                      \
     T sum = 0;                                                                                     \
     ODD                                                                                            \
@@ -50,7 +53,7 @@
     return x < (T)INFINITY ? any : x;                                                              \
   }
 
-FUNCTIONS(float, uint32_t, f, 23, 127, -104, 89, 0x1p-126, 0x3f3504f3, 0x1.62e4p-1, 0x1.7f7d1cf79abcap-20,
-          SEVEN, NINE)
+FUNCTIONS(float, uint32_t, f, 23, 127, -104, 89, 0x1p-126, 0x3f3504f3, 0x1.62e4p-1,
+          0x1.7f7d1cf79abcap-20, SEVEN, NINE)
 FUNCTIONS(double, uint64_t, , 52, 1023, -746, 710, 0x1p-1022, 0x3fe6a09e667f3bcd, 0x1.62e42fefa2p-1,
           0x1.9ef35793c7673p-41, THIRTEEN, NINETEEN)
