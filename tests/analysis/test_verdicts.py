@@ -47,6 +47,16 @@ def test_numbers_that_agree_do_not_hide_a_claim_that_fails():
     assert verdict(rows((90.0, 0.1, [90.0])), [(1.0, 2.0)]) == "not reproduced"
 
 
+def test_fewer_rounds_confirm_but_do_not_refute():
+    low = rows((90.0, 0.1, [70.0]))
+    assert verdict(low, shortened=True) == "too short"
+    assert verdict([], [(1.0, 2.0)], shortened=True) == "too short"
+    assert verdict([], [(2.0, 1.0)], shortened=True) == "trend"
+    assert verdict(rows((90.0, 0.1, [90.2])), shortened=True) == "reproduced"
+    assert overall(["too short", "trend", "not run"]) == "trend"
+    assert overall(["too short", "not run"]) == "too short"
+
+
 def test_a_table_is_as_good_as_its_worst_column():
     assert overall(["reproduced", "trend", "not run"]) == "trend"
     assert overall(["reproduced", "not reproduced"]) == "not reproduced"

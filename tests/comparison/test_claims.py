@@ -27,8 +27,19 @@ def test_two_methods_are_close_within_a_point(second, holds):
     assert check_claim(["close", "a", "b"], {}, lambda m: figures[m]).holds is holds
 
 
+@pytest.mark.parametrize(("last", "holds"), [(90.0, True), (94.0, False)])
+def test_figures_that_do_not_rise_throughout(last, holds):
+    figures = {"a": [91.0], "b": [92.0], "c": [last]}
+    assert check_claim(["mixed", "a", "b", "c"], {}, lambda m: figures[m]).holds is holds
+
+
 def test_a_claim_without_runs_says_nothing():
-    for words in (["close", "a", "b"], ["falls", "a", "n", "5"], ["differ", "a", "n"]):
+    for words in (
+        ["close", "a", "b"],
+        ["mixed", "a", "b"],
+        ["falls", "a", "n", "5"],
+        ["differ", "a", "n"],
+    ):
         assert check_claim(words, {}, lambda m: []).holds is None
     assert verdict([], [], [None]) == "not run"
 

@@ -9,8 +9,12 @@ from coterie.comparison import reproduce as again
 from coterie.comparison.reproduce import measure, outcome, place_of, scale_of, table_of
 from coterie.core.errors import BadInput
 from coterie.experiment.papers import PaperColumn, PaperRow, PaperTable
-from coterie.reports.reproduction import page, write_pages
+from coterie.reports.paper_results import merged
+from coterie.reports.reproduction import page, verdicts, write_pages
+from coterie.results.costs import accuracy_against, simulated_time, spent
+from coterie.results.folder import status
 from coterie.results.run import load
+from coterie.results.table import curve
 
 RECIPE = """
 methods = ["local", "fedavg", "ditto"]
@@ -156,3 +160,104 @@ def test_unknown_tables_and_scales_are_refused(out):
 
 def replace_columns(table):
     return table._replace(columns=(table.columns[0]._replace(recipe=""),), note="none")
+
+
+def test_only_some_methods_are_run_and_the_others_later(tmp_path):
+    (tmp_path / "small.toml").write_text(RECIPE.replace("[0, 1]", "[0]"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(again, "config_path", lambda name: tmp_path / f"{name}.toml")
+        first = again.reproduce(TABLE, tmp_path, only=["fedavg"])
+        assert (first.columns[0].done, first.columns[0].wanted) == (1, 3)
+        assert not (tmp_path / "small" / "ditto-seed0").exists()
+        began = (tmp_path / "small" / "fedavg-seed0" / "run.json").read_bytes()
+        with pytest.raises(BadInput, match="'dito' is none of its methods: take some of local"):
+            again.reproduce(TABLE, tmp_path, only=["dito"])
+        assert again.reproduce(TABLE, tmp_path).state == "finished"
+    assert status(tmp_path / "small" / "ditto-seed0") == "finished"
+    assert (tmp_path / "small" / "fedavg-seed0" / "run.json").read_bytes() == began
+
+
+def test_traffic_and_rounds_are_the_runs_own(out):
+    run = load(out / "small" / "ditto-seed0")
+    assert measure(run, "bytes", "personal") == pytest.approx(spent(run, "bytes")[1][-1] / 1e6)
+    rounds, means = curve(run.table, "accuracy", "test", "personal")
+    needed = measure(run, "rounds", "personal")
+    assert means[rounds == needed][0] >= means.max() - 0.01
+    assert (means[rounds < needed] < means.max() - 0.01).all()
+
+
+def test_accuracy_over_time_is_taken_when_fedavg_is_done(out):
+    run, base = (load(out / "small" / f"{m}-seed0") for m in ("ditto", "fedavg"))
+    for system in ("slow uplink", "wired"):
+        times, means = accuracy_against(run, "time", system=system)
+        known = means[times <= simulated_time(base, system)[-1] + 1e-6][-1]
+        assert measure(run, f"mean_at_time.{system}", "personal", base) == pytest.approx(
+            100 * known
+        )
+    assert measure(base, "mean_at_time.wired", "personal", base) == measure(
+        base, "mean", "personal"
+    )
+    assert np.isnan(measure(run, "mean_at_time.wired", "personal", None))
+
+
+# Results files outlive run folders
+
+
+def test_what_was_stored_of_runs_that_are_gone_is_kept(out, tmp_path):
+    write_pages([TABLE], out, tmp_path)
+    path = tmp_path / "results" / "small-1.json"
+    whole = json.loads(path.read_text())
+    parts = [json.loads(path.read_text()) for _ in range(2)]
+    del parts[0]["columns"][0]["methods"]["fedavg"]
+    parts[1]["columns"][0]["methods"] = {"fedavg": whole["columns"][0]["methods"]["fedavg"]}
+    parts[1]["columns"][0]["about"]["date"] = "2030-01-01"
+    path.write_text(json.dumps(merged(TABLE, *parts)))
+    found = json.loads(path.read_text())["columns"][0]
+    ours = {m: [run["figures"] for run in runs] for m, runs in found["methods"].items()}
+    all_of = whole["columns"][0]["methods"].items()
+    assert ours == {m: [run["figures"] for run in runs] for m, runs in all_of}
+    assert found["methods"]["ditto"][0]["about"] == parts[0]["columns"][0]["about"]
+    assert "to 2030-01-01" in page([TABLE], tmp_path / "results")
+
+
+def test_a_column_without_runs_here_stays_on_the_page(out, tmp_path):
+    other = TABLE.columns[0]._replace(name="elsewhere", recipe="digits-classes")
+    both = TABLE._replace(columns=(other, TABLE.columns[0]))
+    write_pages([TABLE], out, tmp_path)
+    path = tmp_path / "results" / "small-1.json"
+    file = json.loads(path.read_text())
+    file["columns"].append(
+        {**file["columns"][0], "column": "elsewhere", "recipe": "digits-classes"}
+    )
+    path.write_text(json.dumps(file))
+    write_pages([both], out, tmp_path)
+    assert [c["column"] for c in json.loads(path.read_text())["columns"]] == ["elsewhere", "digits"]
+
+
+def test_whole_runs_replace_shortened_ones_and_not_the_other_way(out, tmp_path):
+    write_pages([TABLE], out, tmp_path)
+    whole = json.loads((tmp_path / "results" / "small-1.json").read_text())
+    short = json.loads(json.dumps(whole))
+    short["columns"][0]["scale"] = 0.5
+    assert merged(TABLE, short, whole) == whole
+    assert merged(TABLE, whole, short) == whole
+
+
+def test_shortened_runs_are_marked(out, tmp_path):
+    write_pages([TABLE], out, tmp_path)
+    path = tmp_path / "results" / "small-1.json"
+    file = json.loads(path.read_text())
+    file["columns"][0]["scale"] = 0.5
+    path.write_text(json.dumps(file))
+    (word,) = verdicts([TABLE], tmp_path / "results").values()
+    assert "too short" in word or "shortened" in word
+    assert "not reproduced" not in word
+    assert "0.5 of the rounds" in page([TABLE], tmp_path / "results")
+
+
+def test_tables_that_nobody_can_run_say_why(tmp_path):
+    (tmp_path / "results").mkdir()
+    closed = replace_columns(TABLE)._replace(note="Private data.")
+    text = page([closed, TABLE._replace(id="small-2")], tmp_path / "results")
+    assert "## Cannot be run\n\n- small-1 (Small, Table 1): Private data." in text
+    assert "## Not run yet\n\nsmall-2 (Table 1)." in text

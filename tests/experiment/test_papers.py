@@ -10,7 +10,7 @@ from coterie.comparison.plan import plan_of, read_plan
 from coterie.core.errors import BadInput
 from coterie.experiment.build import check_words
 from coterie.experiment.config import read_toml
-from coterie.experiment.papers import METRICS, PaperTable, paper_tables, read_paper
+from coterie.experiment.papers import METRICS, PaperTable, can_run, paper_tables, read_paper
 from coterie.experiment.recipes import config_path, recipes
 
 OWN = {"demo", "demo-alike", "digits-classes", "digits-dirichlet"}  # recipes of no paper
@@ -70,6 +70,13 @@ def test_every_recipe_of_a_paper_reproduces_some_table():
         "persfl-mnist-ds4",
     }  # the thesis has this split, but no result on it
     assert set(PAPER_RECIPES) - named == unreported
+
+
+def test_every_column_that_can_be_run_can_get_a_verdict():
+    for table in filter(can_run, TABLES.values()):
+        for column in table.columns:
+            numbers = any(row.value is not None for row in column.rows)
+            assert numbers or column.above or column.claims or table.script, (table.id, column.name)
 
 
 def test_all_five_papers_are_there_with_every_table_of_results():

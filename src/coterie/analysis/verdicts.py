@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from coterie.analysis.significance import Interval, mean_interval
 
-Word = Literal["reproduced", "trend", "not reproduced", "not run"]
+Word = Literal["reproduced", "trend", "not reproduced", "too short", "not run"]
 POINT = 1.0  # a difference of so many points is none
 DECIMALS = 6  # digits beyond are rounding
 
@@ -56,14 +56,26 @@ def verdict(
     figures: Sequence[Figure],
     above: Sequence[tuple[float, float]] = (),
     claims: Sequence[bool | None] = (),
+    shortened: bool = False,
 ) -> Word:
     """The verdict on one column of a paper's table, or on a figure that only claims an order.
 
     reproduced: every number agrees. trend: every pair of methods that the paper tells apart, by
     more than a point and more than its spread, has the same order here, and so has every pair of
     `above` (ours of the first, ours of the second). What was not run says nothing. A claim of
-    another kind holds or not; one that fails is not reproduced.
+    another kind holds or not; one that fails is not reproduced. Runs of fewer rounds than the
+    paper's can confirm it, but not refute it: they are too short.
     """
+    found = _judged(figures, above, claims)
+    return "too short" if shortened and found == "not reproduced" else found
+
+
+def _judged(
+    figures: Sequence[Figure],
+    above: Sequence[tuple[float, float]],
+    claims: Sequence[bool | None],
+) -> Word:
+    """The verdict, whatever the number of rounds."""
     known = [f for f in figures if not isnan(f.ours.mean) and not isnan(f.paper)]
     pairs = [(a, b) for a, b in above if not isnan(a) and not isnan(b)]
     told = [holds for holds in claims if holds is not None]
@@ -87,5 +99,5 @@ def _apart(a: Figure, b: Figure) -> bool:
 
 def overall(words: Sequence[Word]) -> Word:
     """The verdict on a whole table: the worst of its columns that were run."""
-    order: tuple[Word, ...] = ("not reproduced", "trend", "reproduced")
+    order: tuple[Word, ...] = ("not reproduced", "trend", "reproduced", "too short")
     return next((word for word in order if word in words), "not run")

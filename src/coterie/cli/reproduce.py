@@ -18,8 +18,8 @@ from coterie.comparison import durations, miniature
 from coterie.comparison import reproduce as again
 from coterie.comparison.reproduce import Column, Outcome, outcome, table_of
 from coterie.core.errors import BadInput
-from coterie.experiment.papers import METRICS, PaperTable, in_points, paper_tables
-from coterie.reports.reproduction import write_pages
+from coterie.experiment.papers import METRICS, PaperTable, can_run, in_points, paper_tables
+from coterie.reports.reproduction import publish, published, write_pages
 
 ANSWERS = {True: "holds", False: "does not hold", None: "not run"}
 OUT = Path("runs") / "reproduction"
@@ -30,10 +30,15 @@ OUT = Path("runs") / "reproduction"
 @click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True)
 @click.option("--scale", default=1.0, help="Share of the rounds, for a shorter look.")
 @click.option("--seeds", help="How many seeds (0, 1, ...), or a list; default the recipe's.")
+@click.option("--methods", help="Only these of the recipes' methods now, as a list.")
 @click.option("--full", is_flag=True, help="The paper's own networks where a cheaper recipe is.")
 @click.option("--show", "only_show", is_flag=True, help="Print what is there; run nothing.")
 @click.option("--check", is_flag=True, help="A miniature of every recipe against stored figures.")
-@click.option("--store", is_flag=True, help="With --check: store the figures found.")
+@click.option(
+    "--store",
+    is_flag=True,
+    help="With --check: store the figures found; with --write: the verdicts that the list shows.",
+)
 @click.option(
     "--time", "measure", is_flag=True, help="Measure on this machine what the list says of time."
 )
@@ -49,6 +54,7 @@ def reproduce(
     out: Path,
     scale: float,
     seeds: str | None,
+    methods: str | None,
     full: bool,
     only_show: bool,
     check: bool,
@@ -64,8 +70,8 @@ def reproduce(
     paper's spread or one point), trend (the same order of methods), not reproduced.
     """
     wanted = [table_of(name) for name in tables]
-    if store and not check:
-        raise BadInput("--store belongs to --check: add it, or leave --store out")
+    if store and not check and not write:
+        raise BadInput("--store belongs to --check or --write: add one, or leave --store out")
     if check:
         check_miniatures(wanted or list(paper_tables().values()), store, quiet)
         return
@@ -73,14 +79,17 @@ def reproduce(
         measure_times(wanted or list(paper_tables().values()))
         return
     words = {} if threads is None else {"threads": threads}
+    only = [name.strip() for name in (methods or "").split(",") if name.strip()]
     for table in wanted:
         if not only_show:
             with work(out, quiet) as watch:
                 numbers = seeds_of(seeds) if seeds else None
-                again.reproduce(table, out, watch, numbers, scale, not full, words)
+                again.reproduce(table, out, watch, numbers, scale, not full, words, only)
         show_outcome(outcome(table, out))
     if write:
         say(f"wrote {write_pages(list(paper_tables().values()), out, write)}")
+        if store:
+            say(f"stored the verdicts in {publish(list(paper_tables().values()), write)}")
     elif not wanted:
         show_tables(list(paper_tables().values()), out)
 
@@ -117,16 +126,27 @@ def measure_times(tables: list[PaperTable]) -> None:
 
 
 def show_tables(tables: list[PaperTable], out: Path) -> None:
-    """Every table with how far it has come."""
-    words = (Heading(word, no_wrap=word == "id") for word in ("id", "place", "time", "state"))
-    grid = Grid(*words, "verdict", box=box.SIMPLE_HEAD)
-    known = durations.stored()
+    """Every table with its published verdict, and how far it has come on this machine."""
+    found = {table.id: outcome(table, out) for table in tables}
+    some = any(one.verdict != "not run" for one in found.values())
+    words = (Heading(word, no_wrap=word == "id") for word in ("id", "place", "time"))
+    grid = Grid(*words, "published", *["here"] * some, box=box.SIMPLE_HEAD)
+    known, told = durations.stored(), published()
     for table in tables:
-        found = outcome(table, out)
         time = str(durations.estimate(table, known))
-        grid.add_row(table.id, table.place, time, found.state, found.verdict)
+        word = told.get(table.id, "not run" if can_run(table) else "cannot be run")
+        here = [_here(found[table.id])] * some
+        grid.add_row(table.id, table.place, time, word, *here)
     show(grid)
-    say("`coterie reproduce ID` runs one. Time: all seeds on one thread, as --time measured it.")
+    say("`coterie reproduce ID` runs one. Time: all seeds on one thread, as --time")
+    say("measured it. Published: the verdicts of docs/reproduction.md.")
+    if some:
+        say(f"Here: the runs in {out}.")
+
+
+def _here(found: Outcome) -> str:
+    """How far a table's runs have come on this machine, and what they say."""
+    return found.state if found.verdict == "not run" else f"{found.verdict}, {found.state}"
 
 
 def show_outcome(found: Outcome) -> None:

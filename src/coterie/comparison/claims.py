@@ -41,6 +41,17 @@ def _close(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
     return Claimed(abs(a - b) < POINT, f"{first} and {second} are close: {a:.2f} and {b:.2f}")
 
 
+def _mixed(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
+    """The figures of methods, in the order of an option's values, do not rise throughout."""
+    ours = [figure(name) for name in words]
+    said = f"{', '.join(words)} do not rise throughout"
+    if not all(ours):
+        return Claimed(None, said)
+    means = [float(np.mean(some)) for some in ours]
+    told = ", ".join(f"{mean:.2f}" for mean in means)
+    return Claimed(bool((np.diff(means) < 0).any()), f"{said}: {told}")
+
+
 def _falls(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
     """The mean over clients of a note falls after a round."""
     method, note, number = words
@@ -93,6 +104,7 @@ def _noted(runs: Runs, method: str, note: str) -> np.ndarray:
 
 KINDS: dict[str, Callable[[Sequence[str], Runs, Figure], Claimed]] = {
     "close": _close,
+    "mixed": _mixed,
     "falls": _falls,
     "differ": _differ,
     "never": _never,

@@ -44,15 +44,18 @@ def compare(
     data: Given = None,
     models: Networks = None,
     search: Limits | None = None,
+    only: Sequence[str] = (),
 ) -> Comparison:
     """Run every method with every seed in a new folder; bad input is refused before the folder
     exists.
 
     `grids` lists values to try for a method's options, or ranges that `search` limits: the best
     mean on validation data over the seeds wins, and only the winner is measured on test data.
+    `only` names the methods that are run now; the others are planned, and run when it is resumed.
     """
     check_unused(folder)
     plan = ComparisonPlan(dict(experiments), list(seeds), grids or {}, search)
+    part = _part(plan, only)
     prepared = Prepared(data, models)
     if search:
         optuna()  # its absence is said before any work
@@ -62,7 +65,7 @@ def compare(
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_plan(folder, plan)
-    return _play(plan, folder, watch, prepared)
+    return _play(plan._replace(experiments=part), folder, watch, prepared)
 
 
 def resume_comparison(
@@ -70,9 +73,24 @@ def resume_comparison(
     watch: Watch = tell_of,
     data: Given = None,
     models: Networks = None,
+    only: Sequence[str] = (),
 ) -> Comparison:
-    """Go on with a comparison that was stopped; runs that are finished stay as they are."""
-    return _play(read_plan(folder / FILE), folder, watch, Prepared(data, models))
+    """Go on with a comparison that was stopped; runs that are finished stay as they are.
+
+    `only` names the methods that are run now; the others stay as they are.
+    """
+    plan = read_plan(folder / FILE)
+    part = plan._replace(experiments=_part(plan, only))
+    return _play(part, folder, watch, Prepared(data, models))
+
+
+def _part(plan: ComparisonPlan, only: Sequence[str]) -> dict[str, Experiment]:
+    """The experiments of some methods, in the plan's order; of all where none is named."""
+    for name in only:
+        if name not in plan.experiments:
+            known = ", ".join(plan.experiments)
+            raise BadInput(f"'{name}' is none of its methods: take some of {known}")
+    return {k: v for k, v in plan.experiments.items() if not only or k in only}
 
 
 def runs_of(plan: ComparisonPlan) -> int:

@@ -19,14 +19,17 @@ from coterie.comparison.execute import Watch, compare, resume_comparison
 from coterie.comparison.plan import FILE, plan_of, read_plan
 from coterie.core.errors import BadInput, nearest
 from coterie.experiment.config import Experiment, read_toml
-from coterie.experiment.papers import PaperColumn, PaperRow, PaperTable, in_points, paper_tables
+from coterie.experiment.papers import PaperColumn, PaperRow, PaperTable, near, paper_tables
 from coterie.experiment.recipes import config_path
+from coterie.results.costs import accuracy_against, rounds_to_reach, simulated_time, spent
 from coterie.results.folder import status
 from coterie.results.run import Run, load
-from coterie.results.table import values
+from coterie.results.table import curve, values
 
 SCALED = "@"  # RECIPE@0.1 is the folder of a tenth of the rounds
 LEAST = 2  # rounds of a scaled run
+MB = 1e6  # bytes
+ROUNDING = 1e-9  # two sums of the same times may differ by it
 
 
 class Cell(NamedTuple):
@@ -93,7 +96,11 @@ def measure(run: Run, metric: str, view: str, fedavg: Run | None = None) -> floa
     if view not in run.views:
         return nan
     if kind == "rounds":
-        return nan  # the recipe's own words: no outcome
+        return _rounds_needed(run, view)
+    if kind == "bytes":
+        return float(spent(run, "bytes")[1][-1]) / MB
+    if kind == "mean_at_time":
+        return _at_time(run, fedavg, view, part)
     where = part or run.part
     accuracy = values(run.table, "accuracy", where, view)[1]
     if not len(accuracy):
@@ -108,6 +115,28 @@ def measure(run: Run, metric: str, view: str, fedavg: Run | None = None) -> floa
         "largest_tenth": lambda: top_share_by_size(accuracy, rows),
     }
     return 100 * kinds[kind]() if kind in kinds and known.any() else nan
+
+
+def _rounds_needed(run: Run, view: str) -> float:
+    """The first round whose mean accuracy is within a point of the best; where clients choose a
+    teacher among the rounds, the latest one chosen, as no later round is of use.
+    """
+    teachers = values(run.table, "teacher_round", "", "")[1]
+    if len(teachers):
+        return float(np.nanmax(teachers))
+    rounds, means = curve(run.table, "accuracy", run.part, view)
+    needed = rounds_to_reach(rounds, means, np.nanmax(means) - POINT / 100) if len(means) else None
+    return nan if needed is None else float(needed)
+
+
+def _at_time(run: Run, fedavg: Run | None, view: str, system: str) -> float:
+    """Mean accuracy when FedAvg has come to its end, by the clock of a modelled system."""
+    if fedavg is None:
+        return nan
+    end = simulated_time(fedavg, system)[-1]
+    times, means = accuracy_against(run, "time", run.part, view, system)
+    within = means[times <= end * (1 + ROUNDING)]
+    return 100 * float(within[-1]) if len(within) else nan
 
 
 def measured_as(column: PaperColumn, row: PaperRow) -> str:
@@ -164,6 +193,7 @@ def outcome(table: PaperTable, out: Path) -> Outcome:
 
 def _column(column: PaperColumn, out: Path) -> Column:
     folder = place_of(out, column)
+    scale = scale_of(folder) if folder else 1.0
     runs, wanted = finished(folder) if folder else ({}, _planned(column))
     cells = tuple(_cell(column, row, runs) for row in column.rows)
     means = {m: _mean(column, m, column.view, runs) for pair in column.above for m in pair}
@@ -176,7 +206,7 @@ def _column(column: PaperColumn, out: Path) -> Column:
     return Column(
         column=column,
         recipe=folder.name.partition(SCALED)[0] if folder else column.cheaper or column.recipe,
-        scale=scale_of(folder) if folder else 1.0,
+        scale=scale,
         done=sum(len(some) for some in runs.values()),
         wanted=wanted,
         cells=cells,
@@ -186,6 +216,7 @@ def _column(column: PaperColumn, out: Path) -> Column:
             [cell.figure for cell in cells],
             [pair[2:] for pair in pairs],
             [claim.holds for claim in claims],
+            scale < 1,
         ),
     )
 
@@ -202,8 +233,8 @@ def _cell(column: PaperColumn, row: PaperRow, runs: Runs) -> Cell:
     mine = runs.get(row.method, ())
     ours = list(_figures(measured_as(column, row), mine, row.view, runs))
     seeds = tuple(run.experiment.seed for run in mine)
-    point = POINT if in_points(column.metric) else 0.0
-    return Cell(row, figure(row.label, row.value, row.spread, ours, point), seeds)
+    found = figure(row.label, row.value, row.spread, ours, near(column.metric))
+    return Cell(row, found, seeds)
 
 
 def _mean(column: PaperColumn, method: str, view: str, runs: Runs) -> float:
@@ -227,11 +258,13 @@ def reproduce(
     scale: float = 1.0,
     cheaper: bool = True,
     words: Mapping[str, Any] | None = None,
+    only: Sequence[str] = (),
 ) -> Outcome:
     """Run the recipes of a table, or go on with them; what is finished is kept.
 
     scale: a share of the rounds, for a look that is marked as shortened. cheaper: where a recipe
-    costs too much for a small machine, the one of narrower networks.
+    costs too much for a small machine, the one of narrower networks. only: the methods that are run
+    now, of all recipes; the others stay as they are.
     """
     if not 0 < scale <= 1:
         raise BadInput(f"scale = {scale:g}: give a share of the rounds above 0, up to 1")
@@ -245,7 +278,7 @@ def reproduce(
         raise BadInput(f"'{table.id}' has no recipe: {way}")
     for recipe in recipes:
         folder = out / (recipe if scale == 1 else f"{recipe}{SCALED}{scale:g}")
-        play_recipe(recipe, folder, watch, seeds, scale, words)
+        play_recipe(recipe, folder, watch, seeds, scale, words, only)
     return outcome(table, out)
 
 
@@ -256,16 +289,17 @@ def play_recipe(
     seeds: Sequence[int] | None = None,
     scale: float = 1.0,
     words: Mapping[str, Any] | None = None,
+    only: Sequence[str] = (),
 ) -> None:
     """Run a recipe in its folder, or go on with it."""
     if (folder / FILE).exists():
-        resume_comparison(folder, watch)
+        resume_comparison(folder, watch, only=only)
         return
     planned, numbers, grids, search = plan_of(
         read_toml(config_path(recipe)), seeds=seeds, common=words or {}
     )
     shortened = {name: _shortened(experiment, scale) for name, experiment in planned.items()}
-    compare(shortened, numbers, folder, watch, grids, search=search)
+    compare(shortened, numbers, folder, watch, grids, search=search, only=only)
 
 
 def _shortened(experiment: Experiment, scale: float) -> Experiment:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
+from coterie.analysis.verdicts import POINT
 from coterie.core.errors import BadInput, nearest
 from coterie.core.values import coerce
 from coterie.experiment.config import read_toml
@@ -19,7 +20,9 @@ from coterie.experiment.recipes import config_path
 PAPERS = Path(__file__).parents[1] / "papers"
 METRICS = {
     "mean": "accuracy, mean over clients",
-    "mean_over_time": "the same, over the modelled time of the rounds",
+    "mean_at_time.slow uplink": "the same when FedAvg is done, by the clock: slow uplinks (rho 4)",
+    "mean_at_time.fast uplink": "the same when FedAvg is done, by the clock: fast uplinks (rho 2)",
+    "mean_at_time.wired": "the same when FedAvg is done, by the clock: wired (rho 1)",
     "weighted": "accuracy over all test rows",
     "weighted.train": "accuracy over all training rows",
     "worst": "accuracy of the worst client",
@@ -30,8 +33,8 @@ METRICS = {
     "gain_over_fedavg.mpi": "median gain over FedAvg of those that gain",
     "gain_over_fedavg.api": "mean gain over FedAvg of those that gain",
     "fairness.jain": "Jain's index of the gains",
-    "rounds": "global rounds",
-    "bytes": "bytes sent up and down",
+    "rounds": "rounds until within a point of the best, or until the latest teacher",
+    "bytes": "megabytes sent up and down",
     "error": "distance of the estimate from the true parameter",
     "relative_false_accepts": "false accepts over those of the first model, at equal false rejects",
     "note:lambda": "the lambda that clients chose, mean over clients",
@@ -47,6 +50,11 @@ def in_points(metric: str) -> bool:
     return kind not in ("rounds", "bytes", "error", "relative_false_accepts", "fairness") and (
         not metric.startswith("note:")
     )
+
+
+def near(metric: str) -> float:
+    """A difference from the paper that is none: a point, or half a step of the grid of lambda."""
+    return POINT if in_points(metric) else 0.125 if metric == "note:lambda" else 0.0
 
 
 class PaperRow(NamedTuple):
@@ -93,6 +101,11 @@ class PaperTable(NamedTuple):
     def rows(self) -> Iterator[tuple[PaperColumn, PaperRow]]:
         """Every row with its column."""
         return ((column, row) for column in self.columns for row in column.rows)
+
+
+def can_run(table: PaperTable) -> bool:
+    """Whether a recipe or a script reproduces a table; else its note says why none does."""
+    return bool(table.script) or any(column.recipe for column in table.columns)
 
 
 def paper_tables(folder: Path = PAPERS) -> dict[str, PaperTable]:

@@ -1,15 +1,12 @@
-"""docs/reproduction.md and docs/results: the papers' tables beside our runs, written from runs.
+"""docs/reproduction.md: the papers' tables beside our runs, written from results files.
 
-A results file holds what a table's page needs, so that the page can be written again without the
-runs: our figure of every seed, every client's accuracy, the words of each method, versions, date
-and machine. What was learned about a table, such as the reading that explains a difference, stands
-in remarks.toml beside the results files, and is the only part written by hand.
+What was learned about a table, such as the reading that explains a difference, stands in
+remarks.toml beside the results files, and is the only part written by hand.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from math import isnan
 from pathlib import Path
@@ -17,20 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from coterie.analysis.verdicts import POINT, Figure, figure, overall, verdict
-from coterie.comparison.reproduce import (
-    Column,
-    Outcome,
-    finished,
-    measure,
-    measured_as,
-    outcome,
-    place_of,
-)
-from coterie.core.files import write
+from coterie.analysis.verdicts import Figure, figure, overall, verdict
+from coterie.core.files import read_text, write
 from coterie.experiment.config import read_toml
-from coterie.experiment.papers import METRICS, PaperRow, PaperTable, in_points
-from coterie.results.run import Run
+from coterie.experiment.papers import METRICS, PAPERS, PaperTable, can_run, in_points, near
+from coterie.reports.paper_results import key_of, write_results
 
 PAGE, RESULTS, REMARKS = "reproduction.md", "results", "remarks.toml"
 ANSWERS = {True: "yes", False: "no", None: "not run"}
@@ -40,110 +28,66 @@ What the papers report, what this code gives, and a verdict. Written by
 `coterie reproduce --write docs` from run folders; `coterie reproduce ID` runs a table.
 
 **reproduced**: every number is within the paper's spread or one point. **trend**: the methods that
-the paper tells apart have the same order. **not reproduced**: neither. *In part*: some runs are
-missing, and the verdict is on those that are there. A cell of one seed has no interval.
+the paper tells apart have the same order. **not reproduced**: neither. **too short**: fewer rounds
+than the paper's, which can confirm it but not refute it. *In part*: some runs are missing, and the
+verdict is on those that are there. A cell of one seed has no interval.
 """
-
-
-# From runs to files
+PUBLISHED = PAPERS / "published.json"
+WORDS = ("reproduced", "trend", "not reproduced", "too short")
 
 
 def write_pages(tables: Sequence[PaperTable], out: Path, docs: Path) -> Path:
     """Results files of all tables that have been run, and the page; the page's path."""
     place = docs / RESULTS
-    place.mkdir(parents=True, exist_ok=True)
-    for table in tables:
-        file = stored(outcome(table, out), out)
-        if file["columns"]:
-            write(place / f"{table.id}.json", _text(file))
+    write_results(tables, out, place)
     write(docs / PAGE, page(tables, place))
     return docs / PAGE
 
 
-def _text(file: Mapping[str, Any]) -> str:
-    """A results file, with every list of numbers on one line."""
-    text = json.dumps(file, indent=1) + "\n"
-    return re.sub(r"\[[^][{}\"]*\]", lambda m: " ".join(m[0].split()), text)
+def verdicts(tables: Sequence[PaperTable], place: Path) -> dict[str, str]:
+    """The verdict of every table that has a results file, as the page says it."""
+    files = _files(tables, place)
+    return {t.id: _judged(t, files[t.id]) for t in tables if t.id in files}
 
 
-def stored(found: Outcome, out: Path) -> dict[str, Any]:
-    """What a results file holds of a table: columns of which some method has come to its end."""
-    columns = [_stored_column(column, out) for column in found.columns if column.done]
-    return {"table": found.table.id, "columns": [column for column in columns if column]}
+def publish(tables: Sequence[PaperTable], docs: Path) -> Path:
+    """Store the page's verdicts beside the papers' numbers, for the list of tables."""
+    write(PUBLISHED, json.dumps(verdicts(tables, docs / RESULTS), indent=1) + "\n")
+    return PUBLISHED
 
 
-def _stored_column(column: Column, out: Path) -> dict[str, Any]:
-    folder = place_of(out, column.column)
-    assert folder is not None, "a column with finished runs has a folder"
-    runs, _ = finished(folder)
-    named = [row.method for row in column.column.rows]
-    named += [m for row in column.column.rows for m in row.also]
-    named += [m for pair in column.column.above for m in pair]
-    methods = [m for m in dict.fromkeys(named) if runs.get(m)]
-    base = {run.experiment.seed: run for run in runs.get("fedavg", ())}
-    if not methods:  # others of the recipe have, which this column does not name
-        return {}
-    return {
-        "column": column.column.name,
-        "recipe": column.recipe,
-        "scale": column.scale,
-        "runs": [column.done, column.wanted],
-        "about": _about(runs[methods[0]][0]),
-        "claims": [list(claim) for claim in column.claims],
-        "methods": {m: [_stored_run(run, column, base) for run in runs[m]] for m in methods},
-    }
-
-
-def _key(row: PaperRow) -> str:
-    """Where a results file has our figure of a row."""
-    return f"[{row.point}]" if row.point else row.view
-
-
-def _about(run: Run) -> dict[str, Any]:
-    known = run.about
-    return {k: known[k] for k in ("coterie", "versions", "python", "machine", "date", "data")}
-
-
-def _stored_run(run: Run, column: Column, base: Mapping[int, Run]) -> dict[str, Any]:
-    seed, metric = run.experiment.seed, column.column.metric
-    figures = {view: measure(run, metric, view, base.get(seed)) for view in run.views}
-    for row in (row for row in column.column.rows if row.point):
-        figures[_key(row)] = measure(run, measured_as(column.column, row), row.view)
-    return {
-        "seed": seed,
-        "figures": {view: round(v, 4) for view, v in figures.items() if not isnan(v)},
-        "clients": [None if np.isnan(a) else round(float(a), 4) for a in run.measured(run.part)],
-        "words": {
-            section: run.experiment.words()[section]
-            for section in ("data", "split", "model", "train", "schedule", "options")
-        },
-    }
-
-
-# From files to the page
+def published() -> dict[str, str]:
+    """The verdicts that were stored, by table."""
+    return json.loads(read_text(PUBLISHED)) if PUBLISHED.exists() else {}
 
 
 def page(tables: Sequence[PaperTable], place: Path) -> str:
     """The page, from results files alone."""
     remarks = read_toml(place / REMARKS) if (place / REMARKS).exists() else {}
-    files = {t.id: json.loads(p.read_text()) for t in tables if (p := _file(place, t)).exists()}
+    files = _files(tables, place)
     words = {t.id: _verdict(t, files[t.id]) for t in tables if t.id in files}
     rows = [
-        f"| [{t.id}](#{_anchor(t)}) | {t.paper}, {t.place} | {words[t.id]}{_part(t, files[t.id])} |"
+        f"| [{t.id}](#{_anchor(t)}) | {t.paper}, {t.place} | {_judged(t, files[t.id])} |"
         for t in tables
         if t.id in files
     ]
     parts = [HEAD, _count(words, len(tables)), "| | table or figure | verdict |\n|---|---|---|"]
     parts[-1] += "".join(f"\n{row}" for row in rows)
     parts += [_section(t, files[t.id], str(remarks.get(t.id, ""))) for t in tables if t.id in files]
-    left = [f"{t.id} ({t.place})" for t in tables if t.id not in files]
-    if left:
-        parts.append("## Not run yet\n\n" + ", ".join(left) + ".")
+    left = [t for t in tables if t.id not in files]
+    later = [f"{t.id} ({t.place})" for t in left if can_run(t)]
+    if later:
+        parts.append("## Not run yet\n\n" + ", ".join(later) + ".")
+    never = [f"- {t.id} ({t.paper}, {t.place}): {t.note}" for t in left if not can_run(t)]
+    if never:
+        parts.append("## Cannot be run\n\n" + "\n".join(never))
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _file(place: Path, table: PaperTable) -> Path:
-    return place / f"{table.id}.json"
+def _files(tables: Sequence[PaperTable], place: Path) -> dict[str, Any]:
+    """The results files that are there, by table."""
+    paths = {table.id: place / f"{table.id}.json" for table in tables}
+    return {name: json.loads(p.read_text()) for name, p in paths.items() if p.exists()}
 
 
 def _anchor(table: PaperTable) -> str:
@@ -158,7 +102,7 @@ def _title(table: PaperTable) -> str:
 
 
 def _count(words: Mapping[str, str], tables: int) -> str:
-    counts = {w: list(words.values()).count(w) for w in ("reproduced", "trend", "not reproduced")}
+    counts = {w: list(words.values()).count(w) for w in WORDS}
     told = ", ".join(f"{n} {word}" for word, n in counts.items())
     return f"{len(words)} of {tables} tables and figures have been run, wholly or in part: {told}."
 
@@ -171,8 +115,10 @@ def _figures(table: PaperTable, column: Mapping[str, Any]) -> tuple[list[Figure]
         found = (run["figures"].get(key) for run in column["methods"].get(method, []))
         return [value for value in found if value is not None]
 
-    point = POINT if in_points(paper.metric) else 0.0
-    rows = [figure(r.label, r.value, r.spread, ours(r.method, _key(r)), point) for r in paper.rows]
+    point = near(paper.metric)
+    rows = [
+        figure(r.label, r.value, r.spread, ours(r.method, key_of(r)), point) for r in paper.rows
+    ]
     pairs = [
         (a, b, *(float(np.mean(ours(m, paper.view) or [np.nan])) for m in (a, b)))
         for a, b in paper.above
@@ -184,20 +130,24 @@ def _verdict(table: PaperTable, file: Mapping[str, Any]) -> str:
     return overall([_column_verdict(table, column) for column in file["columns"]])
 
 
-def _part(table: PaperTable, file: Mapping[str, Any]) -> str:
-    """A word on tables of which some runs are missing: their verdict is on what is there."""
+def _judged(table: PaperTable, file: Mapping[str, Any]) -> str:
+    """The verdict, with a word on tables of which some runs are missing or of fewer rounds."""
     whole = all(done == wanted for done, wanted in (c["runs"] for c in file["columns"]))
-    return "" if whole and len(file["columns"]) == len(table.columns) else " (in part)"
+    whole = whole and len(file["columns"]) == len(table.columns)
+    short = any(c["scale"] != 1 for c in file["columns"])
+    found = _verdict(table, file)
+    marks = ["in part"] * (not whole) + ["shortened"] * (short and found != "too short")
+    return f"{found} ({', '.join(marks)})" if marks else found
 
 
 def _column_verdict(table: PaperTable, column: Mapping[str, Any]) -> Any:
     rows, pairs = _figures(table, column)
     claims = [holds for holds, _ in column.get("claims", [])]
-    return verdict(rows, [pair[2:] for pair in pairs], claims)
+    return verdict(rows, [pair[2:] for pair in pairs], claims, column["scale"] < 1)
 
 
 def _section(table: PaperTable, file: Mapping[str, Any], remark: str) -> str:
-    said = f"**{_verdict(table, file)}**{_part(table, file)}"
+    said = f"**{_judged(table, file)}**"
     lines = [f"## {_title(table)}", "", f"The paper: {table.claim} {said}"]
     lines += ["", table.note] if table.note else []
     for column in file["columns"]:
@@ -216,7 +166,7 @@ def _column_lines(table: PaperTable, column: Mapping[str, Any]) -> list[str]:
     title = (
         f"**{column['column']}** ({METRICS[paper.metric]}; `{column['recipe']}`{shorter}{parts}; "
     )
-    title += f"version {about['coterie']}, {about['date'][:10]}, {about['machine']}): "
+    title += f"version {about['coterie']}, {_dates(column)}, {about['machine']}): "
     lines = [title + str(_column_verdict(table, column))]
     form = ".2f" if in_points(paper.metric) else ".4g"
     if rows:
@@ -226,6 +176,13 @@ def _column_lines(table: PaperTable, column: Mapping[str, Any]) -> list[str]:
     claims = column.get("claims", [])
     lines += ["", *(f"- {said}: {ANSWERS[holds]}" for holds, said in claims)] if claims else []
     return lines
+
+
+def _dates(column: Mapping[str, Any]) -> str:
+    """The day on which a column's runs were made, or the first and the last."""
+    runs = (run for some in column["methods"].values() for run in some)
+    days = sorted({run.get("about", column["about"])["date"][:10] for run in runs})
+    return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
 
 
 def _row_line(row: Figure, form: str) -> str:

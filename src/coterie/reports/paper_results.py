@@ -1,0 +1,151 @@
+"""docs/results: what the page of the papers' tables needs of our runs, so that it can be written
+again without them.
+
+A results file holds our figure of every seed, every client's accuracy, the words of each method,
+versions, date and machine. What it holds of runs whose folders are gone is kept: a table of many
+hours is run on several machines, a part at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.comparison.reproduce import (
+    Column,
+    Outcome,
+    finished,
+    measure,
+    measured_as,
+    outcome,
+    place_of,
+)
+from coterie.core.files import write
+from coterie.experiment.papers import PaperRow, PaperTable
+from coterie.results.run import Run
+
+ABOUT = ("coterie", "versions", "python", "machine", "date", "data")
+
+
+def write_results(tables: Sequence[PaperTable], out: Path, place: Path) -> None:
+    """Results files of all tables that have been run below `out`, with what they held before."""
+    place.mkdir(parents=True, exist_ok=True)
+    for table in tables:
+        file = stored(outcome(table, out), out)
+        path = place / f"{table.id}.json"
+        before = json.loads(path.read_text()) if path.exists() else {"columns": []}
+        if file["columns"]:
+            write(path, _text(merged(table, before, file)))
+
+
+def _text(file: Mapping[str, Any]) -> str:
+    """A results file, with every list of numbers on one line."""
+    text = json.dumps(file, indent=1) + "\n"
+    return re.sub(r"\[[^][{}\"]*\]", lambda m: " ".join(m[0].split()), text)
+
+
+def stored(found: Outcome, out: Path) -> dict[str, Any]:
+    """What a results file holds of a table: columns of which some method has come to its end."""
+    columns = [_stored_column(column, out) for column in found.columns if column.done]
+    return {"table": found.table.id, "columns": [column for column in columns if column]}
+
+
+def _stored_column(column: Column, out: Path) -> dict[str, Any]:
+    folder = place_of(out, column.column)
+    assert folder is not None, "a column with finished runs has a folder"
+    runs, _ = finished(folder)
+    named = [row.method for row in column.column.rows]
+    named += [m for row in column.column.rows for m in row.also]
+    named += [m for pair in column.column.above for m in pair]
+    methods = [m for m in dict.fromkeys(named) if runs.get(m)]
+    base = {run.experiment.seed: run for run in runs.get("fedavg", ())}
+    mine = {m: [_stored_run(run, column, base) for run in runs[m]] for m in methods}
+    answers = [claim.holds for claim in column.claims if claim.holds is not None]
+    if not answers and not any(run["figures"] for some in mine.values() for run in some):
+        return {}  # others of the recipe have come to their end, which this column does not name
+    return {
+        "column": column.column.name,
+        "recipe": column.recipe,
+        "scale": column.scale,
+        "runs": [column.done, column.wanted],
+        "about": _about(runs[methods[0]][0]),
+        "claims": [list(claim) for claim in column.claims],
+        "methods": mine,
+    }
+
+
+def key_of(row: PaperRow) -> str:
+    """Where a results file has our figure of a row."""
+    return f"[{row.point}]" if row.point else row.view
+
+
+def _about(run: Run) -> dict[str, Any]:
+    known = run.about
+    return {k: known[k] for k in ABOUT}
+
+
+def _stored_run(run: Run, column: Column, base: Mapping[int, Run]) -> dict[str, Any]:
+    seed, metric = run.experiment.seed, column.column.metric
+    figures = {view: measure(run, metric, view, base.get(seed)) for view in run.views}
+    for row in (row for row in column.column.rows if row.point):
+        figures[key_of(row)] = measure(run, measured_as(column.column, row), row.view)
+    return {
+        "seed": seed,
+        "figures": {view: round(v, 4) for view, v in figures.items() if not isnan(v)},
+        "clients": [None if np.isnan(a) else round(float(a), 4) for a in run.measured(run.part)],
+        "words": {
+            section: run.experiment.words()[section]
+            for section in ("data", "split", "model", "train", "schedule", "options")
+        },
+    }
+
+
+# What was known before
+
+
+def merged(table: PaperTable, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """A results file with the columns of both, in the table's order."""
+    old, new = ({c["column"]: c for c in file["columns"]} for file in (before, now))
+    names = [column.name for column in table.columns if column.name in {*old, *new}]
+    columns = [_merged_column(old.get(name), new.get(name)) for name in names]
+    return {"table": table.id, "columns": columns}
+
+
+def _merged_column(old: Any, new: Any) -> Any:
+    """Whole runs replace shortened ones; runs of the same recipe and length stand together."""
+    if not old or not new:
+        return old or new
+    if (old["recipe"], old["scale"]) != (new["recipe"], new["scale"]):
+        return new if new["scale"] >= old["scale"] else old
+    methods = {
+        m: _merged_runs(old["methods"].get(m, []), new["methods"].get(m, []), old["about"])
+        for m in dict.fromkeys([*old["methods"], *new["methods"]])
+    }
+    done, wanted = (max(pair) for pair in zip(old["runs"], new["runs"], strict=True))
+    known = sum(map(len, methods.values()))
+    claims = _merged_claims(old.get("claims", []), new["claims"])
+    return new | {
+        "runs": [min(max(done, known), max(wanted, known)), max(wanted, known)],
+        "claims": claims,
+        "methods": methods,
+    }
+
+
+def _merged_runs(old: list[Any], new: list[Any], about: Any) -> list[Any]:
+    """The runs of a method by seed; those of before say under which versions they were made."""
+    seeds = {run["seed"] for run in new}
+    kept = [{"about": about, **run} for run in old if run["seed"] not in seeds]
+    return sorted([*kept, *new], key=lambda run: run["seed"])
+
+
+def _merged_claims(old: list[Any], new: list[Any]) -> list[Any]:
+    """What the runs at hand do not answer was answered before."""
+    if len(old) != len(new):
+        return new
+    return [a if b[0] is None else b for a, b in zip(old, new, strict=True)]
