@@ -3,6 +3,7 @@ experiment.
 """
 
 import importlib.util
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Facts, Replies, Stage, Train
 from coterie.core.model import Model
 from coterie.core.point import Point, flat, stack
+from coterie.experiment.papers import paper_tables
 from coterie.methods import uncertainty as law
 from coterie.methods.fedavg import fedavg
 from coterie.methods.selffl import Payload, State, Upload, fresh, selffl
@@ -534,6 +536,108 @@ def test_one_round_of_rounded_steps_misses_by_what_the_formula_says():
         )
 
 
+@pytest.mark.parametrize("further", [0, 50])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("case", [1, 2])
+def test_engine_equals_the_simulation_of_both_algorithms(case, known, further):
+    """Algorithm 2 takes `further` steps; where s0^2 is unknown both estimate it."""
+    with float64():
+        gaussian = example()
+        data = gaussian.federation(case, seed=1)
+        world = gaussian.world(data, case)
+        rounds = [np.ones_like(world.z)] * 3
+        got = gaussian.engine(
+            data,
+            len(rounds),
+            known_spread=world.s0sq if known else -1.0,
+            spread="mean",
+            augmented=further > 0,
+            converge_steps=max(further, 1),
+        )
+        same = gaussian.selffl(known=known, further=further)(world, rounds, 1.0).personal
+        np.testing.assert_allclose(got, same[0], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("share", [0.1, 1.0])
+def test_known_variances_make_both_algorithms_the_same_and_an_unknown_spread_does_not(share):
+    gaussian = example()
+    rng = np.random.default_rng(0)
+    world, rounds = gaussian.draw(1, 3, rng), gaussian.sample(3, 6, share, rng)
+
+    def play_both(known):
+        both = (gaussian.selffl(known=known, further=further) for further in (0, 300))
+        return [method(world, rounds, share).personal for method in both]
+
+    np.testing.assert_array_equal(*play_both(known=True))
+    first, second = play_both(known=False)
+    assert np.abs(first - second).max() > 1e-3
+
+
+def test_the_spread_between_active_clients_is_their_empirical_variance():
+    gaussian = example()
+    rng = np.random.default_rng(0)
+    models, (active,) = rng.normal(size=(4, 20)), gaussian.sample(4, 1, 0.2, rng)
+    wanted = [law.spread(row[on][:, None]) for row, on in zip(models, active, strict=True)]
+    np.testing.assert_allclose(gaussian.between(models, active)[:, 0], wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("pfedme", {"lam": 15.0, "inner": 5, "inner_rate": 0.01}),
+        ("perfedavg", {"alpha": 0.1}),
+        ("ditto", {"lam": 2.0}),
+    ],
+)
+def test_the_simulated_baselines_are_the_librarys(name, options):
+    """The library descends the mean loss, whose curvature is 1 for every client."""
+    with float64():
+        gaussian = example()
+        gaussian.RATE = 0.01
+        data = gaussian.federation(2, seed=0)
+        world = gaussian.world(data, 2)._replace(s2=np.ones((1, data.clients)))
+        loop = play(
+            name,
+            data,
+            [Model(lambda: net("mean", (1,), 1), task="squared")],
+            rounds=3,
+            train=Train(batch=0, rate=0.01, steps=gaussian.LOCAL_STEPS),
+            options=options,
+            parts=("train",),
+        )
+        first = next(iter(options.values()))  # lam or alpha
+        same = getattr(gaussian, name)(first)(world, [np.ones_like(world.z)] * 3, 1.0)
+        got = [float(personal(loop)[i]) for i in range(data.clients)]
+        np.testing.assert_allclose(got, same.personal[0], rtol=0, atol=1e-10)
+        theta = loop.position.server.w.params["theta"]
+        assert float(theta) == pytest.approx(float(same.theta[0]), abs=1e-10)
+
+
+def test_pfedme_settles_at_the_proximal_points_of_the_mean():
+    """theta_m = (z_m / s^2 + lam w) / (1 / s^2 + lam), w the mean of equally sized clients' z."""
+    gaussian = example()
+    gaussian.RATE, gaussian.LOCAL_STEPS, gaussian.INNER = 0.005, 1, 100
+    s2, lam = 0.01, 2.0
+    world = gaussian.draw(2, 3, np.random.default_rng(0))
+    world = world._replace(s2=np.full_like(world.s2, s2), sizes=np.full_like(world.sizes, 10))
+    got = gaussian.pfedme(lam)(world, [np.ones_like(world.z)] * 3000, 1.0)
+    w = world.z.mean(1)
+    np.testing.assert_allclose(got.theta, w, atol=1e-9)
+    aim = (world.z / s2 + lam * w[:, None]) / (1 / s2 + lam)
+    np.testing.assert_allclose(got.personal, aim, atol=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.1, 1.0])
+def test_perfedavg_without_adaptation_is_fedavg(share):
+    gaussian = example()
+    rng = np.random.default_rng(0)
+    world, rounds = gaussian.draw(2, 3, rng), gaussian.sample(3, 5, share, rng)
+    got = gaussian.perfedavg(0.0)(world, rounds, share)
+    wanted = gaussian.fedavg(world, rounds, share)
+    np.testing.assert_allclose(got.theta, wanted.theta, atol=1e-12)
+    np.testing.assert_allclose(got.personal, wanted.personal, atol=1e-12)
+
+
 def test_known_variances_need_no_history():
     gaussian = example()
     loop = play(
@@ -558,6 +662,22 @@ def test_example_prints_the_papers_comparison(capsys):
     out = capsys.readouterr().out
     for word in ("Case 1", "Case 2", "FedAvg", "Ditto", "local", "Self-FL", "Bayes"):
         assert word in out
+
+
+def test_the_results_files_hold_all_that_the_figures_name(tmp_path, monkeypatch):
+    gaussian = example()
+    monkeypatch.setattr(gaussian, "library_gap", lambda case, share: 0.0)  # it takes a minute
+    gaussian.write(tmp_path, {case: gaussian.errors(case, 2, 2, seed=0) for case in (1, 2)}, 0)
+    papers = paper_tables()
+    for figure in ("selffl-figure-4", "selffl-figure-5", "selffl-figure-6"):
+        stored = json.loads((tmp_path / f"{figure}.json").read_text())["columns"]
+        assert [c["column"] for c in stored] == [c.name for c in papers[figure].columns]
+        for column, paper in zip(stored, papers[figure].columns, strict=True):
+            named = {row.method for row in paper.rows} | {m for pair in paper.above for m in pair}
+            assert paper.above or column["claims"]  # so that there is a verdict
+            for name in named:
+                (run,) = column["methods"][name]
+                assert np.isfinite(run["figures"][paper.view])
 
 
 # Refusals
