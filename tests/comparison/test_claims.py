@@ -27,6 +27,12 @@ def test_two_methods_are_close_within_a_point(second, holds):
     assert check_claim(["close", "a", "b"], {}, lambda m: figures[m]).holds is holds
 
 
+@pytest.mark.parametrize(("first", "holds"), [(40.0, True), (42.0, True), (43.0, False)])
+def test_a_figure_is_at_most_another(first, holds):
+    figures = {"a": [first], "b": [42.0]}
+    assert check_claim(["at_most", "a", "b"], {}, lambda m: figures[m]).holds is holds
+
+
 @pytest.mark.parametrize(("last", "holds"), [(90.0, True), (94.0, False)])
 def test_figures_that_do_not_rise_throughout(last, holds):
     figures = {"a": [91.0], "b": [92.0], "c": [last]}

@@ -132,7 +132,13 @@ def test_a_remark_stands_in_its_section(out, tmp_path):
 def test_a_row_of_a_note_with_points_has_the_figure_of_its_point(tmp_path):
     points = ("lambda=0,T=1", "lambda=1,T=5")
     rows = tuple(PaperRow(point, "persfl", point=point) for point in points)
-    column = PaperColumn(name="grid", recipe="grid", metric="note:grid_accuracy", rows=rows)
+    column = PaperColumn(
+        name="grid",
+        recipe="grid",
+        metric="note:grid_accuracy",
+        rows=rows,
+        claims=(("never", "persfl", "lambda", "7"),),
+    )
     table = TABLE._replace(id="grid-1", metric=column.metric, columns=(column,))
     (tmp_path / "grid.toml").write_text(
         RECIPE.replace('["local", "fedavg", "ditto"]', '["persfl"]').replace("[0, 1]", "[0]")
@@ -170,8 +176,13 @@ def test_only_some_methods_are_run_and_the_others_later(tmp_path):
         assert (first.columns[0].done, first.columns[0].wanted) == (1, 3)
         assert not (tmp_path / "small" / "ditto-seed0").exists()
         began = (tmp_path / "small" / "fedavg-seed0" / "run.json").read_bytes()
-        with pytest.raises(BadInput, match="'dito' is none of its methods: take some of local"):
+        with pytest.raises(BadInput, match="'dito' is no method of small-1; did you mean 'ditto'"):
             again.reproduce(TABLE, tmp_path, only=["dito"])
+        other = TABLE.columns[0]._replace(name="other", recipe="other")
+        (tmp_path / "other.toml").write_text(RECIPE.replace('"ditto"', '"fedprox"'))
+        both = TABLE._replace(columns=(other, TABLE.columns[0]))
+        again.reproduce(both, tmp_path, only=["ditto"])  # which one of the recipes has
+        assert not (tmp_path / "other").exists()
         assert again.reproduce(TABLE, tmp_path).state == "finished"
     assert status(tmp_path / "small" / "ditto-seed0") == "finished"
     assert (tmp_path / "small" / "fedavg-seed0" / "run.json").read_bytes() == began
@@ -198,6 +209,22 @@ def test_accuracy_over_time_is_taken_when_fedavg_is_done(out):
         base, "mean", "personal"
     )
     assert np.isnan(measure(run, "mean_at_time.wired", "personal", None))
+
+
+def test_a_table_without_a_verdict_is_not_on_the_page(out, tmp_path):
+    rows = (PaperRow("FedAvg", "fedavg"),)
+    drawn = TABLE._replace(columns=(TABLE.columns[0]._replace(rows=rows, above=()),))
+    assert "small-1 (Table 1)." in write_pages([drawn], out, tmp_path).read_text()
+    assert verdicts([drawn], tmp_path / "results") == {}
+
+
+def test_other_readings_stand_below_their_column(out, tmp_path):
+    row = TABLE.columns[0].rows[0]._replace(also=("local",))
+    table = TABLE._replace(columns=(TABLE.columns[0]._replace(rows=(row,)),))
+    text = write_pages([table], out, tmp_path).read_text()
+    runs = [load(out / "small" / f"local-seed{seed}") for seed in (0, 1)]
+    ours = np.mean([100 * run.summary().weighted for run in runs])
+    assert f"Read otherwise:\n\n- FedAvg as `local`: {ours:.2f}" in text
 
 
 # Results files outlive run folders

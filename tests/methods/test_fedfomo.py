@@ -52,13 +52,31 @@ def test_where_nothing_helps_the_client_keeps_its_model():
     )
 
 
-def test_a_round_mixes_by_validation_loss():
-    """The whole chain against a computation of its own: losses, scores, mixture, P."""
+def one(point: Point) -> torch.Tensor:
+    """A model as a vector."""
+    return flat(stack([point]))[0]
+
+
+def mixtures(loop) -> dict[int, Point]:
+    """Every client's model before its last training."""
+    found = {}
+    for _, chunk, points in loop.engine.points(loop.everyone, loop.payload(), loop.when()):
+        found |= {i: pick(points["after_mixing"], k) for k, i in enumerate(chunk)}
+    return found
+
+
+@pytest.mark.parametrize("own", ["stays", "competes"])
+def test_a_round_mixes_by_validation_loss(own):
+    """The whole chain against a computation of its own: losses, scores, mixture, P. What competes
+    with the client's trained model is the one before that training.
+    """
     with float64():
         federation, model = tiny(), tiny_model()
-        loop = play("fedfomo", federation, [model], rounds=4, until=3)
+        options = {"own": own, "offers": 6}  # more than there are clients
+        loop = play("fedfomo", federation, [model], rounds=4, until=3, options=options)
         theta = dict(enumerate(torch.unbind(flat(loop.position.server.models))))
         before = loop.position.server
+        base = mixtures(loop) if own == "competes" else {i: pick(before.models, i) for i in theta}
         sent, original = {}, loop.engine.exchange
 
         def exchange(trip):
@@ -68,26 +86,20 @@ def test_a_round_mixes_by_validation_loss():
         loop.engine.exchange = exchange
         loop.go()
         after = loop.position.server.affinity - before.affinity
-        views = {}
-        for _, chunk, points in loop.engine.points(loop.everyone, loop.payload(), loop.when()):
-            views |= {i: flat(points["after_mixing"])[k] for k, i in enumerate(chunk)}
+        views = {i: one(point) for i, point in mixtures(loop).items()}
         moved = 0
         for i in range(5):
-            batch = validation(federation, i)
-            own = model.loss(pick(before.models, i), batch)
+            batch, b = validation(federation, i), one(base[i])
+            mine = model.loss(base[i], batch)
             gains = {
-                int(j): own - model.loss(pick(before.models, int(j)), batch)
-                for j in sent[i].ids
-                if j != i
+                j: mine - model.loss(pick(before.models, j), batch)
+                for j in set(sent[i].ids.tolist())  # its own again in free slots counts once
+                if j != i or own == "competes"
             }
-            d = {j: float(gain / (theta[j] - theta[i]).norm()) for j, gain in gains.items()}
+            d = {j: float(gain / (theta[j] - b).norm()) for j, gain in gains.items()}
             good = {j: max(0.0, value) for j, value in d.items()}
             total = sum(good.values())
-            wanted = (
-                theta[i] + sum((good[j] / total) * (theta[j] - theta[i]) for j in d)
-                if total
-                else theta[i]
-            )
+            wanted = b + sum((good[j] / total) * (theta[j] - b) for j in d) if total else b
             moved += total > 0
             torch.testing.assert_close(views[i], wanted, rtol=0, atol=1e-9)
             for j in range(5):

@@ -41,6 +41,16 @@ def _close(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
     return Claimed(abs(a - b) < POINT, f"{first} and {second} are close: {a:.2f} and {b:.2f}")
 
 
+def _at_most(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
+    """The figure of a method is at most that of another."""
+    first, second = words
+    ours = [figure(name) for name in (first, second)]
+    if not all(ours):
+        return Claimed(None, f"{first} has at most as many as {second}")
+    a, b = (float(np.mean(some)) for some in ours)
+    return Claimed(a <= b, f"{first} has at most as many as {second}: {a:g} and {b:g}")
+
+
 def _mixed(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
     """The figures of methods, in the order of an option's values, do not rise throughout."""
     ours = [figure(name) for name in words]
@@ -103,6 +113,7 @@ def _noted(runs: Runs, method: str, note: str) -> np.ndarray:
 
 
 KINDS: dict[str, Callable[[Sequence[str], Runs, Figure], Claimed]] = {
+    "at_most": _at_most,
     "close": _close,
     "mixed": _mixed,
     "falls": _falls,

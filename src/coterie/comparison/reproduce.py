@@ -19,7 +19,14 @@ from coterie.comparison.execute import Watch, compare, resume_comparison
 from coterie.comparison.plan import FILE, plan_of, read_plan
 from coterie.core.errors import BadInput, nearest
 from coterie.experiment.config import Experiment, read_toml
-from coterie.experiment.papers import PaperColumn, PaperRow, PaperTable, near, paper_tables
+from coterie.experiment.papers import (
+    PaperColumn,
+    PaperRow,
+    PaperTable,
+    is_outcome,
+    near,
+    paper_tables,
+)
 from coterie.experiment.recipes import config_path
 from coterie.results.costs import accuracy_against, rounds_to_reach, simulated_time, spent
 from coterie.results.folder import status
@@ -233,7 +240,8 @@ def _cell(column: PaperColumn, row: PaperRow, runs: Runs) -> Cell:
     mine = runs.get(row.method, ())
     ours = list(_figures(measured_as(column, row), mine, row.view, runs))
     seeds = tuple(run.experiment.seed for run in mine)
-    found = figure(row.label, row.value, row.spread, ours, near(column.metric))
+    paper = row.value if is_outcome(column.metric) else None
+    found = figure(row.label, paper, row.spread, ours, near(column.metric))
     return Cell(row, found, seeds)
 
 
@@ -276,9 +284,17 @@ def reproduce(
     if not recipes:
         way = table.script or table.note
         raise BadInput(f"'{table.id}' has no recipe: {way}")
+    known = {recipe: read_toml(config_path(recipe))["methods"] for recipe in recipes}
+    for name in only:
+        if not any(name in methods for methods in known.values()):
+            every = dict.fromkeys(m for methods in known.values() for m in methods)
+            raise BadInput(f"'{name}' is no method of {table.id}{nearest(name, every)}")
     for recipe in recipes:
+        mine = [name for name in only if name in known[recipe]]
+        if only and not mine:
+            continue
         folder = out / (recipe if scale == 1 else f"{recipe}{SCALED}{scale:g}")
-        play_recipe(recipe, folder, watch, seeds, scale, words, only)
+        play_recipe(recipe, folder, watch, seeds, scale, words, mine)
     return outcome(table, out)
 
 

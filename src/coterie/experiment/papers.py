@@ -52,6 +52,11 @@ def in_points(metric: str) -> bool:
     )
 
 
+def is_outcome(metric: str) -> bool:
+    """Whether a paper's numbers are outcomes, to be held beside ours; rounds are what it chose."""
+    return metric != "rounds"
+
+
 def near(metric: str) -> float:
     """A difference from the paper that is none: a point, or half a step of the grid of lambda."""
     return POINT if in_points(metric) else 0.125 if metric == "note:lambda" else 0.0

@@ -14,7 +14,7 @@ round. Reading: theta_i is the client's model of the round before (the authors' 
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ from coterie.methods.declare import method
 from coterie.methods.fedamp import copies, remember
 from coterie.methods.peers import Rows, few, noted
 
+Own = Literal["stays", "competes"]
 SQUARE = 10  # bytes per pair of clients at the peak of a round
 FREE = -1  # a place in a sparse row of P that holds nobody
 
@@ -80,6 +81,7 @@ class Carry(NamedTuple):
     go: Descent
     models: Point  # [M, ...]
     own: Tensor  # sum of the losses of theta_i over the validation rows
+    once: Tensor  # [M], 0 where a slot holds the client's own model again
     losses: Tensor  # [M], of the offered models
     rows: Tensor
     mixed: Point
@@ -169,12 +171,15 @@ def fedfomo(
     eps: Share = 0.3,
     eps_step: Share = 0.05,
     peers: Whole = 0,
+    own: Own = "stays",
 ) -> Method:
     """Every client mixes those offered models that help on its validation part.
 
     offers: M, the models sent to a client, its own among them. eps: chance that an offered model is
     a random one, less `eps_step` each round. peers: how many others the server keeps in mind per
-    client, those that helped or harmed most; 0: all.
+    client, those that helped or harmed most; 0: all. own: "stays" has theta_i as the client last
+    trained it, which all offers must beat; "competes" has it as it was before that training, whose
+    result is one of the offers.
     """
     _, local = sgd(model, train)
 
@@ -204,17 +209,28 @@ def fedfomo(
 
     def start(state: Client, offer: Offer) -> Carry:
         none = torch.zeros(len(offer.ids))
+        theta = state.mixed if own == "competes" else state.theta
+        first = torch.arange(len(offer.ids)) == 0
         return Carry(
-            begin(state.theta, train), offer.models, none[0], none, none[0], state.theta, none
+            go=begin(theta, train),
+            models=offer.models,
+            own=none[0],
+            once=(first | (offer.ids != offer.ids[0])).to(none.dtype),
+            losses=none,
+            rows=none[0],
+            mixed=theta,
+            scores=none,
         )
 
     def examine(c: Carry, batch: Batch) -> Carry:
         losses = vmap(lambda w: model.measure(w, batch)[0])(c.models)
-        own = model.measure(c.go.w, batch)[0]
-        return c._replace(own=c.own + own, losses=c.losses + losses, rows=c.rows + batch.mask.sum())
+        mine = model.measure(c.go.w, batch)[0]
+        return c._replace(
+            own=c.own + mine, losses=c.losses + losses, rows=c.rows + batch.mask.sum()
+        )
 
     def combine(c: Carry, _: None) -> Carry:
-        scores = score(c.go.w, c.models, (c.own - c.losses) / c.rows.clamp(min=1))
+        scores = c.once * score(c.go.w, c.models, (c.own - c.losses) / c.rows.clamp(min=1))
         mixed = mix(c.go.w, c.models, scores)
         return c._replace(go=begin(mixed, train), mixed=mixed, scores=scores)
 

@@ -73,7 +73,8 @@ def _stored_column(column: Column, out: Path) -> dict[str, Any]:
         "column": column.column.name,
         "recipe": column.recipe,
         "scale": column.scale,
-        "runs": [column.done, column.wanted],
+        "finished": [f"{m}-seed{run.experiment.seed}" for m in runs for run in runs[m]],
+        "wanted": column.wanted,
         "about": _about(runs[methods[0]][0]),
         "claims": [list(claim) for claim in column.claims],
         "methods": mine,
@@ -127,11 +128,11 @@ def _merged_column(old: Any, new: Any) -> Any:
         m: _merged_runs(old["methods"].get(m, []), new["methods"].get(m, []), old["about"])
         for m in dict.fromkeys([*old["methods"], *new["methods"]])
     }
-    done, wanted = (max(pair) for pair in zip(old["runs"], new["runs"], strict=True))
-    known = sum(map(len, methods.values()))
+    finished = list(dict.fromkeys([*old["finished"], *new["finished"]]))
     claims = _merged_claims(old.get("claims", []), new["claims"])
     return new | {
-        "runs": [min(max(done, known), max(wanted, known)), max(wanted, known)],
+        "finished": finished,
+        "wanted": max(old["wanted"], new["wanted"], len(finished)),
         "claims": claims,
         "methods": methods,
     }

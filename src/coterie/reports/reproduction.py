@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from coterie.analysis.numbers import mean_of
 from coterie.analysis.verdicts import Figure, figure, overall, verdict
 from coterie.core.files import read_text, write
 from coterie.experiment.config import read_toml
-from coterie.experiment.papers import METRICS, PAPERS, PaperTable, can_run, in_points, near
+from coterie.experiment.papers import (
+    METRICS,
+    PAPERS,
+    PaperColumn,
+    PaperTable,
+    can_run,
+    in_points,
+    is_outcome,
+    near,
+)
 from coterie.reports.paper_results import key_of, write_results
 
 PAGE, RESULTS, REMARKS = "reproduction.md", "results", "remarks.toml"
@@ -46,8 +57,7 @@ def write_pages(tables: Sequence[PaperTable], out: Path, docs: Path) -> Path:
 
 def verdicts(tables: Sequence[PaperTable], place: Path) -> dict[str, str]:
     """The verdict of every table that has a results file, as the page says it."""
-    files = _files(tables, place)
-    return {t.id: _judged(t, files[t.id]) for t in tables if t.id in files}
+    return {t.id: _judged(t, file) for t, file in _files(tables, place)}
 
 
 def publish(tables: Sequence[PaperTable], docs: Path) -> Path:
@@ -65,16 +75,15 @@ def page(tables: Sequence[PaperTable], place: Path) -> str:
     """The page, from results files alone."""
     remarks = read_toml(place / REMARKS) if (place / REMARKS).exists() else {}
     files = _files(tables, place)
-    words = {t.id: _verdict(t, files[t.id]) for t in tables if t.id in files}
+    words = {t.id: _verdict(t, file) for t, file in files}
     rows = [
-        f"| [{t.id}](#{_anchor(t)}) | {t.paper}, {t.place} | {_judged(t, files[t.id])} |"
-        for t in tables
-        if t.id in files
+        f"| [{t.id}](#{_anchor(t)}) | {t.paper}, {t.place} | {_judged(t, file)} |"
+        for t, file in files
     ]
     parts = [HEAD, _count(words, len(tables)), "| | table or figure | verdict |\n|---|---|---|"]
     parts[-1] += "".join(f"\n{row}" for row in rows)
-    parts += [_section(t, files[t.id], str(remarks.get(t.id, ""))) for t in tables if t.id in files]
-    left = [t for t in tables if t.id not in files]
+    parts += [_section(t, file, str(remarks.get(t.id, ""))) for t, file in files]
+    left = [t for t in tables if t.id not in words]
     later = [f"{t.id} ({t.place})" for t in left if can_run(t)]
     if later:
         parts.append("## Not run yet\n\n" + ", ".join(later) + ".")
@@ -84,10 +93,11 @@ def page(tables: Sequence[PaperTable], place: Path) -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _files(tables: Sequence[PaperTable], place: Path) -> dict[str, Any]:
-    """The results files that are there, by table."""
-    paths = {table.id: place / f"{table.id}.json" for table in tables}
-    return {name: json.loads(p.read_text()) for name, p in paths.items() if p.exists()}
+def _files(tables: Sequence[PaperTable], place: Path) -> list[tuple[PaperTable, Any]]:
+    """The tables whose results files have a verdict, with these files."""
+    paths = ((table, place / f"{table.id}.json") for table in tables)
+    read = ((table, json.loads(path.read_text())) for table, path in paths if path.exists())
+    return [(table, file) for table, file in read if _verdict(table, file) != "not run"]
 
 
 def _anchor(table: PaperTable) -> str:
@@ -109,15 +119,12 @@ def _count(words: Mapping[str, str], tables: int) -> str:
 
 def _figures(table: PaperTable, column: Mapping[str, Any]) -> tuple[list[Figure], list[Any]]:
     """The rows of a stored column, and the pairs that the paper claims."""
-    paper = next(c for c in table.columns if c.name == column["column"])
-
-    def ours(method: str, key: str) -> list[float]:
-        found = (run["figures"].get(key) for run in column["methods"].get(method, []))
-        return [value for value in found if value is not None]
-
-    point = near(paper.metric)
+    paper = _paper(table, column)
+    ours = partial(_ours, column)
+    point, told = near(paper.metric), is_outcome(paper.metric)
     rows = [
-        figure(r.label, r.value, r.spread, ours(r.method, key_of(r)), point) for r in paper.rows
+        figure(r.label, r.value if told else None, r.spread, ours(r.method, key_of(r)), point)
+        for r in paper.rows
     ]
     pairs = [
         (a, b, *(float(np.mean(ours(m, paper.view) or [np.nan])) for m in (a, b)))
@@ -126,13 +133,29 @@ def _figures(table: PaperTable, column: Mapping[str, Any]) -> tuple[list[Figure]
     return rows, pairs
 
 
+def _paper(table: PaperTable, column: Mapping[str, Any]) -> PaperColumn:
+    return next(c for c in table.columns if c.name == column["column"])
+
+
+def _ours(column: Mapping[str, Any], method: str, key: str) -> list[float]:
+    """Our figure of a method for every seed."""
+    found = (run["figures"].get(key) for run in column["methods"].get(method, []))
+    return [value for value in found if value is not None]
+
+
+def _otherwise(paper: PaperColumn, column: Mapping[str, Any], form: str) -> list[str]:
+    """Our figures of other readings of a row's method."""
+    found = [(r, m, _ours(column, m, key_of(r))) for r in paper.rows for m in r.also]
+    return [f"- {r.label} as `{m}`: {mean_of(ours):{form}}" for r, m, ours in found if ours]
+
+
 def _verdict(table: PaperTable, file: Mapping[str, Any]) -> str:
     return overall([_column_verdict(table, column) for column in file["columns"]])
 
 
 def _judged(table: PaperTable, file: Mapping[str, Any]) -> str:
     """The verdict, with a word on tables of which some runs are missing or of fewer rounds."""
-    whole = all(done == wanted for done, wanted in (c["runs"] for c in file["columns"]))
+    whole = all(len(c["finished"]) == c["wanted"] for c in file["columns"])
     whole = whole and len(file["columns"]) == len(table.columns)
     short = any(c["scale"] != 1 for c in file["columns"])
     found = _verdict(table, file)
@@ -158,10 +181,10 @@ def _section(table: PaperTable, file: Mapping[str, Any], remark: str) -> str:
 
 def _column_lines(table: PaperTable, column: Mapping[str, Any]) -> list[str]:
     rows, pairs = _figures(table, column)
-    paper = next(c for c in table.columns if c.name == column["column"])
+    paper = _paper(table, column)
     about = column["about"]
     shorter = "" if column["scale"] == 1 else f", {column['scale']:g} of the rounds"
-    done, wanted = column["runs"]
+    done, wanted = len(column["finished"]), column["wanted"]
     parts = "" if done == wanted else f", {done} of {wanted} runs finished"
     title = (
         f"**{column['column']}** ({METRICS[paper.metric]}; `{column['recipe']}`{shorter}{parts}; "
@@ -172,6 +195,8 @@ def _column_lines(table: PaperTable, column: Mapping[str, Any]) -> list[str]:
     if rows:
         lines += ["", "| | paper | ours | 95 % over seeds | difference |", "|---|---|---|---|---|"]
         lines += [_row_line(row, form) for row in rows]
+    others = _otherwise(paper, column, form)
+    lines += ["", "Read otherwise:", "", *others] if others else []
     lines += ["", *(_pair_line(form, *pair) for pair in pairs)] if pairs else []
     claims = column.get("claims", [])
     lines += ["", *(f"- {said}: {ANSWERS[holds]}" for holds, said in claims)] if claims else []
