@@ -324,7 +324,7 @@ def test_a_damaged_checkpoint_is_written_anew_when_its_round_comes_again(tmp_pat
 
 
 def test_a_model_that_was_changed_or_is_not_listed_is_damaged(tmp_path):
-    run = execute(experiment(rounds=1), tmp_path / "run")
+    run = execute(experiment(method="ditto", rounds=1), tmp_path / "run")
     path = run.folder / "models" / "client-00001.safetensors"
     good = path.read_bytes()
     bad = bytearray(good)
