@@ -18,10 +18,11 @@ from coterie.comparison.plan import plan, plan_of, read_plan
 from coterie.core.errors import BadInput
 from coterie.experiment.config import Experiment, change
 from coterie.results.folder import status
+from coterie.results.models import listed
 from coterie.results.run import load
 from coterie.results.table import curve, values
 from helpers.federations import tiny
-from helpers.runs import IMAGES, Stopped, arrays, results
+from helpers.runs import IMAGES, Stopped, arrays, results, words_written
 
 WORDS = IMAGES | {"rounds": 2, "evaluate": 1}
 FAST = {"path": "vectorized", "width": 20, "compile": "no", "threads": 1}
@@ -162,9 +163,11 @@ def test_csv_files_hold_the_table_and_every_client(finished):
 
 
 def test_models_of_every_run_are_kept(finished):
-    for runs in finished.runs.values():
+    for name, runs in finished.runs.items():
         for run in runs:
-            assert len(list((run.folder / "models").glob("*.safetensors"))) == 4
+            files = list((run.folder / "models").glob("*.safetensors"))
+            assert len(files) == (1 if name == "fedavg" else 4)
+            assert len(listed(run.folder)) == 4
     assert isinstance(finished.runs["ditto"][1].model(2).module, nn.Module)
 
 
@@ -398,6 +401,50 @@ def test_a_finished_comparison_is_resumed_without_work(finished, monkeypatch):
     )
     again = resume_comparison(finished.folder, lambda *_: pytest.fail("nothing is to be run"))
     assert [row.mean for row in again.rows()] == [row.mean for row in finished.rows()]
+
+
+def older(folder: Path) -> Path:
+    """A stopped comparison of a version whose Ditto had no lam: a tuned trial and a run are there,
+    and a run is on its way.
+    """
+    grids = {"ditto": {"rate": [0.05, 0.1]}}
+    planned = plan(["ditto"], base(), grids=grids)
+
+    def stop(label, seed, report):
+        if (label, report.round) == ("ditto", 1):
+            raise Stopped
+
+    with words_written(lacks=("options.lam",)), pytest.raises(Stopped):
+        compare(planned, [3], folder, stop, grids)
+    assert status(folder / "tuning" / "ditto" / "try2-seed3") == "finished"
+    assert status(folder / "ditto-seed3") == "running"
+    return folder
+
+
+def test_a_comparison_that_is_older_than_an_option_goes_on_with_its_default(tmp_path):
+    folder = older(tmp_path / "older")
+    seen = []
+    again = resume_comparison(folder, lambda *what: seen.append((what[0], what[2].round)))
+    assert seen == [("ditto", 2)]
+    grids = {"ditto": {"rate": [0.05, 0.1]}}
+    whole = compare(plan(["ditto"], base(), grids=grids), [3], tmp_path / "whole", grids=grids)
+    assert results(folder / "ditto-seed3") == results(whole.folder / "ditto-seed3")
+    assert again.rows()[0].mean == whole.rows()[0].mean
+
+
+def test_a_comparison_refuses_another_value_of_a_younger_option_in_trials_and_runs(tmp_path):
+    tuned, plain = older(tmp_path / "tuned"), tmp_path / "plain"
+    with words_written(lacks=("options.lam",)):
+        compare(plan(["ditto"], base()), [3], plain)
+    for folder, first in ((tuned, "try1-seed3"), (plain, "ditto-seed3")):
+        path = folder / "comparison.toml"
+        text = path.read_text()
+        path.write_text(text.replace("[options.ditto]", "[options.ditto]\nlam = 2.0"))
+        says = rf"options\.lam was its default 1\.0 when {first} began, comparison\.toml says 2\.0"
+        with pytest.raises(BadInput, match=says):
+            resume_comparison(folder)
+        path.write_text(text)
+        resume_comparison(folder)
 
 
 def test_a_comparison_is_not_mixed_with_what_is_there(finished, tmp_path):

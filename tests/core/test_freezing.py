@@ -60,7 +60,7 @@ def test_what_freezes_nothing_or_all_is_one_line(text, says):
         coterie.run("fedavg", data=arrays(), model=Net, freeze=text, **OWN)
 
 
-def test_only_the_trainable_part_travels_and_is_stored_per_client(tmp_path):
+def test_only_the_trainable_part_travels_and_is_stored_beside_the_frozen_one(tmp_path):
     run = coterie.run(
         "fedavg", data=arrays(), model=Net, freeze="backbone", out=tmp_path / "r", **OWN
     )
@@ -70,7 +70,7 @@ def test_only_the_trainable_part_travels_and_is_stored_per_client(tmp_path):
         {"name": "Net", "parameters": trainable, "frozen": frozen}
     ]
     files = sorted(p.name for p in (run.folder / "models").glob("*.safetensors"))
-    assert files == [*(f"client-0000{i}.safetensors" for i in range(4)), "frozen-0.safetensors"]
+    assert files == ["client-00000.safetensors", "frozen-0.safetensors"]  # one model for all
     assert set(load_file(run.folder / "models" / files[0])) == {"head.weight", "head.bias"}
     held = load_file(run.folder / "models" / "frozen-0.safetensors")
     assert sum(t.numel() for t in held.values()) == frozen

@@ -44,6 +44,7 @@ from coterie.deploy.rows import learnt, read_rows
 from coterie.deploy.store import Kept, Store
 from coterie.experiment.values import to_toml
 from helpers.federations import float64, play, tiny
+from helpers.runs import words_written
 from helpers.sites import open_sites
 from helpers.town import BytesGrid, Lines, town
 
@@ -475,6 +476,28 @@ def test_a_server_goes_on_only_with_the_words_that_the_run_began_with(
         assert "\n" not in str(caught.value)
         (place / file).write_text(text)
         app.play(grid, place, Lines())
+
+
+def test_a_server_whose_run_is_older_than_a_word_goes_on_with_its_default(tmp_path):
+    place = make_federation(tmp_path)
+
+    def stopped(said):
+        if "round 1 of" in said:
+            raise Stop
+
+    with open_sites(tmp_path) as (grid, _):
+        with words_written(lacks=("train.momentum",)), pytest.raises(Stop):
+            app.play(grid, place, stopped)
+        about = place / "run" / "run.json"
+        known = json.loads(about.read_text())
+        del known["server"]["privacy.clip"]
+        about.write_text(json.dumps(known))
+        text = (place / "server.toml").read_text()
+        (place / "server.toml").write_text(text.replace("clip = 0.0", "clip = 1.0"))
+        with pytest.raises(BadInput, match=r"privacy\.clip was its default 0\.0 .* says 1\.0"):
+            app.play(grid, place, Lines())
+        (place / "server.toml").write_text(text)
+        assert app.play(grid, place, Lines()).about["status"] == "finished"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 table.
 """
 
+from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow.compute as pc
@@ -10,6 +12,7 @@ import pyarrow.compute as pc
 from coterie.data.own import from_arrays
 from coterie.experiment.config import Experiment, change
 from coterie.results.run import load
+from coterie.running.shape import shape_of
 
 SMALL = {
     "clients": 4,
@@ -39,6 +42,17 @@ def stop_at(round: int):
 
 def experiment(**words) -> Experiment:
     return change(Experiment(), IMAGES | words)
+
+
+@contextmanager
+def words_written(more: dict | None = None, lacks: tuple[str, ...] = ()):
+    """Runs as another version of coterie writes them: with more words, or without some."""
+
+    def shape(experiment: Experiment) -> dict:
+        return {w: v for w, v in shape_of(experiment).items() if w not in lacks} | (more or {})
+
+    with mock.patch("coterie.running.execute.shape_of", shape):
+        yield
 
 
 def results(folder: Path) -> tuple[dict[str, bytes], list]:

@@ -1,5 +1,6 @@
 """A run goes on with the words it began with, or branches off where it is told to."""
 
+import inspect
 import json
 import shutil
 from pathlib import Path
@@ -9,12 +10,13 @@ import pytest
 import coterie
 from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
-from coterie.experiment.config import read_experiment_file
+from coterie.experiment.config import Experiment, change, read_experiment_file
+from coterie.methods.registry import METHODS
 from coterie.results.folder import status
 from coterie.results.run import load
 from coterie.running.execute import execute, resume
-from coterie.running.shape import shape_of
-from helpers.runs import Stopped, experiment, results, stop_at
+from coterie.running.shape import Change, changes_of, defaults_of, shape_of
+from helpers.runs import Stopped, experiment, results, stop_at, words_written
 
 
 def stopped(folder: Path, at: int = 2, **words) -> Path:
@@ -45,7 +47,7 @@ CHANGES = [
     ("rounds = 6\n", "rounds = 5\n", r"schedule\.rounds was 6 .* says 5"),
     ('path = "vectorized"', 'path = "sequential"', r"engine\.path was 'vectorized'"),
     ("vectorized:20:no", "sequential:1:no", r"engine\.chosen was 'vectorized:20:no'"),
-    ('precision = "float32"', 'precision = "bfloat16"', r"engine\.precision was not set"),
+    ('precision = "float32"', 'precision = "bfloat16"', r"engine\.precision was 'float32'"),
     ("batch = 8\n", "batch = 9\n", r"train\.batch was 8 .* says 9"),
     ("rate = 0.1\n", "", r"train\.rate"),
 ]
@@ -178,6 +180,113 @@ def test_every_word_that_shapes_a_result_is_in_the_shape():
     assert not [w for w in shape if w.startswith("keep") or w in ("engine.threads", "engine.name")]
 
 
+# Runs that are older than a word
+
+YOUNG = [  # (word, its line, another value, its default in words)
+    ("options.lam", "lam = 1.0\n", "lam = 2.0\n", "1.0"),
+    ("train.momentum", "momentum = 0.0\n", "momentum = 0.5\n", "0.0"),
+    ("schedule.drop", "drop = 0.0\n", "drop = 0.5\n", "0.0"),
+    ("engine.precision", 'precision = "float32"\n', 'precision = "bfloat16"\n', "'float32'"),
+    ("guard.robust", 'robust = "none"\n', 'robust = "median"\n', "'none'"),
+    # another value of these makes other data or another network, which is told first
+    ("data.newcomers", "newcomers = 0.0\n", "", ""),
+    ("model.norm", "norm = false\n", "", ""),
+]
+
+
+def older(folder: Path, word: str, line: str, checkpoint: int = 1) -> Path:
+    """A stopped run of a version that did not have a word."""
+    with words_written(lacks=(word,)):
+        stopped(folder, checkpoint=checkpoint)
+    edit(folder, line, "")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    execute(experiment(method="ditto", rounds=6), folder)
+    return results(folder)
+
+
+@pytest.mark.parametrize("checkpoint", [0, 1])
+@pytest.mark.parametrize(("word", "line"), [young[:2] for young in YOUNG])
+def test_a_run_that_is_older_than_a_word_goes_on_with_its_default(
+    word, line, checkpoint, whole, tmp_path
+):
+    folder = older(tmp_path / "run", word, line, checkpoint)
+    resume(folder)
+    assert results(folder) == whole
+    assert word in json.loads((folder / "run.json").read_text())["words"]  # from now on it is held
+    assert resume(folder).about["status"] == "finished"
+
+
+@pytest.mark.parametrize(("word", "line", "other", "usual"), YOUNG[:-2])
+def test_a_younger_word_with_another_value_than_its_default_is_refused(
+    word, line, other, usual, tmp_path
+):
+    with words_written(lacks=(word,)):
+        folder = stopped(tmp_path / "run", checkpoint=0)
+    edit(folder, line, other)
+    with pytest.raises(BadInput) as refusal:
+        resume(folder)
+    says = f"{word} was its default {usual} when this run began, config.toml says "
+    assert says in str(refusal.value)
+
+
+def test_a_finished_run_is_held_to_the_defaults_of_younger_words_too(tmp_path):
+    with words_written(lacks=("options.lam",)):
+        folder = execute(experiment(method="ditto"), tmp_path / "run").folder
+    assert resume(folder).about["status"] == "finished"
+    edit(folder, "lam = 1.0\n", "lam = 2.0\n")
+    with pytest.raises(BadInput, match=r"options\.lam was its default 1\.0 .* says 2\.0"):
+        resume(folder)
+
+
+def test_a_branch_of_a_younger_word_is_told_from_its_default(tmp_path):
+    with words_written(lacks=("options.lam",)):
+        folder = stopped(tmp_path / "run")
+    with pytest.raises(BadInput, match="has the words that the run began with"):
+        resume(folder, allow_change=True)
+    edit(folder, "lam = 1.0\n", "lam = 2.0\n")
+    branch = resume(folder, allow_change=True)
+    assert branch.about["branched"]["changed"] == {"options.lam": [1.0, 2.0]}
+
+
+def test_a_word_that_is_gone_is_refused_by_name(tmp_path):
+    with words_written(more={"options.gone": 3}):
+        folder = stopped(tmp_path / "run")
+    with pytest.raises(BadInput, match=r"options\.gone was 3 .* config\.toml says not set"):
+        resume(folder)
+    edit(folder, "lam = 1.0\n", "lam = 1.0\ngone = 3\n")
+    with pytest.raises(BadInput, match=r"unknown option 'gone' in \[options\]"):
+        resume(folder)
+
+
+def test_every_section_has_its_defaults_where_a_run_lacks_a_word():
+    now = experiment(method="ditto", **{"newcomers": 0.3, "model.norm": True, "few-shot": "2"})
+    began = shape_of(now)
+    for word in ("data.newcomers", "model.norm", "schedule.few_shot"):
+        del began[word]
+    assert changes_of(now, began) == {
+        "data.newcomers": Change(0.0, 0.3, default=True),
+        "model.norm": Change(False, True, default=True),
+        "schedule.few_shot": Change("", 2, default=True),
+    }
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_defaults_of_options_are_those_of_the_methods_builder(method):
+    known = defaults_of(change(Experiment(), {"method": method}))
+    given = {p.name: p.default for p in inspect.signature(METHODS[method]).parameters.values()}
+    declared = {k: d for k, d in given.items() if d is not inspect.Parameter.empty}
+    options = {w.partition(".")[2] for w in known if w.startswith("options.")}
+    assert options == set(declared)
+    for option, default in declared.items():
+        if not isinstance(default, tuple | list):
+            assert known[f"options.{option}"] == default
+
+
 # Two checkpoints
 
 
@@ -215,7 +324,7 @@ def test_a_damaged_checkpoint_is_written_anew_when_its_round_comes_again(tmp_pat
 
 
 def test_a_model_that_was_changed_or_is_not_listed_is_damaged(tmp_path):
-    run = execute(experiment(rounds=1), tmp_path / "run")
+    run = execute(experiment(method="ditto", rounds=1), tmp_path / "run")
     path = run.folder / "models" / "client-00001.safetensors"
     good = path.read_bytes()
     bad = bytearray(good)

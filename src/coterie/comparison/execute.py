@@ -25,7 +25,7 @@ from coterie.results.run import Run, load
 from coterie.running.assemble import open_loop
 from coterie.running.execute import check_unused, execute_assembly, resume, threads_of
 from coterie.running.loop import RoundReport, lengths, saying, tell
-from coterie.running.shape import changes, planned_shape
+from coterie.running.shape import changes, defaults_of, planned_shape, said
 
 Watch = Callable[[str, int, RoundReport], None]  # (method, seed, report)
 
@@ -231,11 +231,11 @@ def _check_plan(experiment: Experiment, place: Path) -> None:
     """Refuse a plan that was changed after this run of it had begun."""
     began = read_about(place).get("words", {}) if status(place) else {}
     now = planned_shape(experiment)
-    found = changes({word: began.get(word) for word in now}, now) if began else {}
-    for word, (before, after) in found.items():
+    planned = {word: value for word, value in began.items() if word in now}
+    found = changes(planned, now, defaults_of(experiment)) if began else {}
+    for word, change in found.items():
         raise BadInput(
-            f"{word} was {before!r} when {place.name} began, {FILE} says {after!r}: write it back, "
-            "or start a new comparison"
+            f"{said(word, change, FILE, place.name)}: write it back, or start a new comparison"
         )
 
 

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import save, save_file
@@ -60,13 +61,23 @@ def save_tensors(
         os.replace(temporary, path)
 
 
-def save_listed(
-    tensors: dict[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None
-) -> str:
-    """A safetensors file for a list of checksums, and its own; only what is there already is
-    replaced whole, as a file that no list names does not count yet.
-    """
+class Packed(NamedTuple):
+    """A safetensors file that is not written yet."""
+
+    content: bytes
+    checksum: str  # as `digest` will find it
+
+
+def packed(tensors: dict[str, Tensor], metadata: Mapping[str, str] | None = None) -> Packed:
+    """Tensors as a safetensors file, in memory."""
     content = save(tensors, dict(metadata) if metadata else None)
+    return Packed(content, hashlib.blake2b(content, digest_size=16).hexdigest())
+
+
+def save_listed(content: bytes, path: Path) -> None:
+    """A file for a list of checksums; only what is there already is replaced whole, as a file that
+    no list names does not count yet.
+    """
     final = os.fspath(path)
     with writing(path.parent):
         temporary = f"{final}.part" if os.path.exists(final) else final
@@ -74,7 +85,6 @@ def save_listed(
             file.write(content)
         if temporary != final:
             os.replace(temporary, final)
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def append(path: Path, line: str) -> None:

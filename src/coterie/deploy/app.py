@@ -30,7 +30,16 @@ from coterie.core.guard import Guard
 from coterie.core.task import NUMBERS
 from coterie.data.federation import PARTS, Federation, Public
 from coterie.deploy import wire
-from coterie.deploy.files import EXPERIMENT, RUN, SERVER, Privacy, Server, inside, read_server
+from coterie.deploy.files import (
+    EXPERIMENT,
+    RUN,
+    SERVER,
+    Privacy,
+    Server,
+    Shape,
+    inside,
+    read_server,
+)
 from coterie.deploy.flower_engine import FlowerEngine
 from coterie.deploy.lines import Log, plain
 from coterie.deploy.replay import JOURNAL
@@ -48,7 +57,7 @@ from coterie.running.budget import heard_exchanges
 from coterie.running.execute import check_same, play_rounds, restore, words_of
 from coterie.running.loop import Loop, RoundReport
 from coterie.running.progress import alone
-from coterie.running.shape import check_unchanged, shape_of
+from coterie.running.shape import Change, changes, changes_of, check_unchanged
 
 LOG = "deployment.log"
 KEPT = "server"  # of run.json: the words of server.toml that the run began with
@@ -207,15 +216,17 @@ def check_words(plan: ServerPlan, run: Path) -> None:
     found = checkpoints(run)
     way = f"move {run} away, and the next start begins a new run"
     began = words_of(run, load_checkpoint(found[-1]) if found else None)
-    now = shape_of(plan.draft.experiment)
-    check_unchanged(_of_experiment(began), _of_experiment(now), run, EXPERIMENT, way)
+    changed = _of_experiment(changes_of(plan.draft.experiment, began))
+    check_unchanged(changed, run, EXPERIMENT, way)
     known = read_about(run).get(KEPT)
     if known:
-        check_unchanged(known, server_words(plan.server), run, SERVER, way)
+        defaults = server_words(plan.server._replace(data=Shape(), privacy=Privacy()))
+        changed = changes(known, server_words(plan.server), defaults)
+        check_unchanged(changed, run, SERVER, way)
 
 
-def _of_experiment(words: Mapping[str, Any]) -> dict[str, Any]:
-    """The words that stand in a server's experiment.toml; sites may be added on the way."""
+def _of_experiment(words: Mapping[str, Change]) -> dict[str, Change]:
+    """Changes of what stands in a server's experiment.toml; sites may be added on the way."""
     return {w: v for w, v in words.items() if w.partition(".")[0] not in NO_EFFECT}
 
 

@@ -1,9 +1,14 @@
-"""Every client's own model on disk, and back as a plain module."""
+"""Every client's own model on disk, and back as a plain module.
+
+models.json has a checksum for every client. Models that are equal lie there once, in the file of
+the first client that has them: one for all of FedAvg, one per cluster of IFCA.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from coterie.core.errors import BadInput
-from coterie.core.files import digest, save_listed, save_tensors, write, writing
+from coterie.core.files import digest, packed, save_listed, save_tensors, write, writing
 from coterie.core.model import Model
 from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Moment, Send
@@ -22,7 +27,7 @@ from coterie.networks import nets
 from coterie.results.folder import read_about
 from coterie.results.later import Later, all_names, newest, read_later
 
-MODELS, LIST = "models", "models.json"  # the folder, and in it {file: checksum}
+MODELS, LIST = "models", "models.json"  # the folder, and in it {file of a client: checksum}
 WRITERS = 4  # files that are written at once
 WAY_OUT = "run again, or restore it from a copy"
 Build = Callable[[], nn.Module]
@@ -31,7 +36,7 @@ Build = Callable[[], nn.Module]
 class Weights(NamedTuple):
     """What the file of a client's model holds."""
 
-    about: dict[str, Any]  # network, options, shape, classes, task and client
+    about: dict[str, Any]  # network, options, shape, classes and task
     tensors: dict[str, Tensor]
 
 
@@ -68,6 +73,8 @@ def save_models(
     """
     target = folder / MODELS
     digests: dict[str, str] = _listed(target)
+    sums: dict[str, str] = {}  # {file of a client: checksum}
+    holders: dict[str, str] = {}  # {checksum: the file that was written}
     for a, chunk, views in engine.points(clients, send, when):
         model: Model = engine.model_of(a, "personal")
         about = network_words(model, federation)
@@ -78,23 +85,49 @@ def save_models(
         if frozen:
             path = target / f"frozen-{a}.safetensors"
             about["frozen"] = path.name
-            words = {"coterie": json.dumps({"model": model.name})}
-            digests[path.name] = save_listed(apart(frozen), path, words)
+            beside = packed(apart(frozen), {"coterie": json.dumps({"model": model.name})})
+            save_listed(beside.content, path)
+            digests[path.name] = beside.checksum
         own = {n: t for n, t in model.tensors(point).items() if n not in frozen}
+        files = [client_file(i) for i in chunk]
+        # one entry, because a file with several may have them in any order and be another at
+        # every run
+        words = {"coterie": json.dumps(about)}
 
-        def save(k: int, own: Any = own, about: Any = about, chunk: Any = chunk) -> tuple[str, str]:
-            tensors = apart({n: t[k] for n, t in own.items()})
-            # one entry, because a file with several may have them in any order and be another at
-            # every run
-            words = json.dumps(about | {"client": federation.names[chunk[k]]})
-            path = target / f"client-{chunk[k]:05d}.safetensors"
-            return path.name, save_listed(tensors, path, {"coterie": words})
+        def save(k: int, own: Any = own, words: Any = words, files: Any = files) -> str:
+            content, checksum = packed(apart({n: t[k] for n, t in own.items()}), words)
+            if holders.setdefault(checksum, files[k]) == files[k]:
+                save_listed(content, target / files[k])
+            return checksum
 
+        one = all(t.stride(0) == 0 for t in own.values())  # the same memory for all of the chunk
         # what is written and summed holds up no other file
         with ThreadPoolExecutor(WRITERS) as writers:
-            digests.update(writers.map(save, range(len(chunk))))
+            found = list(writers.map(save, range(1 if one else len(chunk))))
+        sums |= dict(zip(files, found * len(chunk) if one else found, strict=True))
+    _settle(target, sums, holders)
+    digests |= sums
     if digests:
         write(target / LIST, json.dumps(dict(sorted(digests.items())), indent=1))
+
+
+def _settle(target: Path, sums: Mapping[str, str], holders: Mapping[str, str]) -> None:
+    """Give every file the name of the first client that has its model, whichever was written first,
+    and remove what a process that was stopped has left of the others.
+    """
+    left = dict(holders)
+    with writing(target):
+        for file in sorted(sums):
+            holder = left.pop(sums[file], None)
+            if holder is None:
+                (target / file).unlink(missing_ok=True)
+            elif holder != file:
+                os.replace(target / holder, target / file)
+
+
+def client_file(number: int) -> str:
+    """The name of a client's file, in the folder of the models."""
+    return f"client-{number:05d}.safetensors"
 
 
 def free_file(folder: Path) -> str:
@@ -144,31 +177,44 @@ def client_number(folder: Path, names: Sequence[str], client: int | str) -> int:
     return int(client)
 
 
-def model_path(folder: Path, number: int) -> Path:
-    """The file of a client's model, if there is one."""
-    path = folder / MODELS / f"client-{number:05d}.safetensors"
-    if not path.exists():
-        raise BadInput(
-            f"{path} does not exist: the run is not finished, or was told to keep no models"
-        )
-    return path
+def model_path(folder: Path, number: int, known: Mapping[str, str]) -> Path:
+    """The file of a client's model: its own, else that of the first client with an equal one."""
+    path = folder / MODELS / client_file(number)
+    checksum = _checksum(path, known)
+    if path.exists():
+        return path
+    equal = (path.with_name(name) for name, one in known.items() if one == checksum)
+    found = next((other for other in equal if other.exists()), None)
+    if found is None:
+        raise BadInput(f"{path} is missing: {WAY_OUT}")
+    return found
 
 
 def listed(folder: Path) -> dict[str, str]:
-    """{file: checksum} of the models of a run."""
+    """{file of a client: checksum} of the models of a run."""
+    if not (folder / MODELS).exists():
+        raise BadInput(
+            f"{folder / MODELS} does not exist: the run is not finished, or was told to keep no "
+            "models"
+        )
     known = _listed(folder / MODELS)
     if not known:
         raise BadInput(f"{folder / MODELS / LIST} is missing or damaged: {WAY_OUT}")
     return known
 
 
-def _check(path: Path, known: dict[str, str]) -> None:
-    """Refuse a file that is not as it was written."""
+def _checksum(path: Path, known: Mapping[str, str]) -> str:
+    """What the list says of a file."""
     if path.name not in known:
         raise BadInput(
             f"{path.parent / LIST} does not list {path.name}, so it is damaged: {WAY_OUT}"
         )
-    if digest(path) != known[path.name]:
+    return known[path.name]
+
+
+def _check(path: Path, known: Mapping[str, str]) -> None:
+    """Refuse a file that is not as it was written."""
+    if digest(path) != _checksum(path, known):
         raise BadInput(f"{path} is damaged (it is not as it was written): {WAY_OUT}")
 
 
@@ -206,17 +252,22 @@ def load_model(folder: Path, client: int | str, build: Build | None = None) -> n
     """
     trained, came = read_about(folder)["clients"], read_later(folder / MODELS)
     names = all_names(trained, came)
-    path = newest_path(folder, names, newest(came), client_number(folder, names, client))
-    return filled(path, read_weights(path, listed(folder)), build)
+    number, known = client_number(folder, names, client), listed(folder)
+    path = newest_path(folder, names, newest(came), number, known)
+    return filled(path, read_weights(path, known), build)
 
 
 def newest_path(
-    folder: Path, names: Sequence[str], later: Mapping[str, Later], number: int
+    folder: Path,
+    names: Sequence[str],
+    later: Mapping[str, Later],
+    number: int,
+    known: Mapping[str, str],  # the run's list of models
 ) -> Path:
     """The file of a client's newest model."""
     entry = later.get(names[number])
     if entry is None:
-        return model_path(folder, number)
+        return model_path(folder, number, known)
     path = folder / MODELS / entry.file
     if not path.exists():
         raise BadInput(f"{path} is missing: {WAY_OUT}")

@@ -39,7 +39,6 @@ from coterie.results.models import (
     client_number,
     filled,
     listed,
-    model_path,
     newest_path,
     read_weights,
 )
@@ -171,8 +170,6 @@ class Models:
         self._newest = newest(self.later)
         self.names: list[str] = all_names(self.about["clients"], self.later)
         self.numbers = {name: k for k, name in enumerate(self.names)}
-        if not (folder / MODELS).exists():
-            model_path(folder, 0)  # tells why there are none
         self._listed = listed(folder)
         has = (folder / PREPARATION).exists()
         self.preparation: Preparation | None = self._prepared() if has else None
@@ -192,7 +189,7 @@ class Models:
 
     def path(self, number: int) -> Path:
         """The file of a client's newest model."""
-        return newest_path(self.folder, self.names, self._newest, number)
+        return newest_path(self.folder, self.names, self._newest, number, self._listed)
 
     def number(self, client: int | str) -> int:
         """The number of a client, by its number or name."""

@@ -50,7 +50,14 @@ from coterie.running.loop import Loop, Position, RoundReport, saying, tell
 from coterie.running.newcomer_rows import measure_newcomers
 from coterie.running.progress import FILE as PROGRESS
 from coterie.running.progress import Progress, alone
-from coterie.running.shape import Shape, changes, check_branch, check_unchanged, shape_of
+from coterie.running.shape import (
+    Change,
+    Shape,
+    changes_of,
+    check_branch,
+    check_unchanged,
+    shape_of,
+)
 
 LARGE = 2**24  # bytes of a checkpoint that is not written whole every time
 NOTES = 2**26  # bytes of server notes a run may write
@@ -120,7 +127,7 @@ def resume(
     if state == "finished" and not allow_change:
         began = read_about(folder).get("words")
         if began:
-            check_unchanged(began, shape_of(experiment), folder, CONFIG)
+            check_unchanged(changes_of(experiment, began), folder, CONFIG)
         return load(folder)
     with alone(folder), threads_of(experiment):
         assembly = assemble(experiment, gather(experiment, data), models)
@@ -128,12 +135,11 @@ def resume(
         if state:  # else it was stopped before a word of it was written
             check_same(loop, folder)
         found = newest_checkpoint(folder)
-        began = _began(folder, found)
-        now = shape_of(assembly.experiment)
+        changed = changes_of(assembly.experiment, _began(folder, found))
         if allow_change:
-            check_branch(changes(began, now), CONFIG)
+            check_branch(changed, CONFIG)
         else:
-            check_unchanged(began, now, folder, CONFIG)
+            check_unchanged(changed, folder, CONFIG)
         if found:
             _say(found.said, watch, loop)
             restore_tree(loop, found.tree, found.folder)
@@ -141,7 +147,7 @@ def resume(
         loop.engine.begin()
         with on(loop.engine.device):
             if allow_change:
-                return _branch(loop, assembly.experiment, folder, watch, changes(began, now))
+                return _branch(loop, assembly.experiment, folder, watch, changed)
             more = {k: v for k, v in _known(folder).items() if k == BRANCHED}
             return play_rounds(loop, assembly.experiment, folder, watch, more)
 
@@ -183,7 +189,7 @@ def _branch(
     experiment: Experiment,
     folder: Path,
     watch: Watch,
-    changed: dict[str, tuple[Any, Any]],
+    changed: Mapping[str, Change],
 ) -> Run:
     """The run with other words from here on, in a folder of its own; the one it comes from stays as
     it is.
@@ -192,7 +198,7 @@ def _branch(
     origin = {
         "from": str(folder.resolve()),
         "round": loop.done,
-        "changed": {word: list(values) for word, values in changed.items()},
+        "changed": {word: [one.before, one.after] for word, one in changed.items()},
     }
     with writing(new):
         new.mkdir(parents=True)

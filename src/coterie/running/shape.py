@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coterie.core.errors import BadInput
-from coterie.core.guard import Guard
-from coterie.data.choices import Choices
-from coterie.experiment.config import Experiment, options_of
-from coterie.experiment.schedule import Schedule
+from coterie.experiment.config import Experiment, fields
 
 # What is kept on disk, where the data lie and which processes do the work change no result; the
 # data themselves have a checksum.
@@ -19,13 +16,14 @@ SHAPELESS = ("keep", "data.data_dir")
 ENGINE = ("path", "width", "compile", "chosen", "precision")
 MAY_CHANGE = ("train", "schedule", "options")  # sections that a branch may change
 Shape = dict[str, Any]  # {word: value}
-# words that older runs do not have, with the values that leave everything as it was
-YOUNGER: dict[str, Mapping[str, Any]] = {
-    "guard": Guard._field_defaults,
-    "data": {"newcomers": Choices._field_defaults["newcomers"], "rows_each": 0},
-    "engine": {"precision": "float32"},
-    "schedule": {w: Schedule._field_defaults[w] for w in ("newcomer_rounds", "few_shot")},
-}
+
+
+class Change(NamedTuple):
+    """A word that is not the same as when a run began."""
+
+    before: Any
+    after: Any
+    default: bool  # whether the run is older than the word, whose default stands for it
 
 
 def shape_of(experiment: Experiment) -> Shape:
@@ -33,13 +31,19 @@ def shape_of(experiment: Experiment) -> Shape:
     words = experiment.words()
     flat = {"method": words.pop("method"), "seed": words.pop("seed")}
     for section, table in words.items():
-        flat |= {
-            f"{section}.{word}": _plain(value)
-            for word, value in table.items()
-            # what is younger than some runs says nothing where it is not set
-            if not (section in YOUNGER and value == YOUNGER[section].get(word, ...))
-        }
-    return {w: v for w, v in flat.items() if v is not None and _shapes(w)}
+        flat |= {f"{section}.{word}": _plain(value) for word, value in table.items()}
+    return {w: v for w, v in flat.items() if _shapes(w)}
+
+
+def defaults_of(experiment: Experiment) -> Shape:
+    """The default of every word that an experiment can have, a method's as its builder declares
+    them.
+    """
+    return {
+        f"{section}.{word}": _plain(default)
+        for section, known in fields(experiment).items()
+        for word, (_, default) in known.items()
+    }
 
 
 def _shapes(word: str) -> bool:
@@ -58,28 +62,33 @@ def _plain(value: Any) -> Any:
     return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
 
 
-def changes(began: Mapping[str, Any], now: Shape) -> dict[str, tuple[Any, Any]]:
-    """{word: (value when the run began, value now)} of the words that are not the same.
+def changes(began: Mapping[str, Any], now: Shape, defaults: Shape) -> dict[str, Change]:
+    """The words that are not the same as when a run began; one that is not said is its default, so
+    that a run goes on which is older than a word.
 
     What was still open when the run began, and was then chosen for it, has not changed.
     """
     found = {}
     for word in [*began, *(w for w in now if w not in began)]:
-        before, after = _plain(began.get(word)), _plain(now.get(word))
+        usual = defaults.get(word)
+        before, after = _plain(began.get(word, usual)), _plain(now.get(word, usual))
         if before != after and not (word == "engine.chosen" and not before):
-            found[word] = (before, after)
+            found[word] = Change(before, after, default=word not in began)
     return found
 
 
+def changes_of(experiment: Experiment, began: Mapping[str, Any]) -> dict[str, Change]:
+    """The words of an experiment that are not those that its run began with."""
+    return changes(began, shape_of(experiment), defaults_of(experiment))
+
+
 def check_unchanged(
-    began: Mapping[str, Any],
-    now: Shape,
+    found: Mapping[str, Change],
     folder: Path,
     file: str,
     way_out: str = "",  # beside writing it back; "": a branch or a new run
 ) -> None:
     """Refuse to go on with other words than the run began with."""
-    found = changes(began, now)
     if not found:
         return
     first = next(iter(found))
@@ -91,41 +100,45 @@ def check_unchanged(
         way += f", or `coterie resume {folder} --allow-change` branches off into a new folder"
     else:
         way += ", or start a new run"
-    raise BadInput(f"{_said(first, found[first], file)}{more}: {way}")
+    raise BadInput(f"{said(first, found[first], file)}{more}: {way}")
 
 
-def _said(word: str, values: tuple[Any, Any], file: str) -> str:
-    before, after = ("not set" if v is None else _shown(v) for v in values)
-    return f"{word} was {before} when this run began, {file} says {after}"
+def said(word: str, change: Change, file: str, run: str = "this run") -> str:
+    """A change in words, with both values."""
+    usual = "its default " * (change.default and change.before is not None)
+    return (
+        f"{word} was {usual}{_shown(change.before)} when {run} began, "
+        f"{file} says {_shown(change.after)}"
+    )
 
 
 def _shown(value: Any) -> str:
+    if value is None:
+        return "not set"
     if isinstance(value, list):
         return ",".join(map(_shown, value))
     return f"{value!r}" if isinstance(value, float | int) else f"'{value}'"
 
 
-def check_branch(found: Mapping[str, tuple[Any, Any]], file: str) -> None:
+def check_branch(found: Mapping[str, Change], file: str) -> None:
     """Refuse a branch that changes nothing, or what cannot change in the middle of a run."""
     if not found:
         raise BadInput(
             f"--allow-change, but {file} has the words that the run began with: change one, or "
             "resume without it"
         )
-    for word, values in found.items():
+    for word, change in found.items():
         if word.partition(".")[0] not in MAY_CHANGE:
             raise BadInput(
-                f"{_said(word, values, file)}: only [train], [schedule] and [options] can change "
+                f"{said(word, change, file)}: only [train], [schedule] and [options] can change "
                 "in the middle of a run; write it back, or start a new run"
             )
 
 
 def planned_shape(experiment: Experiment) -> Shape:
     """The words that a plan says of a run; what it leaves to the data is not among them."""
-    defaults = {k: d for k, (_, d) in options_of("method", experiment.method).items()}
+    options = {w: v for w, v in defaults_of(experiment).items() if w.startswith("options.")}
     shape = shape_of(experiment)
-    shape |= {f"options.{k}": _plain(d) for k, d in defaults.items() if d is not None} | {
-        w: v for w, v in shape.items() if w.startswith("options.")
-    }
-    unsaid = {w for w, v in shape.items() if v == "" or w.startswith("engine.")}
+    shape |= {word: shape.get(word, default) for word, default in options.items()}
+    unsaid = {w for w, v in shape.items() if v in (None, "") or w.startswith("engine.")}
     return {w: v for w, v in shape.items() if w not in unsaid}
