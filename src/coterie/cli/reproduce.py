@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from math import isnan
 from pathlib import Path
+from typing import Any
 
 import click
 from rich import box
@@ -72,6 +73,10 @@ def reproduce(
     wanted = [table_of(name) for name in tables]
     if store and not check and not write:
         raise BadInput("--store belongs to --check or --write: add one, or leave --store out")
+    if not wanted or only_show or check or measure:
+        _check_nothing_runs(
+            scale=scale != 1, seeds=seeds, methods=methods, full=full, threads=threads
+        )
     if check:
         check_miniatures(wanted or list(paper_tables().values()), store, quiet)
         return
@@ -92,6 +97,13 @@ def reproduce(
             say(f"stored the verdicts in {publish(list(paper_tables().values()), write)}")
     elif not wanted:
         show_tables(list(paper_tables().values()), out)
+
+
+def _check_nothing_runs(**given: Any) -> None:
+    """Refuse what says how tables are run where none is."""
+    for word, value in given.items():
+        if value:
+            raise BadInput(f"--{word} says how a table is run: name one, without --show or --check")
 
 
 def check_miniatures(tables: list[PaperTable], store: bool, quiet: bool) -> None:

@@ -1,0 +1,35 @@
+"""`coterie reproduce`: what the list tells on a fresh machine, and words without effect."""
+
+import pytest
+
+from coterie.experiment.papers import paper_tables
+from coterie.reports.reproduction import published
+
+
+def test_the_list_tells_every_table_with_what_is_published(coterie, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = coterie("reproduce")
+    assert code == 0
+    assert all(table in out for table in paper_tables())
+    (line,) = (line for line in out.splitlines() if " pfml-3 " in line)
+    assert published()["pfml-3"] in line
+    assert "cannot be run" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "Here:" not in out  # where nothing was run
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--methods", "fedavg"], "--methods says how a table is run"),
+        (["pfml-1", "--show", "--seeds", "2"], "--seeds says how a table is run"),
+        (["--check", "--scale", "0.1"], "--scale says how a table is run"),
+        (["--store"], "--store belongs to --check or --write"),
+        (["pfml-1", "--methods", "pfmi"], "'pfmi' is no method of pfml-1; did you mean 'pfml'"),
+    ],
+)
+def test_words_without_effect_are_refused_and_leave_nothing(coterie, tmp_path, words, says):
+    code, _, errors = coterie("reproduce", *words)
+    assert code == 2
+    assert says in errors
+    assert not list(tmp_path.iterdir())
