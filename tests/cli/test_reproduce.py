@@ -23,6 +23,10 @@ def test_the_list_tells_every_table_with_what_is_published(coterie, monkeypatch)
     [
         (["--methods", "fedavg"], "--methods says how a table is run"),
         (["pfml-1", "--show", "--seeds", "2"], "--seeds says how a table is run"),
+        (
+            ["pfml-1", "--recipes", "pfml-mnist"],
+            "'pfml-mnist' is no recipe of pfml-1; did you mean",
+        ),
         (["--check", "--scale", "0.1"], "--scale says how a table is run"),
         (["--store"], "--store belongs to --check or --write"),
         (["pfml-1", "--methods", "pfmi"], "'pfmi' is no method of pfml-1; did you mean 'pfml'"),

@@ -182,6 +182,7 @@ def test_only_some_methods_are_run_and_the_others_later(tmp_path):
         (tmp_path / "other.toml").write_text(RECIPE.replace('"ditto"', '"fedprox"'))
         both = TABLE._replace(columns=(other, TABLE.columns[0]))
         again.reproduce(both, tmp_path, only=["ditto"])  # which one of the recipes has
+        again.reproduce(both, tmp_path, some=["small"], only=["ditto"])
         assert not (tmp_path / "other").exists()
         assert again.reproduce(TABLE, tmp_path).state == "finished"
     assert status(tmp_path / "small" / "ditto-seed0") == "finished"

@@ -32,6 +32,7 @@ OUT = Path("runs") / "reproduction"
 @click.option("--scale", default=1.0, help="Share of the rounds, for a shorter look.")
 @click.option("--seeds", help="How many seeds (0, 1, ...), or a list; default the recipe's.")
 @click.option("--methods", help="Only these of the recipes' methods now, as a list.")
+@click.option("--recipes", help="Only these of the tables' recipes now, as a list.")
 @click.option("--full", is_flag=True, help="The paper's own networks where a cheaper recipe is.")
 @click.option("--show", "only_show", is_flag=True, help="Print what is there; run nothing.")
 @click.option("--check", is_flag=True, help="A miniature of every recipe against stored figures.")
@@ -56,6 +57,7 @@ def reproduce(
     scale: float,
     seeds: str | None,
     methods: str | None,
+    recipes: str | None,
     full: bool,
     only_show: bool,
     check: bool,
@@ -68,14 +70,20 @@ def reproduce(
     """List the tables and figures of the five papers, or run some of them.
 
     What is finished is kept, so a table that was stopped goes on. Verdicts: reproduced (within the
-    paper's spread or one point), trend (the same order of methods), not reproduced.
+    paper's spread or one point), trend (the same order of methods), not reproduced, too short
+    (fewer rounds than the paper's).
     """
     wanted = [table_of(name) for name in tables]
     if store and not check and not write:
         raise BadInput("--store belongs to --check or --write: add one, or leave --store out")
     if not wanted or only_show or check or measure:
         _check_nothing_runs(
-            scale=scale != 1, seeds=seeds, methods=methods, full=full, threads=threads
+            scale=scale != 1,
+            seeds=seeds,
+            methods=methods,
+            recipes=recipes,
+            full=full,
+            threads=threads,
         )
     if check:
         check_miniatures(wanted or list(paper_tables().values()), store, quiet)
@@ -84,12 +92,15 @@ def reproduce(
         measure_times(wanted or list(paper_tables().values()))
         return
     words = {} if threads is None else {"threads": threads}
-    only = [name.strip() for name in (methods or "").split(",") if name.strip()]
+    only, some = (
+        [name.strip() for name in (names or "").split(",") if name.strip()]
+        for names in (methods, recipes)
+    )
     for table in wanted:
         if not only_show:
             with work(out, quiet) as watch:
                 numbers = seeds_of(seeds) if seeds else None
-                again.reproduce(table, out, watch, numbers, scale, not full, words, only)
+                again.reproduce(table, out, watch, numbers, scale, not full, words, only, some)
         show_outcome(outcome(table, out))
     if write:
         say(f"wrote {write_pages(list(paper_tables().values()), out, write)}")

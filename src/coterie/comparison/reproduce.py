@@ -267,12 +267,13 @@ def reproduce(
     cheaper: bool = True,
     words: Mapping[str, Any] | None = None,
     only: Sequence[str] = (),
+    some: Sequence[str] = (),
 ) -> Outcome:
     """Run the recipes of a table, or go on with them; what is finished is kept.
 
     scale: a share of the rounds, for a look that is marked as shortened. cheaper: where a recipe
-    costs too much for a small machine, the one of narrower networks. only: the methods that are run
-    now, of all recipes; the others stay as they are.
+    costs too much for a small machine, the one of narrower networks. only, some: the methods and
+    the recipes that are run now; the others stay as they are.
     """
     if not 0 < scale <= 1:
         raise BadInput(f"scale = {scale:g}: give a share of the rounds above 0, up to 1")
@@ -284,12 +285,16 @@ def reproduce(
     if not recipes:
         way = table.script or table.note
         raise BadInput(f"'{table.id}' has no recipe: {way}")
-    known = {recipe: read_toml(config_path(recipe))["methods"] for recipe in recipes}
+    for name in some:
+        if name not in recipes:
+            raise BadInput(f"'{name}' is no recipe of {table.id}{nearest(name, recipes)}")
+    picked = [recipe for recipe in recipes if not some or recipe in some]
+    known = {recipe: read_toml(config_path(recipe))["methods"] for recipe in picked}
     for name in only:
         if not any(name in methods for methods in known.values()):
             every = dict.fromkeys(m for methods in known.values() for m in methods)
             raise BadInput(f"'{name}' is no method of {table.id}{nearest(name, every)}")
-    for recipe in recipes:
+    for recipe in picked:
         mine = [name for name in only if name in known[recipe]]
         if only and not mine:
             continue
