@@ -31,35 +31,37 @@ def check_claim(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
     return KINDS[kind](rest, runs, figure)
 
 
+def _means(methods: Sequence[str], figure: Figure) -> list[float]:
+    """The mean over seeds of every method's figure; none where one has not been run."""
+    ours = [figure(name) for name in methods]
+    return [float(np.mean(some)) for some in ours] if all(ours) else []
+
+
 def _close(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
     """The figures of two methods differ by less than a point."""
-    first, second = words
-    ours = [figure(name) for name in (first, second)]
-    if not all(ours):
-        return Claimed(None, f"{first} and {second} are close")
-    a, b = (float(np.mean(some)) for some in ours)
-    return Claimed(abs(a - b) < POINT, f"{first} and {second} are close: {a:.2f} and {b:.2f}")
+    said = f"{' and '.join(words)} are close"
+    if not (ours := _means(words, figure)):
+        return Claimed(None, said)
+    a, b = ours
+    return Claimed(abs(a - b) < POINT, f"{said}: {a:.2f} and {b:.2f}")
 
 
 def _at_most(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
     """The figure of a method is at most that of another."""
-    first, second = words
-    ours = [figure(name) for name in (first, second)]
-    if not all(ours):
-        return Claimed(None, f"{first} has at most as many as {second}")
-    a, b = (float(np.mean(some)) for some in ours)
-    return Claimed(a <= b, f"{first} has at most as many as {second}: {a:g} and {b:g}")
+    said = " has at most as many as ".join(words)
+    if not (ours := _means(words, figure)):
+        return Claimed(None, said)
+    a, b = ours
+    return Claimed(a <= b, f"{said}: {a:g} and {b:g}")
 
 
 def _mixed(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
     """The figures of methods, in the order of an option's values, do not rise throughout."""
-    ours = [figure(name) for name in words]
     said = f"{', '.join(words)} do not rise throughout"
-    if not all(ours):
+    if not (ours := _means(words, figure)):
         return Claimed(None, said)
-    means = [float(np.mean(some)) for some in ours]
-    told = ", ".join(f"{mean:.2f}" for mean in means)
-    return Claimed(bool((np.diff(means) < 0).any()), f"{said}: {told}")
+    told = ", ".join(f"{mean:.2f}" for mean in ours)
+    return Claimed(bool((np.diff(ours) < 0).any()), f"{said}: {told}")
 
 
 def _falls(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
