@@ -67,7 +67,8 @@ def _stored_column(column: Column, out: Path) -> dict[str, Any]:
     base = {run.experiment.seed: run for run in runs.get("fedavg", ())}
     mine = {m: [_stored_run(run, column, base) for run in runs[m]] for m in methods}
     answers = [claim.holds for claim in column.claims if claim.holds is not None]
-    if not answers and not any(run["figures"] for some in mine.values() for run in some):
+    known = answers or any(run["figures"] for some in mine.values() for run in some)
+    if not methods or not known:
         return {}  # others of the recipe have come to their end, which this column does not name
     return {
         "column": column.column.name,
