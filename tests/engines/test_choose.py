@@ -70,3 +70,36 @@ def test_what_is_given_is_kept_and_only_the_rest_is_chosen(monkeypatch):
     ):
         loop = play("fedavg", until=0, settings=given)
         assert loop.engine.choose(trip_of(loop, loop.payload())) == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("times", "wanted"),
+    [
+        ({"yes": 2e3, "trace": 1e3}, "trace"),
+        ({"yes": 1e3, "trace": 2e3}, "yes"),
+        ({"yes": 1e-6, "trace": 1e-9}, "yes"),  # a short run is not worth the trial
+    ],
+)
+def test_long_runs_with_convolutions_take_the_faster_of_machine_code_and_torch(
+    monkeypatch, tmp_path, times, wanted
+):
+    monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
+    monkeypatch.setattr(choose, "compiles", lambda case: True)
+    monkeypatch.setattr(choose.Case, "dense", property(lambda case: False))
+    tried = []
+
+    def seconds(case, number, path, width, word):
+        tried.append(word)
+        return times[word]
+
+    monkeypatch.setattr(choose, "seconds", seconds)
+    loop = play("fedavg", until=0, settings=Settings())
+    for _ in range(2):  # the second time it is remembered
+        (found,) = loop.engine.choose(trip_of(loop, loop.payload()))
+        assert found.compile == wanted
+        assert found.path == ("sequential" if wanted == "trace" else "vectorized")
+    assert tried in (["yes"], ["yes", "trace"])
+    given = Settings("auto", 0, "yes")
+    assert play("fedavg", until=0, settings=given).engine.choose(trip_of(loop, loop.payload())) == [
+        Settings("vectorized", 5, "yes")
+    ]

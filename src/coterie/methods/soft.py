@@ -32,6 +32,7 @@ from coterie.core.rng import Rng
 from coterie.core.task import NUMBERS
 
 TAUGHT = "Between a client's predictions on public data and what it is taught."
+MEASURED = 512  # public rows on which the distance from the target is measured, if not all
 BEFORE_DISTILLATION = {
     "before_distillation": Note("after private training, before it learns from others", Kind.VIEW)
 }
@@ -42,7 +43,7 @@ class Client(NamedTuple):
 
     w: Point  # its own model
     before: Point  # the same after private training, before the round's distillation
-    # [2], mean distance from the target on the round's public rows: of `before`, of `w`
+    # [2], mean distance from the target on the first public rows of a round: of `before`, of `w`
     gaps: Tensor
 
 
@@ -108,6 +109,16 @@ class Public(NamedTuple):
         """One pass over the round's public rows."""
         return BatchPlan(part="public", batch=self.batch, draw=self.draw)
 
+    @property
+    def looks(self) -> int:
+        """Batches on which the distance from the target is measured."""
+        return -(-min(self.draw, MEASURED) // self.batch)
+
+    @property
+    def measured(self) -> int:
+        """Their rows."""
+        return min(self.draw, self.looks * self.batch)
+
 
 class Answers(NamedTuple):
     """The server's side, which is all that methods differ in."""
@@ -163,14 +174,14 @@ def learn(model: Model, train: Train, match: Match, public: Public, answers: Ans
     def measure(c: Distil, batch: Batch) -> Distil:
         target = wanted(c, batch)
         gaps = [match.gap(target, model.logits(w, batch), batch) for w in (c.before, c.go.w)]
-        return c._replace(gaps=c.gaps + torch.stack(gaps) * batch.mask.sum() / public.draw)
+        return c._replace(gaps=c.gaps + torch.stack(gaps) * batch.mask.sum() / public.measured)
 
     return Exchange(
         send=lambda server, i, rng: answers.teach(server, i),
         start=lambda state, target: Distil(begin(state.w, train), state.w, target, torch.zeros(2)),
         passes=(
             Pass(distil, public.plan._replace(epochs=public.epochs)),
-            Pass(measure, public.plan._replace(shuffle=False)),
+            Pass(measure, public.plan._replace(shuffle=False, steps=public.looks)),
         ),
         finish=lambda c, state, target: (state._replace(w=c.go.w, gaps=c.gaps), ()),
         receive=lambda server, replies, rng: answers.learn(server),

@@ -34,6 +34,8 @@ FEWEST, MOST = 32, 1024  # clients per chunk of a network without convolutions
 TRACED = 50  # steps of the longest client in the run from which tracing is worth its time
 COMPILED = 20_000  # steps of all clients in the run from which compiling is
 CONVOLVED = 500  # the same where there are convolutions, of which a step takes far longer
+LONG = 120  # seconds of a run from which timing other ways than machine code is
+STACKED = 1.1  # stacks must be faster by so much: in passes over larger batches they are slower
 
 
 def fits(size: int, copies: int = 1) -> int:
@@ -147,7 +149,10 @@ def choose(case: Case, free_threads: bool) -> Choice:
     if compiles(case):
         case = case._replace(given=given._replace(compile="yes"))
         path: Path = "vectorized" if given.path == "auto" else given.path
-        return Choice(_filled(case.given, Settings(path, case.widths[-1], "yes")))
+        compiled = Settings(path, case.widths[-1], "yes")
+        if given.path == given.compile == "auto" and not case.dense:
+            return Choice(_quicker(case, number, compiled))
+        return Choice(_filled(case.given, compiled))
     longest = case.steps(case.clients[:1]) * case.rounds
     word: Compile = "trace" if longest >= TRACED else "no"
     kind = case.kind | {"compile": word, "free": free_threads}
@@ -192,6 +197,23 @@ def compiles(case: Case) -> bool:
     return not stepper.why
 
 
+def _quicker(case: Case, number: int, compiled: Settings) -> Settings:
+    """Machine code, or torch's own convolutions one client after another: of deep networks either
+    may be faster, and a long run is worth the trial.
+    """
+    kind = case.kind | {"compile": "yes"}
+    known = _recalled(kind)
+    if known is not None:
+        return known.settings
+    some = min(compiled.width, max(4, torch.get_num_threads()))
+    coded = seconds(case, number, compiled.path, some, "yes")
+    worth = coded * case.steps(case.clients) * case.rounds > LONG
+    slower = worth and seconds(case, number, "sequential", 1, "trace") < coded
+    found = Settings("sequential", compiled.width, "trace") if slower else compiled
+    remember(kind, {"settings": found.text()})
+    return found
+
+
 def _recalled(kind: dict[str, Any]) -> Choice | None:
     """The choice of an earlier run of this kind."""
     found = recall(kind) or {}
@@ -222,7 +244,7 @@ def _fastest(case: Case, number: int, word: Compile, free_threads: bool) -> tupl
     if len(tries) == 1 and not (free_threads and torch.get_num_threads() > 1):
         return *tries[0], 0.0
     times = {(path, width): seconds(case, number, path, width, word) for path, width in tries}
-    path, width = min(times, key=lambda k: times[k])
+    path, width = min(times, key=lambda k: times[k] * (STACKED if k[0] == "vectorized" else 1))
     return path, width, times[path, width]
 
 
@@ -236,7 +258,7 @@ def seconds(case: Case, number: int, path: str, width: int, word: Compile) -> fl
         if together > 1:
             with threads_of(1):
                 return seconds(case, number, path, 1, word) / together
-    stepper = Stepper(path == "vectorized", compiled=False, traced=word == "trace")
+    stepper = Stepper(path == "vectorized", compiled=word == "yes", traced=word == "trace")
     chunk = case.clients[: width if stepper.vectorized else 1]
     with torch.random.fork_rng(devices=[]):
         carry = _started(case, stepper, chunk)

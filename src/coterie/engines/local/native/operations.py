@@ -103,6 +103,7 @@ ARITHMETIC: dict[Any, Write] = {
     aten.minimum.default: lambda t, a, b: held(
         "(one <= two) | (one != one) ? one : two", one=a, two=b
     ),
+    aten.addcmul.default: lambda t, a, b, c: f"({a} + {b} * {c})",
     aten.threshold_backward.default: lambda t, g, a, edge: held(
         f"one <= {edge} ? 0 : slope", one=a, slope=g
     ),
