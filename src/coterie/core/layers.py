@@ -23,7 +23,7 @@ from coterie.core.sequences import StepwiseRnn, attention, turned
 class Normed(torch.autograd.Function):
     """Channels centred and scaled by their means and variances over weighted rows.
 
-    Its slopes are written by hand: autograd would go through the images three times as often.
+    Its slopes are written by hand: autograd would go through the images more than twice as often.
     """
 
     generate_vmap_rule = True

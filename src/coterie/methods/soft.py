@@ -31,8 +31,8 @@ from coterie.core.point import Point
 from coterie.core.rng import Rng
 from coterie.core.task import NUMBERS
 
-TAUGHT = "Between a client's predictions on public data and what it is taught."
 MEASURED = 512  # public rows on which the distance from the target is measured, if not all
+TAUGHT = "Between a client's predictions on 512 public rows at most and what it is taught."
 BEFORE_DISTILLATION = {
     "before_distillation": Note("after private training, before it learns from others", Kind.VIEW)
 }
