@@ -98,7 +98,7 @@ def test_long_runs_with_convolutions_take_the_faster_of_machine_code_and_torch(
         (found,) = loop.engine.choose(trip_of(loop, loop.payload()))
         assert found.compile == wanted
         assert found.path == ("sequential" if wanted == "trace" else "vectorized")
-    assert tried in (["yes"], ["yes", "trace"])
+    assert tried == (["yes"] if times["yes"] < 1 else ["yes", "trace"])
     given = Settings("auto", 0, "yes")
     assert play("fedavg", until=0, settings=given).engine.choose(trip_of(loop, loop.payload())) == [
         Settings("vectorized", 5, "yes")

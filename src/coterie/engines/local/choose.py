@@ -201,13 +201,14 @@ def _quicker(case: Case, number: int, compiled: Settings) -> Settings:
     """Machine code, or torch's own convolutions one client after another: of deep networks either
     may be faster, and a long run is worth the trial.
     """
-    kind = case.kind | {"compile": "yes"}
+    steps = case.steps(case.clients) * case.rounds
+    kind = case.kind | {"compile": "yes", "run": steps}
     known = _recalled(kind)
     if known is not None:
         return known.settings
     some = min(compiled.width, max(4, torch.get_num_threads()))
     coded = seconds(case, number, compiled.path, some, "yes")
-    worth = coded * case.steps(case.clients) * case.rounds > LONG
+    worth = coded * steps > LONG
     slower = worth and seconds(case, number, "sequential", 1, "trace") < coded
     found = Settings("sequential", compiled.width, "trace") if slower else compiled
     remember(kind, {"settings": found.text()})
