@@ -103,3 +103,20 @@ def test_long_runs_with_convolutions_take_the_faster_of_machine_code_and_torch(
     assert play("fedavg", until=0, settings=given).engine.choose(trip_of(loop, loop.payload())) == [
         Settings("vectorized", 5, "yes")
     ]
+
+
+def test_what_a_short_run_was_given_does_not_decide_for_a_long_one(monkeypatch, tmp_path):
+    monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
+    monkeypatch.setattr(choose, "compiles", lambda case: True)
+    monkeypatch.setattr(choose.Case, "dense", property(lambda case: False))
+    cases = []
+
+    def seconds(case, number, path, width, word):
+        cases.append(case)
+        return {"yes": 2e-6, "trace": 1e-6}[word]
+
+    monkeypatch.setattr(choose, "seconds", seconds)
+    loop = play("fedavg", until=0, settings=Settings())
+    assert loop.engine.choose(trip_of(loop, loop.payload()))[0].compile == "yes"
+    long = cases[0]._replace(given=Settings(), rounds=10**9)
+    assert choose.choose(long, free_threads=False).settings.compile == "trace"
