@@ -271,6 +271,31 @@ def test_whole_runs_replace_shortened_ones_and_not_the_other_way(out, tmp_path):
     assert merged(TABLE, whole, short) == whole
 
 
+def test_runs_of_a_recipe_that_has_changed_its_data_do_not_stand_together(out, tmp_path):
+    write_pages([TABLE], out, tmp_path)
+    before = json.loads((tmp_path / "results" / "small-1.json").read_text())
+    now = json.loads(json.dumps(before))
+    del now["columns"][0]["methods"]["fedavg"]
+    assert "fedavg" in merged(TABLE, before, now)["columns"][0]["methods"]
+    for run in (run for runs in now["columns"][0]["methods"].values() for run in runs):
+        run["words"]["data"]["clients"] = 5
+    assert merged(TABLE, before, now) == now
+
+
+def test_another_reading_of_the_set_up_is_shown_and_not_counted(out, tmp_path):
+    (pair,) = TABLE.columns[0].above
+    turned = {"rows": (), "above": (pair[::-1],)}
+    other = TABLE.columns[0]._replace(name="otherwise", otherwise=True, **turned)
+    counted = other._replace(name="counted", otherwise=False)
+    ours = outcome(TABLE, out).verdict
+    for column, word in ((other, ours), (counted, "not reproduced")):
+        table = TABLE._replace(columns=(*TABLE.columns, column))
+        text = write_pages([table], out, tmp_path).read_text()
+        assert outcome(table, out).verdict == word
+        assert verdicts([table], tmp_path / "results") == {"small-1": word}
+        assert ("read otherwise and not counted above" in text) == column.otherwise
+
+
 def test_shortened_runs_are_marked(out, tmp_path):
     write_pages([TABLE], out, tmp_path)
     path = tmp_path / "results" / "small-1.json"

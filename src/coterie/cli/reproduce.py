@@ -184,7 +184,8 @@ def show_outcome(found: Outcome) -> None:
             say(f"{better} above {worse}: {ours}")
         for claim in column.claims:
             say(f"{claim.said}: {ANSWERS[claim.holds]}")
-        say(f"{column.column.name}: {column.verdict}")
+        apart = ", read otherwise and not counted" if column.column.otherwise else ""
+        say(f"{column.column.name}: {column.verdict}{apart}")
     say(f"{table.id}: {found.verdict} ({found.state})")
 
 

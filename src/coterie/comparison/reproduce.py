@@ -69,7 +69,7 @@ class Outcome(NamedTuple):
 
     @property
     def verdict(self) -> Word:
-        return overall([column.verdict for column in self.columns])
+        return overall([c.verdict for c in self.columns if not c.column.otherwise])
 
     @property
     def state(self) -> str:

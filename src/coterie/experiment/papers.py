@@ -85,6 +85,7 @@ class PaperColumn(NamedTuple):
     rows: tuple[PaperRow, ...] = ()
     above: tuple[tuple[str, str], ...] = ()  # the first method's figure lies above the second's
     claims: tuple[tuple[str, ...], ...] = ()  # of another kind, as comparison/claims.py knows them
+    otherwise: bool = False  # another reading of the set-up: shown, without a part in the verdict
 
 
 class PaperTable(NamedTuple):

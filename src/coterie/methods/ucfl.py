@@ -193,59 +193,18 @@ def streamed(server: Server) -> bool:
     return isinstance(server.mix, Tensor)
 
 
-@method(
-    when="clients differ by degrees, and the server may store a model per client", uploads="models"
-)
-def ucfl(
-    model: Model,
-    train: Train,
-    batches: Annotated[float, Range(1, 10_000, low_open=True)] = 2.5,
-    streams: Annotated[int, Range(-1, MANY)] = 0,
-    peers: Whole = 0,
-) -> tuple[Stage, ...]:
-    """A mixture of all clients' models for each client, weighted by the likeness of their
-    gradients.
+class Sharing(NamedTuple):
+    """How many models are broadcast, and of how many others each is mixed; as in `ucfl`."""
 
-    batches: K of (7); identical distributions weigh a peer exp(-1 / (K - 1)) of oneself, so a
-    larger K shares more. streams: how many models are broadcast; 0: one per client, -1: as many as
-    the silhouette score prefers. peers: how many others a client mixes, those of the nearest
-    gradients; 0: all.
-    """
+    streams: int
+    peers: int
 
-    def init(rng: np.random.Generator, facts: Facts) -> Server:
-        if streams > facts.clients:
-            raise BadInput(
-                f"ucfl.streams = {streams}, but there are {facts.clients} clients: lower it, or "
-                "give 0 for one per client"
-            )
-        check_scale(facts)
-        n = facts.sizes if train.weighting == "size" else torch.ones_like(facts.sizes)
-        row = n / n.sum()
-        everyone = torch.zeros(facts.clients, dtype=torch.int64)
-        return Server(
-            models=stack([model.init(rng)]),
-            stream=everyone,
-            mix=row[None],
-            weights=() if few(peers, facts.clients) else row.repeat(facts.clients, 1),
-            sigma=torch.zeros_like(n),
-            sizes=n,
-        )
 
-    def check_scale(facts: Facts) -> None:
-        if streams < 0 and few(peers, facts.clients):
-            raise BadInput(
-                f"ucfl.streams = -1 compares whole rows of W, but ucfl.peers = {peers} keeps parts "
-                "of them: give the number of streams, or leave out peers"
-            )
-        way = "give --peers 50 to mix the 50 nearest, or fewer clients"
-        way = "" if few(peers, facts.clients) else way
-        check_clients("ucfl", facts.clients, bytes_of(model.size, streams, peers), way)
+# Before training: gradients and their spread at the common start
 
-    def send(server: Server, i: int, rng: Rng) -> Point:
-        # a view: members of a stream hear one broadcast
-        return pick(server.models, int(server.stream[i]))
 
-    # Before training: gradients and their spread at the common start
+def asked(model: Model, batches: float, send: Any, receive: Any) -> Exchange:
+    """The exchange in which clients tell their gradient and its spread (7)."""
 
     def start(state: tuple[()], theta: Point) -> Carry:
         none = torch.zeros(())
@@ -268,127 +227,191 @@ def ucfl(
 
     every = BatchPlan(batch=256, shuffle=False)
     count = int(batches)
+    one = (Pass(add, every._replace(share=1 / batches)), Pass(close_batch))
+    return Exchange(
+        send=send,
+        start=start,
+        passes=(Pass(add, every), Pass(close_all), *one * count),
+        finish=lambda c, state, theta: (state, Upload(c.g, c.spread / count)),
+        receive=receive,
+    )
 
-    def compare(server: Server, replies: Replies, rng: Rng) -> Server:
-        ids, n = replies.ids, server.sizes
-        if few(peers, len(n)):
-            return compare_few(server, replies, rng)
-        # who did not answer keeps FedAvg's row, and is in nobody else's
-        weights = server.weights.clone()
-        weights[ids] = 0
-        weights[ids[:, None], ids] = collaboration(
-            flat(replies.upload.g), replies.upload.variance, n[ids]
-        ).to(n)
-        stream, mix = group_rows(weights, streams, rng)
-        models = pick(server.models, torch.zeros(len(mix), dtype=torch.int64))
-        return server._replace(
-            models=models,
-            stream=stream,
-            mix=mix,
-            weights=weights,
-            sigma=server.sigma.index_copy(0, ids, replies.upload.variance.sqrt()),
-            compared=remembered(server, replies),
-        )
 
-    def remembered(server: Server, replies: Replies) -> Compared:
-        ids, n, g = replies.ids, server.sizes, flat(replies.upload.g)
-        return Compared(
-            start=pick(server.models, 0),
-            g=torch.zeros(len(n), g.shape[1], dtype=g.dtype).index_copy(0, ids, g),
-            variance=torch.full_like(n, -1).index_copy(0, ids, replies.upload.variance),
-        )
+def compare(server: Server, replies: Replies, rng: Rng, sharing: Sharing) -> Server:
+    """The server with W, the streams and a model for each of them."""
+    server = server._replace(compared=remembered(server, replies))
+    found = _few_rows if few(sharing.peers, len(server.sizes)) else _all_rows
+    weights, stream, mix, count = found(server, replies, rng, sharing)
+    return server._replace(
+        models=pick(server.models, torch.zeros(count, dtype=torch.int64)),
+        stream=stream,
+        mix=mix,
+        weights=weights,
+        sigma=server.sigma.index_copy(0, replies.ids, replies.upload.variance.sqrt()),
+    )
 
-    def compare_few(server: Server, replies: Replies, rng: Rng) -> Server:
-        n, ids = server.sizes, replies.ids
-        server = server._replace(compared=remembered(server, replies))
+
+def remembered(server: Server, replies: Replies) -> Compared:
+    """The start and the gradients there, for the rows of newcomers."""
+    ids, n, g = replies.ids, server.sizes, flat(replies.upload.g)
+    return Compared(
+        start=pick(server.models, 0),
+        g=torch.zeros(len(n), g.shape[1], dtype=g.dtype).index_copy(0, ids, g),
+        variance=torch.full_like(n, -1).index_copy(0, ids, replies.upload.variance),
+    )
+
+
+def _all_rows(
+    server: Server, replies: Replies, rng: Rng, sharing: Sharing
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """W over everybody, the clients' streams, the streams' rows and their number."""
+    ids, n = replies.ids, server.sizes
+    # who did not answer keeps FedAvg's row, and is in nobody else's
+    weights = server.weights.clone()
+    weights[ids] = 0
+    weights[ids[:, None], ids] = collaboration(
+        flat(replies.upload.g), replies.upload.variance, n[ids]
+    ).to(n)
+    stream, mix = group_rows(weights, sharing.streams, rng)
+    return weights, stream, mix, len(mix)
+
+
+def _few_rows(
+    server: Server, replies: Replies, rng: Rng, sharing: Sharing
+) -> tuple[Rows, Tensor, Any, int]:
+    """The same with the entries of the nearest peers alone."""
+    n, ids = server.sizes, replies.ids
+    signs, known = signs_of(server.compared.g, server.compared.variance, n)
+    rows = widen(nearest_rows(pick(signs, ids), sharing.peers), ids, len(n))
+    if not sharing.streams:
+        return rows, torch.arange(len(n)), (), len(n)
+    stream, mix = group_few(rows, known, n, sharing.streams, rng)
+    return rows, stream, mix, len(mix)
+
+
+# Training
+
+
+def mix_models(server: Server, replies: Replies, peers: int) -> Server:
+    """The streams' models of the next round (5); one nobody of whom was active keeps its own."""
+    if streamed(server):
+        at = server.stream[replies.ids].unique()
+        rows = server.mix[at][:, replies.ids]
+        fresh = replies.average(replies.upload, rows / rows.sum(1, keepdim=True))
+    else:  # a model per client
+        at = server.stream[replies.ids]
         signs, known = signs_of(server.compared.g, server.compared.variance, server.sizes)
-        rows = widen(nearest_rows(pick(signs, ids), peers), ids, len(n))
-        stream, count = torch.arange(len(n)), len(n)
-        mix: Any = ()
-        if streams:
-            stream, mix = group_few(rows, known, n, streams, rng)
-            count = len(mix)
-        return server._replace(
-            models=pick(server.models, torch.zeros(count, dtype=torch.int64)),
-            stream=stream,
-            mix=mix,
-            weights=rows,
-            sigma=server.sigma.index_copy(0, ids, replies.upload.variance.sqrt()),
+        fresh = mix_few(replies, signs, server.weights, known, peers)
+    return server._replace(
+        models=tree(lambda old, new: old.index_copy(0, at, new), server.models, fresh)
+    )
+
+
+def admit(server: Server) -> Server:
+    """A newcomer's likeness is not known: a stream of its own that is mixed as FedAvg does, nothing
+    of it in the others."""
+    n, k = server.sizes, len(next(iter(server.models.params.values())))
+    sizes = torch.cat([n, n.mean()[None]])
+    row = (sizes / sizes.sum())[None]
+    listeners = torch.zeros(k).index_add(0, server.stream, n)
+    middle = mean(server.models, (listeners / listeners.sum())[None])
+
+    def wider(rows: Tensor) -> Tensor:
+        return torch.cat([torch.cat([rows, torch.zeros(len(rows), 1)], 1), row])
+
+    dense_rows = isinstance(server.weights, Tensor)
+    return server._replace(
+        models=tree(lambda a, b: torch.cat([a, b]), server.models, middle),
+        stream=torch.cat([server.stream, torch.tensor([k])]),
+        mix=wider(server.mix) if streamed(server) else (),
+        weights=wider(server.weights) if dense_rows else one_more(server.weights),
+        sigma=torch.cat([server.sigma, torch.zeros(1)]),
+        sizes=sizes,
+    )
+
+
+def told(server: Server, sharing: Sharing) -> dict[str, Tensor]:
+    """W, sigma and the streams, for reports."""
+    w = noted(server.weights) if isinstance(server.weights, Rows) else server.weights
+    found = ({"W": w} if isinstance(w, Tensor) else {}) | {"sigma": server.sigma}
+    return found | {"streams": server.stream} if sharing.streams else found
+
+
+def check_scale(model: Model, sharing: Sharing, facts: Facts) -> None:
+    """Refuse what the number of clients does not allow."""
+    streams, peers = sharing
+    if streams > facts.clients:
+        raise BadInput(
+            f"ucfl.streams = {streams}, but there are {facts.clients} clients: lower it, or "
+            "give 0 for one per client"
         )
+    if streams < 0 and few(peers, facts.clients):
+        raise BadInput(
+            f"ucfl.streams = -1 compares whole rows of W, but ucfl.peers = {peers} keeps parts "
+            "of them: give the number of streams, or leave out peers"
+        )
+    way = "give --peers 50 to mix the 50 nearest, or fewer clients"
+    way = "" if few(peers, facts.clients) else way
+    check_clients("ucfl", facts.clients, bytes_of(model.size, streams, peers), way)
+
+
+@method(
+    when="clients differ by degrees, and the server may store a model per client", uploads="models"
+)
+def ucfl(
+    model: Model,
+    train: Train,
+    batches: Annotated[float, Range(1, 10_000, low_open=True)] = 2.5,
+    streams: Annotated[int, Range(-1, MANY)] = 0,
+    peers: Whole = 0,
+) -> tuple[Stage, ...]:
+    """A mixture of all clients' models for each client, weighted by the likeness of their
+    gradients.
+
+    batches: K of (7); identical distributions weigh a peer exp(-1 / (K - 1)) of oneself, so a
+    larger K shares more. streams: how many models are broadcast; 0: one per client, -1: as many as
+    the silhouette score prefers. peers: how many others a client mixes, those of the nearest
+    gradients; 0: all.
+    """
+    sharing = Sharing(streams, peers)
+
+    def init(rng: np.random.Generator, facts: Facts) -> Server:
+        check_scale(model, sharing, facts)
+        n = facts.sizes if train.weighting == "size" else torch.ones_like(facts.sizes)
+        row = n / n.sum()
+        return Server(
+            models=stack([model.init(rng)]),
+            stream=torch.zeros(facts.clients, dtype=torch.int64),
+            mix=row[None],
+            weights=() if few(peers, facts.clients) else row.repeat(facts.clients, 1),
+            sigma=torch.zeros_like(n),
+            sizes=n,
+        )
+
+    def send(server: Server, i: int, rng: Rng) -> Point:
+        # a view: members of a stream hear one broadcast
+        return pick(server.models, int(server.stream[i]))
+
+    def send_start(server: Server, i: int, rng: Rng) -> Point:
+        return server.compared.start if server.compared else send(server, i, rng)
+
+    def weigh(server: Server, replies: Replies, rng: Rng) -> Server:
+        return compare(server, replies, rng, sharing)
 
     def receive(server: Server, replies: Replies, rng: Rng) -> Server:
-        if not streamed(server):  # a model per client
-            signs, known = signs_of(server.compared.g, server.compared.variance, server.sizes)
-            fresh = mix_few(replies, signs, server.weights, known, peers)
-            at = server.stream[replies.ids]
-            return server._replace(
-                models=tree(lambda old, new: old.index_copy(0, at, new), server.models, fresh)
-            )
-        # a stream nobody of whom was active keeps its model
-        heard = server.stream[replies.ids].unique()
-        rows = server.mix[heard][:, replies.ids]
-        fresh = replies.average(replies.upload, rows / rows.sum(1, keepdim=True))
-        return server._replace(
-            models=tree(lambda old, new: old.index_copy(0, heard, new), server.models, fresh)
-        )
-
-    def admit(server: Server) -> Server:
-        """A newcomer's likeness is not known: a stream of its own that is mixed as FedAvg does,
-        nothing of it in the others."""
-        n, k = server.sizes, len(next(iter(server.models.params.values())))
-        sizes = torch.cat([n, n.mean()[None]])
-        row = (sizes / sizes.sum())[None]
-        listeners = torch.zeros(k).index_add(0, server.stream, n)
-        middle = mean(server.models, (listeners / listeners.sum())[None])
-
-        def wider(rows: Tensor) -> Tensor:
-            return torch.cat([torch.cat([rows, torch.zeros(len(rows), 1)], 1), row])
-
-        return server._replace(
-            models=tree(lambda a, b: torch.cat([a, b]), server.models, middle),
-            stream=torch.cat([server.stream, torch.tensor([k])]),
-            mix=wider(server.mix) if streamed(server) else (),
-            weights=wider(server.weights)
-            if isinstance(server.weights, Tensor)
-            else one_more(server.weights),
-            sigma=torch.cat([server.sigma, torch.zeros(1)]),
-            sizes=sizes,
-        )
-
-    def notes(server: Server) -> dict[str, Tensor]:
-        w = server.weights
-        w = noted(w) if isinstance(w, Rows) else w
-        common = ({"W": w} if isinstance(w, Tensor) else {}) | {"sigma": server.sigma}
-        return common | {"streams": server.stream} if streams else common
+        return mix_models(server, replies, peers)
 
     similarity = Method(
         init=init,
         join=nothing,
-        round=(
-            Exchange(
-                send=send,
-                start=start,
-                passes=(
-                    Pass(add, every),
-                    Pass(close_all),
-                    *(Pass(add, every._replace(share=1 / batches)), Pass(close_batch)) * count,
-                ),
-                finish=lambda c, state, theta: (state, Upload(c.g, c.spread / count)),
-                receive=compare,
-            ),
-        ),
+        round=(asked(model, batches, send, weigh),),
         personal=lambda state, theta: theta,
         admit=admit,
-        notes=notes,
+        notes=lambda server: told(server, sharing),
         describes=NOTES | STREAMS if streams else NOTES,
     )
     trip = fedavg(model, train).round[0]._replace(send=send, receive=receive)
-    look = similarity.round[0]._replace(
-        send=lambda server, i, rng: (
-            server.compared.start if server.compared else send(server, i, rng)
-        ),
-        receive=placed,
-    )
+    look = asked(model, batches, send_start, placed)
     rule = Newcomer("mixes the clients' models by a row from one gradient", rounds=1, round=(look,))
     return (
         Stage("similarity", similarity, rounds=1, everyone=True),

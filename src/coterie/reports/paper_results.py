@@ -120,10 +120,12 @@ def merged(table: PaperTable, before: Mapping[str, Any], now: Mapping[str, Any])
 
 
 def _merged_column(old: Any, new: Any) -> Any:
-    """Whole runs replace shortened ones; runs of the same recipe and length stand together."""
+    """Whole runs replace shortened ones; runs of the same recipe and length stand together, unless
+    the recipe has changed its data or its networks.
+    """
     if not old or not new:
         return old or new
-    if (old["recipe"], old["scale"]) != (new["recipe"], new["scale"]):
+    if (old["recipe"], old["scale"]) != (new["recipe"], new["scale"]) or not _alike(old, new):
         return new if new["scale"] >= old["scale"] else old
     methods = {
         m: _merged_runs(old["methods"].get(m, []), new["methods"].get(m, []), old["about"])
@@ -137,6 +139,19 @@ def _merged_column(old: Any, new: Any) -> Any:
         "claims": claims,
         "methods": methods,
     }
+
+
+def _alike(old: Any, new: Any) -> bool:
+    """Whether runs are of the same data, split and networks, by the words that both have."""
+    a, b = (_words(column) for column in (old, new))
+    return all(
+        a[section].get(word, value) == value for section in b for word, value in b[section].items()
+    )
+
+
+def _words(column: Any) -> Any:
+    first = next(runs[0] for runs in column["methods"].values() if runs)
+    return {section: first["words"][section] for section in ("data", "split", "model")}
 
 
 def _merged_runs(old: list[Any], new: list[Any], about: Any) -> list[Any]:

@@ -150,7 +150,8 @@ def _otherwise(paper: PaperColumn, column: Mapping[str, Any], form: str) -> list
 
 
 def _verdict(table: PaperTable, file: Mapping[str, Any]) -> str:
-    return overall([_column_verdict(table, column) for column in file["columns"]])
+    counted = [c for c in file["columns"] if not _paper(table, c).otherwise]
+    return overall([_column_verdict(table, column) for column in counted])
 
 
 def _judged(table: PaperTable, file: Mapping[str, Any]) -> str:
@@ -190,7 +191,8 @@ def _column_lines(table: PaperTable, column: Mapping[str, Any]) -> list[str]:
         f"**{column['column']}** ({METRICS[paper.metric]}; `{column['recipe']}`{shorter}{parts}; "
     )
     title += f"version {about['coterie']}, {_dates(column)}, {about['machine']}): "
-    lines = [title + str(_column_verdict(table, column))]
+    apart = ", read otherwise and not counted above" if paper.otherwise else ""
+    lines = [title + str(_column_verdict(table, column)) + apart]
     form = ".2f" if in_points(paper.metric) else ".4g"
     if rows:
         lines += ["", "| | paper | ours | 95 % over seeds | difference |", "|---|---|---|---|---|"]
