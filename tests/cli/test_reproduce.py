@@ -2,6 +2,8 @@
 
 import pytest
 
+from coterie.cli.reproduce import show_outcome
+from coterie.comparison.reproduce import outcome
 from coterie.experiment.papers import paper_tables
 from coterie.reports.reproduction import published
 
@@ -37,3 +39,13 @@ def test_words_without_effect_are_refused_and_leave_nothing(coterie, tmp_path, w
     assert code == 2
     assert says in errors
     assert not list(tmp_path.iterdir())
+
+
+def test_only_the_columns_of_the_named_recipes_are_printed(tmp_path, capsys):
+    found = outcome(paper_tables()["ucfl-1"], tmp_path)
+    show_outcome(found)
+    assert "S1, EMNIST" in (whole := capsys.readouterr().out)
+    assert "S3, CIFAR-10" in whole
+    show_outcome(found, ["ucfl-s1"])
+    assert "S1, EMNIST" in (part := capsys.readouterr().out)
+    assert "S3, CIFAR-10" not in part

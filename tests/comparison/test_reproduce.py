@@ -271,14 +271,15 @@ def test_whole_runs_replace_shortened_ones_and_not_the_other_way(out, tmp_path):
     assert merged(TABLE, whole, short) == whole
 
 
-def test_runs_of_a_recipe_that_has_changed_its_data_do_not_stand_together(out, tmp_path):
+@pytest.mark.parametrize(("section", "word"), [("data", "clients"), ("train", "batch")])
+def test_runs_of_a_recipe_that_has_changed_do_not_stand_together(out, tmp_path, section, word):
     write_pages([TABLE], out, tmp_path)
     before = json.loads((tmp_path / "results" / "small-1.json").read_text())
     now = json.loads(json.dumps(before))
     del now["columns"][0]["methods"]["fedavg"]
     assert "fedavg" in merged(TABLE, before, now)["columns"][0]["methods"]
     for run in (run for runs in now["columns"][0]["methods"].values() for run in runs):
-        run["words"]["data"]["clients"] = 5
+        run["words"][section][word] += 1
     assert merged(TABLE, before, now) == now
 
 

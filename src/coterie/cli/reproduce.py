@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def reproduce(
             with work(out, quiet) as watch:
                 numbers = seeds_of(seeds) if seeds else None
                 again.reproduce(table, out, watch, numbers, scale, not full, words, only, some)
-        show_outcome(outcome(table, out))
+        show_outcome(outcome(table, out), some)
     if write:
         say(f"wrote {write_pages(list(paper_tables().values()), out, write)}")
         if store:
@@ -172,11 +173,13 @@ def _here(found: Outcome) -> str:
     return found.state if found.verdict == "not run" else f"{found.verdict}, {found.state}"
 
 
-def show_outcome(found: Outcome) -> None:
-    """A table beside our runs, column by column."""
+def show_outcome(found: Outcome, recipes: Sequence[str] = ()) -> None:
+    """A table beside our runs, column by column; of these recipes only, where some are named."""
     table = found.table
     say(f"{table.paper}, {table.place}: {table.claim}")
     for column in found.columns:
+        if recipes and not {column.column.recipe, column.column.cheaper} & set(recipes):
+            continue
         if column.cells:
             show(_grid(table, column))
         for better, worse, a, b in column.pairs:

@@ -142,16 +142,18 @@ def _merged_column(old: Any, new: Any) -> Any:
 
 
 def _alike(old: Any, new: Any) -> bool:
-    """Whether runs are of the same data, split and networks, by the words that both have."""
-    a, b = (_words(column) for column in (old, new))
-    return all(
-        a[section].get(word, value) == value for section in b for word, value in b[section].items()
+    """Whether runs are of the same data, split and networks, and train as before."""
+    a, b = (column["methods"] for column in (old, new))
+    one, other = (next(runs[0] for runs in methods.values() if runs) for methods in (a, b))
+    return _same(one, other, ("data", "split", "model")) and all(
+        _same(a[m][0], b[m][0], ("train",)) for m in a if a[m] and b.get(m)
     )
 
 
-def _words(column: Any) -> Any:
-    first = next(runs[0] for runs in column["methods"].values() if runs)
-    return {section: first["words"][section] for section in ("data", "split", "model")}
+def _same(one: Any, other: Any, sections: Sequence[str]) -> bool:
+    """Whether two runs have the same words, of those that both have."""
+    pairs = ((one["words"][section], other["words"][section]) for section in sections)
+    return all(a[word] == b[word] for a, b in pairs for word in a.keys() & b.keys())
 
 
 def _merged_runs(old: list[Any], new: list[Any], about: Any) -> list[Any]:
