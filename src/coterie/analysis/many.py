@@ -40,10 +40,7 @@ def scores_of_many(
     """{score: [clients]} of rows that lie one client after another; NaN where there are none."""
     wanted = [score.name for score in scores_of(task) if score.name in names]
     if task not in CLASSES:
-        ends = np.cumsum(counts)[:-1]
-        pairs = zip(np.split(truth, ends), np.split(said, ends), strict=True)
-        found = [task_scores(task, y, p, wanted) for y, p in pairs]
-        return {name: np.array([f[name] for f in found]) for name in wanted}
+        return _one_by_one(task, truth, said, counts, wanted)
     if not len(truth):
         return {name: np.full(len(counts), np.nan) for name in wanted}
     owner = np.repeat(np.arange(len(counts)), counts)
@@ -52,7 +49,19 @@ def scores_of_many(
     for names_of, make in MAKERS:
         if set(names_of) & set(wanted):
             columns |= make(crowd)
+    others = [name for name in wanted if name not in columns]
+    columns |= _one_by_one(task, truth, said, counts, others) if others else {}
     return {name: columns[name] for name in wanted}
+
+
+def _one_by_one(
+    task: str, truth: np.ndarray, said: np.ndarray, counts: np.ndarray, names: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """The same by the scores' own functions, one client after another."""
+    ends = np.cumsum(counts)[:-1]
+    pairs = zip(np.split(truth, ends), np.split(said, ends), strict=True)
+    found = [task_scores(task, y, p, names) for y, p in pairs]
+    return {name: np.array([f[name] for f in found]) for name in names}
 
 
 def each(
