@@ -325,6 +325,7 @@ def column(
         "scale": 1,
         "finished": [f"seed{seed}"],
         "wanted": 1,
+        "seeds": 1,
         "about": here(),
         "claims": claims,
         "methods": {

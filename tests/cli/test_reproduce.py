@@ -30,7 +30,11 @@ def test_the_list_tells_every_table_with_what_is_published(coterie, monkeypatch)
             "'pfml-mnist' is no recipe of pfml-1; did you mean",
         ),
         (["--check", "--scale", "0.1"], "--scale says how a table is run"),
-        (["--store"], "--store belongs to --check or --write"),
+        (["--store"], "--store belongs to --check, --time or --write"),
+        (["--check", "--show"], "--check and --show are different things to do"),
+        (["pfml-1", "--write", "docs"], "--write speaks of all tables, and runs none"),
+        (["pfml-3", "selffl-figure-4"], "'selffl-figure-4' has no recipe: run `python examples/"),
+        (["no-such-table"], "there is no table 'no-such-table'"),
         (["pfml-1", "--methods", "pfmi"], "'pfmi' is no method of pfml-1; did you mean 'pfml'"),
     ],
 )

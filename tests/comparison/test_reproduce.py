@@ -1,6 +1,7 @@
 """Laws of reproduction: finished cells stay, figures are the runs' own, the page needs no runs."""
 
 import json
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from coterie.comparison import reproduce as again
 from coterie.comparison.reproduce import measure, outcome, place_of, scale_of, table_of
 from coterie.core.errors import BadInput
 from coterie.experiment.papers import PaperColumn, PaperRow, PaperTable
+from coterie.experiment.recipes import config_path
+from coterie.reports import paper_results
 from coterie.reports.paper_results import merged
 from coterie.reports.reproduction import page, verdicts, write_pages
 from coterie.results.costs import accuracy_against, simulated_time, spent
@@ -58,16 +61,29 @@ TABLE = PaperTable(
 )
 
 
+@contextmanager
+def recipes_in(folder):
+    """Recipes are looked for in a folder first."""
+
+    def place(name):
+        own = folder / f"{name}.toml"
+        return own if own.exists() else config_path(name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (again, paper_results):
+            patch.setattr(module, "config_path", place)
+        yield
+
+
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
     """A small table, run."""
     folder = tmp_path_factory.mktemp("reproduction")
     (folder / "small.toml").write_text(RECIPE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(again, "config_path", lambda name: folder / f"{name}.toml")
+    with recipes_in(folder):
         again.reproduce(TABLE, folder)
         again.reproduce(TABLE, folder, scale=0.5)
-    return folder
+        yield folder
 
 
 def test_a_cell_is_the_mean_of_its_runs(out):
@@ -144,14 +160,13 @@ def test_a_row_of_a_note_with_points_has_the_figure_of_its_point(tmp_path):
         RECIPE.replace('["local", "fedavg", "ditto"]', '["persfl"]').replace("[0, 1]", "[0]")
         + "\n[options.persfl]\nlambdas = [0.0, 1.0]\ntemperatures = [1.0, 5.0]\n"
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(again, "config_path", lambda name: tmp_path / f"{name}.toml")
+    with recipes_in(tmp_path):
         found = again.reproduce(table, tmp_path)
+        text = write_pages([table], tmp_path, tmp_path / "docs").read_text()
     run = load(tmp_path / "grid" / "persfl-seed0")
     ours = [cell.figure.ours.mean for cell in found.columns[0].cells]
     assert ours == [measure(run, f"note:grid_accuracy[{point}]", "personal") for point in points]
     assert not np.isnan(ours).any()
-    text = write_pages([table], tmp_path, tmp_path / "docs").read_text()
     assert all(f"| {p} |  | {our:.4g} |" in text for p, our in zip(points, ours, strict=True))
 
 
@@ -170,8 +185,7 @@ def replace_columns(table):
 
 def test_only_some_methods_are_run_and_the_others_later(tmp_path):
     (tmp_path / "small.toml").write_text(RECIPE.replace("[0, 1]", "[0]"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(again, "config_path", lambda name: tmp_path / f"{name}.toml")
+    with recipes_in(tmp_path):
         first = again.reproduce(TABLE, tmp_path, only=["fedavg"])
         assert (first.columns[0].done, first.columns[0].wanted) == (1, 3)
         assert not (tmp_path / "small" / "ditto-seed0").exists()
@@ -315,3 +329,68 @@ def test_tables_that_nobody_can_run_say_why(tmp_path):
     text = page([closed, TABLE._replace(id="small-2")], tmp_path / "results")
     assert "## Cannot be run\n\n- small-1 (Small, Table 1): Private data." in text
     assert "## Not run yet\n\nsmall-2 (Table 1)." in text
+
+
+# Going on with what is there
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A table of one method and one seed, run."""
+    (tmp_path / "small.toml").write_text(RECIPE)
+    with recipes_in(tmp_path):
+        again.reproduce(TABLE, tmp_path, seeds=[0], only=["local"])
+        yield tmp_path
+
+
+def test_seeds_that_are_new_are_added(begun):
+    found = again.reproduce(TABLE, begun, seeds=[0, 1], only=["local"])
+    assert [status(begun / "small" / f"local-seed{seed}") for seed in (0, 1)] == ["finished"] * 2
+    assert (found.columns[0].done, found.columns[0].wanted) == (2, 6)
+
+
+def test_seeds_are_not_added_to_options_that_were_chosen_without_them(begun):
+    (begun / "small.toml").write_text(f"{RECIPE}\n[tune.ditto]\nlam = [0.1, 1.0]\n")
+    again.reproduce(TABLE, begun, seeds=[0], only=["local"])
+    with pytest.raises(BadInput, match=r"chosen options with seeds 0, and --seeds asks for 0,1"):
+        again.reproduce(TABLE, begun, seeds=[0, 1])
+
+
+def test_a_method_that_a_recipe_got_later_is_run(begun):
+    more = RECIPE.replace('"ditto"]', '"ditto", "finetune"]')
+    (begun / "small.toml").write_text(more)
+    again.reproduce(TABLE, begun, only=["finetune"])
+    assert status(begun / "small" / "finetune-seed0") == "finished"
+
+
+def test_runs_of_another_recipe_are_not_gone_on_with(begun):
+    (begun / "small.toml").write_text(RECIPE.replace("rows = 160", "rows = 200"))
+    with pytest.raises(BadInput, match=r"data.rows was 160 when .*small began, small says 200"):
+        again.reproduce(TABLE, begun)
+
+
+def test_the_page_marks_runs_of_an_older_recipe_and_missing_seeds_and_methods(begun, tmp_path):
+    def marks():
+        write_pages([TABLE], begun, tmp_path / "docs")
+        return verdicts([TABLE], tmp_path / "docs" / "results")["small-1"]
+
+    again.reproduce(TABLE, begun, only=["fedavg", "ditto"])
+    assert marks().endswith("(1 of 2 seeds)")
+    again.reproduce(TABLE, begun, seeds=[0, 1])
+    assert "(" not in marks()
+    (begun / "small.toml").write_text(RECIPE.replace('"ditto"]', '"ditto", "finetune"]'))
+    assert marks().endswith("(in part)")
+    (begun / "small.toml").write_text(RECIPE.replace("rows = 160", "rows = 200"))
+    assert marks().endswith("(older recipe)")
+    assert "before the recipe changed" in (tmp_path / "docs" / "reproduction.md").read_text()
+
+
+def test_what_was_asked_for_is_shown_whatever_else_is_there(out):
+    assert outcome(TABLE, out).columns[0].scale == 1
+    assert outcome(TABLE, out, scale=0.5).columns[0].scale == 0.5
+    assert outcome(TABLE, out, scale=0.25).columns[0].done == 0
+
+
+def test_a_table_of_a_script_says_how_it_is_run():
+    with pytest.raises(BadInput, match=r"run `python examples/\S+ --write docs/results`"):
+        again.check_runs(table_of("selffl-figure-4"))

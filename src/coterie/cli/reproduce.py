@@ -21,16 +21,15 @@ from coterie.comparison import reproduce as again
 from coterie.comparison.reproduce import Column, Outcome, outcome, table_of
 from coterie.core.errors import BadInput
 from coterie.experiment.papers import METRICS, PaperTable, can_run, in_points, paper_tables
-from coterie.reports.reproduction import publish, published, write_pages
+from coterie.reports.reproduction import ANSWERS, publish, published, write_pages
 
-ANSWERS = {True: "holds", False: "does not hold", None: "not run"}
 OUT = Path("runs") / "reproduction"
 
 
 @click.command(short_help="Run the papers' tables again, with verdicts.")
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
 @click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True)
-@click.option("--scale", default=1.0, help="Share of the rounds, for a shorter look.")
+@click.option("--scale", type=float, help="Share of the rounds, for a shorter look.")
 @click.option("--seeds", help="How many seeds (0, 1, ...), or a list; default the recipe's.")
 @click.option("--methods", help="Only these of the recipes' methods now, as a list.")
 @click.option("--recipes", help="Only these of the tables' recipes now, as a list.")
@@ -40,22 +39,24 @@ OUT = Path("runs") / "reproduction"
 @click.option(
     "--store",
     is_flag=True,
-    help="With --check: store the figures found; with --write: the verdicts that the list shows.",
+    help="With --check: store the figures found; with --time: the times; with --write: the "
+    "verdicts that the list shows.",
 )
 @click.option(
-    "--time", "measure", is_flag=True, help="Measure on this machine what the list says of time."
+    "--time", "measure", is_flag=True, help="Measure what the recipes take on this machine."
 )
 @click.option("--threads", type=int, help="Threads of each run.")
 @click.option(
     "--write",
     type=click.Path(path_type=Path),
-    help="Folder of docs: write reproduction.md and results/ from the runs that are there.",
+    help="Folder of docs: write reproduction.md and results/ from the runs that are there; nothing "
+    "is run.",
 )
 @click.option("--quiet", is_flag=True, help="No progress display.")
 def reproduce(
     tables: tuple[str, ...],
     out: Path,
-    scale: float,
+    scale: float | None,
     seeds: str | None,
     methods: str | None,
     recipes: str | None,
@@ -72,14 +73,21 @@ def reproduce(
 
     What is finished is kept, so a table that was stopped goes on. Verdicts: reproduced (within the
     paper's spread or one point), trend (the same order of methods), not reproduced, too short
-    (fewer rounds than the paper's).
+    (fewer rounds than the paper's). In part: methods or columns are missing; 1 of 5 seeds: fewer
+    repetitions than the recipe has; shortened: by --scale; older recipe: the recipe has changed
+    since.
     """
     wanted = [table_of(name) for name in tables]
-    if store and not check and not write:
-        raise BadInput("--store belongs to --check or --write: add one, or leave --store out")
+    _check_one(check=check, time=measure, show=only_show, write=write)
+    if store and not (check or write or measure):
+        raise BadInput(
+            "--store belongs to --check, --time or --write: add one, or leave --store out"
+        )
+    if write and wanted:
+        raise BadInput("--write speaks of all tables, and runs none: name none")
     if not wanted or only_show or check or measure:
         _check_nothing_runs(
-            scale=scale != 1,
+            scale=scale is not None and not (wanted and only_show),
             seeds=seeds,
             methods=methods,
             recipes=recipes,
@@ -90,8 +98,10 @@ def reproduce(
         check_miniatures(wanted or list(paper_tables().values()), store, quiet)
         return
     if measure:
-        measure_times(wanted or list(paper_tables().values()))
+        measure_times(wanted or list(paper_tables().values()), store)
         return
+    for table in wanted if not only_show else ():
+        again.check_runs(table)
     words = {} if threads is None else {"threads": threads}
     only, some = (
         [name.strip() for name in (names or "").split(",") if name.strip()]
@@ -101,14 +111,21 @@ def reproduce(
         if not only_show:
             with work(out, quiet) as watch:
                 numbers = seeds_of(seeds) if seeds else None
-                again.reproduce(table, out, watch, numbers, scale, not full, words, only, some)
-        show_outcome(outcome(table, out), some)
+                length = 1.0 if scale is None else scale
+                again.reproduce(table, out, watch, numbers, length, not full, words, only, some)
+        show_outcome(outcome(table, out, scale), some)
     if write:
         say(f"wrote {write_pages(list(paper_tables().values()), out, write)}")
         if store:
             say(f"stored the verdicts in {publish(list(paper_tables().values()), write)}")
     elif not wanted:
         show_tables(list(paper_tables().values()), out)
+
+
+def _check_one(**given: Any) -> None:
+    """Refuse two words that say what is done."""
+    if len(said := [f"--{word}" for word, value in given.items() if value]) > 1:
+        raise BadInput(f"{' and '.join(said)} are different things to do: give one of them")
 
 
 def _check_nothing_runs(**given: Any) -> None:
@@ -137,16 +154,17 @@ def check_miniatures(tables: list[PaperTable], store: bool, quiet: bool) -> None
         raise SystemExit(1)
 
 
-def measure_times(tables: list[PaperTable]) -> None:
-    """Play the first rounds of every recipe and store what the whole would take."""
+def measure_times(tables: list[PaperTable], store: bool) -> None:
+    """Play the first rounds of every recipe and tell what the whole would take."""
     for recipe in miniature.recipes_of(tables):
         try:
             found = durations.probe(recipe)
         except BadInput as why:  # the data are not on this machine
             say(f"{recipe} was not measured: {why}")
             continue
-        durations.store({recipe: found})
         say(f"{recipe}: {durations.whole(found)} per seed")
+        if store:
+            say(f"stored it in {durations.store({recipe: found})}")
 
 
 def show_tables(tables: list[PaperTable], out: Path) -> None:
@@ -182,22 +200,36 @@ def show_outcome(found: Outcome, recipes: Sequence[str] = ()) -> None:
             continue
         if column.cells:
             show(_grid(table, column))
+        form = _form(column)
         for better, worse, a, b in column.pairs:
-            ours = "not run" if isnan(a) or isnan(b) else f"{a:.2f} against {b:.2f}"
-            say(f"{better} above {worse}: {ours}")
+            known = not isnan(a) and not isnan(b)
+            answer = f"{ANSWERS[a > b]}, {a:{form}} against {b:{form}}" if known else ANSWERS[None]
+            say(f"{better} above {worse}: {answer}")
         for claim in column.claims:
             say(f"{claim.said}: {ANSWERS[claim.holds]}")
         apart = ", read otherwise and not counted" if column.column.otherwise else ""
-        say(f"{column.column.name}: {column.verdict}{apart}")
-    say(f"{table.id}: {found.verdict} ({found.state})")
+        say(f"{column.column.name} ({_runs_of(column)}): {column.verdict}{apart}")
+    if table.script:
+        say(f"`python {table.script} --write docs/results` runs it.")
+        return
+    say(f"{table.id}: {_here(found)}")
+
+
+def _runs_of(column: Column) -> str:
+    """What a column's figures are of."""
+    shorter = "" if column.scale == 1 else f", {column.scale:g} of the rounds"
+    recipe = column.recipe or "no recipe"
+    return f"{recipe}{shorter}, {column.done} of {column.wanted} runs"
+
+
+def _form(column: Column) -> str:
+    return ".2f" if in_points(column.column.metric) else ".4g"
 
 
 def _grid(table: PaperTable, column: Column) -> Grid:
-    shorter = "" if column.scale == 1 else f", {column.scale:g} of the rounds"
-    metric = METRICS[column.column.metric]
-    title = f"{column.column.name}: {metric} ({column.recipe or 'no recipe'}{shorter})"
+    title = f"{column.column.name}: {METRICS[column.column.metric]}"
     grid = Grid("", "paper", "ours", "95 % over seeds", "difference", title=title)
-    form = ".2f" if in_points(column.column.metric) else ".4g"
+    form = _form(column)
     for cell in column.cells:
         f = cell.figure
         spread = "" if isnan(f.spread) else f" ± {f.spread:g}"

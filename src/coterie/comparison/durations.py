@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.comparison.plan import plan_of
@@ -140,9 +141,10 @@ def stored() -> dict[str, Seconds]:
     return json.loads(read_text(STORED)) if STORED.exists() else {}
 
 
-def store(found: Mapping[str, Seconds]) -> None:
-    """Add to what was measured."""
+def store(found: Mapping[str, Seconds]) -> Path:
+    """Add to what was measured; the file's path."""
     write(STORED, json.dumps(dict(sorted({**stored(), **found}.items())), indent=1) + "\n")
+    return STORED
 
 
 def estimate(table: PaperTable, known: Mapping[str, Seconds]) -> Estimate:

@@ -16,7 +16,7 @@ from coterie.analysis.numbers import mean_of
 from coterie.analysis.verdicts import POINT, Figure, Word, figure, overall, verdict
 from coterie.comparison.claims import Claimed, Runs, check_claim
 from coterie.comparison.execute import Watch, compare, resume_comparison
-from coterie.comparison.plan import FILE, plan_of, read_plan
+from coterie.comparison.plan import FILE, ComparisonPlan, plan_of, read_plan, write_plan
 from coterie.core.errors import BadInput, nearest
 from coterie.experiment.config import Experiment, read_toml
 from coterie.experiment.papers import (
@@ -32,6 +32,7 @@ from coterie.results.costs import accuracy_against, rounds_to_reach, simulated_t
 from coterie.results.folder import status
 from coterie.results.run import Run, load
 from coterie.results.table import curve, values
+from coterie.running.shape import changes, defaults_of, planned_shape, said
 
 SCALED = "@"  # RECIPE@0.1 is the folder of a tenth of the rounds
 LEAST = 2  # rounds of a scaled run
@@ -54,7 +55,8 @@ class Column(NamedTuple):
     recipe: str  # that was run
     scale: float  # of its rounds
     done: int  # runs that are finished
-    wanted: int
+    wanted: int  # runs that the recipe has
+    seeds: int  # of each method, in the recipe
     cells: tuple[Cell, ...]
     pairs: tuple[tuple[str, str, float, float], ...]  # better, worse, our figures of both
     claims: tuple[Claimed, ...]
@@ -170,12 +172,14 @@ def _gain(run: Run, fedavg: Run | None, part: str) -> float:
 # Runs on disk
 
 
-def place_of(out: Path, column: PaperColumn) -> Path | None:
-    """The folder that holds runs of a column's recipe, or of the cheaper one; whole ones first."""
+def place_of(out: Path, column: PaperColumn, scale: float | None = None) -> Path | None:
+    """The folder that holds runs of a column's recipe, or of the cheaper one; those of a scale, or
+    the longest.
+    """
     for recipe in filter(None, (column.recipe, column.cheaper)):
         shorter = sorted(out.glob(f"{recipe}{SCALED}*"), key=scale_of, reverse=True)
         for folder in (out / recipe, *shorter):
-            if (folder / FILE).exists():
+            if (folder / FILE).exists() and scale in (None, scale_of(folder)):
                 return folder
     return None
 
@@ -185,23 +189,27 @@ def scale_of(folder: Path) -> float:
     return float(folder.name.partition(SCALED)[2] or 1)
 
 
-def finished(folder: Path) -> tuple[Runs, int]:
-    """The finished runs of a comparison by method, and how many runs it has in all."""
+def finished(folder: Path) -> Runs:
+    """The finished runs of a comparison by method."""
     experiments, seeds, *_ = read_plan(folder / FILE)
     places = {m: [folder / f"{m}-seed{seed}" for seed in seeds] for m in experiments}
-    done = {m: [load(p) for p in some if status(p) == "finished"] for m, some in places.items()}
-    return done, len(experiments) * len(seeds)
+    return {m: [load(p) for p in some if status(p) == "finished"] for m, some in places.items()}
 
 
-def outcome(table: PaperTable, out: Path) -> Outcome:
-    """What the runs below `out` say of a table, finished or not."""
-    return Outcome(table, tuple(_column(column, out) for column in table.columns))
+def outcome(table: PaperTable, out: Path, scale: float | None = None) -> Outcome:
+    """What the runs below `out` say of a table, finished or not: those of a scale, or the
+    longest.
+    """
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"out = '{out}' is a file: name a folder")
+    return Outcome(table, tuple(_column(column, out, scale) for column in table.columns))
 
 
-def _column(column: PaperColumn, out: Path) -> Column:
-    folder = place_of(out, column)
+def _column(column: PaperColumn, out: Path, at: float | None) -> Column:
+    folder = place_of(out, column, at)
     scale = scale_of(folder) if folder else 1.0
-    runs, wanted = finished(folder) if folder else ({}, _planned(column))
+    runs = finished(folder) if folder else {}
+    methods, seeds = _planned(column)
     cells = tuple(_cell(column, row, runs) for row in column.rows)
     means = {m: _mean(column, m, column.view, runs) for pair in column.above for m in pair}
     pairs = tuple((a, b, means[a], means[b]) for a, b in column.above)
@@ -215,7 +223,8 @@ def _column(column: PaperColumn, out: Path) -> Column:
         recipe=folder.name.partition(SCALED)[0] if folder else column.cheaper or column.recipe,
         scale=scale,
         done=sum(len(some) for some in runs.values()),
-        wanted=wanted,
+        wanted=methods * seeds,
+        seeds=seeds,
         cells=cells,
         pairs=pairs,
         claims=claims,
@@ -228,12 +237,12 @@ def _column(column: PaperColumn, out: Path) -> Column:
     )
 
 
-def _planned(column: PaperColumn) -> int:
-    """How many runs a column's recipe has."""
+def _planned(column: PaperColumn) -> tuple[int, int]:
+    """How many methods and seeds a column's recipe has."""
     if not column.recipe:
-        return 0
+        return 0, 0
     words = read_toml(config_path(column.recipe))
-    return len(words["methods"]) * len(words.get("seeds", [0]))
+    return len(words["methods"]), len(words.get("seeds", [0]))
 
 
 def _cell(column: PaperColumn, row: PaperRow, runs: Runs) -> Cell:
@@ -277,14 +286,12 @@ def reproduce(
     """
     if not 0 < scale <= 1:
         raise BadInput(f"scale = {scale:g}: give a share of the rounds above 0, up to 1")
+    check_runs(table)
     recipes = dict.fromkeys(
         (column.cheaper if cheaper and column.cheaper else column.recipe)
         for column in table.columns
         if column.recipe
     )
-    if not recipes:
-        way = table.script or table.note
-        raise BadInput(f"'{table.id}' has no recipe: {way}")
     for name in some:
         if name not in recipes:
             raise BadInput(f"'{name}' is no recipe of {table.id}{nearest(name, recipes)}")
@@ -300,7 +307,14 @@ def reproduce(
             continue
         folder = out / (recipe if scale == 1 else f"{recipe}{SCALED}{scale:g}")
         play_recipe(recipe, folder, watch, seeds, scale, words, mine)
-    return outcome(table, out)
+    return outcome(table, out, scale)
+
+
+def check_runs(table: PaperTable) -> None:
+    """Refuse a table that no recipe reproduces, with what does."""
+    if not any(column.recipe for column in table.columns):
+        way = f"run `python {table.script} --write docs/results`" if table.script else table.note
+        raise BadInput(f"'{table.id}' has no recipe: {way}")
 
 
 def play_recipe(
@@ -312,15 +326,49 @@ def play_recipe(
     words: Mapping[str, Any] | None = None,
     only: Sequence[str] = (),
 ) -> None:
-    """Run a recipe in its folder, or go on with it."""
+    """Run a recipe in its folder, or go on with it; seeds that are new there are added."""
+    plan = plan_of(read_toml(config_path(recipe)), seeds=seeds, common=words or {})
+    shortened = {name: _shortened(one, scale) for name, one in plan.experiments.items()}
+    plan = plan._replace(experiments=shortened)
     if (folder / FILE).exists():
+        begun = read_plan(folder / FILE)
+        _check_same(recipe, plan, begun, folder)
+        wider = _widened(begun, plan, seeds or [], folder)
+        if wider != begun:
+            write_plan(folder, wider)
         resume_comparison(folder, watch, only=only)
         return
-    planned, numbers, grids, search = plan_of(
-        read_toml(config_path(recipe)), seeds=seeds, common=words or {}
+    compare(shortened, plan.seeds, folder, watch, plan.grids, search=plan.search, only=only)
+
+
+def _check_same(recipe: str, plan: ComparisonPlan, begun: ComparisonPlan, folder: Path) -> None:
+    """Refuse to go on with runs of a recipe that has changed since they began."""
+    for name in begun.experiments.keys() & plan.experiments.keys():
+        experiment = plan.experiments[name]
+        before, now = (planned_shape(e) for e in (begun.experiments[name], experiment))
+        for word, change in changes(before, now, defaults_of(experiment)).items():
+            raise BadInput(
+                f"{name}: {said(word, change, recipe, str(folder))}: give --out another folder, or "
+                "delete this one"
+            )
+
+
+def _widened(
+    begun: ComparisonPlan, plan: ComparisonPlan, seeds: Sequence[int], folder: Path
+) -> ComparisonPlan:
+    """A comparison's plan with the methods that its recipe has got since, and with new seeds."""
+    new = [seed for seed in seeds if seed not in begun.seeds]
+    if new and begun.grids:
+        has, asked = (",".join(map(str, some)) for some in (begun.seeds, seeds))
+        raise BadInput(
+            f"{folder} has chosen options with seeds {has}, and --seeds asks for {asked}: give "
+            "--out another folder"
+        )
+    return begun._replace(
+        experiments={**plan.experiments, **begun.experiments},
+        seeds=[*begun.seeds, *new],
+        grids={**plan.grids, **begun.grids},
     )
-    shortened = {name: _shortened(experiment, scale) for name, experiment in planned.items()}
-    compare(shortened, numbers, folder, watch, grids, search=search, only=only)
 
 
 def _shortened(experiment: Experiment, scale: float) -> Experiment:

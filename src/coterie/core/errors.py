@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from typing import Any
 
 SHOWN = 80  # letters of a value in a message
+LISTED = 400  # letters of a list of names in a message
 
 
 class BadInput(ValueError):
@@ -39,4 +40,9 @@ def nearest(word: str, valid: Iterable[str]) -> str:
     """A suffix that offers the valid name closest to `word`, or lists the valid ones."""
     names = sorted(valid)
     close = get_close_matches(word[:SHOWN], names, n=1, cutoff=CLOSE)
-    return f"; did you mean '{close[0]}'?" if close else f"; choose from {', '.join(names)}"
+    if close:
+        return f"; did you mean '{close[0]}'?"
+    listed = ", ".join(names)
+    if len(listed) > LISTED:
+        listed = f"{listed[:LISTED].rpartition(', ')[0]}, ... ({len(names)} in all)"
+    return f"; choose from {listed}"

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.comparison.plan import ComparisonPlan, plan_of
 from coterie.comparison.reproduce import (
     Column,
     Outcome,
@@ -27,8 +28,11 @@ from coterie.comparison.reproduce import (
     place_of,
 )
 from coterie.core.files import write
+from coterie.experiment.config import read_toml
 from coterie.experiment.papers import PaperRow, PaperTable
+from coterie.experiment.recipes import config_path
 from coterie.results.run import Run
+from coterie.running.shape import plain, planned_shape
 
 ABOUT = ("coterie", "versions", "python", "machine", "date", "data")
 
@@ -59,7 +63,7 @@ def stored(found: Outcome, out: Path) -> dict[str, Any]:
 def _stored_column(column: Column, out: Path) -> dict[str, Any]:
     folder = place_of(out, column.column)
     assert folder is not None, "a column with finished runs has a folder"
-    runs, _ = finished(folder)
+    runs = finished(folder)
     named = [row.method for row in column.column.rows]
     named += [m for row in column.column.rows for m in row.also]
     named += [m for pair in column.column.above for m in pair]
@@ -76,10 +80,30 @@ def _stored_column(column: Column, out: Path) -> dict[str, Any]:
         "scale": column.scale,
         "finished": [f"{m}-seed{run.experiment.seed}" for m in runs for run in runs[m]],
         "wanted": column.wanted,
+        "seeds": column.seeds,
         "about": _about(runs[methods[0]][0]),
         "claims": [list(claim) for claim in column.claims],
         "methods": mine,
     }
+
+
+def is_older(column: Mapping[str, Any]) -> bool:
+    """Whether a recipe has changed since the runs of a stored column were made."""
+    plan = plan_of(read_toml(config_path(column["recipe"])))
+    return any(
+        m not in plan.experiments or _differ(run["words"], plan, m, column["scale"])
+        for m, runs in column["methods"].items()
+        for run in runs
+    )
+
+
+def _differ(words: Mapping[str, Any], plan: ComparisonPlan, method: str, scale: float) -> bool:
+    """Whether a run had other words than its recipe has; what was chosen for it may be any."""
+    free = set(plan.grids.get(method, ())) | ({"rounds"} if scale != 1 else set())
+    said = {f"{section}.{w}": v for section, table in words.items() for w, v in table.items()}
+    planned = planned_shape(plan.experiments[method])
+    both = (w for w in planned.keys() & said.keys() if w.partition(".")[2] not in free)
+    return any(plain(said[word]) != plain(planned[word]) for word in both)
 
 
 def key_of(row: PaperRow) -> str:
@@ -135,7 +159,7 @@ def _merged_column(old: Any, new: Any) -> Any:
     claims = _merged_claims(old.get("claims", []), new["claims"])
     return new | {
         "finished": finished,
-        "wanted": max(old["wanted"], new["wanted"], len(finished)),
+        "wanted": max(new["wanted"], len(finished)),
         "claims": claims,
         "methods": methods,
     }

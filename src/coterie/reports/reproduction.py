@@ -7,6 +7,7 @@ remarks.toml beside the results files, and is the only part written by hand.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import isnan
@@ -29,7 +30,7 @@ from coterie.experiment.papers import (
     is_outcome,
     near,
 )
-from coterie.reports.paper_results import key_of, write_results
+from coterie.reports.paper_results import is_older, key_of, write_results
 
 PAGE, RESULTS, REMARKS = "reproduction.md", "results", "remarks.toml"
 ANSWERS = {True: "yes", False: "no", None: "not run"}
@@ -40,8 +41,10 @@ What the papers report, what this code gives, and a verdict. Written by
 
 **reproduced**: every number is within the paper's spread or one point. **trend**: the methods that
 the paper tells apart have the same order. **not reproduced**: neither. **too short**: fewer rounds
-than the paper's, which can confirm it but not refute it. *In part*: some runs are missing, and the
-verdict is on those that are there. A cell of one seed has no interval.
+than the paper's, which can confirm it but not refute it. The verdict is on the runs that are there.
+*In part*: methods or columns are missing. *1 of 5 seeds*: fewer repetitions than the recipe has; a
+cell of one seed has no interval. *Shortened*: some columns have fewer rounds. *Older recipe*: a
+recipe has changed since.
 """
 PUBLISHED = PAPERS / "published.json"
 WORDS = ("reproduced", "trend", "not reproduced", "too short")
@@ -155,13 +158,41 @@ def _verdict(table: PaperTable, file: Mapping[str, Any]) -> str:
 
 
 def _judged(table: PaperTable, file: Mapping[str, Any]) -> str:
-    """The verdict, with a word on tables of which some runs are missing or of fewer rounds."""
-    whole = all(len(c["finished"]) == c["wanted"] for c in file["columns"])
-    whole = whole and len(file["columns"]) == len(table.columns)
-    short = any(c["scale"] != 1 for c in file["columns"])
+    """The verdict, with a word on what is missing, of fewer rounds or of an older recipe."""
+    columns = file["columns"]
     found = _verdict(table, file)
-    marks = ["in part"] * (not whole) + ["shortened"] * (short and found != "too short")
-    return f"{found} ({', '.join(marks)})" if marks else found
+    marks = {
+        "in part": len(columns) < len(table.columns) or any(map(_lacks_methods, columns)),
+        "shortened": any(c["scale"] != 1 for c in columns) and found != "too short",
+        _fewest_seeds(columns): any(map(_lacks_seeds, columns)),
+        "older recipe": any(map(_is_older, columns)),
+    }
+    told = ", ".join(mark for mark, holds in marks.items() if holds)
+    return f"{found} ({told})" if told else found
+
+
+def _seeds_of(column: Mapping[str, Any]) -> Counter[str]:
+    """How many runs of each method are finished."""
+    return Counter(run.rpartition("-seed")[0] for run in column["finished"])
+
+
+def _lacks_methods(column: Mapping[str, Any]) -> bool:
+    return len(_seeds_of(column)) * column["seeds"] < column["wanted"]
+
+
+def _lacks_seeds(column: Mapping[str, Any]) -> bool:
+    return min(_seeds_of(column).values(), default=0) < column["seeds"]
+
+
+def _fewest_seeds(columns: Sequence[Mapping[str, Any]]) -> str:
+    """The least that a method was repeated, where it is less than its recipe says."""
+    lacking = [(min(_seeds_of(c).values(), default=0), c["seeds"]) for c in columns]
+    done, wanted = min(lacking, key=lambda one: one[0] / max(1, one[1]))
+    return f"{done} of {wanted} seeds"
+
+
+def _is_older(column: Mapping[str, Any]) -> bool:
+    return not column["recipe"].endswith(".py") and is_older(column)  # scripts have no words
 
 
 def _column_verdict(table: PaperTable, column: Mapping[str, Any]) -> Any:
@@ -187,6 +218,7 @@ def _column_lines(table: PaperTable, column: Mapping[str, Any]) -> list[str]:
     shorter = "" if column["scale"] == 1 else f", {column['scale']:g} of the rounds"
     done, wanted = len(column["finished"]), column["wanted"]
     parts = "" if done == wanted else f", {done} of {wanted} runs finished"
+    parts += ", before the recipe changed" if _is_older(column) else ""
     title = (
         f"**{column['column']}** ({METRICS[paper.metric]}; `{column['recipe']}`{shorter}{parts}; "
     )

@@ -31,7 +31,7 @@ def shape_of(experiment: Experiment) -> Shape:
     words = experiment.words()
     flat = {"method": words.pop("method"), "seed": words.pop("seed")}
     for section, table in words.items():
-        flat |= {f"{section}.{word}": _plain(value) for word, value in table.items()}
+        flat |= {f"{section}.{word}": plain(value) for word, value in table.items()}
     return {w: v for w, v in flat.items() if _shapes(w)}
 
 
@@ -40,7 +40,7 @@ def defaults_of(experiment: Experiment) -> Shape:
     them.
     """
     return {
-        f"{section}.{word}": _plain(default)
+        f"{section}.{word}": plain(default)
         for section, known in fields(experiment).items()
         for word, (_, default) in known.items()
     }
@@ -53,13 +53,13 @@ def _shapes(word: str) -> bool:
     return word not in SHAPELESS and section not in SHAPELESS
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """As JSON has it; no text and no items are the same to whoever reads a file, and so are a text
     and a list of it alone.
     """
     if isinstance(value, tuple | list) and len(value) < 2:
-        return _plain(value[0]) if value else ""
-    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
+        return plain(value[0]) if value else ""
+    return [plain(v) for v in value] if isinstance(value, tuple | list) else value
 
 
 def changes(began: Mapping[str, Any], now: Shape, defaults: Shape) -> dict[str, Change]:
@@ -71,7 +71,7 @@ def changes(began: Mapping[str, Any], now: Shape, defaults: Shape) -> dict[str, 
     found = {}
     for word in [*began, *(w for w in now if w not in began)]:
         usual = defaults.get(word)
-        before, after = _plain(began.get(word, usual)), _plain(now.get(word, usual))
+        before, after = plain(began.get(word, usual)), plain(now.get(word, usual))
         if before != after and not (word == "engine.chosen" and not before):
             found[word] = Change(before, after, default=word not in began)
     return found
