@@ -13,11 +13,11 @@ UNITS = {"groups": "groups", "time": "different times"}  # that are never cut ap
 
 
 class TooFewRows(BadInput):
-    """A client has no rows in a part; `said` is that alone, without a way out."""
+    """A client has no rows in a part; `rows` is how many the largest client has in all."""
 
-    def __init__(self, said: str, way: str) -> None:
-        super().__init__(f"{said}; {way}")
-        self.said = said
+    def __init__(self, said: str, rows: int) -> None:
+        super().__init__(said)
+        self.rows = rows
 
 
 def have_all_parts(cuts: Cuts, validation: float) -> np.ndarray:
@@ -51,12 +51,14 @@ def check_parts(cuts: Cuts, names: Sequence[str], shares: Shares, how: str, natu
     client = int(lacking[0])
     sizes = {word: len(part[client]) for word, part in cuts._asdict().items()}
     word = next(w for w, n in sizes.items() if not n and (w != "validation" or shares.validation))
-    rows = sum(sizes.values())
-    said = (
-        f"client {client} ('{names[client]}') has {rows} row{'s' * (rows != 1)}, none of them in "
-        f"its {word} part: {_needed(shares, how)}"
+    own = cuts if shares.test else cuts[:2]  # without a share, the test rows are everybody's
+    rows: np.ndarray = np.sum([part.counts for part in own], axis=0)
+    has = int(rows[client])
+    raise TooFewRows(
+        f"client {client} ('{names[client]}') has {has} row{'s' * (has != 1)}, none of them in its "
+        f"{word} part: {_needed(shares, how)}; {' or '.join(_ways(rows, shares, how, natural))}",
+        int(rows.max()),
     )
-    raise TooFewRows(said, " or ".join(_ways(cuts, shares, how, natural)))
 
 
 def _needed(shares: Shares, how: str) -> str:
@@ -72,10 +74,8 @@ def _said(shares: Shares) -> str:
     return f"validation = {shares.validation:g}{test}"
 
 
-def _ways(cuts: Cuts, shares: Shares, how: str, natural: bool) -> list[str]:
+def _ways(rows: np.ndarray, shares: Shares, how: str, natural: bool) -> list[str]:
     """What would help: of other words, only those that work with the rows that clients have."""
-    own = cuts if shares.test else cuts[:2]  # without a share, the test rows are everybody's
-    rows = np.sum([part.counts for part in own], axis=0)
 
     def works(other: Shares) -> bool:
         fits = enough(rows, other)  # natural clients that have too few are left out
