@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Method
-from coterie.data.datasets import DATASETS
+from coterie.data.datasets import DATASETS, PUBLIC_IMAGES
 from coterie.data.federation import Federation
 from coterie.data.public import HELD_OUT
 
-IMAGES = ("mnist", "emnist", "cifar100")  # public beside other images
 USUAL = 300  # public rows where a method does not say how many it draws
 SHARE = 3  # of so many rows one may be held out
 LEAST = 2  # rows of a draw, one of them to stop by
@@ -53,7 +52,7 @@ def _ways(name: str, draw: int, federation: Federation) -> str:
     way = f"--public {HELD_OUT} --public-rows {rows}"
     if rows < draw:
         way += f" --{name}.draw {rows}"
-    others = [other for other in IMAGES if not federation.name.startswith(other)]
+    others = [other for other in PUBLIC_IMAGES if not federation.name.startswith(other)]
     if len(federation.input_shape) == 3:
         way += f", or --public {', '.join(others[:-1])} or {others[-1]}"
     return way
