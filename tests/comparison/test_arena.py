@@ -170,6 +170,16 @@ def test_no_search_gives_a_method_more_steps_than_the_others(small):
         assert not {"steps", "epochs", "batch"} & set(found)
 
 
+def test_ifca_may_have_as_many_clusters_as_a_federation_has_groups(small):
+    arena, groups = read_arena(), {}
+    for name, ground in arena.grounds.items():
+        groups[name] = max(ground.words.get(f"data.{word}", 1) for word in ("rotate", "permute"))
+    assert max(groups.values()) == 4
+    base = base_of(arena, arena.grounds["permuted"], small[1])
+    found = searched(arena, change(base, {"method": "ifca"}), {})
+    assert set(groups.values()) - {1} <= set(found["clusters"])
+
+
 def test_a_method_that_cannot_run_is_named_with_the_reason(small):
     *_, said = small
     assert any(line.startswith("alike: without oracle: oracle needs true groups") for line in said)

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.analysis.guide import BARS, MEANING, SINGLE, Known, Lead, Properties, judge, lead
+from coterie.analysis.guide import (
+    BARS,
+    CHANCE,
+    MEANING,
+    SINGLE,
+    Known,
+    Lead,
+    Properties,
+    judge,
+    lead,
+)
 from coterie.comparison.arena_results import Results, known_of
 from coterie.core.errors import BadInput
 from coterie.core.files import read_text
@@ -86,7 +96,7 @@ def _verdict(every: Lead, private: Lead) -> str:
         figures = ", ".join(f"{what} {_figures(found)}" for what, found in sets.items())
         return (
             "**No rule that looks at the federation beats the best single method by more than "
-            f"chance**: {figures}. So `coterie advise` names the arena's best methods that your "
+            f"chance**, which is {CHANCE} standard errors: {figures}. So `coterie advise` names the arena's best methods that your "
             "data allow, and shows the nearest federations for information."
         )
     said = [
