@@ -96,8 +96,9 @@ def _verdict(every: Lead, private: Lead) -> str:
         figures = ", ".join(f"{what} {_figures(found)}" for what, found in sets.items())
         return (
             "**No rule that looks at the federation beats the best single method by more than "
-            f"chance**, which is {CHANCE} standard errors: {figures}. So `coterie advise` names the arena's best methods that your "
-            "data allow, and shows the nearest federations for information."
+            f"chance**, which is {CHANCE} standard errors: {figures}. So `coterie advise` names "
+            "the arena's best methods that your data allow, and shows the nearest federations for "
+            "information."
         )
     said = [
         f"{what} {'the best single method' if found.taken == SINGLE else repr(found.taken)} is in "
