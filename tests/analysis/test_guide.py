@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from coterie.analysis.guide import Known, Properties, advise, best_rule, judge
+from coterie.analysis.guide import (
+    SINGLE,
+    Judged,
+    Known,
+    Properties,
+    advised,
+    judge,
+    lead,
+    nearest,
+)
 
 NAMES = ("a", "b", "c", "d")
 
@@ -19,28 +28,68 @@ TWO_KINDS = arena(
 )
 
 
-def test_advice_goes_by_the_nearest_federations():
+def test_a_rule_that_looks_goes_by_the_nearest_federations():
     here = Properties(2.0, 0.85, 0.0, 0.5, 0.1)
-    assert advise(TWO_KINDS, here, 2).method == "local"
-    assert set(advise(TWO_KINDS, here, 2).near) == {"a", "b"}
-    assert advise(TWO_KINDS, here._replace(divergence=0.1), 2).method == "fedavg"
+    assert set(nearest(2, TWO_KINDS, here)) == {0, 1}
+    assert advised("nearest 1", TWO_KINDS, here)[0] == "local"
+    assert advised("nearest 1", TWO_KINDS, here._replace(divergence=0.1))[0] == "fedavg"
+
+
+def test_methods_are_ordered_by_regret_where_the_rule_asks():
+    for f in range(len(NAMES)):
+        found = advised("nearest 1", TWO_KINDS, Properties(*TWO_KINDS.properties[f]))
+        regrets = [TWO_KINDS.regret[f, TWO_KINDS.methods.index(name)] for name in found]
+        assert regrets == sorted(regrets)
+
+
+def test_the_best_single_method_is_the_same_whatever_the_data():
+    named = {tuple(advised(SINGLE, TWO_KINDS, Properties(*p))) for p in TWO_KINDS.properties}
+    assert len(named) == 1
 
 
 def test_where_properties_tell_kinds_apart_the_nearest_beat_the_best_single_method():
     judged = {j.rule: j for j in judge(TWO_KINDS)}
     assert judged["nearest 1"].mean == 0
     assert judged["nearest 1"].chosen == ("local", "local", "fedavg", "fedavg")
-    assert judged["best single method"].mean > 5
-    assert best_rule(judge(TWO_KINDS)) == 1
+    assert judged[SINGLE].mean > 5
+    found = lead(judge(TWO_KINDS))
+    assert found.taken == "nearest 1"
+    assert found.gain == pytest.approx(judged[SINGLE].mean)
 
 
 def test_where_properties_tell_nothing_the_guide_names_the_best_single_method():
     known = arena(
         [[90.0, 60, 89], [60.0, 91, 89], [90.0, 60, 89], [60.0, 91, 89]], [0.1, 0.11, 0.9, 0.91]
     )
-    judged = judge(known)
-    assert best_rule(judged) == 0
-    assert advise(known, Properties(*known.properties[0]), 0).method == "ditto"
+    assert lead(judge(known)).taken == SINGLE
+    assert advised(SINGLE, known, Properties(*known.properties[0]))[0] == "ditto"
+
+
+def test_a_lead_that_may_be_chance_is_not_followed():
+    """The nearest federation gains 20 points on one federation of six and loses a little on the
+    others.
+    """
+    ahead = Judged("nearest 1", (), np.array([0.0, 4, 4, 4, 4, 4]))
+    single = Judged(SINGLE, (), np.array([24.0, 3, 3, 3, 3, 3]))
+    found = lead([ahead, single])
+    assert found.gain == pytest.approx(39 / 6 - 20 / 6)
+    assert found.gain > 0
+    assert not found.counts
+    assert found.taken == SINGLE
+    sure = Judged("nearest 1", (), single.regret - 3)
+    assert lead([sure, single]).taken == "nearest 1"
+
+
+def test_a_single_federation_leaves_nothing_to_judge_by():
+    assert judge(TWO_KINDS.without(0).without(0).without(0)) == []
+
+
+def test_some_methods_alone_are_known_on_the_federations_where_they_ran():
+    points = [[90.0, 60, np.nan], [91.0, 61, 81], [50.0, 80, 70], [51.0, 81, 71]]
+    known = arena(points, [0.9, 0.8, 0.1, 0.2]).only(["ditto"])
+    assert known.methods == ("ditto",)
+    assert known.federations == ("b", "c", "d")
+    assert not known.regret.any()
 
 
 def test_a_rule_never_sees_the_federation_that_is_left_out():
@@ -57,3 +106,9 @@ def test_a_rule_never_sees_the_federation_that_is_left_out():
 def test_a_method_that_could_not_run_is_as_bad_as_the_worst():
     known = arena([[90.0, 60, np.nan]] * 4, [0.1, 0.2, 0.3, 0.4])
     assert known.regret[0].tolist() == [0, 30, 30]
+
+
+def test_points_behind_are_those_of_the_federations_where_a_method_ran():
+    known = arena([[90.0, 60, np.nan], [90.0, 60, 85]] * 2, [0.1, 0.2, 0.3, 0.4])
+    assert known.mean_behind("ditto") == 5
+    assert known.mean_behind("fedavg") == 30

@@ -2,11 +2,12 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from coterie.analysis.guide import Advice
+from coterie.analysis.guide import judge, lead
 from coterie.comparison.arena import (
     Cell,
     base_of,
@@ -20,23 +21,35 @@ from coterie.comparison.arena import (
     state,
 )
 from coterie.comparison.arena_results import (
+    ADDED,
     LATER,
     RUNS,
     Results,
+    check_no_fewer,
     collect,
     goodness,
+    gradients_of,
     known_of,
     read_results,
     runs_with,
     write_results,
 )
-from coterie.comparison.guide import guide_of, order, read_guide, suggest, write_guide
+from coterie.comparison.guide import (
+    check_guide,
+    guide_of,
+    guide_text,
+    read_guide,
+    suggest,
+    write_guide,
+)
 from coterie.core.errors import BadInput
 from coterie.experiment.config import change
 from coterie.methods.registry import METHODS
 from coterie.reports.arena import page, write_page
 from coterie.reports.arena_numbers import summary
+from coterie.results.costs import costs
 from coterie.results.run import load
+from coterie.running.execute import execute
 
 WORDS = """
 seeds = [0, 1]
@@ -157,6 +170,16 @@ def test_no_search_gives_a_method_more_steps_than_the_others(small):
         assert not {"steps", "epochs", "batch"} & set(found)
 
 
+def test_ifca_may_have_as_many_clusters_as_a_federation_has_groups(small):
+    arena, groups = read_arena(), {}
+    for name, ground in arena.grounds.items():
+        groups[name] = max(ground.words.get(f"data.{word}", 1) for word in ("rotate", "permute"))
+    assert max(groups.values()) == 4
+    base = base_of(arena, arena.grounds["permuted"], small[1])
+    found = searched(arena, change(base, {"method": "ifca"}), {})
+    assert set(groups.values()) - {1} <= set(found["clusters"])
+
+
 def test_a_method_that_cannot_run_is_named_with_the_reason(small):
     *_, said = small
     assert any(line.startswith("alike: without oracle: oracle needs true groups") for line in said)
@@ -211,11 +234,12 @@ def test_results_hold_what_newcomers_got_in_each_way(small):
 def test_files_of_before_newcomers_are_read_and_say_nothing_of_them(small, tmp_path):
     results = collect(*small[:2])
     ordinary = _without_newcomers(results)
-    old = ordinary.runs.select([name for name in RUNS.names if name not in LATER])
+    old = ordinary.runs.select([name for name in RUNS.names if name not in ADDED | LATER])
     about = {word: value for word, value in results.about.items() if word != "newcomers"}
     write_results(Results(old, about), tmp_path / "arena.parquet")
     again = read_results(tmp_path / "arena.parquet")
-    assert again.runs.to_pylist() == ordinary.runs.to_pylist()
+    rows = [row | {"epoch": 0} for row in ordinary.runs.to_pylist()]  # which is not known
+    assert again.runs.to_pylist() == rows
     write_page(again, tmp_path)
     assert "ewcomer" not in (tmp_path / "arena.md").read_text()
     assert not (tmp_path / "pictures" / "arena-newcomers.png").exists()
@@ -228,7 +252,7 @@ def test_runs_with_newcomers_change_nothing_that_is_said_of_ordinary_runs(small)
         np.testing.assert_array_equal(mine, other)
     for mine, other in zip(known_of(results), known_of(ordinary), strict=True):
         np.testing.assert_array_equal(mine, other)
-    assert guide_of(results).judged == guide_of(ordinary).judged
+    assert guide_text(guide_of(results)) == guide_text(guide_of(ordinary))
     said, less = page(results), page(ordinary)
     before, _, section = said.partition("## Newcomers")
     cut = section[section.index("\n## ") + 1 :]
@@ -245,36 +269,127 @@ def test_nothing_finished_is_said(tmp_path, small):
         collect(small[0], tmp_path)
 
 
+def test_stored_results_are_never_replaced_by_fewer(small, tmp_path):
+    arena, out, *_ = small
+    results, path = collect(arena, out), tmp_path / "arena.parquet"
+    check_no_fewer(results, path, out)  # nothing is stored yet
+    write_results(results, path)
+    check_no_fewer(results, path, out)
+    with pytest.raises(BadInput) as caught:
+        check_no_fewer(_without_newcomers(results), path, out)
+    assert f"{out} has 21 runs of 6 cells, fewer than the 28 runs of 8 cells in {path}" in str(
+        caught.value
+    )
+    assert f"`coterie arena --run --out {out}`" in str(caught.value)
+
+
+def test_an_epoch_of_the_results_is_what_training_for_one_takes(small, tmp_path):
+    arena, out, *_ = small
+    row = next(r for r in runs_with(collect(arena, out)) if r["method"] == "fedavg")
+    base = base_of(arena, arena.grounds[row["federation"]], out)
+    once = change(base, {"method": "fedavg", "epochs": 1, "steps": 0, "rounds": 1, "evaluate": 1})
+    ended = execute(replace(once, seed=row["seed"]), tmp_path / "run", lambda report: None)
+    assert row["epoch"] == costs(ended).gradients.sum()
+
+
+def test_a_fine_tuning_at_the_end_counts_as_gradients(small):
+    row = next(r for r in runs_with(collect(*small[:2])) if r["method"] == "fedavg")
+    assert gradients_of(row) == row["gradients"]
+    tuned = row | {"words": json.dumps({"rate": 0.1, "tune_epochs": 20})}
+    assert gradients_of(tuned) == row["gradients"] + 20 * row["epoch"]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        ("alike", ("local", "fedavg")),
+        ("pairs", ("oracle", "local")),
+        ("pairs", ("oracle",)),
+    ],
+    ids=str,
+)
+def test_a_scrap_of_an_arena_gives_a_page_with_full_rows_and_no_guide(small, tmp_path, kept):
+    """Warnings are errors here."""
+    federation, methods = kept
+    results = collect(*small[:2])
+    wanted = [
+        row["federation"] == federation and row["method"] in methods
+        for row in results.runs.to_pylist()
+    ]
+    scrap = results._replace(runs=results.runs.filter(wanted))
+    write_page(scrap, tmp_path)
+    text = (tmp_path / "arena.md").read_text()
+    for table in text.split("\n\n"):
+        lines = [line for line in table.splitlines() if line.startswith("|")]
+        assert len({line.count("|") for line in lines}) <= 1, table
+    assert "1 federations" not in text
+    assert "run a second one" in text
+    with pytest.raises(BadInput, match="needs two with finished runs"):
+        check_guide(guide_of(scrap))
+
+
 def test_a_guide_read_back_gives_the_same_advice_and_names_methods_of_the_arena(small, tmp_path):
     arena, out, *_ = small
     guide = guide_of(collect(arena, out))
     write_guide(guide, tmp_path / "guide.json")
     again = read_guide(tmp_path / "guide.json")
     assert again.known.methods == ("local", "fedavg", "ditto")  # who is told the groups is none
+    assert again.gradients == {"local": 1.0, "fedavg": 1.0, "ditto": 2.0}
     base = base_of(arena, arena.grounds["pairs"], out)
     found = suggest(base, again)
-    assert set(found.methods) == set(again.known.methods)
+    assert {tried.method for tried in found.methods} == set(again.known.methods)
+    assert not found.bars  # they are among the methods
     assert found.near[0].name == "pairs"
     assert found.near[0].distance == pytest.approx(0, abs=1e-3)
+    assert not found.remarks
+
+
+def _with_feddf(guide, ahead=100):
+    """The guide as if feddf, which needs public rows, had been the best by so many points."""
+    known = guide.known
+    wide = known._replace(
+        methods=("feddf", *known.methods[1:]), points=known.points + np.array([ahead, 0, 0])
+    )
+    return guide._replace(known=wide, gradients=guide.gradients | {"feddf": 1.0})
 
 
 def test_advice_leaves_out_what_the_data_do_not_allow_and_says_why(small):
     arena, out, *_ = small
-    guide = guide_of(collect(arena, out))
-    known = guide.known
-    wide = known._replace(
-        methods=("feddf", *known.methods[1:]), points=known.points + np.array([100, 0, 0])
-    )
-    found = suggest(base_of(arena, arena.grounds["pairs"], out), guide._replace(known=wide))
-    assert "feddf" not in found.methods
+    guide = _with_feddf(guide_of(collect(arena, out)))
+    found = suggest(base_of(arena, arena.grounds["pairs"], out), guide)
+    assert "feddf" not in [tried.method for tried in found.methods]
     assert "needs a public data set" in found.refused["feddf"]
 
 
-def test_methods_are_ordered_by_regret_where_the_advice_looks(small):
+def test_a_worse_method_that_cannot_run_is_not_worth_a_word(small):
     arena, out, *_ = small
-    guide = guide_of(collect(arena, out))
-    known = guide.known
-    for f, name in enumerate(known.federations):
-        found = order(guide, Advice("", (name,), (0.0,)))
-        regrets = [known.regret[f, known.methods.index(method)] for method in found]
-        assert regrets == sorted(regrets)
+    guide = _with_feddf(guide_of(collect(arena, out)), ahead=-100)
+    assert not suggest(base_of(arena, arena.grounds["pairs"], out), guide).refused
+
+
+def test_every_method_is_named_with_its_own_figures(small):
+    arena, out, *_ = small
+    guide = _with_feddf(guide_of(collect(arena, out)))
+    found = suggest(base_of(arena, arena.grounds["pairs"], out), guide)
+    assert found.methods
+    for tried in found.methods:
+        assert tried.behind == guide.known.mean_behind(tried.method) > 50
+    allowed = guide.known.only(set(guide.known.methods) - {"feddf"})
+    assert found.lead == lead(judge(allowed))  # the rules are judged without who cannot run
+    assert found.lead.single < 50
+
+
+def test_words_for_one_method_decide_whether_it_can_run(small):
+    arena, out, *_ = small
+    guide = _with_feddf(guide_of(collect(arena, out)))
+    base = change(
+        base_of(arena, arena.grounds["pairs"], out), {"public": "held-out", "public-rows": 20}
+    )
+    assert "--feddf.draw 20" in suggest(base, guide).refused["feddf"]
+    found = suggest(base, guide, own={"feddf": {"draw": 20}})
+    assert found.methods[0].method == "feddf"
+    assert not found.refused
+    with pytest.raises(BadInput, match="did you mean 'draw'"):
+        suggest(base, guide, own={"feddf": {"drew": 20}})
+    with pytest.raises(BadInput, match="words for 'oracle', which the arena did not compare"):
+        suggest(base, guide, own={"oracle": {"rate": 1}})

@@ -13,7 +13,7 @@ from helpers.datasets import features
     [
         ("at most 179 clients of 10 rows", {"clients": 5000}),
         ("leave no train part", {"validation": 0.5, "test": 0.5}),
-        ("test = 0", {"test": 0}),
+        ("test = 0: give shares of a client's rows, test above 0 and both below 1", {"test": 0}),
         ("validation = -0.1", {"validation": -0.1}),
         ("did you mean 'pixel'", {"scale": "pixels"}),
         ("pool = 'trane': give all or train", {"pool": "trane"}),
@@ -54,7 +54,7 @@ def test_bad_choices_are_refused_in_one_clear_line(words, options):
         ),
         ("labels 0 to 2, but 2 classes", {"classes": 2}, {}),
         (
-            "client 0 ('0') has 1 rows, none of them in its train part",
+            "client 0 ('0') has 1 row, none of them in its train part",
             {"users": np.arange(300)},
             {},
         ),

@@ -187,5 +187,5 @@ def test_a_tiny_client_stops_nobody_and_all_tiny_ones_are_refused():
     with pytest.warns(UserWarning, match="2 of 4 clients are left out.*: one, two"):
         got = build(own.from_arrays(np.zeros((42, 2)), y, clients))
     assert got.names == ["big", "huge"]
-    with pytest.raises(BadInput, match="has 1 rows, none of them in its train part"):
+    with pytest.raises(BadInput, match="has 1 row, none of them in its train part"):
         build(own.from_arrays(np.zeros((42, 2)), y, np.arange(42)))

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from coterie.comparison.arena_results import read_results
+from coterie.comparison.arena_results import known_of, read_results
 from coterie.comparison.guide import GUIDE, guide_of, read_guide, write_guide
-from coterie.reports.arena import PAGE, PICTURES, RESULTS, page
+from coterie.core.errors import BadInput
+from coterie.reports.arena import PAGE, PICTURES, RESULTS, page, write_page
+from coterie.reports.arena_guide import CHOOSE, choose_page, choose_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -18,6 +20,48 @@ def stored():
 
 def test_the_page_is_what_the_stored_results_give(stored):
     assert (DOCS / PAGE).read_text() == page(stored)
+
+
+def test_the_table_on_choosing_is_what_the_stored_results_give(stored):
+    assert (DOCS / CHOOSE).read_text() == choose_page(stored, DOCS)
+
+
+def test_the_table_on_choosing_has_the_points_of_the_arena(stored):
+    known = known_of(stored)
+    table = choose_table(stored)
+    (row,) = (line for line in table.splitlines() if "what the same input means" in line)
+    places = [known.federations.index(name) for name in row.split(" | ")[-1][:-2].split(", ")]
+    assert "permuted" in [known.federations[f] for f in places]
+    regret = known.regret[places].mean(axis=0)
+    best = known.methods[int(regret.argmin())]
+    assert f"[{best}](methods/{best}.md) {regret.min():.1f}" in row
+    assert "ifca" not in row
+    (row,) = (line for line in table.splitlines() if "you do not know" in line)
+    assert row.endswith("| all |")
+    assert "[pfeddf](methods/pfeddf.md)\\* 2.5" in row
+
+
+def test_a_page_on_choosing_without_a_place_for_the_table_is_refused(stored, tmp_path):
+    assert choose_page(stored, tmp_path) == ""
+    (tmp_path / CHOOSE).write_text("# Choose\n")
+    with pytest.raises(BadInput, match="needs the lines <!-- arena: begin -->"):
+        write_page(stored, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [CHOOSE]
+
+
+def test_what_is_not_alike_is_said_beside_the_ranks(stored):
+    text = page(stored)
+    told = text.split("## On each federation")[0]
+    assert "pfeddf 3.2" in told
+    assert "ifca was tried with 2 and 3 clusters alone" in told
+    assert "[pfeddf](methods/pfeddf.md) | 5.8 | 2.5 | 3 | 13 | 3.2 |" in text
+    assert "an R2 below -1 counts as -1" in text
+
+
+def test_no_rule_that_looks_is_said_to_be_better_than_chance(stored):
+    section = page(stored).split("## Which method when")[1]
+    assert "**No rule that looks at the federation beats the best single method by more" in section
+    assert "| best single method (in use) | 2.47 | 10.67 | 4.99 |" in section
 
 
 def test_the_guide_that_comes_with_the_package_is_what_the_stored_results_give(stored, tmp_path):

@@ -25,6 +25,7 @@ def _run(federation, method, rule=None, finetune=(), local=(), does="trains", me
         "gradients": 1,
         "seconds": 1.0,
         "words": "{}",
+        "epoch": 0,
         "newcomers": 0.25 if rule else 0.0,
         "newcomer_does": does if rule else "",
         **{f"newcomers_{way}": came[way] for way in WAYS},
@@ -99,8 +100,9 @@ def test_the_section_says_how_many_newcomers_and_what_the_numbers_are():
     assert text.startswith("## Newcomers\n\n20% of the clients are kept out of training")
     assert "3 newcomers of 2 federations" in text
     assert "Of 2 rules, 2 do better than training alone on average, and 1 better" in text
-    assert "| fedper | 5.0 | +22.5 | +0.0 | 2 |" in text
-    assert "| ditto | 20.0 | +10.0 | +5.0 | 2 |" in text
+    assert "| fedper | 5.0 | 42.5 | +22.5 | +0.0 | 2 |" in text
+    assert "| ditto | 20.0 | 40.0 | +10.0 | +5.0 | 2 |" in text
+    assert "another number in every row" in text
     assert newcomer_section(found, 4).startswith("## Newcomers\n\n4 clients per federation")
 
 

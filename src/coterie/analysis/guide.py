@@ -1,20 +1,26 @@
-"""What to try first on a federation: what did best on the most similar federations of the arena.
+"""What to try first on a federation: what did best on federations of the arena.
 
-Regret is how many points the chosen method lies behind the best one. Every rule is judged on
-federations that it has not seen: one is left out, the rule is made of the others.
+Regret is how many points the chosen method lies behind the best one. A rule says which federations
+are asked: all of them, or those that resemble the data. Every rule is judged on federations that it
+has not seen: one is left out, the rule is made of the others. A rule that looks at the data is
+taken only where it beats the one that asks all by more than chance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from math import nan
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
 
+from coterie.analysis.numbers import means, most
+
 NEAREST = (1, 3)  # federations that a rule asks
+SINGLE = "best single method"  # the rule that asks all federations
 BARS = ("local", "fedavg")
+CHANCE = 2  # standard errors that a gain must exceed
 
 
 class Properties(NamedTuple):
@@ -50,30 +56,38 @@ class Known(NamedTuple):
 
     def without(self, f: int) -> Known:
         """All federations but one."""
-        kept = [k for k in range(len(self.federations)) if k != f]
-        names = tuple(self.federations[k] for k in kept)
-        return Known(names, self.properties[kept], self.methods, self.points[kept])
+        return self._at([k for k in range(len(self.federations)) if k != f])
+
+    def only(self, methods: Collection[str]) -> Known:
+        """Some methods alone, on the federations where any of them ran."""
+        kept = [k for k, name in enumerate(self.methods) if name in methods]
+        names, points = tuple(self.methods[k] for k in kept), self.points[:, kept]
+        some = self._replace(methods=names, points=points)
+        return some._at(np.flatnonzero(~np.isnan(points).all(axis=1)).tolist())
+
+    def _at(self, places: Sequence[int]) -> Known:
+        names = tuple(self.federations[k] for k in places)
+        return Known(names, self.properties[places], self.methods, self.points[places])
+
+    @property
+    def behind(self) -> np.ndarray:
+        """[f, m] points behind the best method; NaN where a method did not run."""
+        found: np.ndarray = most(self.points, 1) - self.points
+        return found
 
     @property
     def regret(self) -> np.ndarray:
         """[f, m] points behind the best method; a method that did not run is as bad as the
         worst.
         """
-        behind = np.nanmax(self.points, axis=1, keepdims=True) - self.points
-        most = np.nanmax(behind, axis=1, keepdims=True)
-        found: np.ndarray = np.where(np.isnan(behind), most, behind)
-        return found
+        return np.where(np.isnan(self.behind), most(self.behind, 1), self.behind)
+
+    def mean_behind(self, method: str) -> float:
+        """Points behind the best method, mean over the federations where it ran."""
+        return float(means(self.behind[:, self.methods.index(method)], 0))
 
 
-Rule = Callable[[Known, Properties], str]
-
-
-class Advice(NamedTuple):
-    """What a rule says of a federation, and the federations that it goes by."""
-
-    method: str
-    near: tuple[str, ...]
-    distances: tuple[float, ...]
+Asks = Callable[[Known, Properties], np.ndarray]  # the numbers of the federations that are asked
 
 
 def distances(known: Known, wanted: Properties) -> np.ndarray:
@@ -84,15 +98,39 @@ def distances(known: Known, wanted: Properties) -> np.ndarray:
     return found
 
 
-def advise(known: Known, wanted: Properties, nearest: int) -> Advice:
-    """The method of least mean regret on so many nearest federations; 0 asks all of them."""
-    far = distances(known, wanted)
-    order = np.argsort(far, kind="stable")[: nearest or len(far)]
-    regret = known.regret[order].mean(axis=0)
-    # of equals, the one that does better everywhere
-    best = int(np.lexsort((known.regret.mean(axis=0), np.round(regret, 9)))[0])
-    near = tuple(known.federations[i] for i in order)
-    return Advice(known.methods[best], near, tuple(float(far[i]) for i in order))
+def nearest(count: int, known: Known, wanted: Properties) -> np.ndarray:
+    """The federations that lie nearest, the nearest first."""
+    return np.argsort(distances(known, wanted), kind="stable")[:count]
+
+
+def same_winner(known: Known, wanted: Properties) -> np.ndarray:
+    """The federations where Local wins the probe, or where FedAvg does, as it is here; all of them
+    where there is none.
+    """
+    gain = Properties._fields.index("gain")
+    same = (known.properties[:, gain] > 0) == (wanted.gain > 0)
+    return np.flatnonzero(same) if same.any() else everyone(known, wanted)
+
+
+def everyone(known: Known, wanted: Properties) -> np.ndarray:
+    """All federations, whatever the data."""
+    return np.arange(len(known.federations))
+
+
+# the rules that look at the data, by what they are called
+LOOKING: dict[str, Asks] = {
+    **{f"nearest {k}": partial(nearest, k) for k in NEAREST},
+    "sign of the gain": same_winner,
+}
+
+
+def advised(rule: str, known: Known, wanted: Properties) -> list[str]:
+    """All methods, from the least mean regret on the federations that a rule asks; of equals, the
+    one that does better everywhere is the first.
+    """
+    asked = LOOKING.get(rule, everyone)(known, wanted)
+    here, everywhere = known.regret[asked].mean(axis=0), known.regret.mean(axis=0)
+    return [known.methods[k] for k in np.lexsort((everywhere, np.round(here, 9)))]
 
 
 class Judged(NamedTuple):
@@ -107,55 +145,53 @@ class Judged(NamedTuple):
         return float(self.regret.mean())
 
 
-def rules() -> dict[str, Rule]:
-    """Every rule that is judged, by what it is called."""
-    return {
-        **{f"nearest {k}": partial(_nearest, k) for k in NEAREST},
-        "sign of the gain": by_gain,
-        "best single method": partial(_nearest, 0),
-        **{f"always {bar}": partial(_always, bar) for bar in BARS},
-    }
-
-
-def _nearest(nearest: int, known: Known, wanted: Properties) -> str:
-    return advise(known, wanted, nearest).method
-
-
-def _always(method: str, known: Known, wanted: Properties) -> str:
-    return method
-
-
-def by_gain(known: Known, wanted: Properties) -> str:
-    """The method of least regret on federations where Local wins the probe, or where FedAvg does,
-    as it is here; all of them where there is none.
-    """
-    gain = Properties._fields.index("gain")
-    same = (known.properties[:, gain] > 0) == (wanted.gain > 0)
-    regret = known.regret[same if same.any() else slice(None)].mean(axis=0)
-    return known.methods[int(regret.argmin())]
-
-
 def judge(known: Known) -> list[Judged]:
-    """Every rule with each federation left out, the rule of least mean regret first."""
+    """Every rule with each federation left out, the rule of least mean regret first; none where
+    nothing is left once one is left out.
+    """
+    places = range(len(known.federations))
+    if len(places) < 2:
+        return []
+    chosen = {
+        rule: [advised(rule, known.without(f), Properties(*known.properties[f]))[0] for f in places]
+        for rule in (*LOOKING, SINGLE)
+    }
+    chosen |= {f"always {bar}": [bar for _ in places] for bar in BARS if bar in known.methods}
     found = []
-    for name, rule in rules().items():
-        if name.startswith("always") and name.removeprefix("always ") not in known.methods:
-            continue
-        chosen = [
-            rule(known.without(f), Properties(*known.properties[f]))
-            for f in range(len(known.federations))
-        ]
-        regret = np.array([known.regret[f, known.methods.index(m)] for f, m in enumerate(chosen)])
-        found.append(Judged(name, tuple(chosen), regret))
+    for rule, names in chosen.items():
+        regret = [known.regret[f, known.methods.index(name)] for f, name in enumerate(names)]
+        found.append(Judged(rule, tuple(names), np.array(regret)))
     return sorted(found, key=lambda j: j.mean)
 
 
-def best_rule(judged: Sequence[Judged]) -> int:
-    """How many nearest federations to ask: of the rules that ask some, and of the best single
-    method, the one of least regret; 0 is the single method.
-    """
-    means_of: Mapping[str, float] = {j.rule: j.mean for j in judged}
-    single = means_of.get("best single method", nan)
-    near = {k: means_of[f"nearest {k}"] for k in NEAREST}
-    best = min(near, key=lambda k: near[k])
-    return best if near[best] < single else 0
+class Lead(NamedTuple):
+    """How far the best rule that looks at the data is ahead of the best single method."""
+
+    rule: str
+    mean: float  # its regret
+    single: float  # the regret of the best single method
+    error: float  # the standard error of the difference over federations
+
+    @property
+    def gain(self) -> float:
+        """Points that it is ahead; below 0: behind."""
+        return self.single - self.mean
+
+    @property
+    def counts(self) -> bool:
+        """Whether that is more than chance."""
+        return self.gain > CHANCE * self.error
+
+    @property
+    def taken(self) -> str:
+        """The rule that advice goes by."""
+        return self.rule if self.counts else SINGLE
+
+
+def lead(judged: Sequence[Judged]) -> Lead:
+    """The best rule that looks at the data against the best single method."""
+    single = next(j for j in judged if j.rule == SINGLE)
+    best = next(j for j in judged if j.rule in LOOKING)
+    gaps = single.regret - best.regret
+    error = float(gaps.std(ddof=1)) / sqrt(len(gaps))
+    return Lead(best.rule, best.mean, single.mean, error)

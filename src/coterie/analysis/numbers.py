@@ -34,6 +34,14 @@ def means(values: np.ndarray, axis: int) -> np.ndarray:
     )
 
 
+def most(values: np.ndarray, axis: int) -> np.ndarray:
+    """The largest along an axis without NaNs, which stays with length 1; NaN where nothing is
+    left.
+    """
+    found = np.where(np.isnan(values), -np.inf, values).max(axis, keepdims=True, initial=-np.inf)
+    return np.where(np.isinf(found), np.nan, found)
+
+
 def deviation_of(values: ArrayLike) -> float:
     """The sample standard deviation without NaNs; 0 for a single value, NaN for none."""
     found = there(values)

@@ -29,7 +29,7 @@ class Ranking(NamedTuple):
         """The longest runs (first, last) of methods that the data do not tell apart."""
         found: list[tuple[int, int]] = []
         for first in range(len(self.rank)):
-            close = np.flatnonzero(self.rank - self.rank[first] <= self.distance)
+            close = np.flatnonzero(~(self.rank - self.rank[first] > self.distance))
             last = int(close[-1])
             if last > first and not (found and last <= found[-1][1]):
                 found.append((first, last))

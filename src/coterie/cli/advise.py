@@ -1,15 +1,17 @@
-"""`coterie advise`: what the arena suggests trying first on some data."""
+"""`coterie advise`: the arena's best methods that some data allow."""
 
 from __future__ import annotations
+
+from math import isnan
 
 import click
 from rich.table import Table as Grid
 
-from coterie.analysis.guide import MEANING, Properties
+from coterie.analysis.guide import MEANING, SINGLE, Properties
 from coterie.cli.printing import say, show
 from coterie.cli.show import wrapped
-from coterie.cli.words import FREE, words_of
-from coterie.comparison.guide import Guide, Suggestion, read_guide, suggest
+from coterie.cli.words import FREE, own_of, words_of
+from coterie.comparison.guide import Suggestion, Tried, read_guide, suggest
 from coterie.experiment.columns import with_columns
 from coterie.experiment.config import Experiment, change
 
@@ -17,18 +19,24 @@ from coterie.experiment.config import Experiment, change
 @click.command(context_settings=FREE, short_help="Say which methods to try first on some data.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[DATA] [--WORD VALUE]...")
 def advise(arguments: tuple[str, ...]) -> None:
-    """Measure DATA (digits) for a minute and say what did best on federations like it.
+    """Name the arena's best methods that DATA (digits) allow, and how they did there.
+
+    Measures the data for a minute and shows the federations of the arena that are nearest, for
+    information: advice goes by them only where that beats naming the best methods of the whole
+    arena by more than chance, and the figures are printed.
 
     Takes the words of `coterie run` for data, split, network and training, such as --client and
-    --label for a table of your own. Training rows alone are looked at.
+    --label for a table of your own, and METHOD.WORD for a single method. Training rows alone are
+    looked at.
     """
     name, words = words_of(arguments, "DATA")
-    experiment = change(Experiment(method=""), ({"data": name} if name else {}) | words)
-    show_suggestion(suggest(with_columns(experiment), read_guide()))
+    common, own = own_of(words)
+    experiment = change(Experiment(method=""), ({"data": name} if name else {}) | common)
+    show_suggestion(suggest(with_columns(experiment), read_guide(), own=own))
 
 
 def show_suggestion(found: Suggestion) -> None:
-    """The properties, the nearest federations, and what follows."""
+    """The properties, the nearest federations, and what to try."""
     show(_properties(found))
     grid = Grid("nearest federation", "distance", "best there", "over local", "over fedavg")
     for near in found.near:
@@ -37,12 +45,19 @@ def show_suggestion(found: Suggestion) -> None:
     show(grid)
     for near in found.near:
         say(f"  {near.name}: {near.says}")
-    first, *more = found.methods
-    then = f", then {', '.join(more)}" if more else ""
-    say(wrapped(f"Try first: {first}{then}; beside local and fedavg"))
+    for line in found.remarks:
+        say(wrapped(line))
+    show(_methods(found))
+    say(
+        wrapped(
+            "Behind: points behind the best method of a federation, mean over those where it "
+            "ran. Gradients: times FedAvg's."
+        )
+    )
     for method, why in found.refused.items():
-        say(wrapped(f"  not {method}, which did well there: {why}"))
-    say(wrapped(_evidence(found.guide)))
+        behind = found.guide.known.mean_behind(method)
+        say(wrapped(f"Not {method}, {behind:.1f} points behind there: {why}"))
+    say(wrapped(_evidence(found)))
 
 
 def _properties(found: Suggestion) -> Grid:
@@ -54,15 +69,34 @@ def _properties(found: Suggestion) -> Grid:
     return grid
 
 
-def _evidence(guide: Guide) -> str:
-    """How far the advice may be trusted."""
-    known, judged = guide.known, guide.judged
-    how = f"of the {guide.nearest} nearest" if guide.nearest else "of all"
-    rule = f"nearest {guide.nearest}" if guide.nearest else "best single method"
-    others = [r for r in ("best single method", "always fedavg", "always local") if r != rule]
-    beside = ", ".join(f"{r} {judged[r]:.1f}" for r in others if r in judged)
+def _methods(found: Suggestion) -> Grid:
+    """What to try, with its own figures, and the two that belong beside it."""
+    grid = Grid("try", "method", "behind", "federations", "gradients")
+    for k, tried in enumerate(found.methods, 1):
+        grid.add_row(f"{k}.", *_figures(tried))
+    for tried in found.bars:
+        grid.add_row("beside", *_figures(tried))
+    return grid
+
+
+def _figures(tried: Tried) -> tuple[str, ...]:
+    work = "" if isnan(tried.gradients) else f"{tried.gradients:.1f}"
+    return tried.method, f"{tried.behind:.1f}", str(tried.federations), work
+
+
+def _evidence(found: Suggestion) -> str:
+    """What the advice goes by, and how far it may be trusted."""
+    lead, count = found.lead, len(found.guide.known.federations)
+    goes = (
+        "These are the arena's best methods that your data allow, whatever the data look like: no "
+        "rule that looks at them does better by more than chance."
+        if lead.taken == SINGLE
+        else f"These follow from your data by the rule '{lead.rule}', which does better than the "
+        "best methods of the whole arena by more than chance."
+    )
     return (
-        f"The rule goes by the results {how} federations. On the arena's "
-        f"{len(known.federations)}, each left out once, it lies {judged[rule]:.1f} points behind "
-        f"the best method ({beside}). `coterie compare` decides."
+        f"{goes} Judged with the methods that your data allow, each of the arena's {count} "
+        f"federations left out once: the best single method lies {lead.single:.1f} points behind "
+        f"the best, the best rule that looks at the data ('{lead.rule}') {lead.mean:.1f}, and the "
+        f"difference has a standard error of {lead.error:.1f}. `coterie compare` decides."
     )

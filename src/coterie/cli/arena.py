@@ -12,10 +12,25 @@ from coterie.analysis.guide import judge
 from coterie.cli.printing import say, show
 from coterie.cli.show import work
 from coterie.comparison.arena import Arena, cells, read_arena, run, state
-from coterie.comparison.arena_results import collect, write_results
-from coterie.comparison.guide import guide_of, read_guide, write_guide
+from coterie.comparison.arena_results import (
+    Results,
+    check_no_fewer,
+    collect,
+    read_results,
+    write_results,
+)
+from coterie.comparison.guide import (
+    GUIDE,
+    check_guide,
+    guide_of,
+    guide_text,
+    read_guide,
+    write_guide,
+)
 from coterie.core.errors import BadInput
-from coterie.reports.arena import PAGE, RESULTS, write_page
+from coterie.core.files import read_text
+from coterie.reports.arena import RESULTS, write_page
+from coterie.reports.arena_guide import private_only
 
 OUT = Path("runs") / "arena"
 
@@ -23,22 +38,27 @@ OUT = Path("runs") / "arena"
 @click.command(short_help="All methods on the same federations, tuned alike.")
 @click.argument("federations", nargs=-1, metavar="[FEDERATION]...")
 @click.option("--run", "start", is_flag=True, help="Run what is not finished yet.")
-@click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help=f"Folder of the runs; default {OUT}.")
 @click.option("--methods", help="Only these, separated by commas.")
-@click.option("--judge", "judged", is_flag=True, help="Print how well the guide's rules predict.")
+@click.option("--judge", "judged", is_flag=True, help="Print how well rules to choose by predict.")
 @click.option(
     "--write",
     type=click.Path(path_type=Path),
-    help="Folder of docs: write arena.md, its pictures and results, and the guide of `advise`.",
+    help="Folder of docs: write results/arena.parquet from the runs, arena.md with its pictures "
+    "and the table of choose.md; without runs the pages alone, from the results stored there.",
+)
+@click.option(
+    "--store", is_flag=True, help="With --write: store the guide that `coterie advise` reads."
 )
 @click.option("--quiet", is_flag=True, help="No progress display.")
 def arena(
     federations: tuple[str, ...],
     start: bool,
-    out: Path,
+    out: Path | None,
     methods: str | None,
     judged: bool,
     write: Path | None,
+    store: bool,
     quiet: bool,
 ) -> None:
     """List the cells of the arena (a federation with a seed, all methods on it), or run them.
@@ -47,35 +67,82 @@ def arena(
     method with the same number of trials; other seeds, and the cells in which some clients do not
     answer or come after training (newcomers), take its words.
     """
-    found = read_arena(methods=methods.split(",") if methods else ())
+    names = [name.strip() for name in (methods or "").split(",") if name.strip()]
+    found = read_arena(methods=names)
     wanted = cells(found, federations)
     if (judged or write) and federations:
         raise BadInput("--judge and --write speak of all federations: name none")
+    if store and not write:
+        raise BadInput("--store belongs to --write: add it, or leave --store out")
+    if not start and write:
+        _check_no_effect("--write, which takes all runs that are there", methods=methods)
+    elif not start and judged:
+        reads = "--judge, which reads the guide that comes with coterie"
+        _check_no_effect(reads, out=out, methods=methods)
+    for word, folder in (("out", out), ("write", write)):
+        if folder and folder.exists() and not folder.is_dir():
+            raise BadInput(f"--{word} {folder} is a file: give a folder")
     if start:
-        with work(out, quiet, len(wanted)) as watch:
-            for _ in run(found, out, wanted, watch, say):
+        with work(out or OUT, quiet, len(wanted)) as watch:
+            for _ in run(found, out or OUT, wanted, watch, say):
                 pass
     if write:
-        write_all(found, out, write)
+        write_all(found, out, write, store)
     if judged:
         show_rules()
     if not (write or judged):
-        show_cells(found, out, federations)
+        show_cells(found, out or OUT, federations)
 
 
-def write_all(found: Arena, out: Path, docs: Path) -> None:
-    """The results, the page with its pictures, and the guide."""
-    results = collect(found, out)
-    write_results(results, docs / RESULTS)
-    write_page(results, docs)
-    write_guide(guide_of(results))
-    say(f"wrote {docs / PAGE} and {docs / RESULTS} from {len(results.runs):,} runs")
+def _check_no_effect(reading: str, **given: object) -> None:
+    """Refuse words that change nothing of what is asked for."""
+    for word, value in given.items():
+        if value:
+            raise BadInput(f"--{word} has no effect on {reading}: leave it out")
+
+
+def write_all(found: Arena, out: Path | None, docs: Path, store: bool) -> None:
+    """The results, where there are runs, and from them the page with its pictures; the guide too
+    where it is to be stored.
+    """
+    stored, folder = docs / RESULTS, out or OUT
+    runs = out is not None or any(state(cell, folder).finished for cell in cells(found))
+    results = collect(found, folder) if runs else _stored(stored, folder)
+    guide = guide_of(results)
+    if store:
+        check_guide(guide)
+    count = f"{len(results.runs):,} runs"
+    if runs:
+        check_no_fewer(results, stored, folder)
+    page = write_page(results, docs)
+    if runs:
+        write_results(results, stored)
+    say(
+        f"wrote {page} and {stored} from {count}"
+        if runs
+        else f"wrote {page} from {stored}, {count}"
+    )
+    if store:
+        write_guide(guide, GUIDE)
+        say(f"stored the guide of `coterie advise` in {GUIDE}")
+    elif not GUIDE.exists() or guide_text(guide) != read_text(GUIDE):
+        say("`coterie advise` keeps its guide, which has other results; --store replaces it")
+
+
+def _stored(path: Path, folder: Path) -> Results:
+    """The results that are stored, where nothing was run."""
+    if not path.exists():
+        raise BadInput(
+            f"no cell of the arena is finished below {folder}, and there is no {path}: "
+            "`coterie arena --run` runs it"
+        )
+    return read_results(path)
 
 
 def show_cells(found: Arena, out: Path, federations: tuple[str, ...]) -> None:
     """How far every cell has come."""
     turns = list(dict.fromkeys(cell.folder.name for cell in cells(found)))
-    heads = ("federation", "", *(turn.replace("-", "\n") for turn in turns))
+    heads = ("federation", "clients", *(turn.replace("-", "\n") for turn in turns))
     grid = Grid(*heads, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in federations or found.grounds:
         states = {cell.folder.name: state(cell, out) for cell in cells(found, [name])}
@@ -86,18 +153,25 @@ def show_cells(found: Arena, out: Path, federations: tuple[str, ...]) -> None:
         ground = found.grounds[name]
         grid.add_row(name, "natural" if ground.natural else "dealt", *words)
     show(grid)
-    say(f"{len(found.methods)} methods, {found.trials} trials each; `coterie arena --run` goes on.")
+    count = len(found.methods)
+    say(
+        f"{count} method{'s' * (count != 1)}, {found.trials} trials each; `coterie arena --run` "
+        "goes on."
+    )
 
 
 def show_rules() -> None:
     """Every rule with its regret, each federation left out once."""
     known = read_guide().known
-    grid = Grid("rule", "points behind the best", "most", "chosen")
+    without = {rule.rule: rule for rule in judge(private_only(known))}
+    grid = Grid("rule", "points behind the best", "most", "without public rows", "chosen")
     for rule in judge(known):
         counts = {m: rule.chosen.count(m) for m in dict.fromkeys(rule.chosen)}
         often = sorted(counts, key=lambda m: -counts[m])[:3]
         more = ", ..." if len(counts) > 3 else ""
         chosen = ", ".join(f"{m} {counts[m]}x" for m in often) + more
-        grid.add_row(rule.rule, f"{rule.mean:.2f}", f"{rule.regret.max():.2f}", chosen)
+        other = f"{without[rule.rule].mean:.2f}" if rule.rule in without else ""
+        grid.add_row(rule.rule, f"{rule.mean:.2f}", f"{rule.regret.max():.2f}", other, chosen)
     show(grid)
     say(f"{len(known.federations)} federations, each left out once; the rule sees the others.")
+    say("Without public rows: of the methods that need none, the points behind the best of them.")

@@ -11,7 +11,7 @@ import click
 from coterie.cli.printing import say
 from coterie.cli.show import show_comparison, show_run, work
 from coterie.cli.tuning import say_search, show_tuning
-from coterie.cli.words import FREE, seeds_of, words_of
+from coterie.cli.words import FREE, own_of, seeds_of, words_of
 from coterie.comparison import execute as comparisons
 from coterie.comparison.limits import limits_of
 from coterie.comparison.plan import FILE, ComparisonPlan, plan_of
@@ -167,15 +167,9 @@ def compare(
     Takes the words of `coterie run`; METHOD.WORD sets one for a single method, as in --ditto.lam
     0.5. DATA is --data: a name, or a file of your own.
     """
-    own: dict[str, dict[str, Any]] = {}
     alone, words = words_of(arguments, "DATA")
-    common: dict[str, Any] = {} if alone is None else {"data": alone}
-    for word, value in words.items():
-        section, _, name = word.partition(".")
-        if name and section.partition("@")[0] in METHODS:
-            own.setdefault(section, {})[name] = value
-        else:
-            common[word] = value
+    common, own = own_of(words)
+    common = ({} if alone is None else {"data": alone}) | common
     grids: dict[str, dict[str, list[str]]] = {}
     for entry in tune:
         name, option, choices = _grid(entry)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.comparison.plan import first_seeds
 from coterie.core.errors import BadInput, shown
+from coterie.methods.registry import METHODS
 
 FREE = {"ignore_unknown_options": True}
 
@@ -33,6 +34,19 @@ def words_of(arguments: Sequence[str], lone: str = "") -> tuple[str | None, dict
             value if equals else rest.pop(0) if rest and not rest[0].startswith("--") else True
         )
     return found, words
+
+
+def own_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Words for all methods, and those that METHOD.WORD gives to one, {method: {word: value}}."""
+    common: dict[str, Any] = {}
+    own: dict[str, dict[str, Any]] = {}
+    for word, value in words.items():
+        section, _, name = word.partition(".")
+        if name and section.partition("@")[0] in METHODS:
+            own.setdefault(section, {})[name] = value
+        else:
+            common[word] = value
+    return common, own
 
 
 def seeds_of(text: str) -> list[int]:

@@ -38,6 +38,7 @@ class Ground(NamedTuple):
     words: dict[str, Any]
     natural: bool = False  # its rows belong to clients already
     made: str = ""  # a table that is drawn first
+    differs: str = ""  # what its clients differ in, for the page on choosing
 
 
 class Arena(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coterie.analysis.guide import Known, Properties
-from coterie.analysis.numbers import there
+from coterie.analysis.numbers import means, there
 from coterie.analysis.scores import named
 from coterie.comparison.arena import Arena, Cell, base_of, best_of, cells, places_of, state
 from coterie.comparison.properties import properties
@@ -26,6 +27,10 @@ from coterie.results.run import Run, load
 from coterie.running.assemble import gather
 from coterie.running.newcomers import TUNES
 
+# what older files do not have, with what it is where it is not known
+ADDED: dict[str, tuple[pa.DataType, Any]] = {
+    "epoch": (pa.int64(), 0),  # steps of all clients in one epoch of their training rows
+}
 # of runs that kept clients out of training, with what it is where a file does not have it
 LATER: dict[str, tuple[pa.DataType, Any]] = {
     "newcomers": (pa.float32(), 0.0),  # the share of the clients, or how many; 0: an ordinary run
@@ -46,6 +51,7 @@ RUNS = pa.schema(
         ("gradients", pa.int64()),
         ("seconds", pa.float32()),  # of training, measured here
         ("words", pa.string()),  # what was chosen on validation rows, as JSON
+        *((name, kind) for name, (kind, _) in ADDED.items()),
         *((name, kind) for name, (kind, _) in LATER.items()),
     ]
 )
@@ -82,6 +88,7 @@ def collect(arena: Arena, out: Path) -> Results:
             name: {
                 "says": arena.grounds[name].says,
                 "natural": arena.grounds[name].natural,
+                "differs": arena.grounds[name].differs,
                 "properties": measured(arena, name, out)._asdict(),
             }
             for name in dict.fromkeys(row["federation"] for row in rows)
@@ -131,7 +138,7 @@ def _row(arena: Arena, cell: Cell, method: str, run: Run | Path, out: Path) -> d
         "gradients": 0,
         "seconds": 0.0,
         "words": json.dumps(best_of(first, method), sort_keys=True),
-        **{name: nothing for name, (_, nothing) in LATER.items()},
+        **{name: nothing for name, (_, nothing) in (ADDED | LATER).items()},
         "newcomers": cell.newcomers,
     }
     if not isinstance(run, Run):
@@ -145,8 +152,15 @@ def _row(arena: Arena, cell: Cell, method: str, run: Run | Path, out: Path) -> d
         "bytes": int(spent.down.sum() + spent.up.sum()),
         "gradients": int(spent.gradients.sum()),
         "seconds": float(spent.seconds.sum()),
+        "epoch": _epoch(run),
         **came,
     }
+
+
+def _epoch(run: Run) -> int:
+    """Steps of all clients in one epoch of their training rows."""
+    batch = run.experiment.train.batch
+    return sum(ceil(rows / batch) if batch else 1 for rows in run.about["rows"]["train"])
 
 
 def _came(run: Run) -> dict[str, Any]:
@@ -172,14 +186,45 @@ def read_results(path: Path) -> Results:
     try:
         table = pq.read_table(plain(path))
         about = json.loads(table.schema.metadata[ABOUT.encode()])
-        for name, (kind, nothing) in LATER.items():  # files of before newcomers have none of it
+        for name, (kind, nothing) in (ADDED | LATER).items():
             if name not in table.column_names:
                 table = table.append_column(name, pa.array([nothing] * len(table), kind))
         return Results(table.select(RUNS.names).cast(RUNS), about)
     except FileNotFoundError:
         raise BadInput(f"there is no file {path}: `coterie arena --write docs` makes it") from None
     except (pa.ArrowException, ValueError, LookupError, TypeError):
-        raise BadInput(f"{path} holds no results of an arena: write it again") from None
+        raise BadInput(
+            f"{path} holds no results of an arena: remove it, then `coterie arena --write docs` "
+            "makes it from runs"
+        ) from None
+
+
+class Size(NamedTuple):
+    """How much results hold."""
+
+    runs: int
+    cells: int  # federations with a seed, with or without lost clients or newcomers
+
+    def __str__(self) -> str:
+        return f"{self.runs:,} runs of {self.cells:,} cells"
+
+
+def size_of(results: Results) -> Size:
+    """How many runs and cells there are."""
+    cells = results.runs.group_by(["federation", "seed", "drop", "newcomers"]).aggregate([])
+    return Size(len(results.runs), len(cells))
+
+
+def check_no_fewer(results: Results, path: Path, out: Path) -> None:
+    """Refuse to replace a results file by less than it holds."""
+    if not path.exists():
+        return
+    now, stored = size_of(results), size_of(read_results(path))
+    if now.runs < stored.runs or now.cells < stored.cells:
+        raise BadInput(
+            f"{out} has {now}, fewer than the {stored} in {path}: run the rest with `coterie "
+            f"arena --run --out {out}`, or move that file away to write these alone"
+        )
 
 
 class Block(NamedTuple):
@@ -236,17 +281,36 @@ def runs_with(results: Results, drop: bool = False, newcomers: bool = False) -> 
     return [row for row in rows if (bool(row["drop"]), bool(row["newcomers"])) == (drop, newcomers)]
 
 
+def gradients_of(row: Row) -> float:
+    """Gradients of all clients in all rounds, and of the fine-tuning at the end, which no round
+    holds.
+    """
+    return float(row["gradients"]) + json.loads(row["words"]).get("tune_epochs", 0) * row["epoch"]
+
+
+def times_fedavg(found: Block) -> np.ndarray:
+    """[methods] a number in times of FedAvg's, mean over federations; NaN where it did not run."""
+    if "fedavg" not in found.methods:
+        return np.full(len(found.methods), np.nan)
+    base = found.values[:, [found.methods.index("fedavg")]]
+    return means(found.values / np.where(base > 0, base, np.nan), 0)
+
+
 def known_of(results: Results) -> Known:
     """What a guide is made of: federations with their properties, methods with their points.
 
-    Whoever is told the true groups is a bound, not a method to choose.
+    Whoever is told the true groups is a bound, not a method to choose; a federation on which no
+    method came to its end says nothing.
     """
-    found = block(runs_with(results), lambda row: float(goodness(row).mean()))
+    rows = [row for row in runs_with(results) if row["method"] not in BOUNDS]
+    found = block(rows, lambda row: float(goodness(row).mean()))
     told = results.about["federations"]
-    kept = [k for k, name in enumerate(found.methods) if name not in BOUNDS]
+    kept = np.flatnonzero(~np.isnan(found.values).all(axis=1))
+    names = tuple(found.federations[f] for f in kept)
+    properties = [Properties(**told[f]["properties"]) for f in names]
     return Known(
-        federations=found.federations,
-        properties=np.array([Properties(**told[f]["properties"]) for f in found.federations]),
-        methods=tuple(found.methods[k] for k in kept),
-        points=found.values[:, kept],
+        federations=names,
+        properties=np.array(properties, dtype=float).reshape(len(names), len(Properties._fields)),
+        methods=found.methods,
+        points=found.values[kept],
     )

@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import isnan, nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.analysis.guide import Advice, Judged, Known, Properties, advise, best_rule, judge
+from coterie.analysis.guide import (
+    BARS,
+    MEANING,
+    Known,
+    Lead,
+    Properties,
+    advised,
+    distances,
+    judge,
+    lead,
+)
 from coterie.comparison.arena import ARENA
-from coterie.comparison.arena_results import Results, known_of
-from coterie.comparison.properties import properties
+from coterie.comparison.arena_results import (
+    Results,
+    block,
+    gradients_of,
+    known_of,
+    runs_with,
+    times_fedavg,
+)
+from coterie.comparison.plan import own_words
+from coterie.comparison.properties import alike_inputs, gathered, properties
 from coterie.core.errors import BadInput
 from coterie.core.files import read_text, write
 from coterie.data.federation import Federation
 from coterie.experiment.build import Given
 from coterie.experiment.config import Experiment
-from coterie.running.assemble import assemble, gather
+from coterie.methods.registry import METHODS
+from coterie.running.assemble import assemble
 
 GUIDE = ARENA.parent / "guide.json"
 SUGGESTED = 3  # methods that are named
+SHOWN = 3  # federations that are shown beside the data
+
+Own = Mapping[str, Mapping[str, Any]]  # {method: its own words}
 
 
 class Guide(NamedTuple):
@@ -30,8 +53,7 @@ class Guide(NamedTuple):
 
     known: Known
     says: dict[str, str]  # what each federation is
-    nearest: int  # federations that advice goes by; 0: all of them
-    judged: dict[str, float]  # mean regret of every rule, each federation left out once
+    gradients: dict[str, float]  # of every method, times FedAvg's; NaN: not known
     about: dict[str, Any]  # version, date, seeds
 
 
@@ -45,119 +67,192 @@ class Near(NamedTuple):
     over: dict[str, float]  # points of the best over each of Local and FedAvg
 
 
+class Tried(NamedTuple):
+    """How a method did in the arena."""
+
+    method: str
+    behind: float  # points behind the best method, mean over the federations where it ran
+    federations: int  # where it ran
+    gradients: float  # times FedAvg's
+
+
 class Suggestion(NamedTuple):
     """What to try first on some data, and why."""
 
     properties: Properties
-    methods: tuple[str, ...]  # that can run here, the first to be tried first
-    refused: dict[str, str]  # better ones that cannot, and why
+    methods: tuple[Tried, ...]  # that can run here, the first to be tried first
+    bars: tuple[Tried, ...]  # Local and FedAvg, which belong beside them
+    refused: dict[str, str]  # better ones that cannot run here, and why
     near: tuple[Near, ...]
+    lead: Lead  # of the rules, judged with the methods that can run here
+    remarks: tuple[str, ...]  # why these data get less from it than others
     guide: Guide
 
 
 def guide_of(results: Results) -> Guide:
     """The guide that an arena's results give."""
-    known = known_of(results)
-    judged: Sequence[Judged] = judge(known)
-    told = results.about
+    known, told = known_of(results), results.about
+    work = block(runs_with(results), gradients_of)
+    times = dict(zip(work.methods, times_fedavg(work).tolist(), strict=True))
     seeds = sorted(set(results.runs["seed"].to_pylist()))
     return Guide(
         known=known,
         says={name: told["federations"][name]["says"] for name in known.federations},
-        nearest=best_rule(judged),
-        judged={j.rule: round(j.mean, 3) for j in judged},
+        gradients={name: times[name] for name in known.methods},
         about={"coterie": told["coterie"], "date": told["date"], "seeds": seeds},
     )
 
 
+def check_guide(guide: Guide) -> None:
+    """Refuse a guide that nothing can be judged by."""
+    count = len(guide.known.federations)
+    if count < 2:
+        raise BadInput(
+            "a guide is judged on a federation that it has not seen, so it needs two with finished "
+            f"runs, and there {'is' if count == 1 else 'are'} {count}: `coterie arena --run`"
+        )
+
+
 def write_guide(guide: Guide, path: Path = GUIDE) -> None:
     """The guide as a small file."""
+    write(path, guide_text(guide))
+
+
+def guide_text(guide: Guide) -> str:
+    """What the file holds."""
     known = guide.known
     words = {
         "about": guide.about,
-        "nearest": guide.nearest,
-        "judged": guide.judged,
         "methods": list(known.methods),
+        "gradients": [_rounded(guide.gradients[name], 2) for name in known.methods],
         "federations": {
             name: {
                 "says": guide.says[name],
                 "properties": [round(float(v), 5) for v in known.properties[f]],
-                "points": [None if np.isnan(v) else round(float(v), 3) for v in known.points[f]],
+                "points": [_rounded(v, 3) for v in known.points[f]],
             }
             for f, name in enumerate(known.federations)
         },
     }
-    write(path, json.dumps(words, indent=1) + "\n")
+    return json.dumps(words, indent=1) + "\n"
+
+
+def _rounded(value: float, digits: int) -> float | None:
+    return None if isnan(value) else round(float(value), digits)
 
 
 def read_guide(path: Path = GUIDE) -> Guide:
     """The guide in a file."""
     try:
         words = json.loads(read_text(path))
-        places = words["federations"]
-        points = [[np.nan if v is None else v for v in p["points"]] for p in places.values()]
+        places, names = words["federations"], tuple(words["methods"])
         known = Known(
             federations=tuple(places),
             properties=np.array([p["properties"] for p in places.values()], dtype=float),
-            methods=tuple(words["methods"]),
-            points=np.array(points, dtype=float),
+            methods=names,
+            points=np.array([_numbers(p["points"]) for p in places.values()], dtype=float),
         )
+        gradients = dict(zip(names, _numbers(words["gradients"]), strict=True))
         says = {name: p["says"] for name, p in places.items()}
-        return Guide(known, says, words["nearest"], words["judged"], words["about"])
+        return Guide(known, says, gradients, words["about"])
     except FileNotFoundError:
-        raise BadInput(f"there is no {path}: `coterie arena --write docs` makes it") from None
+        raise BadInput(
+            f"there is no {path}: `coterie arena --write docs --store` makes it"
+        ) from None
     except (ValueError, LookupError, TypeError):
-        raise BadInput(f"{path} is no guide: `coterie arena --write docs` makes it anew") from None
+        raise BadInput(
+            f"{path} is no guide: `coterie arena --write docs --store` makes it anew"
+        ) from None
 
 
-def suggest(experiment: Experiment, guide: Guide, data: Given = None) -> Suggestion:
-    """What to try first on the data of an experiment."""
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    return [nan if v is None else v for v in values]
+
+
+def suggest(
+    experiment: Experiment, guide: Guide, data: Given = None, own: Own | None = None
+) -> Suggestion:
+    """What to try first on the data of an experiment, from the methods that can run on them.
+
+    own: words for single methods, as of how many public rows one draws.
+    """
+    for name in own or {}:
+        if name not in guide.known.methods:
+            raise BadInput(f"words for '{name}', which the arena did not compare: leave them out")
     experiment = replace(experiment, method="fedavg", options={})
-    federation = gather(experiment, data)
+    federation = gathered(experiment, data)
     found = properties(experiment, federation)
-    advice = advise(guide.known, found, guide.nearest)
-    possible, refused = _possible(experiment, federation, order(guide, advice))
-    everywhere = advise(guide.known, found, 0)
-    shown = everywhere.near[: max(SUGGESTED, guide.nearest)]
-    near = zip(shown, everywhere.distances, strict=False)
+    refused = _refused(experiment, federation, guide.known.methods, own or {})
+    able = [name for name in guide.known.methods if name not in refused]
+    if not able:
+        raise BadInput(next(iter(refused.values())))
+    known = guide.known.only(able)
+    ahead = lead(judge(known))
+    first = advised(ahead.taken, known, found)[:SUGGESTED]
+    better = advised(ahead.taken, guide.known, found)
+    better = better[: better.index(first[-1])]
     return Suggestion(
         properties=found,
-        methods=tuple(possible),
-        refused=refused,
-        near=tuple(_near(guide, name, distance) for name, distance in near),
+        methods=tuple(_tried(guide, name) for name in first),
+        bars=tuple(_tried(guide, name) for name in BARS if name in able and name not in first),
+        refused={name: refused[name] for name in better if name in refused},
+        near=_nearest(guide, found),
+        lead=ahead,
+        remarks=tuple(remarks(federation, found, guide.known)),
         guide=guide,
     )
 
 
-def order(guide: Guide, advice: Advice) -> list[str]:
-    """All methods, from the least mean regret on the federations that the advice goes by."""
-    known = guide.known
-    chosen = [known.federations.index(name) for name in advice.near]
-    here, everywhere = known.regret[chosen].mean(axis=0), known.regret.mean(axis=0)
-    return [known.methods[i] for i in np.lexsort((everywhere, np.round(here, 9)))]
-
-
-def _possible(
-    experiment: Experiment, federation: Federation, methods: Sequence[str]
-) -> tuple[list[str], dict[str, str]]:
-    """The first methods that these data and this network allow, and why better ones do not run."""
-    found: list[str] = []
-    refused: dict[str, str] = {}
+def _refused(
+    experiment: Experiment, federation: Federation, methods: Sequence[str], own: Own
+) -> dict[str, str]:
+    """The methods that these data and this network do not allow, and why."""
+    found: dict[str, str] = {}
     for name in methods:
+        if name not in METHODS:
+            found[name] = f"there is no method '{name}' any more"
+            continue
+        mine = own_words(replace(experiment, method=name), own.get(name, {}))
         try:
-            assemble(replace(experiment, method=name), federation)
-            found.append(name)
+            assemble(mine, federation)
         except BadInput as problem:
-            refused[name] = str(problem)
-        if len(found) == SUGGESTED:
-            break
-    return found, refused
+            found[name] = str(problem)
+    return found
 
 
-def _near(guide: Guide, name: str, distance: float) -> Near:
+def _tried(guide: Guide, method: str) -> Tried:
     known = guide.known
-    points = known.points[known.federations.index(name)]
+    ran = ~np.isnan(known.points[:, known.methods.index(method)])
+    return Tried(method, known.mean_behind(method), int(ran.sum()), guide.gradients[method])
+
+
+def _nearest(guide: Guide, found: Properties) -> tuple[Near, ...]:
+    far = distances(guide.known, found)
+    order = np.argsort(far, kind="stable")[:SHOWN]
+    return tuple(_near(guide, int(f), float(far[f])) for f in order)
+
+
+def _near(guide: Guide, f: int, distance: float) -> Near:
+    known = guide.known
+    name, points = known.federations[f], known.points[f]
     best = int(np.nanargmax(points))
-    bars: list[str] = [bar for bar in ("local", "fedavg") if bar in known.methods]
+    bars: list[str] = [bar for bar in BARS if bar in known.methods]
     over = {bar: float(points[best] - points[known.methods.index(bar)]) for bar in bars}
     return Near(name, guide.says[name], distance, known.methods[best], over)
+
+
+def remarks(federation: Federation, found: Properties, known: Known) -> list[str]:
+    """Why the arena says little of some data, in a line each."""
+    if federation.clients == 1:
+        return ["There is one client: nobody can help it, so no method does more than train alone."]
+    if alike_inputs(federation):
+        return ["All training rows have the same inputs: no method can tell them apart."]
+    spans = zip(found._asdict().items(), known.properties.T, strict=True)
+    outside = [
+        f"{MEANING[name]} = {value:.2f} (there {there.min():.2f} to {there.max():.2f})"
+        for (name, value), there in spans
+        if not round(there.min(), 2) <= round(value, 2) <= round(there.max(), 2)
+    ]
+    if not outside:
+        return []
+    return [f"Outside of what the arena has, so that it says less here: {'; '.join(outside)}."]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,22 +11,69 @@ import numpy as np
 import torch
 
 from coterie.analysis.guide import Properties
+from coterie.core.errors import BadInput
 from coterie.core.method import Batch
 from coterie.core.model import Model
 from coterie.core.point import Point
 from coterie.core.rng import stream
-from coterie.data.federation import Federation
+from coterie.data.choices import Choices
+from coterie.data.cutting import Shares
+from coterie.data.enough import TooFewRows, least_rows
+from coterie.data.federation import PARTS, Federation, part_of
 from coterie.data.held import Held
-from coterie.experiment.build import models_of
+from coterie.experiment.build import Given, models_of
 from coterie.experiment.config import Experiment, Keep
 from coterie.experiment.schedule import Schedule
-from coterie.running.assemble import assemble
+from coterie.running.assemble import assemble, gather
 from coterie.running.execute import execute_assembly, threads_of
 
+PROBED = 2  # training rows of a client, one to fit the probe on and one to measure it on
 HELD = 0.25  # share of a client's training rows that the probe is measured on
 ROUNDS, STEPS = 10, 5  # of the probe
 ROWS = 256  # training rows of a client whose gradient is taken
 CLIENTS = 60  # clients that are looked at; more would take more than a minute
+
+
+def gathered(experiment: Experiment, data: Given = None) -> Federation:
+    """The federation of an experiment, if its clients have training rows to fit a probe on and
+    others to measure it on.
+    """
+    told = Choices(**{k: v for k, v in experiment.data.items() if k in Choices._fields})
+    shares = Shares(told.validation, 0.0 if told.shared_test else told.test)
+    needed = least_rows(shares, PROBED)
+    try:
+        federation = gather(experiment, data)
+    except TooFewRows as problem:
+        if problem.rows >= needed:  # there are enough, but the way they are cut leaves none
+            raise
+        rows = problem.rows
+    else:
+        if federation.sizes.max() >= PROBED:
+            return federation
+        rows = max(sum(map(len, parts)) for parts in zip(*_parts(federation), strict=True))
+    fewer = least_rows(shares._replace(validation=0.0), PROBED)
+    way = "use validation = 0" if fewer <= rows else "give each client more rows"
+    raise BadInput(
+        f"the largest client has {rows} row{'s' * (rows != 1)}, and advice fits a probe on some "
+        f"training rows and measures it on others, which takes {needed} rows with validation = "
+        f"{shares.validation:g} and test = {shares.test:g}; {way}"
+    )
+
+
+def _parts(federation: Federation) -> list[Sequence[np.ndarray]]:
+    return [part_of(federation, part) for part in PARTS]
+
+
+def alike_inputs(federation: Federation) -> bool:
+    """Whether all training rows have the same inputs."""
+    first = federation.x[torch.as_tensor(federation.train[0][:1])]
+    # a few rows of each client tell most data at once
+    return all(
+        bool((federation.x[torch.as_tensor(rows[span])] == first).all())
+        for span in (slice(ROWS), slice(ROWS, None))
+        for rows in federation.train
+        if len(rows[span])
+    )
 
 
 def properties(experiment: Experiment, federation: Federation) -> Properties:

@@ -74,8 +74,8 @@ def _check_shares(choices: Choices) -> None:
     validation, test, shared = choices.validation, choices.test, choices.shared_test
     if not 0 <= validation < 1 or not (0 < test < 1 or shared):
         raise BadInput(
-            f"validation = {validation}, test = {test}: "
-            "give shares of a client's rows, 0 or more and above 0"
+            f"validation = {validation:g}, test = {test:g}: give shares of a client's rows, test "
+            "above 0 and both below 1"
         )
     if validation + (0 if shared else test) > 1 - 1e-9:
         raise BadInput(

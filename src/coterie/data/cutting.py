@@ -5,7 +5,6 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from coterie.core.errors import BadInput
 from coterie.data.held import Held
 
 # at random; the first rows train; each run of one label by time, without the rows at the cuts;
@@ -216,25 +215,3 @@ def cut_points(n: Size, validation: float, test: float) -> tuple[Size, Size]:
     if isinstance(n, np.ndarray):
         return first.astype(np.int64), second.astype(np.int64)
     return int(first), int(second)
-
-
-def have_all_parts(cuts: Cuts, validation: float) -> np.ndarray:
-    """[clients] whether each has rows in every part that is asked for."""
-    train, held, tested = (part.counts > 0 for part in cuts)
-    return train & (held | (validation == 0)) & tested
-
-
-def check_parts(cuts: Cuts, names: Sequence[str], validation: float) -> None:
-    """Refuse a client that has no rows in a part."""
-    lacking = np.flatnonzero(~have_all_parts(cuts, validation))
-    if not len(lacking):
-        return
-    client = int(lacking[0])
-    sizes = {word: len(part[client]) for word, part in cuts._asdict().items()}
-    word = next(w for w, n in sizes.items() if not n and (w != "validation" or validation > 0))
-    way = "validation = 0, " if word == "validation" else ""
-    raise BadInput(
-        f"client {client} ('{names[client]}') has {sum(sizes.values())} rows, "
-        f"none of them in its {word} part; use {way}fewer clients, "
-        "other shares or a split option such as smallest = 10"
-    )

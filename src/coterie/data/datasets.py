@@ -37,6 +37,11 @@ DATASETS: dict[str, Source] = {
     "sent140": SENT140,
     "leaf": LEAF,
 }
+PUBLIC_IMAGES = (
+    "mnist",
+    "emnist",
+    "cifar100",
+)  # that often stand beside other images as public rows
 
 
 def source_of(name: str) -> Source:

@@ -21,16 +21,15 @@ from coterie.data.cutting import (
     BY_COLUMN,
     Cuts,
     Shares,
-    check_parts,
     cut_at_points,
     cut_by_time,
     cut_groups,
     cut_rows,
     cuts_of,
     halves,
-    have_all_parts,
 )
 from coterie.data.dataset import Dataset
+from coterie.data.enough import check_parts, have_all_parts
 from coterie.data.federation import Federation, Public, as_tensor
 from coterie.data.held import Held
 from coterie.data.lazy import Lazy, Maker
@@ -50,6 +49,7 @@ class Cutter(NamedTuple):
     """How the rows of clients are cut in parts."""
 
     how: str  # one of CUTS
+    shares: Shares
     by: np.ndarray  # [n] times or groups of all rows, where they decide
     # the rows of each client in, its parts out; a draft has the counts only, nothing is shuffled
     cut: Callable[[Held, bool], Cuts]
@@ -119,7 +119,7 @@ def build(
     dealt_rows, left_out = _without_tiny(whole, rows.dealt, split, cutter, chosen.validation)
     dealt = _deal(whole, dealt_rows, split, clients, seed, options or {})
     cuts = cutter.cut(dealt.parts, False)
-    check_parts(cuts, dealt.names, chosen.validation)
+    check_parts(cuts, dealt.names, cutter.shares, cutter.how, dealt.natural)
     late = newcomer_numbers(chosen.newcomers, len(dealt.names), seed)
     _tell_newcomers(base.name, [dealt.names[i] for i in late], len(dealt.names))
     stay = np.setdiff1d(np.arange(len(dealt.names)), late)
@@ -193,7 +193,7 @@ def _spans(name: str, maker: Maker, chosen: Choices, seed: int) -> Federation:
     names = [str(i) for i in range(n)]
     shares = Shares(chosen.validation, chosen.test)
     cuts = cut_at_points(Held.packed(None, maker.counts), shares, None)
-    check_parts(cuts, names, chosen.validation)
+    check_parts(cuts, names, shares, "order", natural=True)
     held, kept = cuts.validation, Held.none(n)
     if chosen.select:
         held, kept = halves(held, np.zeros(0), np.zeros(0), source.cut, np.zeros(0))
@@ -393,7 +393,7 @@ def _cutter(whole: Own, split: str, shared: np.ndarray, chosen: Choices, seed: i
         everyones = Held(shared, none, none + len(shared))
         return cuts._replace(test=everyones) if len(shared) else cuts
 
-    return Cutter(how, by, cut)
+    return Cutter(how, shares, by, cut)
 
 
 def _without_tiny(

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.analysis.guide import MEANING, Known, Properties, best_rule, judge
 from coterie.analysis.ranks import Ranking
 from coterie.analysis.scores import named
 from coterie.comparison.arena_results import BOUNDS, Results, known_of, runs_with
 from coterie.core.files import write
+from coterie.reports.arena_guide import CHOOSE, choose_page, guide_section
 from coterie.reports.arena_newcomers import arrived, newcomer_section
 from coterie.reports.arena_numbers import Summary, points, summary, whole_ranking
 
@@ -28,12 +28,15 @@ every client's number; `coterie arena --run` runs it, or goes on.
 
 
 def write_page(results: Results, docs: Path) -> Path:
-    """The page and its pictures."""
+    """The page and its pictures, and what the page on choosing takes from them."""
     from coterie.reports.arena_pictures import draw_all
 
+    choose = choose_page(results, docs)  # which may be refused, and then nothing is written
     found, whole = summary(results), whole_ranking(results)
     draw_all(found, whole, points(results), arrived(results), docs / PICTURES)
     write(docs / PAGE, page(results))
+    if choose:
+        write(docs / CHOOSE, choose)
     return docs / PAGE
 
 
@@ -50,7 +53,7 @@ def page(results: Results) -> str:
         _fairness(found),
         _dropped(found, results),
         newcomer_section(came, results.about["newcomers"]) if came else "",
-        _guide(known_of(results)),
+        guide_section(known_of(results)),
         _words(results),
     ]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
@@ -64,16 +67,20 @@ def _about(results: Results) -> str:
     rows = runs_with(results)
     seeds = {f: sorted({r["seed"] for r in rows if r["federation"] == f}) for f in _names(results)}
     few = sorted({len(found) for found in seeds.values()})
-    said = f"{few[0]}" if len(few) == 1 else f"{few[0]} to {few[-1]}"
-    once = said == "1"
+    said = many(few[0], "seed") if len(few) == 1 else f"{few[0]} to {few[-1]} seeds"
     methods = len(set(runs["method"].to_pylist()))
     return (
-        f"{len(runs):,} runs: {methods} methods, {len(seeds)} federations, {said} "
-        f"seed{'' if once else 's'} each; {told['rounds']} rounds of {told['steps']} steps for "
-        f"everybody, {told['trials']} trials per method on the validation rows of the first seed. "
+        f"{len(runs):,} runs: {many(methods, 'method')}, {many(len(seeds), 'federation')}, {said} "
+        f"each; {told['rounds']} rounds of {told['steps']} steps for everybody but those named "
+        f"below, {told['trials']} trials per method on the validation rows of the first seed. "
         f"Version {told['coterie']}, {told['date'][:10]}, {told['machine']}. These are short runs "
         "of small networks: they say which method gets far with little, not where each ends."
     )
+
+
+def many(count: int, what: str) -> str:
+    """A count with its word."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def _unlike(found: Summary, told: str) -> str:
@@ -86,8 +93,9 @@ def _unlike(found: Summary, told: str) -> str:
     lines = ["Not alike: "]
     if more:
         lines.append(
-            "some methods take gradients beyond these steps by their own rule (times FedAvg's: "
-            f"{', '.join(more)}), and their ranks are to be read with that. "
+            "some methods take gradients beyond these steps by their own rule or in a fine-tuning "
+            f"at the end (times FedAvg's: {', '.join(more)}), and their ranks are to be read with "
+            "that. "
         )
     return "".join([*lines, told])
 
@@ -101,8 +109,9 @@ def _federations(results: Results) -> str:
     lines = [
         "## On each federation",
         "",
-        "Points are 100 times the measure, the mean over clients of test rows. A method that is "
-        "told the true groups (oracle) cannot win.",
+        "Points are 100 times the measure, the mean over clients of test rows; an R2 below -1 "
+        "counts as -1, so that one client does not decide alone. A method that is told the true "
+        "groups (oracle) cannot win.",
         "",
         "| federation | | clients | seeds | measure | best | second | fedavg | local |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -112,16 +121,21 @@ def _federations(results: Results) -> str:
         order = [
             (found.methods[k], found.values[f, k])
             for k in np.argsort(-np.nan_to_num(found.values[f], nan=-np.inf))
-            if found.methods[k] not in BOUNDS
+            if found.methods[k] not in BOUNDS and not isnan(found.values[f, k])
         ]
         bars = [_number(dict(order).get(bar, np.nan)) for bar in ("fedavg", "local")]
-        top = [f"{method} {value:.1f}" for method, value in order[:2]]
-        lines.append(
-            f"| {name} | {told[name]['says']} | {len(mine[0]['values'])} "
-            f"| {len({row['seed'] for row in mine})} | {named(mine[0]['measure']).label} "
-            f"| {' | '.join(top)} | {' | '.join(bars)} |"
+        top = [*(f"{method} {value:.1f}" for method, value in order[:2]), "", ""][:2]
+        clients, measure = (
+            (str(len(mine[0]["values"])), named(mine[0]["measure"]).label) if mine else ("", "")
         )
+        seeds = str(len({row["seed"] for row in mine}))
+        lines.append(row_of(name, told[name]["says"], clients, seeds, measure, *top, *bars))
     return "\n".join(lines)
+
+
+def row_of(*cells: str) -> str:
+    """A row of a table."""
+    return f"| {' | '.join(cells)} |"
 
 
 def _number(value: float, form: str = ".1f") -> str:
@@ -130,26 +144,37 @@ def _number(value: float, form: str = ".1f") -> str:
 
 def _ranks(found: Summary, whole: Ranking) -> str:
     told = "" if isnan(whole.p) else f" Friedman's test that all are alike: p = {whole.p:.2g}."
+    if not isnan(whole.distance):
+        told += (
+            f" Two mean ranks that are less than {whole.distance:.1f} apart are not told apart "
+            "(Nemenyi, 5 %)."
+        )
     lines = [
         "## Average ranks",
         "",
         "![Mean rank of every method, with bars over those that are not told apart]"
         "(pictures/arena-ranks.png)",
         "",
-        f"Over {whole.n} federations, {len(whole.methods)} methods that were tried on all of them."
-        f"{told} Two mean ranks that are less than {whole.distance:.1f} apart are not told apart "
-        "(Nemenyi, 5 %). A method that was tried on some federations only is ranked among those "
-        "that were tried there. *Behind* is the mean of the points behind the best method of a "
-        "federation.",
+        f"Over {many(whole.n, 'federation')}, {many(len(whole.methods), 'method')} that were tried "
+        f"on all of them.{told} A method that was tried on some federations only is ranked among "
+        "those that were tried there. *Behind* is the mean of the points behind the best "
+        "method of a federation. *Gradients* are times FedAvg's, those of a fine-tuning at the end "
+        "with them.",
         "",
-        "| method | mean rank | behind | wins | federations |",
-        "|---|---|---|---|---|",
+        "| method | mean rank | behind | wins | federations | gradients |",
+        "|---|---|---|---|---|---|",
     ]
     for k, name in enumerate(found.methods):
         behind, wins = _number(found.behind[k]), f"{found.wins[k]:.0f}"
         lines.append(
-            f"| [{name}](methods/{name}.md) | {found.rank[k]:.1f} | {behind} "
-            f"| {'a bound' if name in BOUNDS else wins} | {found.tried[k]:.0f} |"
+            row_of(
+                f"[{name}](methods/{name}.md)",
+                f"{found.rank[k]:.1f}",
+                behind,
+                "a bound" if name in BOUNDS else wins,
+                f"{found.tried[k]:.0f}",
+                _number(found.gradients[k]),
+            )
         )
     lines += ["", "![Points behind the best, per federation](pictures/arena-behind.png)"]
     return "\n".join(lines)
@@ -157,6 +182,10 @@ def _ranks(found: Summary, whole: Ranking) -> str:
 
 def _costs(found: Summary) -> str:
     known = [k for k in range(len(found.methods)) if not isnan(found.bytes[k])]
+    if not known:
+        return (
+            "## Accuracy against bytes\n\nBytes are told in times of FedAvg's, which did not run."
+        )
     other = ("local", *BOUNDS)
     cheap = [k for k in known if found.bytes[k] <= 1.005 and found.methods[k] not in other]
     best = [found.methods[k] for k in cheap[:3]]
@@ -213,8 +242,8 @@ def _dropped(found: Summary, results: Results) -> str:
         title,
         "",
         f"Each client asked is lost with a chance of {results.about['drop']:.0%} in every round "
-        f"({where} federations, the words that were chosen without). Points lost, mean; a negative "
-        "number is a gain.",
+        f"({many(where, 'federation')}, the words that were chosen without). Points lost, mean; a "
+        "negative number is a gain.",
         "",
         "![Points lost where clients do not answer](pictures/arena-drop.png)",
         "",
@@ -224,54 +253,6 @@ def _dropped(found: Summary, results: Results) -> str:
     for k in np.argsort(np.nan_to_num(found.dropped, nan=np.inf), kind="stable"):
         if not isnan(found.dropped[k]):
             lines.append(f"| {found.methods[k]} | {found.dropped[k]:+.1f} |")
-    return "\n".join(lines)
-
-
-def _guide(known: Known) -> str:
-    judged = judge(known)
-    nearest = best_rule(judged)
-    single = next(j for j in judged if j.rule == "best single method")
-    taken = f"nearest {nearest}" if nearest else single.rule
-    verdict = (
-        f"**Asking the {nearest} nearest federation{'s' if nearest > 1 else ''} beats the best "
-        "single method**, and `coterie advise` goes by it"
-        if nearest
-        else "**No rule that looks at the federation beats the best single method here**, and "
-        "`coterie advise` says so and names that one first"
-    )
-    lines = [
-        "## Which method when",
-        "",
-        "What can be measured of a federation on its training rows in a minute:",
-        "",
-        *(f"- *{name}*: {MEANING[name]}" for name in Properties._fields),
-        "",
-        "| federation | " + " | ".join(Properties._fields) + " | best | behind: local | fedavg |",
-        "|---|" + "---|" * (len(Properties._fields) + 3),
-    ]
-    for f, name in enumerate(known.federations):
-        numbers = " | ".join(f"{value:.2f}" for value in known.properties[f])
-        best = known.methods[int(np.nanargmax(known.points[f]))]
-        bars = [
-            _number(known.regret[f, known.methods.index(bar)]) if bar in known.methods else ""
-            for bar in ("local", "fedavg")
-        ]
-        lines.append(f"| {name} | {numbers} | {best} | {' | '.join(bars)} |")
-    lines += [
-        "",
-        f"{verdict}. Each federation is left out once, the rule sees the others, and its choice is "
-        "measured on the one left out, in points behind the best method there "
-        "(`coterie arena --judge`). The number of federations to ask was itself chosen by this "
-        "score, which favours it a little.",
-        "",
-        "| rule | points behind the best | most |",
-        "|---|---|---|",
-        *(
-            f"| {j.rule}{' (in use)' if j.rule == taken else ''} | {j.mean:.2f} "
-            f"| {j.regret.max():.2f} |"
-            for j in judged
-        ),
-    ]
     return "\n".join(lines)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.analysis.numbers import mean_of, means
+from coterie.analysis.numbers import mean_of, means, most
 from coterie.comparison.arena_results import (
     BOUNDS,
     Block,
@@ -32,6 +32,7 @@ class Arrived(NamedTuple):
     methods: tuple[str, ...]
     behind: np.ndarray  # points behind the best rule of a federation, mean
     alone: np.ndarray  # points that the rule gains over training alone, mean
+    base: np.ndarray  # points of training alone with the method's own words, mean
     tuned: np.ndarray  # points that it gains over the global model fine-tuned, mean
     counted: np.ndarray  # federations that these numbers are of
     federations: int
@@ -50,13 +51,14 @@ def arrived(results: Results) -> Arrived | None:
     mine = [row for row in rows if row["method"] in own]
     rule = block(mine, lambda row: mean_of(in_points(row, row[f"newcomers_{RULE}"])))
     real = [k for k, name in enumerate(rule.methods) if name not in BOUNDS]
-    behind = means(_best(rule.values[:, real]) - rule.values, 0)
+    behind = means(most(rule.values[:, real], 1) - rule.values, 0)
     order = np.argsort(np.nan_to_num(behind, nan=np.inf), kind="stable")
     known = {row["federation"]: len(row[f"newcomers_{RULE}"]) for row in ended}
     return Arrived(
         methods=tuple(rule.methods[k] for k in order),
         behind=behind[order],
         alone=_gains(mine, ALONE)[order],
+        base=means(block(mine, _alone).values, 0)[order],
         tuned=_gains(mine, TUNED)[order],
         counted=(~np.isnan(rule.values)).sum(axis=0)[order],
         federations=len(known),
@@ -66,10 +68,9 @@ def arrived(results: Results) -> Arrived | None:
     )
 
 
-def _best(values: np.ndarray) -> np.ndarray:
-    """[federations, 1] the most points on each; NaN where there are none."""
-    most = np.where(np.isnan(values), -np.inf, values).max(axis=1, keepdims=True, initial=-np.inf)
-    return np.where(np.isinf(most), np.nan, most)
+def _alone(row: Row) -> float:
+    """Points of training alone in a run."""
+    return mean_of(in_points(row, row[f"newcomers_{ALONE}"]))
 
 
 def _gains(rows: Sequence[Row], way: str) -> np.ndarray:
@@ -107,8 +108,8 @@ def newcomer_section(found: Arrived, share: float) -> str:
     """The part of the page that tells it."""
     who = f"{share:.0%} of the clients" if share < 1 else f"{share:.0f} clients per federation"
     # as printed, so that whoever counts in the table finds the same
-    behind, over_alone, over_tuned = (
-        np.round(values, 1) + 0.0 for values in (found.behind, found.alone, found.tuned)
+    behind, over_alone, over_tuned, base = (
+        np.round(values, 1) + 0.0 for values in (found.behind, found.alone, found.tuned, found.base)
     )
     lines = [
         "## Newcomers",
@@ -119,15 +120,19 @@ def newcomer_section(found: Arrived, share: float) -> str:
         "fine-tuning the method's global model ([which does what](newcomers.md)). *Behind* is the "
         "mean of the points behind the best rule of a federation; gains of the rule over the two "
         "other ways are newcomer by newcomer, means over federations, and a negative number is a "
-        f"loss. {_verdict(over_alone, over_tuned)} {_chance(found)}{_left_out(found)}",
+        "loss. *Alone* is what training alone reaches with the words that were chosen for that "
+        "method, such as its rate: another number in every row, so gains of two methods do not "
+        f"compare, their *behind* does. {_verdict(over_alone, over_tuned)} {_chance(found)}"
+        f"{_left_out(found)}",
         "",
         f"![Points of newcomers behind the best rule, and gains](pictures/{PICTURE}.png)",
         "",
-        "| method | behind | gain over alone | gain over fine-tuning | federations |",
-        "|---|---|---|---|---|",
+        "| method | behind | alone | gain over alone | gain over fine-tuning | federations |",
+        "|---|---|---|---|---|---|",
     ]
     for k, name in enumerate(found.methods):
-        numbers = f"{behind[k]:.1f} | {over_alone[k]:+.1f} | {over_tuned[k]:+.1f}"
+        gains = f"{base[k]:.1f} | {over_alone[k]:+.1f} | {over_tuned[k]:+.1f}"
+        numbers = f"{behind[k]:.1f} | {gains}"
         lines.append(f"| {name} | {numbers} | {found.counted[k]} |")
     return "\n".join(line.rstrip() for line in lines)
 

@@ -8,9 +8,18 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.analysis.fairness import worst_share
-from coterie.analysis.numbers import mean_of, means
+from coterie.analysis.numbers import mean_of, means, most
 from coterie.analysis.ranks import Ranking, ranked, ranking
-from coterie.comparison.arena_results import BOUNDS, Block, Results, block, goodness, runs_with
+from coterie.comparison.arena_results import (
+    BOUNDS,
+    Block,
+    Results,
+    block,
+    goodness,
+    gradients_of,
+    runs_with,
+    times_fedavg,
+)
 
 
 class Summary(NamedTuple):
@@ -24,7 +33,7 @@ class Summary(NamedTuple):
     worst: np.ndarray  # points of the worst tenth of the clients behind the best such, mean
     spread: np.ndarray  # deviation over clients in points, mean
     bytes: np.ndarray  # times FedAvg's, mean
-    gradients: np.ndarray  # times FedAvg's, mean
+    gradients: np.ndarray  # times FedAvg's, mean; those of a fine-tuning at the end with them
     dropped: np.ndarray  # points lost where some clients do not answer, mean
 
 
@@ -47,14 +56,14 @@ def summary(results: Results) -> Summary:
     spread = block(rows, lambda row: float(goodness(row).std()))
     real = [name not in BOUNDS for name in found.methods]
     rank = _ranks_of(found)
-    best = np.nanmax(found.values[:, real], axis=1, keepdims=True)
+    best = most(found.values[:, real], 1)
     order = np.lexsort((means(best - found.values, 0), rank))
 
     def sorted_by_rank(values: np.ndarray) -> np.ndarray:
         taken: np.ndarray = values[order]
         return taken
 
-    lowest = np.nanmax(low.values[:, real], axis=1, keepdims=True)
+    lowest = most(low.values[:, real], 1)
     return Summary(
         methods=tuple(found.methods[i] for i in order),
         rank=sorted_by_rank(rank),
@@ -63,8 +72,8 @@ def summary(results: Results) -> Summary:
         tried=sorted_by_rank(found.ran.sum(axis=0)),
         worst=sorted_by_rank(means(lowest - low.values, 0)),
         spread=sorted_by_rank(means(spread.values, 0)),
-        bytes=sorted_by_rank(_times_fedavg(block(rows, lambda row: float(row["bytes"])))),
-        gradients=sorted_by_rank(_times_fedavg(block(rows, lambda row: float(row["gradients"])))),
+        bytes=sorted_by_rank(times_fedavg(block(rows, lambda row: float(row["bytes"])))),
+        gradients=sorted_by_rank(times_fedavg(block(rows, gradients_of))),
         dropped=sorted_by_rank(lost(results)),
     )
 
@@ -76,13 +85,6 @@ def _ranks_of(found: Block) -> np.ndarray:
         here = ranked(found.values[f : f + 1, ran])[0]
         ranks[f, ran] = (here - 0.5) / len(here) * len(ran) + 0.5
     return means(ranks, 0)
-
-
-def _times_fedavg(found: Block) -> np.ndarray:
-    if "fedavg" not in found.methods:
-        return np.full(len(found.methods), np.nan)
-    base = found.values[:, [found.methods.index("fedavg")]]
-    return means(found.values / np.where(base > 0, base, np.nan), 0)
 
 
 def lost(results: Results) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
+from coterie.analysis.numbers import most
 from coterie.analysis.ranks import Ranking
 from coterie.comparison.arena_results import Block
 from coterie.reports.arena_newcomers import PICTURE, Arrived
@@ -67,7 +68,7 @@ def ranks(whole: Ranking) -> Canvas:
     canvas = Canvas(figsize=(7.2, 1.1 + LINE * len(methods)), layout="constrained")
     axes = canvas.subplots()
     axes.scatter(whole.rank, range(len(methods)), c=[_colour(m) for m in methods], s=28, zorder=3)
-    right = float(whole.rank.max()) + 1
+    right = float(whole.rank.max(initial=0)) + 1
     for k, (first, last) in enumerate(whole.cliques):
         axes.plot([right + k * 0.7] * 2, [first, last], color="#555555", linewidth=3)
     if np.isfinite(whole.distance):
@@ -88,7 +89,7 @@ def behind(found: Summary, points: Block) -> Canvas:
     """Points behind the best method, federation by federation."""
     methods = found.methods
     values = points.values[:, [points.methods.index(m) for m in methods]]
-    gaps = np.nanmax(values, axis=1, keepdims=True) - values
+    gaps = most(values, 1) - values
     canvas = Canvas(figsize=(7.2, 1.6 + LINE * len(methods)), layout="constrained")
     axes = canvas.subplots()
     image = axes.imshow(gaps.T, aspect="auto", cmap="viridis_r", vmin=0, vmax=20)

@@ -35,6 +35,7 @@ from coterie.running.budget import Budget, budget_of, check_private
 from coterie.running.guarding import Gate, attackers_of, check_guard
 from coterie.running.loop import Answers, Loop, facts, lengths
 from coterie.running.newcomer_rows import check_newcomers
+from coterie.running.public_rows import check_public
 
 
 class Assembly(NamedTuple):
@@ -232,11 +233,6 @@ def _check_stage(stage: Stage, assembly: Assembly, clients: Sequence[int] | None
         if clients is not None:
             why = f"'{lacking[0]}' has none: raise validation in server.toml"
         raise BadInput(f"{name} chooses on validation data, and {why}")
-    if "public" in needs and federation.public is None:
-        raise BadInput(
-            f"{name} needs a public data set: give --public held-out --public-rows 300, or "
-            "--public mnist, emnist or cifar100"
-        )
     if "groups" in needs and len(set(np.asarray(federation.groups).tolist())) < 2:
         raise BadInput(
             f"{name} needs true groups: give --rotate or --permute, or a split that has them"
@@ -249,9 +245,4 @@ def _check_stage(stage: Stage, assembly: Assembly, clients: Sequence[int] | None
     for plan in [p.plan for exchange in exchanges for p in exchange.passes if p.plan]:
         if plan.part not in ("train", "validation", "public"):
             raise BadInput(f"{name} asks for the part '{plan.part}', out of a method's reach")
-        public = federation.public
-        if public is not None and plan.draw > len(public.x):
-            raise BadInput(
-                f"{name} draws {plan.draw} public rows per round, '{public.name}' has "
-                f"{len(public.x)}: lower the draw or raise --public-rows"
-            )
+    check_public(name, method, federation)

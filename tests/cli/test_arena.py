@@ -1,0 +1,112 @@
+"""`coterie arena`: what is stored stays unless more is there, and no word is without effect."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from coterie.cli import arena as command
+from coterie.comparison.arena_results import read_results
+from coterie.comparison.guide import GUIDE
+
+DOCS = Path(__file__).parents[2] / "docs"
+STORED = Path("results") / "arena.parquet"
+
+
+@pytest.fixture
+def docs(tmp_path):
+    """A folder of docs that holds the stored results and the page on choosing, and no more."""
+    folder = tmp_path / "docs"
+    (folder / "results").mkdir(parents=True)
+    shutil.copy(DOCS / STORED, folder / STORED)
+    shutil.copy(DOCS / "choose.md", folder)
+    return folder
+
+
+def _runs(monkeypatch, federations):
+    """As if the runs of some federations alone were there."""
+    whole = read_results(DOCS / STORED)
+    kept = [name in federations for name in whole.runs["federation"].to_pylist()]
+    some = whole._replace(runs=whole.runs.filter(kept))
+    monkeypatch.setattr(command, "collect", lambda arena, out: some)
+    return some
+
+
+def test_without_runs_the_page_is_written_from_the_stored_results(coterie, docs):
+    before = (docs / STORED).read_bytes(), GUIDE.read_bytes()
+    (docs / "choose.md").write_text((docs / "choose.md").read_text().replace("persfl", "pfedme"))
+    code, out, _ = coterie("arena", "--write", "docs")
+    assert (code, out) == (0, "wrote docs/arena.md from docs/results/arena.parquet, 2,135 runs\n")
+    for name in ("arena.md", "pictures/arena-ranks.png", "pictures/arena-newcomers.png"):
+        assert (docs / name).read_bytes() == (DOCS / name).read_bytes()
+    assert "persfl" in (docs / "choose.md").read_text()
+    assert ((docs / STORED).read_bytes(), GUIDE.read_bytes()) == before
+
+
+def test_fewer_runs_than_are_stored_change_nothing(coterie, docs, monkeypatch):
+    _runs(monkeypatch, ["pairs"])
+    before = {path: path.read_bytes() for path in docs.rglob("*") if path.is_file()}
+    code, out, errors = coterie("arena", "--write", "docs", "--out", "runs", "--store")
+    assert (code, out) == (2, "")
+    assert "a guide is judged on a federation that it has not seen" in errors
+    _runs(monkeypatch, ["pairs", "alike"])
+    code, out, errors = coterie("arena", "--write", "docs", "--out", "runs", "--store")
+    assert (code, out) == (2, "")
+    assert "fewer than the 2,135 runs of 65 cells in docs/results/arena.parquet" in errors
+    assert len(errors.splitlines()) == 1
+    assert {path: path.read_bytes() for path in docs.rglob("*") if path.is_file()} == before
+
+
+def test_the_guide_is_stored_only_where_that_is_asked_for(coterie, docs, monkeypatch, tmp_path):
+    guide = tmp_path / "guide.json"
+    shutil.copy(GUIDE, guide)
+    monkeypatch.setattr(command, "GUIDE", guide)
+    some = _runs(monkeypatch, ["pairs", "alike"])
+    (docs / STORED).unlink()
+    code, out, _ = coterie("arena", "--write", "docs", "--out", "runs")
+    assert code == 0
+    assert f"wrote docs/arena.md and docs/results/arena.parquet from {len(some.runs)} runs" in out
+    assert "`coterie advise` keeps its guide, which has other results; --store replaces it" in out
+    assert guide.read_bytes() == GUIDE.read_bytes()
+    code, out, _ = coterie("arena", "--write", "docs", "--out", "runs", "--store")
+    assert f"stored the guide of `coterie advise` in {guide}" in out
+    assert '"dirichlet-01"' not in guide.read_text()
+    assert '"dirichlet-01"' in GUIDE.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--judge", "--out", "nowhere"], "--out has no effect on --judge"),
+        (["--judge", "--methods", "ditto"], "--methods has no effect on --judge"),
+        (["--write", "docs", "--methods", "ditto"], "--methods has no effect on --write"),
+        (["--write", "docs", "pairs"], "speak of all federations: name none"),
+        (["--write", "docs"], "finished below runs/arena, and there is no docs/results/arena.par"),
+        (["--write", "docs", "--out", "nowhere"], "no cell of the arena is finished below nowhere"),
+        (["--store"], "--store belongs to --write"),
+        (["--methods", "dito"], "there is no method 'dito'; did you mean 'ditto'"),
+    ],
+    ids=str,
+)
+def test_words_without_effect_are_refused_and_leave_nothing(coterie, tmp_path, words, says):
+    code, _, errors = coterie("arena", *words)
+    assert code == 2
+    assert says in errors
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("word", ["--out", "--write"])
+def test_a_file_is_no_folder(coterie, tmp_path, word):
+    (tmp_path / "afile").write_text("")
+    code, out, errors = coterie("arena", word, "afile")
+    assert (code, out) == (2, "")
+    assert f"{word} afile is a file: give a folder" in errors
+
+
+def test_the_list_has_a_heading_for_every_column_and_counts_in_english(coterie):
+    code, out, _ = coterie("arena", "pairs", "--methods", "ditto")
+    assert code == 0
+    (heads,) = (line.split() for line in out.splitlines() if "federation" in line)
+    assert heads[:2] == ["federation", "clients"]
+    assert "1 method, 3 trials each" in out
+    assert "2 methods, 3 trials each" in coterie("arena", "--methods", "ditto, local")[1]
