@@ -35,14 +35,19 @@ class Shared(NamedTuple):
 
 
 def own_layers(model: Model, head: int, method_name: str) -> Callable[[str], bool]:
-    """Tells whether a name belongs to the last layers; refuses a head that leaves nothing to "
-    "share."""
+    """Tells whether a name belongs to the last layers; refuses a head that leaves nothing to
+    share.
+    """
     there = len({layer_of(name) for name in model.shapes})
+    if there == 1 and head:
+        raise BadInput(
+            f"{method_name} keeps the last layers at home, and {model.name} has only one layer: give "
+            "another --model, or use fedavg or local"
+        )
     if head >= there:
         raise BadInput(
             f"{method_name}.head = {head}, but {model.name} has {there} layers with parameters and "
-            "at "
-            f"least one must be shared: give 0 to {there - 1}, another --model, or use local"
+            f"at least one must be shared: give 0 to {there - 1}, another --model, or use local"
         )
     return model.head(head)
 
