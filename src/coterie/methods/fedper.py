@@ -41,8 +41,8 @@ def own_layers(model: Model, head: int, method_name: str) -> Callable[[str], boo
     there = len({layer_of(name) for name in model.shapes})
     if there == 1 and head:
         raise BadInput(
-            f"{method_name} keeps the last layers at home, and {model.name} has only one layer: give "
-            "another --model, or use fedavg or local"
+            f"{method_name} keeps the last layers at home, and {model.name} has only one layer: "
+            "give another --model, or use fedavg or local"
         )
     if head >= there:
         raise BadInput(
