@@ -15,7 +15,7 @@ from coterie.methods import bounds, peers
 from coterie.methods.cfl import cut, cut_bundles
 from coterie.methods.fedamp import attentive, attentive_few, heuristic, heuristic_few
 from coterie.methods.fedfomo import FREE, Server, offered_few, tried
-from coterie.methods.knowledge import descend, model_slope, prediction_slope
+from coterie.methods.knowledge import Knowledge, descend, model_slope, prediction_slope
 from coterie.methods.ktpfl_peers import (
     Pace,
     Step,
@@ -25,6 +25,8 @@ from coterie.methods.ktpfl_peers import (
     prediction_slope_few,
 )
 from coterie.methods.peers import Rows, dense, mixed, nearest, sketch, squares
+from coterie.methods.registry import METHODS
+from coterie.methods.soft import Server as Said
 from coterie.methods.ucfl import collaboration
 from coterie.methods.ucfl_peers import Signs, averaged, group_few, nearest_rows, spread
 from helpers.federations import (
@@ -177,6 +179,23 @@ def test_steps_on_c_over_all_others_are_those_of_ktpfl(row_norm):
         found = dense(descend_few(rows, ids, [step], pace), 6)
         wanted = descend(c, ids, [lambda b: model_slope(b, w)], 0.3, 0.1, row_norm)
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("literal", [False, True])
+def test_lam_and_the_factors_of_equation_7_count_alike_over_peers(literal):
+    with float64():
+        rng = torch.Generator().manual_seed(1)
+        s = torch.softmax(torch.randn(5, 7, 3, generator=rng), -1)
+        c = torch.softmax(torch.randn(5, 5, generator=rng), -1)
+        data = torch.rand(5, generator=rng)
+        rows = Rows(torch.arange(5).expand(5, 5), c)
+        options = {"draw": 7, "public_batch": 4, "lam": 0.3, "rate_c": 0.1, "literal_eq7": literal}
+        learn = METHODS["ktpfl"](tiny_model(), Train(), **options).round[1].receive
+        exact, few = (
+            learn(Said(torch.tensor(0), Knowledge(mix, data), torch.arange(5), s), None, None)
+            for mix in (c, rows)
+        )
+        torch.testing.assert_close(dense(few.mix.c, 5), exact.mix.c)
 
 
 # Methods: few peers

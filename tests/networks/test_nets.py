@@ -293,7 +293,7 @@ def test_deep_nets_train_with_batch_statistics_and_dropout():
         assert all(parameter.grad is not None for parameter in net.parameters())
 
 
-@pytest.mark.parametrize("name", ["kt-alexnet", "kt-resnet18", "kt-shufflenet"])
+@pytest.mark.parametrize("name", ["kt-alexnet", "kt-resnet18", "kt-shufflenet", "mcmahan"])
 def test_width_scales_and_one_is_the_published_net(name):
     with torch.device("meta"):
         counts = [

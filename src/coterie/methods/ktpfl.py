@@ -165,7 +165,7 @@ def ktpfl(
         )
 
     def learn_few(server: Server) -> Rows:
-        part = lam * server.mix.data[server.ids][:, None]
+        part = server.mix.data[server.ids][:, None]
         steps = [
             Step(
                 s.flatten(1), prediction_slope_few, lam * (part if literal_eq7 else 1 / s.shape[1])

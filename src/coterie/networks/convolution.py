@@ -40,15 +40,17 @@ def lenet5(input_shape: Shape, classes: int) -> nn.Module:
     return net
 
 
-def mcmahan(input_shape: Shape, classes: int) -> nn.Module:
-    """The CNN of McMahan et al. (KT-pFL's homogeneous runs), with padded convolutions."""
+def mcmahan(input_shape: Shape, classes: int, width: Width = 1.0) -> nn.Module:
+    """The CNN of McMahan et al. (KT-pFL's homogeneous runs), with padded convolutions; `width`
+    scales every layer."""
     channels, *sides = image("mcmahan", input_shape, least=4)
+    a, b, dense = (scaled(size, width) for size in (32, 64, 512))
     return chain(
-        conv1=active(nn.Conv2d(channels, 32, 5, padding=2), nn.MaxPool2d(2)),
-        conv2=active(nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(2)),
+        conv1=active(nn.Conv2d(channels, a, 5, padding=2), nn.MaxPool2d(2)),
+        conv2=active(nn.Conv2d(a, b, 5, padding=2), nn.MaxPool2d(2)),
         flat=nn.Flatten(),
-        dense1=active(nn.Linear(64 * math.prod(side // 4 for side in sides), 512)),
-        head=nn.Linear(512, classes),
+        dense1=active(nn.Linear(b * math.prod(side // 4 for side in sides), dense)),
+        head=nn.Linear(dense, classes),
     )
 
 
