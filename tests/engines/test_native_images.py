@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from coterie.core.method import Train
 from coterie.core.model import Model
 from coterie.engines.local.native import compiler
 from coterie.engines.local.programs import Untraceable
@@ -71,6 +72,17 @@ def test_a_relu_is_kept_apart_where_the_convolution_is_read_elsewhere_too():
         return (inner.relu() * inner).sum()
 
     check(forward, numbers(2, 3, 6, 6), numbers(4, 3, 3, 3))
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_half_of_the_channels_is_read_as_torch_reads_it(part):
+    def forward(x, w):
+        half = x.chunk(2, 1)[part]
+        inner = functional.conv2d(half, w, padding=1, groups=2)
+        pooled = functional.max_pool2d(x.transpose(2, 3)[:, 1:3], 2)
+        return (inner * half).tanh().sum() + pooled.square().sum()
+
+    check(forward, numbers(3, 8, 6, 5), numbers(4, 2, 3, 3))
 
 
 POOLS = [
@@ -151,3 +163,22 @@ def test_methods_on_images_give_the_same_compiled_and_as_written(name):
         found = play(name, federation, models, settings=Settings("vectorized", 16, "yes"))
         assert [one.why for one in found.engine._steppers.values() if one.why] == []
         assert_same(personal(play(name, federation, models)), personal(found))
+
+
+def test_slopes_that_are_rounding_alone_do_not_make_machine_code_wrong():
+    """A norm takes off what the bias before it adds, so that its momentum is noise."""
+    models = [Model(of_units, input_shape=(6,))]
+    train = Train(batch=4, rate=0.1, momentum=0.9)
+    settings = Settings("vectorized", 16, "yes")
+    found = play("fedavg", tiny(clients=5), models, train=train, settings=settings)
+    assert [one.why for one in found.engine._steppers.values() if one.why] == []
+
+
+def of_units() -> nn.Module:
+    """Convolutions with biases before norms, a dozen of them."""
+    units = [
+        nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+        for _ in range(12)
+    ]
+    first = nn.Sequential(nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 4, 3, padding=1))
+    return nn.Sequential(first, *units, nn.Flatten(), nn.Linear(24, 3))

@@ -243,13 +243,31 @@ def test_persfl_recipes_take_the_rounds_of_table_6_7():
 
 
 @pytest.mark.parametrize(
-    "name",
-    [f"ktpfl-{data}-n{case}" for data in ("emnist", "fashion", "cifar10") for case in (1, 2)],
+    ("name", "rows"),
+    [
+        (f"ktpfl-{data}-n{case}{narrow}", rows)
+        for data in ("emnist", "fashion", "cifar10")
+        for case in (1, 2)
+        for narrow, rows in (("", 3000), ("-narrow", 1000))
+    ],
 )
-def test_every_method_of_ktpfl_table_1_draws_as_many_public_rows(name):
+def test_every_method_of_ktpfl_table_1_draws_as_many_public_rows(name, rows):
     drawn = {m: e.options["draw"] for m, e in settings(name).items() if m != "local"}
-    assert set(drawn.values()) == {3000}
-    assert len(drawn) == 6
+    assert set(drawn.values()) == {rows}
+    assert len(drawn) == 7
+
+
+@pytest.mark.parametrize("name", [name for name in recipes() if name.startswith("ktpfl-")])
+def test_knowledge_is_transferred_in_ktpfls_recipes_as_its_tables_tell_methods_apart(name):
+    for method, experiment in settings(name).items():
+        plain, _, reading = method.partition("@")
+        told = reading not in ("published", "step")
+        if plain in ("fedmd", "sim-pfl", "topk-pfl", "ktpfl"):
+            assert experiment.options.get("T2_scale", False) is told
+        if plain == "ktpfl":
+            assert experiment.options.get("literal_eq7", False) is told
+        if plain == "ktpfl-h":
+            assert experiment.options["mu"] == (1 if told else 0.02)
 
 
 @pytest.mark.parametrize("name", [name for name in recipes() if name.endswith("-narrow")])
@@ -259,7 +277,9 @@ def test_a_narrow_recipe_compares_the_same_methods_on_the_same_data(name):
     for method, experiment in narrow.items():
         assert experiment.model["width"] < 1
         assert experiment.model == {**full[method].model, "width": experiment.model["width"]}
-        assert (experiment.data, experiment.options) == (full[method].data, full[method].options)
+        assert experiment.data == full[method].data
+        mine, its = experiment.options, full[method].options
+        assert mine == ({**its, "draw": mine["draw"]} if "draw" in its else its)
 
 
 def test_every_ktpfl_recipe_on_letters_has_ten_outputs_and_cifar10_has_its_own_rho():

@@ -12,7 +12,6 @@ from coterie.engines.local.native.expressions import Buffer, Index, contiguous, 
 from coterie.engines.local.native.operations import ELEMENTWISE, PICKING, c_type, literal
 from coterie.engines.local.native.plan import (
     BY_ROW,
-    IMAGES,
     JOINED,
     PRODUCTS,
     SUMMED,
@@ -20,7 +19,7 @@ from coterie.engines.local.native.plan import (
     by_tile,
 )
 from coterie.engines.local.native.rows import Rows
-from coterie.engines.local.native.values import Traced, Value
+from coterie.engines.local.native.values import IMAGES, Traced, Value
 from coterie.engines.local.programs import Untraceable
 
 aten = torch.ops.aten

@@ -8,15 +8,15 @@ import torch
 
 from coterie.engines.local.native.expressions import contiguous
 from coterie.engines.local.native.operations import c_type
-from coterie.engines.local.native.plan import (
+from coterie.engines.local.native.products import Products
+from coterie.engines.local.native.values import (
     CONVOLVED,
     LARGEST,
     LARGEST_SLOPES,
     MEAN_SLOPES,
     SLOPES,
+    Value,
 )
-from coterie.engines.local.native.products import Products
-from coterie.engines.local.native.values import Value
 from coterie.engines.local.programs import Untraceable
 
 LANES, TILE = 16, 64  # the most numbers that a vector and a tile hold

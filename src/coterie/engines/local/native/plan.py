@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from coterie.engines.local.native.operations import ELEMENTWISE, PICKING
-from coterie.engines.local.native.values import Traced, Value
+from coterie.engines.local.native.values import CONVOLVED, IMAGES, LARGEST_SLOPES, Traced, Value
 from coterie.engines.local.programs import Untraceable
 
 aten = torch.ops.aten
@@ -35,11 +35,6 @@ PLACED = {
     aten.index_copy.default,
     aten.embedding_dense_backward.default,
 }
-CONVOLVED, SLOPES = aten.convolution.default, aten.convolution_backward.default
-LARGEST = aten.max_pool2d_with_indices.default
-LARGEST_SLOPES = aten.max_pool2d_with_indices_backward.default
-MEAN, MEAN_SLOPES = aten.avg_pool2d.default, aten.avg_pool2d_backward.default
-IMAGES = {CONVOLVED, SLOPES, LARGEST, LARGEST_SLOPES, MEAN, MEAN_SLOPES}
 TURNED = 8  # numbers of depth per row up to which turning the second factor pays
 KNOWN = {*ELEMENTWISE, *SUMMED, *BY_ROW, *JOINED, *PRODUCTS, *PLACED, *IMAGES}
 

@@ -106,8 +106,9 @@ class Native:
         """Untraceable unless one step leaves what torch makes of it, up to rounding."""
         held = [leaf.clone().unsqueeze(0) for leaf in leaves]
         self._take(held, _one(batch), 1)
+        largest = max(map(_change, leaves, after), default=0.0)
         for old, new, right in zip(leaves, held, after, strict=True):
-            if not _alike(old, new[0], right):
+            if not _alike(old, new[0], right, largest):
                 raise Untraceable("the machine code of this compiler computes something else")
 
     def _take(self, leaves: list[Tensor], taken: Taken, threads: int) -> None:
@@ -174,18 +175,27 @@ def _one(batch: Batch) -> Taken:
     )
 
 
-def _alike(old: Tensor, new: Tensor, right: Tensor) -> bool:
-    """Whether a leaf has changed as it should, up to rounding."""
+def _change(old: Tensor, new: Tensor) -> float:
+    """The largest change of a leaf."""
+    if not new.is_floating_point() or not new.numel():
+        return 0.0
+    return float((new - old).nan_to_num(0, 0, 0).abs().max())
+
+
+def _alike(old: Tensor, new: Tensor, right: Tensor, largest: float) -> bool:
+    """Whether a leaf has changed as it should, up to rounding; `largest`: the largest change of
+    any leaf, beside which some are nothing but rounding, as the slopes of a bias before a norm.
+    """
     if not right.is_floating_point():
         return torch.equal(new, right)
     if not torch.equal(new.isfinite(), right.isfinite()):
         return False
-    change, size, off = (t.nan_to_num(0, 0, 0).abs() for t in (right - old, right, new - right))
+    size, off = (t.nan_to_num(0, 0, 0).abs() for t in (right, new - right))
     eps = torch.finfo(right.dtype).eps
     # in single precision rounding switches a ReLU here and there, which moves all slopes before it
     share = 0.05 if right.dtype == torch.float32 else 10 * eps**0.5
-    room = share * change.max() + 100 * eps * size.max() if right.numel() else 0
-    return bool((off <= room).all())
+    whole = float(size.max()) if right.numel() else 0.0
+    return bool((off <= share * _change(old, right) + 100 * eps * max(whole, largest)).all())
 
 
 def _at(tensor: Tensor) -> ctypes.c_void_p:

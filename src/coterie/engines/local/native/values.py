@@ -20,7 +20,12 @@ PARTS = {
     aten.split_with_sizes.default,
     aten.chunk.default,
 }
-SEVERAL = {aten.convolution_backward.default, aten.max_pool2d_with_indices.default}
+CONVOLVED, SLOPES = aten.convolution.default, aten.convolution_backward.default
+LARGEST = aten.max_pool2d_with_indices.default
+LARGEST_SLOPES = aten.max_pool2d_with_indices_backward.default
+MEAN, MEAN_SLOPES = aten.avg_pool2d.default, aten.avg_pool2d_backward.default
+IMAGES = {CONVOLVED, SLOPES, LARGEST, LARGEST_SLOPES, MEAN, MEAN_SLOPES}
+SEVERAL = {SLOPES, LARGEST}
 # Their results do not depend on what they are given, only on its form.
 FORMS = {
     "aten::ones_like",
@@ -87,7 +92,7 @@ class Traced:
         results = [tape.node_of(t) for t in after]
         tape.graph.output(results)
         for node in tape.graph.nodes:  # C finds the largest number of a window anew
-            if node.target == aten.max_pool2d_with_indices_backward.default:
+            if node.target == LARGEST_SLOPES:
                 node.args = node.args[:-1]
         tape.graph.eliminate_dead_code()
         self.computed: list[Value] = []
@@ -132,6 +137,8 @@ class Traced:
             value.kwargs = {k: self._mapped(a) for k, a in whole.kwargs.items()}
             value.op, value.part = whole.target, part
             _simplify(value)
+            if value.op in IMAGES:
+                value.args = tuple(self._laid(a) if _is(a) else a for a in value.args)
             if value.op == aten.addmm.default and not value.kwargs:
                 value.op, value.args = aten.add.Tensor, (value.args[0], self._product(value))
         self._of[node] = value
@@ -157,6 +164,19 @@ class Traced:
         self.computed.append(product)
         return product
 
+    def _laid(self, value: Value) -> Value:
+        """A value row by row, as C reads images: a copy where it lies otherwise, as a half of the
+        channels does.
+        """
+        usual = torch.empty(value.shape, device="meta").stride()
+        sides = zip(value.shape, value.stride, usual, strict=True)
+        if value.constant is not None or all(mine == its for n, mine, its in sides if n > 1):
+            return value
+        copy = Value(aten.clone.default, (value,), {}, torch.empty(value.shape))
+        copy.dtype = value.dtype
+        self.computed.append(copy)
+        return copy
+
     def _mapped(self, argument: Any) -> Any:
         if isinstance(argument, fx.Node):
             return self._of[argument]
@@ -167,15 +187,15 @@ class Traced:
 
 def _simplify(value: Value) -> None:
     """Leave out what C does not read; slopes of a bias are the sum of those of the images."""
-    if value.op == aten.convolution_backward.default:
+    if value.op == SLOPES:
         slopes, x, w, *form = value.args
         if value.part == 2:
             value.op, value.args = aten.sum.dim_IntList, (slopes, [0, *range(2, len(slopes.shape))])
         else:
             value.args = (slopes, x if value.part else None, None if value.part else w, *form)
-    if value.op == aten.avg_pool2d_backward.default:
+    if value.op == MEAN_SLOPES:
         value.args = (value.args[0], None, *value.args[2:])
-    if value.op == aten.max_pool2d_with_indices.default and value.part == 1:
+    if value.op == LARGEST and value.part == 1:
         raise Untraceable("there is no C for where a window has its largest number")
 
 
