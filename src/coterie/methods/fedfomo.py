@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.nn.functional import pad
 
 from coterie.core.device import array
 from coterie.core.method import (
@@ -163,6 +164,37 @@ def tried(affinity: Rows, of: Tensor, ids: Tensor, scores: Tensor) -> Rows:
     )
 
 
+def admit(server: Server) -> Server:
+    """Room for one more client, whose model is the mean of the others' until it is heard."""
+    n = len(server.heard)
+    middle = mean(server.models, torch.full((n,), 1 / n))
+    return server._replace(
+        models=tree(lambda a, m: torch.cat([a, m[None]]), server.models, middle),
+        heard=torch.cat([server.heard, torch.tensor([False])]),
+        affinity=_wider(server.affinity),
+    )
+
+
+def _wider(affinity: Any) -> Any:
+    if not isinstance(affinity, Rows):
+        return pad(affinity, (0, 1, 0, 1))
+    return Rows(pad(affinity.ids, (0, 0, 0, 1), value=FREE), pad(affinity.weights, (0, 0, 0, 1)))
+
+
+def affinities(server: Server) -> dict[str, Tensor]:
+    """P for reports."""
+    p = server.affinity
+    if isinstance(p, Rows):  # a free place counts nothing
+        p = noted(p._replace(ids=p.ids.clamp(min=0)))
+    return {} if p is None else {"P": p}
+
+
+def joined(offer: Offer, rng: Rng) -> Client:
+    """A client that begins at what it is offered as its own."""
+    own = pick(offer.models, 0)
+    return Client(own, own)
+
+
 @method(when="clients differ strongly, and downloads are cheap", without=("weighting",))
 def fedfomo(
     model: Model,
@@ -247,36 +279,9 @@ def fedfomo(
         )
         return Server(kept, heard, affinity, server.round + 1)
 
-    def admit(server: Server) -> Server:
-        n = len(server.heard)
-        middle = mean(server.models, torch.full((n,), 1 / n))
-        return server._replace(
-            models=tree(lambda a, m: torch.cat([a, m[None]]), server.models, middle),
-            heard=torch.cat([server.heard, torch.tensor([False])]),
-            affinity=wider(server.affinity),
-        )
-
-    def wider(affinity: Any) -> Any:
-        if not isinstance(affinity, Rows):
-            return torch.nn.functional.pad(affinity, (0, 1, 0, 1))
-        pad = torch.nn.functional.pad
-        return Rows(
-            pad(affinity.ids, (0, 0, 0, 1), value=FREE), pad(affinity.weights, (0, 0, 0, 1))
-        )
-
-    def notes(server: Server) -> dict[str, Tensor]:
-        p = server.affinity
-        if isinstance(p, Rows):  # a free place counts nothing
-            p = noted(p._replace(ids=p.ids.clamp(min=0)))
-        return {} if p is None else {"P": p}
-
-    def join(offer: Offer, rng: Rng) -> Client:
-        own = pick(offer.models, 0)
-        return Client(own, own)
-
     return Method(
         init=init,
-        join=join,
+        join=joined,
         round=(
             Exchange(
                 send=send,
@@ -297,7 +302,7 @@ def fedfomo(
         views={"after_mixing": lambda state, offer: state.mixed},
         admit=admit,
         newcomer=Newcomer("mixes the models that it is offered by validation loss, and trains"),
-        notes=notes,
+        notes=affinities,
         describes={
             "P": Note("affinities P", Kind.MATRIX),
             "after_mixing": Note("the mixture, before the client trains it", Kind.VIEW),

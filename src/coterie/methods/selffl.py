@@ -45,7 +45,6 @@ from coterie.core.method import (
 from coterie.core.model import Descent, Model, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, Vector, blend, flat, pick, tree, zeros
-from coterie.core.rng import Rng
 from coterie.core.values import Count, NonNegative, Range, Whole
 from coterie.methods import selffl_steps as law_of_steps
 from coterie.methods import uncertainty as law
@@ -144,6 +143,113 @@ def admit(server: Server, others: Others) -> Server:
     return with_sums(wider, others)
 
 
+class Gathering(NamedTuple):
+    """How the server makes theta and s0^2 of the replies; the words are options of `selffl`."""
+
+    train: Train
+    weigh: bool
+    smooth: bool
+    cluster: bool
+    augmented: bool
+    others: Others
+    spread: law.Spread
+    known_variance: float
+    known_spread: float
+
+
+def entered(how: Gathering, theta: Point, facts: Facts) -> Server:
+    """The server before its first round."""
+    n = facts.clients
+    upload = Upload(theta, torch.tensor(0.0), theta if how.augmented else ())
+    server = Server(
+        theta=theta,
+        s0sq=torch.tensor(how.known_spread),
+        var=how.known_variance / facts.sizes if how.known_variance else -torch.ones(n),
+        sizes=torch.zeros(n),
+        active=torch.zeros(n),
+        others=torch.zeros(n),
+        rate=torch.tensor(facts.rate),
+        newest=tree(lambda a: a.expand(n, *a.shape).clone(), upload) if how.cluster else (),
+    )
+    return with_sums(server, how.others)
+
+
+def received(how: Gathering, server: Server, replies: Replies) -> Server:
+    """The server after a round."""
+    put, upload = (replies.ids,), replies.upload
+    server = server._replace(
+        var=server.var.index_put(put, upload.var),
+        sizes=server.sizes.index_put(put, replies.sizes),
+        active=torch.zeros_like(server.active).index_put(put, torch.ones(len(replies.ids))),
+    )
+    ids = replies.ids
+    if how.cluster:
+        newest = tree(lambda all_, new: all_.index_put(put, new), server.newest, upload)
+        server = server._replace(newest=newest)
+        ids = server.sizes.nonzero().squeeze(1)
+        upload = pick(newest, ids)
+    if how.known_spread < 0 and len(ids) > 1:  # one model has no spread: the old value stands
+        models = flat(upload.optimum if how.augmented else upload.theta)
+        server = server._replace(s0sq=law.spread(models, how.spread))
+    theta = aggregated(how, server, ids, upload.theta, replies)
+    return with_sums(server._replace(theta=theta), how.others)
+
+
+def aggregated(
+    how: Gathering, server: Server, ids: Tensor, models: Point, replies: Replies
+) -> Point:
+    """theta of the models of clients `ids` (11), smoothed by the activity rate."""
+    w = precisions(server)[ids.cpu()]
+    equal = replies._replace(ids=ids, sizes=server.sizes[ids])
+    weights = w / w.sum() if how.weigh else how.train.weights(equal)
+    theta: Point = replies.average(models, weights)
+    if how.smooth and not how.cluster and server.rate < 1:
+        return blend(server.theta, theta, server.rate)
+    return theta
+
+
+def work(model: Model, rule: Rule, how: Gathering, converge_steps: int) -> Exchange:
+    """A round: the client's start (10) and steps (8), its variance (13), the server's sums."""
+    begin, plain_step = sgd(model, rule.train)
+
+    def prepare(state: State, sent: Payload, rows: Tensor) -> State:
+        told = float(sent.s0sq), float(sent.others)
+        choice = law_of_steps.choose(rule, float(state.var), float(state.t), *told, int(rows))
+        return state._replace(choice=choice)
+
+    def start(state: State, sent: Payload) -> Carry:
+        theta = sent.theta - state.choice.pull * (state.theta - sent.theta)
+        return Carry(begin(theta), theta, state.choice.boost)
+
+    def step(c: Carry, batch: Batch) -> Carry:
+        if not rule.known_variance:
+            return c._replace(way=plain_step(c.way, batch))
+        summed = sgd(model, rule.train, lambda out, batch: c.boost * model.data_loss(out, batch))[1]
+        return c._replace(way=summed(c.way, batch))
+
+    def finish(c: Carry, state: State, sent: Payload) -> tuple[State, Upload]:
+        theta = c.theta if how.augmented else c.way.w
+        t = state.t + 1
+        centre, var = law.online(t, state.mean, state.var, c.way.w.as_vector())
+        told = state.choice.s2 if rule.known_variance else torch.where(t < 2, -1.0, var)
+        new = State(theta=theta, mean=centre, var=var, t=t, choice=state.choice)
+        return new, Upload(theta, told, c.way.w if how.augmented else ())
+
+    passes: tuple[Pass, ...] = (Pass(step, rule.train.plan(adaptive=True)),)
+    if how.augmented:
+        further = Pass(step, rule.train.plan(steps=converge_steps))
+        passes = (*passes, Pass(lambda c, _: c._replace(theta=c.way.w)), further)
+    return Exchange(
+        send=lambda server, i, rng: Payload(server.theta, server.s0sq, server.others[i]),
+        prepare=prepare,
+        steps=lambda state, sent, rows: state.choice.steps,
+        start=start,
+        passes=passes,
+        finish=finish,
+        receive=lambda server, replies, rng: received(how, server, replies),
+    )
+
+
 @method(
     when="clients differ in how much they differ; steps adapt to it",
     only={"steps": ("l_base", 0), "epochs": ("l_base", 0), "weighting": ("weigh", False)},
@@ -194,8 +300,6 @@ def selffl(
             f"selffl: warm = {warm} descends the mean loss, known_variance the summed one: "
             "give only one of them"
         )
-    if known_variance or cluster:
-        others = "seen"  # the server knows everybody's variance, or keeps everybody's model
     rule = Rule(
         train=train,
         l_max=l_max,
@@ -207,103 +311,27 @@ def selffl(
         adapt_steps=adapt_steps,
         known_variance=known_variance,
     )
-    begin, plain_step = sgd(model, train)
-
-    # Client
-
-    def prepare(state: State, sent: Payload, rows: Tensor) -> State:
-        told = float(sent.s0sq), float(sent.others)
-        choice = law_of_steps.choose(rule, float(state.var), float(state.t), *told, int(rows))
-        return state._replace(choice=choice)
-
-    def start(state: State, sent: Payload) -> Carry:
-        theta = sent.theta - state.choice.pull * (state.theta - sent.theta)  # (10)
-        return Carry(begin(theta), theta, state.choice.boost)
-
-    def step(c: Carry, batch: Batch) -> Carry:
-        if not known_variance:
-            return c._replace(way=plain_step(c.way, batch))
-        likelihood = sgd(model, train, lambda out, batch: c.boost * model.data_loss(out, batch))[1]
-        return c._replace(way=likelihood(c.way, batch))
-
-    def finish(c: Carry, state: State, sent: Payload) -> tuple[State, Upload]:
-        theta = c.theta if augmented else c.way.w
-        t = state.t + 1
-        centre, var = law.online(t, state.mean, state.var, c.way.w.as_vector())
-        told = state.choice.s2 if known_variance else torch.where(t < 2, -1.0, var)
-        new = State(theta=theta, mean=centre, var=var, t=t, choice=state.choice)
-        return new, Upload(theta, told, c.way.w if augmented else ())
-
-    # Server
-
-    def init(rng: Rng, facts: Facts) -> Server:
-        return enter(Global(model.init(rng)), facts)
-
-    def enter(before: Global, facts: Facts) -> Server:
-        n, theta = facts.clients, before.w
-        upload = Upload(theta, torch.tensor(0.0), theta if augmented else ())
-        server = Server(
-            theta=theta,
-            s0sq=torch.tensor(known_spread),
-            var=known_variance / facts.sizes if known_variance else -torch.ones(n),
-            sizes=torch.zeros(n),
-            active=torch.zeros(n),
-            others=torch.zeros(n),
-            rate=torch.tensor(facts.rate),
-            newest=tree(lambda a: a.expand(n, *a.shape).clone(), upload) if cluster else (),
-        )
-        return with_sums(server, others)
-
-    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
-        put, upload = (replies.ids,), replies.upload
-        server = server._replace(
-            var=server.var.index_put(put, upload.var),
-            sizes=server.sizes.index_put(put, replies.sizes),
-            active=torch.zeros_like(server.active).index_put(put, torch.ones(len(replies.ids))),
-        )
-        ids = replies.ids
-        if cluster:
-            newest = tree(lambda all_, new: all_.index_put(put, new), server.newest, upload)
-            server = server._replace(newest=newest)
-            ids = server.sizes.nonzero().squeeze(1)
-            upload = pick(newest, ids)
-        if known_spread < 0 and len(ids) > 1:  # one model has no spread: the old value stands
-            models = flat(upload.optimum if augmented else upload.theta)
-            server = server._replace(s0sq=law.spread(models, spread))
-        theta = aggregate(server, ids, upload.theta, replies)
-        return with_sums(server._replace(theta=theta), others)
-
-    def aggregate(server: Server, ids: Tensor, models: Point, replies: Replies) -> Point:
-        w = precisions(server)[ids.cpu()]
-        equal = replies._replace(ids=ids, sizes=server.sizes[ids])
-        weights = w / w.sum() if weigh else train.weights(equal)
-        theta: Point = replies.average(models, weights)  # (11)
-        if smooth and not cluster and server.rate < 1:
-            return blend(server.theta, theta, server.rate)
-        return theta
-
-    passes: tuple[Pass, ...] = (Pass(step, train.plan(adaptive=True)),)
-    if augmented:
-        further = Pass(step, train.plan(steps=converge_steps))
-        passes = (*passes, Pass(lambda c, _: c._replace(theta=c.way.w)), further)
-    trip = Exchange(
-        send=lambda server, i, rng: Payload(server.theta, server.s0sq, server.others[i]),
-        prepare=prepare,
-        steps=lambda state, sent, rows: state.choice.steps,
-        start=start,
-        passes=passes,
-        finish=finish,
-        receive=receive,
+    how = Gathering(
+        train=train,
+        weigh=weigh,
+        smooth=smooth,
+        cluster=cluster,
+        augmented=augmented,
+        # with known variances, or everybody's model at hand, the sums are over everybody
+        others="seen" if known_variance or cluster else others,
+        spread=spread,
+        known_variance=known_variance,
+        known_spread=known_spread,
     )
     own = Method(
-        init=init,
+        init=lambda rng, facts: entered(how, model.init(rng), facts),
         join=lambda sent, rng: fresh(sent.theta),
-        round=(trip,),
+        round=(work(model, rule, how, converge_steps),),
         personal=lambda state, sent: tree(
             lambda mine, its: torch.where(state.t > 0, mine, its), state.theta, sent.theta
         ),
         views={"global": lambda state, sent: sent.theta},
-        admit=lambda server: admit(server, others),
+        admit=lambda server: admit(server, how.others),
         newcomer=Newcomer("starts at theta and takes Self-FL's steps"),
         notes=lambda server: {"sigma0": server.s0sq},
         client_notes=lambda state: law_of_steps.notes(state.choice, state.var, state.t, rule),
@@ -311,6 +339,10 @@ def selffl(
     )
     if not warm:
         return own
+
+    def enter(before: Global, facts: Facts) -> Server:
+        return entered(how, before.w, facts)
+
     # a client's state waits through the warm start untouched, so t_m is 0 when Self-FL begins
     steps = train._replace(steps=l_base or train.steps)
     before = fedavg(model, steps)._replace(join=lambda w, rng: fresh(w))
