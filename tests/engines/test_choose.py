@@ -5,7 +5,7 @@ import torch
 
 from coterie.core.method import stages
 from coterie.engines.base import Trip
-from coterie.engines.local import choose
+from coterie.engines.local import choose, remembered
 from coterie.engines.settings import Settings
 from coterie.methods.registry import METHODS
 from helpers.federations import assert_same, personal, play
@@ -120,3 +120,11 @@ def test_what_a_short_run_was_given_does_not_decide_for_a_long_one(monkeypatch, 
     assert loop.engine.choose(trip_of(loop, loop.payload()))[0].compile == "yes"
     long = cases[0]._replace(given=Settings(), rounds=10**9)
     assert choose.choose(long, free_threads=False).settings.compile == "trace"
+
+
+def test_what_an_engine_has_found_does_not_hold_for_another(monkeypatch, tmp_path):
+    monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
+    remembered.remember(["a case"], {"compile": "trace"})
+    assert remembered.recall(["a case"]) == {"compile": "trace"}
+    monkeypatch.setattr(remembered, "engine", lambda: "with code for more networks")
+    assert remembered.recall(["a case"]) is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,16 @@ def folder() -> Path:
     return Path(os.environ.get(CACHE) or usual) / "choices"
 
 
+@cache
+def engine() -> str:
+    """A digest of this engine's code: what it found does not hold for another one."""
+    here = Path(__file__).parent
+    files = sorted(path for kind in ("*.py", "*.h") for path in here.rglob(kind))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
 def _place(case: Any) -> Path:
-    text = json.dumps(case, sort_keys=True, default=str)
+    text = json.dumps([engine(), case], sort_keys=True, default=str)
     return folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
 
