@@ -165,11 +165,12 @@ def watched(name: str, **more: Any) -> tuple[Loop, list[tuple[dict[int, Any], An
     return loop, trips
 
 
-def personal(loop: Loop) -> dict[int, torch.Tensor]:
-    """Every client's own model as one flat vector (parameters, then buffers)."""
+def personal(loop: Loop, view: str = "personal") -> dict[int, torch.Tensor]:
+    """Every client's own model, or another view of it, as one flat vector (parameters, then
+    buffers)."""
     out = {}
     for _, chunk, views in loop.engine.points(loop.everyone, loop.payload(), loop.when()):
-        point = views["personal"]
+        point = views[view]
         rows = [
             t.reshape(len(chunk), -1) for t in (*point.params.values(), *point.buffers.values())
         ]

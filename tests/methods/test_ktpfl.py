@@ -341,6 +341,16 @@ def test_the_model_before_distillation_is_a_view():
     assert (before != after).all()
 
 
+def test_the_model_before_mixing_is_the_one_that_was_trained():
+    """With mu = 1 everybody ends at a mixture, and with c = 1/N at the mean of these models."""
+    with float64():
+        loop = play("ktpfl-h", rounds=1, options={"mu": 1.0, "rate_c": 0.0})
+        before = personal(loop, "before_mixing")
+        mixture = torch.stack(list(before.values())).mean(0)
+        assert_same(personal(loop), dict.fromkeys(before, mixture))
+        assert_same(before, personal(play("local", rounds=1)))
+
+
 def test_a_round_in_which_nothing_reaches_the_server_has_no_second_exchange():
     """Everybody trains, the one to be averaged is lost: the others keep what they learned alone."""
     with float64():
@@ -394,7 +404,7 @@ def test_clients_step_toward_their_own_mixture():
         (_, first, _), (sent, _, _) = trips
         for i in range(5):
             w = pick(first.upload, i)
-            for name, p in state(loop, i).params.items():
+            for name, p in state(loop, i).w.params.items():
                 bar = first.upload.params[name].mean(0)
                 torch.testing.assert_close(sent[i].params[name], bar)
                 torch.testing.assert_close(p, w.params[name] - 0.3 * (w.params[name] - bar))

@@ -60,10 +60,12 @@ def gap(p, anchor):
     return [a - b for a, b in zip(p, anchor, strict=True)]
 
 
-def local_round(w_t, m_prev, m, x, y, lam, inner, eta_p, kl_weight, train):
+def local_round(w_t, m_prev, m, x, y, lam, inner, eta_p, kl_weight, anchor, train):
     w = w_t
     for _ in range(train.steps):
         theta, what = m, w
+        if anchor == "step":
+            m_prev, w_t = m, w
         for _ in range(inner):
             p_theta, p_what = softmax(outputs(theta, x)), softmax(outputs(what, x))
             of_theta, of_what = (
@@ -88,7 +90,7 @@ def local_round(w_t, m_prev, m, x, y, lam, inner, eta_p, kl_weight, train):
 
 
 def in_numpy(
-    federation, w, own, rounds, lam, inner, inner_rate, beta, kl, kl_weight, aux_init, train
+    federation, w, own, rounds, lam, inner, inner_rate, beta, kl, kl_weight, aux_init, anchor, train
 ):
     sizes = np.array([len(rows) for rows in federation.train])
     for _ in range(rounds):
@@ -98,7 +100,9 @@ def in_numpy(
             m_prev = w if aux_init == "reset" else own[i]
             m = own[i] if aux_init == "persist" else w
             weight = kl_weight / 3 if kl == "elementwise" else kl_weight
-            w_i, own[i] = local_round(w, m_prev, m, x, y, lam, inner, inner_rate, weight, train)
+            w_i, own[i] = local_round(
+                w, m_prev, m, x, y, lam, inner, inner_rate, weight, anchor, train
+            )
             locals_.append(w_i)
         average = [
             sum(n * p[k] for n, p in zip(sizes / sizes.sum(), locals_, strict=True))
@@ -116,6 +120,7 @@ def in_numpy(
         {"aux_init": "start", "inner_rate": 0.02},
         {"auxiliary": "dnn:hidden=4", "beta": 0.7},
         {"aux_init": "reset"},
+        {"anchor": "step", "kl": "elementwise"},
     ],
     ids=str,
 )
@@ -128,6 +133,7 @@ def test_three_rounds_equal_an_independent_numpy_run(words):
         "kl": "batchmean",
         "kl_weight": 1.0,
         "aux_init": "persist",
+        "anchor": "round",
     }
     train = WHOLE._replace(decay=0.01)
     with float64():
@@ -218,19 +224,31 @@ def test_fixed_point_on_quadratics(lam):
         torch.testing.assert_close(personal(loop)[0], (c + s * t) / (1 + s), rtol=0, atol=1e-9)
 
 
-def test_m_stays_nearer_to_its_past_as_lam_grows():
-    """The sign of the proximal term: the one printed in the paper's (8) drives m away."""
+def distances(anchor):
+    """How far m goes in a round, by lam."""
     train = Train(batch=100, rate=0.1, steps=50)
     moved = []
     for lam in (0.0, 5.0, 15.0):
-        options = {"lam": lam, "inner_rate": 0.05}
+        options = {"lam": lam, "inner_rate": 0.05, "anchor": anchor}
         before, after = (
             personal(play("pfml", tiny(2), rounds=1, until=n, train=train, options=options))
             for n in (0, 1)
         )
         moved.append(sum(float((after[i] - before[i]).norm()) for i in after))
+    return moved
+
+
+def test_m_stays_nearer_to_its_past_as_lam_grows():
+    """The sign of the proximal term: the one printed in the paper's (8) drives m away."""
+    moved = distances("round")
     assert moved == sorted(moved, reverse=True)
     assert moved[-1] < 0.7 * moved[0]
+
+
+def test_held_to_each_step_m_goes_faster_as_lam_grows():
+    moved = distances("step")
+    assert moved == sorted(moved)
+    assert moved[-1] > 1.2 * moved[0]
 
 
 def test_reset_makes_both_models_the_same_for_ever():
@@ -327,6 +345,7 @@ def test_another_network_is_measured_as_itself():
         ({"auxiliary": "dnn:hiden=3"}, "did you mean 'hidden'"),
         ({"auxiliary": "dnn:hidden=x"}, "hidden = 'x'"),
         ({"auxiliary": "dnn", "aux_init": "start"}, "use aux_init = persist"),
+        ({"anchor": "step", "aux_init": "reset"}, "use aux_init = start"),
     ],
     ids=str,
 )
@@ -350,3 +369,4 @@ def test_rates_are_refused_from_where_the_proximal_steps_diverge():
     pfml(shared(), Train(rate=0.1), lam=19.9, inner=1, inner_rate=0.05)
     with pytest.raises(BadInput, match="diverge"):
         pfml(shared(), Train(rate=0.1), lam=20.1, inner=1, inner_rate=0.05)
+    pfml(shared(), Train(rate=0.1), lam=20.1, inner=1, inner_rate=0.05, anchor="step")

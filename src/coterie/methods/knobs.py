@@ -68,7 +68,7 @@ LEFT = frozenset(
         *("spread", "row_norm", "mix", "draw", "public_batch", "patience", "held", "clip"),
         *("hyper_hidden", "hyper_layers", "embedding", "streams", "k", "warm", "converge_steps"),
         *("known_variance", "known_spread", "delta", "eps_step", "alpha_decay", "first_epochs"),
-        *("server_momentum", "server_decay", "inner", "after", "peers", "bundles"),
+        *("server_momentum", "server_decay", "inner", "after", "peers", "bundles", "anchor"),
     )
 )
 NARROW: Mapping[str, Mapping[str, Knob]] = {  # by method, where what follows is too wide

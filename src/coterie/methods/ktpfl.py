@@ -16,7 +16,7 @@ servers that cannot keep N x N numbers.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,6 +63,9 @@ LEARNING = ("rate_c", "rho", "row_norm", "literal_eq7", "peers")  # options of t
 SQUARE = 28  # bytes per pair of clients at the peak of a round
 PEERS = "give --peers 50 to learn from the 50 nearest, or fewer clients"
 COEFFICIENTS = {"c": Note("knowledge coefficients c", Kind.MATRIX)}
+BEFORE_MIXING = {
+    "before_mixing": Note("after private training, before it takes from others", Kind.VIEW)
+}
 
 
 def start_c(name: str, facts: Facts, peers: int, said: int, way: str) -> Knowledge:
@@ -200,6 +203,13 @@ topk_pfl = variant(
 )
 
 
+class Client(NamedTuple):
+    """A client's state where models are mixed."""
+
+    w: Point  # its own model
+    before: Point  # the same after private training, before the round's mixing
+
+
 @method(when="as ktpfl over weights, for one network", without=("weighting",))
 def ktpfl_h(
     model: Model,
@@ -236,6 +246,10 @@ def ktpfl_h(
         seed = torch.tensor(int(rng.integers(2**63)))
         return Server(seed, start_c("ktpfl-h", facts, peers, model.size, PEERS))
 
+    def join(seed: Tensor, rng: Rng) -> Client:
+        w = model.start(int(seed))
+        return Client(w, w)
+
     def hear(server: Server, replies: Replies, rng: Rng) -> Server:
         ids, (c, data) = replies.ids, server.mix
         if isinstance(c, Rows):
@@ -251,26 +265,27 @@ def ktpfl_h(
 
     return Method(
         init=init,
-        join=lambda seed, rng: model.start(int(seed)),
+        join=join,
         round=(
             Exchange(
                 send=lambda server, i, rng: server.seed,
-                start=lambda w, seed: begin(w),
+                start=lambda state, seed: begin(state.w),
                 passes=(Pass(step, train.plan()),),
-                finish=lambda c, w, seed: (c.w, c.w),
+                finish=lambda c, state, seed: (Client(c.w, c.w), c.w),
                 receive=hear,
             ),
             Exchange(
                 send=answer,
-                start=lambda w, wbar: blend(w, wbar, mu),
+                start=lambda state, wbar: blend(state.w, wbar, mu),
                 passes=(),
-                finish=lambda w, old, wbar: (w, ()),
+                finish=lambda w, state, wbar: (state._replace(w=w), ()),
                 receive=learn,
             ),
         ),
-        personal=lambda w, seed: w,
+        personal=lambda state, seed: state.w,
+        views={"before_mixing": lambda state, seed: state.before},
         admit=one_more,
         newcomer=Newcomer("trains, held to the mean of the clients' last models", rounds="all"),
         notes=coefficients,
-        describes=COEFFICIENTS,
+        describes={**COEFFICIENTS, **BEFORE_MIXING},
     )
