@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from coterie.data.changes import changes_of
+from coterie.data.changes import augment_once, changes_of
 from coterie.data.dealing import build
 from helpers.datasets import coded, features, number, rows_of
 
@@ -87,3 +87,27 @@ def test_word_indices_and_their_table_pass_through():
     got = build(base)
     assert got.x.dtype == torch.int64
     assert torch.equal(got.table, torch.eye(7))
+
+
+def test_images_augmented_once_are_shifted_by_four_pixels_at_most_and_half_of_them_flipped():
+    x = np.zeros((2000, 1, 12, 12), np.uint8)
+    x[:, 0, 6, 7] = 9  # off the middle: a flip shows
+    found = augment_once(x, np.random.default_rng(0))
+    assert found.shape == x.shape
+    assert found.dtype == np.uint8
+    image, _, row, column = np.nonzero(found)
+    assert (np.bincount(image, minlength=len(x)) == 1).all()
+    # without a flip columns are 3 to 11, with one 0 to 8
+    assert set(row - 6) == set(range(-4, 5))
+    assert set(column) == set(range(12))
+    assert abs((column < 3).mean() - 0.5 / 3) < 0.03
+    again = augment_once(x, np.random.default_rng(0))
+    assert (found == again).all()
+
+
+def test_a_federation_augmented_once_has_the_same_rows_and_other_images():
+    base = coded(n=200, side=8)
+    plain, other = (build(base, "iid", 2, augmented_once=once) for once in (False, True))
+    assert all((a == b).all() for a, b in zip(plain.train, other.train, strict=True))
+    assert (plain.y == other.y).all()
+    assert not (plain.x == other.x).all()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.core.errors import BadInput
 from coterie.data import public
 from coterie.data.dealing import build
 from helpers.datasets import coded, number
@@ -37,6 +38,17 @@ def test_other_images_take_the_private_shape(side, channels):
     assert got.public.x.shape == (100, channels, side, side)
     assert abs(got.public.x.mean().item()) < 1e-4
     assert torch.equal(got.public.x[:, 0], got.public.x[:, -1])
+
+
+def test_public_images_may_have_a_scale_of_their_own():
+    base = coded(side=8)
+    raw = build(base, "iid", 4, public="digits", public_rows=100, public_scale="none")
+    same = build(base, "iid", 4, public="digits", public_rows=100, scale="none")
+    assert raw.public.x.max() == 16
+    assert torch.equal(raw.public.x, same.public.x)
+    assert raw.x.max() < 10 < same.x.max()
+    with pytest.raises(BadInput, match="public_scale = 'none' has no effect without public images"):
+        build(base, "iid", 4, public_scale="none")
 
 
 def test_images_are_padded_and_cut_evenly():

@@ -8,8 +8,10 @@ from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from coterie.core.errors import BadInput
+from coterie.experiment.config import Experiment, change
 from coterie.networks.nets import NETS, build, options
 from coterie.networks.texts import Bag
+from coterie.running.assemble import assemble, gather
 
 torch.set_num_threads(1)
 
@@ -425,3 +427,18 @@ def test_a_dense_net_may_have_batchnorm():
     assert sum(isinstance(layer, nn.BatchNorm1d) for layer in net.modules()) == 1
     with pytest.raises(BadInput, match="give yes or no"):
         build("dnn", (6,), 3, norm=2)
+
+
+def test_each_network_of_a_list_may_have_options_of_its_own():
+    words = {
+        "data": "digits",
+        "method": "local",
+        "clients": 4,
+        "model": "dnn:hidden=7, dnn",
+        "hidden": 9,
+    }
+    experiment = change(Experiment(), words)
+    models = assemble(experiment, gather(experiment)).models
+    assert [model.options["hidden"] for model in models] == [7, 9]
+    with pytest.raises(BadInput, match=r"network 'dnn' has no option 'hiden'.*'hidden'"):
+        change(Experiment(), {"model": "dnn:hiden=7", "hidden": 9})

@@ -11,6 +11,8 @@ from coterie.data.dataset import Dataset
 from coterie.data.federation import blocks
 from coterie.data.held import Held
 
+PADDING = 4  # pixels around an image before a random crop
+
 
 class Inputs(NamedTuple):
     """How rows of a data set become inputs of a model."""
@@ -59,6 +61,26 @@ def changes_of(base: Dataset, seed: int, rotate: int, permute: int) -> list[Chan
     return [
         Change(4 // rotate * (r + 1) % 4, relabel) for r in range(rotate) for relabel in relabels
     ]
+
+
+def augment_once(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Images [n, c, h, w], each cropped at random out of a border of 4 zeros and flipped left to
+    right with probability 1/2.
+    """
+    n, _, h, w = x.shape
+    down, right = rng.integers(0, 2 * PADDING + 1, (2, n))
+    flip = np.asarray(rng.random(n) < 0.5)
+    found = np.empty_like(x)
+    for at in blocks(n):
+        some = np.arange(at.start, at.stop)
+        padded = np.pad(x[at], ((0, 0), (0, 0), (PADDING, PADDING), (PADDING, PADDING)))
+        rows = down[some][:, None] + np.arange(h)
+        columns = right[some][:, None] + np.arange(w)
+        image = padded[
+            np.arange(len(some))[:, None, None], :, rows[:, :, None], columns[:, None, :]
+        ].transpose(0, 3, 1, 2)
+        found[at] = np.where(flip[some][:, None, None, None], image[..., ::-1], image)
+    return found
 
 
 def store_rows(

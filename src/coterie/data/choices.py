@@ -11,9 +11,10 @@ from coterie.data.cutting import BY_COLUMN, CUTS
 from coterie.data.dataset import Dataset
 from coterie.data.federation import blocks
 from coterie.data.pieces import Own
-from coterie.data.scaling import FEATURES, PIXELS, SCALES, usual_scale
+from coterie.data.scaling import FEATURES, PIXELS, POOLED, SCALES, usual_scale
 
 POOLS = ("all", "train")
+HELD_OUT = "held-out"  # public rows out of the pool, instead of the name of a data set
 
 
 class Choices(NamedTuple):
@@ -37,7 +38,13 @@ class Choices(NamedTuple):
     channels: Annotated[int, Range(1, 64)] | None = None  # a grey image is repeated so often
     public: str | None = None  # another image data set, or "held-out" for rows out of the pool
     public_rows: Count | None = None
+    public_scale: str | None = None  # of another data set's images; None: the private ones' scale
     labelled: bool = False  # whether the public rows keep their labels
+    # images are kept as they are after one random crop (padding 4) and flip, as files written
+    # after a library's augmentation are
+    augmented_once: bool = False
+    # methods that choose nothing on validation rows train on them too, once options are chosen
+    refit: bool = False
     # what the label is learnt as; None: guessed from the training rows
     task: Literal["classes", "binary", "regression", "counts", "ordinal", "multilabel"] | None = (
         None
@@ -53,6 +60,7 @@ def check_choices(whole: Own, choices: Choices) -> None:
     base, table = whole.data, whole.columns is not None
     for word, value, valid in (
         ("scale", choices.scale or SCALES[0], SCALES),
+        ("public_scale", choices.public_scale or "none", (*PIXELS, *POOLED, "none")),
         ("pool", choices.pool, POOLS),
         ("cut", choices.cut or CUTS[0], CUTS),
     ):
@@ -68,6 +76,18 @@ def check_choices(whole: Own, choices: Choices) -> None:
         raise BadInput("a column to cut by has no effect without cut = time or cut = groups")
     _check_changes(base, choices)
     _check_pool(base, choices)
+    if choices.augmented_once and (base.x.dtype != np.uint8 or base.x.ndim != 4):
+        raise BadInput(
+            f"augmented_once crops and flips images, but '{base.name}' has rows of shape "
+            f"{list(base.x.shape[1:])}: leave it out"
+        )
+    if choices.public_scale and choices.public in (None, HELD_OUT):
+        raise BadInput(
+            f"public_scale = '{choices.public_scale}' has no effect without public images of "
+            "another data set: give --public"
+        )
+    if choices.refit and not choices.validation:
+        raise BadInput("refit trains on validation rows too, and validation = 0 leaves none")
 
 
 def _check_shares(choices: Choices) -> None:

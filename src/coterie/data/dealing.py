@@ -14,8 +14,8 @@ from coterie.core.rng import stream, streams
 from coterie.core.task import NUMBERS
 from coterie.core.values import checked
 from coterie.data import datasets, own, partition
-from coterie.data.changes import Inputs, Made, Stored, changes_of, store_rows
-from coterie.data.choices import Choices, check_choices, check_values
+from coterie.data.changes import Inputs, Made, Stored, augment_once, changes_of, store_rows
+from coterie.data.choices import HELD_OUT, Choices, check_choices, check_values
 from coterie.data.columns import CATEGORY, DATE
 from coterie.data.cutting import (
     BY_COLUMN,
@@ -36,7 +36,7 @@ from coterie.data.lazy import Lazy, Maker
 from coterie.data.newcomers import keep_out, newcomer_numbers
 from coterie.data.pieces import Own
 from coterie.data.preparation import Preparation, array_columns, fit, prepare, with_client
-from coterie.data.public import HELD_OUT, other_images, public_of
+from coterie.data.public import other_images, public_of
 from coterie.data.scaling import FEATURES, POOLED, Look, affine_of, usual_scale
 from coterie.data.target import Label, Target, check_label, fit_target, read_as
 from coterie.data.told import note, tell
@@ -113,6 +113,8 @@ def build(
     check_values(base, table)
     rows = _choose(base, chosen, seed)
     base = _as_numbers(whole, chosen.task)
+    if chosen.augmented_once:
+        base = base._replace(x=augment_once(base.x, stream(seed, "augmented")))
     whole = whole._replace(data=base)
     split = split or partition.usual_split(base.users is not None, base.classes > 0)
     cutter = _cutter(whole, split, rows.shared, chosen, seed)
@@ -524,7 +526,8 @@ def _public(
     if chosen.public == HELD_OUT:
         x, y = prepared.inputs.of(held_out), base.y[held_out]
     else:
-        kind, shape = prepared.preparation.scale, prepared.inputs.of(np.arange(1)).shape[1:]
+        kind = chosen.public_scale or prepared.preparation.scale
+        shape = prepared.inputs.of(np.arange(1)).shape[1:]
         place = None if folder is None else Path(folder)
         x, y = other_images(chosen.public, chosen.public_rows, shape, kind, seed, place)
     return public_of(chosen.public, x, y, chosen.labelled)

@@ -112,6 +112,15 @@ class Federation(NamedTuple):
         return html_table(ClientRow._fields, rows[:SHOWN], caption)
 
 
+def refitted(federation: Federation) -> Federation:
+    """The same clients with their validation rows among those they train on."""
+    pairs = zip(federation.train, federation.validation, strict=True)
+    return federation._replace(
+        train=Held.of([np.concatenate(both) for both in pairs]),
+        validation=Held.none(federation.clients),
+    )
+
+
 def part_of(federation: Federation, part: str) -> Sequence[np.ndarray]:
     """The rows that each client has in a part: one of PARTS."""
     if part == "select" and not len(federation.select):

@@ -7,11 +7,11 @@ import numpy as np
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
 from coterie.data import datasets
+from coterie.data.choices import HELD_OUT
 from coterie.data.dataset import PLAIN
 from coterie.data.federation import Public, as_tensor, blocks, digest_of
 from coterie.data.scaling import Look, affine_of
 
-HELD_OUT = "held-out"  # instead of the name of a data set
 MOST = 70_000  # of full EMNIST's 814,255 images a laptop holds no second copy in float32
 
 
@@ -38,7 +38,7 @@ def other_images(
     chosen = np.sort(stream(seed, "public").choice(len(other.x), wanted, replace=False))
     pixels = fit(other.x[chosen], shape)
     every = np.arange(len(pixels))
-    look = Look(affine_of(pixels, every, "unit" if kind == "none" else kind, PLAIN), None)
+    look = Look(affine_of(pixels, every, kind, PLAIN), None)
     x = np.empty(pixels.shape, np.float32)
     for at in blocks(len(x)):
         x[at] = look(pixels[at])

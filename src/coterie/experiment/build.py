@@ -248,10 +248,10 @@ def _networks(
         words = options | words
     shape, outputs = federation.input_shape, federation.target.outputs(federation.classes)
     models = []
-    for net in (n.strip() for n in name.split(",")):
+    for net, own in map(nets.read_spec, name.split(",")):
         known = options_of("model", net)
         options = {k: d for k, (_, d) in known.items() if d is not None} | {
-            k: v for k, v in words.items() if k in known
+            k: v for k, v in (words | own).items() if k in known
         }
         entry = nets.NETS[net]
         if entry.wants_table and federation.table is not None:

@@ -35,7 +35,7 @@ from coterie.experiment.schedule import Schedule
 from coterie.methods.declare import check_options
 from coterie.methods.declare import check_train as refuse_unused
 from coterie.methods.registry import METHODS
-from coterie.networks.nets import NETS, Net
+from coterie.networks.nets import NETS, Net, read_spec
 
 Words = dict[str, Any]
 
@@ -165,8 +165,13 @@ def fields(experiment: Experiment) -> dict[str, Known]:
     names = chosen_names(experiment)
     if names["split"]:
         split |= options_of("split", names["split"])
-    for net in _names(names["model"]):
-        model |= options_of("model", net)
+    for spec in _specs(names["model"]):
+        net, own = read_spec(spec)
+        known = options_of("model", net)
+        for word in own:
+            if word not in known:
+                raise BadInput(f"network '{net}' has no option '{word}'{nearest(word, known)}")
+        model |= known
     options = options_of("method", experiment.method) if experiment.method else {}
     engine = {"name": (str, "local"), **_every_engine(), "chosen": (str, "")}
     engine |= options_of("engine", experiment.engine["name"])
@@ -234,8 +239,8 @@ def _usual_model(experiment: Experiment) -> tuple[str, Words]:
     return usual_model(str(experiment.data["name"]), bool(experiment.data.get("text")))
 
 
-def _names(text: str) -> list[str]:
-    """Networks of coterie's own in a list of names."""
+def _specs(text: str) -> list[str]:
+    """Networks of coterie's own in a list, each with options of its own after a colon."""
     return [] if text.startswith(PYTHON) else [n.strip() for n in text.split(",") if n.strip()]
 
 
@@ -300,9 +305,10 @@ def _rename(experiment: Experiment, section: str, name: str) -> Experiment:
         mine = set(_every_engine())
     else:
         mine = set()
-        for part in (
-            [name] if section == "split" and name else _names(name) if section == "model" else []
-        ):
+        parts = [name] if name else []
+        if section == "model":
+            parts = [read_spec(spec)[0] for spec in _specs(name)]
+        for part in parts:
             options_of(section, part)
     now = getattr(experiment, section)
     if now.get("name") == name:

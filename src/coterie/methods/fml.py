@@ -24,7 +24,7 @@ from coterie.core.point import Point, Vector
 from coterie.core.task import TASKS
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
-from coterie.networks.nets import build
+from coterie.networks.nets import build, read_spec
 
 Reduction = Literal["batchmean", "elementwise"]
 Slopes = Callable[[Point, Point, Batch], tuple[Vector, Vector]]
@@ -125,9 +125,7 @@ def companion(model: Model, words: str) -> Model:
     if shape is None:
         why = "the shared model does not say its input_shape"
         raise BadInput(f"auxiliary = '{words}', but {why}: leave auxiliary empty")
-    name, _, rest = words.partition(":")
-    pairs = [item.partition("=") for item in rest.split(",") if item]
-    options = {key.strip(): _number(value.strip()) for key, _, value in pairs}
+    name, options = read_spec(words)
     own = Model(
         lambda: build(name, shape, model.outputs, **options), model.goal, name, shape, options
     )
@@ -137,13 +135,3 @@ def companion(model: Model, words: str) -> Model:
             "use dnn or mlr"
         )
     return own
-
-
-def _number(text: str) -> Any:
-    """The number that the text spells, else the text itself, which the net refuses by name."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

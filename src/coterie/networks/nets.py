@@ -9,6 +9,7 @@ which the caller forks and seeds.
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -58,6 +59,23 @@ NETS: dict[str, Net] = {
     "mean": Net(mean),
     "bag": Net(bag, wants_words=True),
 }
+
+
+def read_spec(spec: str) -> tuple[str, dict[str, object]]:
+    """A network's name and options, written as in "dnn:hidden=20" or "a:b=1:c=2"."""
+    name, *pairs = (piece.strip() for piece in re.split(r"[:,]", spec))
+    found = (pair.partition("=") for pair in pairs if pair)
+    return name, {key.strip(): _number(value.strip()) for key, _, value in found}
+
+
+def _number(text: str) -> object:
+    """The number that the text spells, else the text itself, which the network refuses by name."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def build(name: str, input_shape: Shape, classes: int, **chosen: object) -> nn.Module:

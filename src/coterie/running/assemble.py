@@ -12,7 +12,7 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Stage, stages
 from coterie.core.model import Model
 from coterie.core.private import PrivateModel
-from coterie.data.federation import Federation, part_of, read_once, with_select
+from coterie.data.federation import Federation, part_of, read_once, refitted, with_select
 from coterie.data.pieces import Own
 from coterie.engines.base import Engine, Setup
 from coterie.engines.registry import ENGINES
@@ -108,6 +108,8 @@ def assemble(
             raise BadInput(
                 f"the experiment deals networks that it does not name: it has {len(models)}"
             )
+    if _refits(experiment, programs[0]):
+        federation = refitted(federation)
     assembly = Assembly(
         experiment=resolved(experiment, federation, models),
         federation=federation,
@@ -118,6 +120,15 @@ def assemble(
     check_method(assembly, clients)
     check_newcomers(assembly.experiment, federation)
     return _private(assembly) if experiment.guard.dp != "none" else assembly
+
+
+def _refits(experiment: Experiment, stages: Sequence[Stage]) -> bool:
+    """Whether a run trains on validation rows too: one that chooses nothing on them, and is no
+    trial that is judged on them.
+    """
+    if not experiment.data.get("refit") or experiment.schedule.parts == ("validation",):
+        return False
+    return not any("validation" in stage.method.needs for stage in stages)
 
 
 def _private(assembly: Assembly) -> Assembly:
@@ -149,6 +160,8 @@ def with_data(
 ) -> Assembly:
     """The same run with other rows of the same clients, or of the first of them."""
     dealt = assembly.architecture[: federation.clients]
+    if _refits(assembly.experiment, assembly.programs[0]):
+        federation = refitted(federation)
     assembly = assembly._replace(federation=federation, architecture=dealt)
     check_method(assembly, clients)
     return assembly

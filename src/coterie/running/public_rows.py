@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Method
+from coterie.data.choices import HELD_OUT
 from coterie.data.datasets import DATASETS, PUBLIC_IMAGES
 from coterie.data.federation import Federation
-from coterie.data.public import HELD_OUT
 
 USUAL = 300  # public rows where a method does not say how many it draws
 SHARE = 3  # of so many rows one may be held out

@@ -26,17 +26,28 @@ def iid(labels: np.ndarray, clients: int, rng: Rng) -> Parts:
 
 
 def classes(
-    labels: np.ndarray, clients: int, rng: Rng, *, classes_each: Count = 3, jitter: BelowOne = 0.0
+    labels: np.ndarray,
+    clients: int,
+    rng: Rng,
+    *,
+    classes_each: Count = 3,
+    jitter: BelowOne = 0.0,
+    each: Count | None = None,
 ) -> Parts:
     """PersFL DS-1: `classes_each` classes per client, each class shared equally by its owners.
 
     All classes have equally many owners, or one more; `jitter` makes their shares unequal.
+    each: so many rows of each of its classes for every client; None: all rows are shared.
     """
     values, sizes = np.unique(labels, return_counts=True)
     check_classes_each(classes_each, len(values))
     if not 0 <= jitter < 1:
         raise BadInput(f"jitter = {jitter}: give a number from 0 (equal shares) to less than 1")
+    if each is not None and jitter:
+        raise BadInput(f"jitter = {jitter} has no effect on each = {each} rows per class: drop one")
     owner = balanced(clients, len(values), classes_each, rng)
+    if each is not None:
+        return hand_out(labels, owner * each, rng)
     counts = np.zeros(owner.shape, int)
     for label, size in enumerate(sizes):
         owners = np.flatnonzero(owner[:, label])
@@ -60,19 +71,21 @@ def dirichlet(
     rng: Rng,
     *,
     alpha: Positive = 0.4,
-    rule: Literal["cut", "round"] = "cut",
+    rule: Literal["cut", "round", "round-first"] = "cut",
     smallest: Whole = 10,
 ) -> Parts:
-    """For each class q ~ Dir(alpha), shared out by one of two rules.
+    """For each class q ~ Dir(alpha), shared out by one of three rules.
 
-    rule: "cut" at floor(cumsum(q) n), as CFL and UCFL do; "round" q n, as PersFL DS-2 does.
+    rule: "cut" at floor(cumsum(q) n), as CFL and UCFL do; "round" q n; "round-first" takes the
+        first class's n for all classes, as the published generator of PersFL DS-2 does.
     smallest: shares are drawn again, at most 100 times, until every client has so many rows; 0
         takes the first draw.
     """
     if not 0 < alpha < math.inf:
         raise BadInput(f"alpha = {alpha}: a Dirichlet split needs a number above 0, such as 0.4")
-    if rule not in ("cut", "round"):
-        raise BadInput(f"rule = '{rule}' is no Dirichlet rule" + nearest(rule, ("cut", "round")))
+    rules = ("cut", "round", "round-first")
+    if rule not in rules:
+        raise BadInput(f"rule = '{rule}' is no Dirichlet rule" + nearest(rule, rules))
     if smallest * clients > len(labels):
         raise BadInput(
             f"{clients:,} clients of at least smallest = {smallest} rows "
@@ -81,6 +94,8 @@ def dirichlet(
         )
     share = cut_shares if rule == "cut" else round_shares
     sizes = np.unique(labels, return_counts=True)[1]
+    if rule == "round-first":
+        sizes = np.minimum(sizes, sizes[0])
     for _ in range(100 if smallest > 0 else 1):
         draw = rng.dirichlet(np.full(clients, alpha), len(sizes))
         counts = np.stack([share(q, size) for q, size in zip(draw, sizes, strict=True)], axis=1)

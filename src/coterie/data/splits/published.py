@@ -19,6 +19,8 @@ from coterie.data.splits.handing import (
 )
 
 Draws = Literal["stream", "legacy"]  # from coterie's own streams, or as the published script draws
+# a fifth of the rows of PersFL's users on MNIST DS-3, as its authors' files have them
+PERSFL_TEST = (935, 914, 871, 933, 824, 1283, 1206, 1100, 1193, 1244)
 
 
 def lognormal(
@@ -84,14 +86,22 @@ def perfedavg(labels: np.ndarray, clients: int, rng: Rng, *, a: Count | None = N
 
 
 def pairs(
-    labels: np.ndarray, clients: int, rng: Rng, *, draws: Draws = "legacy", legacy_seed: Seed = 1
+    labels: np.ndarray,
+    clients: int,
+    rng: Rng,
+    *,
+    draws: Literal["stream", "legacy", "persfl"] = "legacy",
+    legacy_seed: Seed = 1,
 ) -> Parts:
     """PFML's MNIST: client u holds part u//5 of the digits 2u and 2u+1 (mod 10).
 
     A class is cut by drawing sizes from [R//(owners+1), R//2), where R rows remain; the last owner
-    takes what is left. Legacy seed 1 gives 1,556 to 5,112 rows per client.
+    takes what is left. Legacy seed 1 gives 1,556 to 5,112 rows per client. draws: "persfl" has the
+    sizes of PersFL's ten users on MNIST DS-3, 52,515 rows in all.
     """
     sizes = np.unique(labels, return_counts=True)[1]
+    if draws == "persfl":
+        return hand_out(labels, _persfl_counts(sizes, clients), rng)
     step = len(sizes) // 2
     if len(sizes) % 2 or clients % step:
         raise BadInput(
@@ -116,6 +126,24 @@ def pairs(
         for label in (2 * u % len(sizes), (2 * u + 1) % len(sizes)):
             counts[u, label] = cuts[label, u // step]
     return hand_out(labels, counts, rng)
+
+
+def _persfl_counts(sizes: np.ndarray, clients: int) -> np.ndarray:
+    """[clients, classes] of PersFL's DS-3 on MNIST: both digits of a user in the proportion that
+    the data have.
+    """
+    wanted = 5 * np.array(PERSFL_TEST)
+    if clients != len(wanted) or len(sizes) != 10:
+        raise BadInput(
+            f"draws = 'persfl' is for ten clients and ten classes, not {clients:,} and "
+            f"{len(sizes)}: use draws = legacy"
+        )
+    counts = np.zeros((clients, len(sizes)), int)
+    for u, total in enumerate(wanted):
+        first = 2 * u % len(sizes)
+        counts[u, first] = round(total * sizes[first] / sizes[first : first + 2].sum())
+        counts[u, first + 1] = total - counts[u, first]
+    return counts
 
 
 def ktpfl_1(
