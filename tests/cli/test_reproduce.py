@@ -1,5 +1,7 @@
 """`coterie reproduce`: what the list tells on a fresh machine, and words without effect."""
 
+from pathlib import Path
+
 import pytest
 
 from coterie.cli.reproduce import show_outcome
@@ -61,7 +63,8 @@ def test_a_single_number_of_seeds_says_what_it_means_and_a_comma_names_one(coter
     assert seeds_of("7,") == [7]
     assert seeds_of("3,5") == [3, 5]
     asked = ("compare", "--methods", "local", "--rounds", "1", "--rows", "80", "--clients", "2")
-    _, out, _ = coterie(*asked, "--no-report", "--quiet", "--seeds", "2")
-    assert out.startswith("--seeds 2: 2 seeds, 0 to 1; '2,' names the single seed 2\n")
-    _, out, _ = coterie(*asked, "--no-report", "--quiet", "--seeds", "2,", "--out", "one")
-    assert "--seeds" not in out
+    _, _, told = coterie(*asked, "--no-report", "--quiet", "--seeds", "2")
+    assert told.startswith("--seeds 2: 2 seeds, 0 to 1; '2,' names the single seed 2\n")
+    _, _, told = coterie(*asked, "--no-report", "--quiet", "--seeds", "2,", "--out", "one")
+    assert "--seeds" not in told
+    assert Path("one/local-seed2").is_dir()

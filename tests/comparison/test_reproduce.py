@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from coterie.analysis.density import density
 from coterie.comparison import durations
 from coterie.comparison import judge as judging
 from coterie.comparison import reproduce as again
@@ -606,3 +607,13 @@ def test_traffic_by_arithmetic_is_what_the_engine_counts(tmp_path):
         assert computed.pairs[0].difference.answer == "yes"
         text = written([counted], tmp_path / "computed", tmp_path / "docs")
     assert "arithmetic, nothing was trained" in text
+
+
+def test_the_peak_of_gains_is_where_most_clients_are(out):
+    run, base = (load(out / "small" / f"{m}-seed0") for m in ("ditto", "fedavg"))
+    gains = 100 * (run.accuracy() - base.accuracy())
+    peak = measure(run, "gain_over_fedavg.peak", "personal", base)
+    assert gains.min() <= peak <= gains.max()
+    places = np.linspace(gains.min(), gains.max(), 50)
+    at = density(gains, np.array([peak, *places]))
+    assert at[0] >= at[1:].max() - 1e-6

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.cli.printing import say
+import click
+
 from coterie.comparison.plan import first_seeds
 from coterie.core.errors import BadInput, shown
 from coterie.methods.registry import METHODS
@@ -61,8 +62,8 @@ def seeds_of(text: str) -> list[int]:
 
 
 def say_seeds(text: str) -> None:
-    """Tell what a single number means, before anything runs."""
+    """Tell what a single number means before anything runs, beside the output."""
     seeds = seeds_of(text)
     if "," not in text:
         which = f"{len(seeds)} seeds, 0 to {seeds[-1]}" if len(seeds) > 1 else "one seed, 0"
-        say(f"--seeds {text}: {which}; '{text},' names the single seed {text}")
+        click.echo(f"--seeds {text}: {which}; '{text},' names the single seed {text}", err=True)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.analysis.density import density
 from coterie.analysis.fairness import fairness, top_share_by_size, worst, worst_share
 from coterie.analysis.gains import improvement, qoi_global
 from coterie.analysis.numbers import deviation_of, mean_of
@@ -19,6 +20,7 @@ from coterie.results.table import course, curve, values
 
 MB = 1e6  # bytes
 ROUNDING = 1e-9  # two sums of the same times may differ by it
+PEAK_POINTS = 512  # places at which a density is looked at
 MEANS = ("mean", "weighted", "gain_over_fedavg")  # metrics that are means over clients
 
 
@@ -128,12 +130,15 @@ def _noted(run: Run, note: str) -> float:
 
 
 def _gain(run: Run, fedavg: Run | None, kind: str, part: str) -> float:
-    """Gains over FedAvg: their mean, one of the figures of Chapter 5, or how evenly those that gain
-    share them.
+    """Gains over FedAvg: their mean, where their density peaks, one of the figures of Chapter 5, or
+    how evenly those that gain share them.
     """
     if fedavg is None:
         return nan
     gains = qoi_global(run.accuracy(), fedavg.accuracy())
     if kind == "fairness":
         return float(getattr(fairness(gains[gains > 0]), part))
+    if part == "peak":
+        grid = np.linspace(np.nanmin(gains), np.nanmax(gains), PEAK_POINTS)
+        return float(grid[np.argmax(density(gains, grid))])
     return float(getattr(improvement(gains), part)) if part else mean_of(gains)
