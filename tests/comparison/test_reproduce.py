@@ -556,6 +556,19 @@ def test_pairs_may_name_methods_of_other_columns_of_the_same_runs(out):
     assert judge(table, stored).columns[0].pairs[0].difference.answer != "not run"
 
 
+def test_results_files_of_before_are_read(out):
+    stored = json.loads(json.dumps(again.stored_columns(TABLE, out)))
+    now = judge(TABLE, stored).columns[0]
+    stored[0]["claims"] = [[True, "a claim of before, without its words"]]
+    for run in (run for some in stored[0]["methods"].values() for run in some):
+        run["clients"] = run["clients"]["personal"]
+        del run["rows"]
+    found = judge(TABLE, stored).columns[0]
+    assert (found.verdict, found.claims) == (now.verdict, ())
+    del stored[0]["methods"]["ditto"][1]
+    assert judge(TABLE, stored).columns[0].pairs[0].difference.over == "4 clients"
+
+
 # Arithmetic
 
 

@@ -166,5 +166,6 @@ def stored_claim(stored: Stored, words: Sequence[str]) -> Claimed:
 
 def script_claims(stored: Stored) -> list[Claimed]:
     """The claims of a file that a script wrote, in its own words."""
-    found = (claim for claim in stored.get("claims", []) if len(claim) == 2)
-    return [Claimed(ANSWERS.get(answer, answer), said) for answer, said in found]
+    if not str(stored.get("recipe", "")).endswith(".py"):
+        return []
+    return [Claimed(ANSWERS.get(answer, answer), said) for answer, said in stored["claims"]]
