@@ -517,7 +517,8 @@ def test_a_comparison_prints_one_table_best_first(coterie, tmp_path):
     code, out, errors = coterie(*arguments)
     assert code == 0
     told = [line.partition(":")[0] for line in errors.splitlines()]
-    assert told == [f"run {k} of 4" for k in (1, 2, 3, 4)]  # a line per finished run
+    runs = [f"run {k} of 4" for k in (1, 2, 3, 4)]  # a line per finished run
+    assert told == ["--seeds 2", *runs]  # after what a single number means
     title = "Test accuracy in % of every client's own model: 4 clients, 2 seeds\n"
     answer, table = out.split(title)
     assert answer.startswith("Use ")  # the answer stands above the table

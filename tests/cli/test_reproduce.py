@@ -1,8 +1,11 @@
 """`coterie reproduce`: what the list tells on a fresh machine, and words without effect."""
 
+from pathlib import Path
+
 import pytest
 
 from coterie.cli.reproduce import show_outcome
+from coterie.cli.words import seeds_of
 from coterie.comparison.reproduce import outcome
 from coterie.experiment.papers import paper_tables
 from coterie.reports.reproduction import published
@@ -53,3 +56,15 @@ def test_only_the_columns_of_the_named_recipes_are_printed(tmp_path, capsys):
     show_outcome(found, ["ucfl-s1"])
     assert "S1, EMNIST" in (part := capsys.readouterr().out)
     assert "S3, CIFAR-10" not in part
+
+
+def test_a_single_number_of_seeds_says_what_it_means_and_a_comma_names_one(coterie):
+    assert seeds_of("7") == list(range(7))
+    assert seeds_of("7,") == [7]
+    assert seeds_of("3,5") == [3, 5]
+    asked = ("compare", "--methods", "local", "--rounds", "1", "--rows", "80", "--clients", "2")
+    _, _, told = coterie(*asked, "--no-report", "--quiet", "--seeds", "2")
+    assert told.startswith("--seeds 2: 2 seeds, 0 to 1; '2,' names the single seed 2\n")
+    _, _, told = coterie(*asked, "--no-report", "--quiet", "--seeds", "2,", "--out", "one")
+    assert "--seeds" not in told
+    assert Path("one/local-seed2").is_dir()

@@ -67,3 +67,19 @@ def test_a_method_without_machine_code_is_measured_client_by_client(monkeypatch)
 def test_a_method_that_takes_too_long_is_cut_off(monkeypatch):
     monkeypatch.setattr(durations, "LIMIT", 1e-3)
     assert any(seconds < 0 for seconds in probe("demo").values())
+
+
+def test_a_round_that_takes_too_long_is_measured_on_a_few_clients(monkeypatch):
+    asked = []
+
+    def played(experiment, federation, most):
+        asked.append(federation.clients)
+        return 3.0 if federation.clients == durations.FEW else -1.0
+
+    monkeypatch.setattr(durations, "_played", played)
+    found = probe("demo")
+    clients = asked[0]
+    assert asked[:2] == [clients, durations.FEW]
+    assert set(found.values()) == {3.0 * clients / durations.FEW}
+    monkeypatch.setattr(durations, "_played", lambda *words: -1.0)
+    assert set(probe("demo").values()) == {-clients / durations.FEW}  # still a lower bound

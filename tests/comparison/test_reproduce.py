@@ -6,14 +6,20 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from coterie.analysis.density import density
+from coterie.comparison import durations
+from coterie.comparison import judge as judging
 from coterie.comparison import reproduce as again
-from coterie.comparison.reproduce import measure, outcome, place_of, scale_of, table_of
+from coterie.comparison import traffic as arithmetic
+from coterie.comparison.judge import judge
+from coterie.comparison.measures import measure, measure_course
+from coterie.comparison.reproduce import outcome, place_of, scale_of, table_of
 from coterie.core.errors import BadInput
 from coterie.experiment.papers import PaperColumn, PaperRow, PaperTable
 from coterie.experiment.recipes import config_path
 from coterie.reports import paper_results
 from coterie.reports.paper_results import merged
-from coterie.reports.reproduction import page, verdicts, write_pages
+from coterie.reports.reproduction import count, outcomes, pages, verdicts, write_pages
 from coterie.results.costs import accuracy_against, simulated_time, spent
 from coterie.results.folder import status
 from coterie.results.run import load
@@ -45,6 +51,7 @@ TABLE = PaperTable(
     place="Table 1",
     claim="Ditto is above FedAvg.",
     metric="weighted",
+    spread_over="runs",
     columns=(
         PaperColumn(
             name="digits",
@@ -70,7 +77,7 @@ def recipes_in(folder):
         return own if own.exists() else config_path(name)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (again, paper_results):
+        for module in (again, paper_results, judging, arithmetic, durations):
             patch.setattr(module, "config_path", place)
         yield
 
@@ -118,12 +125,23 @@ def test_gains_are_over_fedavg_of_the_same_seed(out):
     assert np.isnan(measure(run, "mean", "no such view"))
 
 
-def test_the_page_is_written_again_from_the_results_files_alone(out, tmp_path):
-    written = write_pages([TABLE], out, tmp_path)
-    text = written.read_text()
-    assert page([TABLE], tmp_path / "results") == text
+def written(tables, out, docs):
+    """The page of the tables' paper, written from runs."""
+    return (write_pages(tables, out, docs).parent / "small.md").read_text()
+
+
+def page(tables, place):
+    """The same from results files."""
+    return pages(tables, place)["small.md"]
+
+
+def test_the_pages_are_written_again_from_the_results_files_alone(out, tmp_path):
+    text = written([TABLE], out, tmp_path)
+    for name, again_text in pages([TABLE], tmp_path / "results").items():
+        assert (tmp_path / "reproduction" / name).read_text() == again_text
     file = json.loads((tmp_path / "results" / "small-1.json").read_text())
-    assert len(file["columns"][0]["methods"]["ditto"][0]["clients"]) == 4
+    clients = file["columns"][0]["methods"]["ditto"][0]["clients"]
+    assert {view: len(some) for view, some in clients.items()} == {"personal": 4, "global": 4}
     assert "| Ditto | 60 ± 0.1 |" in text
     assert "ditto above fedavg" in text
 
@@ -131,18 +149,28 @@ def test_the_page_is_written_again_from_the_results_files_alone(out, tmp_path):
 def test_a_column_none_of_whose_methods_is_finished_is_not_on_the_page(out, tmp_path):
     column = TABLE.columns[0]._replace(name="later", rows=(), above=(("ditto@late", "local@late"),))
     both = TABLE._replace(columns=(*TABLE.columns, column))
-    text = write_pages([both], out, tmp_path).read_text()
+    text = written([both], out, tmp_path)
     assert "**digits**" in text
     assert "**later**" not in text
     assert "(in part)" in text
     alone = TABLE._replace(id="small-2", columns=(column,))
-    assert "small-2 (Table 1)" in write_pages([alone], out, tmp_path / "alone").read_text()
+    assert "small-2 (Table 1)" in written([alone], out, tmp_path / "alone")
 
 
-def test_a_remark_stands_in_its_section(out, tmp_path):
+def test_a_remark_stands_in_its_section_and_what_is_long_is_folded(out, tmp_path):
     write_pages([TABLE], out, tmp_path)
-    (tmp_path / "results" / "remarks.toml").write_text('small-1 = "A reading explains it."')
-    assert "A reading explains it." in page([TABLE], tmp_path / "results")
+    remarks = tmp_path / "results" / "remarks.toml"
+    remarks.write_text(
+        '[summary]\nsmall = "It holds."\n\n[small-1]\nshort = "A reading explains it."\n'
+        'more = "At length."\n'
+    )
+    text = page([TABLE], tmp_path / "results")
+    assert "A reading explains it." in text
+    assert "<summary>More</summary>\n\nAt length.\n\n</details>" in text
+    assert "**[Small](small.md)**: It holds." in pages([TABLE], tmp_path / "results")["index.md"]
+    remarks.write_text(f"[small-1]\nshort = '{'word ' * 61}'")
+    with pytest.raises(BadInput, match="more than 60 words"):
+        page([TABLE], tmp_path / "results")
 
 
 def test_a_row_of_a_note_with_points_has_the_figure_of_its_point(tmp_path):
@@ -162,10 +190,11 @@ def test_a_row_of_a_note_with_points_has_the_figure_of_its_point(tmp_path):
     )
     with recipes_in(tmp_path):
         found = again.reproduce(table, tmp_path)
-        text = write_pages([table], tmp_path, tmp_path / "docs").read_text()
+        text = (write_pages([table], tmp_path, tmp_path / "docs").parent / "grid.md").read_text()
     run = load(tmp_path / "grid" / "persfl-seed0")
     ours = [cell.figure.ours.mean for cell in found.columns[0].cells]
-    assert ours == [measure(run, f"note:grid_accuracy[{point}]", "personal") for point in points]
+    own = [measure(run, f"note:grid_accuracy[{point}]", "personal") for point in points]
+    assert ours == pytest.approx(own, abs=1e-4)
     assert not np.isnan(ours).any()
     assert all(f"| {p} |  | {our:.4g} |" in text for p, our in zip(points, ours, strict=True))
 
@@ -229,14 +258,14 @@ def test_accuracy_over_time_is_taken_when_fedavg_is_done(out):
 def test_a_table_without_a_verdict_is_not_on_the_page(out, tmp_path):
     rows = (PaperRow("FedAvg", "fedavg"),)
     drawn = TABLE._replace(columns=(TABLE.columns[0]._replace(rows=rows, above=()),))
-    assert "small-1 (Table 1)." in write_pages([drawn], out, tmp_path).read_text()
+    assert "small-1 (Table 1)." in written([drawn], out, tmp_path)
     assert verdicts([drawn], tmp_path / "results") == {}
 
 
 def test_other_readings_stand_below_their_column(out, tmp_path):
     row = TABLE.columns[0].rows[0]._replace(also=("local",))
     table = TABLE._replace(columns=(TABLE.columns[0]._replace(rows=(row,)),))
-    text = write_pages([table], out, tmp_path).read_text()
+    text = written([table], out, tmp_path)
     runs = [load(out / "small" / f"local-seed{seed}") for seed in (0, 1)]
     ours = np.mean([100 * run.summary().weighted for run in runs])
     assert f"Read otherwise:\n\n- FedAvg as `local`: {ours:.2f}" in text
@@ -299,13 +328,13 @@ def test_runs_of_a_recipe_that_has_changed_do_not_stand_together(out, tmp_path, 
 
 def test_another_reading_of_the_set_up_is_shown_and_not_counted(out, tmp_path):
     (pair,) = TABLE.columns[0].above
-    turned = {"rows": (), "above": (pair[::-1],)}
+    turned = {"rows": (), "above": (pair[::-1], ("local", "fedavg"), ("fedavg", "local"))}
     other = TABLE.columns[0]._replace(name="otherwise", otherwise=True, **turned)
     counted = other._replace(name="counted", otherwise=False)
     ours = outcome(TABLE, out).verdict
     for column, word in ((other, ours), (counted, "not reproduced")):
         table = TABLE._replace(columns=(*TABLE.columns, column))
-        text = write_pages([table], out, tmp_path).read_text()
+        text = written([table], out, tmp_path)
         assert outcome(table, out).verdict == word
         assert verdicts([table], tmp_path / "results") == {"small-1": word}
         assert ("read otherwise and not counted above" in text) == column.otherwise
@@ -318,17 +347,21 @@ def test_shortened_runs_are_marked(out, tmp_path):
     file["columns"][0]["scale"] = 0.5
     path.write_text(json.dumps(file))
     (word,) = verdicts([TABLE], tmp_path / "results").values()
-    assert "too short" in word or "shortened" in word
+    assert "too small" in word or "shortened" in word
     assert "not reproduced" not in word
-    assert "0.5 of the rounds" in page([TABLE], tmp_path / "results")
+    assert "smaller: 50 % of the rounds" in page([TABLE], tmp_path / "results")
 
 
 def test_tables_that_nobody_can_run_say_why(tmp_path):
     (tmp_path / "results").mkdir()
     closed = replace_columns(TABLE)._replace(note="Private data.")
-    text = page([closed, TABLE._replace(id="small-2")], tmp_path / "results")
+    tables = [closed, TABLE._replace(id="small-2", columns=())]
+    text = pages(tables, tmp_path / "results")["index.md"]
     assert "## Cannot be run\n\n- small-1 (Small, Table 1): Private data." in text
-    assert "## Not run yet\n\nsmall-2 (Table 1)." in text
+    open_table = TABLE._replace(id="small-2", script="examples/x.py", columns=())
+    found = pages([closed, open_table], tmp_path / "results")
+    assert "## Not run yet\n\nsmall-2 (Table 1)." in found["small.md"]
+    assert "| small-2 | Small, Table 1 | not run: time not measured |" in found["index.md"]
 
 
 # Going on with what is there
@@ -382,7 +415,8 @@ def test_the_page_marks_runs_of_an_older_recipe_and_missing_seeds_and_methods(be
     assert marks().endswith("(in part)")
     (begun / "small.toml").write_text(RECIPE.replace("rows = 160", "rows = 200"))
     assert marks().endswith("(older recipe)")
-    assert "before the recipe changed" in (tmp_path / "docs" / "reproduction.md").read_text()
+    page_now = (tmp_path / "docs" / "reproduction" / "small.md").read_text()
+    assert "before the recipe changed" in page_now
 
 
 def test_what_was_asked_for_is_shown_whatever_else_is_there(out):
@@ -394,3 +428,205 @@ def test_what_was_asked_for_is_shown_whatever_else_is_there(out):
 def test_a_table_of_a_script_says_how_it_is_run():
     with pytest.raises(BadInput, match=r"run `python examples/\S+ --write docs/results`"):
         again.check_runs(table_of("selffl-figure-4"))
+
+
+# Rules of the verdict
+
+
+def judged(out, **changes):
+    """The small table's only column, with some of it changed, beside the runs."""
+    column = TABLE.columns[0]._replace(**changes)
+    return outcome(TABLE._replace(columns=(column,)), out).columns[0]
+
+
+def test_pairs_are_held_to_their_standard_error(out):
+    (pair,) = judged(out).pairs
+    runs = {m: [load(out / "small" / f"{m}-seed{s}") for s in (0, 1)] for m in ("ditto", "fedavg")}
+    gaps = np.subtract(*([measure(r, "weighted", "personal") for r in runs[m]] for m in runs))
+    assert pair.difference.value == pytest.approx(gaps.mean(), abs=1e-3)
+    assert pair.difference.error == pytest.approx(gaps.std(ddof=1) / np.sqrt(2), abs=1e-3)
+
+
+def test_one_seed_is_held_to_its_clients_of_the_view_and_weighed_by_rows(begun):
+    again.reproduce(TABLE, begun, seeds=[0], only=["fedavg", "ditto"])
+    above = (("ditto", "fedavg"), ("ditto:global", "fedavg"))
+    own, common = judged(begun, above=above).pairs
+    assert own.difference.over == common.difference.over == "4 clients"
+    run, base = (load(begun / "small" / f"{m}-seed0") for m in ("ditto", "fedavg"))
+    for pair, view in ((own, "personal"), (common, "global")):
+        gaps = 100 * (run.accuracy(view=view) - base.accuracy())
+        weights = run.rows / run.rows.sum()
+        off = weights * (gaps - weights @ gaps)
+        assert pair.difference.error == pytest.approx(np.sqrt(4 / 3 * (off**2).sum()), abs=1e-2)
+    (worst,) = judged(begun, metric="worst", rows=(), above=(("ditto", "fedavg"),)).pairs
+    assert worst.difference.over == "one seed"  # the worst client is no mean
+    assert worst.difference.answer in ("in order", "out of order", "level")
+
+
+def test_a_claim_about_the_course_is_judged_over_the_evaluated_rounds(out, tmp_path):
+    column = judged(out, over="course")
+    run = load(out / "small" / "ditto-seed0")
+    means = [
+        np.average(
+            run.table.to_pandas()
+            .query("round == @r and part == 'test' and view == 'personal' and metric == 'accuracy'")
+            .sort_values("client")["value"],
+            weights=run.rows,
+        )
+        for r in sorted({*curve(run.table, "accuracy")[0]})
+    ]
+    assert len(means) > 1
+    ours = column.cells[2].figure.samples[0].figure
+    assert ours == pytest.approx(100 * np.mean(means), abs=1e-3)
+    assert ours == pytest.approx(measure_course(run, "weighted", "personal").figure, abs=1e-3)
+    assert ours != pytest.approx(judged(out).cells[2].figure.samples[0].figure, abs=1e-3)
+    assert not column.end_only
+
+
+def test_results_files_without_a_course_are_judged_at_the_end_and_say_so(out, tmp_path):
+    write_pages([TABLE], out, tmp_path)
+    late = TABLE._replace(columns=(TABLE.columns[0]._replace(over="course"),))
+    (found,) = outcomes([late], tmp_path / "results")
+    assert found.columns[0].end_only
+    assert found.verdict == outcome(TABLE, out).verdict
+    assert "at the end only" in page([late], tmp_path / "results")
+
+
+def test_a_view_that_a_method_does_not_have_before_distillation_is_its_own(out):
+    column = judged(out, view="before_distillation", above=(("ditto", "fedavg"),))
+    assert column.pairs[0].a == pytest.approx(judged(out).pairs[0].a)
+
+
+def test_another_view_is_shown_beside(out, tmp_path):
+    rows = (PaperRow("Ditto", "ditto", view="global"),)
+    column = TABLE.columns[0]._replace(rows=rows, beside="personal")
+    text = written([TABLE._replace(columns=(column,))], out, tmp_path)
+    mean = judged(out).cells[2].figure.ours.mean
+    assert f"- Ditto as `ditto:personal`: {mean:.2f}" in text
+
+
+def test_claims_that_hold_by_construction_are_shown_and_not_counted(out, tmp_path):
+    trivial = (("close", "ditto", "ditto"),)
+    alone = TABLE.columns[0]._replace(rows=(PaperRow("Ditto", "ditto"),), above=(), trivial=trivial)
+    table = TABLE._replace(columns=(alone,))
+    text = written([table], out, tmp_path)
+    assert outcome(table, out).verdict == "trivial"
+    assert "yes (trivial, not counted)" in text
+    assert "0 reproduced" in text
+    assert "; 1 trivial, not counted" in text
+    whole = table._replace(columns=(alone._replace(claims=trivial, trivial=()),))
+    assert outcome(whole, out).verdict == "reproduced"
+    assert outcome(whole._replace(trivial="It is an identity."), out).verdict == "trivial"
+    refuted = whole._replace(columns=(alone._replace(above=(("fedavg", "ditto"),)),), trivial="So.")
+    assert outcome(refuted, out).verdict == "not reproduced"
+
+
+def test_a_smaller_recipe_confirms_and_does_not_refute(begun, tmp_path):
+    again.reproduce(TABLE, begun, seeds=[0], only=["fedavg", "ditto"])
+    refuted = {"rows": (PaperRow("FedAvg", "fedavg", value=0.0),), "above": ()}
+    assert judged(begun, **refuted).verdict == "not reproduced"
+    (begun / "small.toml").write_text(f"{RECIPE}\n[smaller]\nwidth = [1, 8]\nrows = 0.35\n")
+    found = judged(begun, **refuted)
+    assert found.verdict == "too small"
+    assert found.smaller == ("networks 1/8 as wide", "35 % of the rows of a client")
+    again.reproduce(TABLE, begun, seeds=[0], only=["fedavg"])  # the table changes no run
+
+
+def test_the_headline_counts_whole_and_in_part_apart(out, tmp_path):
+    column = TABLE.columns[0]._replace(rows=(PaperRow("FedAvg", "fedavg", value=0.0),), above=())
+    whole = TABLE._replace(columns=(column,))
+    part = whole._replace(id="small-2", columns=(column, column._replace(name="x", recipe="other")))
+    write_pages([whole], out, tmp_path)
+    file = json.loads((tmp_path / "results" / "small-1.json").read_text())
+    shown = [whole, part]
+    (out / "other.toml").write_text(RECIPE)
+    found = [judge(table, file["columns"]) for table in shown]
+    assert [one.in_part for one in found] == [False, True]
+    assert "2 not reproduced (1 of them in part)" in count(shown, found)
+
+
+def test_pairs_may_name_methods_of_other_columns_of_the_same_runs(out):
+    first = TABLE.columns[0]._replace(
+        rows=(PaperRow("FedAvg", "fedavg"),), above=(("ditto", "fedavg"),)
+    )
+    second = TABLE.columns[0]._replace(name="more", rows=(PaperRow("Ditto", "ditto"),), above=())
+    table = TABLE._replace(columns=(first, second))
+    stored = again.stored_columns(table, out)
+    del stored[0]["methods"]["ditto"]
+    assert judge(table, stored).columns[0].pairs[0].difference.answer != "not run"
+
+
+def test_results_files_of_before_are_read(out):
+    stored = json.loads(json.dumps(again.stored_columns(TABLE, out)))
+    now = judge(TABLE, stored).columns[0]
+    stored[0]["claims"] = [[True, "a claim of before, without its words"]]
+    for run in (run for some in stored[0]["methods"].values() for run in some):
+        run["clients"] = run["clients"]["personal"]
+        del run["rows"]
+    found = judge(TABLE, stored).columns[0]
+    assert (found.verdict, found.claims) == (now.verdict, ())
+    del stored[0]["methods"]["ditto"][1]
+    assert judge(TABLE, stored).columns[0].pairs[0].difference.over == "4 clients"
+
+
+# Arithmetic
+
+
+SOFT = """
+methods = ["ktpfl", "feddf"]
+seeds = [0]
+
+[data]
+clients = 4
+rows = 160
+public = "held-out"
+public_rows = 40
+
+[model]
+name = "mlr"
+
+[schedule]
+rounds = 2
+
+[options.ktpfl]
+draw = 8
+
+[options.feddf]
+draw = 8
+
+[engine]
+threads = 1
+"""
+
+
+def test_traffic_by_arithmetic_is_what_the_engine_counts(tmp_path):
+    (tmp_path / "soft.toml").write_text(SOFT)
+    column = PaperColumn(
+        name="bytes",
+        recipe="soft",
+        metric="bytes",
+        rows=(PaperRow("KT-pFL", "ktpfl"), PaperRow("FedDF", "feddf")),
+        above=(("feddf", "ktpfl"),),
+        claims=(("far_less", "ktpfl", "feddf"),),
+    )
+    table = TABLE._replace(columns=(column,), metric="bytes")
+    counted = table._replace(columns=(column._replace(arithmetic=True),))
+    with recipes_in(tmp_path):
+        trained = again.reproduce(table, tmp_path / "trained").columns[0]
+        computed = again.reproduce(counted, tmp_path / "computed").columns[0]
+        ours, theirs = ([c.figure.ours.mean for c in one.cells] for one in (computed, trained))
+        assert ours == pytest.approx(theirs)
+        assert not (tmp_path / "computed" / "soft").exists()
+        assert computed.pairs[0].difference.answer == "yes"
+        text = written([counted], tmp_path / "computed", tmp_path / "docs")
+    assert "arithmetic, nothing was trained" in text
+
+
+def test_the_peak_of_gains_is_where_most_clients_are(out):
+    run, base = (load(out / "small" / f"{m}-seed0") for m in ("ditto", "fedavg"))
+    gains = 100 * (run.accuracy() - base.accuracy())
+    peak = measure(run, "gain_over_fedavg.peak", "personal", base)
+    assert gains.min() <= peak <= gains.max()
+    places = np.linspace(gains.min(), gains.max(), 50)
+    at = density(gains, np.array([peak, *places]))
+    assert at[0] >= at[1:].max() - 1e-6

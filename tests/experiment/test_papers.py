@@ -12,6 +12,7 @@ from coterie.experiment.build import check_words
 from coterie.experiment.config import read_toml
 from coterie.experiment.papers import METRICS, PaperTable, can_run, paper_tables, read_paper
 from coterie.experiment.recipes import config_path, recipes
+from coterie.experiment.smaller import ratios_of, say_ratios
 
 OWN = {"demo", "demo-alike", "digits-classes", "digits-dirichlet"}  # recipes of no paper
 TABLES = paper_tables()
@@ -99,6 +100,53 @@ def test_spreads_are_explained_where_there_are_any():
     for table in TABLES.values():
         spreads = [row.spread is not None for _, row in table.rows() if row.value is not None]
         assert any(spreads) == bool(table.spread), table.id
+        assert ("users" in table.spread) == (table.spread_over == "users"), table.id
+        assert ("repeats" in table.spread) == (table.spread_over == "runs"), table.id
+
+
+def test_what_is_claimed_of_the_course_is_judged_over_it():
+    course = {t.id for t in TABLES.values() for c in t.columns if c.over == "course"}
+    assert course >= {f"ktpfl-figure-{k}" for k in (2, 3, 4, 9, 10, 11, 12)}
+    assert course >= {f"pfml-figure-{k}" for k in (2, 3, 4)} | {"selffl-figure-10"}
+    said = {t.id for t in TABLES.values() if "course of training" in t.claim}
+    assert said <= course
+
+
+def test_ktpfls_figures_are_of_models_before_distillation():
+    for name in ("1", "3", "4", "5", "6", *(f"figure-{k}" for k in (2, 3, 9, 10, 11, 12))):
+        for column in TABLES[f"ktpfl-{name}"].columns:
+            assert (column.view, column.beside) == ("before_distillation", "personal")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ktpfl-cifar10-n1-narrow", "networks 1/8 as wide"),
+        ("ktpfl-emnist-n1-narrow", "5 of 20 local epochs"),
+        ("ktpfl-emnist-n1-narrow", "465 of 3,000 rows of a client"),
+        ("selffl-femnist", "35 % of the rows of a client"),
+    ],
+)
+def test_recipes_say_in_what_they_are_smaller_than_their_papers(name, said):
+    words = read_toml(config_path(name))
+    assert said in say_ratios(ratios_of(words["smaller"]))
+    narrow = [name for name in recipes() if name.endswith("-narrow")]
+    assert all("smaller" in read_toml(config_path(name)) for name in narrow)
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"widht": 0.5}, "no word 'widht'; did you mean 'width'"),
+        ({"width": 2}, "give a share below 1"),
+        ({"rows": [20, 5]}, "give a share below 1, or ours and the paper's"),
+        (0.5, "give a table"),
+    ],
+)
+def test_a_table_smaller_that_says_nothing_is_refused(table, says):
+    words = read_toml(config_path("demo"))
+    with pytest.raises(BadInput, match=says):
+        plan_of({**words, "smaller": table})
 
 
 GOOD = """id = "mine"

@@ -1,16 +1,49 @@
-"""The page of the papers' tables is what the stored results say."""
+"""The pages of the papers' tables are what the stored results say."""
 
 from pathlib import Path
 
 from coterie.experiment.papers import paper_tables
-from coterie.reports.reproduction import PAGE, RESULTS, page, published, verdicts
+from coterie.reports.reproduction import (
+    INDEX,
+    PAGES,
+    REMARKS,
+    RESULTS,
+    count,
+    outcomes,
+    pages,
+    published,
+    read_remarks,
+    verdicts,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
+TABLES = list(paper_tables().values())
 
 
-def test_the_page_in_the_docs_is_what_the_stored_results_give():
-    assert (DOCS / PAGE).read_text() == page(list(paper_tables().values()), DOCS / RESULTS)
+def test_the_pages_in_the_docs_are_what_the_stored_results_give():
+    made = pages(TABLES, DOCS / RESULTS)
+    assert {p.name for p in (DOCS / PAGES).iterdir()} == set(made)
+    for name, text in made.items():
+        assert (DOCS / PAGES / name).read_text() == text, name
 
 
-def test_the_list_shows_the_verdicts_of_the_page():
-    assert published() == verdicts(list(paper_tables().values()), DOCS / RESULTS)
+def test_the_list_shows_the_verdicts_of_the_pages():
+    assert published() == verdicts(TABLES, DOCS / RESULTS)
+
+
+def test_the_index_lists_every_table_and_has_a_line_for_every_paper():
+    text = (DOCS / PAGES / INDEX).read_text()
+    assert all(f"| {t.id} |" in text or f"[{t.id}](" in text for t in TABLES)
+    papers = {t.id.partition("-")[0] for t in TABLES}
+    remarks = read_remarks(DOCS / RESULTS / REMARKS)
+    assert set(remarks["summary"]) == papers
+    assert set(remarks) - {"summary"} <= {t.id for t in TABLES}
+    assert count(TABLES, outcomes(TABLES, DOCS / RESULTS)) in text
+
+
+def test_what_holds_by_construction_is_not_called_reproduced():
+    words = {o.table.id: o for o in outcomes(TABLES, DOCS / RESULTS)}
+    assert words["selffl-figure-6"].verdict == "trivial"
+    for figure in ("6.2", "6.5", "6.6", "6.7"):
+        (column,) = words[f"persfl-figure-{figure}"].columns
+        assert [claim.answer for claim in column.trivial] == ["yes"]

@@ -15,13 +15,21 @@ from rich.table import Table as Grid
 
 from coterie.cli.printing import say, show
 from coterie.cli.show import work
-from coterie.cli.words import seeds_of
+from coterie.cli.words import SEEDS, say_seeds, seeds_of
 from coterie.comparison import durations, miniature
 from coterie.comparison import reproduce as again
-from coterie.comparison.reproduce import Column, Outcome, outcome, table_of
+from coterie.comparison.judge import Column, Outcome
+from coterie.comparison.reproduce import outcome, table_of
 from coterie.core.errors import BadInput
-from coterie.experiment.papers import METRICS, PaperTable, can_run, in_points, paper_tables
-from coterie.reports.reproduction import ANSWERS, publish, published, write_pages
+from coterie.experiment.papers import METRICS, PaperTable, can_run, paper_tables
+from coterie.reports.reproduction import (
+    form_of,
+    other_figures,
+    publish,
+    published,
+    statements,
+    write_pages,
+)
 
 OUT = Path("runs") / "reproduction"
 
@@ -30,7 +38,7 @@ OUT = Path("runs") / "reproduction"
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
 @click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True)
 @click.option("--scale", type=float, help="Share of the rounds, for a shorter look.")
-@click.option("--seeds", help="How many seeds (0, 1, ...), or a list; default the recipe's.")
+@click.option("--seeds", help=f"{SEEDS}; default the recipe's.")
 @click.option("--methods", help="Only these of the recipes' methods now, as a list.")
 @click.option("--recipes", help="Only these of the tables' recipes now, as a list.")
 @click.option("--full", is_flag=True, help="The paper's own networks where a cheaper recipe is.")
@@ -49,7 +57,7 @@ OUT = Path("runs") / "reproduction"
 @click.option(
     "--write",
     type=click.Path(path_type=Path),
-    help="Folder of docs: write reproduction.md and results/ from the runs that are there; nothing "
+    help="Folder of docs: write reproduction/ and results/ from the runs that are there; nothing "
     "is run.",
 )
 @click.option("--quiet", is_flag=True, help="No progress display.")
@@ -71,11 +79,12 @@ def reproduce(
 ) -> None:
     """List the tables and figures of the five papers, or run some of them.
 
-    What is finished is kept, so a table that was stopped goes on. Verdicts: reproduced (within the
-    paper's spread or one point), trend (the same order of methods), not reproduced, too short
-    (fewer rounds than the paper's). In part: methods or columns are missing; 1 of 5 seeds: fewer
-    repetitions than the recipe has; shortened: by --scale; older recipe: the recipe has changed
-    since.
+    What is finished is kept, so a table that was stopped goes on. Verdicts: reproduced (numbers
+    within a point, pairs and claims confirmed), trend (most of the order confirmed), undecided
+    (level within one standard error), not reproduced, too small (not refuted, as the runs are
+    smaller than the paper's), trivial (true by construction). In part: methods or columns are
+    missing; 1 of 5 seeds: fewer repetitions than the recipe has; shortened: by --scale; older
+    recipe: the recipe has changed since.
     """
     wanted = [table_of(name) for name in tables]
     _check_one(check=check, time=measure, show=only_show, write=write)
@@ -107,6 +116,8 @@ def reproduce(
         [name.strip() for name in (names or "").split(",") if name.strip()]
         for names in (methods, recipes)
     )
+    if seeds:
+        say_seeds(seeds)
     for table in wanted:
         if not only_show:
             with work(out, quiet) as watch:
@@ -181,7 +192,7 @@ def show_tables(tables: list[PaperTable], out: Path) -> None:
         grid.add_row(table.id, table.place, time, word, *here)
     show(grid)
     say("`coterie reproduce ID` runs one. Time: all seeds on one thread, as --time")
-    say("measured it. Published: the verdicts of docs/reproduction.md.")
+    say("measured it. Published: the verdicts of docs/reproduction.")
     if some:
         say(f"Here: the runs in {out}.")
 
@@ -200,13 +211,8 @@ def show_outcome(found: Outcome, recipes: Sequence[str] = ()) -> None:
             continue
         if column.cells:
             show(_grid(table, column))
-        form = _form(column)
-        for better, worse, a, b in column.pairs:
-            known = not isnan(a) and not isnan(b)
-            answer = f"{ANSWERS[a > b]}, {a:{form}} against {b:{form}}" if known else ANSWERS[None]
-            say(f"{better} above {worse}: {answer}")
-        for claim in column.claims:
-            say(f"{claim.said}: {ANSWERS[claim.holds]}")
+        for line in (*other_figures(column), *statements(column)):
+            say(line)
         apart = ", read otherwise and not counted" if column.column.otherwise else ""
         say(f"{column.column.name} ({_runs_of(column)}): {column.verdict}{apart}")
     if table.script:
@@ -217,19 +223,16 @@ def show_outcome(found: Outcome, recipes: Sequence[str] = ()) -> None:
 
 def _runs_of(column: Column) -> str:
     """What a column's figures are of."""
-    shorter = "" if column.scale == 1 else f", {column.scale:g} of the rounds"
-    recipe = column.recipe or "no recipe"
-    return f"{recipe}{shorter}, {column.done} of {column.wanted} runs"
-
-
-def _form(column: Column) -> str:
-    return ".2f" if in_points(column.column.metric) else ".4g"
+    facts = [column.recipe or "no recipe", *column.smaller]
+    facts += ["at the end only"] if column.end_only else []
+    facts += ["arithmetic"] if column.column.arithmetic else []
+    return ", ".join([*facts, f"{column.done} of {column.wanted} runs"])
 
 
 def _grid(table: PaperTable, column: Column) -> Grid:
     title = f"{column.column.name}: {METRICS[column.column.metric]}"
     grid = Grid("", "paper", "ours", "95 % over seeds", "difference", title=title)
-    form = _form(column)
+    form = form_of(column)
     for cell in column.cells:
         f = cell.figure
         spread = "" if isnan(f.spread) else f" ± {f.spread:g}"

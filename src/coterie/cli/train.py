@@ -11,7 +11,7 @@ import click
 from coterie.cli.printing import say
 from coterie.cli.show import show_comparison, show_run, work
 from coterie.cli.tuning import say_search, show_tuning
-from coterie.cli.words import FREE, own_of, seeds_of, words_of
+from coterie.cli.words import FREE, SEEDS, own_of, say_seeds, seeds_of, words_of
 from coterie.comparison import execute as comparisons
 from coterie.comparison.limits import limits_of
 from coterie.comparison.plan import FILE, ComparisonPlan, plan_of
@@ -110,7 +110,7 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
     help="Names separated by commas (ditto@2 is ditto once more), or 'all': every one that these "
     f"data allow. With DATA, --trials or --budget alone: {', '.join(USUAL)}.",
 )
-@click.option("--seeds", help="How many seeds (0, 1, ...), or a list such as 3,5,8.")
+@click.option("--seeds", help=f"{SEEDS}.")
 @click.option("--config", help="A TOML file, or the name of a recipe.")
 @click.option(
     "--tune",
@@ -180,6 +180,8 @@ def compare(
     names = None if methods is None else [n.strip() for n in methods.split(",") if n.strip()]
     limits = {"trials": trials, "budget": budget}
     search = limits_of({word: value for word, value in limits.items() if value is not None})
+    if seeds:
+        say_seeds(seeds)
     said = (seeds_of(seeds) if seeds else None, common, own, grids)
     if names is None and not {"methods", "method"} & set(file) and (alone or search):
         names = _possible(plan_of(file, list(USUAL), *said, strict=False, search=search))

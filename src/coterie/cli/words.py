@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import click
+
 from coterie.comparison.plan import first_seeds
 from coterie.core.errors import BadInput, shown
 from coterie.methods.registry import METHODS
 
+SEEDS = "How many seeds (7: 0 to 6), or a list such as 3,5,8 or 7, (that one)"
 FREE = {"ignore_unknown_options": True}
 
 
@@ -50,9 +53,17 @@ def own_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str
 
 
 def seeds_of(text: str) -> list[int]:
-    """`3` as three seeds from 0, `3,5,8` as these."""
+    """`3` as three seeds from 0, `3,5,8` as these, `3,` as the one."""
     try:
-        numbers = [int(n) for n in text.split(",")]
+        numbers = [int(n) for n in text.removesuffix(",").split(",")]
     except ValueError:
         raise BadInput(f"seeds = {shown(text)}: give how many, or a list such as 3,5,8") from None
-    return numbers if len(numbers) > 1 else list(first_seeds(numbers[0]))
+    return numbers if "," in text else list(first_seeds(numbers[0]))
+
+
+def say_seeds(text: str) -> None:
+    """Tell what a single number means before anything runs, beside the output."""
+    seeds = seeds_of(text)
+    if "," not in text:
+        which = f"{len(seeds)} seeds, 0 to {seeds[-1]}" if len(seeds) > 1 else "one seed, 0"
+        click.echo(f"--seeds {text}: {which}; '{text},' names the single seed {text}", err=True)

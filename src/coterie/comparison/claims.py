@@ -1,82 +1,219 @@
-"""Claims of a paper's figure that are no order of methods: each is a question to finished runs."""
+"""Claims of a paper that are no order of two methods: each is a question to our figures, or to
+finished runs.
+
+Questions to figures can be asked again of results files; what only a run can answer, such as a
+course or what clients chose, is answered once and stored.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
+from math import isnan
 from typing import NamedTuple
 
 import numpy as np
 
-from coterie.analysis.verdicts import POINT
+from coterie.analysis.numbers import mean_of
+from coterie.analysis.verdicts import (
+    AGAINST,
+    DECIMALS,
+    FOR,
+    POINT,
+    Answer,
+    Difference,
+    Sample,
+    Samples,
+    difference,
+)
 from coterie.core.errors import BadInput, nearest
+from coterie.results.costs import rounds_to_reach
 from coterie.results.run import Run
 from coterie.results.table import curve, values
 
 Runs = Mapping[str, Sequence[Run]]  # finished runs by method
-Figure = Callable[[str], list[float]]  # a method's figure of every seed
+Figures = Callable[[str], Samples]  # our figures of a method
+FAR = 0.1  # what is far less is less than this share
+REACH = 0.9  # of the lower of two final accuracies: the level that a slower method reaches later
 
 
 class Claimed(NamedTuple):
     """What became of a claim."""
 
-    holds: bool | None  # None: its runs are not there
+    answer: Answer
     said: str
 
 
-def check_claim(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
-    """Hold a claim, such as ("close", "selffl", "selffl@augmented"), against runs."""
+def check_claim(words: Sequence[str], runs: Runs, figures: Figures) -> Claimed:
+    """Hold a claim, such as ("close", "selffl", "selffl@augmented"), against figures or runs."""
     kind, *rest = words
-    if kind not in KINDS:
-        raise BadInput(f"unknown claim '{kind}'{nearest(kind, KINDS)}")
-    return KINDS[kind](rest, runs, figure)
+    if kind in OF_RUNS:
+        return OF_RUNS[kind](rest, runs)
+    if kind not in OF_FIGURES:
+        raise BadInput(f"unknown claim '{kind}'{nearest(kind, [*OF_FIGURES, *OF_RUNS])}")
+    return OF_FIGURES[kind](rest, figures)
 
 
-def _means(methods: Sequence[str], figure: Figure) -> list[float]:
-    """The mean over seeds of every method's figure; none where one has not been run."""
-    ours = [figure(name) for name in methods]
-    return [float(np.mean(some)) for some in ours] if all(ours) else []
+def told(found: Difference, form: str = ".2f") -> str:
+    """A difference with its standard error."""
+    if isnan(found.error) or not found.over[:1].isdecimal():
+        return f"difference {found.value:{form}}, {found.over}"
+    return f"difference {found.value:{form}} ± {found.error:{form}} over {found.over}"
 
 
-def _close(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
+def _yes(holds: bool) -> Answer:
+    return "yes" if holds else "no"
+
+
+# Questions to figures
+
+
+def _within(found: Difference, point: float) -> Answer:
+    """Whether a difference is none: within a point, or within its standard error."""
+    gap = abs(round(found.value, DECIMALS))
+    if isnan(gap):
+        return "not run"
+    if isnan(found.error):
+        return "in order" if gap <= point else "out of order"
+    return _yes(gap <= max(point, found.error))
+
+
+def _close(words: Sequence[str], figures: Figures) -> Claimed:
     """The figures of two methods differ by less than a point."""
+    found = difference(*map(figures, words))
     said = f"{' and '.join(words)} are close"
-    if not (ours := _means(words, figure)):
-        return Claimed(None, said)
-    a, b = ours
-    return Claimed(abs(a - b) < POINT, f"{said}: {a:.2f} and {b:.2f}")
+    answer = _within(found._replace(error=min(found.error, 0.0)), POINT)
+    return Claimed(answer, said if answer == "not run" else f"{said}: {told(found)}")
 
 
-def _at_most(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
+def _matches(words: Sequence[str], figures: Figures) -> Claimed:
+    """The figures of two methods differ by at most a point, or by at most a standard error."""
+    found = difference(*map(figures, words))
+    said = " matches ".join(words)
+    answer = _within(found, POINT)
+    return Claimed(answer, said if answer == "not run" else f"{said}: {told(found)}")
+
+
+def _flat(words: Sequence[str], figures: Figures) -> Claimed:
+    """No two of the methods, the values of an option, differ by more than a point."""
+    said = f"{', '.join(words)} hardly differ"
+    known = {name: samples for name in words if (samples := figures(name))}
+    if len(known) < 2:
+        return Claimed("not run", said)
+    means = [mean_of([s.figure for s in samples.values()]) for samples in known.values()]
+    low, high = (list(known)[int(pick(means))] for pick in (np.argmin, np.argmax))
+    found = difference(known[high], known[low])
+    some = "" if len(known) == len(words) else f" ({len(known)} of {len(words)} run)"
+    return Claimed(_within(found, POINT), f"{said}{some}: at most {told(found)}")
+
+
+def _at_most(words: Sequence[str], figures: Figures) -> Claimed:
     """The figure of a method is at most that of another."""
-    said = " has at most as many as ".join(words)
-    if not (ours := _means(words, figure)):
-        return Claimed(None, said)
-    a, b = ours
-    return Claimed(a <= b, f"{said}: {a:g} and {b:g}")
+    found = difference(*map(figures, words))
+    said = " has at most as much as ".join(words)
+    if isnan(found.value):
+        return Claimed("not run", said)
+    plain: Answer = "out of order" if found.value > 0 else "in order"
+    answer = plain if isnan(found.error) else _yes(found.value <= found.error)
+    return Claimed(answer, f"{said}: {told(found, '.4g')}")
 
 
-def _mixed(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
+def _far_less(words: Sequence[str], figures: Figures) -> Claimed:
+    """The figure of a method is less than a tenth of another's."""
+    said = " has less than a tenth of ".join(words)
+    a, b = (mean_of([s.figure for s in figures(name).values()]) for name in words)
+    if isnan(a) or isnan(b):
+        return Claimed("not run", said)
+    return Claimed(_yes(a < FAR * b), f"{said}: {a:,.0f} and {b:,.0f}")
+
+
+def _by(words: Sequence[str], figures: Figures) -> Claimed:
+    """A method is above another by so many points, within one point or a standard error."""
+    first, second, points = words
+    found = difference(figures(first), figures(second))
+    said = f"{first} is about {points} points above {second}"
+    off = found._replace(value=found.value - float(points))
+    answer = _within(off, POINT)
+    return Claimed(answer, said if answer == "not run" else f"{said}: {told(found)}")
+
+
+def _mixed(words: Sequence[str], figures: Figures) -> Claimed:
     """The figures of methods, in the order of an option's values, do not rise throughout."""
     said = f"{', '.join(words)} do not rise throughout"
-    if not (ours := _means(words, figure)):
-        return Claimed(None, said)
-    told = ", ".join(f"{mean:.2f}" for mean in ours)
-    return Claimed(bool((np.diff(ours) < 0).any()), f"{said}: {told}")
+    ours = [figures(name) for name in words]
+    if not all(ours):
+        return Claimed("not run", said)
+    falls = [difference(a, b).answer for a, b in itertools.pairwise(ours)]
+    answer: Answer = "level"
+    if any(fall in FOR for fall in falls):
+        answer = "yes" if "yes" in falls else "in order"
+    elif all(fall in AGAINST for fall in falls):
+        answer = "no" if "no" in falls else "out of order"
+    means = ", ".join(f"{mean_of([s.figure for s in some.values()]):.2f}" for some in ours)
+    return Claimed(answer, f"{said}: {means}")
 
 
-def _falls(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
+def _useful(words: Sequence[str], figures: Figures) -> Claimed:
+    """Students that hear a teacher, 0 < lambda < 1, are in the mean above those that do not."""
+    found = _of_teachers(words[0], figures)
+    said = f"a teacher is of use to clients of {words[0]} (0 < lambda < 1 against lambda 0)"
+    if isnan(found.value):
+        return Claimed("not run", said)
+    return Claimed(found.answer, f"{said}: {told(found, '.4f')}")
+
+
+def _useless(words: Sequence[str], figures: Figures) -> Claimed:
+    """Students that hear a teacher are in the mean not above those that do not."""
+    found = _of_teachers(words[0], figures)
+    said = f"a teacher is of no use to clients of {words[0]} (0 < lambda < 1 against lambda 0)"
+    if isnan(found.value):
+        return Claimed("not run", said)
+    if isnan(found.error):
+        plain: Answer = "in order" if found.value <= 0 else "out of order"
+        return Claimed(plain, f"{said}: {told(found, '.4f')}")
+    return Claimed(_yes(found.value <= found.error), f"{said}: {told(found, '.4f')}")
+
+
+GRID = [f"lambda={lam:g},T={T:g}" for lam in (0.25, 0.5, 0.75) for T in (1, 5, 25)]
+
+
+def _of_teachers(method: str, figures: Figures) -> Difference:
+    """The mean of a grid's students with a teacher, minus the one without."""
+    some = [figures(f"{method}:[{point}]") for point in GRID]
+    return difference(_mean_samples(some), figures(f"{method}:[lambda=0,T=1]"))
+
+
+def _mean_samples(some: Sequence[Samples]) -> Samples:
+    """Samples of the mean of several figures, of the seeds that have them all."""
+    seeds = set.intersection(*(set(samples) for samples in some))
+
+    def mean(seed: int) -> Sample:
+        mine = [samples[seed] for samples in some]
+        known = [s.clients for s in mine if s.clients is not None]
+        clients = np.mean(known, axis=0) if len(known) == len(mine) else None
+        return Sample(mean_of([s.figure for s in mine]), clients, mine[0].rows)
+
+    return {seed: mean(seed) for seed in sorted(seeds)}
+
+
+# Questions to runs
+
+
+def _falls(words: Sequence[str], runs: Runs) -> Claimed:
     """The mean over clients of a note falls after a round."""
     method, note, number = words
     said = f"{note} of {method} falls after round {number}"
-    curves = [curve(run.table, note, "", "") for run in runs.get(method, ())]
-    found = [(rounds, means) for rounds, means in curves if len(rounds)]
+    curves = {r.experiment.seed: curve(r.table, note, "", "") for r in runs.get(method, ())}
+    found = {seed: one for seed, one in curves.items() if len(one[0])}
     if not found:
-        return Claimed(None, said)
+        return Claimed("not run", said)
     before, after = (
-        float(np.mean([_mean_near(*one, at) for one in found]))
-        for at in (int(number), int(found[0][0].max()))
+        {seed: Sample(_mean_near(*one, at or int(one[0].max()))) for seed, one in found.items()}
+        for at in (int(number), 0)
     )
-    return Claimed(after < before, f"{said}: {before:.1f} there, {after:.1f} in the last ten")
+    there, last = (mean_of([s.figure for s in some.values()]) for some in (before, after))
+    said = f"{said}: {there:.1f} there, {last:.1f} in the last ten"
+    return Claimed(difference(before, after).answer, said)
 
 
 def _mean_near(rounds: np.ndarray, means: np.ndarray, at: int) -> float:
@@ -85,26 +222,38 @@ def _mean_near(rounds: np.ndarray, means: np.ndarray, at: int) -> float:
     return float(np.nanmean(means[near])) if near.any() else float("nan")
 
 
-def _differ(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
+def _differ(words: Sequence[str], runs: Runs) -> Claimed:
     """Clients have different values of a note."""
     method, note = words
     found = _noted(runs, method, note)
     if not len(found):
-        return Claimed(None, f"clients of {method} differ in {note}")
+        return Claimed("not run", f"clients of {method} differ in {note}")
     low, middle, high = np.quantile(found, (0, 0.5, 1))
     said = f"clients of {method} differ in {note}: {low:g} to {high:g}, median {middle:g}"
-    return Claimed(bool(high > low), said)
+    return Claimed(_yes(bool(high > low)), said)
 
 
-def _never(words: Sequence[str], runs: Runs, figure: Figure) -> Claimed:
+def _never(words: Sequence[str], runs: Runs) -> Claimed:
     """No client chose a certain value."""
     method, note, value = words
     found = _noted(runs, method, note)
     if not len(found):
-        return Claimed(None, f"no client of {method} chooses {note} = {value}")
+        return Claimed("not run", f"no client of {method} chooses {note} = {value}")
     chose = int((found == float(value)).sum())
     said = f"no client of {method} chooses {note} = {value}: {chose} of {len(found)} do"
-    return Claimed(chose == 0, said)
+    return Claimed(_yes(chose == 0), said)
+
+
+def _positive(words: Sequence[str], runs: Runs) -> Claimed:
+    """Every client's note, mean over seeds, is above 0."""
+    method, note = words
+    said = f"{note} of every client of {method} is above 0"
+    found = [values(run.table, note, "", "")[1] for run in runs.get(method, ())]
+    found = [noted for noted in found if len(noted)]
+    if not found:
+        return Claimed("not run", said)
+    means = np.nanmean(found, axis=0)
+    return Claimed(_yes(bool((means > 0).all())), f"{said}: {(means > 0).sum()} of {len(means)}")
 
 
 def _noted(runs: Runs, method: str, note: str) -> np.ndarray:
@@ -114,11 +263,71 @@ def _noted(runs: Runs, method: str, note: str) -> np.ndarray:
     return all_of[~np.isnan(all_of)]
 
 
-KINDS: dict[str, Callable[[Sequence[str], Runs, Figure], Claimed]] = {
+def _slower(words: Sequence[str], runs: Runs) -> Claimed:
+    """A method reaches 90 % of the lower of two final accuracies in a later round."""
+    said = " is slower than ".join(words)
+    curves = [_curves(runs, name) for name in words]
+    seeds = sorted(set.intersection(*(set(some) for some in curves)))
+    if not seeds:
+        return Claimed("not run", said)
+    levels = {seed: REACH * min(some[seed][1][-1] for some in curves) for seed in seeds}
+    reached = [
+        {seed: Sample(float(rounds_to_reach(*some[seed], levels[seed]) or 0)) for seed in seeds}
+        for some in curves
+    ]
+    found = difference(*reached)
+    told_rounds = " and ".join(
+        f"{mean_of([s.figure for s in some.values()]):g}" for some in reached
+    )
+    return Claimed(found.answer, f"{said}: rounds {told_rounds} to 90 %, {found.over}")
+
+
+def _steadier(words: Sequence[str], runs: Runs) -> Claimed:
+    """In the second half of the rounds a method's accuracy changes less from one evaluation to the
+    next.
+    """
+    said = " is steadier than ".join(words)
+    curves = [_curves(runs, name) for name in words]
+    if not all(curves):
+        return Claimed("not run", said)
+    changes = [
+        {seed: Sample(_change(means)) for seed, (_, means) in some.items()} for some in curves
+    ]
+    found = difference(changes[1], changes[0])
+    means = " and ".join(f"{mean_of([s.figure for s in some.values()]):.2f}" for some in changes)
+    return Claimed(found.answer, f"{said}: mean changes of {means} points, {found.over}")
+
+
+def _change(means: np.ndarray) -> float:
+    late = means[len(means) // 2 :]
+    return 100 * float(np.abs(np.diff(late)).mean()) if len(late) > 1 else float("nan")
+
+
+def _curves(runs: Runs, name: str) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Rounds and mean accuracies of a method by seed."""
+    method, _, view = name.partition(":")
+    return {
+        run.experiment.seed: curve(run.table, "accuracy", run.part, view or "personal")
+        for run in runs.get(method, ())
+    }
+
+
+OF_FIGURES: dict[str, Callable[[Sequence[str], Figures], Claimed]] = {
     "at_most": _at_most,
+    "by": _by,
     "close": _close,
+    "far_less": _far_less,
+    "flat": _flat,
+    "matches": _matches,
     "mixed": _mixed,
+    "useful": _useful,
+    "useless": _useless,
+}
+OF_RUNS: dict[str, Callable[[Sequence[str], Runs], Claimed]] = {
     "falls": _falls,
     "differ": _differ,
     "never": _never,
+    "positive": _positive,
+    "slower": _slower,
+    "steadier": _steadier,
 }

@@ -1,7 +1,9 @@
 """How long the papers' recipes take: measured in a round, stored, told in the list.
 
 A round is measured in the processor's seconds, so that a busy machine does not matter: in machine
-code where there is some, else client by client, which runs that stack clients are faster than.
+code where there is some, else client by client, which runs that stack clients are faster than. A
+round that takes too long is measured on a few of its clients, and counted for all; where even these
+take too long, the time is a lower bound.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from coterie.comparison.miniature import first_clients
 from coterie.comparison.plan import plan_of
 from coterie.comparison.tune import points
 from coterie.core.errors import BadInput
@@ -29,6 +32,7 @@ from coterie.running.loop import Loop, RoundReport
 
 STORED = PAPERS / "seconds.json"
 LIMIT = 5.0  # seconds that a method may take to play the first rounds of all its stages
+FEW = 4  # clients of a round that takes too long: one of each of KT-pFL's networks
 AGAIN = 0.1  # seconds after which it is told once more to stop
 COMPILED = 3  # rounds of each stage in machine code: the first compiles, the last is evaluated
 # engines that try nothing out
@@ -86,9 +90,15 @@ def _probed(experiment: Experiment, federation: Federation) -> float:
         replace(experiment, engine=experiment.engine | words) for words in (MACHINE, PLAIN)
     )
     try:
-        return _played(machine, federation, COMPILED)
+        found = _played(machine, federation, COMPILED)
     except BadInput:  # there is no machine code for it
-        return _played(plain, federation, 1)
+        found = _played(plain, federation, 1)
+    if found >= 0 or federation.clients <= FEW:
+        return found
+    whole_round = replace(plain, schedule=plain.schedule._replace(sample=1.0))
+    asked = experiment.schedule.asked(federation.clients)
+    few = asked / FEW * _played(whole_round, first_clients(federation, FEW), 1)
+    return few if few >= 0 else min(few, found)
 
 
 def _played(experiment: Experiment, federation: Federation, most: int) -> float:
@@ -150,7 +160,8 @@ def store(found: Mapping[str, Seconds]) -> Path:
 def estimate(table: PaperTable, known: Mapping[str, Seconds]) -> Estimate:
     """What all runs of a table cost; recipes that it shares with others are counted here too."""
     total, least = 0.0, False
-    for recipe in {c.cheaper or c.recipe for c in table.columns if c.recipe}:
+    columns = [c for c in table.columns if c.recipe and not c.arithmetic]
+    for recipe in {c.cheaper or c.recipe for c in columns}:
         seeds = len(read_toml(config_path(recipe)).get("seeds", [0]))
         mine = whole(known.get(recipe, {}))
         total, least = total + seeds * mine.seconds, least or mine.least

@@ -62,7 +62,7 @@ class Checked(NamedTuple):
 def recipes_of(tables: Iterable[PaperTable]) -> list[str]:
     """Every recipe that these tables name, the cheaper one where there are two."""
     columns = (column for table in tables for column in table.columns)
-    return sorted({c.cheaper or c.recipe for c in columns if c.recipe})
+    return sorted({c.cheaper or c.recipe for c in columns if c.recipe and not c.arithmetic})
 
 
 def check(
@@ -102,21 +102,27 @@ def play(experiments: Mapping[str, Experiment], federation: Federation, folder: 
 
 def cut(federation: Federation) -> Federation:
     """The first clients of a federation with their first rows, and no other row."""
-    few = {p: [rows[:ROWS] for rows in getattr(federation, p)[:CLIENTS]] for p in PARTS}
-    used = np.unique(np.concatenate([rows for lists in few.values() for rows in lists]))
+    public = federation.public
+    small = first_clients(federation, CLIENTS, ROWS)
+    return small._replace(public=public and _first_rows(public))
+
+
+def first_clients(federation: Federation, clients: int, rows: int | None = None) -> Federation:
+    """The first clients of a federation, with their first rows or all of them."""
+    few = {p: [mine[:rows] for mine in getattr(federation, p)[:clients]] for p in PARTS}
+    used = np.unique(np.concatenate([mine for lists in few.values() for mine in lists]))
     kept: dict[str, Any] = {
-        p: [np.searchsorted(used, rows) for rows in lists] for p, lists in few.items()
+        p: [np.searchsorted(used, mine) for mine in lists] for p, lists in few.items()
     }
-    public, truth = federation.public, federation.truth
+    truth = federation.truth
     return federation._replace(
         **kept,
         x=federation.x[used],
         y=federation.y[used],
         rows=None if federation.rows is None else federation.rows[used],
-        groups=federation.groups[:CLIENTS],
-        names=federation.names[:CLIENTS],
-        truth=None if truth is None else truth[:CLIENTS],
-        public=public and _first_rows(public),
+        groups=federation.groups[:clients],
+        names=federation.names[:clients],
+        truth=None if truth is None else truth[:clients],
     )
 
 

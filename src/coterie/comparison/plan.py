@@ -26,6 +26,7 @@ from coterie.experiment.config import (
     options_of,
     read_toml,
 )
+from coterie.experiment.smaller import ratios_of
 from coterie.experiment.values import to_toml
 from coterie.methods.knobs import Knob, is_range, knobs, read_range
 from coterie.methods.registry import METHODS
@@ -187,9 +188,10 @@ def plan_of(
     """The plan that a comparison file's words give, with what was said beside the file.
 
     A file has methods, seeds, the common tables, `[options.METHOD]`, `[tune.METHOD]` and
-    `[search]`; the file of a single run serves too.
+    `[search]`; the file of a single run serves too. `[smaller]` of a paper's recipe changes no run.
     """
     tables = dict(words)
+    ratios_of(tables.pop("smaller", {}))
     said = limits_of(tables.pop("search", {}))
     search = search or said
     listed, single = tables.pop("methods", None), tables.pop("method", None)

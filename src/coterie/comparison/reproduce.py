@@ -2,86 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import nan
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from coterie.analysis.fairness import jain, top_share_by_size, worst, worst_share
-from coterie.analysis.gains import improvement, qoi_global
-from coterie.analysis.numbers import mean_of
-from coterie.analysis.verdicts import POINT, Figure, Word, figure, overall, verdict
-from coterie.comparison.claims import Claimed, Runs, check_claim
+from coterie.comparison.claims import Runs
 from coterie.comparison.execute import Watch, compare, resume_comparison
+from coterie.comparison.judge import Outcome, judge, planned
 from coterie.comparison.plan import FILE, ComparisonPlan, plan_of, read_plan, write_plan
+from coterie.comparison.results_files import Stored, stored_column
+from coterie.comparison.traffic import count_traffic, stored_traffic
 from coterie.core.errors import BadInput, nearest
 from coterie.experiment.config import Experiment, read_toml
-from coterie.experiment.papers import (
-    PaperColumn,
-    PaperRow,
-    PaperTable,
-    is_outcome,
-    near,
-    paper_tables,
-)
+from coterie.experiment.papers import PaperColumn, PaperTable, paper_tables
 from coterie.experiment.recipes import config_path
-from coterie.results.costs import accuracy_against, rounds_to_reach, simulated_time, spent
 from coterie.results.folder import status
-from coterie.results.run import Run, load
-from coterie.results.table import curve, values
+from coterie.results.run import load
 from coterie.running.shape import changes, defaults_of, planned_shape, said
 
 SCALED = "@"  # RECIPE@0.1 is the folder of a tenth of the rounds
 LEAST = 2  # rounds of a scaled run
-MB = 1e6  # bytes
-ROUNDING = 1e-9  # two sums of the same times may differ by it
-
-
-class Cell(NamedTuple):
-    """One row of a paper's column, with our figure for every seed."""
-
-    row: PaperRow
-    figure: Figure
-    seeds: tuple[int, ...]
-
-
-class Column(NamedTuple):
-    """One column of a paper's table beside our runs of its recipe."""
-
-    column: PaperColumn
-    recipe: str  # that was run
-    scale: float  # of its rounds
-    done: int  # runs that are finished
-    wanted: int  # runs that the recipe has
-    seeds: int  # of each method, in the recipe
-    cells: tuple[Cell, ...]
-    pairs: tuple[tuple[str, str, float, float], ...]  # better, worse, our figures of both
-    claims: tuple[Claimed, ...]
-    verdict: Word
-
-
-class Outcome(NamedTuple):
-    """A paper's table beside our runs."""
-
-    table: PaperTable
-    columns: tuple[Column, ...]
-
-    @property
-    def verdict(self) -> Word:
-        return overall([c.verdict for c in self.columns if not c.column.otherwise])
-
-    @property
-    def state(self) -> str:
-        """How much of it has been run."""
-        done, wanted = (sum(getattr(c, word) for c in self.columns) for word in ("done", "wanted"))
-        if not wanted:
-            return "no recipe"
-        scaled = any(c.scale != 1 and c.done for c in self.columns)
-        word = "finished" if done == wanted else f"{done} of {wanted} runs" if done else "not run"
-        return f"{word}, shortened" if scaled else word
 
 
 def table_of(name: str) -> PaperTable:
@@ -90,83 +31,6 @@ def table_of(name: str) -> PaperTable:
     if name not in known:
         raise BadInput(f"there is no table '{name}'{nearest(name, known)}")
     return known[name]
-
-
-# What our runs say
-
-
-def measure(run: Run, metric: str, view: str, fedavg: Run | None = None) -> float:
-    """A run's figure as a paper measures it, in percent where it is an accuracy; NaN if unknown."""
-    kind, _, part = metric.partition(".")
-    if metric.startswith("note:"):
-        return _noted(run, metric.removeprefix("note:"))
-    if kind in ("gain_over_fedavg", "fairness"):
-        return _gain(run, fedavg, part)
-    if view not in run.views:
-        return nan
-    if kind == "rounds":
-        return _rounds_needed(run, view)
-    if kind == "bytes":
-        return float(spent(run, "bytes")[1][-1]) / MB
-    if kind == "mean_at_time":
-        return _at_time(run, fedavg, view, part)
-    where = part or run.part
-    accuracy = values(run.table, "accuracy", where, view)[1]
-    if not len(accuracy):
-        return nan
-    rows = np.array(run.about["rows"][where], dtype=float)
-    known = ~np.isnan(accuracy)
-    kinds: dict[str, Callable[[], float]] = {
-        "mean": lambda: mean_of(accuracy),
-        "weighted": lambda: float(np.average(accuracy[known], weights=rows[known])),
-        "worst": lambda: worst(accuracy),
-        "worst_tenth": lambda: worst_share(accuracy),
-        "largest_tenth": lambda: top_share_by_size(accuracy, rows),
-    }
-    return 100 * kinds[kind]() if kind in kinds and known.any() else nan
-
-
-def _rounds_needed(run: Run, view: str) -> float:
-    """The first round whose mean accuracy is within a point of the best; where clients choose a
-    teacher among the rounds, the latest one chosen, as no later round is of use.
-    """
-    teachers = values(run.table, "teacher_round", "", "")[1]
-    if len(teachers):
-        return float(np.nanmax(teachers))
-    rounds, means = curve(run.table, "accuracy", run.part, view)
-    needed = rounds_to_reach(rounds, means, np.nanmax(means) - POINT / 100) if len(means) else None
-    return nan if needed is None else float(needed)
-
-
-def _at_time(run: Run, fedavg: Run | None, view: str, system: str) -> float:
-    """Mean accuracy when FedAvg has come to its end, by the clock of a modelled system."""
-    if fedavg is None:
-        return nan
-    end = simulated_time(fedavg, system)[-1]
-    times, means = accuracy_against(run, "time", run.part, view, system)
-    within = means[times <= end * (1 + ROUNDING)]
-    return 100 * float(within[-1]) if len(within) else nan
-
-
-def measured_as(column: PaperColumn, row: PaperRow) -> str:
-    """The metric of a row; a note with points has one for each."""
-    return f"{column.metric}[{row.point}]" if row.point else column.metric
-
-
-def _noted(run: Run, note: str) -> float:
-    """The mean over clients of a note in the last round that has it."""
-    found = values(run.table, note, "", "")[1]
-    return mean_of(found) if len(found) else nan
-
-
-def _gain(run: Run, fedavg: Run | None, part: str) -> float:
-    """Gains over FedAvg: their mean, one of the figures of Chapter 5, or Jain's index of them."""
-    if fedavg is None:
-        return nan
-    gains = qoi_global(run.accuracy(), fedavg.accuracy())
-    if part == "jain":
-        return jain(gains[gains > 0])
-    return float(getattr(improvement(gains), part)) if part else mean_of(gains)
 
 
 # Runs on disk
@@ -202,66 +66,27 @@ def outcome(table: PaperTable, out: Path, scale: float | None = None) -> Outcome
     """
     if out.exists() and not out.is_dir():
         raise BadInput(f"out = '{out}' is a file: name a folder")
-    return Outcome(table, tuple(_column(column, out, scale) for column in table.columns))
+    return judge(table, stored_columns(table, out, scale))
 
 
-def _column(column: PaperColumn, out: Path, at: float | None) -> Column:
-    folder = place_of(out, column, at)
-    scale = scale_of(folder) if folder else 1.0
-    runs = finished(folder) if folder else {}
-    methods, seeds = _planned(column)
-    cells = tuple(_cell(column, row, runs) for row in column.rows)
-    means = {m: _mean(column, m, column.view, runs) for pair in column.above for m in pair}
-    pairs = tuple((a, b, means[a], means[b]) for a, b in column.above)
-
-    def figures(method: str) -> list[float]:
-        return list(_figures(column.metric, runs.get(method, ()), column.view, runs))
-
-    claims = tuple(check_claim(words, runs, figures) for words in column.claims)
-    return Column(
-        column=column,
-        recipe=folder.name.partition(SCALED)[0] if folder else column.cheaper or column.recipe,
-        scale=scale,
-        done=sum(len(some) for some in runs.values()),
-        wanted=methods * seeds,
-        seeds=seeds,
-        cells=cells,
-        pairs=pairs,
-        claims=claims,
-        verdict=verdict(
-            [cell.figure for cell in cells],
-            [pair[2:] for pair in pairs],
-            [claim.holds for claim in claims],
-            scale < 1,
-        ),
-    )
+def stored_columns(table: PaperTable, out: Path, scale: float | None = None) -> list[Stored]:
+    """What a results file holds of the runs below `out`: columns of whose recipes some method has
+    come to its end.
+    """
+    found = (_stored(column, out, scale) for column in table.columns)
+    return [column for column in found if column]
 
 
-def _planned(column: PaperColumn) -> tuple[int, int]:
-    """How many methods and seeds a column's recipe has."""
-    if not column.recipe:
-        return 0, 0
-    words = read_toml(config_path(column.recipe))
-    return len(words["methods"]), len(words.get("seeds", [0]))
-
-
-def _cell(column: PaperColumn, row: PaperRow, runs: Runs) -> Cell:
-    mine = runs.get(row.method, ())
-    ours = list(_figures(measured_as(column, row), mine, row.view, runs))
-    seeds = tuple(run.experiment.seed for run in mine)
-    paper = row.value if is_outcome(column.metric) else None
-    found = figure(row.label, paper, row.spread, ours, near(column.metric))
-    return Cell(row, found, seeds)
-
-
-def _mean(column: PaperColumn, method: str, view: str, runs: Runs) -> float:
-    found = list(_figures(column.metric, runs.get(method, ()), view, runs))
-    return mean_of(found) if found else nan
-
-
-def _figures(metric: str, mine: Sequence[Run], view: str, runs: Runs) -> Iterator[float]:
-    base = {run.experiment.seed: run for run in runs.get("fedavg", ())}
-    return (measure(run, metric, view, base.get(run.experiment.seed)) for run in mine)
+def _stored(column: PaperColumn, out: Path, scale: float | None) -> Stored:
+    if column.arithmetic:
+        return stored_traffic(column, out)
+    folder = place_of(out, column, scale)
+    if folder is None:
+        return {}
+    methods, seeds = planned(column)
+    recipe = folder.name.partition(SCALED)[0]
+    runs = finished(folder)
+    return stored_column(column, recipe, scale_of(folder), runs, methods * seeds, seeds)
 
 
 # Running
@@ -287,10 +112,13 @@ def reproduce(
     if not 0 < scale <= 1:
         raise BadInput(f"scale = {scale:g}: give a share of the rounds above 0, up to 1")
     check_runs(table)
+    for column in table.columns:
+        if column.arithmetic:
+            count_traffic(column, out)
     recipes = dict.fromkeys(
         (column.cheaper if cheaper and column.cheaper else column.recipe)
         for column in table.columns
-        if column.recipe
+        if column.recipe and not column.arithmetic
     )
     for name in some:
         if name not in recipes:

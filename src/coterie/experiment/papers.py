@@ -2,20 +2,22 @@
 
 A table has columns, such as a data set with its split; a column names its recipe and has rows: the
 paper's label, the method's name in that recipe, and the paper's number. A figure that prints no
-number has its claim, and pairs of methods of which the first lies above the second.
+number has its claim, and pairs of methods of which the first lies above the second. In pairs and
+claims "pfml:global" is a method's figure of another view than the column's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 from coterie.analysis.verdicts import POINT
 from coterie.core.errors import BadInput, nearest
 from coterie.core.values import coerce
 from coterie.experiment.config import read_toml
 from coterie.experiment.recipes import config_path
+from coterie.methods.registry import METHODS
 
 PAPERS = Path(__file__).parents[1] / "papers"
 METRICS = {
@@ -27,17 +29,22 @@ METRICS = {
     "weighted.train": "accuracy over all training rows",
     "worst": "accuracy of the worst client",
     "worst_tenth": "mean accuracy of the worst tenth of the clients",
+    "deviation": "sample standard deviation of the clients' accuracies",
     "largest_tenth": "accuracy over the rows of the tenth of the clients with most of them",
     "gain_over_fedavg": "accuracy minus FedAvg's, per client",
+    "gain_over_fedavg.peak": "gain over FedAvg at which the density of the clients' gains peaks",
     "gain_over_fedavg.pui": "share of the clients that gain over FedAvg",
     "gain_over_fedavg.mpi": "median gain over FedAvg of those that gain",
     "gain_over_fedavg.api": "mean gain over FedAvg of those that gain",
     "fairness.jain": "Jain's index of the gains",
+    "fairness.entropy": "entropy of the gains",
+    "fairness.variance": "average variance (AV) of the gains, lower is fairer",
     "rounds": "rounds until within a point of the best, or until the latest teacher",
     "bytes": "megabytes sent up and down",
     "error": "distance of the estimate from the true parameter",
     "relative_false_accepts": "false accepts over those of the first model, at equal false rejects",
     "note:lambda": "the lambda that clients chose, mean over clients",
+    "note:T": "the temperature that clients chose, mean over clients",
     "note:teacher_round": "the round of each client's teacher",
     "note:grid_accuracy": "validation accuracy of the students, mean over clients",
     "note:raw_steps": "local steps before rounding and cutting",
@@ -58,8 +65,11 @@ def is_outcome(metric: str) -> bool:
 
 
 def near(metric: str) -> float:
-    """A difference from the paper that is none: a point, or half a step of the grid of lambda."""
-    return POINT if in_points(metric) else 0.125 if metric == "note:lambda" else 0.0
+    """A difference from the paper that is none: a point, half a point of a deviation, half a small
+    step of the grids of lambda and T, or half of the ten points between the marks of an axis.
+    """
+    special = {"deviation": 0.5, "note:lambda": 0.125, "note:T": 2.0, "gain_over_fedavg.peak": 5.0}
+    return special.get(metric, POINT if in_points(metric) else 0.0)
 
 
 class PaperRow(NamedTuple):
@@ -85,6 +95,10 @@ class PaperColumn(NamedTuple):
     rows: tuple[PaperRow, ...] = ()
     above: tuple[tuple[str, str], ...] = ()  # the first method's figure lies above the second's
     claims: tuple[tuple[str, ...], ...] = ()  # of another kind, as comparison/claims.py knows them
+    trivial: tuple[tuple[str, ...], ...] = ()  # claims that hold by construction: not counted
+    over: Literal["end", "course"] = "end"  # the last round, or the mean over evaluated rounds
+    beside: str = ""  # a view that is shown beside the rows', without a part in the verdict
+    arithmetic: bool = False  # bytes, computed from networks and protocol: nothing is trained
     otherwise: bool = False  # another reading of the set-up: shown, without a part in the verdict
 
 
@@ -98,10 +112,12 @@ class PaperTable(NamedTuple):
     metric: str
     unit: str = "%"
     spread: str = ""  # what the rows' spreads are; "": there are none
+    spread_over: Literal["", "users", "runs"] = ""  # only one over runs is a doubt about a mean
     runs: int = 0  # of which the values are means; 0: not stated
     page: int = 0  # 0: not known
     script: str = ""  # what reproduces it and writes its results file, where no recipe does
     note: str = ""
+    trivial: str = ""  # why all of it holds by construction; "": it does not
     columns: tuple[PaperColumn, ...] = ()
 
     def rows(self) -> Iterator[tuple[PaperColumn, PaperRow]]:
@@ -150,13 +166,29 @@ def _column(words: Mapping[str, Any]) -> PaperColumn:
     pairs = words.get("above", ())
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise BadInput(f"above = {pairs}: give pairs of methods, the better one first")
-    rest = {k: v for k, v in words.items() if k not in ("rows", "above", "claims")}
+    lists = ("rows", "above", "claims", "trivial")
+    rest = {k: v for k, v in words.items() if k not in lists}
+    claims, trivial = (
+        tuple(tuple(map(str, claim)) for claim in words.get(word, ()))
+        for word in ("claims", "trivial")
+    )
     return PaperColumn(
         **_typed(PaperColumn, rest, "column"),
         rows=rows,
         above=tuple((str(a), str(b)) for a, b in pairs),
-        claims=tuple(tuple(map(str, claim)) for claim in words.get("claims", ())),
+        claims=claims,
+        trivial=trivial,
     )
+
+
+def methods_named(column: PaperColumn) -> list[str]:
+    """The methods that a column's rows, pairs and claims name, each once."""
+    named = [m for row in column.rows for m in (row.method, *row.also)]
+    named += [name.partition(":")[0] for pair in column.above for name in pair]
+    words = (word for claim in (*column.claims, *column.trivial) for word in claim[1:])
+    found = (word.partition(":")[0] for word in words)
+    named += [name for name in found if name.partition("@")[0] in METHODS]
+    return [name for name in dict.fromkeys(named) if name]
 
 
 def _typed(kind: Any, words: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -180,8 +212,7 @@ def _check(table: PaperTable) -> None:
             raise BadInput(f"unknown metric '{column.metric}'{nearest(column.metric, METRICS)}")
         if not column.rows and not column.above:
             raise BadInput(f"column '{column.name}' has neither rows nor pairs of methods")
-        named = [m for row in column.rows for m in (row.method, *row.also)]
-        named += [m for pair in column.above for m in pair]
+        named = methods_named(column)
         if not column.recipe:
             if not table.script and (any(named) or not table.note):
                 raise BadInput(

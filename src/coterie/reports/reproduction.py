@@ -1,7 +1,9 @@
-"""docs/reproduction.md: the papers' tables beside our runs, written from results files.
+"""docs/reproduction: the papers' tables beside our runs, written from results files: index.md with
+rules, counts and the list of all tables, and a page per paper.
 
-What was learned about a table, such as the reading that explains a difference, stands in
-remarks.toml beside the results files, and is the only part written by hand.
+What was learned about a paper or a table stands in remarks.toml beside the results files, and is
+the only part written by hand: a line per paper under [summary], and per table what is shown at once
+(`short`, at most 60 words) and what is folded away (`more`).
 """
 
 from __future__ import annotations
@@ -9,62 +11,71 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from coterie.analysis.numbers import mean_of
-from coterie.analysis.verdicts import Figure, figure, overall, verdict
+from coterie.analysis.verdicts import Figure
+from coterie.comparison import durations
+from coterie.comparison.claims import Claimed, told
+from coterie.comparison.judge import Column, Outcome, Pair, judge
+from coterie.comparison.results_files import key_of, samples_of
+from coterie.core.errors import BadInput
 from coterie.core.files import read_text, write
 from coterie.experiment.config import read_toml
-from coterie.experiment.papers import (
-    METRICS,
-    PAPERS,
-    PaperColumn,
-    PaperTable,
-    can_run,
-    in_points,
-    is_outcome,
-    near,
-)
-from coterie.reports.paper_results import is_older, key_of, write_results
+from coterie.experiment.papers import METRICS, PAPERS, PaperTable, can_run, in_points
+from coterie.reports.paper_results import is_older, write_results
 
-PAGE, RESULTS, REMARKS = "reproduction.md", "results", "remarks.toml"
-ANSWERS = {True: "yes", False: "no", None: "not run"}
+PAGES, INDEX, RESULTS, REMARKS = "reproduction", "index.md", "results", "remarks.toml"
+SHORT = 60  # words of a remark that are shown at once
 HEAD = """# Reproduction
 
-What the papers report, what this code gives, and a verdict. Written by
-`coterie reproduce --write docs` from run folders; `coterie reproduce ID` runs a table.
+What the papers report, what this code gives, and a verdict. `coterie reproduce ID` runs a table;
+`coterie reproduce --write docs` writes these pages from run folders.
 
-**reproduced**: every number is within the paper's spread or one point. **trend**: the methods that
-the paper tells apart have the same order. **not reproduced**: neither. **too short**: fewer rounds
-than the paper's, which can confirm it but not refute it. The verdict is on the runs that are there.
-*In part*: methods or columns are missing. *1 of 5 seeds*: fewer repetitions than the recipe has; a
-cell of one seed has no interval. *Shortened*: some columns have fewer rounds. *Older recipe*: a
-recipe has changed since.
+- **reproduced**: every number is within one point of the paper's, or within its deviation over
+  repeats, and every pair and claim of its text is confirmed.
+- **trend**: nothing is refuted, and more pairs and claims are confirmed than are level.
+- **undecided**: nothing is refuted, and no more is confirmed than is level.
+- **not reproduced**: a pair or a claim is refuted, or numbers differ and no order holds.
+- **too small**: the same of runs that are smaller than the paper's in width, rows, rounds, epochs
+  or public rows; these can confirm, not refute.
+- **trivial**: it holds by construction, and is not counted.
+
+"A above B" counts only beyond one standard error of the difference: over seeds where there are two
+or more, else over the clients of the one seed; within, the two are *level*. Where there is one seed
+and the figure is no mean over clients, the plain order is told as *in order* or *out of order*, and
+can make a trend, not a reproduction. A deviation over users says nothing about the doubt of a mean
+and is not used. Claims about the course of training are judged by the mean over the evaluated
+rounds; *at the end only*: the stored runs have only their end.
+
+The verdict is on the runs that are there: a table is reproduced where all its columns are, and not
+reproduced where one is not. *In part*: methods or columns are missing, or say nothing. *1 of 5
+seeds*: fewer repetitions than the recipe has. *Shortened*: some columns have fewer rounds. *Older
+recipe*: a recipe has changed since.
 """
 PUBLISHED = PAPERS / "published.json"
-WORDS = ("reproduced", "trend", "not reproduced", "too short")
+WORDS = ("reproduced", "trend", "undecided", "not reproduced", "too small")
 
 
 def write_pages(tables: Sequence[PaperTable], out: Path, docs: Path) -> Path:
-    """Results files of all tables that have been run, and the page; the page's path."""
+    """Results files of all tables that have been run, and the pages; the path of the index."""
     place = docs / RESULTS
     write_results(tables, out, place)
-    write(docs / PAGE, page(tables, place))
-    return docs / PAGE
+    (docs / PAGES).mkdir(parents=True, exist_ok=True)
+    for name, text in pages(tables, place).items():
+        write(docs / PAGES / name, text)
+    return docs / PAGES / INDEX
 
 
 def verdicts(tables: Sequence[PaperTable], place: Path) -> dict[str, str]:
-    """The verdict of every table that has a results file, as the page says it."""
-    return {t.id: _judged(t, file) for t, file in _files(tables, place)}
+    """The verdict of every table that has a results file, as the pages say it."""
+    return {found.table.id: verdict_line(found) for found in outcomes(tables, place)}
 
 
 def publish(tables: Sequence[PaperTable], docs: Path) -> Path:
-    """Store the page's verdicts beside the papers' numbers, for the list of tables."""
+    """Store the pages' verdicts beside the papers' numbers, for the list of tables."""
     write(PUBLISHED, json.dumps(verdicts(tables, docs / RESULTS), indent=1) + "\n")
     return PUBLISHED
 
@@ -74,33 +85,122 @@ def published() -> dict[str, str]:
     return json.loads(read_text(PUBLISHED)) if PUBLISHED.exists() else {}
 
 
-def page(tables: Sequence[PaperTable], place: Path) -> str:
-    """The page, from results files alone."""
-    remarks = read_toml(place / REMARKS) if (place / REMARKS).exists() else {}
-    files = _files(tables, place)
-    words = {t.id: _verdict(t, file) for t, file in files}
-    rows = [
-        f"| [{t.id}](#{_anchor(t)}) | {t.paper}, {t.place} | {_judged(t, file)} |"
-        for t, file in files
-    ]
-    parts = [HEAD, _count(words, len(tables)), "| | table or figure | verdict |\n|---|---|---|"]
-    parts[-1] += "".join(f"\n{row}" for row in rows)
-    parts += [_section(t, file, str(remarks.get(t.id, ""))) for t, file in files]
-    left = [t for t in tables if t.id not in words]
-    later = [f"{t.id} ({t.place})" for t in left if can_run(t)]
-    if later:
-        parts.append("## Not run yet\n\n" + ", ".join(later) + ".")
-    never = [f"- {t.id} ({t.paper}, {t.place}): {t.note}" for t in left if not can_run(t)]
-    if never:
-        parts.append("## Cannot be run\n\n" + "\n".join(never))
-    return "\n\n".join(part.strip() for part in parts) + "\n"
-
-
-def _files(tables: Sequence[PaperTable], place: Path) -> list[tuple[PaperTable, Any]]:
-    """The tables whose results files have a verdict, with these files."""
+def outcomes(tables: Sequence[PaperTable], place: Path) -> list[Outcome]:
+    """The tables whose results files have a verdict."""
     paths = ((table, place / f"{table.id}.json") for table in tables)
     read = ((table, json.loads(path.read_text())) for table, path in paths if path.exists())
-    return [(table, file) for table, file in read if _verdict(table, file) != "not run"]
+    found = [judge(table, file["columns"]) for table, file in read]
+    return [one for one in found if one.verdict != "not run"]
+
+
+def pages(tables: Sequence[PaperTable], place: Path) -> dict[str, str]:
+    """{file name: text}, from results files alone."""
+    remarks = read_remarks(place / REMARKS)
+    found = outcomes(tables, place)
+    papers = dict.fromkeys(_paper_of(table) for table in tables)
+    every = {INDEX: _index(tables, found, remarks)}
+    for paper in papers:
+        mine = [table for table in tables if _paper_of(table) == paper]
+        some = [one for one in found if _paper_of(one.table) == paper]
+        every[f"{paper}.md"] = _page(mine, some, remarks)
+    return {
+        name: "\n\n".join(p.strip() for p in parts if p) + "\n" for name, parts in every.items()
+    }
+
+
+def read_remarks(path: Path) -> Mapping[str, Any]:
+    """What was written by hand, checked."""
+    remarks = read_toml(path) if path.exists() else {}
+    for name, remark in remarks.items():
+        if name != "summary" and len(str(remark.get("short", "")).split()) > SHORT:
+            raise BadInput(f"{path}: [{name}] short has more than {SHORT} words: move some to more")
+    return remarks
+
+
+def _paper_of(table: PaperTable) -> str:
+    """The name of a paper's page."""
+    return table.id.partition("-")[0]
+
+
+# The index
+
+
+def _index(
+    tables: Sequence[PaperTable], found: Sequence[Outcome], remarks: Mapping[str, Any]
+) -> list[str]:
+    known = {one.table.id: one for one in found}
+    lines = []
+    for paper in dict.fromkeys(map(_paper_of, tables)):
+        mine = [table for table in tables if _paper_of(table) == paper]
+        summary = str(remarks.get("summary", {}).get(paper, "")).strip()
+        lines.append(f"- **[{mine[0].paper}]({paper}.md)**: {summary}".rstrip(": "))
+    rows = [f"| {_place(t, known)} | {t.paper}, {t.place} | {_state(t, known)} |" for t in tables]
+    never = [f"- {t.id} ({t.paper}, {t.place}): {t.note}" for t in tables if not can_run(t)]
+    return [
+        HEAD,
+        count(tables, found),
+        "## The papers\n\n" + "\n".join(lines),
+        "## All tables and figures\n\nWhere nothing has been run: what it takes on one thread, all "
+        "seeds, as `coterie reproduce --time` measured it.\n\n| | table or figure | verdict, or "
+        "time |\n|---|---|---|\n" + "\n".join(rows),
+        "## Cannot be run\n\n" + "\n".join(never) if never else "",
+    ]
+
+
+def _place(table: PaperTable, known: Mapping[str, Outcome]) -> str:
+    if table.id not in known:
+        return table.id
+    return f"[{table.id}]({_paper_of(table)}.md#{_anchor(table)})"
+
+
+def _state(table: PaperTable, known: Mapping[str, Outcome]) -> str:
+    """The verdict of a table, or what it would take."""
+    if table.id in known:
+        return verdict_line(known[table.id])
+    if not can_run(table):
+        return "cannot be run"
+    time = str(durations.estimate(table, durations.stored()))
+    return f"not run: {'time not measured' if time == '-' else time}"
+
+
+def count(tables: Sequence[PaperTable], found: Sequence[Outcome]) -> str:
+    """The headline: how many tables have which verdict, whole and in part apart."""
+    told_words = []
+    for word in WORDS:
+        some = [one for one in found if one.verdict == word]
+        part = sum(one.in_part for one in some)
+        told_words.append(f"{len(some)} {word}" + (f" ({part} of them in part)" if part else ""))
+    never = sum(not can_run(table) for table in tables)
+    others = {
+        "trivial, not counted": sum(one.verdict == "trivial" for one in found),
+        "not run yet": len(tables) - len(found) - never,
+        "cannot be run (private data)": never,
+    }
+    text = f"{len(found)} of {len(tables)} tables and figures have been run: "
+    text += ", ".join(told_words)
+    return text + "".join(f"; {n} {words}" for words, n in others.items() if n) + "."
+
+
+# A paper's page
+
+
+def _page(
+    tables: Sequence[PaperTable], found: Sequence[Outcome], remarks: Mapping[str, Any]
+) -> list[str]:
+    paper = _paper_of(tables[0])
+    summary = str(remarks.get("summary", {}).get(paper, ""))
+    parts = [f"# Reproduction of {tables[0].paper}", summary, count(tables, found)]
+    parts.append(f"[Rules and all papers]({INDEX}).")
+    parts += [_section(one, remarks.get(one.table.id, {})) for one in found]
+    known = {one.table.id for one in found}
+    later = [f"{t.id} ({t.place})" for t in tables if t.id not in known and can_run(t)]
+    if later:
+        parts.append("## Not run yet\n\n" + ", ".join(later) + ".")
+    return parts
+
+
+def _title(table: PaperTable) -> str:
+    return f"{table.id}: {table.paper}, {table.place}"
 
 
 def _anchor(table: PaperTable) -> str:
@@ -110,153 +210,132 @@ def _anchor(table: PaperTable) -> str:
     return "".join(kept).replace(" ", "-")
 
 
-def _title(table: PaperTable) -> str:
-    return f"{table.id}: {table.paper}, {table.place}"
-
-
-def _count(words: Mapping[str, str], tables: int) -> str:
-    counts = {w: list(words.values()).count(w) for w in WORDS}
-    told = ", ".join(f"{n} {word}" for word, n in counts.items())
-    return f"{len(words)} of {tables} tables and figures have been run, wholly or in part: {told}."
-
-
-def _figures(table: PaperTable, column: Mapping[str, Any]) -> tuple[list[Figure], list[Any]]:
-    """The rows of a stored column, and the pairs that the paper claims."""
-    paper = _paper(table, column)
-    ours = partial(_ours, column)
-    point, told = near(paper.metric), is_outcome(paper.metric)
-    rows = [
-        figure(r.label, r.value if told else None, r.spread, ours(r.method, key_of(r)), point)
-        for r in paper.rows
-    ]
-    pairs = [
-        (a, b, *(float(np.mean(ours(m, paper.view) or [np.nan])) for m in (a, b)))
-        for a, b in paper.above
-    ]
-    return rows, pairs
-
-
-def _paper(table: PaperTable, column: Mapping[str, Any]) -> PaperColumn:
-    return next(c for c in table.columns if c.name == column["column"])
-
-
-def _ours(column: Mapping[str, Any], method: str, key: str) -> list[float]:
-    """Our figure of a method for every seed."""
-    found = (run["figures"].get(key) for run in column["methods"].get(method, []))
-    return [value for value in found if value is not None]
-
-
-def _otherwise(paper: PaperColumn, column: Mapping[str, Any], form: str) -> list[str]:
-    """Our figures of other readings of a row's method."""
-    found = [(r, m, _ours(column, m, key_of(r))) for r in paper.rows for m in r.also]
-    return [f"- {r.label} as `{m}`: {mean_of(ours):{form}}" for r, m, ours in found if ours]
-
-
-def _verdict(table: PaperTable, file: Mapping[str, Any]) -> str:
-    counted = [c for c in file["columns"] if not _paper(table, c).otherwise]
-    return overall([_column_verdict(table, column) for column in counted])
-
-
-def _judged(table: PaperTable, file: Mapping[str, Any]) -> str:
+def verdict_line(found: Outcome) -> str:
     """The verdict, with a word on what is missing, of fewer rounds or of an older recipe."""
-    columns = file["columns"]
-    found = _verdict(table, file)
+    columns = [c for c in found.columns if c.verdict != "not run"]
     marks = {
-        "in part": len(columns) < len(table.columns) or any(map(_lacks_methods, columns)),
-        "shortened": any(c["scale"] != 1 for c in columns) and found != "too short",
+        "in part": found.in_part,
+        "shortened": any(c.scale != 1 for c in columns) and found.verdict != "too small",
         _fewest_seeds(columns): any(map(_lacks_seeds, columns)),
-        "older recipe": any(map(_is_older, columns)),
+        "older recipe": any(is_older(c.stored) for c in columns),
     }
-    told = ", ".join(mark for mark, holds in marks.items() if holds)
-    return f"{found} ({told})" if told else found
+    said = ", ".join(mark for mark, holds in marks.items() if holds)
+    return f"{found.verdict} ({said})" if said else found.verdict
 
 
-def _seeds_of(column: Mapping[str, Any]) -> Counter[str]:
-    """How many runs of each method are finished."""
-    return Counter(run.rpartition("-seed")[0] for run in column["finished"])
+def _fewest(column: Column) -> int:
+    """How often the method was repeated that was least."""
+    runs = Counter(run.rpartition("-seed")[0] for run in column.stored["finished"])
+    return min(runs.values(), default=0)
 
 
-def _lacks_methods(column: Mapping[str, Any]) -> bool:
-    return len(_seeds_of(column)) * column["seeds"] < column["wanted"]
+def _lacks_seeds(column: Column) -> bool:
+    return _fewest(column) < column.seeds
 
 
-def _lacks_seeds(column: Mapping[str, Any]) -> bool:
-    return min(_seeds_of(column).values(), default=0) < column["seeds"]
-
-
-def _fewest_seeds(columns: Sequence[Mapping[str, Any]]) -> str:
+def _fewest_seeds(columns: Sequence[Column]) -> str:
     """The least that a method was repeated, where it is less than its recipe says."""
-    lacking = [(min(_seeds_of(c).values(), default=0), c["seeds"]) for c in columns]
+    lacking = [(_fewest(c), c.seeds) for c in columns]
     done, wanted = min(lacking, key=lambda one: one[0] / max(1, one[1]))
     return f"{done} of {wanted} seeds"
 
 
-def _is_older(column: Mapping[str, Any]) -> bool:
-    return not column["recipe"].endswith(".py") and is_older(column)  # scripts have no words
-
-
-def _column_verdict(table: PaperTable, column: Mapping[str, Any]) -> Any:
-    rows, pairs = _figures(table, column)
-    claims = [holds for holds, _ in column.get("claims", [])]
-    return verdict(rows, [pair[2:] for pair in pairs], claims, column["scale"] < 1)
-
-
-def _section(table: PaperTable, file: Mapping[str, Any], remark: str) -> str:
-    said = f"**{_judged(table, file)}**"
-    lines = [f"## {_title(table)}", "", f"The paper: {table.claim} {said}"]
+def _section(found: Outcome, remark: Mapping[str, str]) -> str:
+    table = found.table
+    lines = [f"## {_title(table)}", "", f"The paper: {table.claim} **{verdict_line(found)}**"]
+    lines += ["", f"Holds by construction: {table.trivial}"] if table.trivial else []
+    lines += ["", remark["short"].strip()] if remark.get("short") else []
+    lines += ["", *_folded(remark["more"].strip())] if remark.get("more") else []
     lines += ["", table.note] if table.note else []
-    for column in file["columns"]:
-        lines += ["", *_column_lines(table, column)]
-    lines += ["", remark] if remark else []
+    for column in found.columns:
+        if column.verdict != "not run":
+            lines += ["", *_column_lines(column)]
     return "\n".join(lines)
 
 
-def _column_lines(table: PaperTable, column: Mapping[str, Any]) -> list[str]:
-    rows, pairs = _figures(table, column)
-    paper = _paper(table, column)
-    about = column["about"]
-    shorter = "" if column["scale"] == 1 else f", {column['scale']:g} of the rounds"
-    done, wanted = len(column["finished"]), column["wanted"]
-    parts = "" if done == wanted else f", {done} of {wanted} runs finished"
-    parts += ", before the recipe changed" if _is_older(column) else ""
-    title = (
-        f"**{column['column']}** ({METRICS[paper.metric]}; `{column['recipe']}`{shorter}{parts}; "
-    )
-    title += f"version {about['coterie']}, {_dates(column)}, {about['machine']}): "
+def _folded(text: str) -> list[str]:
+    return ['<details markdown="1"><summary>More</summary>', "", text, "", "</details>"]
+
+
+def _column_lines(column: Column) -> list[str]:
+    paper, about = column.column, column.stored["about"]
+    facts = [METRICS[paper.metric], f"`{column.recipe}`"]
+    if paper.over == "course":
+        facts.append("at the end only" if column.end_only else "mean over the evaluated rounds")
+    facts += [f"smaller: {', '.join(column.smaller)}"] if column.smaller else []
+    if column.done != column.wanted:
+        facts.append(f"{column.done} of {column.wanted} runs finished")
+    facts += ["before the recipe changed"] if is_older(column.stored) else []
+    facts += ["arithmetic, nothing was trained"] if paper.arithmetic else []
+    facts.append(f"version {about['coterie']}, {_dates(column.stored)}, {about['machine']}")
     apart = ", read otherwise and not counted above" if paper.otherwise else ""
-    lines = [title + str(_column_verdict(table, column)) + apart]
-    form = ".2f" if in_points(paper.metric) else ".4g"
-    if rows:
+    lines = [f"**{paper.name}** ({'; '.join(facts)}): {column.verdict}{apart}"]
+    form = form_of(column)
+    if column.cells:
         lines += ["", "| | paper | ours | 95 % over seeds | difference |", "|---|---|---|---|---|"]
-        lines += [_row_line(row, form) for row in rows]
-    others = _otherwise(paper, column, form)
-    lines += ["", "Read otherwise:", "", *others] if others else []
-    lines += ["", *(_pair_line(form, *pair) for pair in pairs)] if pairs else []
-    claims = column.get("claims", [])
-    lines += ["", *(f"- {said}: {ANSWERS[holds]}" for holds, said in claims)] if claims else []
-    return lines
+        alone = "exact" if paper.arithmetic else "one seed"
+        lines += [_row_line(cell.figure, form, alone) for cell in column.cells]
+    others = other_figures(column)
+    lines += ["", "Read otherwise:", "", *(f"- {line}" for line in others)] if others else []
+    said = statements(column)
+    return lines + (["", *(f"- {line}" for line in said)] if said else [])
 
 
-def _dates(column: Mapping[str, Any]) -> str:
+def form_of(column: Column) -> str:
+    """How the figures of a column are written."""
+    if column.column.metric == "bytes":
+        return ",.0f"
+    return ".2f" if in_points(column.column.metric) else ".4g"
+
+
+def other_figures(column: Column) -> list[str]:
+    """Our figures of other readings of a row's method, and of another view."""
+    paper, form = column.column, form_of(column)
+    found = []
+    for row in paper.rows:
+        asked = [(name, key_of(row)) for name in row.also]
+        if paper.beside and row.view != paper.beside and row.method:
+            asked.insert(0, (f"{row.method}:{paper.beside}", key_of(row)))
+        for name, key in asked:
+            if ours := samples_of(paper, column.stored, name, key):
+                mean = mean_of([sample.figure for sample in ours.values()])
+                found.append(f"{row.label} as `{name}`: {mean:{form}}")
+    return found
+
+
+def statements(column: Column) -> list[str]:
+    """What became of the pairs and claims of a column, a line each."""
+    form = form_of(column)
+    lines = [pair_line(pair, form) for pair in column.pairs]
+    lines += [_claim_line(claim) for claim in column.claims]
+    return lines + [f"{_claim_line(claim)} (trivial, not counted)" for claim in column.trivial]
+
+
+def _claim_line(claim: Claimed) -> str:
+    return f"{claim.said}: {claim.answer}"
+
+
+def pair_line(pair: Pair, form: str) -> str:
+    """What became of a pair, with both figures and the doubt about their difference."""
+    said = f"{pair.better} above {pair.worse}: {pair.difference.answer}"
+    if pair.difference.answer == "not run":
+        return said
+    return f"{said}, {pair.a:{form}} against {pair.b:{form}} ({told(pair.difference, form)})"
+
+
+def _dates(stored: Mapping[str, Any]) -> str:
     """The day on which a column's runs were made, or the first and the last."""
-    runs = (run for some in column["methods"].values() for run in some)
-    days = sorted({run.get("about", column["about"])["date"][:10] for run in runs})
+    runs = (run for some in stored["methods"].values() for run in some)
+    days = sorted({run.get("about", stored["about"])["date"][:10] for run in runs})
     return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
 
 
-def _row_line(row: Figure, form: str) -> str:
+def _row_line(row: Figure, form: str, alone: str) -> str:
     spread = "" if isnan(row.spread) else f" ± {row.spread:g}"
     paper = "" if isnan(row.paper) else f"{row.paper:g}{spread}"
     if isnan(row.ours.mean):
         return f"| {row.label} | {paper} | not run | | |"
     low, high = (f"{end:{form}}" for end in (row.ours.low, row.ours.high))
-    interval = f"{low} to {high}" if row.ours.n > 1 else "one seed"
+    interval = f"{low} to {high}" if row.ours.n > 1 else alone
     gap = "" if isnan(row.paper) else f"{row.difference:+{form}}"
     return f"| {row.label} | {paper} | {row.ours.mean:{form}} | {interval} | {gap} |"
-
-
-def _pair_line(form: str, better: str, worse: str, a: float, b: float) -> str:
-    if isnan(a) or isnan(b):
-        return f"- {better} above {worse}: not run"
-    answer = "yes" if a > b else "no"
-    return f"- {better} above {worse}: {answer}, {a:{form}} against {b:{form}}"

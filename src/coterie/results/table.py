@@ -203,6 +203,15 @@ def curve(
     return steps, np.array([mean_of(numbers[rounds == r]) for r in steps])
 
 
+def course(
+    table: pa.Table, metric: str, part: str = "test", view: str = "personal"
+) -> tuple[np.ndarray, np.ndarray]:
+    """(clients, each one's mean over the rounds that have the metric)."""
+    _, clients, numbers = _column(table, metric, part, view)
+    everyone = np.unique(clients)
+    return everyone, np.array([mean_of(numbers[clients == i]) for i in everyone])
+
+
 def best_round(table: pa.Table, measure: str = "accuracy", view: str = "personal") -> int | None:
     """The round of best mean over clients on select rows, the earliest of equals.
 
