@@ -19,6 +19,7 @@ from coterie.reports.figures import (
     words,
 )
 from coterie.reports.gains import gain_density
+from coterie.reports.histograms import accuracy_histogram
 
 BANDS = 4  # bands of quartiles in a figure at most
 
@@ -135,6 +136,7 @@ def global_and_personal(evidence: Evidence) -> Figure | None:
 def accuracy_figures(evidence: Evidence) -> list[Figure]:
     """All figures on how well clients are served."""
     part = evidence.first.part
-    found = [curves(evidence, part), clients(evidence), gain_density(evidence)]
+    found = [curves(evidence, part), clients(evidence), accuracy_histogram(evidence)]
+    found += [gain_density(evidence)]
     found += [curves(evidence, "validation")] if part != "validation" else []
     return [figure for figure in [*found, global_and_personal(evidence)] if figure]
