@@ -111,6 +111,8 @@ def measure(run: Run, metric: str, view: str, fedavg: Run | None = None) -> floa
     if kind == "mean_at_time":
         return _at_time(run, fedavg, view, part)
     where = part or run.part
+    if kind == "loss":
+        return _loss(run, where, view)
     accuracy = values(run.table, "accuracy", where, view)[1]
     if not len(accuracy):
         return nan
@@ -124,6 +126,15 @@ def measure(run: Run, metric: str, view: str, fedavg: Run | None = None) -> floa
         "largest_tenth": lambda: top_share_by_size(accuracy, rows),
     }
     return 100 * kinds[kind]() if kind in kinds and known.any() else nan
+
+
+def _loss(run: Run, part: str, view: str) -> float:
+    """The mean loss over all rows of a part."""
+    losses = values(run.table, "loss", part, view)[1]
+    if not len(losses) or np.isnan(losses).all():
+        return nan
+    rows, known = np.array(run.about["rows"][part], dtype=float), ~np.isnan(losses)
+    return float(np.average(losses[known], weights=rows[known]))
 
 
 def _rounds_needed(run: Run, view: str) -> float:
