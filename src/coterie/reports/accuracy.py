@@ -65,6 +65,29 @@ def curves(evidence: Evidence, part: str) -> Figure | None:
     )
 
 
+def loss_curves(evidence: Evidence, view: str) -> Figure | None:
+    """The training loss by round, of own models or of the methods' global ones."""
+    made = {
+        name: over_rounds([r.block("loss", "train", view) for r in records], name)
+        for name, records in evidence.records.items()
+    }
+    series = tuple(s._replace(low=(), high=()) for s in made.values() if len(there(s.y)))
+    if not series:
+        return None
+    whom = "the clients' own models" if view == "personal" else "the method's global model"
+    return Figure(
+        key="loss" if view == "personal" else f"loss-{view}",
+        title=f"Training loss by round: {view} models",
+        note=f"Mean over clients of the loss of {whom} on a client's training rows, over seeds."
+        f"{stages(evidence)}",
+        kind="lines",
+        x="round",
+        y="train loss",
+        series=series,
+        section="accuracy",
+    )
+
+
 def stages(evidence: Evidence) -> str:
     """What the rounds of methods with several stages are, as a sentence."""
     found = {name: records[0].stages for name, records in evidence.records.items()}
@@ -139,4 +162,5 @@ def accuracy_figures(evidence: Evidence) -> list[Figure]:
     found = [curves(evidence, part), clients(evidence), accuracy_histogram(evidence)]
     found += [gain_density(evidence)]
     found += [curves(evidence, "validation")] if part != "validation" else []
+    found += [loss_curves(evidence, view) for view in ("personal", "global")]
     return [figure for figure in [*found, global_and_personal(evidence)] if figure]

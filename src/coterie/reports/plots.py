@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie.analysis.scores import named
 from coterie.core.errors import BadInput, nearest
-from coterie.reports.accuracy import clients, curves
+from coterie.reports.accuracy import clients, curves, loss_curves
 from coterie.reports.content import all_figures
 from coterie.reports.evidence import Evidence
 from coterie.reports.figures import Figure, Series
@@ -50,6 +50,11 @@ class Plots:
             raise BadInput(f"part = {part!r} was not measured{nearest(part, known)}")
         found = curves(self.evidence, part or self.evidence.first.part)
         return self._drawn(found, f"no client has rows in the part '{part}'")
+
+    def loss(self, view: str = "personal") -> Any:
+        """The training loss over rounds, of own models or of another view, as "global"."""
+        why = f"the loss of '{view}' models on training rows was not measured"
+        return self._drawn(loss_curves(self.evidence, view), why)
 
     def clients(self) -> Any:
         """Every client under every method."""
