@@ -14,6 +14,7 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Facts, Replies, Stage, Train
 from coterie.core.model import Model
 from coterie.core.point import Point, flat, stack
+from coterie.experiment.config import Experiment, change
 from coterie.experiment.papers import paper_tables
 from coterie.methods import uncertainty as law
 from coterie.methods.fedavg import fedavg
@@ -782,6 +783,14 @@ def test_the_results_files_hold_all_that_the_figures_name(tmp_path, monkeypatch)
             for name in named:
                 (run,) = column["methods"][name]
                 assert np.isfinite(run["figures"][paper.view])
+
+
+def test_files_of_runs_that_grouped_nobody_are_read():
+    """The option `cluster` of earlier versions was off in them."""
+    began = change(Experiment(method="selffl"), {"options.cluster": False, "options.l_max": 7})
+    assert began.options == {"l_max": 7}
+    with pytest.raises(BadInput, match="unknown option 'cluster'"):
+        change(began, {"options.cluster": True})
 
 
 # Refusals

@@ -318,6 +318,7 @@ def work(model: Model, rule: Rule, how: Gathering, converge_steps: int) -> Excha
     when="clients differ in how much they differ; steps adapt to it",
     only={"steps": ("l_base", 0), "epochs": ("l_base", 0), "weighting": ("weigh", False)},
     uploads="models",
+    former={"cluster": False},
 )
 def selffl(
     model: Model,
