@@ -89,11 +89,11 @@ SHOWN = (
     ),
     Shown(
         name="steps",
-        says="Local steps that follow the uncertainty (`digits-dirichlet`)",
-        recipe="digits-dirichlet",
-        methods=("fedavg", "selffl"),
-        rounds=60,
-        keys=("histogram", "raw_steps-selffl", "histogram-raw_steps-selffl"),
+        says="Self-FL's Figures 11 and 12: local steps on MNIST (`selffl-mnist-parts`)",
+        recipe="selffl-mnist-parts",
+        methods=("selffl",),
+        rounds=200,
+        keys=("histogram-raw_steps-selffl", "raw_steps-selffl"),
     ),
 )
 

@@ -26,7 +26,8 @@ def counted(shown):
 
 
 def ranges(shown):
-    return [tuple(map(float, name.split(" to "))) for name in shown["series"][0]["x"]]
+    names = [name.replace(",", "").split(" to ") for name in shown["series"][0]["x"]]
+    return [(float(low), float(high)) for low, high in names]
 
 
 def test_a_report_has_every_client_in_the_range_of_its_accuracy(run):
@@ -81,3 +82,4 @@ def test_ranges_are_common_to_all_methods_and_leave_out_what_is_missing():
     assert sum(bars({"a": np.array([0.0, 5.0, 50.0])}, logs=True)[0].y) == 2
     assert sum(bars({"a": np.full(4, 7.0)})[0].y) == 4  # all alike
     assert bars({"a": np.array([99.0, 100.0])}, top=100.0)[0].x[0] == "90 to 91"
+    assert bars({"a": np.array([10.0, 1e13])}, logs=True)[0].x[1] == "158 to 2,510"

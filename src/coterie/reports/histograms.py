@@ -89,12 +89,17 @@ def bars(
     if not len(together):
         return ()
     edges = _edges(together, top, logs)
-    names = [f"{a:.3g} to {b:.3g}" for a, b in pairwise(edges)]
+    names = [f"{_short(a)} to {_short(b)}" for a, b in pairwise(edges)]
     return tuple(
         Series(name, list(names), np.histogram(found, edges)[0].tolist())
         for name, found in known.items()
         if len(found)
     )
+
+
+def _short(number: float) -> str:
+    """Three digits that count, without an exponent: 1,130."""
+    return f"{float(f'{number:.3g}'):,.12g}"
 
 
 def _edges(values: np.ndarray, top: float | None, logs: bool) -> Sequence[float]:
