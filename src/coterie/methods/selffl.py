@@ -99,6 +99,21 @@ class Carry(NamedTuple):
     boost: Tensor
 
 
+class Gathering(NamedTuple):
+    """How the server makes theta and s0^2 of the replies; the words are options of `selffl`."""
+
+    train: Train
+    weigh: bool
+    smooth: bool
+    level: Level
+    clusters: int
+    augmented: bool
+    others: Others
+    spread: law.Spread
+    known_variance: float
+    known_spread: float
+
+
 def fresh(theta: Point) -> State:
     """A client that has not been active yet."""
     none = torch.tensor(0.0)
@@ -152,7 +167,7 @@ def heard_weights(server: Server, others: Others) -> Tensor:
     return w * server.active.cpu() if others == "active" and server.active.any() else w
 
 
-def admit(how: "Gathering", server: Server) -> Server:
+def admit(how: Gathering, server: Server) -> Server:
     """Room for one more client."""
 
     def more(a: Tensor, value: float) -> Tensor:
@@ -166,21 +181,6 @@ def admit(how: "Gathering", server: Server) -> Server:
         clusters=server.clusters and at_clusters.admit(server.clusters),
     )
     return with_sums(grouped(how, wider), how.others)
-
-
-class Gathering(NamedTuple):
-    """How the server makes theta and s0^2 of the replies; the words are options of `selffl`."""
-
-    train: Train
-    weigh: bool
-    smooth: bool
-    level: Level
-    clusters: int
-    augmented: bool
-    others: Others
-    spread: law.Spread
-    known_variance: float
-    known_spread: float
 
 
 def entered(how: Gathering, theta: Point, facts: Facts) -> Server:
