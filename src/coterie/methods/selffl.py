@@ -52,7 +52,6 @@ from coterie.methods import selffl_steps as law_of_steps
 from coterie.methods import uncertainty as law
 from coterie.methods.declare import method
 from coterie.methods.fedavg import Global, fedavg
-from coterie.methods.selffl_clusters import Models
 from coterie.methods.selffl_steps import EPS, Choice, Rule, StepsRule, Units
 
 Others = Literal["active", "seen"]
@@ -150,21 +149,13 @@ def cluster_precisions(server: Server) -> Tensor:
 
 def with_sums(server: Server, others: Others) -> Server:
     """The server with S_-m [N] of all clients; 0 while no variance is known."""
-    known = server.clusters.var if server.clusters else server.var
-    if (known < 0).all():
+    if (server.var < 0).all():
         return server._replace(others=torch.zeros_like(server.others))
-    sums = torch.from_numpy(law.without(array(heard_weights(server, others))))
-    if server.clusters:  # of all clusters but the client's own
-        sums = sums[server.clusters.of.cpu()]
-    return server._replace(others=sums.to(server.others))
-
-
-def heard_weights(server: Server, others: Others) -> Tensor:
-    """The weights whose sum is S."""
-    if server.clusters:
-        return cluster_precisions(server)
     w = precisions(server)
-    return w * server.active.cpu() if others == "active" and server.active.any() else w
+    if others == "active" and server.active.any():
+        w = w * server.active.cpu()
+    sums = torch.from_numpy(law.without(array(w)))
+    return server._replace(others=sums.to(server.others))
 
 
 def admit(how: Gathering, server: Server) -> Server:
@@ -200,8 +191,7 @@ def entered(how: Gathering, theta: Point, facts: Facts) -> Server:
         return with_sums(server, how.others)
     group = facts.groups.unique(return_inverse=True)[1]
     count = int(group.max()) + 1 if how.level == "group" else min(how.clusters, n)
-    models = Models(theta, theta if how.augmented else ())
-    server = server._replace(clusters=at_clusters.unheard(group, models, count))
+    server = server._replace(clusters=at_clusters.unheard(group, theta, count))
     return with_sums(grouped(how, server), how.others)
 
 
@@ -221,20 +211,16 @@ def received(how: Gathering, server: Server, replies: Replies) -> Server:
         sizes=server.sizes.index_put(put, replies.sizes),
         active=torch.zeros_like(server.active).index_put(put, torch.ones(len(replies.ids))),
     )
-    models = Models(upload.theta, upload.optimum)
+    if how.known_spread < 0 and len(replies.ids) > 1:  # one has no spread: the old value stands
+        models = flat(upload.optimum if how.augmented else upload.theta)
+        server = server._replace(s0sq=law.spread(models, how.spread))
     if how.level != "client":
-        server = with_representatives(how, grouped(how, server), models, replies)
-        models = at_clusters.representatives(server.clusters)
-    measured = flat(models.optimum if how.augmented else models.theta)
-    if how.known_spread < 0 and len(measured) > 1:  # one has no spread: the old value stands
-        server = server._replace(s0sq=law.spread(measured, how.spread))
-    theta = aggregated(how, server, models.theta, replies)
+        server = with_representatives(how, grouped(how, server), replies)
+    theta = aggregated(how, server, replies)
     return with_sums(server._replace(theta=theta), how.others)
 
 
-def with_representatives(
-    how: Gathering, server: Server, models: Models, replies: Replies
-) -> Server:
+def with_representatives(how: Gathering, server: Server, replies: Replies) -> Server:
     """The server with the newest models of the clusters whose clients have answered."""
     ids = replies.ids
     weights = precisions(server)[ids.cpu()] if how.weigh else how.train.weights(replies)
@@ -243,7 +229,7 @@ def with_representatives(
     clusters = at_clusters.updated(
         server.clusters,
         ids,
-        models,
+        replies.upload.theta,
         var.to(server.var),
         weights.to(server.var),
         replies.average,
@@ -251,10 +237,11 @@ def with_representatives(
     return server._replace(clusters=clusters)
 
 
-def aggregated(how: Gathering, server: Server, models: Point, replies: Replies) -> Point:
+def aggregated(how: Gathering, server: Server, replies: Replies) -> Point:
     """theta of the models of clients, smoothed by the activity rate, or of all clusters (11)."""
-    clusters = server.clusters
+    clusters, models = server.clusters, replies.upload.theta
     if clusters:
+        models = at_clusters.representatives(clusters)
         w = cluster_precisions(server)[clusters.heard.cpu()]
         sizes = at_clusters.rows_of(clusters, server.sizes)
     else:

@@ -4,12 +4,13 @@ The server keeps the latest model of every cluster as its representative. A roun
 clusters with active clients, by (11) over these; the others are loaded as they are, and theta is
 (11) over all representatives, so that no part of the clients is forgotten while it is silent.
 
-Readings. The uncertainty of a representative is the mean of its clients' s_m^2. Clusters by s_m^2
-are formed anew in every round by k-means of log s_m^2, numbered from the smallest; a client without
-history counts as the median one.
+Readings. Only the aggregation is of clusters: s0^2, S_-m and so the clients' work stay as they are.
+The uncertainty of a representative is the mean of its clients' s_m^2. Clusters by s_m^2 are formed
+anew in every round by k-means of log s_m^2, numbered from the smallest; a client without history
+counts as the median one.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,34 +30,27 @@ NOTE = Note(
 )
 
 
-class Models(NamedTuple):
-    """What clients upload of their models, or what is kept of clusters."""
-
-    theta: Point  # [k, ...]
-    optimum: Any  # the converged models [k, ...] of Algorithm 2; else ()
-
-
 class Clusters(NamedTuple):
     """The cluster of every client, and the latest model of every cluster."""
 
     of: Tensor  # [N]
-    models: Models  # [k, ...]
+    models: Point  # [k, ...]
     var: Tensor  # [k] the representative's s^2; -1 while unknown
     heard: Tensor  # [k] whether there is a representative yet
 
 
-def unheard(of: Tensor, models: Models, clusters: int) -> Clusters:
-    """Clusters before any client has answered; `models` are one model's."""
+def unheard(of: Tensor, theta: Point, clusters: int) -> Clusters:
+    """Clusters before any client has answered."""
     return Clusters(
         of=of,
-        models=tree(lambda a: a.expand(clusters, *a.shape).clone(), models),
+        models=tree(lambda a: a.expand(clusters, *a.shape).clone(), theta),
         var=-torch.ones(clusters),
         heard=torch.zeros(clusters, dtype=torch.bool),
     )
 
 
 def updated(
-    clusters: Clusters, ids: Tensor, models: Models, var: Tensor, weights: Tensor, average: Average
+    clusters: Clusters, ids: Tensor, models: Point, var: Tensor, weights: Tensor, average: Average
 ) -> Clusters:
     """Clusters of which clients `ids` have answered with models [m, ...] of variances [m]."""
     of = clusters.of[ids]
@@ -67,7 +61,7 @@ def updated(
     )
 
 
-def representatives(clusters: Clusters) -> Models:
+def representatives(clusters: Clusters) -> Point:
     """The models [k, ...] of the clusters that have one."""
     return pick(clusters.models, clusters.heard)
 
