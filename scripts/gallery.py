@@ -1,10 +1,10 @@
-"""Pictures as the papers have them: python scripts/gallery.py RUNS DOCS runs two small comparisons
-in RUNS (or takes them from there) and writes DOCS/gallery.md and its pictures.
+"""Pictures as the papers have them: python scripts/gallery.py RUNS DOCS runs three small
+comparisons in RUNS (or takes them from there) and writes DOCS/gallery.md and its pictures.
 """
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,16 +18,16 @@ from coterie.experiment.recipes import config_path
 from coterie.reports.content import all_figures
 from coterie.reports.draw import draw
 from coterie.reports.evidence import Evidence
-from coterie.reports.figures import Figure, Series
+from coterie.reports.figures import Figure, Series, slug
 from coterie.reports.gather import gather
+from coterie.reports.histograms import bars
 
 DPI = 72  # no picture over 100 kB
-BINS = 10
 HEAD = """# Gallery
 
 What the program draws. The two pictures of the report are made by `make screenshots`, the split by
 `coterie data` in the [tutorial](tutorial.md), the rooms by `make docs`, and the others by
-`make gallery` from two small comparisons; every report has them for its own runs.
+`make gallery` from three small comparisons; every report has them for its own runs.
 
 ## The top of a report
 
@@ -44,6 +44,12 @@ What the program draws. The two pictures of the report are made by `make screens
 ## The rooms of the code
 
 ![The rooms as boxes, an arrow for every import](pictures/rooms.svg)
+"""
+
+FIGURE_3 = """## Self-FL's Figure 3, from our runs of its recipes
+
+The clients of the runs that
+[Reproduction](reproduction.md#selffl-figure-3-self-fl-figure-3) judges.
 """
 
 
@@ -81,6 +87,14 @@ SHOWN = (
             *("interaction", "grid_accuracy-persfl", "lambda-persfl"),
         ),
     ),
+    Shown(
+        name="steps",
+        says="Self-FL's Figures 11 and 12: local steps on MNIST (`selffl-mnist-parts`)",
+        recipe="selffl-mnist-parts",
+        methods=("selffl",),
+        rounds=200,
+        keys=("histogram-raw_steps-selffl", "raw_steps-selffl"),
+    ),
 )
 
 
@@ -95,6 +109,11 @@ def main(arguments: Sequence[str]) -> None:
             file = f"gallery-{shown.name}-{figure.key}.png"
             draw(figure, evidence.methods).savefig(docs / "pictures" / file, dpi=DPI)
             parts.append(f"### {figure.title}\n\n![{figure.title}](pictures/{file})\n")
+    parts.append(FIGURE_3)
+    for figure in papers_histograms(docs / "results"):
+        file = f"gallery-selffl-{figure.key}.png"
+        draw(figure, ["fedavg", "selffl"]).savefig(docs / "pictures" / file, dpi=DPI)
+        parts.append(f"![{figure.title}](pictures/{file})\n")
     write(docs / "gallery.md", "\n".join(parts))
 
 
@@ -121,31 +140,20 @@ def played(shown: Shown, folder: Path) -> Evidence:
 def chosen(shown: Shown, evidence: Evidence) -> Iterator[Figure]:
     """The figures that are shown, in the order of their keys."""
     figures = {figure.key: figure for figure in all_figures(evidence)}
-    figures["histogram"] = histogram(evidence)
     if "grid_accuracy-persfl" in figures:
         figures["interaction"] = interaction(figures["grid_accuracy-persfl"])
     return (figures[key] for key in shown.keys)
 
 
-def histogram(evidence: Evidence) -> Figure:
-    """How many clients reach how much."""
-    values = {name: 100 * evidence.clientwise(name) for name in evidence.methods}
-    low = min(float(np.nanmin(found)) for found in values.values())
-    edges = np.linspace(np.floor(low / 10) * 10, 100, BINS + 1)
-    names = [f"{a:g} to {b:g}" for a, b in pairwise(edges)]
-    series = tuple(
-        Series(name, names, np.histogram(found[~np.isnan(found)], edges)[0].tolist())
-        for name, found in values.items()
-    )
-    return Figure(
-        key="histogram",
-        title="Clients by test accuracy",
-        note="How many clients end in which range.",
-        kind="bars",
-        x="test accuracy (%)",
-        y="clients",
-        series=series,
-    )
+def papers_histograms(results: Path) -> Iterator[Figure]:
+    """Self-FL's Figure 3, from what is kept of our runs."""
+    for column in json.loads((results / "selffl-figure-3.json").read_text())["columns"]:
+        first = {m: runs[0]["clients"] for m, runs in column["methods"].items()}
+        series = bars({m: 100 * np.array(v, float) for m, v in first.items()}, top=100.0)
+        title = f"Clients by test accuracy: {column['column']}"
+        note = f"How many clients end in which range; recipe {column['recipe']}, seed 0."
+        key = f"figure-3-{slug(column['column'])}"
+        yield Figure(key, title, note, "bars", "test accuracy (%)", "clients", series)
 
 
 def interaction(grid: Figure) -> Figure:

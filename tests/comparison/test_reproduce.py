@@ -2,8 +2,10 @@
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 from coterie.analysis.density import density
@@ -23,7 +25,7 @@ from coterie.reports.reproduction import count, outcomes, pages, verdicts, write
 from coterie.results.costs import accuracy_against, simulated_time, spent
 from coterie.results.folder import status
 from coterie.results.run import load
-from coterie.results.table import curve
+from coterie.results.table import curve, values
 
 RECIPE = """
 methods = ["local", "fedavg", "ditto"]
@@ -239,6 +241,16 @@ def test_traffic_and_rounds_are_the_runs_own(out):
     needed = measure(run, "rounds", "personal")
     assert means[rounds == needed][0] >= means.max() - 0.01
     assert (means[rounds < needed] < means.max() - 0.01).all()
+
+
+def test_a_loss_is_the_mean_over_all_rows(out):
+    run = load(out / "small" / "ditto-seed0")
+    for view in ("personal", "global"):
+        losses = values(run.table, "loss", "train", view)[1]
+        wanted = np.average(losses, weights=run.about["rows"]["train"])
+        assert measure(run, "loss.train", view) == pytest.approx(wanted)
+    unmeasured = run.table.filter(pc.field("part") == "test")
+    assert np.isnan(measure(replace(run, table=unmeasured), "loss.train", "personal"))
 
 
 def test_accuracy_over_time_is_taken_when_fedavg_is_done(out):

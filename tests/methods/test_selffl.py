@@ -14,14 +14,26 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Facts, Replies, Stage, Train
 from coterie.core.model import Model
 from coterie.core.point import Point, flat, stack
+from coterie.experiment.config import Experiment, change
 from coterie.experiment.papers import paper_tables
 from coterie.methods import uncertainty as law
 from coterie.methods.fedavg import fedavg
 from coterie.methods.selffl import Payload, State, Upload, fresh, selffl
+from coterie.methods.selffl_clusters import by_variance
 from coterie.methods.selffl_steps import CAP, CURVED, FLOOR, HISTORY, NONE, SETTLED
 from coterie.networks.nets import build as net
 from coterie.results.table import EVERYONE
-from helpers.federations import SEQUENTIAL, TRAIN, float64, personal, play, tiny, tiny_model
+from helpers.federations import (
+    SEQUENTIAL,
+    STACKED,
+    TRAIN,
+    assert_same,
+    float64,
+    personal,
+    play,
+    tiny,
+    tiny_model,
+)
 
 OFF = {"start_rule": False, "adapt_steps": False, "weigh": False}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "two_level_gaussian.py"
@@ -388,24 +400,7 @@ def test_smoothing_moves_by_the_activity_rate():
     )
 
 
-def test_cluster_version_aggregates_the_newest_model_of_everybody_seen():
-    model, trip, server = _server(rate=0.5, cluster=True)
-    first, second = (
-        _replies(model, [0, 1], [1.0, 2.0]),
-        _replies(model, [1, 3], [5.0, 3.0], seeds=[8, 9]),
-    )
-    after = trip.receive(trip.receive(server, first, None), second, None)
-    kept = stack([model.start(10), model.start(18), model.start(19)])  # client 2 was never active
-    s0sq = 3 * spread(kept)
-    assert float(after.s0sq) == pytest.approx(s0sq, rel=1e-5)
-    _same(after.theta, _mixed(kept, [1 / (s0sq + v) for v in (1.0, 5.0, 3.0)]))
-    sized = _server(rate=0.5, cluster=True, weigh=False)
-    after = sized[1].receive(sized[2], first._replace(sizes=torch.tensor([30.0, 10.0])), None)
-    after = sized[1].receive(after, second._replace(sizes=torch.tensor([10.0, 40.0])), None)
-    _same(after.theta, _mixed(kept, [30.0, 10.0, 40.0]))
-
-
-@pytest.mark.parametrize("options", [{}, {"cluster": True}, {"cluster": True, "augmented": True}])
+@pytest.mark.parametrize("options", [{}, {"augmented": True}, {"level": "variance"}])
 def test_a_newcomer_finds_room(options):
     loop = play("selffl", tiny(), options={"l_base": 2, **options}, rounds=3)
     method = loop.program[0].method
@@ -415,7 +410,113 @@ def test_a_newcomer_finds_room(options):
     everybody = float(sent.others)
     own = 1 / (float(wider.s0sq) + float(wider.var[0]))
     assert everybody == pytest.approx(float(wider.others[0]) + own, rel=1e-4)
+    if wider.clusters:  # it counts as the median client
+        assert wider.clusters.of[5] == wider.clusters.of[int(wider.var[:5].argsort()[2])]
     assert isinstance(method.join(sent, None), State)
+
+
+# Clusters
+
+
+def _grouped(groups, **options):
+    model = tiny_model()
+    method = selffl(model, TRAIN, level="group", **options)
+    facts = _facts(len(groups), [model], 0.5)._replace(groups=torch.tensor(groups))
+    return model, method.round[0], method.init(np.random.default_rng(0), facts)
+
+
+def test_a_silent_cluster_is_loaded_and_counts():
+    """Of a cluster the newest models count, of the others what they last said."""
+    model, trip, server = _grouped([0, 0, 1, 1, 2])
+    first = _replies(model, [0, 1, 2], [1.0, 2.0, 4.0])
+    after = trip.receive(server, first, None)
+    second = _replies(model, [0, 4], [3.0, 5.0], seeds=[8, 9])
+    last = trip.receive(after, second, None)
+    assert after.clusters.heard.tolist() == [True, True, False]
+    kept = stack([model.start(18), model.start(12), model.start(19)])  # of clients 0, 2 and 4
+    _same(last.clusters.models, kept.params)
+    s0sq = 2 * spread(second.upload.theta)  # of the active clients, as without clusters
+    assert float(last.s0sq) == pytest.approx(s0sq, rel=1e-5)
+    _same(last.theta, _mixed(kept, [1 / (s0sq + v) for v in (3.0, 4.0, 5.0)]))
+    plain = selffl(model, TRAIN).round[0].receive(after._replace(clusters=()), second, None)
+    assert torch.equal(last.others, plain.others)
+    for client in range(5):
+        _same(trip.send(last, client, None).theta, last.theta.params)
+
+
+def test_clients_of_one_cluster_make_one_model_by_their_precisions():
+    model, trip, server = _grouped([0, 0, 1])
+    known = trip.receive(server, _replies(model, [0, 1, 2], [1.0, 1.0, 2.0]), None)
+    replies = _replies(model, [0, 1], [2.0, 6.0], seeds=[5, 6])
+    after = trip.receive(known, replies, None)
+    w = [1 / (float(after.s0sq) + v) for v in (2.0, 6.0)]
+    merged = _mixed(replies.upload.theta, w)
+    _same(
+        after.clusters.models,
+        {k: torch.stack([a, known.clusters.models.params[k][1]]) for k, a in merged.items()},
+    )
+    mean = sum(a * v for a, v in zip(w, (2.0, 6.0), strict=True)) / sum(w)
+    assert after.clusters.var.tolist() == pytest.approx([mean, 2.0])
+
+
+def test_clusters_weigh_by_the_rows_of_their_clients_where_variances_do_not():
+    model, trip, server = _grouped([0, 0, 1], weigh=False)
+    replies = _replies(model, [0, 1, 2], [1.0, 2.0, 3.0], sizes=[10.0, 30.0, 20.0])
+    _same(trip.receive(server, replies, None).theta, _mixed(replies.upload.theta, [10, 30, 20]))
+
+
+@pytest.mark.parametrize("augmented", [False, True])
+@pytest.mark.parametrize("level", [{"level": "group"}, {"level": "variance", "clusters": 5}])
+def test_a_cluster_for_every_client_is_the_plain_method(level, augmented):
+    with float64():
+        alone = tiny()._replace(groups=np.arange(5))
+        common = {"l_base": 3, "augmented": augmented, "converge_steps": 4}
+        plain, ours = (
+            play("selffl", alone, options=common | more, rounds=5) for more in ({}, level)
+        )
+        assert_same(personal(ours), personal(plain))
+        for name, wanted in plain.position.server.theta.params.items():
+            torch.testing.assert_close(ours.position.server.theta.params[name], wanted)
+        assert len(set(ours.position.server.clusters.of.tolist())) == 5
+
+
+@pytest.mark.parametrize("level", ["group", "variance"])
+def test_clusters_agree_on_both_paths_and_note_who_is_where(level):
+    with float64():
+        runs = [
+            play(
+                "selffl",
+                options={"level": level, "clusters": 2, "l_base": 3},
+                rounds=6,
+                sample=0.6,
+                drop=0.2,
+                settings=settings,
+            )
+            for settings in (STACKED, SEQUENTIAL)
+        ]
+        assert_same(*map(personal, runs))
+        noted = runs[0].server_notes()["cluster"].tolist()
+        assert set(noted) == {0, 1}
+        if level == "group":
+            assert noted == runs[0].federation.groups.tolist()
+
+
+def test_clusters_by_variance_hold_alike_variances():
+    rng = np.random.default_rng(0)
+    for clusters in (1, 2, 3, 7):
+        s2 = torch.from_numpy(np.exp(rng.normal(size=50)))
+        found = by_variance(s2, clusters)[s2.argsort()]
+        assert (found.diff() >= 0).all()  # of three variances the middle one is never apart
+        assert found.unique().tolist() == list(range(clusters))
+    levels = torch.tensor([1e-3, 5.0, 1.2e-3, 6.0, 1.1e-3, 4.0, 0.9e-3])  # 4 small, 3 large
+    assert by_variance(levels, 2).tolist() == [0, 1, 0, 1, 0, 1, 0]
+    assert by_variance(torch.ones(4), 3).unique().tolist() == [0]  # all alike
+    assert by_variance(levels, 7)[levels.argsort()].tolist() == list(range(7))
+
+
+def test_true_groups_are_asked_for_where_there_are_none():
+    with pytest.raises(BadInput, match="needs true groups"):
+        play("selffl", tiny(groups=1), options={"level": "group"})
 
 
 # Algorithm 2
@@ -680,6 +781,14 @@ def test_the_results_files_hold_all_that_the_figures_name(tmp_path, monkeypatch)
                 assert np.isfinite(run["figures"][paper.view])
 
 
+def test_files_of_runs_that_grouped_nobody_are_read():
+    """The option `cluster` of earlier versions was off in them."""
+    began = change(Experiment(method="selffl"), {"options.cluster": False, "options.l_max": 7})
+    assert began.options == {"l_max": 7}
+    with pytest.raises(BadInput, match="unknown option 'cluster'"):
+        change(began, {"options.cluster": True})
+
+
 # Refusals
 
 
@@ -689,6 +798,8 @@ def test_the_results_files_hold_all_that_the_figures_name(tmp_path, monkeypatch)
         ({"units": "per_sampl"}, "units = 'per_sampl': give per_sample"),
         ({"steps_rule": "x"}, "formula"),
         ({"others": "all"}, "active or seen"),
+        ({"level": "device"}, "client, group or variance"),
+        ({"clusters": 0}, "clusters = 0"),
         ({"spread": "median"}, "sum or mean"),
         ({"fl_weight": "exakt"}, "fl_weight = 'exakt': give paper or exact"),
         ({"l_max": 0}, "l_max = 0"),

@@ -47,8 +47,19 @@ def measure(run: Run, metric: str, view: str, fedavg: Run | None = None) -> floa
     if kind == "mean_at_time":
         return _at_time(run, fedavg, view, part)
     where = part or run.part
+    if kind == "loss":
+        return _mean_loss(run, where, view)
     accuracy = values(run.table, "accuracy", where, view)[1]
     return _summary(run, kind, where, accuracy) if len(accuracy) else nan
+
+
+def _mean_loss(run: Run, part: str, view: str) -> float:
+    """The mean loss over all rows of a part."""
+    losses = values(run.table, "loss", part, view)[1]
+    if not len(losses) or np.isnan(losses).all():
+        return nan
+    rows, known = np.array(run.about["rows"][part], dtype=float), ~np.isnan(losses)
+    return float(np.average(losses[known], weights=rows[known]))
 
 
 def _summary(run: Run, kind: str, part: str, accuracy: np.ndarray) -> float:

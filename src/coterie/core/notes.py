@@ -36,6 +36,7 @@ class Note(NamedTuple):
     unit: str = ""  # "%": written as a share of 1
     meaning: str = ""  # a sentence or two for the caption
     log: bool = False  # drawn as log10
+    histogram: bool = False  # of a course: the clients of one round by its value, too
 
 
 FROM_SERVER = (Kind.MATRIX, Kind.VECTORS, Kind.SERVER)

@@ -32,7 +32,7 @@ from coterie.data.partition import usual_split as split_for
 from coterie.engines.registry import ENGINES
 from coterie.engines.settings import Precision, Settings
 from coterie.experiment.schedule import Schedule
-from coterie.methods.declare import check_options
+from coterie.methods.declare import check_options, was_nothing
 from coterie.methods.declare import check_train as refuse_unused
 from coterie.methods.registry import METHODS
 from coterie.networks.nets import NETS, Net, read_spec
@@ -264,6 +264,8 @@ def _set(experiment: Experiment, word: str, value: Any) -> Experiment:
             experiment if method == experiment.method else _anew(replace(experiment, options={}))
         )
         return replace(fresh, method=method)
+    if was_nothing(METHODS.get(experiment.method), word.removeprefix("options."), value):
+        return experiment
     section, name = find(experiment, f"{word}.name" if word in NAMED else word)
     kind, default = fields(experiment)[section][name]
     if section == "options":

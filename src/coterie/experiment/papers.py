@@ -27,6 +27,7 @@ METRICS = {
     "mean_at_time.wired": "the same when FedAvg is done, by the clock: wired (rho 1)",
     "weighted": "accuracy over all test rows",
     "weighted.train": "accuracy over all training rows",
+    "loss.train": "loss over all training rows",
     "worst": "accuracy of the worst client",
     "worst_tenth": "mean accuracy of the worst tenth of the clients",
     "deviation": "sample standard deviation of the clients' accuracies",
@@ -54,9 +55,8 @@ METRICS = {
 def in_points(metric: str) -> bool:
     """Whether a metric is an accuracy in percent, so that one point is little."""
     kind = metric.partition(".")[0]
-    return kind not in ("rounds", "bytes", "error", "relative_false_accepts", "fairness") and (
-        not metric.startswith("note:")
-    )
+    other = ("rounds", "bytes", "error", "relative_false_accepts", "fairness", "loss")
+    return kind not in other and not metric.startswith("note:")
 
 
 def is_outcome(metric: str) -> bool:

@@ -49,13 +49,15 @@ def method(
     uploads: Uploads = "other",
     rows: Rows = "other",
     tasks: Tasks | None = None,
+    former: Mapping[str, Any] | None = None,
 ) -> Callable[[B], B]:
     """A builder that refuses what it cannot use, under `name` (its own, if none is given).
 
     when: to use it, in a few words that lists show. without: words of `[train]` that the method
     does not use. only: words that it uses only if an option has a certain value, as in {"steps":
     ("l_base", 0)}. uploads, rows: see `Told`; they are said of each builder anew, since one that
-    calls another may change what it sends. tasks: those it learns, if not all.
+    calls another may change what it sends. tasks: those it learns, if not all. former: options of
+    earlier versions with the value that changed nothing, so that files of runs can be read.
     """
 
     def decorate(builder: B) -> B:
@@ -73,6 +75,7 @@ def method(
         vars(build)["when"] = when or when_of(builder)
         vars(build)["told"] = Told(uploads, rows)
         vars(build)["tasks"] = tasks or tasks_of(builder)
+        vars(build)["former"] = former or {}
         return cast(B, build)
 
     return decorate
@@ -81,6 +84,12 @@ def method(
 def when_of(builder: Builder) -> str:
     """When to use a builder's method; "" of one that does not say."""
     return str(getattr(builder, "when", ""))
+
+
+def was_nothing(builder: Builder | None, option: str, value: Any) -> bool:
+    """Whether an option is of an earlier version, with the value that changed nothing."""
+    former: Mapping[str, Any] = getattr(builder, "former", {})
+    return option in former and value == former[option]
 
 
 def tasks_of(builder: Builder) -> Tasks | None:

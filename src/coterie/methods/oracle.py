@@ -4,7 +4,7 @@ clustered methods aim at).
 w_g = sum_{i in g} n_i w_i / sum_{i in g} n_i.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from coterie.core.rng import Rng
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
+T = TypeVar("T")
 CLUSTERS = {"cluster": Note("clusters", Kind.GROUPS)}
 
 
@@ -28,13 +29,13 @@ class Server(NamedTuple):
 
 
 def per_cluster(
-    models: Point, uploads: Point, cluster: Tensor, weights: Tensor, average: Average = mean
-) -> Point:
+    models: T, uploads: T, cluster: Tensor, weights: Tensor, average: Average = mean
+) -> T:
     """Models [k, ...] replaced by the mean of the uploads [m, ...] of their cluster [m]; one
     without uploads stays."""
     heard = cluster.unique()
     rows = (heard[:, None] == cluster) * weights
-    fresh: Point = average(uploads, rows / rows.sum(1, keepdim=True))
+    fresh: T = average(uploads, rows / rows.sum(1, keepdim=True))
     return tree(lambda old, new: old.index_copy(0, heard, new), models, fresh)
 
 

@@ -14,8 +14,11 @@ Momentum is that of the outer steps; the inner ones are plain descent.
 Readings: m_i stays on the client and m_prev is m_i as the last local round left it (Algorithm 1
 sets both to w^t in every round, which makes m_i and w_i the same for ever); at first contact both
 are w^t, or random where m_i is another network. The gradient of the proximal term in (6) is lam (m
-- m_prev): (8) prints the other sign. With `anchor = "step"` m_prev and w^t in (6) and (9) are m_i
-and w_i as the last batch left them, as in pFedMe, which makes lam a gain in speed.
+- m_prev): (8) prints the other sign. The text holds m_i to "the auxiliary model obtained in the
+last round" and w_i to w^t, which Algorithm 1 sets before its batches, and so does the default;
+with `anchor = "step"`, nearest to the paper's tables, both are held to what the last batch left,
+as in pFedMe, which makes lam a gain in speed. How KL is reduced the paper does not say: the default
+is the mean over rows and classes, as its tables suggest.
 """
 
 from typing import Literal, NamedTuple
@@ -49,7 +52,7 @@ def pfml(
     inner: Count = 3,
     inner_rate: NonNegative = 0.0,
     beta: Positive = 1.0,
-    kl: Reduction = "batchmean",
+    kl: Reduction = "elementwise",
     kl_weight: NonNegative = 1.0,
     aux_init: Literal["persist", "start", "reset"] = "persist",
     anchor: Literal["round", "step"] = "round",
@@ -57,12 +60,13 @@ def pfml(
 ) -> Method:
     """Regularized mutual learning of a shared and a personal model.
 
-    lam: its value is for the paper's rate of 0.01; at another rate keep rate * lam. inner_rate: 0
-    is the run's rate. beta: the paper has 2. kl: "batchmean" is the mean over rows, "elementwise"
-    over classes too. kl_weight: 0 turns mutual learning off. aux_init: "start" starts m_i at w^t,
-    held to its own past; "reset" is Algorithm 1 to the letter. anchor: "step" holds
-    models to what they were before each step, not before the round, as the paper's Table 5
-    suggests. auxiliary: another network for the personal model, such as "dnn:hidden=20".
+    lam: for the default rate of 0.1; at another rate keep rate * lam (the paper has 15 to 30 at
+    0.01). inner_rate: 0 is the run's rate. beta: the paper has 2. kl: "elementwise" is the mean
+    over rows and classes, "batchmean" over rows, as KL is defined. kl_weight: 0 turns mutual
+    learning off. aux_init: "start" starts m_i at w^t, held to its own past; "reset" is Algorithm 1
+    to the letter. anchor: "step" holds models to what they were before each step, not before the
+    round, as the paper's Table 5 suggests. auxiliary: another network for the personal model, such
+    as "dnn:hidden=20".
     """
     inner_rate = inner_rate or train.rate
     if auxiliary and aux_init != "persist":

@@ -22,6 +22,7 @@ which needs everybody's optimum: (10) is meant. c is 1 / N_m: (8) is written for
 SGD descends the mean one. (8) gives clients of large s_m^2 more steps, though the text says fewer:
 the formula is followed, `steps_rule="fraction"` takes the text. Algorithm 2 starts at (10) too.
 The clip of w_m / S_-m, the guards on l and the median for clients without history are ours.
+Clusters (G.4, `level`) stand in selffl_clusters.py.
 """
 
 from typing import Annotated, Any, Literal, NamedTuple
@@ -44,8 +45,9 @@ from coterie.core.method import (
 )
 from coterie.core.model import Descent, Model, sgd
 from coterie.core.notes import Kind, Note
-from coterie.core.point import Point, Vector, blend, flat, pick, tree, zeros
+from coterie.core.point import Point, Vector, blend, flat, tree, zeros
 from coterie.core.values import Count, NonNegative, Range, Whole
+from coterie.methods import selffl_clusters as at_clusters
 from coterie.methods import selffl_steps as law_of_steps
 from coterie.methods import uncertainty as law
 from coterie.methods.declare import method
@@ -53,6 +55,7 @@ from coterie.methods.fedavg import Global, fedavg
 from coterie.methods.selffl_steps import EPS, Choice, Rule, StepsRule, Units
 
 Others = Literal["active", "seen"]
+Level = Literal["client", "group", "variance"]
 SIGMA0 = Note("uncertainty between clients, sigma_0^2", Kind.SERVER, log=True)
 
 
@@ -66,7 +69,7 @@ class Server(NamedTuple):
     active: Tensor  # [N] whether a client answered in the last round
     others: Tensor  # [N] S_-m; 0 while no variance is known
     rate: Tensor  # C
-    newest: Any  # Upload of every client [N, ...] for `cluster`; else ()
+    clusters: Any  # Clusters of another `level` than clients; else ()
 
 
 class Payload(NamedTuple):
@@ -95,25 +98,53 @@ class Carry(NamedTuple):
     boost: Tensor
 
 
+class Gathering(NamedTuple):
+    """How the server makes theta and s0^2 of the replies; the words are options of `selffl`."""
+
+    train: Train
+    weigh: bool
+    smooth: bool
+    level: Level
+    clusters: int
+    augmented: bool
+    others: Others
+    spread: law.Spread
+    known_variance: float
+    known_spread: float
+
+
 def fresh(theta: Point) -> State:
     """A client that has not been active yet."""
     none = torch.tensor(0.0)
     return State(theta=theta, mean=zeros(theta), var=none, t=none, choice=law_of_steps.unchosen())
 
 
-def precisions(server: Server) -> Tensor:
-    """w_m [N] of all clients seen, in double precision; 0 for the others.
-
-    The median variance stands for that of a client without history.
-    """
-    var = exact(server.var)
+def filled(var: Tensor) -> Tensor:
+    """s_m^2 in double precision; the median stands for that of a client without history, and 1
+    where nobody has any."""
+    var = exact(var)
     known = var[var >= 0]
     middle = known.quantile(0.5) if len(known) else var.new_ones(())
     s2 = torch.where(var < 0, middle, var)
-    s2 = s2.clamp(min=EPS * max(1.0, float(middle)))
-    seen = (var >= 0) | (server.sizes.cpu() > 0)
-    s0sq = exact(server.s0sq).clamp(min=0)
-    return law.weights(s0sq, s2) * seen if len(known) else seen.double()
+    return s2.clamp(min=EPS * max(1.0, float(middle)))
+
+
+def weighed(var: Tensor, seen: Tensor, s0sq: Tensor) -> Tensor:
+    """w of all that were seen, in double precision; 0 for the others."""
+    w = law.weights(exact(s0sq).clamp(min=0), filled(var))
+    return w * seen if (var >= 0).any() else seen.double()
+
+
+def precisions(server: Server) -> Tensor:
+    """w_m [N] of all clients seen; 0 for the others."""
+    seen = (server.var.cpu() >= 0) | (server.sizes.cpu() > 0)
+    return weighed(server.var, seen, server.s0sq)
+
+
+def cluster_precisions(server: Server) -> Tensor:
+    """The same [k] of all clusters that have a model."""
+    clusters = server.clusters
+    return weighed(clusters.var, clusters.heard.cpu(), server.s0sq)
 
 
 def with_sums(server: Server, others: Others) -> Server:
@@ -127,7 +158,7 @@ def with_sums(server: Server, others: Others) -> Server:
     return server._replace(others=sums.to(server.others))
 
 
-def admit(server: Server, others: Others) -> Server:
+def admit(how: Gathering, server: Server) -> Server:
     """Room for one more client."""
 
     def more(a: Tensor, value: float) -> Tensor:
@@ -138,29 +169,14 @@ def admit(server: Server, others: Others) -> Server:
         sizes=more(server.sizes, 0),
         active=more(server.active, 0),
         others=more(server.others, 0),
-        newest=tree(lambda a: torch.cat([a, a[:1]]), server.newest),
+        clusters=server.clusters and at_clusters.admit(server.clusters),
     )
-    return with_sums(wider, others)
-
-
-class Gathering(NamedTuple):
-    """How the server makes theta and s0^2 of the replies; the words are options of `selffl`."""
-
-    train: Train
-    weigh: bool
-    smooth: bool
-    cluster: bool
-    augmented: bool
-    others: Others
-    spread: law.Spread
-    known_variance: float
-    known_spread: float
+    return with_sums(grouped(how, wider), how.others)
 
 
 def entered(how: Gathering, theta: Point, facts: Facts) -> Server:
     """The server before its first round."""
     n = facts.clients
-    upload = Upload(theta, torch.tensor(0.0), theta if how.augmented else ())
     server = Server(
         theta=theta,
         s0sq=torch.tensor(how.known_spread),
@@ -169,9 +185,22 @@ def entered(how: Gathering, theta: Point, facts: Facts) -> Server:
         active=torch.zeros(n),
         others=torch.zeros(n),
         rate=torch.tensor(facts.rate),
-        newest=tree(lambda a: a.expand(n, *a.shape).clone(), upload) if how.cluster else (),
+        clusters=(),
     )
-    return with_sums(server, how.others)
+    if how.level == "client":
+        return with_sums(server, how.others)
+    group = facts.groups.unique(return_inverse=True)[1]
+    count = int(group.max()) + 1 if how.level == "group" else min(how.clusters, n)
+    server = server._replace(clusters=at_clusters.unheard(group, theta, count))
+    return with_sums(grouped(how, server), how.others)
+
+
+def grouped(how: Gathering, server: Server) -> Server:
+    """The server with its clusters by the newest variances, where these decide."""
+    if how.level != "variance":
+        return server
+    of = at_clusters.by_variance(filled(server.var), len(server.clusters.var))
+    return server._replace(clusters=server.clusters._replace(of=of.to(server.var.device)))
 
 
 def received(how: Gathering, server: Server, replies: Replies) -> Server:
@@ -182,30 +211,52 @@ def received(how: Gathering, server: Server, replies: Replies) -> Server:
         sizes=server.sizes.index_put(put, replies.sizes),
         active=torch.zeros_like(server.active).index_put(put, torch.ones(len(replies.ids))),
     )
-    ids = replies.ids
-    if how.cluster:
-        newest = tree(lambda all_, new: all_.index_put(put, new), server.newest, upload)
-        server = server._replace(newest=newest)
-        ids = server.sizes.nonzero().squeeze(1)
-        upload = pick(newest, ids)
-    if how.known_spread < 0 and len(ids) > 1:  # one model has no spread: the old value stands
+    if how.known_spread < 0 and len(replies.ids) > 1:  # one has no spread: the old value stands
         models = flat(upload.optimum if how.augmented else upload.theta)
         server = server._replace(s0sq=law.spread(models, how.spread))
-    theta = aggregated(how, server, ids, upload.theta, replies)
+    if how.level != "client":
+        server = with_representatives(how, grouped(how, server), replies)
+    theta = aggregated(how, server, replies)
     return with_sums(server._replace(theta=theta), how.others)
 
 
-def aggregated(
-    how: Gathering, server: Server, ids: Tensor, models: Point, replies: Replies
-) -> Point:
-    """theta of the models of clients `ids` (11), smoothed by the activity rate."""
-    w = precisions(server)[ids.cpu()]
-    equal = replies._replace(ids=ids, sizes=server.sizes[ids])
-    weights = w / w.sum() if how.weigh else how.train.weights(equal)
+def with_representatives(how: Gathering, server: Server, replies: Replies) -> Server:
+    """The server with the newest models of the clusters whose clients have answered."""
+    ids = replies.ids
+    weights = precisions(server)[ids.cpu()] if how.weigh else how.train.weights(replies)
+    known = (server.var >= 0).any()
+    var = filled(server.var)[ids.cpu()] if known else -torch.ones(len(ids))
+    clusters = at_clusters.updated(
+        server.clusters,
+        ids,
+        replies.upload.theta,
+        var.to(server.var),
+        weights.to(server.var),
+        replies.average,
+    )
+    return server._replace(clusters=clusters)
+
+
+def aggregated(how: Gathering, server: Server, replies: Replies) -> Point:
+    """theta of the models of clients, smoothed by the activity rate, or of all clusters (11)."""
+    clusters, models = server.clusters, replies.upload.theta
+    if clusters:
+        models = at_clusters.representatives(clusters)
+        w = cluster_precisions(server)[clusters.heard.cpu()]
+        sizes = at_clusters.rows_of(clusters, server.sizes)
+    else:
+        w, sizes = precisions(server)[replies.ids.cpu()], server.sizes[replies.ids]
+    weights = w / w.sum() if how.weigh else how.train.weights(replies._replace(sizes=sizes))
     theta: Point = replies.average(models, weights)
-    if how.smooth and not how.cluster and server.rate < 1:
+    if how.smooth and not clusters and server.rate < 1:
         return blend(server.theta, theta, server.rate)
     return theta
+
+
+def noted(server: Server) -> dict[str, Tensor]:
+    """What the server writes down after a round."""
+    found = {"sigma0": server.s0sq}
+    return found | {"cluster": server.clusters.of} if server.clusters else found
 
 
 def work(model: Model, rule: Rule, how: Gathering, converge_steps: int) -> Exchange:
@@ -254,6 +305,7 @@ def work(model: Model, rule: Rule, how: Gathering, converge_steps: int) -> Excha
     when="clients differ in how much they differ; steps adapt to it",
     only={"steps": ("l_base", 0), "epochs": ("l_base", 0), "weighting": ("weigh", False)},
     uploads="models",
+    former={"cluster": False},
 )
 def selffl(
     model: Model,
@@ -272,7 +324,8 @@ def selffl(
     smooth: bool = True,
     augmented: bool = False,
     converge_steps: Count = 100,
-    cluster: bool = False,
+    level: Level = "client",
+    clusters: Count = 5,
     known_variance: NonNegative = 0.0,
     known_spread: Annotated[float, Range(-1, 1e6)] = -1.0,
 ) -> Method | tuple[Stage, ...]:
@@ -290,7 +343,9 @@ def selffl(
     warm: rounds of FedAvg before. smooth: the activity rate's smoothing on the server.
     augmented: Algorithm 2, variances from models trained `converge_steps` further; both models are
         uploaded.
-    cluster: the server keeps everybody's newest model and aggregates them all, without smoothing.
+    level: what the server aggregates: the models of active "client"s, or, without smoothing, the
+        newest model of every cluster of clients, by true "group" or by alike "variance" s_m^2.
+    clusters: how many by variance.
     known_variance: the variance of one observation, if known: s_m^2 is it over N_m, S_-m sums over
         all clients, and the summed likelihood is descended.
     known_spread: s0^2, if known (not negative).
@@ -315,10 +370,11 @@ def selffl(
         train=train,
         weigh=weigh,
         smooth=smooth,
-        cluster=cluster,
+        level=level,
+        clusters=clusters,
         augmented=augmented,
-        # with known variances, or everybody's model at hand, the sums are over everybody
-        others="seen" if known_variance or cluster else others,
+        # with known variances the sums are over everybody
+        others="seen" if known_variance else others,
         spread=spread,
         known_variance=known_variance,
         known_spread=known_spread,
@@ -331,11 +387,12 @@ def selffl(
             lambda mine, its: torch.where(state.t > 0, mine, its), state.theta, sent.theta
         ),
         views={"global": lambda state, sent: sent.theta},
-        admit=lambda server: admit(server, how.others),
+        admit=lambda server: admit(how, server),
         newcomer=Newcomer("starts at theta and takes Self-FL's steps"),
-        notes=lambda server: {"sigma0": server.s0sq},
+        notes=noted,
         client_notes=lambda state: law_of_steps.notes(state.choice, state.var, state.t, rule),
-        describes={"sigma0": SIGMA0, **law_of_steps.NOTES},
+        describes={"sigma0": SIGMA0, "cluster": at_clusters.NOTE, **law_of_steps.NOTES},
+        needs=frozenset({"groups"} if level == "group" else ()),
     )
     if not warm:
         return own

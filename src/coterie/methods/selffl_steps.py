@@ -31,6 +31,7 @@ NOTES = {
         Kind.COURSE,
         meaning="The l that solves equation (8), before it is rounded and cut.",
         log=True,
+        histogram=True,
     ),
     "r": Note("share of the way left, r", Kind.COURSE, meaning="1 - 1 / GAIN of equation (8)."),
     "h": Note("share covered by one step, h", Kind.COURSE, log=True),

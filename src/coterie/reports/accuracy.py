@@ -19,6 +19,7 @@ from coterie.reports.figures import (
     words,
 )
 from coterie.reports.gains import gain_density
+from coterie.reports.histograms import accuracy_histogram
 
 BANDS = 4  # bands of quartiles in a figure at most
 
@@ -61,6 +62,29 @@ def curves(evidence: Evidence, part: str) -> Figure | None:
     key = "curves" if part == evidence.first.part else f"curves-{part}"
     return Figure(
         key, title, note, "lines", "round", axis(evidence, part), series, section="accuracy"
+    )
+
+
+def loss_curves(evidence: Evidence, view: str) -> Figure | None:
+    """The training loss by round, of own models or of the methods' global ones."""
+    made = {
+        name: over_rounds([r.block("loss", "train", view) for r in records], name)
+        for name, records in evidence.records.items()
+    }
+    series = tuple(s._replace(low=(), high=()) for s in made.values() if len(there(s.y)))
+    if not series:
+        return None
+    whom = "the clients' own models" if view == "personal" else "the method's global model"
+    return Figure(
+        key="loss" if view == "personal" else f"loss-{view}",
+        title=f"Training loss by round: {view} models",
+        note=f"Mean over clients of the loss of {whom} on a client's training rows, over seeds."
+        f"{stages(evidence)}",
+        kind="lines",
+        x="round",
+        y="train loss",
+        series=series,
+        section="accuracy",
     )
 
 
@@ -135,6 +159,8 @@ def global_and_personal(evidence: Evidence) -> Figure | None:
 def accuracy_figures(evidence: Evidence) -> list[Figure]:
     """All figures on how well clients are served."""
     part = evidence.first.part
-    found = [curves(evidence, part), clients(evidence), gain_density(evidence)]
+    found = [curves(evidence, part), clients(evidence), accuracy_histogram(evidence)]
+    found += [gain_density(evidence)]
     found += [curves(evidence, "validation")] if part != "validation" else []
+    found += [loss_curves(evidence, view) for view in ("personal", "global")]
     return [figure for figure in [*found, global_and_personal(evidence)] if figure]

@@ -18,6 +18,7 @@ from coterie.reports.figures import (
     spread_words,
     whose,
 )
+from coterie.reports.histograms import note_histogram
 from coterie.reports.note_maps import grid_figures, mixing_figures, vector_figures
 from coterie.reports.note_words import Runs, axis_of, caption_of, key_of, scale_of, title_of
 from coterie.reports.noted import by_round, declarations, latest
@@ -67,11 +68,13 @@ def _by_round(
 
 
 def _course(evidence: Evidence, name: str, note: Note, runs: Runs) -> list[Figure]:
-    """One number per client: its mean by round."""
+    """One number per client: its mean by round, and its histogram where one is declared."""
     band = spread_words(len(evidence.seeds), QUARTILES)
     said = f"Mean over the clients that noted it in a round; the band {band}."
     series = _lines(note, name, runs, scale_of(note), bands=True)
-    return _by_round(name, note, runs, said, axis_of(note), series)
+    found = _by_round(name, note, runs, said, axis_of(note), series)
+    spread = note_histogram(evidence, name, note, runs) if note.histogram else None
+    return [*found, spread] if spread else found
 
 
 def _share(evidence: Evidence, name: str, note: Note, runs: Runs) -> list[Figure]:

@@ -12,12 +12,14 @@ import numpy as np
 
 from coterie.analysis.scores import named
 from coterie.core.errors import BadInput, nearest
-from coterie.reports.accuracy import clients, curves
+from coterie.reports.accuracy import clients, curves, loss_curves
 from coterie.reports.content import all_figures
 from coterie.reports.evidence import Evidence
 from coterie.reports.figures import Figure, Series
 from coterie.reports.forest import forest
 from coterie.reports.gather import gather
+from coterie.reports.histograms import accuracy_histogram, note_histogram
+from coterie.reports.noted import declarations
 
 
 class Plots:
@@ -49,9 +51,30 @@ class Plots:
         found = curves(self.evidence, part or self.evidence.first.part)
         return self._drawn(found, f"no client has rows in the part '{part}'")
 
+    def loss(self, view: str = "personal") -> Any:
+        """The training loss over rounds, of own models or of another view, as "global"."""
+        why = f"the loss of '{view}' models on training rows was not measured"
+        return self._drawn(loss_curves(self.evidence, view), why)
+
     def clients(self) -> Any:
         """Every client under every method."""
         return self._drawn(clients(self.evidence), "")
+
+    def histogram(self, note: str = "", round: int | None = None) -> Any:
+        """How many clients reach how much at the end; or, of a note such as "raw_steps", who wrote
+        which number in a round, the middle one if none is named.
+        """
+        if not note:
+            why = "histograms are of ten clients or more and of six methods at most"
+            return self._drawn(accuracy_histogram(self.evidence), why)
+        known = {m: declarations(records[0]) for m, records in self.evidence.records.items()}
+        runs = {m: self.evidence.records[m] for m, notes in known.items() if note in notes}
+        if not runs:
+            every = dict.fromkeys(name for notes in known.values() for name in notes)
+            raise BadInput(f"no method here notes '{note}'{nearest(note, every)}")
+        means = known[next(iter(runs))][note]
+        found = note_histogram(self.evidence, note, means, runs, round)
+        return self._drawn(found, f"no client noted '{note}' in round {round}")
 
     def forest(self) -> Any:
         """Differences of every method to Local and to FedAvg, with their intervals."""
