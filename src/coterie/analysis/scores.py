@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from coterie.analysis.numbers import mean_of
 from coterie.analysis.statistics import scipy_stats
 from coterie.core.errors import BadInput
-from coterie.core.task import CLASS, LABELS, NUMBER, find_task
+from coterie.core.task import CLASS, LABELS, NUMBER, TASKS, find_task
 
 BINS = 15
 
@@ -275,15 +275,19 @@ class Scored(NamedTuple):
     """How tasks of one form are scored."""
 
     guesses: Callable[[np.ndarray, np.ndarray], Any]  # (truth, said) -> what its scores take
-    scores: tuple[Score, ...]
+    scores: dict[str, Score]
+
+
+def _by_name(*scores: Score) -> dict[str, Score]:
+    return {score.name: score for score in scores}
 
 
 SCORED = {  # by form, see coterie.core.task
     CLASS.name: Scored(
-        lambda truth, said: Guesses(truth.astype(int), said), (*SCORES, *RANKED, LEVELS)
+        lambda truth, said: Guesses(truth.astype(int), said), _by_name(*SCORES, *RANKED, LEVELS)
     ),
-    NUMBER.name: Scored(Numbers, OF_NUMBERS),
-    LABELS.name: Scored(Labels, OF_LABELS),
+    NUMBER.name: Scored(Numbers, _by_name(*OF_NUMBERS)),
+    LABELS.name: Scored(Labels, _by_name(*OF_LABELS)),
 }
 KNOWN = {score.name: score for score in (*OF_NUMBERS, *OF_LABELS, *SCORES, *RANKED, LOSS)}
 
@@ -296,10 +300,13 @@ def named(name: str) -> Score:
 def scores_of(task: str) -> tuple[Score, ...]:
     """Every score of a task, the usual one first."""
     learnt = find_task(task)
-    known = (
-        {score.name: score for score in SCORED[learnt.form.name].scores} if learnt.scores else {}
-    )
-    return tuple(known[name] for name in learnt.scores)
+    if not learnt.scores:
+        return ()
+    known = SCORED[learnt.form.name].scores
+    alike = [t for t in TASKS.values() if t.form.name == learnt.form.name]
+    others = known.keys() - {name for t in alike for name in t.scores}
+    mine = (*learnt.scores, *(name for name in known if name in others))
+    return tuple(known[name] for name in mine)
 
 
 def usual_measure(task: str) -> str:
@@ -309,7 +316,7 @@ def usual_measure(task: str) -> str:
 
 def check_metric(metric: str, task: str) -> None:
     """Refuse a measure that the task does not have."""
-    valid = [*find_task(task).scores, LOSS.name]
+    valid = [score.name for score in (*scores_of(task), LOSS)]
     if metric and metric not in valid:
         raise BadInput(
             f"metric = '{metric}' is no measure of a task of {task}; choose from {', '.join(valid)}"

@@ -434,7 +434,7 @@ def _show_scores(comparison: Comparison, methods: list[str]) -> None:
     """The scores of the clients' own models at the end, where they were measured."""
     found = comparison.scores()
     task = find_task(comparison.first.task)
-    shown = [s for s in scores_of(task.name) if s.name in (task.shown or task.scores)]
+    shown = [score for score in scores_of(task.name) if score.name not in task.in_files]
     known = [score for score in shown if score.name in found[methods[0]]]
     if not known:
         return

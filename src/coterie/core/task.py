@@ -340,9 +340,10 @@ class Task:
     is_one_logit: bool = False  # a goal of this name has such an output
     outputs: Callable[[int, int], int] = lambda classes, columns: classes or 1
     has_output_per_class: bool = False
-    # what is measured at the end, by name, see coterie.analysis.scores; the first decides
+    # what is measured at the end, by name, see coterie.analysis.scores; the first decides. A score
+    # there that no record names is one of all tasks of its form.
     scores: tuple[str, ...] = ()
-    shown: tuple[str, ...] = ()  # those of them that fit into a terminal; (): all
+    in_files: tuple[str, ...] = ()  # those of them that a terminal has no room for
     probe: str = ""  # one from -1 to 1 that is high where a model is good; "": what decides
     is_standardised: bool = False  # its number is learnt as (y - centre) / spread
     is_plain: bool = False  # data without a label column of one's own are learnt so
@@ -463,8 +464,11 @@ LABELS = Form(
 )
 VECTOR = Form(name="vector", has_label=False)
 
-BY_CLASS = ("f1", "precision", "recall", "balanced_accuracy", "calibration_error")
-OF_CLASSES = ("accuracy", *BY_CLASS, "auc", "average_precision", "log_loss")
+RANKED = ("auc", "average_precision", "log_loss")
+OF_CLASSES = (
+    *("accuracy", "f1", "precision", "recall", "balanced_accuracy", "calibration_error"),
+    *RANKED,
+)
 OF_NUMBERS = ("mae", "rmse", "r2", "pinball")
 
 # Where no task is named, the last that guesses it is one of such a label, so the first takes all.
@@ -478,7 +482,7 @@ TASKS = {
             one_logit_goal=lambda centre, spread, weights: one_logit(_first(weights)),
             has_output_per_class=True,
             scores=OF_CLASSES,
-            shown=BY_CLASS,
+            in_files=RANKED,
             probe="accuracy",
             is_plain=True,
             least=2,
@@ -493,7 +497,7 @@ TASKS = {
             one_logit_goal=lambda centre, spread, weights: one_logit(_first(weights)),
             is_one_logit=True,
             scores=OF_CLASSES,
-            shown=BY_CLASS,
+            in_files=RANKED,
             probe="accuracy",
             is_plain=True,
             least=2,
@@ -526,7 +530,7 @@ TASKS = {
             goal=lambda centre, spread, weights: ordinal(_first(weights)),
             outputs=lambda classes, columns: classes - 1,
             scores=(*OF_CLASSES, "mae"),
-            shown=BY_CLASS,
+            in_files=(*RANKED, "mae"),
             probe="accuracy",
             least=3,
             most=10**6,
@@ -539,7 +543,7 @@ TASKS = {
             form=LABELS,
             goal=lambda centre, spread, weights: multilabel(weights),
             outputs=lambda classes, columns: columns,
-            scores=("accuracy", "f1", "auc", "average_precision", "log_loss"),
+            scores=("accuracy", "f1", *RANKED),
             guess=lambda seen: seen.columns > 1,
         ),
         Task(

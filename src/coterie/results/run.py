@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coterie.analysis.numbers import mean_of
-from coterie.analysis.scores import Score, named, usual_measure
+from coterie.analysis.scores import Score, named, scores_of, usual_measure
 from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
 from coterie.core.files import plain
@@ -131,8 +131,8 @@ class Run:
     @property
     def scored(self) -> list[str]:
         """The scores that the end of a run measures beside what it is judged by."""
-        known = find_task(self.task).scores
-        return [name for name in known if name not in ("accuracy", self.measure)]
+        known = scores_of(self.task)
+        return [s.name for s in known if s.name not in ("accuracy", self.measure)]
 
     def scores(self) -> dict[str, float]:
         """{score: mean over the clients' own models on the shown part}, of the scores that were
