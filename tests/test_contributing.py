@@ -16,6 +16,7 @@ REGISTERS = {
     "methods/registry.py": "METHODS: dict[str, Builder] = {",
     "analysis/scores.py": 'Score("accuracy", "accuracy", lambda g: g.right.mean()),',
     "data/datasets.py": "DATASETS: dict[str, Source] = {",
+    "core/task.py": "    for task in (",
     "engines/registry.py": "ENGINES: dict[str, Callable[..., Engine]] = {",
 }
 WORDS = {
@@ -23,6 +24,7 @@ WORDS = {
     "A metric": ["fedavg"],
     "A data set": ["fedavg", "--data", "wine"],
     "An engine": ["fedavg", "--engine", "sequential"],
+    "A task": ["fedavg", "--data", "numbers.csv", "--label", "price", "--task", "absolute"],
 }
 
 
@@ -61,6 +63,8 @@ def test_an_addition_of_the_page_runs(what, tmp_path):
     shutil.copytree(ROOT / "src" / "coterie", tmp_path / "coterie")
     for path, lines in made[what].items():
         add(tmp_path, path, lines)
+    rows = [f"{k % 3},{k % 7},{100 + 3 * (k % 7) + k % 2}" for k in range(60)]
+    (tmp_path / "numbers.csv").write_text("\n".join(["client,age,price", *rows]))
     code = "from coterie.cli.main import main; main()"
     words = ["run", *WORDS[what], *SMALL, "--out", str(tmp_path / "out")]
     ended = subprocess.run(

@@ -1,13 +1,18 @@
 """Laws of what outputs mean: every loss is the one that textbooks and libraries have."""
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import mean_poisson_deviance
 
+import coterie
+from coterie.analysis.scores import SCORED, scores_of
 from coterie.core import task as tasks
-from coterie.core.task import level_logs, ordered
+from coterie.core.task import TASKS, find_task, level_logs, name_tasks, ordered
 
 RNG = torch.Generator().manual_seed(0)
 ROWS = 40
@@ -96,3 +101,40 @@ def test_outputs_are_at_no_distance_from_themselves_and_at_one_from_others(task,
     assert bool((apart > -1e-6).all())
     assert float(apart.mean()) > 1e-3 or task.name == "classes"
     assert np.isfinite(apart.numpy()).all()
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_a_record_agrees_with_the_goal_and_the_scores_that_it_names(task):
+    goal = task.learn(weights=[[0.5, 2.0, 1.5]] * (1 + task.several))
+    assert find_task(goal.name).form is task.form
+    assert find_task(task.learn_by_name().name) is task
+    assert [score.name for score in scores_of(task.name)] == list(task.scores)
+    if task.scores:
+        assert goal.measure == task.measure
+        assert {task.probe, *task.in_files} <= {*task.scores, ""}
+        known = set(SCORED[task.form.name].scores)
+        told = [name for who in task.form.trivial for name in who.scores or task.scores]
+        assert set(told) == set(task.scores) <= known
+    assert (task.most > 1) == task.has_classes
+    width = task.outputs(task.least, 3)
+    assert goal.answer(outputs(width)).shape == ((ROWS, width) if task.several else (ROWS,))
+
+
+def test_a_goal_that_no_record_knows_is_no_task_of_a_label():
+    assert not find_task("mine").has_label
+    assert "mine" not in name_tasks()
+    assert [s.name for s in scores_of("mine")] == list(TASKS["classes"].scores)
+
+
+def test_no_code_compares_names_of_tasks():
+    """Whatever depends on the task is in its record, so that a new one is a record and no more."""
+    names, found = set(TASKS) - {"classes"}, []
+    for path in Path(coterie.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            inside = ast.walk(node) if isinstance(node, ast.Compare | ast.MatchValue) else ()
+            found += [
+                f"{path.name}:{part.lineno}"
+                for part in inside
+                if isinstance(part, ast.Constant) and part.value in names
+            ]
+    assert found == []

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.analysis.scores import BINS, scores_of, task_scores
-
-CLASSES = ("classes", "binary", "ordinal")  # tasks whose scores are counted here
+from coterie.core.task import find_task
 
 
 class Crowd(NamedTuple):
@@ -39,7 +38,7 @@ def scores_of_many(
 ) -> dict[str, np.ndarray]:
     """{score: [clients]} of rows that lie one client after another; NaN where there are none."""
     wanted = [score.name for score in scores_of(task) if score.name in names]
-    if task not in CLASSES:
+    if not find_task(task).has_classes:
         return _one_by_one(task, truth, said, counts, wanted)
     if not len(truth):
         return {name: np.full(len(counts), np.nan) for name in wanted}

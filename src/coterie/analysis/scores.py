@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from coterie.analysis.numbers import mean_of
 from coterie.analysis.statistics import scipy_stats
 from coterie.core.errors import BadInput
-from coterie.core.task import NUMBERS
+from coterie.core.task import CLASS, LABELS, NUMBER, TASKS, find_task
 
 BINS = 15
 
@@ -269,6 +269,26 @@ OF_LABELS = (
         share=False,
     ),
 )
+
+
+class Scored(NamedTuple):
+    """How tasks of one form are scored."""
+
+    guesses: Callable[[np.ndarray, np.ndarray], Any]  # (truth, said) -> what its scores take
+    scores: dict[str, Score]
+
+
+def _by_name(*scores: Score) -> dict[str, Score]:
+    return {score.name: score for score in scores}
+
+
+SCORED = {  # by form, see coterie.core.task
+    CLASS.name: Scored(
+        lambda truth, said: Guesses(truth.astype(int), said), _by_name(*SCORES, *RANKED, LEVELS)
+    ),
+    NUMBER.name: Scored(Numbers, _by_name(*OF_NUMBERS)),
+    LABELS.name: Scored(Labels, _by_name(*OF_LABELS)),
+}
 KNOWN = {score.name: score for score in (*OF_NUMBERS, *OF_LABELS, *SCORES, *RANKED, LOSS)}
 
 
@@ -279,21 +299,24 @@ def named(name: str) -> Score:
 
 def scores_of(task: str) -> tuple[Score, ...]:
     """Every score of a task, the usual one first."""
-    if task in NUMBERS:
-        return OF_NUMBERS
-    if task == "multilabel":
-        return OF_LABELS
-    return (*SCORES, *RANKED, LEVELS) if task == "ordinal" else (*SCORES, *RANKED)
+    learnt = find_task(task)
+    if not learnt.scores:
+        return ()
+    known = SCORED[learnt.form.name].scores
+    alike = [t for t in TASKS.values() if t.form.name == learnt.form.name]
+    others = known.keys() - {name for t in alike for name in t.scores}
+    mine = (*learnt.scores, *(name for name in known if name in others))
+    return tuple(known[name] for name in mine)
 
 
 def usual_measure(task: str) -> str:
     """What a run is judged by where no measure is named."""
-    return LOSS.name if task == "squared" else scores_of(task)[0].name
+    return find_task(task).measure
 
 
 def check_metric(metric: str, task: str) -> None:
     """Refuse a measure that the task does not have."""
-    valid = [score.name for score in (() if task == "squared" else scores_of(task))] + [LOSS.name]
+    valid = [score.name for score in (*scores_of(task), LOSS)]
     if metric and metric not in valid:
         raise BadInput(
             f"metric = '{metric}' is no measure of a task of {task}; choose from {', '.join(valid)}"
@@ -302,11 +325,7 @@ def check_metric(metric: str, task: str) -> None:
 
 def guesses_of(task: str, truth: np.ndarray, said: np.ndarray) -> Any:
     """A client's rows and what a model says of them, as the scores of a task take them."""
-    if task in NUMBERS:
-        return Numbers(truth, said)
-    if task == "multilabel":
-        return Labels(truth, said)
-    return Guesses(truth.astype(int), said)
+    return SCORED[find_task(task).form.name].guesses(truth, said)
 
 
 def task_scores(
@@ -338,14 +357,9 @@ def trivial(task: str, train: np.ndarray, truth: np.ndarray, classes: int) -> di
     It gives every class the share that it has there, so that the most frequent one is guessed;
     numbers are guessed by their mean for RMSE and R2, by their median for the absolute errors.
     """
-    if task not in NUMBERS:
-        if task == "multilabel":
-            said = np.tile(train.mean(0), (len(truth), 1))
-        else:
-            share = np.bincount(train.astype(int), minlength=classes) / len(train)
-            said = np.tile(share, (len(truth), 1))
-        return task_scores(task, truth, said)
-    median, mean = (np.full(len(truth), f(train)) for f in (np.median, np.mean))
-    return task_scores(task, truth, median, ("mae", "pinball")) | task_scores(
-        task, truth, mean, ("rmse", "r2")
-    )
+    found: dict[str, float] = {}
+    for who in find_task(task).form.trivial:
+        one = np.asarray(who.say(train, classes))
+        said = np.tile(one, (len(truth), *(1 for _ in one.shape)))
+        found |= task_scores(task, truth, said, who.scores or None)
+    return found

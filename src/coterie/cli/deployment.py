@@ -20,7 +20,7 @@ from coterie.cli.show import show_run
 from coterie.cli.words import FREE, words_of
 from coterie.core.errors import BadInput, Interrupted, nearest
 from coterie.core.guard import Guard
-from coterie.core.task import CLASSES, NUMBERS, TASKS
+from coterie.core.task import TASKS, name_tasks
 from coterie.core.version import __version__
 from coterie.data import own
 from coterie.data.columns import BOOLEAN, NUMBER
@@ -104,7 +104,7 @@ def federation() -> None:
     show_default=True,
     help="The column that is to be predicted; several, as in a,b,c, are 0 or 1 each.",
 )
-@click.option("--task", type=click.Choice(TASKS), help="What is learnt; default by --like.")
+@click.option("--task", type=click.Choice(name_tasks()), help="What is learnt; default by --like.")
 @click.option("--classes", type=int, help="How many classes there are.")
 @click.option("--features", type=int, help="How many numbers a row has.")
 @click.option("--shape", help="Shape of a row that is not a flat list, as in 1,28,28.")
@@ -185,7 +185,7 @@ def _shape(options: dict[str, Any], public: str) -> Shape:
         _check_numbers(found, options["like"], scale)
         read, labels = _task_of(found, options["like"], options["task"])
         return Shape(
-            classes=len(labels) if read in CLASSES else 0,
+            classes=len(labels) if TASKS[read].has_classes else 0,
             features=rows[0] if flat else 0,
             shape=() if flat else rows,
             labels=labels,
@@ -194,7 +194,8 @@ def _shape(options: dict[str, Any], public: str) -> Shape:
             task=read,
         )
     task: Any = options["task"] or "classes"
-    if (task in CLASSES and not options["classes"]) or not (
+    learnt = TASKS[task]
+    if (learnt.has_classes and not options["classes"]) or not (
         options["features"] or options["shape"]
     ):
         raise BadInput("say what rows look like: --like example.csv, or --classes 10 --features 64")
@@ -204,12 +205,11 @@ def _shape(options: dict[str, Any], public: str) -> Shape:
         raise BadInput(
             f"shape = '{options['shape']}': give whole numbers separated by commas, as in 1,28,28"
         ) from None
-    several = task == "multilabel"
     return Shape(
         classes=options["classes"] or 0,
         features=options["features"] or 0,
         shape=shape,
-        labels=tuple(listed(options["label"])) if several else (),
+        labels=tuple(listed(options["label"])) if learnt.several else (),
         public=public,
         scale=options["scale"] or "none",
         task=task,
@@ -225,9 +225,10 @@ def _task_of(found: Own, place: Path, wanted: str | None) -> tuple[Any, tuple[st
     if reading.said:
         say(f"{place}: {reading.said}")
     check_label(label, reading.task, classes, found.place, str(place))
-    if reading.task in NUMBERS:
-        return reading.task, ()
-    return reading.task, label.columns if reading.task == "multilabel" else tuple(found.labels)
+    learnt = TASKS[reading.task]
+    if learnt.has_classes:
+        return reading.task, tuple(found.labels)
+    return reading.task, label.columns if learnt.several else ()
 
 
 def _check_numbers(found: Own, place: Path, scale: str) -> None:

@@ -25,13 +25,13 @@ from rich.progress import (
 )
 from rich.table import Table as Grid
 
-from coterie.analysis.scores import MORE, named, scores_of
+from coterie.analysis.scores import named, scores_of
 from coterie.analysis.significance import Difference, RankTable
 from coterie.cli.newcomers import show_newcomers
 from coterie.cli.printing import console, plain, say, show
 from coterie.core.errors import CannotWrite, Interrupted
 from coterie.core.notes import Kind, from_words
-from coterie.core.task import CLASSES
+from coterie.core.task import find_task
 from coterie.core.values import described
 from coterie.data.federation import PARTS, Federation, client_rows
 from coterie.data.inspection import client_quantiles, columns_found, problems, target_summary
@@ -346,7 +346,7 @@ def show_comparison(
         _show_rows(rows, first, comparison.diverged, use)
         _show_scores(comparison, [row.method for row in rows])
         _show_differences(comparison, [row.method for row in rows])
-        if first.task != "squared":
+        if find_task(first.task).scores:
             _show_views(comparison)
     else:
         _show_few(comparison, rows, use)
@@ -433,8 +433,9 @@ def _show_rows(rows: list[Row], first: Run, diverged: Iterable[str], use: str | 
 def _show_scores(comparison: Comparison, methods: list[str]) -> None:
     """The scores of the clients' own models at the end, where they were measured."""
     found = comparison.scores()
-    usual = MORE if comparison.first.task in CLASSES else scores_of(comparison.first.task)
-    known = [score for score in usual if score.name in found[methods[0]]]
+    task = find_task(comparison.first.task)
+    shown = [score for score in scores_of(task.name) if score.name not in task.in_files]
+    known = [score for score in shown if score.name in found[methods[0]]]
     if not known:
         return
     grid = Grid(
@@ -449,7 +450,7 @@ def _show_scores(comparison: Comparison, methods: list[str]) -> None:
         pairs = zip(known, values, strict=True)
         grid.add_row(method, *(s.text(v) if v == v else "-" for s, v in pairs))
     nothing = comparison.first.trivial
-    if nothing and comparison.first.part == "test" and comparison.first.task not in CLASSES:
+    if nothing and comparison.first.part == "test" and not task.has_classes:
         grid.add_row("(guessing)", *(s.text(nothing.get(s.name, np.nan)) for s in known))
     share = " in %" if all(score.share for score in known) else ""
     say(f"More measures{share}, means over the clients' own models:")

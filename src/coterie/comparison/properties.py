@@ -16,6 +16,7 @@ from coterie.core.method import Batch
 from coterie.core.model import Model
 from coterie.core.point import Point
 from coterie.core.rng import stream
+from coterie.core.task import find_task
 from coterie.data.choices import Choices
 from coterie.data.cutting import Shares
 from coterie.data.enough import TooFewRows, least_rows
@@ -144,8 +145,7 @@ def _end(experiment: Experiment, federation: Federation, method: str) -> float:
     """What a method reaches in the probe, higher is better: accuracy, or the share of explained
     variance.
     """
-    regression = federation.target.task == "regression"
-    metric = "accuracy" if federation.classes else "r2" if regression else ""
+    metric = find_task(federation.target.task).probe
     schedule = Schedule(rounds=ROUNDS, evaluate=ROUNDS, parts=("test",), metric=metric)
     train = experiment.train._replace(steps=STEPS)
     keep = Keep(checkpoint=0, models=False)

@@ -20,7 +20,7 @@ from coterie.core.errors import BadInput
 from coterie.core.layers import PURE, RowBatchNorm, prepare
 from coterie.core.method import Batch, Train
 from coterie.core.point import Point, Vector, zeros
-from coterie.core.task import PLAIN, Task, class_losses, divergence
+from coterie.core.task import TASKS, Goal, class_losses, divergence
 
 Loss = Callable[[Tensor, Batch], Tensor]  # (logits, batch) -> scalar
 
@@ -100,14 +100,14 @@ class Model:
     def __init__(
         self,
         build: Callable[[], nn.Module],
-        # or "binary" (one logit), "squared" (half the squared error), or a Task of one's own
-        task: str | Task = "classes",
+        # the name of a task ("binary" has one logit), or a goal of one's own
+        task: str | Goal = "classes",
         name: str = "model",
         input_shape: tuple[int, ...] | None = None,
         # what `build` was made of, to build it again from a file
         options: dict[str, Any] | None = None,
     ):
-        self.goal = PLAIN[task]() if isinstance(task, str) else task
+        self.goal = task if isinstance(task, Goal) else TASKS[task].learn_by_name()
         self.build, self.task, self.name = build, self.goal.name, name
         self.input_shape, self.options = input_shape, options or {}
         with on(CPU), torch.random.fork_rng(devices=[]):

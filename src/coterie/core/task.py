@@ -1,40 +1,49 @@
-"""What the outputs of a network mean: the loss of a row, what is predicted, and what is counted.
+"""What is known of a task, all of it here: one record each, in `TASKS`.
 
-Every loss of a model comes from here. Classes have a logit each and cross-entropy; two classes may
-share one logit. Numbers have one output and half the squared error, in units of the training rows'
-deviation. Counts have one output, the logarithm of their rate over the training mean, and half the
-Poisson deviance, in units of that mean. Ordered classes have K - 1 outputs o, which are ordered
-cumulative logits: logit P(y > k) = o_0 - sum of softplus(o_j) over 0 < j <= k. Several labels have
-a logit each and the mean of their binary cross-entropies.
+A task says what the outputs of a network mean (its goal: the loss of a row, what is predicted, what
+is counted), how many outputs there are, which label it takes, how that is scaled, what it is judged
+by, what whoever knows nothing would say, and what a prediction looks like. Everything else asks the
+record. A new task is a new record, and its label is read as those of its form are; a new form has
+its label read in coterie.data.target and its scores in coterie.analysis.scores.
+
+Classes have a logit each and cross-entropy; two classes may share one logit. Numbers have one
+output and half the squared error, in units of the training rows' deviation. Counts have one output,
+the logarithm of their rate over the training mean, and half the Poisson deviance, in units of that
+mean. Ordered classes have K - 1 outputs o, which are ordered cumulative logits:
+logit P(y > k) = o_0 - sum of softplus(o_j) over 0 < j <= k. Several labels have a logit each and
+the mean of their binary cross-entropies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.core.device import exact
+from coterie.core.values import OneOf
 
 Rows = Callable[[Tensor, Tensor], Tensor]  # (outputs [B, K], targets) -> [B]
-# the tasks of one number per row, and those that tell classes apart
-NUMBERS = ("regression", "counts")
-CLASSES = ("classes", "binary", "ordinal")
-TASKS = ("classes", "binary", "regression", "counts", "ordinal", "multilabel")
+Weights = Sequence[Sequence[float]]
+FEW = 20  # different whole numbers that are still read as classes
 
 
-class Task(NamedTuple):
-    """A task, as a network learns it."""
+class Goal(NamedTuple):
+    """What a network learns: a task with what the training rows say of the label."""
 
     name: str
     losses: Rows
     counted: Rows  # what is averaged over rows beside the loss
     measure: str  # what that average is called
     predict: Callable[[Tensor], Tensor]  # outputs -> probabilities [B, K], or numbers [B]
+    # outputs -> [B] numbers of classes, [B] numbers, or [B, labels] 0 and 1
+    answer: Callable[[Tensor], Tensor]
     # what others learn from outputs at a temperature, and how far outputs are from it
     soften: Callable[[Tensor, Tensor | float], Tensor]
     distance: Callable[[Tensor, Tensor, Tensor | float], Tensor]  # (soft, outputs, T) -> [B]
@@ -102,63 +111,71 @@ def _half_square(target: Tensor, outputs: Tensor, temperature: Tensor | float = 
     return 0.5 * (outputs - target).square().sum(-1)
 
 
-def classes(weights: Sequence[float] = ()) -> Task:
+def classes(weights: Sequence[float] = ()) -> Goal:
     """One logit per class; weights: of the classes in the loss."""
     losses: Rows = class_losses
     if weights:
         losses = partial(_weighted, losses, torch.tensor(weights))
-    return Task(
+    return Goal(
         name="classes",
         losses=losses,
         counted=_right,
         measure="accuracy",
         predict=softmax,
+        # logits tell classes apart where probabilities have become equal
+        answer=lambda logits: logits.argmax(-1),
         soften=softmax,
         distance=divergence,
     )
 
 
-def one_logit(weights: Sequence[float] = ()) -> Task:
+def one_logit(weights: Sequence[float] = ()) -> Goal:
     """Two classes told apart by one logit."""
     losses: Rows = _one_logit_losses
     if weights:
         losses = partial(_weighted, losses, torch.tensor(weights))
-    return Task(
+    return Goal(
         name="binary",
         losses=losses,
         counted=_right_one_logit,
         measure="accuracy",
         predict=_two,
+        answer=lambda z: _two(z).argmax(-1),
         soften=lambda z, T: softmax(_padded(z), T),
         distance=lambda target, z, T: divergence(target, _padded(z), T),
     )
 
 
-def squared() -> Task:
+def squared() -> Goal:
     """Vectors of numbers as they are, as the means of the two-level Gaussian."""
-    return Task(
+    return Goal(
         name="squared",
         losses=squared_losses,
         counted=_nothing,
         measure="accuracy",  # of nothing: 0, as there are no classes
         predict=lambda outputs: outputs,
+        answer=lambda outputs: outputs.reshape(len(outputs), -1).squeeze(-1),
         soften=_as_it_is,
         distance=_half_square,
     )
 
 
-def regression(centre: float = 0.0, spread: float = 1.0) -> Task:
+def regression(centre: float = 0.0, spread: float = 1.0) -> Goal:
     """One number per row, learnt as (y - centre) / spread."""
 
     def back(z: Tensor) -> Tensor:
         return exact(z) * spread + centre
 
-    return Task(
+    def predict(out: Tensor) -> Tensor:
+        return back(out.squeeze(-1))
+
+    return Goal(
         name="regression",
         losses=squared_losses,
         counted=lambda out, y: (out.squeeze(-1) - y).abs() * spread,
         measure="mae",
-        predict=lambda out: back(out.squeeze(-1)),
+        predict=predict,
+        answer=predict,
         soften=_as_it_is,
         distance=_half_square,
         truth=back,
@@ -171,14 +188,19 @@ def _poisson(mean: float, outputs: Tensor, y: Tensor) -> Tensor:
     return torch.xlogy(share, share) - share * log_rate - share + log_rate.exp()
 
 
-def counts(mean: float = 1.0) -> Task:
+def counts(mean: float = 1.0) -> Goal:
     """Numbers 0, 1, 2, ... with a Poisson distribution; the rate is mean * exp(output)."""
-    return Task(
+
+    def predict(out: Tensor) -> Tensor:
+        return exact(out.squeeze(-1)).exp() * mean
+
+    return Goal(
         name="counts",
         losses=partial(_poisson, mean),
         counted=lambda out, y: (out.squeeze(-1).exp() * mean - y).abs(),
         measure="mae",
-        predict=lambda out: exact(out.squeeze(-1)).exp() * mean,
+        predict=predict,
+        answer=predict,
         soften=_as_it_is,  # log-rates
         distance=_half_square,
         truth=exact,
@@ -215,17 +237,18 @@ def _level_distance(target: Tensor, outputs: Tensor, temperature: Tensor | float
     return (torch.xlogy(target, target) - target * level_logs(outputs / temperature)).sum(-1)
 
 
-def ordinal(weights: Sequence[float] = ()) -> Task:
+def ordinal(weights: Sequence[float] = ()) -> Goal:
     """Ordered classes, by cumulative logits."""
     losses: Rows = _level_losses
     if weights:
         losses = partial(_weighted, losses, torch.tensor(weights))
-    return Task(
+    return Goal(
         name="ordinal",
         losses=losses,
         counted=lambda out, y: level_logs(out).argmax(-1) == y,
         measure="accuracy",
         predict=_levels,
+        answer=lambda out: _levels(out).argmax(-1),
         soften=_levels,
         distance=_level_distance,
     )
@@ -249,17 +272,311 @@ def _label_distance(target: Tensor, logits: Tensor, temperature: Tensor | float 
     return (own + F.softplus(z) - target * z).mean(-1)
 
 
-def multilabel(weights: Sequence[Sequence[float]] = ()) -> Task:
+def multilabel(weights: Sequence[Sequence[float]] = ()) -> Goal:
     """Several labels, each there or not; accuracy is the share of them that is told right."""
-    return Task(
+    return Goal(
         name="multilabel",
         losses=partial(_label_losses, torch.tensor(weights) if weights else None),
         counted=lambda out, y: ((out > 0) == (y > 0)).to(out.dtype).mean(-1),
         measure="accuracy",
         predict=_sigmoid,
+        answer=lambda logits: (logits > 0).long(),
         soften=_sigmoid,
         distance=_label_distance,
     )
 
 
-PLAIN = {"classes": classes, "binary": one_logit, "squared": squared}  # by name alone
+class Seen(NamedTuple):
+    """What training rows show of a label."""
+
+    columns: int
+    text: bool  # it holds no numbers
+    whole: bool  # its numbers are
+    different: int  # values
+    table: bool  # whole numbers of a table may be a quantity; those of arrays are classes
+
+
+class Refusal(NamedTuple):
+    """Numbers that a label cannot hold."""
+
+    find: Callable[[np.ndarray], np.ndarray]  # numbers -> whether each is such a one
+    what: str  # goes on from "which is"
+    way: str = ""  # what it must be
+
+
+class Trivial(NamedTuple):
+    """Whoever knows nothing but a client's training targets, and says the same of every row."""
+
+    say: Callable[[np.ndarray, int], Any]  # (training targets, classes) -> number or [K]
+    text: str
+    scores: tuple[str, ...] = ()  # that it is measured by; (): all
+
+
+@dataclass(frozen=True)
+class Form:
+    """What tasks have in common whose labels are alike."""
+
+    name: str  # under which coterie.analysis.scores has its scores
+    trivial: tuple[Trivial, ...] = ()
+    has_label: bool = True  # rows have one, so that an option may name the task
+    has_classes: bool = False
+    is_number: bool = False  # one a row
+    several: bool = False  # labels a row, each there or not
+    refusal: Refusal | None = None
+    no_text: str = ""  # why {column} cannot be a {task} where it holds text; "": it can
+    # one prediction in JSON; kind: the type of the classes' names, "number" where there are none
+    schema: Callable[[str], dict[str, Any]] = lambda kind: {"type": kind}
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that is known of a task."""
+
+    name: str
+    form: Form
+    goal: Callable[[float, float, Weights], Goal]  # of centre, spread and weights, see `learn`
+    # the same where one output tells two classes apart; None: no network of the task has that
+    one_logit_goal: Callable[[float, float, Weights], Goal] | None = None
+    is_one_logit: bool = False  # a goal of this name has such an output
+    outputs: Callable[[int, int], int] = lambda classes, columns: classes or 1
+    has_output_per_class: bool = False
+    # what is measured at the end, by name, see coterie.analysis.scores; the first decides. A score
+    # there that no record names is one of all tasks of its form.
+    scores: tuple[str, ...] = ()
+    in_files: tuple[str, ...] = ()  # those of them that a terminal has no room for
+    probe: str = ""  # one from -1 to 1 that is high where a model is good; "": what decides
+    is_standardised: bool = False  # its number is learnt as (y - centre) / spread
+    is_plain: bool = False  # data without a label column of one's own are learnt so
+    least: int = 0  # classes
+    most: int = 0
+    instead: str = ""  # the task of a label with more or fewer; "": whatever it has is taken
+    guess: Callable[[Seen], bool] = lambda seen: False  # whether such a label is read as this task
+    otherwise: str = ""  # ends the line that says so where whole numbers may be something else
+    refusal: Refusal | None = None  # None: that of the form
+    no_text: str = ""  # "": that of the form
+
+    @property
+    def has_label(self) -> bool:
+        return self.form.has_label
+
+    @property
+    def has_classes(self) -> bool:
+        return self.form.has_classes
+
+    @property
+    def is_number(self) -> bool:
+        return self.form.is_number
+
+    @property
+    def several(self) -> bool:
+        return self.form.several
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether cells of the label are learnt as numbers, and none is the name of a class."""
+        return self.is_number or self.several
+
+    @property
+    def measure(self) -> str:
+        """What decides where no measure is named."""
+        return self.scores[0] if self.scores else "loss"
+
+    def learn(
+        self,
+        centre: float = 0.0,
+        spread: float = 1.0,
+        weights: Weights = (),
+        one_logit: bool = False,
+    ) -> Goal:
+        """What a network learns; all numbers are of training rows.
+
+        centre, spread: what becomes 0 and 1 of a number, the first the mean of counts. weights: of
+        classes in the loss, one row; of several labels, a row without and a row with each.
+        one_logit: the network tells two classes apart by one output.
+        """
+        make = self.one_logit_goal if one_logit and self.one_logit_goal else self.goal
+        return make(centre, spread, weights)
+
+    def learn_by_name(self) -> Goal:
+        """The same of a task that is named, and nothing else is said."""
+        return self.learn(one_logit=self.is_one_logit)
+
+    def scale(self, numbers: np.ndarray, centre: float, spread: float) -> np.ndarray:
+        """Numbers of the label as a network learns them."""
+        if self.is_standardised:
+            numbers = (numbers - centre) / spread
+        return numbers.astype(np.float32)
+
+    def find_units(self, centre: float, spread: float) -> tuple[float, float]:
+        """What 0 and 1 of these are in the label's own unit, 1 as a step."""
+        return (centre, spread) if self.is_standardised else (0.0, 1.0)
+
+    def describe_trivial(self, measure: str) -> str:
+        """Whoever knows nothing, as a measure asks for; "" where there is nothing to know."""
+        texts = [who.text for who in self.form.trivial if measure in who.scores]
+        return (texts or [who.text for who in self.form.trivial[-1:]] or [""])[0]
+
+    def fits(self, classes: int) -> bool:
+        """Whether a label of so many classes may be learnt as this."""
+        return not self.instead or self.least <= classes <= self.most
+
+    def refuse_text(self, column: str) -> str:
+        """Why the column cannot be the label if it holds text; "" where it can."""
+        return (self.no_text or self.form.no_text).format(column=column, task=self.name)
+
+
+def _say_shares(train: np.ndarray, classes: int) -> np.ndarray:
+    return np.asarray(np.bincount(train.astype(int), minlength=classes) / len(train))
+
+
+def _first(weights: Weights) -> Sequence[float]:
+    return weights[0] if weights else ()
+
+
+CLASS = Form(
+    name="class",
+    has_classes=True,
+    trivial=(Trivial(_say_shares, "always guessing a client's most frequent class"),),
+    refusal=Refusal(lambda v: v != np.floor(v), "no class", "a class is whole or text; "),
+)
+NUMBER = Form(
+    name="number",
+    is_number=True,
+    trivial=tuple(
+        Trivial(say, f"always guessing the {what} of a client's training rows", scores)
+        for say, what, scores in (
+            (lambda train, classes: np.median(train), "median", ("mae", "pinball")),
+            (lambda train, classes: np.mean(train), "mean", ("rmse", "r2")),
+        )
+    ),
+    no_text="'{column}' holds text, so it is no {task}; use --task classes",
+)
+LABELS = Form(
+    name="labels",
+    several=True,
+    trivial=(
+        Trivial(
+            lambda train, classes: train.mean(0),
+            "always guessing how frequent a client's labels are",
+        ),
+    ),
+    schema=lambda kind: {"type": "array", "items": {"type": "integer"}},
+)
+VECTOR = Form(name="vector", has_label=False)
+
+RANKED = ("auc", "average_precision", "log_loss")
+OF_CLASSES = (
+    *("accuracy", "f1", "precision", "recall", "balanced_accuracy", "calibration_error"),
+    *RANKED,
+)
+OF_NUMBERS = ("mae", "rmse", "r2", "pinball")
+
+# Where no task is named, the last that guesses it is one of such a label, so the first takes all.
+TASKS = {
+    task.name: task
+    for task in (
+        Task(
+            name="classes",
+            form=CLASS,
+            goal=lambda centre, spread, weights: classes(_first(weights)),
+            one_logit_goal=lambda centre, spread, weights: one_logit(_first(weights)),
+            has_output_per_class=True,
+            scores=OF_CLASSES,
+            in_files=RANKED,
+            probe="accuracy",
+            is_plain=True,
+            least=2,
+            most=10**6,
+            guess=lambda seen: True,
+            otherwise="; --task regression for numbers",
+        ),
+        Task(
+            name="binary",
+            form=CLASS,
+            goal=lambda centre, spread, weights: classes(_first(weights)),
+            one_logit_goal=lambda centre, spread, weights: one_logit(_first(weights)),
+            is_one_logit=True,
+            scores=OF_CLASSES,
+            in_files=RANKED,
+            probe="accuracy",
+            is_plain=True,
+            least=2,
+            most=2,
+            instead="classes",
+            guess=lambda seen: seen.different == 2,
+        ),
+        Task(
+            name="regression",
+            form=NUMBER,
+            goal=lambda centre, spread, weights: regression(centre, spread),
+            scores=OF_NUMBERS,
+            probe="r2",
+            is_standardised=True,
+            guess=lambda seen: (
+                not seen.text and (not seen.whole or (seen.table and seen.different > FEW))
+            ),
+            otherwise="; --task classes for classes",
+        ),
+        Task(
+            name="counts",
+            form=NUMBER,
+            goal=lambda centre, spread, weights: counts(centre),
+            scores=OF_NUMBERS,
+            refusal=Refusal(lambda v: (v < 0) | (v != np.floor(v)), "no count"),
+        ),
+        Task(
+            name="ordinal",
+            form=CLASS,
+            goal=lambda centre, spread, weights: ordinal(_first(weights)),
+            outputs=lambda classes, columns: classes - 1,
+            scores=(*OF_CLASSES, "mae"),
+            in_files=(*RANKED, "mae"),
+            probe="accuracy",
+            least=3,
+            most=10**6,
+            instead="binary",
+            no_text="task = {task}, but '{column}' holds text, whose order is not known; write "
+            "its levels as 1, 2, 3, ...",
+        ),
+        Task(
+            name="multilabel",
+            form=LABELS,
+            goal=lambda centre, spread, weights: multilabel(weights),
+            outputs=lambda classes, columns: columns,
+            scores=("accuracy", "f1", *RANKED),
+            guess=lambda seen: seen.columns > 1,
+        ),
+        Task(
+            name="squared",
+            form=VECTOR,
+            goal=lambda centre, spread, weights: squared(),
+            is_plain=True,
+        ),
+    )
+}
+# of a goal that is not in the registry: its outputs are taken for those of classes
+UNKNOWN = replace(
+    TASKS["classes"],
+    name="",
+    form=replace(CLASS, has_label=False, has_classes=False),
+    has_output_per_class=False,
+    is_plain=False,
+)
+
+
+def find_task(name: str) -> Task:
+    """What is known of a task, or of a goal of somebody's own, by its name."""
+    return TASKS.get(name, UNKNOWN)
+
+
+def choose_task(classes: int) -> Task:
+    """That of data that say no more than how many classes they have."""
+    return TASKS["classes" if classes else "squared"]
+
+
+def name_tasks() -> tuple[str, ...]:
+    """The tasks that an option may name."""
+    return tuple(name for name, task in TASKS.items() if task.has_label)
+
+
+TaskName = Annotated[str, OneOf(name_tasks)]

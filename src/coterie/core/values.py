@@ -42,6 +42,12 @@ class Range(NamedTuple):
         return f"from {low} to below {high}" if self.high_open else f"from {low} to {high}"
 
 
+class OneOf(NamedTuple):
+    """The words that an option takes, where a registry knows them."""
+
+    names: Callable[[], Sequence[str]]
+
+
 MANY = 1_000_000  # more of anything than a run can count through
 Count = Annotated[int, Range(1, MANY)]
 Whole = Annotated[int, Range(0, MANY)]
@@ -83,9 +89,7 @@ def coerce(kind: Any, value: Any, word: str, default: Any = None) -> Any:
         given = "has no value" if value is True or value is None else f"= {_given(value)}"
         such = (
             f", such as {_shown(default)}"
-            if default not in (None, "", ())
-            and kind is not bool
-            and get_origin(kind) is not Literal
+            if default not in (None, "", ()) and kind is not bool and not choices_of(kind)
             else ""
         )
         raise BadInput(f"{word} {given}: give {described(kind)}{such}") from None
@@ -120,8 +124,21 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _coerced(kind: Any, value: Any) -> Any:
+def choices_of(kind: Any) -> tuple[Any, ...]:
+    """The values of an option that takes a few; () of one that takes numbers or text."""
     origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return next((tuple(limit.names()) for limit in inner if isinstance(limit, OneOf)), ())
+    return inner if origin is Literal else ()
+
+
+def _coerced(kind: Any, value: Any) -> Any:
+    origin, inner, choices = get_origin(kind), get_args(kind), choices_of(kind)
+    if choices:
+        value = {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
+        if value not in choices:
+            raise ValueError
+        return value
     if origin is Annotated:
         found = _coerced(inner[0], value)
         if not all(limit.holds(found) for limit in inner[1:] if isinstance(limit, Range)):
@@ -129,11 +146,6 @@ def _coerced(kind: Any, value: Any) -> Any:
         return found
     if origin in (Union, types.UnionType):
         return _either(inner, value)
-    if origin is Literal:
-        value = {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
-        if value not in inner:
-            raise ValueError
-        return value
     if origin in (tuple, list, Sequence):
         return (list if origin is list else tuple)(
             _coerced(inner[0], i) for i in _items(inner[0], value)
@@ -191,17 +203,21 @@ def _either(kinds: tuple[Any, ...], value: Any) -> Any:
 
 def described(kind: Any) -> str:
     """What a value of this type is called, with its choices or its range."""
-    origin, inner = get_origin(kind), get_args(kind)
+    origin, inner, choices = get_origin(kind), get_args(kind), choices_of(kind)
+    if choices:
+        return (
+            f"{', '.join(map(str, choices[:-1]))} or {choices[-1]}"
+            if choices[1:]
+            else str(choices[0])
+        )
     if origin is Annotated:
         return " ".join(
             [described(inner[0]), *(str(limit) for limit in inner[1:] if isinstance(limit, Range))]
         )
-    if origin is Literal:
-        return f"{', '.join(map(str, inner[:-1]))} or {inner[-1]}" if inner[1:] else str(inner[0])
     if origin in (Union, types.UnionType):
         return " or ".join("none" if k is type(None) else described(k) for k in inner)
     if origin in (tuple, list, Sequence):
-        if get_origin(inner[0]) is Literal:
+        if choices_of(inner[0]):
             return f"{described(inner[0])}, or several of them separated by commas"
         limits = get_args(inner[0])[1:] if get_origin(inner[0]) is Annotated else ()
         many = f"{described(_plain(inner[0])).removeprefix('a ')}s"

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 
 from coterie.core.errors import BadInput, nearest
+from coterie.core.task import TaskName
 from coterie.core.values import MANY, BelowOne, Count, Range, Whole
 from coterie.data.cutting import BY_COLUMN, CUTS
 from coterie.data.dataset import Dataset
@@ -46,9 +47,7 @@ class Choices(NamedTuple):
     # methods that choose nothing on validation rows train on them too, once options are chosen
     refit: bool = False
     # what the label is learnt as; None: guessed from the training rows
-    task: Literal["classes", "binary", "regression", "counts", "ordinal", "multilabel"] | None = (
-        None
-    )
+    task: TaskName | None = None
     # "balanced": rare classes of the training rows count more in the loss
     class_weights: Literal["none", "balanced"] = "none"
     # clients kept out of training, who come after it: a share below 1 of all, or a count

@@ -11,7 +11,7 @@ import torch
 from coterie.core.errors import BadInput, nearest
 from coterie.core.files import there
 from coterie.core.rng import stream, streams
-from coterie.core.task import NUMBERS
+from coterie.core.task import TASKS, choose_task
 from coterie.core.values import checked
 from coterie.data import datasets, own, partition
 from coterie.data.changes import Inputs, Made, Stored, augment_once, changes_of, store_rows
@@ -229,7 +229,9 @@ def _tell_newcomers(name: str, late: list[str], clients: int) -> None:
 
 def _as_numbers(whole: Own, task: str | None) -> Dataset:
     """The data with a label that is asked for as numbers, which no split can take for classes."""
-    if task not in NUMBERS or whole.label is None or whole.label.numbers is None:
+    if task is None or not TASKS[task].is_number:
+        return whole.data
+    if whole.label is None or whole.label.numbers is None:
         return whole.data
     return whole.data._replace(y=whole.label.numbers.astype(np.float32), classes=0)
 
@@ -240,9 +242,10 @@ def _target(whole: Own, split: str, train: np.ndarray, chosen: Choices) -> Targe
     if label is None:
         return _set_target(base, train, chosen.task, balanced)
     reading = read_as(label, train, chosen.task, base.classes)
+    number = TASKS[reading.task].is_number
     if reading.said:  # numbers that are no classes are news to whoever expected classes
-        (tell if reading.task in NUMBERS else note)(f"{base.name}: {reading.said}")
-    if reading.task in NUMBERS and partition.SPLITS[split].labels and base.classes:
+        (tell if number else note)(f"{base.name}: {reading.said}")
+    if number and partition.SPLITS[split].labels and base.classes:
         raise BadInput(
             f"{base.name}: {reading.said}, but split '{split}' deals rows by class; use --split iid"
         )
@@ -254,8 +257,8 @@ def _set_target(
     base: Dataset, train: np.ndarray, task: str | None, balanced: bool
 ) -> Target | None:
     """The target of a data set whose task is known; only classes may have weights."""
-    two = base.classes == 2
-    if task not in (None, *(("classes", "binary") if two else ("classes",) * bool(base.classes))):
+    known = [t.name for t in TASKS.values() if t.is_plain and t.has_classes]
+    if task and not (base.classes and task in known and TASKS[task].fits(base.classes)):
         has = f"{base.classes} classes" if base.classes else "no label column"
         raise BadInput(
             f"task = {task}, but '{base.name}' has {has}; --task is for data of your own"
@@ -267,13 +270,14 @@ def _set_target(
     if task is None and not balanced:
         return None
     label = Label((), None)
-    return fit_target(label, task or "classes", base.y, train, base.classes, balanced)
+    task = task or choose_task(base.classes).name
+    return fit_target(label, task, base.y, train, base.classes, balanced)
 
 
 def _learnt(whole: Own, target: Target) -> Dataset:
     """The data with targets as a network learns them."""
     numbers = None if whole.label is None else whole.label.numbers
-    if target.task not in (*NUMBERS, "multilabel") or numbers is None:
+    if not TASKS[target.task].has_numbers or numbers is None:
         return whole.data
     return whole.data._replace(y=target.scaled(numbers), classes=0)
 

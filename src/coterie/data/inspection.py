@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from coterie.core.task import TASKS
 from coterie.data.columns import CATEGORY, DATE, NUMBER, TEXT, Column
 from coterie.data.federation import PARTS, Federation, part_of
 from coterie.data.pieces import Own, shortened
@@ -82,7 +83,7 @@ def target_summary(federation: Federation) -> list[tuple[float, float]]:
     target = federation.target
     parts = zip(*(part_of(federation, part) for part in PARTS), strict=True)
     held = [federation.y.numpy()[np.concatenate(rows)].astype(np.float64) for rows in parts]
-    scale, shift = (target.spread, target.centre) if target.task == "regression" else (1.0, 0.0)
+    shift, scale = TASKS[target.task].find_units(target.centre, target.spread)
     return [(float(y.mean() * scale + shift), float(y.std() * scale)) for y in held]
 
 

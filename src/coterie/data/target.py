@@ -12,11 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.core import task as tasks
 from coterie.core.errors import BadInput
-from coterie.core.task import NUMBERS, Task
+from coterie.core.task import TASKS, Goal, Refusal, Seen, choose_task
 
-FEW = 20  # different whole numbers that are still read as classes
 Weights = tuple[tuple[float, ...], ...]
 
 
@@ -36,17 +34,16 @@ class Target(NamedTuple):
 
     def scaled(self, numbers: np.ndarray) -> np.ndarray:
         """Numbers as a network learns them."""
-        if self.task == "regression":
-            numbers = (numbers - self.centre) / self.spread
-        return numbers.astype(np.float32)
+        return TASKS[self.task].scale(numbers, self.centre, self.spread)
+
+    def at(self, mean: float, deviation: float) -> Target:
+        """The same, once mean and deviation of the training rows are known."""
+        spread = deviation if TASKS[self.task].is_standardised else 1.0
+        return self._replace(centre=mean, spread=spread)
 
     def outputs(self, classes: int) -> int:
         """How many outputs a network needs."""
-        if self.task == "multilabel":
-            return len(self.columns)
-        if self.task == "ordinal":
-            return classes - 1
-        return classes or 1
+        return TASKS[self.task].outputs(classes, len(self.columns))
 
 
 def from_words(words: Mapping[str, Any]) -> Target:
@@ -60,24 +57,13 @@ def from_words(words: Mapping[str, Any]) -> Target:
 
 def usual_target(classes: int) -> Target:
     """Of data that do not say more: classes, or vectors of numbers where there are none."""
-    return Target("classes" if classes else "squared")
+    return Target(choose_task(classes).name)
 
 
-def task_of(target: Target, one_logit: bool = False) -> Task:
+def task_of(target: Target, one_logit: bool = False) -> Goal:
     """What a network learns; one_logit: it tells two classes apart by one output."""
-    match target.task:
-        case "regression":
-            return tasks.regression(target.centre, target.spread)
-        case "counts":
-            return tasks.counts(target.centre)
-        case "multilabel":
-            return tasks.multilabel(target.weights)
-        case "squared":
-            return tasks.squared()
-    weights = target.weights[0] if target.weights else ()
-    if target.task == "ordinal":
-        return tasks.ordinal(weights)
-    return tasks.one_logit(weights) if one_logit else tasks.classes(weights)
+    task = TASKS[target.task]
+    return task.learn(target.centre, target.spread, target.weights, one_logit)
 
 
 class Label(NamedTuple):
@@ -97,81 +83,65 @@ class Reading(NamedTuple):
 
 def read_as(label: Label, train: np.ndarray, wanted: str | None, classes: int) -> Reading:
     """The task of a label; only its training rows are looked at."""
-    numbers = None if label.numbers is None else label.numbers[train]
-    name = ", ".join(label.columns) or "the label"
     if wanted is not None:
         return Reading(wanted)
-    if len(label.columns) > 1:
-        return Reading("multilabel", f"{name}: {len(label.columns)} labels, read as multilabel")
-    if numbers is None:
-        return _classes(f"{name} has {classes:,} different texts", classes)
-    whole = bool((numbers == np.floor(numbers)).all())
-    different = len(np.unique(numbers))
-    if not whole:
-        said = f"{name} has numbers with a fraction in training rows: read as regression"
-        return Reading("regression", said)
-    said = f"{name} has {different:,} whole-number values in training rows"
-    if label.table and different > FEW:
-        return Reading("regression", f"{said}: read as regression; --task classes for classes")
-    if different == 2 or not label.table:
-        return _classes(said, different)
-    return Reading("classes", f"{said}: read as classes; --task regression for numbers")
+    seen, said = _look(label, train, classes)
+    task = next(task for task in reversed(TASKS.values()) if task.guess(seen))
+    otherwise = task.otherwise if seen.table and seen.whole else ""
+    return Reading(task.name, f"{said} read as {task.name}{otherwise}")
 
 
-def _classes(said: str, classes: int) -> Reading:
-    task = "binary" if classes == 2 else "classes"
-    return Reading(task, f"{said}: read as {task}")
+def _look(label: Label, train: np.ndarray, classes: int) -> tuple[Seen, str]:
+    """What the training rows show of a label, in words too."""
+    name, columns = ", ".join(label.columns) or "the label", max(1, len(label.columns))
+    if columns > 1:
+        return Seen(columns, False, False, 0, label.table), f"{name}: {columns} labels,"
+    if label.numbers is None:
+        said = f"{name} has {classes:,} different texts:"
+        return Seen(columns, True, False, classes, label.table), said
+    numbers = label.numbers[train]
+    whole, different = bool((numbers == np.floor(numbers)).all()), len(np.unique(numbers))
+    values = f"{different:,} whole-number values" if whole else "numbers with a fraction"
+    said = f"{name} has {values} in training rows:"
+    return Seen(columns, False, whole, different, label.table), said
 
 
 def check_label(label: Label, task: str, classes: int, place: Any, data: str) -> None:
     """Refuse a task that the label cannot be."""
-    name = label.columns[0] if label.columns else "the label"
-    if (task == "multilabel") != (len(label.columns) > 1):
+    learnt, name = TASKS[task], label.columns[0] if label.columns else "the label"
+    if learnt.several != (len(label.columns) > 1):
+        several = next(t.name for t in TASKS.values() if t.several)
         raise BadInput(
             f"'{data}': task = {task}, but there "
             + (
-                f"are {len(label.columns)} label columns; use --task multilabel"
+                f"are {len(label.columns)} label columns; use --task {several}"
                 if len(label.columns) > 1
                 else "is one label column; name several with --label a,b,c"
             )
         )
-    if task in NUMBERS and label.numbers is None:
-        raise BadInput(f"'{data}': '{name}' holds text, so it is no {task}; use --task classes")
-    if task in (*NUMBERS, "multilabel"):
-        if task == "counts":
-            _refuse(label, lambda v: (v < 0) | (v != np.floor(v)), "no count", place, data)
-        return
-    if label.numbers is not None:
-        _refuse(label, lambda v: v != np.floor(v), "no class", place, data)
-    if task == "ordinal" and label.numbers is None:
+    if label.numbers is None and (why := learnt.refuse_text(name)):
+        raise BadInput(f"'{data}': {why}")
+    refusal = learnt.refusal or learnt.form.refusal
+    if label.numbers is not None and refusal is not None:
+        _refuse(label, refusal, place, data)
+    if not learnt.fits(classes):
         raise BadInput(
-            f"'{data}': task = ordinal, but '{name}' holds text, whose order is not known; write "
-            "its levels as 1, 2, 3, ..."
-        )
-    if task == "binary" and classes != 2:
-        raise BadInput(
-            f"'{data}': task = binary, but '{name}' has {classes:,} different values; "
-            "use --task classes"
-        )
-    if task == "ordinal" and classes < 3:
-        raise BadInput(
-            f"'{data}': task = ordinal, but '{name}' has {classes:,} different values; "
-            "use --task binary"
+            f"'{data}': task = {task}, but '{name}' has {classes:,} different values; "
+            f"use --task {learnt.instead}"
         )
 
 
-def _refuse(label: Label, bad: Any, what: str, place: Any, data: str) -> None:
+def _refuse(label: Label, refusal: Refusal, place: Any, data: str) -> None:
     """Refuse the first number that cannot be."""
     values = np.asarray(label.numbers)
-    found = np.flatnonzero(bad(values))
+    found = np.flatnonzero(refusal.find(values))
     if not len(found):
         return
     file, row = place.of(int(found[0])) if place is not None else (data, int(found[0]) + 1)
     name = label.columns[0] if label.columns else "y"
-    way = "a class is whole or text; " if what == "no class" else ""
     raise BadInput(
-        f"{file}: column '{name}' is {values[found[0]]:g} in row {row:,}, which is {what}; "
-        f"{way}mend it, or use --task regression"
+        f"{file}: column '{name}' is {values[found[0]]:g} in row {row:,}, which is "
+        f"{refusal.what}; {refusal.way}mend it, or use --task regression"
     )
 
 
@@ -180,12 +150,12 @@ def fit_target(
 ) -> Target:
     """What the training rows say; no other row is read."""
     name = ", ".join(label.columns) or "the label"
-    target = Target(task, label.columns)
-    if task in NUMBERS:
+    target, learnt = Target(task, label.columns), TASKS[task]
+    if learnt.is_number:
         if balanced:
             raise BadInput(f"class_weights = balanced, but '{name}' has no classes; leave it out")
         return _fit_numbers(target, np.asarray(label.numbers)[train], name)
-    if task == "multilabel":
+    if learnt.several:
         return _fit_labels(target, y[train], balanced)
     held = np.bincount(y[train], minlength=classes)
     if (held > 0).sum() < 2:
@@ -202,7 +172,7 @@ def _fit_numbers(target: Target, numbers: np.ndarray, name: str) -> Target:
         raise BadInput(
             f"'{name}' is {centre:g} in every training row: there is nothing to learn of a constant"
         )
-    return target._replace(centre=centre, spread=spread if target.task == "regression" else 1.0)
+    return target.at(centre, spread)
 
 
 def _fit_labels(target: Target, y: np.ndarray, balanced: bool) -> Target:

@@ -27,7 +27,6 @@ from coterie.core.checkpoint import checkpoints, load_checkpoint
 from coterie.core.errors import BadInput, Diverged
 from coterie.core.files import write, writing
 from coterie.core.guard import Guard
-from coterie.core.task import NUMBERS
 from coterie.data.federation import PARTS, Federation, Public
 from coterie.deploy import wire
 from coterie.deploy.files import (
@@ -343,7 +342,7 @@ def _scales(
         data.sums,
         plan.server.rules.deadline,
         say,
-        target=data.task in NUMBERS,
+        target=data.learnt.is_number,
         outlier=plan.server.rules.outlier,
     )
     with writing(run):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 from coterie.core.errors import BadInput, nearest
-from coterie.core.task import NUMBERS
+from coterie.core.task import TASKS, Task, TaskName
 from coterie.core.values import coerce
 from coterie.experiment.values import to_toml
 
@@ -72,13 +72,23 @@ class Shape(NamedTuple):
     # "standard": columns by mean and deviation of all sites' training rows; "none": as they are
     scale: Literal["none", "standard"] = "none"
     # what is learnt of the label: as in `coterie run`
-    task: Literal["classes", "binary", "regression", "counts", "ordinal", "multilabel"] = "classes"
+    task: TaskName = "classes"
+
+    @property
+    def learnt(self) -> Task:
+        """What is known of the task."""
+        return TASKS[self.task]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those of several labels, which are the same at every site; () of one label."""
+        return tuple(self.labels) if self.learnt.several else ()
 
     @property
     def sums(self) -> int:
         """Columns whose mean and deviation the sites tell before the first round."""
         scaled = self.features if self.scale == "standard" else 0
-        return scaled + (self.task in NUMBERS)
+        return scaled + self.learnt.is_number
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -202,7 +212,7 @@ def check_server(server: Server) -> Server:
             f"data.scale = {server.data.scale} sends means and deviations of columns, which "
             'privacy.noise does not cover: write scale = "none"'
         )
-    if server.data.task in NUMBERS and server.privacy.noise:
+    if server.data.learnt.is_number and server.privacy.noise:
         raise BadInput(
             f"data.task = {server.data.task} sends mean and deviation of the label, which "
             "privacy.noise does not cover: leave noise out, or learn classes"
@@ -314,18 +324,17 @@ def check_shape(data: Shape) -> None:
 
 def _check_task(data: Shape) -> None:
     """Refuse classes and labels that the task does not have."""
-    least = {"classes": 2, "binary": 2, "ordinal": 3}.get(data.task, 0)
-    most = {"classes": 10**6, "binary": 2, "ordinal": 10**6}.get(data.task, 0)
-    if data.classes > most == 0:
+    learnt = data.learnt
+    if data.classes > learnt.most == 0:
         raise BadInput(
             f"data.classes = {data.classes}, but task = {data.task} has none: write classes = 0"
         )
-    _within("data.classes", data.classes, least, most)
+    _within("data.classes", data.classes, learnt.least, learnt.most)
     different = len(set(data.labels))
-    if data.task in NUMBERS and data.labels:
+    if learnt.is_number and data.labels:
         raise BadInput(f"data.labels names {different} classes, but task = {data.task} has none")
-    if data.task == "multilabel" and (different < 2 or different < len(data.labels)):
-        raise BadInput("data.labels must name the columns of task = multilabel, each once")
+    if learnt.several and (different < 2 or different < len(data.labels)):
+        raise BadInput(f"data.labels must name the columns of task = {data.task}, each once")
     if data.classes and data.labels and (len(data.labels), different) != (data.classes,) * 2:
         raise BadInput(
             f"data.labels names {different} classes, but classes = {data.classes}: "

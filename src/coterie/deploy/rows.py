@@ -14,7 +14,6 @@ import torch
 
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
-from coterie.core.task import NUMBERS
 from coterie.data.columns import NUMBER, Place
 from coterie.data.cutting import cut_points, cut_rows, middle
 from coterie.data.federation import PARTS, Federation, Public, digest_of
@@ -101,7 +100,7 @@ def learnt(rows: Rows, shape: Shape) -> torch.Tensor:
     label = Label(rows.labels, None if rows.y.dtype.kind in "UO" else rows.y, bool(rows.labels))
     place = Place((rows.place,), (len(rows.y),))
     several = rows.y.ndim == 2
-    if several or shape.task == "multilabel":
+    if several or shape.learnt.several:
         if not several or rows.labels != tuple(shape.labels):
             raise BadInput(
                 f"{rows.place} has the label {', '.join(rows.labels) or 'y'}, but this deployment "
@@ -110,7 +109,7 @@ def learnt(rows: Rows, shape: Shape) -> torch.Tensor:
             )
         return torch.from_numpy(rows.y.astype(np.float32))
     check_label(label, shape.task, shape.classes, place, rows.place)
-    if shape.task in NUMBERS:
+    if shape.learnt.is_number:
         return torch.from_numpy(rows.y.astype(np.float64))
     return _numbered(rows, shape)
 
@@ -179,7 +178,7 @@ def _preparation(rows: Rows, shape: Shape, train: np.ndarray) -> Preparation:
 
     A cell that is missing in later rows becomes the median of this site's own training rows.
     """
-    target = Target(shape.task, tuple(shape.labels) if shape.task == "multilabel" else rows.labels)
+    target = Target(shape.task, shape.columns or rows.labels)
     if not rows.names:
         return Preparation(scale=shape.scale, target=target)
     middle_of = np.median(rows.x.numpy()[train], axis=0)
@@ -199,9 +198,8 @@ def hollow(names: Sequence[str], rows: Counts, shape: Shape, public: Public | No
     groups = np.zeros(len(names), np.int64)
     x = torch.zeros((0, *shape.input_shape))
     y = torch.zeros(0, dtype=torch.int64 if shape.classes else torch.float32)
-    if shape.task == "multilabel":
-        y = torch.zeros((0, len(shape.labels)))
-    columns = tuple(shape.labels) if shape.task == "multilabel" else ()
+    if shape.columns:
+        y = torch.zeros((0, len(shape.columns)))
     return Federation(
         name="federation",
         x=x,
@@ -214,6 +212,6 @@ def hollow(names: Sequence[str], rows: Counts, shape: Shape, public: Public | No
         names=list(names),
         public=public,
         labels=_class_names(shape),
-        preparation=Preparation(scale=shape.scale, target=Target(shape.task, columns)),
+        preparation=Preparation(scale=shape.scale, target=Target(shape.task, shape.columns)),
         select=select,
     )

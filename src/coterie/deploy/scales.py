@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from coterie.core.errors import BadInput
-from coterie.core.task import NUMBERS
+from coterie.core.task import TASKS
 from coterie.data.federation import Federation
 from coterie.data.moments import Moments
 from coterie.deploy import wire
@@ -48,7 +48,7 @@ def moments_of(federation: Federation, client: int) -> Moments:
     kept, columns = federation.preparation, []
     if kept is None or kept.scale == "standard":
         columns.append(federation.x[rows].flatten(1).double().numpy())
-    if federation.target.task in NUMBERS:
+    if TASKS[federation.target.task].is_number:
         columns.append(federation.y[rows].double().numpy()[:, None])
     return Moments.of(np.concatenate(columns, 1))
 
@@ -76,7 +76,7 @@ def unknown(shape: Shape) -> Scales | None:
     if not shape.sums:
         return None
     columns = shape.features if shape.scale == "standard" else 0
-    return Scales([0.0] * columns, [1.0] * columns, [0.0, 1.0] * (shape.task in NUMBERS))
+    return Scales([0.0] * columns, [1.0] * columns, [0.0, 1.0] * shape.learnt.is_number)
 
 
 def scaled(federation: Federation, scales: Scales | None) -> Federation:
@@ -96,9 +96,7 @@ def scaled(federation: Federation, scales: Scales | None) -> Federation:
         ends = zip(kept.columns, scales.centre, scales.spread, strict=True)
         kept = kept._replace(columns=tuple(c._replace(centre=m, spread=s) for c, m, s in ends))
     if scales.target and kept.target is not None:
-        centre, spread = scales.target
-        spread = spread if kept.target.task == "regression" else 1.0
-        target = kept.target._replace(centre=centre, spread=spread)
+        target = kept.target.at(*scales.target)
         federation = federation._replace(y=torch.from_numpy(target.scaled(federation.y.numpy())))
         kept = kept._replace(target=target)
     return federation._replace(preparation=kept)

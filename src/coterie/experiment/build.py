@@ -18,6 +18,7 @@ from coterie.core.guard import check as check_guard
 from coterie.core.memory import check_memory
 from coterie.core.method import Batch
 from coterie.core.model import Model, first_output
+from coterie.core.task import TASKS
 from coterie.core.values import Seed, checked, coerce
 from coterie.data.dataset import Dataset
 from coterie.data.datasets import DATASETS, source_of
@@ -331,7 +332,7 @@ def _own_model(
             f"{name} cannot take rows of shape {list(federation.input_shape)}: {error}"
         ) from error
     wanted: int = federation.target.outputs(federation.classes)
-    if federation.target.task == "squared":
+    if not TASKS[federation.target.task].has_label:
         wanted = federation.y[0].numel()
     outputs = out.shape[1] if out.ndim == 2 else 0
     binary = outputs == 1 and federation.classes == 2
@@ -351,7 +352,7 @@ def _own_model(
 def _plain(federation: Federation) -> bool:
     """Whether a model that says no task of its own may be taken as it is."""
     target = federation.target
-    return target.task in ("classes", "binary", "squared") and not target.weights
+    return TASKS[target.task].is_plain and not target.weights
 
 
 def resolved(experiment: Experiment, federation: Federation, models: list[Model]) -> Experiment:

@@ -20,7 +20,7 @@ from coterie.core.errors import BadInput, nearest, shown
 from coterie.core.files import read_text, there
 from coterie.core.guard import Guard
 from coterie.core.method import Train
-from coterie.core.task import NUMBERS
+from coterie.core.task import find_task
 from coterie.core.values import Count, Known, Range, Seed, Whole, coerce, declared
 from coterie.data.choices import Choices
 from coterie.data.dataset import TEXTS, Source
@@ -144,7 +144,7 @@ def usual_split(data: Words) -> str:
         return split_for(DATASETS[name].natural)
     if name.startswith(PYTHON) or (client == "" and not Path(name).is_file()):
         return ""
-    return split_for(client != "", data.get("task") not in (*NUMBERS, "multilabel"))
+    return split_for(client != "", not find_task(str(data.get("task"))).has_numbers)
 
 
 def usual_model(data: str, texts: bool = False) -> tuple[str, Words]:

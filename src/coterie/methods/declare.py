@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 from coterie.core.errors import BadInput, nearest
 from coterie.core.method import Train
 from coterie.core.model import Model
+from coterie.core.task import Task, find_task
 from coterie.core.values import coerce, declared
 
 Builder = Callable[..., Any]  # (model, train, **options) -> Method, or its stages
@@ -37,7 +38,7 @@ class Told(NamedTuple):
 class Tasks(NamedTuple):
     """The tasks that a method learns, and why no other."""
 
-    known: tuple[str, ...]
+    learn: Callable[[Task], bool]
     because: str  # goes on from the method's name: "distils class probabilities"
 
 
@@ -101,7 +102,7 @@ def tasks_of(builder: Builder) -> Tasks | None:
 def check_task(name: str, builder: Builder, model: Model) -> None:
     """Refuse a task that the method does not learn."""
     tasks = tasks_of(builder)
-    if tasks and model.task not in tasks.known:
+    if tasks and not tasks.learn(find_task(model.task)):
         raise BadInput(
             f"{name} {tasks.because}, but the task of {model.name} is '{model.task}': use local, "
             "fedavg or ditto"

@@ -26,7 +26,6 @@ from coterie.core.model import Model, average
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
 from coterie.core.rng import Rng
-from coterie.core.task import TASKS
 from coterie.core.values import MANY, Count, InnerShare, Positive, Range, Whole
 from coterie.methods.declare import Tasks, extends, method
 from coterie.methods.fedavg import fedavg
@@ -134,7 +133,7 @@ def distil(
 
 @method(
     when="networks differ, one model per network is enough",
-    tasks=Tasks(TASKS, "distils class probabilities, or numbers"),
+    tasks=Tasks(lambda task: task.has_label, "distils class probabilities, or numbers"),
 )
 def feddf(
     model: Model,

@@ -16,7 +16,6 @@ from typing import Literal
 from coterie.core.method import Method, Stage, Train, unchanged
 from coterie.core.model import Model, average
 from coterie.core.point import mean
-from coterie.core.task import TASKS
 from coterie.core.values import Count, NonNegative, Positive, Whole
 from coterie.methods.declare import Tasks, method
 from coterie.methods.soft import Answers, Match, Public, over_predictions, soft
@@ -25,7 +24,7 @@ from coterie.methods.soft import Answers, Match, Public, over_predictions, soft
 @method(
     when="networks differ, clients are rather alike",
     without=("weighting",),
-    tasks=Tasks(TASKS, "compares predictions"),
+    tasks=Tasks(lambda task: task.has_label, "compares predictions"),
 )
 def fedmd(
     model: Model,

@@ -21,7 +21,7 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Method, Newcomer, Pass, Train
 from coterie.core.model import Descent, Model, average, begin, descend
 from coterie.core.point import Point, Vector
-from coterie.core.task import TASKS
+from coterie.core.task import find_task
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 from coterie.networks.nets import build, read_spec
@@ -88,7 +88,7 @@ def mutual(
     """Gradients of `labels f_i + peer KL(p_peer || p)` for two models at once, from one forward
     pass of each."""
     goal = shared.goal
-    if goal.name not in TASKS and (of_shared.peer or of_own.peer):
+    if not find_task(goal.name).has_label and (of_shared.peer or of_own.peer):
         raise BadInput(
             "mutual learning compares class probabilities or single numbers, and this task has "
             "no classes: use a method without it"

@@ -95,7 +95,7 @@ def coefficients(server: Server) -> dict[str, Tensor]:
 @method(
     when="networks differ, or weights may not leave; few clients",
     without=("weighting",),
-    tasks=Tasks(("classes",), "mixes class probabilities"),
+    tasks=Tasks(lambda task: task.has_output_per_class, "mixes class probabilities"),
 )
 def ktpfl(
     model: Model,

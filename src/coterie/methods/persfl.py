@@ -41,7 +41,10 @@ SOFT = {  # one value per row, of the log-probabilities t of the teacher and s o
 @method(
     when="clients differ, and distilling after training is affordable",
     uploads="mean",
-    tasks=Tasks(("classes",), "distils over classes and chooses students by accuracy"),
+    tasks=Tasks(
+        lambda task: task.has_output_per_class,
+        "distils over classes and chooses students by accuracy",
+    ),
 )
 def persfl(
     model: Model,

@@ -29,7 +29,7 @@ from coterie.core.model import Descent, Model, average, begin, sgd
 from coterie.core.notes import Kind, Note
 from coterie.core.point import Point
 from coterie.core.rng import Rng
-from coterie.core.task import NUMBERS
+from coterie.core.task import find_task
 
 MEASURED = 512  # public rows on which the distance from the target is measured, if not all
 TAUGHT = "Between a client's predictions on 512 public rows at most and what it is taught."
@@ -85,14 +85,14 @@ class Match(NamedTuple):
 def soft(model: Model, temperature: float, lam: float, T2_scale: bool) -> Match:
     """lam KL(target || softmax(logits / T)), times T^2 where asked; of numbers, half the squared
     distance of outputs, which have no temperature."""
-    goal = model.goal
+    goal, number = model.goal, find_task(model.task).is_number
     return Match(
-        name="square" if goal.name in NUMBERS else "kl",
+        name="square" if number else "kl",
         say=lambda logits: goal.soften(logits, temperature),
         gap=lambda target, logits, batch: average(
             goal.distance(target, logits, temperature), batch
         ),
-        weight=lam * (temperature**2 if T2_scale and goal.name not in NUMBERS else 1),
+        weight=lam * (temperature**2 if T2_scale and not number else 1),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core.task import find_task
 from coterie.core.version import __version__
 from coterie.experiment.config import PYTHON
 from coterie.reports.accuracy import accuracy_figures
@@ -100,7 +101,7 @@ def answer(evidence: Evidence) -> list[str]:
             f"{ends[0]}; worst: {ends[1]}. Whether "
             "the differences are more than chance stands in the table of ranks."
         )
-    if evidence.first.task == "squared":
+    if not find_task(evidence.first.task).scores:
         said.append(
             "These data have no classes: clients are judged by their loss, lower is better, "
             "and gains in accuracy are left out."

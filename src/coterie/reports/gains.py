@@ -7,6 +7,7 @@ import numpy as np
 from coterie.analysis.density import density
 from coterie.analysis.gains import improvement, qoi, qoi_global
 from coterie.analysis.numbers import there
+from coterie.core.task import find_task
 from coterie.reports.evidence import Evidence
 from coterie.reports.figures import Figure, Series
 
@@ -17,7 +18,7 @@ def gains(evidence: Evidence) -> tuple[dict[str, np.ndarray], str]:
     """({method: gain [seeds, N]}, over what); in points where the measure is a share; empty without
     FedAvg, and of vectors of numbers.
     """
-    if evidence.first.task == "squared" or "fedavg" not in evidence.records:
+    if not find_task(evidence.first.task).scores or "fedavg" not in evidence.records:
         return {}, ""
     sign, share = evidence.judged.sign, evidence.judged.share
     base = sign * evidence.measured("fedavg")

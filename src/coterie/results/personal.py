@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from coterie.analysis.shares import share_interval
 from coterie.core.errors import BadInput
 from coterie.core.model import first_output
-from coterie.core.task import CLASSES
-from coterie.core.task import Task as Learnt
+from coterie.core.task import Goal, find_task
 from coterie.data.feeding import Intake, frame_or_array
 from coterie.data.preparation import Preparation, from_words
 from coterie.data.target import task_of as learnt_of
@@ -53,7 +52,7 @@ Card = dict[str, Any]  # all that is known of a model, as JSON knows it
 class Task(NamedTuple):
     """What a model answers."""
 
-    learnt: Learnt
+    learnt: Goal
     names: tuple[str, ...]  # of the classes or labels; () for numbers
 
     @property
@@ -64,7 +63,7 @@ class Task(NamedTuple):
     @property
     def several(self) -> bool:
         """Whether a row has several labels, each there or not."""
-        return self.kind == "multilabel"
+        return find_task(self.kind).several
 
     @property
     def classes(self) -> np.ndarray:
@@ -81,14 +80,19 @@ class Task(NamedTuple):
 
     def answers(self, outputs: Tensor) -> np.ndarray:
         """[n] classes or numbers, or [n, labels] 0 and 1, from the outputs of a network."""
-        if self.several:
-            return (outputs > 0).long().numpy()
+        told = self.learnt.answer(outputs).numpy()
+        return told if self.several or not self.names else self.classes[told]
+
+    def schema(self) -> dict[str, Any]:
+        """One answer as JSON has it."""
+        return find_task(self.kind).form.schema(self.kind_of_names)
+
+    @property
+    def kind_of_names(self) -> str:
+        """The type of the names of classes or labels in JSON; "number" where there are none."""
         if not self.names:
-            numbers = self.learnt.predict(outputs)
-            return numbers.reshape(len(numbers), -1).squeeze(-1).numpy()
-        # logits tell classes apart where probabilities have become equal
-        told = outputs if self.kind == "classes" else self.learnt.predict(outputs)
-        return self.classes[told.argmax(-1).numpy()]
+            return "number"
+        return "integer" if self.classes.dtype.kind == "i" else "string"
 
 
 def task_of(
@@ -98,8 +102,8 @@ def task_of(
     count = int(weights["classes"])
     known = preparation.target if preparation else None
     target = known or usual_target(count)
-    learnt = learnt_of(target, one_logit=weights.get("task") == "binary")
-    if learnt.name == "multilabel":
+    learnt = learnt_of(target, find_task(str(weights.get("task"))).is_one_logit)
+    if find_task(learnt.name).several:
         return Task(learnt, target.columns)
     return Task(learnt, tuple(labels or (str(k) for k in range(count))) if count else ())
 
@@ -309,14 +313,14 @@ def measured_of(
     task: Task, rows: Mapping[str, int], value_of: Callable[[str, str], float]
 ) -> list[dict[str, Any]]:
     """A client's own values on every part that was measured; value_of: (metric, part) -> it."""
-    found = []
+    found, learnt = [], find_task(task.kind)
     for part in PARTS:
-        for metric in ("loss",) if task.kind == "squared" else (task.learnt.measure, "loss"):
+        for metric in (task.learnt.measure, "loss") if learnt.scores else ("loss",):
             value = value_of(metric, part) if rows[part] else float("nan")
             if np.isnan(value):
                 continue
             one = {"part": part, "metric": metric, "value": value, "rows": rows[part]}
-            if metric == "accuracy" and task.kind in CLASSES:
+            if metric == "accuracy" and learnt.has_classes:
                 low, high = share_interval(round(value * rows[part]), rows[part])
                 one |= {"low": low, "high": high}
             found.append(one)

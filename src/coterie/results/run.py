@@ -17,7 +17,7 @@ from coterie.core.checkpoint import checkpoints
 from coterie.core.errors import BadInput
 from coterie.core.files import plain
 from coterie.core.html import html_table
-from coterie.core.task import NUMBERS
+from coterie.core.task import choose_task, find_task
 from coterie.experiment.config import Experiment
 from coterie.results.folder import METRICS, read_about, read_experiment
 from coterie.results.frames import as_pandas
@@ -56,7 +56,7 @@ class Run:
     @property
     def task(self) -> str:
         """What the label was learnt as."""
-        return str(self.about.get("task") or ("classes" if self.about["classes"] else "squared"))
+        return str(self.about.get("task") or choose_task(self.about["classes"]).name)
 
     @property
     def judged(self) -> Score:
@@ -119,12 +119,7 @@ class Run:
     @property
     def knows_nothing(self) -> str:
         """Who that is."""
-        if self.task in NUMBERS:
-            typical = "median" if self.measure in ("mae", "pinball") else "mean"
-            return f"always guessing the {typical} of a client's training rows"
-        if self.task == "multilabel":
-            return "always guessing how frequent a client's labels are"
-        return "always guessing a client's most frequent class"
+        return find_task(self.task).describe_trivial(self.measure)
 
     @property
     def trivial(self) -> dict[str, float]:
@@ -136,7 +131,7 @@ class Run:
     @property
     def scored(self) -> list[str]:
         """The scores that the end of a run measures beside what it is judged by."""
-        known = () if self.task == "squared" else scores_of(self.task)
+        known = scores_of(self.task)
         return [s.name for s in known if s.name not in ("accuracy", self.measure)]
 
     def scores(self) -> dict[str, float]:

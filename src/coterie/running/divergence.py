@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from coterie.analysis.many import CLASSES, scores_of_many
+from coterie.analysis.many import scores_of_many
 from coterie.analysis.numbers import mean_of
 from coterie.analysis.scores import scores_of, trivial
 from coterie.core.errors import Diverged
 from coterie.core.method import Train
+from coterie.core.task import find_task
 from coterie.data.federation import PARTS, Federation, part_of
 from coterie.data.held import Held, counts_of
 from coterie.data.target import task_of
@@ -167,7 +168,7 @@ def trivial_scores(federation: Federation) -> dict[str, float]:
     training targets; nothing where labels are unknown.
     """
     target, part = federation.target, "test"
-    if target.task == "squared" or not len(federation.y):
+    if not find_task(target.task).scores or not len(federation.y):
         return {}
     y = task_of(target).truth(federation.y).numpy()
     train, tested = Held.of(federation.train), Held.of(part_of(federation, part))
@@ -186,7 +187,7 @@ def _trivial(
     task: str, y: np.ndarray, train: Held, tested: Held, classes: int
 ) -> dict[str, np.ndarray]:
     """{score: [clients]} of whoever knows nothing but each client's own training targets."""
-    if task not in CLASSES:
+    if not find_task(task).has_classes:
         found = [trivial(task, y[a], y[b], classes) for a, b in zip(train, tested, strict=True)]
         return {name: np.array([one[name] for one in found]) for name in found[0]}
     owned = train.owners() * classes + y[train.joined()].astype(int)

@@ -19,6 +19,7 @@ from coterie.core.device import CPU, on
 from coterie.core.method import Facts, Method, Stage, Train
 from coterie.core.notes import check_client_notes, check_server_notes, merge
 from coterie.core.rng import Later, stream
+from coterie.core.task import find_task
 from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Measured, Moment, Traffic, Trip
 from coterie.experiment.schedule import Schedule
@@ -359,7 +360,7 @@ class Loop:
     def measure(self) -> str:
         """What is shown of a round: what the run is judged by, or what its task always measures."""
         model = self.engine.models[0]
-        usual = LOSS.name if model.task == "squared" else model.goal.measure
+        usual = model.goal.measure if find_task(model.task).scores else LOSS.name
         return self.schedule.metric or str(usual)
 
     def server_notes(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import polars as pl
 
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
-from coterie.core.task import NUMBERS
+from coterie.core.task import find_task
 from coterie.data.columns import Column, Place, read_alike
 from coterie.data.cutting import cut_rows, middle
 from coterie.data.feeding import Intake, frame_or_array
@@ -72,7 +72,7 @@ def labels_of(models: Models, frame: pl.DataFrame, place: str) -> np.ndarray:
         gaps = frame[name].is_null().to_numpy().nonzero()[0]
         if len(gaps):
             raise BadInput(f"{place}: '{name}' is empty in row {gaps[0] + 1:,}; fill or remove it")
-    if target.task in (*NUMBERS, "multilabel"):
+    if find_task(target.task).has_numbers:
         found = [_numbers(frame[name], place) for name in target.columns]
         return target.scaled(found[0] if len(found) == 1 else np.stack(found, 1))
     known = models.about.get("labels") or [str(k) for k in range(models.about["classes"])]

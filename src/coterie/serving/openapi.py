@@ -115,17 +115,12 @@ def _cell(column: Fitted) -> Words:
 
 def _answer(task: Task) -> Words:
     """What comes back."""
-    whole = task.classes.dtype.kind == "i" if task.names else False
-    kind = "integer" if whole else "string" if task.names else "number"
-    each: Words = {"type": kind}
-    if task.several:
-        each = {"type": "array", "items": {"type": "integer"}}
     parts: Words = {
         "client": {"type": "string"},
-        "predictions": {"type": "array", "items": each},
+        "predictions": {"type": "array", "items": task.schema()},
     }
     if task.names:
-        parts["classes"] = {"type": "array", "items": {"type": kind}}
+        parts["classes"] = {"type": "array", "items": {"type": task.kind_of_names}}
         parts["probabilities"] = {
             "type": "array",
             "items": {"type": "array", "items": {"type": "number"}},

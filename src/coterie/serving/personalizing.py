@@ -21,7 +21,7 @@ from coterie.core.checkpoint import newest_checkpoint
 from coterie.core.errors import BadInput
 from coterie.core.model import Model
 from coterie.core.point import Point, pick
-from coterie.core.task import CLASSES
+from coterie.core.task import find_task
 from coterie.data.federation import PARTS, Federation, Newcomers, Public, as_tensor, checksum
 from coterie.data.newcomers import with_newcomers
 from coterie.engines.base import Measured
@@ -205,7 +205,7 @@ def judged(
     name = experiment.schedule.metric or usual_measure(model.task)
     value = float(measured["personal", "test", name][0])
     low = high = float("nan")
-    if name == "accuracy" and model.task in CLASSES:
+    if name == "accuracy" and find_task(model.task).has_classes:
         n = rows.counts["test"]
         low, high = share_interval(round(value * n), n)
     loss = float(measured["personal", "test", "loss"][0])

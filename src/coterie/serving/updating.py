@@ -14,7 +14,7 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Batch
 from coterie.core.model import Model
 from coterie.core.point import Point, pick
-from coterie.core.task import CLASSES
+from coterie.core.task import find_task
 from coterie.data.federation import as_tensor
 from coterie.results.folder import read_experiment
 from coterie.results.later import Later
@@ -123,7 +123,7 @@ def drift_of(card: Card, model: Model, point: Point, rows: Labelled) -> list[Dri
         losses, right = (values.numpy() for values in model.judge(point, batch))
     told = {m["metric"]: m for m in card["measured"] if m["part"] == "test"}
     found = []
-    if "accuracy" in told and model.task in CLASSES:
+    if "accuracy" in told and find_task(model.task).has_classes:
         known = told["accuracy"]
         found.append(share_drift(known["value"], known["rows"], right))
     if "loss" in told:

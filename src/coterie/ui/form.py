@@ -7,10 +7,10 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from coterie.core.errors import BadInput, shown
-from coterie.core.values import Range, described
+from coterie.core.values import Range, choices_of, described
 from coterie.data.datasets import DATASETS
 from coterie.experiment.config import (
     REGISTRIES,
@@ -96,8 +96,8 @@ def _choices(kind: Any) -> list[str]:
     """The values of a word that takes a few; none of one that takes numbers or text."""
     if kind is bool:
         return ["yes", "no"]
-    if get_origin(kind) is Literal:
-        return [str(value) for value in get_args(kind)]
+    if choices := choices_of(kind):
+        return [str(value) for value in choices]
     if get_origin(kind) in (Union, types.UnionType):
         inner = [k for k in get_args(kind) if k is not type(None)]
         return _choices(inner[0]) if len(inner) == 1 else []

@@ -14,6 +14,7 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Exchange, Tree
 from coterie.core.point import in_order, pick, stack, tree
 from coterie.core.rng import Later, Rng
+from coterie.core.task import find_task
 from coterie.data.federation import PARTS, Federation
 from coterie.engines.base import (
     Engine,
@@ -384,7 +385,7 @@ class LocalEngine(Engine):
             stepper_of=lambda a: self._stepper(self._closed(a)),
             model_of=self.model_of,
             parts=parts,
-            scored=lambda a: scored and self.models[a].task != "squared",
+            scored=lambda a: scored and bool(find_task(self.models[a].task).scores),
             metric=self.metric,
         )
 
