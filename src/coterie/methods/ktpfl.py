@@ -1,5 +1,5 @@
 """KT-pFL. Zhang, Guo, Ma, Wang, Xu, Wu: Parameterized Knowledge Transfer for Personalized Federated
-Learning. NeurIPS 2021, Algorithm 1 (soft predictions, any architectures); `ktpfl_h` is Algorithm 2.
+Learning. NeurIPS 2021, Algorithm 1 (soft predictions, any architectures).
 
 min_{w, c} sum_n D_n/D [ f_n(w^n) + lam KL(sum_m c[n,m] s_m || s_n) ] + rho |c - 1/N|^2
 over the round's public rows, with s_n = softmax(z_n / T).
@@ -9,8 +9,8 @@ Readings taken. c[n,m] is what n takes from m, itself included; rows are kept on
 the KL is none. (7) takes one step for each public mini-batch, on the uploaded predictions, with the
 mean over samples and without D_n/D, which would only rescale row n's step (`literal_eq7` restores
 both). Of the clients S of a round, n is taught by c[n,S] / sum c[n,S]; only c[S,S] moves, and each
-row keeps the mass it had on S. With `peers` a row of c has m + 1 entries (`knowledge`), for
-servers that cannot keep N x N numbers.
+row keeps the mass it had on S. With `peers` a row of c has m + 1 entries (`knowledge`), for servers
+that cannot keep N x N numbers. Algorithm 2, over parameters, is `ktpfl_h`.
 """
 
 from collections.abc import Callable

@@ -1,12 +1,14 @@
 """KT-pFL over parameters. Zhang, Guo, Ma, Wang, Xu, Wu: Parameterized Knowledge Transfer for
 Personalized Federated Learning. NeurIPS 2021, Algorithm 2 (one architecture).
 
-KT-pFL whose clients come near to a mixture of models, in the place of soft predictions (10):
-    w^n <- w^n - mu (w^n - wbar_n),  wbar_n = sum_m c[n,m] w^m, then a step on c (11).
+The objective of `ktpfl` with |wbar_n - w^n|^2, wbar_n = sum_m c[n,m] w^m, in the place of the KL.
+Each round: private training (5), w^n <- w^n - mu (w^n - wbar_n) (10), then a step on c (11).
 
-Readings taken, those on c as in `ktpfl`. mu = 2 eta_2 R: the distance (10) is the sum of squares,
-its mean over parameters would move nothing. The c step (11) uses distances from the mean model in
-units of their mean, so that it does not depend on the weights' scale.
+Readings taken. mu = 2 eta_2 R: the distance (10) is the sum of squares, its mean over parameters
+would move nothing. The c step (11) uses distances from the mean model in units of their mean, so
+that it does not depend on the weights' scale. Rows of c are kept on the simplex, and of the clients
+S of a round only c[S,S] moves, as in `ktpfl`. With `peers` a row of c has m + 1 entries
+(`knowledge`), for servers that cannot keep N x N numbers.
 """
 
 from functools import partial
