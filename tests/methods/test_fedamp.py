@@ -6,8 +6,9 @@ import torch
 from coterie.core.errors import BadInput
 from coterie.core.method import Train
 from coterie.core.model import Model
-from coterie.core.point import flat, mean, pick
-from coterie.methods.fedamp import attentive, fedamp, heurfedamp, heuristic
+from coterie.core.point import Point, flat, mean, pick
+from coterie.methods.fedamp import attend_alike, attend_near, fedamp, heurfedamp
+from coterie.methods.peers import compare_cosines, compare_distances
 from coterie.networks.nets import build
 from helpers.federations import assert_same, float64, personal, play, tiny, tiny_model
 
@@ -20,6 +21,15 @@ def cloud(n=6, d=9, seed=0):
 
 def everyone(n):
     return torch.ones(n, dtype=torch.bool)
+
+
+def attentive(w, heard, alpha, sigma):
+    xi, used = attend_near(compare_distances(Point({"w": w}), heard, 0), alpha, sigma)
+    return xi.weights, used
+
+
+def heuristic(w, heard, own, sigma):
+    return attend_alike(compare_cosines(Point({"w": w}), heard, 0), own, sigma).weights
 
 
 @pytest.mark.parametrize("alpha", [0.1, 2.0, 1e6])
@@ -38,10 +48,10 @@ def test_message_passing_is_a_descent_step_on_the_attention():
     w, alpha, sigma = cloud().requires_grad_(), 0.7, 20.0
     distance = (w[:, None] - w).square().sum(-1)
     energy = (1 - torch.exp(-distance / sigma)).triu(1).sum()
-    (slope,) = torch.autograd.grad(energy, w)
+    (gradient,) = torch.autograd.grad(energy, w)
     xi, used = attentive(w.detach(), everyone(6), alpha, sigma)
     assert used == alpha
-    torch.testing.assert_close(xi @ w.detach(), w.detach() - alpha / 2 * slope)
+    torch.testing.assert_close(xi @ w.detach(), w.detach() - alpha / 2 * gradient)
 
 
 def test_heuristic_weighs_the_like_minded():
@@ -118,7 +128,7 @@ def test_a_client_reaches_the_proximal_minimum(pull):
 @both
 def test_clients_of_one_mind_find_each_other(name):
     loop = play(name, tiny(6), rounds=25, options={"sigma": 5.0 if name == "fedamp" else 10.0})
-    xi, group = loop.position.server.xi, torch.as_tensor(loop.federation.groups)
+    xi, group = loop.position.server.xi.weights, torch.as_tensor(loop.federation.groups)
     same = (group[:, None] == group).fill_diagonal_(False)
     other = group[:, None] != group
     assert xi[same].mean() > 1.3 * xi[other].mean()
@@ -130,16 +140,15 @@ def test_u_mixes_the_last_known_models_of_those_heard(name):
     with float64():
         loop = play(name, rounds=2, sample=0.4)
         server = loop.position.server
-        assert not server.heard.all()
-        assert (
-            server.xi[:, ~server.heard] - torch.diag(server.xi.diagonal())[:, ~server.heard] == 0
-        ).all()
-        torch.testing.assert_close(flat(server.u), server.xi @ flat(server.models))
-        for i in server.heard.nonzero().flatten().tolist():
-            torch.testing.assert_close(flat(server.models)[i], personal(loop)[i])
-        middle = flat(server.models)[server.heard].mean(0)
-        for i in (~server.heard).nonzero().flatten().tolist():
-            torch.testing.assert_close(flat(server.models)[i], middle)
+        (models, heard), xi = server.last, server.xi.weights
+        assert not heard.all()
+        assert (xi[:, ~heard] - torch.diag(xi.diagonal())[:, ~heard] == 0).all()
+        torch.testing.assert_close(flat(server.u), xi @ flat(models))
+        for i in heard.nonzero().flatten().tolist():
+            torch.testing.assert_close(flat(models)[i], personal(loop)[i])
+        middle = flat(models)[heard].mean(0)
+        for i in (~heard).nonzero().flatten().tolist():
+            torch.testing.assert_close(flat(models)[i], middle)
 
 
 @both
@@ -147,12 +156,13 @@ def test_a_newcomer_gets_a_row_of_its_own(name):
     loop = play(name)
     method = loop.program[0].method
     wider = method.admit(loop.position.server)
-    assert wider.xi.shape == (6, 6)
-    torch.testing.assert_close(wider.xi.sum(1), torch.ones(6))
-    assert (wider.xi[:5, 5] == 0).all()
+    xi, models = wider.xi.weights, wider.last.models
+    assert xi.shape == (6, 6)
+    torch.testing.assert_close(xi.sum(1), torch.ones(6))
+    assert (xi[:5, 5] == 0).all()
     payload = method.round[0].send(wider, 5, None)
-    torch.testing.assert_close(payload.u.params, mean(wider.models, wider.xi[5]).params)
-    assert set(pick(wider.models, 5).params) == set(payload.u.params)
+    torch.testing.assert_close(payload.u.params, mean(models, xi[5]).params)
+    assert set(pick(models, 5).params) == set(payload.u.params)
 
 
 def test_alpha_falls_round_by_round():

@@ -7,7 +7,9 @@ import torch
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Train
 from coterie.core.point import Point, flat, pick, stack
-from coterie.methods.fedfomo import Server, fedfomo, mix, offered, score
+from coterie.methods.fedfomo import Server, choose_offers, fedfomo, mix, score
+from coterie.methods.last_models import LastModels
+from coterie.methods.mixing import Mixing
 from helpers.federations import assert_same, float64, personal, play, tiny, tiny_model, watched
 
 
@@ -74,9 +76,10 @@ def test_a_round_mixes_by_validation_loss(own):
         federation, model = tiny(), tiny_model()
         options = {"own": own, "offers": 6}  # more than there are clients
         loop = play("fedfomo", federation, [model], rounds=4, until=3, options=options)
-        theta = dict(enumerate(torch.unbind(flat(loop.position.server.models))))
+        theta = dict(enumerate(torch.unbind(flat(loop.position.server.last.models))))
         before = loop.position.server
-        base = mixtures(loop) if own == "competes" else {i: pick(before.models, i) for i in theta}
+        last = before.last.models
+        base = mixtures(loop) if own == "competes" else {i: pick(last, i) for i in theta}
         sent, original = {}, loop.engine.exchange
 
         def exchange(trip):
@@ -85,14 +88,14 @@ def test_a_round_mixes_by_validation_loss(own):
 
         loop.engine.exchange = exchange
         loop.go()
-        after = loop.position.server.affinity - before.affinity
+        after = loop.position.server.affinity.weights - before.affinity.weights
         views = {i: one(point) for i, point in mixtures(loop).items()}
         moved = 0
         for i in range(5):
             batch, b = validation(federation, i), one(base[i])
             mine = model.loss(base[i], batch)
             gains = {
-                j: mine - model.loss(pick(before.models, j), batch)
+                j: mine - model.loss(pick(last, j), batch)
                 for j in set(sent[i].ids.tolist())  # its own again in free slots counts once
                 if j != i or own == "competes"
             }
@@ -122,13 +125,13 @@ def server(n=8, heard=None) -> Server:
     models = stack([pick(line(float(i)), 0) for i in range(n)])
     known = torch.ones(n, dtype=torch.bool) if heard is None else heard
     affinity = torch.arange(n, dtype=torch.float32).repeat(n, 1)
-    return Server(models, known, affinity, torch.tensor(0))
+    return Server(LastModels(models, known), Mixing(affinity), torch.tensor(0))
 
 
 def test_offers_are_the_best_unless_chance_says_otherwise():
-    best = offered(server(), 2, 4, 0.0, np.random.default_rng(0))
+    best = choose_offers(server(), 2, 4, 0.0, np.random.default_rng(0))
     assert best == [2, 7, 6, 5]
-    drawn = [offered(server(), 2, 4, 1.0, np.random.default_rng(k)) for k in range(200)]
+    drawn = [choose_offers(server(), 2, 4, 1.0, np.random.default_rng(k)) for k in range(200)]
     assert all(ids[0] == 2 and len(set(ids)) == 4 for ids in drawn)
     counts = np.bincount(np.array([ids[1:] for ids in drawn]).ravel(), minlength=8)
     assert counts[2] == 0
@@ -138,7 +141,7 @@ def test_offers_are_the_best_unless_chance_says_otherwise():
 def test_free_slots_hold_the_clients_own_model():
     heard = torch.zeros(8, dtype=torch.bool)
     heard[5] = True
-    assert offered(server(heard=heard), 2, 4, 0.3, np.random.default_rng(0)) == [2, 5, 2, 2]
+    assert choose_offers(server(heard=heard), 2, 4, 0.3, np.random.default_rng(0)) == [2, 5, 2, 2]
 
 
 def test_chance_runs_out():
@@ -166,14 +169,14 @@ def test_validation_rows_decide_and_nothing_else():
     for rows in federation.validation:
         turned.y[rows] = (federation.y[rows] + 1) % 3
     a, b = (play("fedfomo", f, rounds=4).position.server.affinity for f in (federation, turned))
-    assert not torch.equal(a, b)
+    assert not torch.equal(a.weights, b.weights)
     with pytest.raises(BadInput, match="validation"):
         play("fedfomo", tiny(validation=0))
 
 
 def test_helpers_are_found_within_the_group():
     loop = play("fedfomo", tiny(6, validation=12), rounds=20, options={"offers": 4})
-    p, group = loop.position.server.affinity, torch.as_tensor(loop.federation.groups)
+    p, group = loop.position.server.affinity.weights, torch.as_tensor(loop.federation.groups)
     same = (group[:, None] == group).fill_diagonal_(False)
     assert p[same].mean() > p[group[:, None] != group].mean()
 
@@ -185,7 +188,7 @@ def test_a_newcomer_is_offered_models():
     offer = method.round[0].send(wider, 5, np.random.default_rng(0))
     assert len(set(offer.ids.tolist())) == 5
     torch.testing.assert_close(
-        flat(pick(offer.models, slice(0, 1)))[0], flat(loop.position.server.models).mean(0)
+        flat(pick(offer.models, slice(0, 1)))[0], flat(loop.position.server.last.models).mean(0)
     )
 
 

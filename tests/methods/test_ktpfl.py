@@ -13,16 +13,9 @@ from coterie.core.errors import BadInput
 from coterie.core.model import Model
 from coterie.core.point import pick
 from coterie.data.federation import Federation, Public
-from coterie.methods.knowledge import (
-    Knowledge,
-    descend,
-    model_slope,
-    prediction_slope,
-    project,
-    shares,
-    similar,
-    topk,
-)
+from coterie.methods import knowledge
+from coterie.methods.knowledge import Knowledge, Part, project, weigh_similar, weigh_top
+from coterie.methods.mixing import Mixing, scale_rows
 from coterie.methods.registry import METHODS
 from coterie.methods.soft import Server
 from coterie.networks.nets import build
@@ -56,6 +49,14 @@ def matrix(clients=4, seed=1):
     return torch.as_tensor(c / c.sum(1, keepdims=True), dtype=torch.get_default_dtype())
 
 
+def prediction_gradient(c, s):
+    return knowledge.prediction_gradient(Part(c), s, lam=1.0)
+
+
+def model_gradient(c, w):
+    return knowledge.model_gradient(Part(c), w)
+
+
 def state(loop, i):
     return pick(loop.engine.states[0].gather([i]), 0)
 
@@ -63,26 +64,26 @@ def state(loop, i):
 # The matrix
 
 
-def test_slope_of_c_equals_finite_differences():
+def test_the_gradient_of_c_equals_finite_differences():
     with float64():
         s, c = predictions(), matrix()
 
         def objective(c, n):
             return rel_entr(np.einsum("m,mxy->xy", c, s.numpy()), s[n].numpy()).sum(-1).mean()
 
-        g, step = prediction_slope(c, s).numpy(), 1e-6
+        g, step = prediction_gradient(c, s).numpy(), 1e-6
         for n in range(4):
             for m, e in enumerate(np.eye(4) * step):
                 row = c[n].numpy()
-                slope = (objective(row + e, n) - objective(row - e, n)) / (2 * step)
-                assert g[n, m] == pytest.approx(slope, abs=1e-7)
+                difference = (objective(row + e, n) - objective(row - e, n)) / (2 * step)
+                assert g[n, m] == pytest.approx(difference, abs=1e-7)
 
 
-def test_slope_over_parameters_equals_finite_differences_on_the_simplex():
+def test_the_gradient_over_parameters_equals_finite_differences_on_the_simplex():
     with float64():
         c, w = matrix(), torch.as_tensor(np.random.default_rng(2).normal(size=(4, 9)))
         spread = (w - w.mean(0)).square().sum(1).mean()
-        g, step = model_slope(c, w), 1e-6
+        g, step = model_gradient(c, w), 1e-6
         for n in range(4):
             for m in range(1, 4):
                 along = torch.zeros(4)
@@ -118,13 +119,14 @@ def test_projection_is_the_nearest_point_of_the_simplex(rows, mass):
 
 def test_equal_predictions_leave_c_uniform_and_unequal_ones_move_it():
     method = METHODS["ktpfl"](tiny_model(), TRAIN)
-    even = Knowledge(torch.full((4, 4), 0.25), torch.full((4,), 0.25))
+    c = torch.full((4, 4), 0.25)
+    even = Knowledge(Mixing(c), torch.full((4,), 0.25))
     same = predictions()[:1].expand(4, -1, -1)
     server = Server(torch.tensor(0), even, torch.arange(4), same)
     learn = method.round[1].receive
-    torch.testing.assert_close(learn(server, None, None).mix.c, even.c, atol=1e-6, rtol=0)
-    moved = learn(server._replace(said=predictions()), None, None).mix.c
-    assert (moved - even.c).abs().max() > 1e-4
+    torch.testing.assert_close(learn(server, None, None).mix.c.weights, c, atol=1e-6, rtol=0)
+    moved = learn(server._replace(said=predictions()), None, None).mix.c.weights
+    assert (moved - c).abs().max() > 1e-4
     assert (moved.diagonal() > 0.25).all()  # nobody predicts like oneself
 
 
@@ -141,8 +143,10 @@ def test_c_takes_one_projected_step_for_each_public_batch():
             wanted = project(
                 wanted - rate * (lam * g + 2 * rho * (wanted - 1 / 4)), torch.ones(4, 1)
             )
-        server = Server(torch.tensor(0), Knowledge(c, torch.full((4,), 0.25)), torch.arange(4), s)
-        torch.testing.assert_close(method.round[1].receive(server, None, None).mix.c, wanted)
+        even = Knowledge(Mixing(c), torch.full((4,), 0.25))
+        server = Server(torch.tensor(0), even, torch.arange(4), s)
+        learned = method.round[1].receive(server, None, None).mix.c.weights
+        torch.testing.assert_close(learned, wanted)
 
 
 def test_literal_equation_7_sums_over_samples_and_weighs_by_data():
@@ -151,18 +155,18 @@ def test_literal_equation_7_sums_over_samples_and_weighs_by_data():
         method = METHODS["ktpfl"](
             tiny_model(), TRAIN, draw=5, rate_c=0.02, rho=0.0, literal_eq7=True
         )
-        server = Server(torch.tensor(0), Knowledge(c, data), torch.arange(4), s)
-        wanted = project(c - 0.02 * 5 * data[:, None] * prediction_slope(c, s), torch.ones(4, 1))
-        torch.testing.assert_close(method.round[1].receive(server, None, None).mix.c, wanted)
+        server = Server(torch.tensor(0), Knowledge(Mixing(c), data), torch.arange(4), s)
+        wanted = project(c - 0.02 * 5 * data[:, None] * prediction_gradient(c, s), torch.ones(4, 1))
+        learned = method.round[1].receive(server, None, None).mix.c.weights
+        torch.testing.assert_close(learned, wanted)
 
 
 def test_softmax5_replaces_the_projection():
     with float64():
         c, s = matrix(), predictions()
-        after = descend(
-            c, torch.arange(4), [lambda block: prediction_slope(block, s)], 0.1, 0.6, "softmax5"
-        )
-        stepped = c - 0.1 * (prediction_slope(c, s) + 1.2 * (c - 0.25))
+        steps = [lambda part: prediction_gradient(part.values, s)]
+        after = knowledge.descend(Mixing(c), torch.arange(4), steps, 0.1, 0.6, "softmax5").weights
+        stepped = c - 0.1 * (prediction_gradient(c, s) + 1.2 * (c - 0.25))
         torch.testing.assert_close(after, torch.softmax(5 * stepped, 1))
         assert_same(
             personal(play("ktpfl", options={"row_norm": "softmax5"})),
@@ -196,21 +200,21 @@ def test_sampling_moves_active_entries_only_and_keeps_each_rows_mass(name, optio
 
 
 def test_a_row_without_mass_on_those_who_spoke_is_taught_by_all_of_them():
-    torch.testing.assert_close(shares(torch.tensor([0.0, 0.0])), torch.tensor([0.5, 0.5]))
-    torch.testing.assert_close(shares(torch.tensor([0.1, 0.3])), torch.tensor([0.25, 0.75]))
+    torch.testing.assert_close(scale_rows(torch.tensor([0.0, 0.0])), torch.tensor([0.5, 0.5]))
+    torch.testing.assert_close(scale_rows(torch.tensor([0.1, 0.3])), torch.tensor([0.25, 0.75]))
 
 
 def test_similar_gives_the_least_similar_nothing_and_oneself_the_most():
-    rows = similar(predictions())
+    rows = weigh_similar(predictions())
     torch.testing.assert_close(rows.sum(1), torch.ones(4))
     assert (rows.amin(1) == 0).all()
     assert (rows.argmax(1) == torch.arange(4)).all()
-    torch.testing.assert_close(similar(torch.full((3, 2, 2), 0.5)), torch.full((3, 3), 1 / 3))
+    torch.testing.assert_close(weigh_similar(torch.full((3, 2, 2), 0.5)), torch.full((3, 3), 1 / 3))
 
 
 def test_topk_counts_the_k_nearest_alike_and_oneself_among_them():
     s = predictions(clients=6)
-    rows = topk(s, 3)
+    rows = weigh_top(s, 3)
     assert ((rows > 0).sum(1) == 3).all()
     assert (rows.diagonal() == rows.max()).all()
     flat = s.flatten(1)
@@ -410,7 +414,7 @@ def test_clients_step_toward_their_own_mixture():
                 torch.testing.assert_close(p, w.params[name] - 0.3 * (w.params[name] - bar))
         c = loop.server_notes()["c"]
         w = torch.cat([a.flatten(1) for a in first.upload.params.values()], 1)
-        wanted = project(0.2 - 0.2 * model_slope(torch.full((5, 5), 0.2), w), torch.ones(5, 1))
+        wanted = project(0.2 - 0.2 * model_gradient(torch.full((5, 5), 0.2), w), torch.ones(5, 1))
         torch.testing.assert_close(c, wanted)
 
 
@@ -423,8 +427,8 @@ def test_one_model_up_and_one_down():
 
 def test_the_scale_of_the_weights_does_not_matter_for_c():
     w = torch.randn(4, 9, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(model_slope(matrix(), w), model_slope(matrix(), 100 * w))
-    assert torch.equal(model_slope(matrix(), w[:1].expand(4, -1) * 0), torch.zeros(4, 4))
+    torch.testing.assert_close(model_gradient(matrix(), w), model_gradient(matrix(), 100 * w))
+    assert torch.equal(model_gradient(matrix(), w[:1].expand(4, -1) * 0), torch.zeros(4, 4))
 
 
 # The paper's networks, options, and the engine

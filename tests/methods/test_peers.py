@@ -2,6 +2,8 @@
 are, and refused where even that does not fit.
 """
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -11,24 +13,24 @@ from coterie.core.method import Replies, Train
 from coterie.core.point import Point, mean, stack
 from coterie.core.robust import average_by
 from coterie.core.tree import load_tree, save_tree
-from coterie.methods import bounds, peers
+from coterie.methods import bounds, knowledge, mixing, peers
 from coterie.methods.cfl import cut, cut_bundles
-from coterie.methods.fedamp import attentive, attentive_few, heuristic, heuristic_few
-from coterie.methods.fedfomo import FREE, Server, offered_few, tried
-from coterie.methods.knowledge import Knowledge, descend, model_slope, prediction_slope
-from coterie.methods.ktpfl_peers import (
-    Pace,
-    Step,
-    descend_few,
-    fill,
-    model_slope_few,
-    prediction_slope_few,
+from coterie.methods.fedamp import attend_alike, attend_near
+from coterie.methods.fedfomo import Server, choose_offers
+from coterie.methods.knowledge import Knowledge
+from coterie.methods.last_models import LastModels
+from coterie.methods.mixing import FREE, Mixing
+from coterie.methods.peers import (
+    compare_cosines,
+    compare_distances,
+    find_nearest,
+    measure_squares,
+    sketch,
 )
-from coterie.methods.peers import Rows, dense, mixed, nearest, sketch, squares
 from coterie.methods.registry import METHODS
 from coterie.methods.soft import Server as Said
-from coterie.methods.ucfl import collaboration
-from coterie.methods.ucfl_peers import Signs, averaged, group_few, nearest_rows, spread
+from coterie.methods.streams import average_few, group_rows
+from coterie.methods.ucfl import find_rows, find_sigma
 from helpers.federations import (
     SEQUENTIAL,
     STACKED,
@@ -88,7 +90,7 @@ def test_peers_are_of_the_own_group_and_never_oneself(monkeypatch, exact):
     monkeypatch.setattr(peers, "EXACT", exact)
     rows, group = cloud(400, groups=8)
     points = sketch([rows])
-    ids, there = nearest(points, points, torch.arange(400), 20)
+    ids, there = find_nearest(points, points, torch.arange(400), 20)
     assert there.all()
     assert (group[ids] == group[:, None]).all()
     assert not (ids == torch.arange(400)[:, None]).any()
@@ -98,28 +100,29 @@ def test_peers_are_of_the_own_group_and_never_oneself(monkeypatch, exact):
 def test_groups_of_sketches_find_nearly_all_that_all_pairs_find(monkeypatch):
     points = torch.randn(3000, 8, generator=torch.Generator().manual_seed(0))
     everyone = torch.arange(3000)
-    whole = nearest(points, points, everyone, 10).ids
+    whole = find_nearest(points, points, everyone, 10).ids
     monkeypatch.setattr(peers, "EXACT", 100)
-    found = nearest(points, points, everyone, 10).ids
+    found = find_nearest(points, points, everyone, 10).ids
     shared = (whole[:, :, None] == found[:, None]).any(2).double().mean()
     assert shared > 0.6
 
 
 def test_there_are_no_more_peers_than_others():
     points = cloud(3)[0]
-    ids, there = nearest(points, points, torch.arange(3), 9)
+    ids, there = find_nearest(points, points, torch.arange(3), 9)
     assert ids.shape == (3, 3)
     assert there.sum(1).tolist() == [2, 2, 2]
-    assert nearest(points, points[:0], torch.full((3,), -1), 9).ids.shape == (3, 0)
+    assert find_nearest(points, points[:0], torch.full((3,), -1), 9).ids.shape == (3, 0)
 
 
 def test_blocks_change_nothing(monkeypatch):
     rows, _ = cloud()
-    ids = nearest(rows, rows, torch.arange(40), 5).ids
-    whole = squares([rows], ids), mixed(rows, Rows(ids, torch.rand(40, 5).fill_(0.2)))
+    ids = find_nearest(rows, rows, torch.arange(40), 5).ids
+    even = Mixing(torch.full((40, 5), 0.2), ids)
+    whole = measure_squares([rows], ids), even.mix_rows(rows)
     monkeypatch.setattr(peers, "BLOCK", 1)
-    assert torch.equal(nearest(rows, rows, torch.arange(40), 5).ids, ids)
-    again = squares([rows], ids), mixed(rows, Rows(ids, torch.full((40, 5), 0.2)))
+    assert torch.equal(find_nearest(rows, rows, torch.arange(40), 5).ids, ids)
+    again = measure_squares([rows], ids), even.mix_rows(rows)
     for a, b in zip(whole, again, strict=True):
         torch.testing.assert_close(a, b)
     torch.testing.assert_close(again[1], rows[ids].mean(1))
@@ -142,8 +145,9 @@ def test_rows_of_ucfl_over_all_others_are_those_of_w():
         g, _ = cloud(12, spread=0.5)
         variance, n = torch.rand(12) * 300, torch.arange(1.0, 13)
         variance[3] = 0
-        rows = nearest_rows(Signs(g.double(), spread(variance), n), 11)
-        torch.testing.assert_close(dense(rows, 12), collaboration(g, variance, n))
+        sigma = find_sigma(variance)
+        few, whole = (find_rows(g.double(), sigma, n, m) for m in (11, 0))
+        torch.testing.assert_close(few.to_matrix(12), whole.weights)
 
 
 @pytest.mark.parametrize("known", [7, 10])
@@ -151,13 +155,14 @@ def test_attention_over_all_others_is_that_of_fedamp(known):
     with float64():
         w, heard = cloud(10, spread=0.3)[0].double(), torch.arange(10) < known
         models = Point({"a": w[:, :120].reshape(10, 6, 20), "b": w[:, 120:]})
+        near, all_near = (compare_distances(models, heard, m) for m in (9, 0))
         for alpha in (0.01, 1e4):
-            xi, used = attentive(w, heard, alpha, 40.0)
-            few, mine = attentive_few(models, heard, alpha, 9, 40.0)
-            torch.testing.assert_close(dense(few, 10), xi)
+            xi, used = attend_near(all_near, alpha, 40.0)
+            few, mine = attend_near(near, alpha, 40.0)
+            torch.testing.assert_close(few.to_matrix(10), xi.weights)
             assert mine == pytest.approx(used)
-        few = heuristic_few(models, heard, 9, 0.0, 5.0)
-        torch.testing.assert_close(dense(few, 10), heuristic(w, heard, 0.0, 5.0))
+        few, xi = (attend_alike(compare_cosines(models, heard, m), 0.0, 5.0) for m in (9, 0))
+        torch.testing.assert_close(few.to_matrix(10), xi.weights)
 
 
 @pytest.mark.parametrize("row_norm", ["project", "softmax5"])
@@ -168,17 +173,16 @@ def test_steps_on_c_over_all_others_are_those_of_ktpfl(row_norm):
         c = torch.softmax(torch.randn(6, 6, generator=rng), -1)
         ids = torch.tensor([0, 2, 3, 5])
         columns = torch.rand(6, 6, generator=rng).argsort(1)
-        rows, pace = Rows(columns, c.gather(1, columns)), Pace(0.3, 0.1, row_norm)
-        slopes = [lambda b, p=p: prediction_slope(b, p) for p in s.split(4, 1)]
-        steps = [Step(p.flatten(1), prediction_slope_few, 1 / p.shape[1]) for p in s.split(4, 1)]
-        found = dense(descend_few(rows, ids, steps, pace), 6)
-        torch.testing.assert_close(found, descend(c, ids, slopes, 0.3, 0.1, row_norm))
-        w = s.flatten(1)
-        apart = w - w.mean(0)
-        step = Step(apart, model_slope_few, 1 / apart.square().sum(1).mean())
-        found = dense(descend_few(rows, ids, [step], pace), 6)
-        wanted = descend(c, ids, [lambda b: model_slope(b, w)], 0.3, 0.1, row_norm)
-        torch.testing.assert_close(found, wanted)
+        few, whole = Mixing(c.gather(1, columns), columns), Mixing(c)
+        by_predictions = [
+            partial(knowledge.prediction_gradient, s=p, lam=1.0) for p in s.split(4, 1)
+        ]
+        by_models = [partial(knowledge.model_gradient, w=s.flatten(1))]
+        for steps in (by_predictions, by_models):
+            found, wanted = (
+                knowledge.descend(mix, ids, steps, 0.3, 0.1, row_norm) for mix in (few, whole)
+            )
+            torch.testing.assert_close(found.to_matrix(6), wanted.weights)
 
 
 @pytest.mark.parametrize("literal", [False, True])
@@ -188,14 +192,14 @@ def test_lam_and_the_factors_of_equation_7_count_alike_over_peers(literal):
         s = torch.softmax(torch.randn(5, 7, 3, generator=rng), -1)
         c = torch.softmax(torch.randn(5, 5, generator=rng), -1)
         data = torch.rand(5, generator=rng)
-        rows = Rows(torch.arange(5).expand(5, 5), c)
+        rows = Mixing(c, torch.arange(5).expand(5, 5))
         options = {"draw": 7, "public_batch": 4, "lam": 0.3, "rate_c": 0.1, "literal_eq7": literal}
         learn = METHODS["ktpfl"](tiny_model(), Train(), **options).round[1].receive
         exact, few = (
             learn(Said(torch.tensor(0), Knowledge(mix, data), torch.arange(5), s), None, None)
-            for mix in (c, rows)
+            for mix in (Mixing(c), rows)
         )
-        torch.testing.assert_close(dense(few.mix.c, 5), exact.mix.c)
+        torch.testing.assert_close(few.mix.c.to_matrix(5), exact.mix.c.weights)
 
 
 # Methods: few peers
@@ -203,36 +207,36 @@ def test_lam_and_the_factors_of_equation_7_count_alike_over_peers(literal):
 
 def test_few_peers_of_ucfl_are_of_the_own_group_and_weigh_as_in_w():
     g, group = cloud()
-    n, sigma = torch.arange(1.0, 41), torch.full((40,), 3.0)
-    rows = nearest_rows(Signs(g, sigma.double(), n), 5)
+    n, sigma = torch.arange(1.0, 41), torch.full((40,), 3.0).double()
+    rows = find_rows(g, sigma, n, 5)
     assert (group[rows.ids] == group[:, None]).all()
-    whole = collaboration(g, sigma.square(), n).gather(1, rows.ids)
+    whole = find_rows(g, sigma, n.double(), 0).weights.gather(1, rows.ids)
     torch.testing.assert_close(rows.weights.double(), whole / whole.sum(1, keepdim=True))
 
 
 def test_streams_of_few_peers_are_the_groups():
     g, group = cloud()
     n = torch.ones(40)
-    rows = nearest_rows(Signs(g, torch.full((40,), 3.0).double(), n), 9)
+    rows = find_rows(g, torch.full((40,), 3.0).double(), n, 9)
     known = torch.ones(40, dtype=torch.bool)
-    stream, mix = group_few(rows, known, n, 4, np.random.default_rng(0))
+    stream, mix = group_rows(rows, 4, known, n, np.random.default_rng(0))
     assert torch.equal(stream[:, None] == stream, group[:, None] == group)
-    torch.testing.assert_close(mix.sum(1), torch.ones(4))
+    torch.testing.assert_close(mix.weights.sum(1), torch.ones(4))
     known[7] = False
-    stream, mix = group_few(rows, known, n, 4, np.random.default_rng(0))
+    stream, mix = group_rows(rows, 4, known, n, np.random.default_rng(0))
     assert stream[7] == 4
-    torch.testing.assert_close(mix[4], n / 40)
+    torch.testing.assert_close(mix.weights[4], n / 40)
 
 
 def test_a_robust_average_is_taken_over_the_same_rows():
     uploads = stack([tiny_model().start(k) for k in range(5)])
     g = cloud(5)[0]
-    rows = nearest_rows(Signs(g, torch.full((5,), 20.0).double(), torch.ones(5)), 2)
+    rows = find_rows(g, torch.full((5,), 20.0).double(), torch.ones(5), 2)
     everyone = torch.arange(5)
     for rule, average in (("mean", mean), ("median", average_by("median", 0.2))):
         replies = Replies(everyone, uploads, torch.ones(5), average=average)
-        found = averaged(replies, everyone, rows)
-        for name, a in average(uploads, dense(rows, 5)).params.items():
+        found = average_few(replies, everyone, rows)
+        for name, a in average(uploads, rows.to_matrix(5)).params.items():
             torch.testing.assert_close(found.params[name], a, msg=rule)
 
 
@@ -286,7 +290,7 @@ def test_sparse_rows_are_noted_while_they_can_be_looked_at(name, monkeypatch):
     (note,) = {"W", "xi", "P", "c"} & set(play(name, tiny(6), rounds=1).server_notes())
     small = play(name, tiny(6), rounds=1, options=sparse(name))
     assert small.server_notes()[note].shape == (6, 6)
-    monkeypatch.setattr(peers, "NOTED", 5)
+    monkeypatch.setattr(mixing, "SHOWN", 5)
     assert note not in small.server_notes()
 
 
@@ -294,9 +298,10 @@ def test_sparse_rows_are_noted_while_they_can_be_looked_at(name, monkeypatch):
 
 
 def test_a_row_of_p_keeps_what_is_furthest_from_zero():
-    rows = Rows(torch.tensor([[1, 2, 3], [FREE] * 3]), torch.tensor([[0.5, -2.0, 0.1], [0.0] * 3]))
+    weights = torch.tensor([[0.5, -2.0, 0.1], [0.0] * 3])
+    rows = Mixing(weights, torch.tensor([[1, 2, 3], [FREE] * 3]))
     ids, scores = torch.tensor([[0, 3, 4]]), torch.tensor([[9.0, 0.2, 1.0]])
-    found = tried(rows, torch.tensor([0]), ids, scores)
+    found = rows.add(torch.tensor([0]), ids, scores)
     assert dict(zip(found.ids[0].tolist(), found.weights[0].tolist(), strict=True)) == {
         2: -2.0,
         4: 1.0,
@@ -306,19 +311,21 @@ def test_a_row_of_p_keeps_what_is_furthest_from_zero():
 
 
 def test_offers_are_the_best_then_the_untried_then_the_harmful():
-    affinity = Rows(
-        torch.tensor([[3, 1, 2]]).repeat(6, 1), torch.tensor([[0.5, 2.0, -1.0]]).repeat(6, 1)
+    affinity = Mixing(
+        torch.tensor([[0.5, 2.0, -1.0]]).repeat(6, 1), torch.tensor([[3, 1, 2]]).repeat(6, 1)
     )
-    server = Server(Point({}), torch.ones(6, dtype=torch.bool), affinity, torch.tensor(0))
+    last = LastModels(Point({}), torch.ones(6, dtype=torch.bool))
+    server = Server(last, affinity, torch.tensor(0))
     for seed in range(20):
-        ids = offered_few(server, 0, 6, 0.0, np.random.default_rng(seed))
+        ids = choose_offers(server, 0, 6, 0.0, np.random.default_rng(seed))
         assert ids[:3] == [0, 1, 3]
         assert sorted(ids[3:5]) == [4, 5]
         assert ids[5] == 2
-        chance = offered_few(server, 0, 3, 1.0, np.random.default_rng(seed))
+        chance = choose_offers(server, 0, 3, 1.0, np.random.default_rng(seed))
         assert len(set(chance)) == 3
-    few = server._replace(heard=torch.tensor([False, True] + [False] * 4))
-    assert offered_few(few, 0, 4, 0.0, np.random.default_rng(0)) == [0, 1, 0, 0]
+    one = last._replace(heard=torch.tensor([False, True] + [False] * 4))
+    few = server._replace(last=one)
+    assert choose_offers(few, 0, 4, 0.0, np.random.default_rng(0)) == [0, 1, 0, 0]
 
 
 # KT-pFL
@@ -328,12 +335,12 @@ def test_free_places_go_to_the_nearest_who_speak_and_stay():
     points, group = cloud(12, groups=3)
     start = torch.full((12, 4), FREE)
     start[:, 0] = torch.arange(12)
-    c = Rows(start, torch.full((12, 4), 0.25))
+    c = Mixing(torch.full((12, 4), 0.25), start)
     some = torch.tensor([0, 1, 3, 6])  # of 0's group: 3 and 6
-    once = fill(c, some, points[some])
+    once = knowledge.fill(c, some, [points[some]])
     assert set(once.ids[0].tolist()) == {0, 1, 3, 6}
     assert once.ids[2].tolist() == [2, FREE, FREE, FREE]
-    whole = fill(once, torch.arange(12), points)
+    whole = knowledge.fill(once, torch.arange(12), [points])
     assert torch.equal(whole.ids[some], once.ids[some])
     late = torch.tensor([i for i in range(12) if i not in some.tolist()])
     assert (group[whole.ids[late]] == group[late, None]).all()

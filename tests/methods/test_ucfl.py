@@ -13,7 +13,11 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Replies, Train
 from coterie.core.model import Model
 from coterie.core.point import Vector, stack, tree
-from coterie.methods.ucfl import Server, Upload, collaboration, group_rows, ucfl
+from coterie.methods import streams as ucfl_streams
+from coterie.methods.gradient_spread import Upload
+from coterie.methods.mixing import Mixing
+from coterie.methods.streams import Server
+from coterie.methods.ucfl import find_rows, find_sigma, ucfl
 from coterie.results.table import values
 from helpers.federations import (
     SEQUENTIAL,
@@ -67,6 +71,19 @@ def similar(federation, seed=0, model=None, settings=STACKED, **options):
     return loop.position.server
 
 
+def collaboration(g, variance, n):
+    """W from gradients, sigma^2 and sizes."""
+    return find_rows(g, find_sigma(variance), n.double(), 0).weights
+
+
+def group_rows(weights, streams):
+    """The group of every row of W, and the centroids."""
+    n = torch.ones(len(weights))
+    rng = np.random.default_rng(0)
+    group, mix = ucfl_streams.group_rows(Mixing(weights), streams, n > 0, n, rng)
+    return group, mix.weights
+
+
 # W
 
 
@@ -75,7 +92,9 @@ def test_identical_data_give_rows_weighted_by_size(batches):
     with float64():
         server = similar(repeated(), batches=batches)
         wanted = torch.tensor([1, 2, 3]) / 6.0
-        torch.testing.assert_close(server.weights, wanted.repeat(3, 1), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            server.weights.weights, wanted.repeat(3, 1), rtol=1e-9, atol=1e-9
+        )
         assert (server.sigma > 0).all()
 
 
@@ -92,7 +111,7 @@ def test_identical_distributions_weigh_a_peer_by_the_number_of_batches(batches):
         ]
         weights = similar(
             given([(x.float(), y) for x, y in clients], classes=10), seed, model, batches=batches
-        ).weights
+        ).weights.weights
         peers = weights / weights.diagonal()[:, None]
         factors.append(peers[~torch.eye(6, dtype=torch.bool)])
     found, wanted = float(torch.cat(factors).mean()), math.exp(-1 / (batches - 1))
@@ -108,20 +127,22 @@ def test_weights_are_those_of_the_full_gradients(settings):
         module = model.module(loop.payload()(0))
         loop.go(until=1)
         server = loop.position.server
-        slopes = []
+        gradients = []
         for part in federation.train:
             module.zero_grad()
             nn.functional.cross_entropy(module(federation.x[part]), federation.y[part]).backward()
-            slopes.append(torch.cat([p.grad.flatten() for p in module.parameters()]))
+            gradients.append(torch.cat([p.grad.flatten() for p in module.parameters()]))
         n, sigma = torch.as_tensor(federation.sizes, dtype=torch.float64), server.sigma
-        for i, g in enumerate(slopes):
+        for i, g in enumerate(gradients):
             row = torch.stack(
                 [
                     n[j] * torch.exp(-(g - h).square().sum() / (2 * sigma[i] * sigma[j]))
-                    for j, h in enumerate(slopes)
+                    for j, h in enumerate(gradients)
                 ]
             )
-            torch.testing.assert_close(server.weights[i], row / row.sum(), rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(
+                server.weights.weights[i], row / row.sum(), rtol=1e-9, atol=1e-12
+            )
 
 
 def test_sigma_is_the_spread_of_gradients_on_subsets():
@@ -178,9 +199,9 @@ def test_opposed_groups_are_found():
     same = group[:, None] == group
     for streams in (2, -1):
         server = similar(federation, streams=streams)
-        assert (server.weights * same).sum(1).min() > 0.99
+        assert (server.weights.weights * same).sum(1).min() > 0.99
         assert torch.equal(server.stream[:, None] == server.stream, same)
-        assert len(server.mix) == 2
+        assert len(server.mix.weights) == 2
 
 
 # Streams
@@ -188,7 +209,7 @@ def test_opposed_groups_are_found():
 
 def test_a_stream_mixes_by_the_mean_row_of_its_members():
     weights = torch.tensor([[0.8, 0.2, 0.0], [0.6, 0.4, 0.0], [0.0, 0.1, 0.9]])
-    group, mix = group_rows(weights, 2, np.random.default_rng(0))
+    group, mix = group_rows(weights, 2)
     assert group[0] == group[1] != group[2]
     torch.testing.assert_close(mix[group[0]], torch.tensor([0.7, 0.3, 0.0]))
     torch.testing.assert_close(mix[group[2]], weights[2])
@@ -196,7 +217,7 @@ def test_a_stream_mixes_by_the_mean_row_of_its_members():
 
 @pytest.mark.parametrize("streams", [3, -1])
 def test_equal_rows_need_one_stream(streams):
-    group, mix = group_rows(torch.full((4, 4), 0.25), streams, np.random.default_rng(0))
+    group, mix = group_rows(torch.full((4, 4), 0.25), streams)
     assert group.tolist() == [0, 0, 0, 0]
     torch.testing.assert_close(mix, torch.full((1, 4), 0.25))
 
@@ -229,10 +250,11 @@ def test_who_did_not_answer_keeps_fedavgs_row_and_is_in_no_other():
     ids = torch.tensor([0, 2, 3])
     replies = Replies(ids, Upload(g, torch.ones(3)), before.sizes[ids])
     after = compare(before, replies, np.random.default_rng(0))
+    weights = after.weights.weights
     for i in (1, 4):
-        torch.testing.assert_close(after.weights[i], before.sizes / before.sizes.sum())
-        assert not after.weights[ids, i].any()
-    torch.testing.assert_close(after.weights.sum(1), torch.ones(5))
+        torch.testing.assert_close(weights[i], before.sizes / before.sizes.sum())
+        assert not weights[ids, i].any()
+    torch.testing.assert_close(weights.sum(1), torch.ones(5))
 
 
 # Training
@@ -251,7 +273,8 @@ def hand_made(stream, mix):
     """A server whose models are all different."""
     models = stack([tiny_model().start(k) for k in range(len(mix))])
     n = mix.shape[1]
-    return Server(models, torch.tensor(stream), mix, torch.eye(n), torch.ones(n), torch.ones(n))
+    weights, ones = Mixing(torch.eye(n)), torch.ones(n)
+    return Server(models, torch.tensor(stream), Mixing(mix), weights, ones, ones)
 
 
 def test_every_client_gets_the_mixture_of_its_row():
@@ -313,8 +336,8 @@ def test_a_newcomer_has_the_mean_model_and_changes_nobody_elses():
         torch.testing.assert_close(
             a, (2 * server.models.params[name][0] + server.models.params[name][1]) / 3
         )
-    torch.testing.assert_close(wider.mix.sum(1), torch.ones(3))
-    torch.testing.assert_close(wider.weights.sum(1), torch.ones(4))
+    torch.testing.assert_close(wider.mix.weights.sum(1), torch.ones(3))
+    torch.testing.assert_close(wider.weights.weights.sum(1), torch.ones(4))
     after, sent = mixed(wider, [0, 1, 2, 3])
     for name, a in after.models.params.items():
         torch.testing.assert_close(a[2], sent.params[name].mean(0))
@@ -330,7 +353,10 @@ def test_gradients_of_a_network_with_batchnorm_are_sums_over_rows():
             repeated((1, 30)), model=tiny_model(norm=True)
         )  # 12 rows in one batch, 360 in two
         torch.testing.assert_close(
-            server.weights, (torch.tensor([1.0, 30]) / 31).repeat(2, 1), rtol=1e-9, atol=1e-9
+            server.weights.weights,
+            (torch.tensor([1.0, 30]) / 31).repeat(2, 1),
+            rtol=1e-9,
+            atol=1e-9,
         )
 
 

@@ -26,7 +26,7 @@ from coterie.methods.bounds import check_clients
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 from coterie.methods.oracle import CLUSTERS, per_cluster, with_largest
-from coterie.methods.peers import gathered, nearest, sketch
+from coterie.methods.peers import find_centres, find_nearest, sketch
 
 SQUARE = 40  # bytes per pair of members at the peak of a split
 
@@ -59,7 +59,7 @@ def cut_bundles(updates: Tensor, bundles: int) -> Tensor:
     unit = F.normalize(updates, dim=1)
     points = sketch([unit])
     nobody = torch.full((len(points),), -1)
-    found = nearest(points, gathered(points, bundles), nobody, 1).ids[:, 0]
+    found = find_nearest(points, find_centres(points, bundles), nobody, 1).ids[:, 0]
     bundle = found.unique(return_inverse=True)[1]
     count = int(bundle.max()) + 1
     if count == 1:  # one direction: any halves are as good as others

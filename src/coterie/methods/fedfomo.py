@@ -13,16 +13,13 @@ round. Reading: theta_i is the client's model of the round before (the authors' 
 `peers` a row of P keeps its m entries furthest from 0, the value of a client that was never tried.
 """
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple
+from itertools import islice
+from typing import Annotated, Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.nn.functional import pad
 
-from coterie.core.device import array
 from coterie.core.method import (
     Batch,
     BatchPlan,
@@ -39,22 +36,23 @@ from coterie.core.notes import Kind, Note
 from coterie.core.point import Point, mean, pick, tree
 from coterie.core.rng import Rng
 from coterie.core.values import MANY, Range, Share, Whole
-from coterie.methods.bounds import check_clients
+from coterie.methods.bounds import Room, check_room
 from coterie.methods.declare import method
-from coterie.methods.fedamp import copies, remember
-from coterie.methods.peers import Rows, few, noted
+from coterie.methods.last_models import LastModels, start_models
+from coterie.methods.mixing import Mixing, start_zero
 
-Own = Literal["stays", "competes"]
-SQUARE = 10  # bytes per pair of clients at the peak of a round
-FREE = -1  # a place in a sparse row of P that holds nobody
+WAY = "give --peers 50 to keep the 50 that matter most, or fewer clients"
+NOTES = {
+    "P": Note("affinities P", Kind.MATRIX),
+    "after_mixing": Note("the mixture, before the client trains it", Kind.VIEW),
+}
 
 
 class Server(NamedTuple):
     """The last known models of all clients, and who helped whom."""
 
-    models: Point  # [N, ...]; a client never heard of stands at the mean of the others
-    heard: Tensor  # [N]
-    affinity: Any  # P [N, N], or Rows of it whose free places have the id FREE
+    last: LastModels
+    affinity: Mixing  # P
     round: Tensor
 
 
@@ -104,95 +102,12 @@ def mix(theta: Point, models: Point, scores: Tensor) -> Point:
     return mean(stacked, torch.cat([(1 - weights.sum()).reshape(1), weights]))
 
 
-def offered(server: Server, i: int, count: int, eps: float, rng: np.random.Generator) -> list[int]:
+def choose_offers(server: Server, i: int, count: int, eps: float, rng: Rng) -> list[int]:
     """Whose models client i is sent: its own, then the best or, by chance, any; its own again where
     there are no more."""
-    # so that ties in P fall at random
-    heard = rng.permutation(array(server.heard.nonzero().flatten()))
-    order = np.argsort(-array(server.affinity[i])[heard], kind="stable")
-    known = [int(j) for j in heard[order] if j != i]
-    ids = [i]
-    while known and len(ids) < count:
-        ids.append(known.pop(int(rng.integers(len(known))) if rng.random() < eps else 0))
+    others = server.affinity.rank(i, server.last.heard, eps, rng)
+    ids = [i, *islice(others, count - 1)]
     return ids + [i] * (count - len(ids))
-
-
-def offered_few(
-    server: Server, i: int, count: int, eps: float, rng: np.random.Generator
-) -> list[int]:
-    """The same with a row of P of which few entries are kept: 0 are all others."""
-    heard = server.heard.nonzero().flatten().numpy()
-    known = zip(server.affinity.ids[i].tolist(), server.affinity.weights[i].tolist(), strict=True)
-    row = {j: p for j, p in known if j != FREE and server.heard[j]}
-    ids, most = [i], min(count, len(heard) + (not server.heard[i]))
-
-    def any_of() -> int:
-        return next(j for j in _drawn(heard, rng) if j not in ids)
-
-    while len(ids) < most:
-        left = sorted((j for j in row if j not in ids), key=lambda j: -row[j])
-        untried = next((j for j in _drawn(heard, rng) if j not in ids and j not in row), None)
-        if rng.random() < eps:
-            ids.append(any_of())
-        elif left and (row[left[0]] > 0 or untried is None):
-            ids.append(left[0])
-        else:
-            ids.append(any_of() if untried is None else untried)
-    return ids + [i] * (count - len(ids))
-
-
-def _drawn(heard: np.ndarray, rng: np.random.Generator) -> Iterator[int]:
-    """Clients in a random order: some drawn at once, then all."""
-    for size in (min(len(heard), 8), len(heard)):
-        yield from rng.choice(heard, size, replace=False).tolist()
-
-
-def tried(affinity: Rows, of: Tensor, ids: Tensor, scores: Tensor) -> Rows:
-    """Rows of P of the clients `of` [a] after scores [a, M] of the clients `ids` [a, M]."""
-    kept, p = affinity.ids[of], affinity.weights[of]
-    ids = torch.where(ids == of[:, None], FREE, ids)  # oneself is always offered
-    hit = (ids[:, :, None] == kept[:, None]) & (ids != FREE)[:, :, None]
-    p = p + (hit * scores[:, :, None]).sum(1)
-    fresh = ~hit.any(2) & (ids != FREE)
-    everyone = torch.cat([kept, torch.where(fresh, ids, FREE)], 1)
-    values = torch.cat([p, torch.where(fresh, scores, 0.0)], 1)
-    far = torch.where(everyone == FREE, -1.0, values.abs())
-    best = far.topk(kept.shape[1]).indices
-    return Rows(
-        affinity.ids.index_copy(0, of, everyone.gather(1, best)),
-        affinity.weights.index_copy(0, of, values.gather(1, best)),
-    )
-
-
-def admit(server: Server) -> Server:
-    """Room for one more client, whose model is the mean of the others' until it is heard."""
-    n = len(server.heard)
-    middle = mean(server.models, torch.full((n,), 1 / n))
-    return server._replace(
-        models=tree(lambda a, m: torch.cat([a, m[None]]), server.models, middle),
-        heard=torch.cat([server.heard, torch.tensor([False])]),
-        affinity=_wider(server.affinity),
-    )
-
-
-def _wider(affinity: Any) -> Any:
-    if not isinstance(affinity, Rows):
-        return pad(affinity, (0, 1, 0, 1))
-    return Rows(pad(affinity.ids, (0, 0, 0, 1), value=FREE), pad(affinity.weights, (0, 0, 0, 1)))
-
-
-def affinities(server: Server) -> dict[str, Tensor]:
-    """P for reports."""
-    p = server.affinity
-    if isinstance(p, Rows):  # a free place counts nothing
-        p = noted(p._replace(ids=p.ids.clamp(min=0)))
-    return {} if p is None else {"P": p}
-
-
-def joined(offer: Offer, rng: Rng) -> Client:
-    """A client that begins at what it is offered as its own."""
-    own = pick(offer.models, 0)
-    return Client(own, own)
 
 
 @method(when="clients differ strongly, and downloads are cheap", without=("weighting",))
@@ -203,7 +118,7 @@ def fedfomo(
     eps: Share = 0.3,
     eps_step: Share = 0.05,
     peers: Whole = 0,
-    own: Own = "stays",
+    own: Literal["stays", "competes"] = "stays",
 ) -> Method:
     """Every client mixes those offered models that help on its validation part.
 
@@ -215,29 +130,21 @@ def fedfomo(
     """
     _, local = sgd(model, train)
 
-    def needed(n: int) -> int:
-        return n * (4 * 4 * model.size + (24 * peers if few(peers, n) else SQUARE * n))
-
     def init(rng: Rng, facts: Facts) -> Server:
-        n = facts.clients
-        sparse = few(peers, n)
-        way = "give --peers 50 to keep the 50 that matter most, or fewer clients"
-        check_clients("fedfomo", n, needed, "" if sparse else way)
-        rows = Rows(torch.full((n, peers), FREE), torch.zeros(n, peers)) if sparse else None
-        return Server(
-            copies(model.init(rng), n),
-            torch.zeros(n, dtype=torch.bool),
-            torch.zeros(n, n) if rows is None else rows,
-            torch.tensor(0),
-        )
+        n, each = facts.clients, 16 * model.size
+        room = Room(pair=10, entry=24, client=each, client_of_few=each)
+        check_room("fedfomo", n, peers, room, WAY)
+        return Server(start_models(model.init(rng), n), start_zero(n, peers), torch.tensor(0))
 
     def send(server: Server, i: int, rng: Rng) -> Offer:
-        count = min(offers, len(server.heard))
-        choose = offered_few if isinstance(server.affinity, Rows) else offered
-        ids = torch.tensor(
-            choose(server, i, count, max(0.0, eps - eps_step * int(server.round)), rng)
-        )
-        return Offer(pick(server.models, ids), ids)
+        count = min(offers, len(server.last.heard))
+        chance = max(0.0, eps - eps_step * int(server.round))
+        ids = torch.tensor(choose_offers(server, i, count, chance, rng))
+        return Offer(pick(server.last.models, ids), ids)
+
+    def join(offer: Offer, rng: Rng) -> Client:
+        first = pick(offer.models, 0)
+        return Client(first, first)
 
     def start(state: Client, offer: Offer) -> Carry:
         none = torch.zeros(len(offer.ids))
@@ -257,9 +164,8 @@ def fedfomo(
     def examine(c: Carry, batch: Batch) -> Carry:
         losses = vmap(lambda w: model.measure(w, batch)[0])(c.models)
         mine = model.measure(c.go.w, batch)[0]
-        return c._replace(
-            own=c.own + mine, losses=c.losses + losses, rows=c.rows + batch.mask.sum()
-        )
+        seen = c.rows + batch.mask.sum()
+        return c._replace(own=c.own + mine, losses=c.losses + losses, rows=seen)
 
     def combine(c: Carry, _: None) -> Carry:
         scores = c.once * score(c.go.w, c.models, (c.own - c.losses) / c.rows.clamp(min=1))
@@ -267,45 +173,33 @@ def fedfomo(
         return c._replace(go=begin(mixed, train), mixed=mixed, scores=scores)
 
     def receive(server: Server, replies: Replies, rng: Rng) -> Server:
-        _, ids, scores = replies.upload
-        if isinstance(server.affinity, Rows):
-            affinity = tried(server.affinity, replies.ids, ids, scores)
-        else:
-            affinity = server.affinity.index_put(
-                (replies.ids[:, None], ids), scores, accumulate=True
-            )
-        kept, heard = remember(
-            server.models, server.heard, replies._replace(upload=replies.upload.theta)
-        )
-        return Server(kept, heard, affinity, server.round + 1)
+        theta, ids, scores = replies.upload
+        affinity = server.affinity.add(replies.ids, ids, scores)
+        return Server(server.last.remember(replies.ids, theta), affinity, server.round + 1)
 
+    def admit(server: Server) -> Server:
+        return server._replace(last=server.last.admit(), affinity=server.affinity.admit())
+
+    trip = Exchange(
+        send=send,
+        start=start,
+        passes=(
+            Pass(examine, BatchPlan(part="validation", shuffle=False)),
+            Pass(combine),
+            Pass(lambda c, batch: c._replace(go=local(c.go, batch)), train.plan()),
+        ),
+        finish=lambda c, _, offer: (Client(c.go.w, c.mixed), Upload(c.go.w, offer.ids, c.scores)),
+        receive=receive,
+    )
     return Method(
         init=init,
-        join=joined,
-        round=(
-            Exchange(
-                send=send,
-                start=start,
-                passes=(
-                    Pass(examine, BatchPlan(part="validation", shuffle=False)),
-                    Pass(combine),
-                    Pass(lambda c, batch: c._replace(go=local(c.go, batch)), train.plan()),
-                ),
-                finish=lambda c, state, offer: (
-                    Client(c.go.w, c.mixed),
-                    Upload(c.go.w, offer.ids, c.scores),
-                ),
-                receive=receive,
-            ),
-        ),
+        join=join,
+        round=(trip,),
         personal=lambda state, offer: state.theta,
         views={"after_mixing": lambda state, offer: state.mixed},
         admit=admit,
         newcomer=Newcomer("mixes the models that it is offered by validation loss, and trains"),
-        notes=affinities,
-        describes={
-            "P": Note("affinities P", Kind.MATRIX),
-            "after_mixing": Note("the mixture, before the client trains it", Kind.VIEW),
-        },
+        notes=lambda server: server.affinity.describe("P"),
+        describes=NOTES,
         needs=frozenset({"validation"}),
     )

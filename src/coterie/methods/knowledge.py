@@ -1,6 +1,9 @@
 """Who helps whom: the matrix c of KT-pFL, how it is learned, and the fixed rules of its variants.
 
 c[n,m] is what client n takes from client m; see `ktpfl` for the objective and the readings taken.
+Over few peers row n of c has places for n itself and for m others, each with 1 / (m + 1) at first.
+When n speaks, its free places go to those who speak with it and are nearest to it, by sketches of
+what they say; they stay for good, so that c is learned as before, on fewer columns.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,38 +14,94 @@ from torch import Tensor
 from torch.nn.functional import normalize, softmax
 
 from coterie.core.method import Facts
+from coterie.core.notes import Kind, Note
+from coterie.methods.bounds import Room, check_room
+from coterie.methods.mixing import FREE, Mixing, find_places, scale_rows, start_equal
+from coterie.methods.peers import cut_blocks, find_nearest, sketch
 from coterie.methods.soft import Server
 
 RowNorm = Literal["project", "softmax5"]
+PEERS = "give --peers 50 to learn from the 50 nearest, or fewer clients"
+COEFFICIENTS = {"c": Note("knowledge coefficients c", Kind.MATRIX)}
+NEVER = -1e9  # stands for an absent entry where rows are projected
 
 
 class Knowledge(NamedTuple):
     """What the server knows of who helps whom."""
 
-    c: Any  # [N, N], or Rows over few peers; rows sum to 1
+    c: Mixing  # rows sum to 1
     data: Tensor  # [N], D_n / D
 
 
-def uniform(facts: Facts) -> Knowledge:
-    """c_0 = 1/N."""
-    n = facts.clients
-    return Knowledge(torch.full((n, n), 1 / n), facts.sizes / facts.sizes.sum())
+def start(name: str, facts: Facts, peers: int, said: int, way: str = PEERS) -> Knowledge:
+    """c_0, once the server is known to have room for it and for `said` numbers per client."""
+    each = 4 * 4 * said * facts.rate
+    room = Room(pair=28, entry=24, client=each, client_of_few=each)
+    check_room(name, facts.clients, peers, room, way)
+    return Knowledge(start_equal(facts.clients, peers), facts.sizes / facts.sizes.sum())
 
 
 def admit(server: Server) -> Server:
-    """Room for one more client: everyone takes 1/(N+1) from it, and it the same from all."""
+    """Room for one more client."""
     c, data = server.mix
-    n = len(c)
-    wider = torch.full((n + 1, n + 1), 1 / (n + 1))
-    wider[:n, :n] = c * n / (n + 1)
-    return server._replace(mix=Knowledge(wider, torch.cat([data, data.mean()[None]])))
+    return server._replace(mix=Knowledge(c.admit_equal(), torch.cat([data, data.mean()[None]])))
 
 
-def shares(rows: Tensor) -> Tensor:
-    """Rows of c over the clients that spoke, scaled to sum 1; equal where they have no mass on
-    them."""
-    mass = rows.sum(-1, keepdim=True)
-    return torch.where(mass > 0, rows / mass, 1 / rows.shape[-1])
+def describe(server: Server) -> dict[str, Tensor]:
+    """c for reports."""
+    found: dict[str, Tensor] = server.mix.c.describe("c")
+    return found
+
+
+class Part(NamedTuple):
+    """The entries of c between the clients S that spoke."""
+
+    values: Tensor  # [a, a]; over few peers [a, m + 1]
+    at: Any = ()  # over few peers: their places in S
+    there: Any = ()  # over few peers: whether they are in S; the value is 0 where they are not
+
+    @property
+    def sparse(self) -> bool:
+        return isinstance(self.at, Tensor)
+
+    def mask(self, values: Tensor, absent: float) -> Tensor:
+        """Values with `absent` where there is no entry."""
+        return torch.where(self.there, values, absent) if self.sparse else values
+
+    def chain(self, said: Tensor, gradient: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """The gradient in c[n,m] of F(p_n, s_n), p_n = sum_m c[n,m] s_m, by that of F in p_n: <F',
+        s_m>; said [a, x]."""
+        if not self.sparse:
+            p = torch.tensordot(self.values, said, dims=1)
+            return torch.einsum("nx,mx->nm", gradient(p, said), said)
+        g = torch.empty_like(self.values)
+        for some in cut_blocks(len(g), g.shape[1] * said.shape[1]):
+            peers = said[self.at[some]]
+            p = torch.bmm(self.values[some, None], peers)[:, 0]
+            g[some] = torch.bmm(peers, gradient(p, said[some])[:, :, None])[:, :, 0]
+        return g
+
+
+# A step on c: (the entries between those who spoke) -> gradient
+Gradient = Callable[[Part], Tensor]
+
+
+def take_part(c: Mixing, ids: Tensor) -> Part:
+    """The entries of c between the clients `ids`, in order."""
+    if not c.sparse:
+        return Part(c.weights[ids][:, ids])
+    at, there = find_places(c.ids[ids], ids)
+    return Part(torch.where(there, c.weights[ids], 0.0), at, there)
+
+
+def put_part(c: Mixing, ids: Tensor, part: Part) -> Mixing:
+    """c with other entries between the clients `ids`."""
+    if c.sparse:
+        new = torch.where(part.there, part.values, c.weights[ids])
+        return c._replace(weights=c.weights.index_copy(0, ids, new))
+    weights = c.weights.clone()
+    weights[ids[:, None], ids] = part.values
+    return Mixing(weights)
 
 
 def project(rows: Tensor, mass: Tensor) -> Tensor:
@@ -53,64 +112,104 @@ def project(rows: Tensor, mass: Tensor) -> Tensor:
     return (rows - excess.gather(1, positive - 1)).clamp(min=0)
 
 
-def put(c: Tensor, ids: Tensor, block: Tensor) -> Tensor:
-    """c with c[S,S] replaced."""
-    new = c.clone()
-    new[ids[:, None], ids] = block
-    return new
-
-
-def prediction_slope(c: Tensor, s: Tensor) -> Tensor:
-    """g[n,m] = d/dc[n,m] of mean_x KL(p_n || s_n), p_n = sum_m c[n,m] s_m; s [m, x, K]."""
-    tiny = torch.finfo(s.dtype).tiny
-    p = torch.tensordot(c, s, dims=1)
-    ratio = p.clamp(min=tiny).log() - s.clamp(min=tiny).log() + 1
-    return torch.einsum("nxy,mxy->nm", ratio, s) / s.shape[1]
-
-
-def model_slope(c: Tensor, w: Tensor) -> Tensor:
-    """g[n,m] = 2 <wbar_n - w_n, w_m - wmean> / mean_k |w_k - wmean|^2; w [m, d]."""
-    apart = w - w.mean(0)
-    gram = apart @ apart.T
-    return (
-        2 * (shares(c) @ gram - gram) / gram.diagonal().mean().clamp(min=torch.finfo(w.dtype).tiny)
-    )
-
-
 def descend(
-    c: Tensor,
+    c: Mixing,
     ids: Tensor,
-    slopes: Iterable[Callable[[Tensor], Tensor]],
+    gradients: Iterable[Gradient],
     rate: float,
     rho: float,
     row_norm: RowNorm,
-) -> Tensor:
+) -> Mixing:
     """Steps on c[S,S] (eq. 7, 11), projected after each, or (authors' code) softmax(5 row) after
     the last."""
-    block = c[ids][:, ids]
-    mass = block.sum(1, keepdim=True)
-    for slope in slopes:
-        block = block - rate * (slope(block) + 2 * rho * (block - 1 / len(c)))
+    part, even = take_part(c, ids), 1 / c.weights.shape[1]
+    mass = part.values.sum(1, keepdim=True)
+    for gradient in gradients:
+        values = part.values - rate * (gradient(part) + 2 * rho * (part.values - even))
         if row_norm == "project":
-            block = project(block, mass)
+            part = part._replace(values=project(part.mask(values, NEVER), mass))
+        else:
+            part = part._replace(values=part.mask(values, 0.0))
     if row_norm == "softmax5":
-        block = mass * softmax(5 * block / mass, dim=1)
-    return put(c, ids, block)
+        sharp = part.mask(5 * part.values / mass, -torch.inf)
+        part = part._replace(values=mass * softmax(sharp, dim=1))
+    return put_part(c, ids, part)
 
 
-def similar(s: Tensor) -> Tensor:
+def prediction_gradient(part: Part, s: Tensor, lam: float, data: Tensor | None = None) -> Tensor:
+    """g[n,m] = d/dc[n,m] of lam mean_x KL(p_n || s_n), p_n = sum_m c[n,m] s_m; s [a, x, K]. With
+    `data` [a, 1], D_n / D, of that times the sum over x."""
+    tiny, rows = torch.finfo(s.dtype).tiny, s.shape[1]
+
+    def gradient(p: Tensor, own: Tensor) -> Tensor:
+        return p.clamp(min=tiny).log() - own.clamp(min=tiny).log() + 1
+
+    g = part.chain(s.flatten(1), gradient)
+    if part.sparse:
+        return lam * (1 / rows if data is None else data) * g
+    return lam * (g / rows) * (1 if data is None else data * rows)
+
+
+def model_gradient(part: Part, w: Tensor) -> Tensor:
+    """g[n,m] = 2 <wbar_n - w_n, w_m - wmean> / mean_k |w_k - wmean|^2; w [a, d]."""
+    apart, tiny = w - w.mean(0), torch.finfo(w.dtype).tiny
+    shares = part._replace(values=scale_rows(part.values))
+    if part.sparse:
+        unit = apart.square().sum(1).mean().clamp(min=tiny)
+        return (1 / unit) * (2 * shares.chain(apart, lambda wbar, own: wbar - own))
+    gram = apart @ apart.T
+    return 2 * (shares.values @ gram - gram) / gram.diagonal().mean().clamp(min=tiny)
+
+
+def fill(c: Mixing, ids: Tensor, said: Iterable[Tensor]) -> Mixing:
+    """c after free places of the clients `ids` [a], in order, went to the nearest of them by what
+    they said, in parts [a, ...]."""
+    if not c.sparse:
+        return c
+    waiting = (c.ids[ids] == FREE).any(1).nonzero().flatten()
+    if not len(waiting) or len(ids) == 1:
+        return c
+    points = sketch(said)
+    found = find_nearest(points[waiting], points, waiting, c.ids.shape[1] - 1)
+    mine = c.ids[ids[waiting]]
+    rows = [
+        _fill_rows(mine[block], ids[found.ids[block]], found.there[block])
+        for block in cut_blocks(len(mine), mine.shape[1] ** 2)
+    ]
+    return c._replace(ids=c.ids.index_copy(0, ids[waiting], torch.cat(rows)))
+
+
+def _fill_rows(row: Tensor, near: Tensor, there: Tensor) -> Tensor:
+    """Rows of ids [b, m + 1] whose free places are taken by those of `near` [b, m] that are not in
+    them, the nearest first."""
+    new = there & ~(near[:, :, None] == row[:, None]).any(2)
+    order = (~new).long().argsort(dim=1, stable=True)
+    free = row == FREE
+    turn = free.cumsum(1) - 1
+    taken = free & (turn < new.sum(1, keepdim=True))
+    at = turn.clamp(0, near.shape[1] - 1)
+    return torch.where(taken, near.gather(1, order).gather(1, at), row)
+
+
+def follow(c: Mixing, ids: Tensor, rows: Tensor) -> Mixing:
+    """c where the clients `ids` share what they take from each other by rows that sum to 1."""
+    part = take_part(c, ids)
+    return put_part(c, ids, Part(part.values.sum(1, keepdim=True) * rows))
+
+
+def weigh_similar(s: Tensor) -> Tensor:
     """Sim-pFL: cosines of predictions above the row's smallest, scaled to sum 1; s [m, x, K]."""
-    cosines = _cosines(s)
-    return shares(cosines - cosines.amin(1, keepdim=True))
+    cosines = _compare(s)
+    return scale_rows(cosines - cosines.amin(1, keepdim=True))
 
 
-def topk(s: Tensor, k: int) -> Tensor:
+def weigh_top(s: Tensor, k: int) -> Tensor:
     """TopK-pFL: the k clients with the most similar predictions, itself included, count alike."""
-    cosines = _cosines(s).fill_diagonal_(torch.inf)
+    cosines = _compare(s).fill_diagonal_(torch.inf)
     k = min(k, len(s))
     return torch.zeros_like(cosines).scatter(1, cosines.topk(k).indices, 1 / k)
 
 
-def _cosines(s: Tensor) -> Tensor:
+def _compare(s: Tensor) -> Tensor:
     rows = normalize(s.flatten(1))
     return rows @ rows.T

@@ -10,28 +10,20 @@ listens to rests on sketches: how much, on the exact distances of the peers that
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from coterie.core.point import tree
-
-T = TypeVar("T")
+from coterie.core.device import exact
+from coterie.core.point import Point, flat
 
 SKETCH = 64  # numbers per sketch
 EXACT = 20_000  # sketches among which all pairs are looked at
 PROBES = 8  # groups in which the peers of a client are looked for
 BLOCK = 2**20  # numbers that one step of a loop over clients may make: they fit the caches
 STRIP = 2**16  # parameters that are projected at once
-NOTED = 1_000  # clients up to which sparse rows are noted as the matrix that they are
-
-
-class Rows(NamedTuple):
-    """Rows of a matrix of which only few entries are kept."""
-
-    ids: Tensor  # [n, m], the columns
-    weights: Tensor  # [n, m]
 
 
 class Peers(NamedTuple):
@@ -41,7 +33,19 @@ class Peers(NamedTuple):
     there: Tensor  # [n, m], False where there are fewer peers
 
 
-def few(peers: int, clients: int) -> bool:
+class Likeness(NamedTuple):
+    """How near or alike clients are: each to all others, or to few peers."""
+
+    values: Tensor  # [n, m], squared distances or cosines
+    ids: Any = ()  # [n, m], the peers; (): all clients, in their order
+    there: Any = ()  # [n, m], False for oneself, who is not known, and where there are fewer peers
+
+    def take(self, values: Tensor) -> Tensor:
+        """What clients have [N], as it stands beside `values`."""
+        return values[self.ids] if isinstance(self.ids, Tensor) else values
+
+
+def are_few(peers: int, clients: int) -> bool:
     """Whether so many peers are fewer than all others; else a method is taken as it is written."""
     return 0 < peers < clients - 1
 
@@ -49,26 +53,26 @@ def few(peers: int, clients: int) -> bool:
 def sketch(parts: Iterable[Tensor]) -> Tensor:
     """Rows [n, d], given in parts [n, ...], as [n, 64] with nearly the same distances; the rows
     themselves where they are no longer."""
-    flat = [part.flatten(1) for part in parts]
-    if sum(part.shape[1] for part in flat) <= SKETCH:
-        return torch.cat(flat, 1).float()
-    made = torch.zeros(len(flat[0]), SKETCH, dtype=torch.float32)
+    matrices = [part.flatten(1) for part in parts]
+    if sum(part.shape[1] for part in matrices) <= SKETCH:
+        return torch.cat(matrices, 1).float()
+    points = torch.zeros(len(matrices[0]), SKETCH, dtype=torch.float32)
     seed = torch.Generator().manual_seed(0)  # the same projection in every round
-    for part in flat:
+    for part in matrices:
         for strip in part.split(STRIP, 1):
             drawn = torch.randn(strip.shape[1], SKETCH, generator=seed, dtype=torch.float32)
-            made.addmm_(strip.float(), drawn)
-    return made.div_(SKETCH**0.5)
+            points.addmm_(strip.float(), drawn)
+    return points.div_(SKETCH**0.5)
 
 
-def blocks(rows: int, each: int) -> Iterator[slice]:
+def cut_blocks(rows: int, each: int) -> Iterator[slice]:
     """Slices of so many rows, each of which makes `each` numbers."""
     step = max(1, BLOCK // max(1, each))
     for start in range(0, rows, step):
         yield slice(start, min(rows, start + step))
 
 
-def nearest(of: Tensor, on: Tensor, own: Tensor, count: int) -> Peers:
+def find_nearest(of: Tensor, on: Tensor, own: Tensor, count: int) -> Peers:
     """The `count` sketches of `on` [p, s] nearest to every one of `of` [n, s]; `own` [n]: the place
     in `on` of a client itself, which is not its peer, or -1."""
     count = min(count, len(on))
@@ -88,7 +92,7 @@ def _among(of: Tensor, on: Tensor, own: Tensor, places: Tensor, count: int) -> P
     squares = candidates.square().sum(1)
     ids = torch.empty(len(of), count, dtype=torch.int64)
     there = torch.empty(len(of), count, dtype=torch.bool)
-    for part in blocks(len(of), len(places)):
+    for part in cut_blocks(len(of), len(places)):
         # less the square of `of`, which ranks nothing
         apart = torch.addmm(squares, of[part], candidates.T, alpha=-2)
         at = torch.searchsorted(places, own[part]).clamp(max=len(places) - 1)
@@ -101,7 +105,7 @@ def _among(of: Tensor, on: Tensor, own: Tensor, places: Tensor, count: int) -> P
 
 def _in_groups(of: Tensor, on: Tensor, own: Tensor, count: int) -> Peers:
     """The nearest in the groups around a client's own group."""
-    centres = gathered(on, int(len(on) ** 0.5))
+    centres = find_centres(on, int(len(on) ** 0.5))
     nobody = torch.full((max(len(of), len(on)),), -1)
     groups = torch.arange(len(centres))
     home = _among(of, centres, nobody[: len(of)], groups, 1).ids[:, 0]
@@ -122,50 +126,78 @@ def _in_groups(of: Tensor, on: Tensor, own: Tensor, count: int) -> Peers:
     return Peers(ids, there)
 
 
-def gathered(points: Tensor, count: int) -> Tensor:
+def find_centres(points: Tensor, count: int) -> Tensor:
     """The centres [k, s] of at most `count` groups, by k-means."""
     from sklearn.cluster import MiniBatchKMeans
 
     enough = points[:: max(1, len(points) // (64 * count))]
-    made = MiniBatchKMeans(count, batch_size=4096, n_init=1, random_state=0).fit(enough.numpy())
-    centres: Tensor = torch.as_tensor(made.cluster_centers_, dtype=points.dtype).unique(dim=0)
+    groups = MiniBatchKMeans(count, batch_size=4096, n_init=1, random_state=0).fit(enough.numpy())
+    centres: Tensor = torch.as_tensor(groups.cluster_centers_, dtype=points.dtype).unique(dim=0)
     return centres
 
 
-def squares(parts: Iterable[Tensor], ids: Tensor) -> Tensor:
+def measure_squares(parts: Iterable[Tensor], ids: Tensor) -> Tensor:
     """Squared distances [n, m] of rows, given in parts [n, ...], from the rows `ids` [n, m]."""
-    made = torch.zeros(ids.shape, dtype=torch.float64)
+    squares = torch.zeros(ids.shape, dtype=torch.float64)
     for part in parts:
         rows = part.flatten(1)
-        for block in blocks(len(ids), ids.shape[1] * rows.shape[1]):
+        for block in cut_blocks(len(ids), ids.shape[1] * rows.shape[1]):
             apart = rows[ids[block]].sub_(rows[block, None])
-            made[block] += torch.linalg.vector_norm(apart, dim=-1).double().square()
-    return made
+            squares[block] += torch.linalg.vector_norm(apart, dim=-1).double().square()
+    return squares
 
 
-def mixed(stacked: T, rows: Rows) -> T:
-    """Weighted sums over a stack of trees, a tree for each of the rows."""
-    return tree(lambda a: _mixed(a, rows), stacked)
+def measure_pairs(of: Tensor, on: Tensor) -> Tensor:
+    """Squared distances [n, p] of rows [n, d] from rows [p, d], exact where they are near."""
+    mode = "donot_use_mm_for_euclid_dist"
+    apart: Tensor = torch.cdist(exact(of), exact(on), compute_mode=mode).square()
+    return apart
 
 
-def _mixed(stacked: Tensor, rows: Rows) -> Tensor:
-    if not stacked.is_floating_point():  # BatchNorm's count of batches
-        return _mixed(stacked.double(), rows).round().to(stacked.dtype)
-    flat = stacked.reshape(len(stacked), -1)
-    made = torch.empty(len(rows.ids), flat.shape[1], dtype=stacked.dtype)
-    weights = rows.weights.to(stacked.dtype)[:, None]
-    for block in blocks(len(made), rows.ids.shape[1] * flat.shape[1]):
-        made[block] = torch.bmm(weights[block], flat[rows.ids[block]])[:, 0]
-    return made.reshape(len(made), *stacked.shape[1:])
+def compare_gradients(g: Tensor, peers: int) -> Likeness:
+    """Squared distances of gradients [n, d]: all, or from oneself and so many peers."""
+    if not peers:
+        return Likeness(measure_pairs(g, g))
+    points, everyone = sketch([g]), torch.arange(len(g))
+    found = find_nearest(points, points, everyone, min(peers, len(g) - 1))
+    ids = torch.cat([everyone[:, None], found.ids], 1)
+    return Likeness(measure_squares([g], ids), ids)
 
 
-def dense(rows: Rows, columns: int) -> Tensor:
-    """The matrix [n, columns]."""
-    return torch.zeros(len(rows.ids), columns, dtype=rows.weights.dtype).scatter_add(
-        1, rows.ids, rows.weights
-    )
+def compare_distances(models: Point, known: Tensor, peers: int) -> Likeness:
+    """Squared distances of models from known [N] others: all, or so many peers."""
+    parts = models.params.values()
+    if peers:
+        ids, there = _find_known(sketch(parts), known, peers)
+        return Likeness(measure_squares(parts, ids), ids, there)
+    w = flat(models)
+    w = exact(w - w.mean(0))
+    gram = w @ w.T
+    square = gram.diagonal()
+    return Likeness((square[:, None] + square - 2 * gram).clamp(min=0), (), _all_others(known))
 
 
-def noted(rows: Rows) -> Tensor | None:
-    """A square matrix for reports, where it is small enough to be looked at."""
-    return dense(rows, len(rows.ids)) if len(rows.ids) <= NOTED else None
+def compare_cosines(models: Point, known: Tensor, peers: int) -> Likeness:
+    """Cosines of models with known [N] others: all, or the largest of so many peers."""
+    if not peers:
+        unit = normalize(exact(flat(models)))
+        return Likeness(unit @ unit.T, (), _all_others(known))
+    parts = models.params.values()
+    square = sum((a.flatten(1).double().square().sum(1) for a in parts), torch.zeros(()))
+    length = square.sqrt().clamp(min=torch.finfo(torch.float32).tiny)
+    ids, there = _find_known(sketch(parts) / length[:, None].float(), known, peers)
+    twice = square[:, None] + square[ids] - measure_squares(parts, ids)  # 2 <w_i, w_j>
+    return Likeness(twice / (2 * length[:, None] * length[ids]), ids, there)
+
+
+def _all_others(known: Tensor) -> Tensor:
+    """[N, N], False for oneself and for who is not known."""
+    return known.cpu().repeat(len(known), 1).fill_diagonal_(False)
+
+
+def _find_known(points: Tensor, known: Tensor, peers: int) -> Peers:
+    """The known clients that are nearest to each."""
+    places = known.nonzero().flatten()
+    own = torch.where(known, known.cumsum(0) - 1, -1)
+    found = find_nearest(points, points[places], own, peers)
+    return Peers(places[found.ids], found.there)

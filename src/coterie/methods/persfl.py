@@ -18,7 +18,7 @@ epoch, and (lambda_k, T_k), are chosen by validation accuracy, then validation l
 earlier epoch, the smaller lambda, the smaller T.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -36,6 +36,21 @@ SOFT = {  # one value per row, of the log-probabilities t of the teacher and s o
     "kl_st": lambda t, s: (s.exp() * (s - t)).sum(-1),
     "ce": lambda t, s: -(t.exp() * s).sum(-1),
 }
+
+
+class Reading(NamedTuple):
+    """Other readings of the thesis than the one described above, and its ablation."""
+
+    soft: Literal["kl_ts", "kl_st", "ce"] = "kl_ts"
+    """KL with the teacher first (the algorithm) or the student (4.2), or cross-entropy (6.1)."""
+    reduction: Literal["batchmean", "elementwise"] = "batchmean"
+    """The mean over rows, or ("elementwise") over classes too."""
+    teacher: Literal["best", "last"] = "best"
+    """The model of lowest validation loss, or the final one (Table 6.4)."""
+
+    def scale(self, classes: int) -> float:
+        """The factor of the soft loss."""
+        return 1 / classes if self.reduction == "elementwise" else 1.0
 
 
 @method(
@@ -68,15 +83,14 @@ def persfl(
         if not values:
             raise BadInput(f"persfl.{word} is empty: give at least one number, such as 0.5")
     grid = grid_of(sorted(set(lambdas)), sorted(set(temperatures)))
+    reading = Reading(soft, reduction, teacher)
+    last = reading.teacher == "last"
 
     def loss(target: Tensor, logits: Tensor, lam: Tensor, T: Tensor, batch: Batch) -> Tensor:
-        rows = SOFT[soft](F.log_softmax(target / T, -1), F.log_softmax(logits / T, -1))
-        share = 1 / logits.shape[-1] if reduction == "elementwise" else 1.0
-        return (1 - lam) * model.data_loss(logits, batch) + lam * T**2 * share * average(
-            rows, batch
-        )
+        rows = SOFT[reading.soft](F.log_softmax(target / T, -1), F.log_softmax(logits / T, -1))
+        hard = (1 - lam) * model.data_loss(logits, batch)
+        return hard + lam * T**2 * reading.scale(logits.shape[-1]) * average(rows, batch)
 
-    last = teacher == "last"
     first = find_teacher(model, train, last, keep_models)
     tuned = train._replace(rate=distil_rate or train.rate)
     second = distil_teacher(model, tuned, distil_epochs, grid, loss, first, last)

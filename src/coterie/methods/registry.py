@@ -22,7 +22,8 @@ from coterie.methods.fedrep import fedrep
 from coterie.methods.finetune import finetune
 from coterie.methods.fml import fml
 from coterie.methods.ifca import ifca
-from coterie.methods.ktpfl import ktpfl, ktpfl_h, sim_pfl, topk_pfl
+from coterie.methods.ktpfl import ktpfl, sim_pfl, topk_pfl
+from coterie.methods.ktpfl_h import ktpfl_h
 from coterie.methods.lgfedavg import lgfedavg
 from coterie.methods.local import local
 from coterie.methods.oracle import oracle
