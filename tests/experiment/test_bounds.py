@@ -28,7 +28,7 @@ def unbounded(kind: Any) -> bool:
     """Whether a type lets some number through without a limit."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return not any(isinstance(limit, Range) for limit in inner[1:])
+        return not any(isinstance(limit, Range | OneOf) for limit in inner[1:])
     if origin in (Union, types.UnionType, tuple, list) or (inner and origin is not None):
         return any(unbounded(part) for part in inner if isinstance(part, type) or get_args(part))
     return kind in (int, float)

@@ -293,10 +293,10 @@ def test_persfl_recipes_take_the_rounds_of_table_6_7():
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
-        (f"ktpfl-{data}-n{case}{narrow}", rows)
+        (f"ktpfl-{data}-n{case}{narrow}", 1000 if data + narrow == "emnist-narrow" else 3000)
         for data in ("emnist", "fashion", "cifar10")
         for case in (1, 2)
-        for narrow, rows in (("", 3000), ("-narrow", 1000))
+        for narrow in ("", "-narrow")
     ],
 )
 def test_every_method_of_ktpfl_table_1_draws_as_many_public_rows(name, rows):
@@ -324,7 +324,11 @@ def test_a_narrow_recipe_compares_the_same_methods_on_the_same_data(name):
     assert list(narrow) == list(full)
     for method, experiment in narrow.items():
         assert experiment.model["width"] < 1
-        assert experiment.model == {**full[method].model, "width": experiment.model["width"]}
+        networks = re.sub(r":width=[\d.]+", "", experiment.model["name"])
+        assert experiment.model | {"name": networks} == {
+            **full[method].model,
+            "width": experiment.model["width"],
+        }
         assert experiment.data == full[method].data
         mine, its = experiment.options, full[method].options
         assert mine == ({**its, "draw": mine["draw"]} if "draw" in its else its)
