@@ -1,0 +1,165 @@
+"""Machine code is held against torch before it is taken.
+
+The same C in double precision must be what torch computes in double precision, which shows that the
+program is right. In single precision a program may round otherwise than torch does, but its
+distance to torch's double precision is bounded by that of torch's own single precision.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+
+from coterie.core.method import Batch
+from coterie.engines.local.native.compiler import find_library, load_once
+from coterie.engines.local.native.run import Native
+from coterie.engines.local.native.values import FORMS
+from coterie.engines.local.programs import Tape, Untraceable
+
+SHARE = 1e-9  # of a leaf's change by which double precision may differ
+TIMES = 16  # as far from the truth as torch's own single precision may a step be
+ROUNDING = 100  # units in the last place that any sum may be off by
+WRONG = "the machine code of this compiler computes something else"
+
+
+class Replay:
+    """A step as torch's own operations, on whatever tensors and in double precision too."""
+
+    def __init__(self, f: Callable[..., list[Tensor]], given: list[Tensor]):
+        with Tape(given) as tape:
+            self._results = [tape.node_of(t) for t in f(*given)]
+        self._tape = tape
+        tape.graph.output(self._results)
+        tape.graph.eliminate_dead_code()
+        self._fixed = set[fx.Node]()  # they are the same in every step
+        for node in tape.graph.nodes:
+            form = node.op == "call_function" and _name(node.target) in FORMS
+            known = node.op == "call_function" and self._fixed.issuperset(node.all_input_nodes)
+            if (node.op == "get_attr" or form or known) and node in tape.made:
+                self._fixed.add(node)
+
+    def run(self, given: list[Tensor], double: bool) -> list[Tensor]:
+        """The new leaves."""
+
+        def widen(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value.double() if value.is_floating_point() else value
+            return torch.float64 if value is torch.float32 else value
+
+        def convert(value: Any) -> Any:
+            return widen(value) if double else value
+
+        def find(value: Any) -> Any:
+            return values[value] if isinstance(value, fx.Node) else convert(value)
+
+        values: dict[fx.Node, Any] = dict(
+            zip(self._tape.inputs, map(convert, given), strict=True)
+        )
+        for node in self._tape.graph.nodes:
+            if node in self._fixed:
+                values[node] = convert(self._tape.made[node])
+            elif node.op == "call_function":
+                args = fx.node.map_aggregate(node.args, find)
+                kwargs = fx.node.map_aggregate(node.kwargs, find)
+                values[node] = node.target(*args, **kwargs)
+        return [values[node] for node in self._results]
+
+
+def _name(target: Any) -> str:
+    return "" if target is operator.getitem else target.name().partition(".")[0]
+
+
+def check(
+    native: Native, text: str, step: Replay, leaves: list[Tensor], batch: Batch, outside: int
+) -> None:
+    """Untraceable unless the machine code of a program computes what the step does, in several
+    steps, one of them with a short batch.
+    """
+    batches = [batch, _shorten(batch, outside), batch]
+    if native.real == torch.float64:
+        _check_double(native, step, leaves, batches)
+        return
+    verdict = find_library(text).with_suffix(".checked")  # of the program, whatever its numbers
+    if not verdict.exists():
+        _check_double(Native(native.code, load_once(text, True), torch.float64), step, leaves, batches)
+        with suppress(OSError):  # without a cache it is checked again
+            verdict.touch()
+    _check_single(native, step, leaves, batches)
+
+
+def _shorten(batch: Batch, outside: int) -> Batch:
+    """The first half of the rows of a batch, padded as the engine does it."""
+    mask = batch.mask.clone()
+    mask[..., -(-mask.shape[-1] // 2) :] = 0
+    real = mask > 0
+    first = (real & (batch.place == 0)).reshape(-1).nonzero()  # padding is read as this row
+    row = int(first[0]) if len(first) else 0
+
+    def pad(values: Tensor) -> Tensor:
+        flat = values.reshape(real.numel(), *values.shape[real.dim() :])
+        side = real.reshape(-1, *(1,) * (flat.dim() - 1))
+        return torch.where(side, flat, flat[row]).reshape(values.shape)
+
+    place = torch.where(real, batch.place, outside)
+    return Batch(pad(batch.x), pad(batch.y), mask, place, batch.key)
+
+
+def _check_double(
+    native: Native, step: Replay, leaves: list[Tensor], batches: list[Batch]
+) -> None:
+    mine = right = [native.convert(leaf) for leaf in leaves]
+    for batch in batches:
+        old = right
+        mine, right = native.step(mine, batch), step.run([*right, *batch], double=True)
+        largest = _find_largest_change(old, right)
+        for before, found, wanted in zip(old, mine, right, strict=True):
+            change = _measure(before, wanted)
+            if not _agree(found, wanted, SHARE * change, largest):
+                raise Untraceable(WRONG)
+
+
+def _check_single(
+    native: Native, step: Replay, leaves: list[Tensor], batches: list[Batch]
+) -> None:
+    """Every step begins where torch's single precision is."""
+    import os
+    log = os.environ.get("CHECKLOG")
+    for batch in batches:
+        mine, plain = native.step(leaves, batch), step.run([*leaves, *batch], double=False)
+        right = step.run([*leaves, *batch], double=True)
+        largest = _find_largest_change(leaves, plain)
+        for before, found, single, wanted in zip(leaves, mine, plain, right, strict=True):
+            if log and found.is_floating_point() and found.numel():
+                eps=torch.finfo(found.dtype).eps
+                with open(log,"a") as f: print(_measure(found,wanted),_measure(single,wanted),_measure(before,wanted),float(wanted.abs().max())*eps,largest*eps,tuple(found.shape),file=f)
+        leaves = plain
+
+
+def _agree(found: Tensor, right: Tensor, most: float, largest: float) -> bool:
+    """Whether a leaf has become what it should; `largest`: the largest change of any leaf, beside
+    which some are nothing but rounding, as the gradients of a bias before a norm.
+    """
+    if not right.is_floating_point():
+        return torch.equal(found, right)
+    if not torch.equal(found.isfinite(), right.isfinite()):
+        return False
+    whole = _measure(torch.zeros_like(right), right)
+    rounding = ROUNDING * torch.finfo(found.dtype).eps * max(whole, largest)
+    return _measure(found, right) <= most + rounding
+
+
+def _find_largest_change(old: list[Tensor], new: list[Tensor]) -> float:
+    return max(map(_measure, old, new), default=0.0)
+
+
+def _measure(one: Tensor, two: Tensor) -> float:
+    """How far two leaves are apart where both are finite."""
+    if not two.is_floating_point() or not two.numel():
+        return 0.0
+    return float((two - one).nan_to_num(0, 0, 0).abs().max())
