@@ -70,7 +70,15 @@ def test_kernels_stay_within_what_they_are_given(called, vectors, tmp_path):
         given = ", ".join(f"some({n})" for n in sizes)
         run.append(f"f{k}({given});")
     some = "float *some(long n) { return calloc(n + !n, sizeof(float)); }"
-    source = ["#define DOUBLE 0", compiler.kernels(), "#include <stdlib.h>", *made, some, "int main(void) {", *run]
+    source = [
+        "#define DOUBLE 0",
+        compiler.kernels(),
+        "#include <stdlib.h>",
+        *made,
+        some,
+        "int main(void) {",
+        *run,
+    ]
     (tmp_path / "all.c").write_text("\n".join([*source, "return 0; }"]))
     flags = ["-O1", "-g", "-fsanitize=address", "-w", *vectors]
     words = [*compiler.compiler(), *flags, "all.c", "-o", "all", "-lm"]

@@ -19,13 +19,20 @@ class Rows:
         self.plan = type("Plan", (), {"draw": 0})
 
 
+def make(f, rows, *leaves):
+    """The machine code of a function of leaves, for one client."""
+    batch = Batch(rows.x, rows.y[:1], torch.ones(1), rows.y[:1], torch.tensor(0))
+
+    def step(*given):
+        return list(f(*given[: len(leaves)]))
+
+    return make_native(step, list(leaves), batch, rows.x, outside=1)
+
+
 def taken(f, *leaves, steps=1):
     """What some steps of a function leave in copies of leaves, for one client."""
     rows = Rows(1, steps)
-    batch = Batch(rows.x, rows.y[:1], torch.ones(1), rows.y[:1], torch.tensor(0))
-    made = make_native(
-        lambda *given: list(f(*given[: len(leaves)])), list(leaves), batch, rows.x, outside=1
-    )
+    made = make(f, rows, *leaves)
     held = [t.clone().unsqueeze(0) for t in leaves]
     made.run(held, rows, steps, 1)
     return [t[0] for t in held]

@@ -75,10 +75,11 @@ class Context:
         """C of a number that an operation is given.
 
         A float is an argument of the program, found by its place and never by its value: runs that
-        differ in their rate share one program. Whole numbers belong to the step's form.
+        differ in their rate share one program. Whole numbers belong to the step's form, and so do
+        0, 1 and -1, which a compiler leaves out.
         """
-        lifted = isinstance(value, float) and math.isfinite(value) and dtype.is_floating_point
-        if not lifted:
+        formed = not isinstance(value, float) or not math.isfinite(value) or abs(value) in (0, 1)
+        if formed or not dtype.is_floating_point:
             return literal(value, dtype)
         if (owner, place) not in self._numbered:
             k = len(self.numbers)

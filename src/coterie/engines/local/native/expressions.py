@@ -41,9 +41,7 @@ def load(c: Context, v: Value, at: Index) -> str:
 def _load_constant(c: Context, v: Value, at: Index) -> str:
     assert v.constant is not None
     if v.constant.numel() == 1:
-        value = v.constant.item()
-        plain = value in (0, 1)  # as the gradient of a loss by itself: C leaves such a factor out
-        return literal(value, v.dtype) if plain else c.number(v, "constant", value, v.dtype)
+        return c.number(v, "constant", v.constant.item(), v.dtype)
     if v not in c.names:
         number = len(c.constants)
         c.constants.append(v.constant)
@@ -84,8 +82,7 @@ def express(c: Context, v: Value, at: Index, root: Value) -> str:
     a = [load_argument(c, v, k, at, root, kind) for k in places]
     if v.op in SCALED:
         alpha = v.args[2] if len(v.args) > 2 else v.kwargs.get("alpha", 1)
-        whole = isinstance(alpha, int) and alpha == 1
-        factor = "" if whole else f"{c.number(v, 'alpha', alpha, kind)} * "
+        factor = "" if alpha == 1 else f"{c.number(v, 'alpha', alpha, kind)} * "
         place = 0 if v.op == aten.rsub.Scalar else 1
         a[place] = f"{factor}{a[place]}"
         return SCALED[v.op](*a)

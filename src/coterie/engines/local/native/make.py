@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.core.device import CPU
 from coterie.core.method import Batch
-from coterie.engines.local.native.check import Replay, check
+from coterie.engines.local.native.check import check
 from coterie.engines.local.native.compiler import library
 from coterie.engines.local.native.emit import write_program, write_step
 from coterie.engines.local.native.run import Native
@@ -39,5 +39,5 @@ def make_native(
     code = write_step(traced, n)
     text = write_program(code, Batch(*given[n:]), n)
     native = Native(code, library(text, traced.real == torch.float64), traced.real)
-    check(native, text, Replay(f, given), given[:n], Batch(*given[n:]), outside)
+    check(native, text, f, given[:n], Batch(*given[n:]), outside)
     return native

@@ -192,7 +192,10 @@ def _simplify(value: Value) -> None:
     if value.op == GRADIENTS:
         gradients, x, w, *form = value.args
         if value.part == 2:
-            value.op, value.args = aten.sum.dim_IntList, (gradients, [0, *range(2, len(gradients.shape))])
+            value.op, value.args = (
+                aten.sum.dim_IntList,
+                (gradients, [0, *range(2, len(gradients.shape))]),
+            )
         else:
             value.args = (gradients, x if value.part else None, None if value.part else w, *form)
     if value.op == MEAN_GRADIENTS:
