@@ -26,7 +26,7 @@ TIMES = 8  # as far from the truth as torch's own single precision may a step be
 # units in the last place of a leaf's numbers, and of the largest change of any leaf, beside which
 # some are nothing but rounding, as the gradients of a bias before a norm
 LAST, SUMMED = 4, 200
-TRIES = 6  # steps of single precision, where rounding switches a ReLU here and there
+TRIES = 12  # steps of single precision at most, where rounding switches a ReLU here and there
 WRONG = "the machine code of this compiler computes something else"
 
 
