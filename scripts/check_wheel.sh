@@ -15,11 +15,13 @@ test -s compared/report.html
 "$place/venv/bin/python" - <<'CHECK'
 from importlib.resources import files
 
+from coterie.engines.local.native.compiler import HEADERS, read_header
 from coterie.experiment.papers import paper_tables
 
 assert len(paper_tables()) > 50, "the papers' tables are missing"
 names = {f.name for room in ("reports", "ui") for f in (files("coterie") / room / "assets").iterdir()}
 assert any(n.endswith(".css") for n in names) and any(n.endswith(".js") for n in names), names
+assert all(map(read_header, (*HEADERS, "run.h"))), "C of the machine code is missing"
 assert (files("coterie") / "py.typed").is_file(), "the types are not marked"
 CHECK
 echo "the wheel $(basename "$place"/dist/*.whl) works on its own"

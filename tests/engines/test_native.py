@@ -7,15 +7,16 @@ from torch import nn
 
 from coterie.core.errors import BadInput
 from coterie.core.model import Model
-from coterie.engines.local.native import compiler
-from coterie.engines.local.native.emit import Emitter
+from coterie.engines.local.native import compiler, emit, operations
+from coterie.engines.local.native.emit import write_step
 from coterie.engines.local.native.values import Traced
 from coterie.engines.local.programs import Untraceable
 from coterie.engines.settings import Settings
 from coterie.methods.registry import METHODS
-from helpers.federations import assert_same, float64, personal, play, tiny
-from helpers.steps import taken
+from helpers.federations import TRAIN, assert_same, float64, personal, play, tiny
+from helpers.steps import Rows, make, taken
 
+aten = torch.ops.aten
 COMPILED = Settings("vectorized", 16, "yes")
 needs_compiler = pytest.mark.skipif(not compiler.compiler(), reason="no C compiler here")
 pytestmark = needs_compiler
@@ -115,7 +116,7 @@ def test_a_step_without_c_is_told_by_its_operation():
     with pytest.raises(Untraceable, match=r"no C for aten\.sort"):
         Traced(lambda a: [a.sort().values], [torch.rand(3)])
     with pytest.raises(Untraceable, match="changes the form of its carry"):
-        Emitter(Traced(lambda a: [a[:2]], [torch.rand(3)]), 1)
+        write_step(Traced(lambda a: [a[:2]], [torch.rand(3)]), 1)
     with pytest.raises(Untraceable, match="draws numbers of its own"):
         Traced(lambda a: [torch.rand_like(a)], [torch.rand(3)])
 
@@ -146,7 +147,7 @@ def test_a_network_without_c_is_refused_where_machine_code_is_asked_for():
 def test_compiled_code_is_found_again_and_made_anew_where_it_is_damaged(tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
     once = personal(play("fedavg", settings=COMPILED))
-    (made,) = (tmp_path / "steps").iterdir()
+    (made,) = (tmp_path / "steps").glob("*.so")
     before = made.stat().st_mtime_ns
     assert_same(once, personal(play("fedavg", settings=COMPILED)), 0.0)
     assert made.stat().st_mtime_ns == before
@@ -156,6 +157,108 @@ def test_compiled_code_is_found_again_and_made_anew_where_it_is_damaged(tmp_path
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path / "other"))
     assert_same(once, personal(play("fedavg", settings=COMPILED)), 0.0)
     assert damaged.stat().st_size > 1000
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch):
+    """The flags of every compilation, in a cache that was empty before."""
+    monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
+    found, plain = [], compiler._compile_into
+
+    def compile_into(place, source, flags):
+        found.append(flags[0])
+        return plain(place, source, flags)
+
+    monkeypatch.setattr(compiler, "_compile_into", compile_into)
+    return found
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_runs_that_differ_in_their_numbers_share_one_program(kind, compiled):
+    flags, most = ({"-O3"}, 1e-9) if kind == torch.float64 else ({"-O3", "-O1"}, 1e-4)
+    torch.set_default_dtype(kind)
+    try:
+        for rate, momentum, decay, lam in ((0.1, 0.9, 0.01, 0.5), (0.03, 0.4, 0.002, 1.7)):
+            train = TRAIN._replace(rate=rate, momentum=momentum, decay=decay)
+            given = {"federation": tiny(), "train": train, "options": {"lam": lam}}
+            found = personal(play("ditto", settings=COMPILED, **given))
+            assert_same(personal(play("ditto", **given)), found, most)
+            assert set(compiled) == (flags if rate == 0.1 else set())  # the second finds it all
+            compiled.clear()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_factors_of_one_and_whole_numbers_belong_to_a_program():
+    def numbers(f):
+        return write_step(Traced(lambda a: [f(a)], [torch.rand(3)]), 1).numbers
+
+    assert numbers(lambda a: a - 0.5 * a) == [0.5]
+    assert numbers(lambda a: 0.25 * a + 0.25 * a.square()) == [0.25, 0.25]  # by place
+    assert numbers(lambda a: torch.add(a, a, alpha=0.3).clamp(0.1, 0.8)) == [0.3, 0.1, 0.8]
+    assert not numbers(lambda a: (1.0 * a * 2 - 0.0).pow(3) / 7)
+    assert not numbers(lambda a: a.pow(0.3))  # the exponent chooses the C
+
+
+def test_every_step_may_have_numbers_of_its_own():
+    a, rows, rates = torch.rand(5, dtype=torch.float64), Rows(1, 3), [0.5, 0.25, 0.125]
+    with float64():
+        made = make(lambda a: (a - 0.7 * a,), rows, a)
+        held = a.clone().unsqueeze(0)
+        made.run([held], rows, 3, 1, torch.tensor(rates)[:, None])
+    for rate in rates:
+        a = a - rate * a
+    torch.testing.assert_close(held[0], a, rtol=1e-15, atol=0)
+
+
+def test_two_types_of_real_numbers_are_refused():
+    with pytest.raises(Untraceable, match="more than one type of real numbers"):
+        write_step(Traced(lambda a: [a + a.double().sum(0).float()], [torch.rand(3, 2)]), 1)
+
+
+def refuse():
+    with pytest.raises(BadInput, match="the machine code of this compiler computes something else"):
+        play("ditto", settings=COMPILED, train=TRAIN._replace(momentum=0.5))
+
+
+@pytest.mark.parametrize("op", [aten.mul.Tensor, aten.div.Tensor, aten.neg.default])
+def test_an_operation_that_is_off_by_a_ten_thousandth_is_refused(op, compiled, monkeypatch):
+    plain = operations.ARITHMETIC[op]
+    monkeypatch.setitem(operations.ARITHMETIC, op, lambda *a: f"({plain(*a)} * (real)1.0001)")
+    refuse()
+
+
+@pytest.mark.parametrize("factor", ["(real)1.0001", "(DOUBLE ? 1 : (real)1.0001)"])
+@pytest.mark.parametrize("text", ["T factor = FACTOR * a[r", "T vexp(real x) {x *= FACTOR;"])
+def test_a_kernel_that_is_off_by_a_ten_thousandth_is_refused(text, factor, compiled, monkeypatch):
+    right = text.replace("T ", "real ").replace("FACTOR * ", "").replace("x *= FACTOR;", "")
+    wrong = text.replace("T ", "real ").replace("FACTOR", factor)
+    kernels = compiler.kernels()
+    assert right in kernels
+    monkeypatch.setattr(compiler, "kernels", lambda: kernels.replace(right, wrong))
+    refuse()
+
+
+def test_code_that_is_wrong_in_short_batches_alone_is_refused(compiled, monkeypatch):
+    plain = emit._copy_fields
+
+    def copy_fields(*given):
+        return [line.replace("= place >= 0;", "= 1;") for line in plain(*given)]
+
+    monkeypatch.setattr(emit, "_copy_fields", copy_fields)
+    refuse()
+
+
+def test_a_verdict_is_kept_beside_its_library(compiled, tmp_path):
+    play("fedavg", settings=COMPILED)
+    assert compiled == ["-O3", "-O1"]
+    (verdict,) = (tmp_path / "steps").glob("*.checked")
+    assert verdict.with_suffix(".so").exists()
+    play("fedavg", settings=COMPILED)
+    assert compiled == ["-O3", "-O1"]
+    verdict.unlink()
+    play("fedavg", settings=COMPILED)
+    assert compiled == ["-O3", "-O1", "-O1"]
 
 
 def test_machine_code_that_computes_something_else_is_not_taken(tmp_path, monkeypatch):

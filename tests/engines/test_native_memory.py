@@ -8,9 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from coterie.engines.local.native import compiler
-from coterie.engines.local.native.emit import Emitter
-from coterie.engines.local.native.images import Images
+from coterie.engines.local.native import compiler, images
+from coterie.engines.local.native.emit import write_step
 from coterie.engines.local.native.values import Traced
 from helpers.steps import stepped, taken
 
@@ -50,21 +49,20 @@ def cases():
 def called(monkeypatch):
     """The calls of kernels with the numbers of all that they are given, and of their room."""
     found = {}
-    plain = Images._call
+    plain = images.write_call
 
-    def call(self, v, given, room, text):
-        sizes = [v.numel, *(0 if one is None else one.numel for one in given), room]
-        found[text.replace("_T(", "_f(")] = sizes
-        plain(self, v, given, room, text)
+    def call(c, v, given, room, text):
+        found[text] = [v.numel, *(0 if one is None else one.numel for one in given), room]
+        plain(c, v, given, room, text)
 
-    monkeypatch.setattr(Images, "_call", call)
+    monkeypatch.setattr(images, "write_call", call)
     return found
 
 
 @pytest.mark.parametrize("vectors", VECTORS, ids=" ".join)
 def test_kernels_stay_within_what_they_are_given(called, vectors, tmp_path):
     for step, leaves in cases():
-        Emitter(Traced(lambda *all_, step=step: list(step(*all_)), leaves), len(leaves)).code()
+        write_step(Traced(lambda *all_, step=step: list(step(*all_)), leaves), len(leaves))
     made, run = [], []
     for k, (text, sizes) in enumerate(called.items()):
         arguments = "float *out, const float *a, const float *b, const float *c, float *room"
@@ -72,7 +70,15 @@ def test_kernels_stay_within_what_they_are_given(called, vectors, tmp_path):
         given = ", ".join(f"some({n})" for n in sizes)
         run.append(f"f{k}({given});")
     some = "float *some(long n) { return calloc(n + !n, sizeof(float)); }"
-    source = [compiler.kernels(), "#include <stdlib.h>", *made, some, "int main(void) {", *run]
+    source = [
+        "#define DOUBLE 0",
+        compiler.kernels(),
+        "#include <stdlib.h>",
+        *made,
+        some,
+        "int main(void) {",
+        *run,
+    ]
     (tmp_path / "all.c").write_text("\n".join([*source, "return 0; }"]))
     flags = ["-O1", "-g", "-fsanitize=address", "-w", *vectors]
     words = [*compiler.compiler(), *flags, "all.c", "-o", "all", "-lm"]

@@ -16,7 +16,8 @@ from torch.utils import _pytree as pytree
 from coterie.core.method import Batch, Tree
 from coterie.core.model import GRADIENTS
 from coterie.engines.local.batches import Batches
-from coterie.engines.local.native.run import Native, native
+from coterie.engines.local.native.make import make_native
+from coterie.engines.local.native.run import Native
 from coterie.engines.local.programs import Program, Untraceable, traced
 
 
@@ -189,7 +190,10 @@ class Stepper:
                 return after
 
             try:
-                self._native[key] = native(flat, [a[0] for a in leaves], batch, batches.x)
+                outside = batches.plan.draw or batches.part.largest
+                self._native[key] = make_native(
+                    flat, [a[0] for a in leaves], batch, batches.x, outside
+                )
             except Untraceable as problem:
                 self.why[step] = str(problem)
                 self._native[key] = self._native[step] = None

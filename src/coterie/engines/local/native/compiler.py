@@ -20,6 +20,8 @@ from coterie.engines.local.remembered import folder
 
 FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
 FLAGS += ["-fopenmp-simd", "-fPIC", "-shared", "-w"]
+QUICK = "-O1"  # of code that runs a few times, to be compared with
+HEADERS = ("real.h", "products.h", "functions.h", "convolutions.h", "pools.h")
 SECONDS = 300  # after which a compiler is given up
 
 
@@ -46,22 +48,36 @@ def _machine() -> str:
 
 
 @cache
+def read_header(name: str) -> str:
+    """The text of one of our C headers."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
 def kernels() -> str:
     """Products of small matrices, functions of numbers, and operations on images."""
-    names = ("kernels.h", "functions.h", "convolutions.h")
-    return "".join(files(__package__).joinpath(n).read_text(encoding="utf-8") for n in names)
+    return "\n".join(map(read_header, HEADERS))
 
 
-def library(body: str) -> ctypes.CDLL:
+def find_library(body: str, double: bool = False) -> Path:
+    """Where the compiled form of some C lies, or will; it computes in double precision if so
+    asked.
+    """
+    name = hashlib.sha256((_put_together(body, double) + _machine()).encode()).hexdigest()[:32]
+    return folder().parent / "steps" / f"{name}.so"
+
+
+def _put_together(body: str, double: bool) -> str:
+    return "\n".join([f"#define DOUBLE {int(double)}", kernels(), body])
+
+
+def library(body: str, double: bool = False) -> ctypes.CDLL:
     """The library of some C; Untraceable where it cannot be had."""
     if not compiler():
         raise Untraceable("there is no C compiler here; gcc, clang or the package ziglang has one")
-    source = kernels() + body
-    name = hashlib.sha256((source + _machine()).encode()).hexdigest()[:32]
-    place = folder().parent / "steps" / f"{name}.so"
+    place = find_library(body, double)
     for _ in range(2):  # a file that cannot be loaded is made anew
         if not place.exists():
-            place = _compiled(source, place)
+            place = _compile_into(place, _put_together(body, double), FLAGS)
         try:
             return ctypes.CDLL(str(place))
         except OSError:
@@ -69,7 +85,15 @@ def library(body: str) -> ctypes.CDLL:
     raise Untraceable(f"{place} cannot be loaded")
 
 
-def _compiled(source: str, place: Path) -> Path:
+def load_once(body: str, double: bool) -> ctypes.CDLL:
+    """The library of some C that is compiled quickly, runs a few times and is not kept."""
+    flags = [QUICK if flag == "-O3" else flag for flag in FLAGS]
+    with tempfile.TemporaryDirectory() as here:
+        place = Path(here) / "once.so"
+        return ctypes.CDLL(str(_compile_into(place, _put_together(body, double), flags)))
+
+
+def _compile_into(place: Path, source: str, flags: list[str]) -> Path:
     """Compile into the cache, or into a folder of this process where it cannot be written."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +104,7 @@ def _compiled(source: str, place: Path) -> Path:
     here = Path(made)
     try:
         (here / "step.c").write_text(source, encoding="utf-8")
-        command = [*compiler(), *FLAGS, "-o", "step.so", "step.c", "-lm"]
+        command = [*compiler(), *flags, "-o", "step.so", "step.c", "-lm"]
         done = subprocess.run(
             command, cwd=here, capture_output=True, text=True, timeout=SECONDS, check=False
         )

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
-
-from coterie.engines.local.native.expressions import contiguous
-from coterie.engines.local.native.operations import c_type
-from coterie.engines.local.native.products import Products
+from coterie.engines.local.native.context import Context
+from coterie.engines.local.native.expressions import count_steps, load
 from coterie.engines.local.native.values import (
     CONVOLVED,
+    GRADIENTS,
     LARGEST,
-    LARGEST_SLOPES,
-    MEAN_SLOPES,
-    SLOPES,
+    LARGEST_GRADIENTS,
+    MEAN_GRADIENTS,
     Value,
 )
 from coterie.engines.local.programs import Untraceable
 
 LANES, TILE = 16, 64  # the most numbers that a vector and a tile hold
-WIDEST = 12  # columns of a kernel whose slopes are summed in the fewest registers
+WIDEST = 12  # columns of a kernel whose gradients are summed in the fewest registers
 
 
 class Sizes(NamedTuple):
@@ -65,110 +62,113 @@ class Sizes(NamedTuple):
         return f"for (long k = 0; k < {self.groups}; k++) {{ {call} }}"
 
 
-class Images(Products):
-    """Writes operations on images as calls of their kernels, with all sizes as constants."""
-
-    def image(self, v: Value) -> None:
-        """C of an operation on images."""
-        if v.op == CONVOLVED:
-            self._convolved(v)
-        elif v.op == SLOPES:
-            self._input_slopes(v) if v.part == 0 else self._weight_slopes(v)
-        else:
-            self._pooled(v)
-
-    def _convolved(self, v: Value) -> None:
-        x, w, bias, *form = v.args
-        s = _sizes(x, w, v, form)
-        images = [s.images, s.channels, s.height, s.width, s.outs, *s.kernel, s.stride, s.step]
-        sizes = [*images, *s.border, 1, *s.out, v.positive, s.groups]
-        out, a, b = s.at("out", "a", "b")
-        c = "0" if bias is None else f"c + k * {s.outs}"
-        self._call(
-            v,
-            [x, w, bias],
-            (s.depth + 1) * TILE + s.framed,
-            s.each(f"convolve_T({out}, {a}, {b}, {c}, room, {_listed(sizes)});"),
-        )
-
-    def _input_slopes(self, v: Value) -> None:
-        """The slopes are read like an image, by kernels that are turned."""
-        slopes, _, w, _, *form = v.args
-        s = _sizes(v, w, slopes, form)
-        top, left = (s.step * (k - 1) - b for k, b in zip(s.kernel, s.border, strict=True))
-        if min(top, left) < 0:
-            raise Untraceable("there is no C for a convolution with so wide a border")
-        turned = s._replace(channels=s.outs, outs=s.channels, stride=1, out=(s.height, s.width))
-        sizes = [s.images, s.outs, *s.out, s.channels, *s.kernel, 1, s.step, top, left, s.stride]
-        sizes += [s.height, s.width, 0, s.groups]
-        weights = -(-s.outs * s.depth // LANES) * LANES
-        a, out, b = s.at("a", "out", "b")
-        self._call(
-            v,
-            [slopes, w, None],
-            weights + (turned.depth + 1) * TILE + turned.framed,
-            s.each(
-                f"turned_T(room, {b}, {_listed([s.outs, s.channels, *s.kernel])}); "
-                f"convolve_T({out}, {a}, room, 0, room + {weights}, {_listed(sizes)});"
-            ),
-        )
-
-    def _weight_slopes(self, v: Value) -> None:
-        slopes, x, _, _, *form = v.args
-        s = _sizes(x, v, slopes, form)
-        sizes = [s.images, s.channels, s.height, s.width, s.outs, *s.kernel, s.stride, s.step]
-        sizes += [*s.border, *s.out, s.groups]
-        places = s.out[0] * s.out[1]
-        many = (s.depth + places) * (s.outs + LANES)
-        few = s.depth * s.outs * LANES + (s.outs + s.depth) * (places + LANES) + LANES
-        b, a, out = s.at("b", "a", "out")
-        self._call(
-            v,
-            [x, slopes, None],
-            max(many, few) + s.framed,
-            s.each(f"correlate_T({out}, {a}, {b}, room, {_listed(sizes)});"),
-        )
-
-    def _pooled(self, v: Value) -> None:
-        """The largest number or the mean of every window, or the slopes of them."""
-        back = v.op in (LARGEST_SLOPES, MEAN_SLOPES)
-        name = "largest" if v.op in (LARGEST, LARGEST_SLOPES) else "mean"
-        small, large = (v.args[0], v) if back else (v, v.args[0])
-        sizes = _pool(small, large, v.args[2 if back else 1 :], name == "largest")
-        if not back:
-            self._call(v, [large, None, None], 0, f"{name}_T(out, a, {_listed(sizes)});")
-        elif name == "mean":
-            self._call(v, [small, None, None], 0, f"mean_slopes_T(out, a, {_listed(sizes)});")
-        else:
-            call = f"largest_slopes_T(out, a, b, {_listed([*sizes, v.positive])});"
-            self._call(v, [small, v.args[1], None], 0, call)
-
-    def _call(self, v: Value, given: list[Value | None], room: int, call: str) -> None:
-        """Call a function with room for some numbers, which is free again afterwards."""
-        s = "d" if v.dtype == torch.float64 else "f"
-        kind = c_type(v.dtype)
-        name = self.function(s, call.replace("_T(", f"_{s}("), f", const {kind} *c, {kind} *room")
-        starts = [self._start(v), *("0" if one is None else self._start(one) for one in given)]
-        buffer = self.take(room * v.dtype.itemsize)
-        starts.append(f"({kind} *)(scratch + {buffer.at})")
-        self.lines.append(f"{name}({', '.join(starts)});")
-        self.free.append(buffer)
-
-    def _start(self, v: Value) -> str:
-        """Where an image or a kernel begins."""
-        sides = [(n, step) for n, step in zip(v.shape, v.stride, strict=True) if n > 1]
-        if [step for _, step in sides] != list(contiguous([n for n, _ in sides])):
-            raise Untraceable("there is no C for images in this order")
-        if v.constant is not None and v.constant.numel() == 1:
-            raise Untraceable("there is no C for a convolution with a constant of one number")
-        return f"&{self.load(v, ['0'] * len(v.shape))}"
+def write_image(c: Context, v: Value) -> None:
+    """C of an operation on images."""
+    if v.op == CONVOLVED:
+        _write_convolution(c, v)
+    elif v.op == GRADIENTS:
+        _write_input_gradients(c, v) if v.part == 0 else _write_kernel_gradients(c, v)
+    else:
+        _write_pool(c, v)
 
 
-def _listed(sizes: list[int]) -> str:
+def _write_convolution(c: Context, v: Value) -> None:
+    x, w, bias, *form = v.args
+    s = _find_sizes(x, w, v, form)
+    images = [s.images, s.channels, s.height, s.width, s.outs, *s.kernel, s.stride, s.step]
+    sizes = [*images, *s.border, 1, *s.out, v.positive, s.groups]
+    out, a, b = s.at("out", "a", "b")
+    more = "0" if bias is None else f"c + k * {s.outs}"
+    write_call(
+        c,
+        v,
+        [x, w, bias],
+        (s.depth + 1) * TILE + s.framed,
+        s.each(f"convolve({out}, {a}, {b}, {more}, room, {_list_sizes(sizes)});"),
+    )
+
+
+def _write_input_gradients(c: Context, v: Value) -> None:
+    """The gradients are read like an image, by kernels that are turned."""
+    gradients, _, w, _, *form = v.args
+    s = _find_sizes(v, w, gradients, form)
+    top, left = (s.step * (k - 1) - b for k, b in zip(s.kernel, s.border, strict=True))
+    if min(top, left) < 0:
+        raise Untraceable("there is no C for a convolution with so wide a border")
+    turned = s._replace(channels=s.outs, outs=s.channels, stride=1, out=(s.height, s.width))
+    sizes = [s.images, s.outs, *s.out, s.channels, *s.kernel, 1, s.step, top, left, s.stride]
+    sizes += [s.height, s.width, 0, s.groups]
+    weights = -(-s.outs * s.depth // LANES) * LANES
+    a, out, b = s.at("a", "out", "b")
+    write_call(
+        c,
+        v,
+        [gradients, w, None],
+        weights + (turned.depth + 1) * TILE + turned.framed,
+        s.each(
+            f"turn_kernels(room, {b}, {_list_sizes([s.outs, s.channels, *s.kernel])}); "
+            f"convolve({out}, {a}, room, 0, room + {weights}, {_list_sizes(sizes)});"
+        ),
+    )
+
+
+def _write_kernel_gradients(c: Context, v: Value) -> None:
+    gradients, x, _, _, *form = v.args
+    s = _find_sizes(x, v, gradients, form)
+    sizes = [s.images, s.channels, s.height, s.width, s.outs, *s.kernel, s.stride, s.step]
+    sizes += [*s.border, *s.out, s.groups]
+    places = s.out[0] * s.out[1]
+    many = (s.depth + places) * (s.outs + LANES)
+    few = s.depth * s.outs * LANES + (s.outs + s.depth) * (places + LANES) + LANES
+    b, a, out = s.at("b", "a", "out")
+    write_call(
+        c,
+        v,
+        [x, gradients, None],
+        max(many, few) + s.framed,
+        s.each(f"correlate({out}, {a}, {b}, room, {_list_sizes(sizes)});"),
+    )
+
+
+def _write_pool(c: Context, v: Value) -> None:
+    """The largest number or the mean of every window, or the gradients of them."""
+    back = v.op in (LARGEST_GRADIENTS, MEAN_GRADIENTS)
+    name = "largest" if v.op in (LARGEST, LARGEST_GRADIENTS) else "mean"
+    small, large = (v.args[0], v) if back else (v, v.args[0])
+    sizes = _find_pool_sizes(small, large, v.args[2 if back else 1 :], name == "largest")
+    if not back:
+        write_call(c, v, [large, None, None], 0, f"pool_{name}(out, a, {_list_sizes(sizes)});")
+    elif name == "mean":
+        write_call(c, v, [small, None, None], 0, f"spread_mean(out, a, {_list_sizes(sizes)});")
+    else:
+        call = f"spread_largest(out, a, b, {_list_sizes([*sizes, v.positive])});"
+        write_call(c, v, [small, v.args[1], None], 0, call)
+
+
+def write_call(c: Context, v: Value, given: list[Value | None], room: int, call: str) -> None:
+    """Call a function with room for some numbers, which is free again afterwards."""
+    name = c.name_function(call, ", const real *c, real *room")
+    starts = [_point_to(c, v), *("0" if one is None else _point_to(c, one) for one in given)]
+    buffer = c.take(room, v.dtype)
+    c.lines.append(f"{name}({', '.join([*starts, buffer.point('real')])});")
+    c.free.append(buffer)
+
+
+def _point_to(c: Context, v: Value) -> str:
+    """Where an image or a kernel begins."""
+    sides = [(n, step) for n, step in zip(v.shape, v.stride, strict=True) if n > 1]
+    if [step for _, step in sides] != list(count_steps([n for n, _ in sides])):
+        raise Untraceable("there is no C for images in this order")
+    if v.constant is not None and v.constant.numel() == 1:
+        raise Untraceable("there is no C for a convolution with a constant of one number")
+    return f"&{load(c, v, ['0'] * len(v.shape))}"
+
+
+def _list_sizes(sizes: list[int]) -> str:
     return ", ".join(str(int(n)) for n in sizes)
 
 
-def _sizes(x: Value, w: Value, out: Value, form: list[Any]) -> Sizes:
+def _find_sizes(x: Value, w: Value, out: Value, form: list[Any]) -> Sizes:
     """What a convolution of this form reads and gives; `form` begins with the stride."""
     stride, border, step, transposed, _, groups = form[:6]
     square = len(set(stride)) == len(set(step)) == 1
@@ -189,7 +189,7 @@ def _sizes(x: Value, w: Value, out: Value, form: list[Any]) -> Sizes:
     )
 
 
-def _pool(small: Value, large: Value, form: tuple[Any, ...], largest: bool) -> list[int]:
+def _find_pool_sizes(small: Value, large: Value, form: tuple[Any, ...], largest: bool) -> list[int]:
     """The sizes of a pool: planes, the large image, window, stride and the small image."""
     usual: list[Any] = [[], [0], [1]]  # stride, border and, of the largest, what lies between
     kernel, stride, border, *rest = [*form, *usual[len(form) - 1 :]]

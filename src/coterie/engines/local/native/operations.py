@@ -12,8 +12,8 @@ from coterie.engines.local.programs import Untraceable
 
 aten = torch.ops.aten
 TYPES = {
-    torch.float32: "float",
-    torch.float64: "double",
+    torch.float32: "real",  # a step has one type of real numbers, which C names
+    torch.float64: "real",
     torch.int64: "int64_t",
     torch.int32: "int32_t",
     torch.uint8: "uint8_t",
@@ -34,30 +34,29 @@ def literal(value: float | bool, dtype: torch.dtype) -> str:
     """A number of Python in C."""
     if not dtype.is_floating_point:
         return f"INT64_C({int(value)})"
-    tail = "f" if dtype == torch.float32 else ""
     value = float(value)
     if math.isnan(value):
         return "NAN"
     if math.isinf(value):
         return "INFINITY" if value > 0 else "(-INFINITY)"
-    return f"({value.hex()}{tail})"
+    return f"((real){value.hex()})"
 
 
 def cast(text: str, have: torch.dtype, want: torch.dtype) -> str:
     """C of a number as another type."""
-    if have == want:
+    if have == want or TYPES.get(have) == TYPES.get(want) == "real":
         return text
     if want == torch.bool:
         return f"(({text}) != 0)"
     return f"({c_type(want)})({text})"
 
 
-def _called(name: str) -> Write:
-    """A function of C's library or of ours; its form for floats ends with f."""
-    return lambda t, a: f"{name}{t}({a})"
+def _call(name: str) -> Write:
+    """A function of C's library, of whatever type of real numbers, or of ours."""
+    return lambda a: f"{name}({a})"
 
 
-def held(text: str, **parts: str) -> str:
+def hold(text: str, **parts: str) -> str:
     """C of a choice whose parts are all computed before it.
 
     gcc 12 may otherwise read memory only where it is chosen, several numbers at once, and then
@@ -67,49 +66,49 @@ def held(text: str, **parts: str) -> str:
     return f"({{ {names} {text}; }})"
 
 
-def _power(t: str, a: str, exponent: str) -> str:
-    return f"pow{t}({a}, {exponent})"
+def _power(a: str, exponent: str) -> str:
+    return f"pow({a}, {exponent})"
 
 
-# Of (tail of the library's functions, arguments...), all in the type of the result.
+# Of arguments that are all in the type of the result.
 ARITHMETIC: dict[Any, Write] = {
-    aten.mul.Tensor: lambda t, a, b: f"({a} * {b})",
-    aten.mul.Scalar: lambda t, a, b: f"({a} * {b})",
-    aten.div.Tensor: lambda t, a, b: f"({a} / {b})",
-    aten.div.Scalar: lambda t, a, b: f"({a} / {b})",
-    aten.square.default: lambda t, a: f"({a} * {a})",
-    aten.neg.default: lambda t, a: f"(-{a})",
-    aten.clone.default: lambda t, a: a,
-    aten.detach.default: lambda t, a: a,
-    aten.exp.default: _called("vexp"),
-    aten.log.default: _called("vlog"),
-    aten.log1p.default: _called("log1p"),
-    aten.expm1.default: _called("expm1"),
-    aten.sqrt.default: _called("sqrt"),
-    aten.tanh.default: _called("tanh"),
-    aten.abs.default: _called("fabs"),
-    aten.floor.default: _called("floor"),
-    aten.rsqrt.default: lambda t, a: f"(1 / sqrt{t}({a}))",
-    aten.reciprocal.default: lambda t, a: f"(1 / {a})",
-    aten.sigmoid.default: lambda t, a: f"(1 / (1 + vexp{t}(-{a})))",
+    aten.mul.Tensor: lambda a, b: f"({a} * {b})",
+    aten.mul.Scalar: lambda a, b: f"({a} * {b})",
+    aten.div.Tensor: lambda a, b: f"({a} / {b})",
+    aten.div.Scalar: lambda a, b: f"({a} / {b})",
+    aten.square.default: lambda a: f"({a} * {a})",
+    aten.neg.default: lambda a: f"(-{a})",
+    aten.clone.default: lambda a: a,
+    aten.detach.default: lambda a: a,
+    aten.exp.default: _call("vexp"),
+    aten.log.default: _call("vlog"),
+    aten.log1p.default: _call("log1p"),
+    aten.expm1.default: _call("expm1"),
+    aten.sqrt.default: _call("sqrt"),
+    aten.tanh.default: _call("tanh"),
+    aten.abs.default: _call("fabs"),
+    aten.floor.default: _call("floor"),
+    aten.rsqrt.default: lambda a: f"(1 / sqrt({a}))",
+    aten.reciprocal.default: lambda a: f"(1 / {a})",
+    aten.sigmoid.default: lambda a: f"(1 / (1 + vexp(-{a})))",
     # NaN stays NaN, as it does in torch
-    aten.relu.default: lambda t, a: held("one <= 0 ? 0 : one", one=a),
-    aten.sign.default: lambda t, a: held("(one > 0) - (one < 0)", one=a),
+    aten.relu.default: lambda a: hold("one <= 0 ? 0 : one", one=a),
+    aten.sign.default: lambda a: hold("(one > 0) - (one < 0)", one=a),
     aten.pow.Tensor_Scalar: _power,
     aten.pow.Tensor_Tensor: _power,
-    aten.maximum.default: lambda t, a, b: held(
+    aten.maximum.default: lambda a, b: hold(
         "(one >= two) | (one != one) ? one : two", one=a, two=b
     ),
-    aten.minimum.default: lambda t, a, b: held(
+    aten.minimum.default: lambda a, b: hold(
         "(one <= two) | (one != one) ? one : two", one=a, two=b
     ),
-    aten.addcmul.default: lambda t, a, b, c: f"({a} + {b} * {c})",
-    aten.threshold_backward.default: lambda t, g, a, edge: held(
-        f"one <= {edge} ? 0 : slope", one=a, slope=g
+    aten.addcmul.default: lambda a, b, c: f"({a} + {b} * {c})",
+    aten.threshold_backward.default: lambda g, a, edge: hold(
+        f"one <= {edge} ? 0 : given", one=a, given=g
     ),
-    aten.tanh_backward.default: lambda t, g, y: f"({g} * (1 - {y} * {y}))",
-    aten.sigmoid_backward.default: lambda t, g, y: f"({g} * ({y} * (1 - {y})))",
-    aten.xlogy.Tensor: lambda t, a, b: held("one == 0 ? 0 : all", one=a, all=f"{a} * vlog{t}({b})"),
+    aten.tanh_backward.default: lambda g, y: f"({g} * (1 - {y} * {y}))",
+    aten.sigmoid_backward.default: lambda g, y: f"({g} * ({y} * (1 - {y})))",
+    aten.xlogy.Tensor: lambda a, b: hold("one == 0 ? 0 : all", one=a, all=f"{a} * vlog({b})"),
 }
 # Those with a factor before the last argument.
 SCALED: dict[Any, Write] = {
@@ -170,13 +169,8 @@ PICKING = {
 }
 
 
-def tail(dtype: torch.dtype) -> str:
-    """How the library's functions for a type end."""
-    return "f" if dtype == torch.float32 else ""
-
-
-def clamped(text: str, low: str | None, high: str | None) -> str:
+def clamp(text: str, low: str | None, high: str | None) -> str:
     """A number within bounds; NaN stays NaN."""
     if low is not None:
-        text = held(f"one < {low} ? {low} : one", one=text)
-    return text if high is None else held(f"one > {high} ? {high} : one", one=text)
+        text = hold(f"one < {low} ? {low} : one", one=text)
+    return text if high is None else hold(f"one > {high} ? {high} : one", one=text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from coterie.engines.local.native.operations import ELEMENTWISE, PICKING
-from coterie.engines.local.native.values import CONVOLVED, IMAGES, LARGEST_SLOPES, Traced, Value
+from coterie.engines.local.native.values import CONVOLVED, IMAGES, LARGEST_GRADIENTS, Traced, Value
 from coterie.engines.local.programs import Untraceable
 
 aten = torch.ops.aten
@@ -65,16 +65,19 @@ class Plan:
         for v in self.computed:
             if v.op not in KNOWN:
                 raise Untraceable(f"there is no C for {v.op}")
+        read = {one for v in self.computed for one in (v, *v.inputs) if one.numel > 1}
+        if len({v.dtype for v in {*read, *self.results} if v.dtype.is_floating_point}) > 1:
+            raise Untraceable("it computes in more than one type of real numbers")
 
     def _take_in_relu(self, v: Value) -> None:
-        """Let a convolution or the slopes of a pool, read by a ReLU alone, do what that does."""
+        """Let a convolution or the gradients of a pool, read by a ReLU alone, do what that does."""
         first = v.args[0] if v.op in (aten.relu.default, aten.threshold_backward.default) else None
         if not isinstance(first, Value) or first.users != [v] or first.output:
             return
         forward = v.op == aten.relu.default and first.op == CONVOLVED
         # what is pooled is what the ReLU gave
         back = v.op == aten.threshold_backward.default and v.args[2] == 0
-        back = back and first.op == LARGEST_SLOPES and first.args[1] is v.args[1]
+        back = back and first.op == LARGEST_GRADIENTS and first.args[1] is v.args[1]
         if not (forward or back) or first.stride != v.stride:
             return
         for one in v.inputs:

@@ -31,8 +31,8 @@ def _batch_norm(
     return out, mean, scale
 
 
-def _batch_norm_slopes(
-    slopes: Tensor,
+def _batch_norm_gradients(
+    gradients: Tensor,
     x: Tensor,
     weight: Tensor,
     mean: Tensor,
@@ -48,9 +48,9 @@ def _batch_norm_slopes(
     side, rows = (-1, *(1,) * (x.dim() - 2)), [0, *range(2, x.dim())]
     scale = (variance + eps).rsqrt()
     found = (
-        slopes * (scale * weight).reshape(side),
-        (slopes * (x - mean.reshape(side))).sum(rows) * scale,
-        slopes.sum(rows),
+        gradients * (scale * weight).reshape(side),
+        (gradients * (x - mean.reshape(side))).sum(rows) * scale,
+        gradients.sum(rows),
     )
     return tuple(one if want else None for one, want in zip(found, wanted, strict=True))
 
@@ -67,8 +67,8 @@ def _layer_norm(
     return out if bias is None else out + bias, mean, scale
 
 
-def _layer_norm_slopes(
-    slopes: Tensor,
+def _layer_norm_gradients(
+    gradients: Tensor,
     x: Tensor,
     shape: list[int],
     mean: Tensor,
@@ -80,43 +80,43 @@ def _layer_norm_slopes(
     last = list(range(x.dim() - len(shape), x.dim()))
     rows = list(range(x.dim() - len(shape)))
     normed = (x - mean) * scale
-    inner = slopes if weight is None else slopes * weight
+    inner = gradients if weight is None else gradients * weight
     common = inner.mean(last, keepdim=True)
     along = (inner * normed).mean(last, keepdim=True)
     found = (
         (inner - common - normed * along) * scale,
-        (slopes * normed).sum(rows) if rows else slopes * normed,
-        slopes.sum(rows) if rows else slopes,
+        (gradients * normed).sum(rows) if rows else gradients * normed,
+        gradients.sum(rows) if rows else gradients,
     )
     return tuple(one if want else None for one, want in zip(found, wanted, strict=True))
 
 
-def _placed(slopes: Tensor, sizes: list[int], dim: int, first: int, step: int) -> Tensor:
-    """Slopes at every `step`-th place of a dimension, zeros elsewhere."""
+def _placed(gradients: Tensor, sizes: list[int], dim: int, first: int, step: int) -> Tensor:
+    """Gradients at every `step`-th place of a dimension, zeros elsewhere."""
     dim %= len(sizes)
     shape = list(sizes)
     if step != 1:
-        raise Untraceable("there is no C for slopes of a slice with steps")
+        raise Untraceable("there is no C for gradients of a slice with steps")
 
     def zeros(number: int) -> Tensor:
         shape[dim] = number
-        return slopes.new_zeros(shape)
+        return gradients.new_zeros(shape)
 
-    after = sizes[dim] - first - slopes.shape[dim]
-    parts = [zeros(first)] * (first > 0) + [slopes] + [zeros(after)] * (after > 0)
-    return torch.cat(parts, dim) if len(parts) > 1 else slopes.clone()
+    after = sizes[dim] - first - gradients.shape[dim]
+    parts = [zeros(first)] * (first > 0) + [gradients] + [zeros(after)] * (after > 0)
+    return torch.cat(parts, dim) if len(parts) > 1 else gradients.clone()
 
 
-def _select_slopes(slopes: Tensor, sizes: list[int], dim: int, index: int) -> Tensor:
+def _select_gradients(gradients: Tensor, sizes: list[int], dim: int, index: int) -> Tensor:
     dim %= len(sizes)
-    return _placed(slopes.unsqueeze(dim), sizes, dim, index % sizes[dim], 1)
+    return _placed(gradients.unsqueeze(dim), sizes, dim, index % sizes[dim], 1)
 
 
-def _slice_slopes(
-    slopes: Tensor, sizes: list[int], dim: int, start: int, end: int, step: int
+def _slice_gradients(
+    gradients: Tensor, sizes: list[int], dim: int, start: int, end: int, step: int
 ) -> Tensor:
     whole = sizes[dim]
-    return _placed(slopes, sizes, dim, min(start % whole if start < 0 else start, whole), step)
+    return _placed(gradients, sizes, dim, min(start % whole if start < 0 else start, whole), step)
 
 
 def _flipped(x: Tensor, dims: list[int]) -> Tensor:
@@ -132,11 +132,11 @@ def _vector(matrix: Tensor, vector: Tensor) -> Tensor:
 
 REWRITTEN: dict[Any, Callable[..., Any]] = {
     aten.native_batch_norm.default: _batch_norm,
-    aten.native_batch_norm_backward.default: _batch_norm_slopes,
+    aten.native_batch_norm_backward.default: _batch_norm_gradients,
     aten.native_layer_norm.default: _layer_norm,
-    aten.native_layer_norm_backward.default: _layer_norm_slopes,
-    aten.select_backward.default: _select_slopes,
-    aten.slice_backward.default: _slice_slopes,
+    aten.native_layer_norm_backward.default: _layer_norm_gradients,
+    aten.select_backward.default: _select_gradients,
+    aten.slice_backward.default: _slice_gradients,
     aten.flip.default: _flipped,
     aten.mv.default: _vector,
 }

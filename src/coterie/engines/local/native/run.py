@@ -3,54 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.core.device import CPU
 from coterie.core.method import Batch
 from coterie.engines.local.batches import Batches
-from coterie.engines.local.native.compiler import library
-from coterie.engines.local.native.emit import Code, Emitter
-from coterie.engines.local.native.expressions import Buffer
-from coterie.engines.local.native.operations import c_type
-from coterie.engines.local.native.values import Traced
-from coterie.engines.local.programs import Untraceable
+from coterie.engines.local.native.emit import Code
 from coterie.engines.local.threads import pool, threads_of
-
-FRAME = """
-{functions}
-
-static void step(char *const *leaf, const void *const *constant, char *scratch) {{
-{body}
-}}
-
-/* Every thread takes the next client until none is left. */
-void run(int64_t clients, int64_t *next, char *const *leaves, const int64_t *apart,
-         const int64_t *each, int64_t longest, const int64_t *places, const int64_t *first,
-         int64_t first_apart, const int64_t *rows, const int64_t *keys, int64_t outside,
-         const char *x, const char *y, const void *const *constant, char *scratch) {{
-  for (;;) {{
-    const int64_t i = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED);
-    if (i >= clients) return;
-    char *leaf[{leaves} + 1];
-    for (int k = 0; k < {leaves}; k++) leaf[k] = leaves[k] + i * apart[k];
-    for (int64_t s = 0; s < each[i]; s++) {{
-      const int64_t *place = places + (i * longest + s) * {rows};
-      for (int64_t j = 0; j < {rows}; j++) {{
-        const int64_t at = place[j] < 0 ? 0 : place[j];
-        const int64_t row = rows ? rows[first[i * first_apart] + at] : at;
-        (void)row;
-{gather}
-      }}
-{keys}
-      step(leaf, constant, scratch);
-    }}
-  }}
-}}
-"""
 
 
 class Taken(NamedTuple):
@@ -67,59 +28,63 @@ class Taken(NamedTuple):
 
 
 class Native:
-    """A step of one client as machine code."""
+    """A step of one client as machine code, and what it computes in."""
 
-    def __init__(self, code: Code, batch: Batch, leaves: int):
-        self.code, self.leaves = code, leaves
-        several = batch.key.numel() if batch.key.dim() else 1
-        rows = batch.mask.numel()
-        body = FRAME.format(
-            functions=code.functions,
-            body=code.body,
-            leaves=leaves,
-            rows=rows,
-            gather="\n".join(_gathered(code.fields, batch, rows)),
-            keys=_keys(code.fields, several),
-        )
-        self._run = library(body).run
+    def __init__(self, code: Code, library: ctypes.CDLL, real: torch.dtype):
+        self.code, self.real = code, real
+        self._run = library.run
         self._run.restype = None
-        self._constants = [c.contiguous() for c in code.constants]
+        self._constants = [self.convert(constant).contiguous() for constant in code.constants]
+        self._numbers = torch.tensor(code.numbers or [0.0], dtype=torch.float64)
 
-    def run(self, leaves: list[Tensor], batches: Batches, count: int, threads: int) -> None:
-        """Take all steps, in the leaves [clients, ...]."""
-        self._take(
-            leaves,
-            Taken(
-                each=torch.tensor([min(e, count) for e in batches.each]),
-                places=batches.places.contiguous(),
-                first=batches.first.reshape(-1),
-                rows=batches.part.rows,
-                keys=batches.keys,
-                outside=batches.plan.draw or batches.part.largest,
-                x=batches.x,
-                y=batches.y,
-            ),
-            threads,
+    def convert(self, tensor: Tensor) -> Tensor:
+        """A tensor in the type that the code computes in, where it holds real numbers."""
+        return tensor.to(self.real) if tensor.is_floating_point() else tensor
+
+    def run(
+        self,
+        leaves: list[Tensor],
+        batches: Batches,
+        count: int,
+        threads: int,
+        numbers: Tensor | None = None,
+    ) -> None:
+        """Take all steps, in the leaves [clients, ...].
+
+        `numbers` stand for those of `code.numbers`, of all steps or [step, number]; None: as they
+        were when the step was traced.
+        """
+        taken = Taken(
+            each=torch.tensor([min(e, count) for e in batches.each]),
+            places=batches.places.contiguous(),
+            first=batches.first.reshape(-1),
+            rows=batches.part.rows,
+            keys=batches.keys,
+            outside=batches.plan.draw or batches.part.largest,
+            x=batches.x,
+            y=batches.y,
         )
+        self._take(leaves, taken, threads, numbers)
 
-    def check(self, leaves: list[Tensor], batch: Batch, after: list[Tensor]) -> None:
-        """Untraceable unless one step leaves what torch makes of it, up to rounding."""
-        held = [leaf.clone().unsqueeze(0) for leaf in leaves]
-        self._take(held, _one(batch), 1)
-        largest = max(map(_change, leaves, after), default=0.0)
-        for old, new, right in zip(leaves, held, after, strict=True):
-            if not _alike(old, new[0], right, largest):
-                raise Untraceable("the machine code of this compiler computes something else")
+    def step(self, leaves: list[Tensor], batch: Batch) -> list[Tensor]:
+        """What one step of one client leaves, in memory of its own."""
+        held = [self.convert(leaf).clone().unsqueeze(0) for leaf in leaves]
+        self._take(held, _make_one(Batch(*map(self.convert, batch))), 1, None)
+        return [leaf[0] for leaf in held]
 
-    def _take(self, leaves: list[Tensor], taken: Taken, threads: int) -> None:
+    def _take(
+        self, leaves: list[Tensor], taken: Taken, threads: int, numbers: Tensor | None
+    ) -> None:
         n = len(taken.each)
         next_ = ctypes.c_int64(0)
-        pointers = _pointers([leaf.data_ptr() for leaf in leaves])
+        pointers = _point_to([leaf.data_ptr() for leaf in leaves])
         apart = torch.tensor([leaf.stride(0) * leaf.element_size() for leaf in leaves] or [0])
-        constants = _pointers([c.data_ptr() for c in self._constants])
+        constants = _point_to([c.data_ptr() for c in self._constants])
+        given = (self._numbers if numbers is None else numbers).double().contiguous()
 
         def work(_: int) -> None:
-            scratch = torch.empty(self.code.scratch + 128, dtype=torch.uint8)
+            size = self.code.reals * self.real.itemsize + self.code.others
+            scratch = torch.empty(size + 128, dtype=torch.uint8)
             aligned = -(-scratch.data_ptr() // 64) * 64
             self._run(
                 ctypes.c_int64(n),
@@ -137,6 +102,8 @@ class Native:
                 _at(taken.x),
                 _at(taken.y),
                 constants,
+                _at(given),
+                ctypes.c_int64(given.shape[-1] if given.dim() > 1 else 0),
                 ctypes.c_void_p(aligned),
             )
 
@@ -148,13 +115,13 @@ class Native:
                 list(pool(threads).map(work, range(threads)))
 
 
-def _one(batch: Batch) -> Taken:
+def _make_one(batch: Batch) -> Taken:
     """A batch as one step of one client."""
     real = batch.mask.reshape(-1) > 0
     place = batch.place.reshape(-1)
     rows = int(place[real].max()) + 1 if real.any() else 1
 
-    def data(values: Tensor) -> Tensor:
+    def put(values: Tensor) -> Tensor:
         flat = values.reshape(len(place), *values.shape[batch.mask.dim() :])
         found = flat.new_zeros(rows, *flat.shape[1:])
         if not real.all():
@@ -170,83 +137,14 @@ def _one(batch: Batch) -> Taken:
         rows=torch.zeros(0, dtype=torch.int64),
         keys=batch.key.reshape(-1)[:1] // several,
         outside=0 if real.all() else int(place[~real][0]),
-        x=data(batch.x),
-        y=data(batch.y),
+        x=put(batch.x),
+        y=put(batch.y),
     )
-
-
-def _change(old: Tensor, new: Tensor) -> float:
-    """The largest change of a leaf."""
-    if not new.is_floating_point() or not new.numel():
-        return 0.0
-    return float((new - old).nan_to_num(0, 0, 0).abs().max())
-
-
-def _alike(old: Tensor, new: Tensor, right: Tensor, largest: float) -> bool:
-    """Whether a leaf has changed as it should, up to rounding; `largest`: the largest change of
-    any leaf, beside which some are nothing but rounding, as the slopes of a bias before a norm.
-    """
-    if not right.is_floating_point():
-        return torch.equal(new, right)
-    if not torch.equal(new.isfinite(), right.isfinite()):
-        return False
-    size, off = (t.nan_to_num(0, 0, 0).abs() for t in (right, new - right))
-    eps = torch.finfo(right.dtype).eps
-    # in single precision rounding switches a ReLU here and there, which moves all slopes before it
-    share = 0.05 if right.dtype == torch.float32 else 10 * eps**0.5
-    whole = float(size.max()) if right.numel() else 0.0
-    return bool((off <= share * _change(old, right) + 100 * eps * max(whole, largest)).all())
 
 
 def _at(tensor: Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
 
 
-def _pointers(addresses: list[int]) -> Any:
+def _point_to(addresses: list[int]) -> Any:
     return (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
-
-
-def _gathered(fields: dict[int, Buffer], batch: Batch, rows: int) -> list[str]:
-    """C that copies one row of a batch to where the step reads it."""
-    lines = []
-    for number, (name, tensor) in enumerate(zip("xy", batch[:2], strict=True)):
-        if number in fields:
-            size = tensor.numel() // rows * tensor.element_size()
-            into = f"scratch + {fields[number].at} + j * {size}"
-            lines.append(f"memcpy({into}, {name} + row * {size}, {size});")
-    if 2 in fields:
-        kind = c_type(batch.mask.dtype)
-        lines.append(f"(({kind} *)(scratch + {fields[2].at}))[j] = place[j] >= 0;")
-    if 3 in fields:
-        lines.append(
-            f"((int64_t *)(scratch + {fields[3].at}))[j] = place[j] >= 0 ? place[j] : outside;"
-        )
-    return lines
-
-
-def _keys(fields: dict[int, Buffer], several: int) -> str:
-    if 4 not in fields:
-        return ""
-    return (
-        f"for (int64_t j = 0; j < {several}; j++) ((int64_t *)(scratch + {fields[4].at}))[j] = "
-        f"keys[i] * {several} + s * {several} + j;"
-    )
-
-
-def native(
-    f: Callable[..., list[Tensor]], leaves: list[Tensor], batch: Batch, rows: Tensor
-) -> Native:
-    """The machine code of a step; `f(*leaves, *batch)` gives the new leaves of one client.
-
-    Untraceable where there is no C for it.
-    """
-    if rows.device != CPU:
-        raise Untraceable(f"the data are on {rows.device}, machine code runs on the processor")
-    given = [t.detach().clone(memory_format=torch.contiguous_format) for t in (*leaves, *batch)]
-    if not rows.is_contiguous() or rows.dtype != batch.x.dtype:
-        raise Untraceable("the rows lie in another order")
-    traced = Traced(f, given)
-    mine, batch = given[: len(leaves)], Batch(*given[len(leaves) :])
-    found = Native(Emitter(traced, len(leaves)).code(), batch, len(leaves))
-    found.check(mine, batch, traced.after)
-    return found

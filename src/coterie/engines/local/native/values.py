@@ -20,12 +20,12 @@ PARTS = {
     aten.split_with_sizes.default,
     aten.chunk.default,
 }
-CONVOLVED, SLOPES = aten.convolution.default, aten.convolution_backward.default
+CONVOLVED, GRADIENTS = aten.convolution.default, aten.convolution_backward.default
 LARGEST = aten.max_pool2d_with_indices.default
-LARGEST_SLOPES = aten.max_pool2d_with_indices_backward.default
-MEAN, MEAN_SLOPES = aten.avg_pool2d.default, aten.avg_pool2d_backward.default
-IMAGES = {CONVOLVED, SLOPES, LARGEST, LARGEST_SLOPES, MEAN, MEAN_SLOPES}
-SEVERAL = {SLOPES, LARGEST}
+LARGEST_GRADIENTS = aten.max_pool2d_with_indices_backward.default
+MEAN, MEAN_GRADIENTS = aten.avg_pool2d.default, aten.avg_pool2d_backward.default
+IMAGES = {CONVOLVED, GRADIENTS, LARGEST, LARGEST_GRADIENTS, MEAN, MEAN_GRADIENTS}
+SEVERAL = {GRADIENTS, LARGEST}
 # Their results do not depend on what they are given, only on its form.
 FORMS = {
     "aten::ones_like",
@@ -92,7 +92,7 @@ class Traced:
         results = [tape.node_of(t) for t in after]
         tape.graph.output(results)
         for node in tape.graph.nodes:  # C finds the largest number of a window anew
-            if node.target == LARGEST_SLOPES:
+            if node.target == LARGEST_GRADIENTS:
                 node.args = node.args[:-1]
         tape.graph.eliminate_dead_code()
         self.computed: list[Value] = []
@@ -105,6 +105,8 @@ class Traced:
         self.results = [self._of[node] for node in results]
         for value in self.results:
             value.output = True
+        reals = [t.dtype for t in self.after if t.is_floating_point()]
+        self.real = reals[0] if reals else torch.float32  # what the step computes in
         for value in reversed(self.computed):
             if value.users or value.output:  # views of views are often passed over
                 for one in value.inputs:
@@ -186,14 +188,17 @@ class Traced:
 
 
 def _simplify(value: Value) -> None:
-    """Leave out what C does not read; slopes of a bias are the sum of those of the images."""
-    if value.op == SLOPES:
-        slopes, x, w, *form = value.args
+    """Leave out what C does not read; gradients of a bias are the sum of those of the images."""
+    if value.op == GRADIENTS:
+        gradients, x, w, *form = value.args
         if value.part == 2:
-            value.op, value.args = aten.sum.dim_IntList, (slopes, [0, *range(2, len(slopes.shape))])
+            value.op, value.args = (
+                aten.sum.dim_IntList,
+                (gradients, [0, *range(2, len(gradients.shape))]),
+            )
         else:
-            value.args = (slopes, x if value.part else None, None if value.part else w, *form)
-    if value.op == MEAN_SLOPES:
+            value.args = (gradients, x if value.part else None, None if value.part else w, *form)
+    if value.op == MEAN_GRADIENTS:
         value.args = (value.args[0], None, *value.args[2:])
     if value.op == LARGEST and value.part == 1:
         raise Untraceable("there is no C for where a window has its largest number")

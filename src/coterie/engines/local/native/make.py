@@ -1,0 +1,43 @@
+"""Machine code of a step: traced, written as C, compiled or found again, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from coterie.core.device import CPU
+from coterie.core.method import Batch
+from coterie.engines.local.native.check import check
+from coterie.engines.local.native.compiler import library
+from coterie.engines.local.native.emit import write_program, write_step
+from coterie.engines.local.native.run import Native
+from coterie.engines.local.native.values import Traced
+from coterie.engines.local.programs import Untraceable
+
+
+def make_native(
+    f: Callable[..., list[Tensor]],
+    leaves: list[Tensor],
+    batch: Batch,
+    rows: Tensor,
+    outside: int,
+) -> Native:
+    """The machine code of a step; `f(*leaves, *batch)` gives the new leaves of one client, and
+    `outside` is the place of padding.
+
+    Untraceable where there is no C for it.
+    """
+    if rows.device != CPU:
+        raise Untraceable(f"the data are on {rows.device}, machine code runs on the processor")
+    given = [t.detach().clone(memory_format=torch.contiguous_format) for t in (*leaves, *batch)]
+    if not rows.is_contiguous() or rows.dtype != batch.x.dtype:
+        raise Untraceable("the rows lie in another order")
+    n = len(leaves)
+    traced = Traced(f, given)
+    code = write_step(traced, n)
+    text = write_program(code, Batch(*given[n:]), n)
+    native = Native(code, library(text, traced.real == torch.float64), traced.real)
+    check(native, text, f, given[:n], Batch(*given[n:]), outside)
+    return native

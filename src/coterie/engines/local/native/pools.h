@@ -1,0 +1,143 @@
+/* Pools: `planes` images of h x w, windows of kh x kw that lie sh and sw apart, all inside and
+   without numbers in common.
+
+   Windows of 2 x 2 that fill the images are taken LANES at once. Where a row has fewer, they
+   reach into the next rows, which are written later; SAFE are the rows after which there is room.
+*/
+#define WINDOW UNROLL for (int i = 0; i < kh; i++) UNROLL for (int j = 0; j < kw; j++)
+
+#if LANES == 16
+#define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#define LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif LANES == 8
+#define EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define ODD 1, 3, 5, 7, 9, 11, 13, 15
+#define LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#elif LANES == 4
+#define EVEN 0, 2, 4, 6
+#define ODD 1, 3, 5, 7
+#define LOW 0, 4, 1, 5
+#define HIGH 2, 6, 3, 7
+#else
+#define EVEN 0, 2
+#define ODD 1, 3
+#define LOW 0, 2
+#define HIGH 1, 3
+#endif
+#define FILLED (kh == 2 && kw == 2 && sh == 2 && sw == 2 && h == ho * 2 && w == wo * 2)
+#define SAFE (FILLED ? planes * ho - LANES / wo - 1 : 0)
+/* where the next windows of a row begin; the last ones are taken so that they end with the row */
+#define NEXT (p < wo - LANES && p + LANES > wo - LANES ? wo - LANES : p + LANES)
+
+typedef __typeof__((vec){0} < (vec){0}) flags;
+INLINE vec pick(flags where, vec yes, vec no) {
+  return (vec)((where & (flags)yes) | (~where & (flags)no));
+}
+INLINE vec read_every_second(const real *at, int odd) {
+  const vec one = *(const vec *)at, two = *(const vec *)(at + LANES);
+  if (odd)
+    return __builtin_shufflevector(one, two, ODD);
+  return __builtin_shufflevector(one, two, EVEN);
+}
+
+/* the largest numbers of LANES windows of 2 x 2, and whether the last three are larger than
+   those before them */
+INLINE vec find_largest(const real *at, int w, flags *later) {
+  vec most = read_every_second(at, 0);
+  UNROLL for (int k = 1; k < 4; k++) {
+    const vec one = read_every_second(at + k / 2 * w, k % 2);
+    later[k - 1] = (one > most) | (one != one);
+    most = pick(later[k - 1], one, most);
+  }
+  return most;
+}
+
+INLINE void pool_largest(real *out, const real *x, long planes, int h, int w, int kh, int kw,
+                         int sh, int sw, int ho, int wo) {
+  for (long n = 0; n < planes * ho; n++) {
+    const real *at = x + n / ho * h * w + n % ho * sh * w;
+    if (n < SAFE) {
+      flags later[3];
+      for (int p = 0; p < wo; p = NEXT)
+        *(vec *)(out + n * wo + p) = find_largest(at + p * 2, w, later);
+    } else {
+      for (int p = 0; p < wo; p++) {
+        real most = -INFINITY;
+        WINDOW {
+          const real one = at[i * w + p * sw + j];
+          most = one > most || one != one ? one : most;
+        }
+        out[n * wo + p] = most;
+      }
+    }
+  }
+}
+
+/* gradients go to the first of the largest numbers; none do where that is not `positive` */
+INLINE void spread_largest(real *out, const real *gradients, const real *x, long planes, int h,
+                           int w, int kh, int kw, int sh, int sw, int ho, int wo, int positive) {
+  if (!FILLED)
+    memset(out, 0, planes * h * w * sizeof(real));
+  for (long n = 0; n < planes * ho; n++) {
+    const long start = n / ho * h * w + n % ho * sh * w;
+    if (n < SAFE) {
+      for (int p = 0; p < wo; p = NEXT) {
+        flags later[3];
+        const vec most = find_largest(x + start + p * 2, w, later);
+        flags gradient = (flags)(*(const vec *)(gradients + n * wo + p));
+        if (positive)
+          gradient &= ~(most <= 0);
+        const vec to[4] = {(vec)(gradient & ~(later[0] | later[1] | later[2])),
+                               (vec)(gradient & later[0] & ~(later[1] | later[2])),
+                               (vec)(gradient & later[1] & ~later[2]),
+                               (vec)(gradient & later[2])};
+        UNROLL for (int i = 0; i < 2; i++) {
+          real *at = out + start + i * w + p * 2;
+          *(vec *)at = __builtin_shufflevector(to[2 * i], to[2 * i + 1], LOW);
+          *(vec *)(at + LANES) =
+              __builtin_shufflevector(to[2 * i], to[2 * i + 1], HIGH);
+        }
+      }
+    } else {
+      const real *at = x + start;
+      for (int p = 0; p < wo; p++) {
+        real most = -INFINITY;
+        int where = 0;
+        WINDOW {
+          const real one = at[i * w + p * sw + j];
+          const int more = one > most || one != one;
+          most = more ? one : most;
+          where = more ? i * kw + j : where;
+        }
+        const real given = gradients[n * wo + p];
+        const real gradient = positive && most <= 0 ? 0 : given;
+        WINDOW out[start + i * w + p * sw + j] = where == i * kw + j ? gradient : 0;
+      }
+    }
+  }
+}
+
+INLINE void pool_mean(real *out, const real *x, long planes, int h, int w, int kh, int kw, int sh,
+                      int sw, int ho, int wo) {
+  for (long n = 0; n < planes * ho; n++) {
+    const real *at = x + n / ho * h * w + n % ho * sh * w;
+    for (int p = 0; p < wo; p++) {
+      real sum = 0;
+      WINDOW sum += at[i * w + p * sw + j];
+      out[n * wo + p] = sum / (kh * kw);
+    }
+  }
+}
+
+INLINE void spread_mean(real *out, const real *gradients, long planes, int h, int w, int kh, int kw,
+                        int sh, int sw, int ho, int wo) {
+  memset(out, 0, planes * h * w * sizeof(real));
+  for (long n = 0; n < planes * ho; n++) {
+    real *to = out + n / ho * h * w + n % ho * sh * w;
+    for (int p = 0; p < wo; p++)
+      WINDOW to[i * w + p * sw + j] = gradients[n * wo + p] / (kh * kw);
+  }
+}
