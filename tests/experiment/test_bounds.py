@@ -14,7 +14,7 @@ import coterie
 from coterie.core import memory
 from coterie.core.errors import BadInput
 from coterie.core.files import check_new_folder, plain, read_text
-from coterie.core.values import Range, coerce
+from coterie.core.values import OneOf, Range, coerce
 from coterie.data.opening import open_table
 from coterie.data.own import from_arrays
 from coterie.data.sources.synthetic import room
