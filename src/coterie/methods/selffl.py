@@ -379,6 +379,7 @@ def selffl(
         known_variance=known_variance,
         known_spread=known_spread,
     )
+    clustered = {} if level == "client" else {"cluster": at_clusters.NOTE}
     own = Method(
         init=lambda rng, facts: entered(how, model.init(rng), facts),
         join=lambda sent, rng: fresh(sent.theta),
@@ -391,7 +392,7 @@ def selffl(
         newcomer=Newcomer("starts at theta and takes Self-FL's steps"),
         notes=noted,
         client_notes=lambda state: law_of_steps.notes(state.choice, state.var, state.t, rule),
-        describes={"sigma0": SIGMA0, "cluster": at_clusters.NOTE, **law_of_steps.NOTES},
+        describes={"sigma0": SIGMA0, **clustered, **law_of_steps.NOTES},
         needs=frozenset({"groups"} if level == "group" else ()),
     )
     if not warm:

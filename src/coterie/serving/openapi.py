@@ -26,7 +26,7 @@ PATTERNS = {  # of the parts of a date
 REFUSED = {
     "401": "There is no token, or it is not known.",
     "403": "The token does not open this.",
-    "404": "The run has no such client.",
+    "404": "The run has no such client, or there is no such address.",
     "413": "The body is too large.",
     "415": "The body is of another kind.",
     "422": "The rows do not fit the model.",
@@ -135,7 +135,7 @@ def _refusals(*statuses: str) -> Words:
 
 def _shut(tokens: bool) -> tuple[str, ...]:
     """How a client that may not ask, or is not there, is refused."""
-    return ("401", "403") if tokens else ("404",)
+    return ("401", "403", "404") if tokens else ("404",)
 
 
 def _client() -> list[Words]:
