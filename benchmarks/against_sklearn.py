@@ -22,9 +22,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 import coterie
-from coterie.analysis.numbers import mean_of
-from coterie.analysis.scores import task_scores
-from coterie.data.federation import PARTS, Federation, row_numbers
+from coterie.analysis.nan_math import mean_of
+from coterie.analysis.scores import score_task
+from coterie.data.federation import PARTS, Federation, list_rows
 from coterie.experiment.build import federation_of
 from coterie.results.run import Run
 
@@ -60,7 +60,7 @@ def regression(federation: Federation) -> dict[str, float]:
             said[:, fitted.classes_] = fitted.predict_proba(x[test])
         else:
             said[:, held] = 1
-        found.append(task_scores("classes", y[test], said, MEASURES))
+        found.append(score_task("classes", y[test], said, MEASURES))
     return {name: mean_of([one[name] for one in found]) for name in MEASURES}
 
 
@@ -84,7 +84,7 @@ def compared(name: str, folder: Path, **more: Any) -> list[Found]:
         words["data"] = str(folder / "schools.csv")
     alone = coterie.run("local", out=folder / f"{name}-alone", **words, **more)
     federation = federation_of(alone.experiment)
-    if not pq.read_table(alone.folder / "rows.parquet").equals(row_numbers(federation)):
+    if not pq.read_table(alone.folder / "rows.parquet").equals(list_rows(federation)):
         raise SystemExit(f"{name}: the run trained on other rows")
     everyone = pooled(federation)
     together = coterie.run("local", out=folder / f"{name}-pooled", data=everyone, **more)

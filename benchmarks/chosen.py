@@ -18,7 +18,7 @@ import torch
 from workloads import Workload, engine_side
 
 from coterie.core.errors import BadInput
-from coterie.engines.settings import Compile, Path, Settings
+from coterie.engines.settings import CompileMode, ExecutionPath, ExecutionSettings
 
 LENGTHS = (5, 50, 500)
 FINAL = 2  # fixed settings that are played in turns with `auto`
@@ -34,7 +34,7 @@ WORKLOADS = [
 class Fixed(NamedTuple):
     """Settings and a number of threads."""
 
-    settings: Settings
+    settings: ExecutionSettings
     threads: int
 
     def text(self) -> str:
@@ -43,11 +43,11 @@ class Fixed(NamedTuple):
 
 def candidates(work: Workload) -> list[Fixed]:
     """Everything that a user could write."""
-    words = [word for word in get_args(Compile) if word != "auto"]
-    paths = [word for word in get_args(Path) if word != "auto"]
+    words = [word for word in get_args(CompileMode) if word != "auto"]
+    paths = [word for word in get_args(ExecutionPath) if word != "auto"]
     threads = sorted({1, os.cpu_count() or 1})
     return [
-        Fixed(Settings(path, work.clients, word), n)
+        Fixed(ExecutionSettings(path, work.clients, word), n)
         for path in paths
         for word in words
         for n in threads
@@ -87,7 +87,7 @@ def played(work: Workload, rounds: int, fixed: Fixed | None) -> Played | None:
 
 def _play(there: Connection, work: Workload, rounds: int, fixed: Fixed | None) -> None:
     torch.set_num_threads(fixed.threads if fixed else os.cpu_count() or 1)
-    settings = fixed.settings if fixed else Settings()
+    settings = fixed.settings if fixed else ExecutionSettings()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["COTERIE_CACHE"] = folder
         exchange, engine = engine_side(work, "fedavg", settings, fixed is None, rounds)

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import coterie
-from coterie.data.told import Told
+from coterie.data.messages import DataWarning
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 from school_table import COLUMNS, school_table  # it lies in another folder
@@ -64,7 +64,7 @@ def reached(name: str, folder: Path) -> dict[tuple[str, str], float]:
 
 
 def main() -> None:
-    warnings.simplefilter("ignore", Told)
+    warnings.simplefilter("ignore", DataWarning)
     grid = Table("data", "method", *SCALES)
     with tempfile.TemporaryDirectory() as folder:
         for name in sys.argv[1:] or WORDS:

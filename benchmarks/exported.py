@@ -10,7 +10,7 @@ from peers import nets
 from coterie.core.model import Model
 from coterie.core.rng import stream
 from coterie.experiment.build import federation_of
-from coterie.experiment.config import Experiment, change
+from coterie.experiment.config import Experiment, change_options
 
 
 class Comparison(NamedTuple):
@@ -37,7 +37,7 @@ def export(comparison: Comparison, folder: Path) -> Path:
     path = folder / f"{comparison.net}-{comparison.words['data']}.npz"
     if path.exists():
         return path
-    data = federation_of(change(Experiment(), comparison.words))
+    data = federation_of(change_options(Experiment(), comparison.words))
     train, test = np.concatenate(data.train), np.concatenate(data.test)
     model = Model(
         lambda: nets.build(comparison.net, data.input_shape), input_shape=data.input_shape

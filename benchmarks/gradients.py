@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from workloads import DNN, OPTIONS, Workload
 
-from coterie.core.method import stages
+from coterie.core.method import stages_of
 from coterie.core.model import Model
-from coterie.data.federation import Federation, Public
-from coterie.engines.base import Outcome, Setup, Trip
+from coterie.data.dataset import Public
+from coterie.data.federation import Federation
+from coterie.engines.base import EngineSetup, ExchangeRequest, ExchangeResult
 from coterie.engines.local.engine import LocalEngine
 from coterie.experiment.schedule import Schedule
 from coterie.methods.registry import METHODS
@@ -64,11 +65,11 @@ class Took(NamedTuple):
 class Watched(LocalEngine):
     """The local engine, which notes what every exchange takes."""
 
-    def __init__(self, setup: Setup):
+    def __init__(self, setup: EngineSetup):
         self.took: list[Took] = []
         super().__init__(setup, free_threads=False)
 
-    def exchange(self, trip: Trip) -> Outcome:
+    def exchange(self, trip: ExchangeRequest) -> ExchangeResult:
         begin = time.perf_counter()
         out = super().exchange(trip)
         seconds = time.perf_counter() - begin
@@ -92,8 +93,8 @@ def player(work: Workload, case: Case, rounds: int) -> Callable[[], float]:
     work = work._replace(batch=case.batch or work.batch)
     data = federation(work, max(work.rows, 2 * work.batch))
     model = Model(work.network, input_shape=work.shape)
-    program = stages(METHODS[case.method](model, work.train(), **case.options))
-    setup = Setup(
+    program = stages_of(METHODS[case.method](model, work.train(), **case.options))
+    setup = EngineSetup(
         federation=data,
         models=[model],
         programs=[program],

@@ -17,8 +17,8 @@ from sklearn.datasets import make_classification
 from torch import nn
 
 import coterie
-from coterie.data.own import from_arrays
-from coterie.data.pieces import Own
+from coterie.data.read.file_rows import UserData
+from coterie.data.read.user_data import from_arrays
 from coterie.reports.report import write_report
 
 CLIENTS, ROUNDS, TIMES = 1000, 30, 5
@@ -43,7 +43,7 @@ def opening(page_file: Path) -> list[float]:
     return seconds
 
 
-def rows() -> Own:
+def rows() -> UserData:
     """A thousand clients with thirty rows each of an easy task, in eight groups that name the
     classes differently.
     """

@@ -40,11 +40,11 @@ def make(path: Path, rows: int) -> None:
 
 def load(path: Path) -> None:
     """Read, deal, cut and prepare; say what it took."""
-    from coterie.data.dealing import build
+    from coterie.data.pipeline import build_federation
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start, work = time.perf_counter(), time.process_time()
-    federation = build(path)
+    federation = build_federation(path)
     seconds, worked = time.perf_counter() - start, time.process_time() - work
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     store = federation.x.numel() * 4 / 1e9

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from coterie.core.checkpoint import save_checkpoint
-from coterie.results.table import EVERYONE, MARK, ROWS, Table
+from coterie.results.metric_table import EVERYONE, MARK, ROWS, Table
 
 EVERY, SHOWN = 10, (100, 1_000, 3_000)
 COSTS = ("bytes_down", "bytes_broadcast", "bytes_up", "steps", "gradients", "clients", "seconds")

@@ -48,31 +48,31 @@ def measure(clients: int, rows: int, rounds: int) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from coterie.core.method import Train, stages
+    from coterie.core.method import Train, stages_of
     from coterie.core.model import Model
-    from coterie.data.dealing import build
-    from coterie.engines.base import Setup
+    from coterie.data.pipeline import build_federation
+    from coterie.engines.base import EngineSetup
     from coterie.engines.local.engine import LocalEngine
-    from coterie.engines.settings import Settings
+    from coterie.engines.settings import ExecutionSettings
     from coterie.experiment.schedule import Schedule
     from coterie.methods.registry import METHODS
-    from coterie.networks import nets
-    from coterie.running.execute import checkpoint
+    from coterie.networks import registry
+    from coterie.running.execute import write_checkpoint
     from coterie.running.loop import Loop
 
     torch.set_num_threads(1)
     start = memory()
     begin = time.perf_counter()
     options = {"clients": clients, "draws": "streams", "rows_each": rows}
-    data = build("synthetic", clients=clients, data_options=options)
-    model = Model(lambda: nets.build("mlr", (60,), 10), input_shape=(60,))
-    program = stages(METHODS["ditto"](model, Train(batch=10, rate=0.01, steps=20)))
-    setup = Setup(
+    data = build_federation("synthetic", clients=clients, data_options=options)
+    model = Model(lambda: registry.build_network("mlr", (60,), 10), input_shape=(60,))
+    program = stages_of(METHODS["ditto"](model, Train(batch=10, rate=0.01, steps=20)))
+    setup = EngineSetup(
         federation=data,
         models=[model],
         programs=[program],
         architecture=np.zeros(clients, dtype=int),
-        settings=[Settings("vectorized", ACTIVE, "trace")],
+        settings=[ExecutionSettings("vectorized", ACTIVE, "trace")],
     )
     schedule = Schedule(rounds=rounds + 1, sample=min(ACTIVE, clients), evaluate=rounds + 1)
     loop = Loop(LocalEngine(setup), data, schedule, 0)
@@ -84,7 +84,7 @@ def measure(clients: int, rows: int, rounds: int) -> dict[str, Any]:
     found |= {"round_ms": 1000 * typical, "rounds_per_s": 1 / typical, "peak_gb": memory()}
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
-        checkpoint(loop, Path(folder))
+        write_checkpoint(loop, Path(folder))
         found["checkpoint_ms"] = 1000 * (time.perf_counter() - begin)
         size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
         found["checkpoint_kb"] = size / 1000

@@ -17,8 +17,8 @@ import torch
 
 from coterie.analysis.significance import mean_interval
 from coterie.data.federation import Federation
-from coterie.experiment.config import Experiment, change
-from coterie.running.assemble import gather
+from coterie.experiment.config import Experiment, change_options
+from coterie.running.assembly import load_federation
 from coterie.running.execute import execute
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -78,13 +78,13 @@ WAYS = {"rule": "own rule", "finetune": "global, fine-tuned", "local": "trained 
 
 def experiment_of(method: str, words: dict, seed: int) -> Experiment:
     own = {f"method.{word}": value for word, value in METHODS[method].items()}
-    return change(Experiment(), {"method": method, "seed": seed} | COMMON | words | own)
+    return change_options(Experiment(), {"method": method, "seed": seed} | COMMON | words | own)
 
 
 @lru_cache(maxsize=1)
 def dealt(name: str, seed: int) -> Federation:
     """The data of a seed, read once for all methods."""
-    return gather(experiment_of("local", DATA[name]["words"], seed))
+    return load_federation(experiment_of("local", DATA[name]["words"], seed))
 
 
 def measure(method: str, name: str, seed: int) -> dict:

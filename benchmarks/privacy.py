@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from coterie.experiment.config import Experiment, change
-from coterie.running.assemble import assemble, gather, open_loop
+from coterie.experiment.config import Experiment, change_options
+from coterie.running.assembly import assemble, load_federation, open_loop
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, STORE, PICTURE = DOCS / "privacy.md", DOCS / "privacy.json", DOCS / "pictures"
@@ -39,7 +39,7 @@ EPSILONS = (2.0, 8.0, 32.0)
 
 def trained(guard: dict, whole: object) -> dict:
     """One run: its accuracy, and what was promised."""
-    assembly = assemble(change(Experiment(), {**WORDS, **guard}), whole)
+    assembly = assemble(change_options(Experiment(), {**WORDS, **guard}), whole)
     loop = open_loop(assembly)
     loop.go()
     found = loop.evaluate()["personal", "test", "accuracy"]
@@ -55,7 +55,7 @@ def run_all() -> dict:
         name = "none" if epsilon is None else f"{epsilon:g}"
         if name in found:
             continue
-        whole = whole or gather(change(Experiment(), WORDS))
+        whole = whole or load_federation(change_options(Experiment(), WORDS))
         guard = {"dp": "client", "dp_clip": CLIP, "dp_epsilon": epsilon, "dp_delta": DELTA}
         found[name] = trained({} if epsilon is None else guard, whole)
         print(name, found[name], flush=True)

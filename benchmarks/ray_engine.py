@@ -23,17 +23,17 @@ import torch
 from torch.utils import _pytree as pytree
 from workloads import OPTIONS, Workload
 
-from coterie.core.method import Tree, stages
+from coterie.core.method import Tree, stages_of
 from coterie.core.model import Model
 from coterie.core.rng import stream
-from coterie.engines.base import Moment, Setup, Trip
+from coterie.engines.base import EngineSetup, ExchangeRequest, Moment
 from coterie.engines.local.engine import LocalEngine
-from coterie.engines.local.work import Worked
-from coterie.engines.ray.actors import Pool
+from coterie.engines.local.work import ChunkResult
+from coterie.engines.ray.actors import ActorPool
 from coterie.engines.ray.engine import RayEngine
 from coterie.experiment.schedule import Schedule
 from coterie.methods.registry import METHODS
-from coterie.running.loop import facts
+from coterie.running.loop import facts_of
 
 WORKLOADS = [
     Workload(
@@ -71,7 +71,7 @@ class Counting(RayEngine):
 
     returned = 0
 
-    def work(self, trip: Trip) -> Iterator[Worked]:
+    def work(self, trip: ExchangeRequest) -> Iterator[ChunkResult]:
         for worked in super().work(trip):
             leaves = [t for t in pytree.tree_leaves((worked.state, worked.upload)) if t.numel()]
             once = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in leaves}
@@ -85,25 +85,25 @@ class Threads(NamedTuple):
     engine: LocalEngine
     number: int
 
-    def exchange(self, trip: Trip) -> None:
+    def exchange(self, trip: ExchangeRequest) -> None:
         torch.set_num_threads(self.number)
         self.engine.exchange(trip)
 
 
-def part(pool: Pool, seats: list[int]) -> Pool:
+def part(pool: ActorPool, seats: list[int]) -> ActorPool:
     """Some actors of a pool as a pool."""
     some = copy.copy(pool)
     some.actors = {seat: pool.actors[seat] for seat in seats}
     return some
 
 
-def one(work: Workload, method: str, pools: dict[str, Pool], rounds: int) -> dict[str, Any]:
+def one(work: Workload, method: str, pools: dict[str, ActorPool], rounds: int) -> dict[str, Any]:
     """Seconds per round of every engine; the first, in which actors are given data and settings
     are chosen, does not count.
     """
     data, model = work.data, Model(work.network, input_shape=work.shape)
-    program = stages(METHODS[method](model, work.train(), **OPTIONS.get(method, {})))
-    setup = Setup(
+    program = stages_of(METHODS[method](model, work.train(), **OPTIONS.get(method, {})))
+    setup = EngineSetup(
         federation=data,
         models=[model],
         programs=[program],
@@ -116,7 +116,7 @@ def one(work: Workload, method: str, pools: dict[str, Pool], rounds: int) -> dic
     engines["all cores"] = Threads(LocalEngine(setup), cores)
     engines |= {name: Threads(engine, 1) for name, engine in rays.items()}
     rules, everyone = program[0].method, list(range(work.clients))
-    known = facts(data, [model], np.zeros(work.clients, dtype=int), Schedule())
+    known = facts_of(data, [model], np.zeros(work.clients, dtype=int), Schedule())
     server = rules.init(stream(0, "init"), known)
     times: dict[str, list[float]] = {name: [] for name in engines}
 
@@ -124,7 +124,7 @@ def one(work: Workload, method: str, pools: dict[str, Pool], rounds: int) -> dic
         return rules.round[0].send(server, i, stream(0, "send", i))
 
     for number in range(rounds + 1):
-        trip = Trip(
+        trip = ExchangeRequest(
             number=0,
             when=Moment("train", number),
             clients=everyone,
@@ -152,7 +152,7 @@ def measure(repeats: int, only: str = "") -> dict[str, Any]:
     torch.set_num_threads(1)
     os.environ |= {"RAY_worker_niceness": "0"}  # its workers step back for others, as we do not
     begin = time.perf_counter()
-    pool = Pool(actors=3)
+    pool = ActorPool(actors=3)
     started = time.perf_counter() - begin
     pools = {"1 actor": part(pool, [0]), "2 actors": part(pool, [1, 2])}
     rows = []

@@ -19,8 +19,8 @@ from sklearn.datasets import make_classification
 
 import coterie
 from coterie.analysis.choice import choose
-from coterie.data.own import from_arrays
-from coterie.data.pieces import Own
+from coterie.data.read.file_rows import UserData
+from coterie.data.read.user_data import from_arrays
 
 ROOT = Path(__file__).resolve().parent.parent
 STORE, PAGE = ROOT / "docs" / "results" / "regret.json", ROOT / "docs" / "evaluation.md"
@@ -31,7 +31,7 @@ LARGE = 3
 Found = dict[str, Any]
 
 
-def made(seed: int) -> Own:
+def made(seed: int) -> UserData:
     """A table of 20 clients with 30 rows each, in two groups that name the classes differently."""
     x, y = make_classification(600, 12, n_informative=8, n_classes=4, random_state=seed)
     clients = np.arange(len(y)) % 20

@@ -18,12 +18,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Batch, Exchange, Facts, Pass, Replies, Stage, Train, stages
+from coterie.core.method import Batch, Exchange, Facts, Pass, Replies, Stage, Train, stages_of
 from coterie.core.model import Model
 from coterie.core.rng import stream
-from coterie.engines.local.states import tensors
+from coterie.engines.local.states import to_tensors
 from coterie.methods.registry import METHODS
-from coterie.networks import nets
+from coterie.networks import registry
 
 ROWS, PUBLIC, CLASSES, GROUPS = 10, 300, 10, 16
 LONG = 5.0  # seconds of a first round after which there is no second
@@ -92,7 +92,7 @@ def run(cell: Cell) -> Found:
     torch.manual_seed(0)
     model = network(cell)
     builder = METHODS[cell.method]
-    program = stages(builder(model, Train(batch=ROWS, rate=0.01), **dict(cell.options)))
+    program = stages_of(builder(model, Train(batch=ROWS, rate=0.01), **dict(cell.options)))
     start = _status("VmRSS")
     facts = _facts(cell, model)
     server = program[0].method.init(stream(0, "init"), facts)
@@ -116,7 +116,9 @@ def run(cell: Cell) -> Found:
 def network(cell: Cell) -> Model:
     """Two dense layers, with BatchNorm where the method is about it."""
     words = {"hidden": HIDDEN[cell.size]} | ({"norm": True} if cell.method == "fedbn" else {})
-    return Model(lambda: nets.build("dnn", (INPUTS,), CLASSES, **words), input_shape=(INPUTS,))
+    return Model(
+        lambda: registry.build_network("dnn", (INPUTS,), CLASSES, **words), input_shape=(INPUTS,)
+    )
 
 
 def _facts(cell: Cell, model: Model) -> Facts:
@@ -144,9 +146,9 @@ def _round(server: Any, stage: Stage, facts: Facts, active: int, round: int) -> 
         sent = [exchange.send(server, i, stream(round, "send", i)) for i in some]
         seconds += (time.process_time() - begin) * active / len(some)
         if state is None:
-            state = tensors(stage.method.join(tensors(sent[0]), stream(0, "join")))
-        state, upload = _client(exchange, state, tensors(sent[0]), facts.models[0])
-        down, up = down + active * _bytes(tensors(sent[0])), up + active * _bytes(upload)
+            state = to_tensors(stage.method.join(to_tensors(sent[0]), stream(0, "join")))
+        state, upload = _client(exchange, state, to_tensors(sent[0]), facts.models[0])
+        down, up = down + active * _bytes(to_tensors(sent[0])), up + active * _bytes(upload)
         whole = _many(upload, ids, sent)
         batch = _batch(PUBLIC, facts.models[0])
         one = Replies(ids, whole, facts.sizes[ids], model=facts.models[0])

@@ -25,7 +25,7 @@ import torch
 from server_cells import SENDS, Cell, Found, measure, run
 
 import coterie
-from coterie.core.memory import memory
+from coterie.core.memory import read_memory_limit
 from coterie.core.version import __version__
 from coterie.methods.registry import METHODS
 
@@ -289,7 +289,9 @@ def about() -> dict[str, Any]:
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
     return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {gigabytes(memory())}",
+        "machine": (
+            f"{platform.machine()}, {os.cpu_count()} cores, {gigabytes(read_memory_limit())}"
+        ),
         "torch": torch.__version__,
         "coterie": __version__,
         "commit": commit or "unknown",
@@ -335,7 +337,7 @@ def measure_all(wanted: Sequence[Cell], store: dict[str, Any], beside: Path | No
             run(Cell(name, 60, 60, SMALL, options))
     for cell in wanted:
         if key(cell) not in store["cells"]:
-            found = measure(cell, memory() // 2, LIMIT)
+            found = measure(cell, read_memory_limit() // 2, LIMIT)
             store["cells"][key(cell)] = found
             print(f"{key(cell)}: {_cell(found)}", flush=True)
             if beside:

@@ -26,7 +26,7 @@ import numpy as np
 
 import coterie
 from coterie.core.files import digest, save_tensors
-from coterie.data.own import from_arrays
+from coterie.data.read.user_data import from_arrays
 from coterie.results.models import LIST, MODELS
 
 PAGE = Path(__file__).parents[1] / "docs" / "serving.md"

@@ -9,14 +9,14 @@ import sys
 import torch
 from workloads import MLR, engine_side, in_turns, plain_side, ratio
 
-from coterie.engines.settings import Settings
+from coterie.engines.settings import ExecutionSettings
 
 LEAST, TRIES, TURNS = 8.0, 4, 9
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    exchange, _ = engine_side(MLR, "fedavg", Settings(), free_threads=False)
+    exchange, _ = engine_side(MLR, "fedavg", ExecutionSettings(), free_threads=False)
     sides = {"plain": plain_side(MLR, "fedavg"), "auto": exchange}
     best = 0.0
     for _ in range(TRIES):

@@ -20,7 +20,7 @@ from workloads import (
     ratio,
 )
 
-from coterie.engines.settings import Settings
+from coterie.engines.settings import ExecutionSettings
 
 GRADIENTS = {"fedavg": 1, "ditto": 2, "pfedme": INNER}  # per step
 
@@ -29,7 +29,7 @@ def one(work: Workload, method: str, turns: int, best: Machine) -> dict[str, Any
     """The plain loop and the engine as it chooses to run, in turns."""
     plain = quicker(plain_side(work, method))
     torch.set_num_threads(os.cpu_count() or 1)
-    auto, engine = engine_side(work, method, Settings())
+    auto, engine = engine_side(work, method, ExecutionSettings())
     auto()  # it chooses, threads included
     threads = torch.get_num_threads()
     times = in_turns({"plain": plain, "auto": on_threads(auto, threads)}, turns)

@@ -15,9 +15,9 @@ import torch
 
 from coterie.core.errors import Diverged
 from coterie.data.federation import Federation
-from coterie.experiment.config import Experiment, change
-from coterie.running.assemble import assemble, gather, open_loop
-from coterie.running.guarding import attackers_of
+from coterie.experiment.config import Experiment, change_options
+from coterie.running.assembly import assemble, load_federation, open_loop
+from coterie.running.upload_guard import attackers_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, STORE, PICTURE = DOCS / "robustness.md", DOCS / "robustness.json", DOCS / "pictures"
@@ -68,7 +68,7 @@ def honest_only(whole: Federation, good: list[int]) -> Federation:
 
 def accuracy(words: dict, whole: Federation, good: list[int], variant: str) -> float | None:
     """The honest clients' mean test accuracy at the end of one run, in %; None: it diverged."""
-    experiment = change(Experiment(), {**words, **VARIANTS[variant]})
+    experiment = change_options(Experiment(), {**words, **VARIANTS[variant]})
     alone = variant == "without the attackers"
     loop = open_loop(assemble(experiment, honest_only(whole, good) if alone else whole))
     try:
@@ -84,8 +84,8 @@ def run_all() -> Iterator[dict]:
     found = json.loads(STORE.read_text()) if STORE.exists() else {}
     done: list[str] = []
     for name, data in DATA.items():
-        base = change(Experiment(), {**data, **ENGINE})
-        whole = gather(base)
+        base = change_options(Experiment(), {**data, **ENGINE})
+        whole = load_federation(base)
         guard = base.guard._replace(attack="scale", attackers=SHARE)
         hostile = attackers_of(guard, whole.clients, base.seed)
         good = [i for i in range(whole.clients) if i not in hostile]

@@ -21,15 +21,15 @@ from peers.nets import cnn
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from coterie.core.method import Train, stages
+from coterie.core.method import Train, stages_of
 from coterie.core.model import Model
 from coterie.core.rng import stream
 from coterie.data.federation import Federation
-from coterie.engines.base import Moment, Setup, Trip
+from coterie.engines.base import EngineSetup, ExchangeRequest, Moment
 from coterie.engines.local.engine import LocalEngine
-from coterie.engines.settings import Settings
+from coterie.engines.settings import ExecutionSettings
 from coterie.methods.registry import METHODS
-from coterie.networks import nets
+from coterie.networks import registry
 
 LAM, INNER = 15.0, 5
 FEW = 4  # clients of the plain loop: it takes them one by one, so that all cost the same
@@ -79,7 +79,7 @@ class Workload(NamedTuple):
     def network(self) -> nn.Module:
         if self.net in OWN:
             return OWN[self.net](self.shape)
-        return nets.build(self.net, self.shape, 10, **self.options)
+        return registry.build_network(self.net, self.shape, 10, **self.options)
 
     def train(self) -> Train:
         return Train(batch=self.batch, rate=self.rate, epochs=self.epochs)
@@ -229,16 +229,20 @@ def plain_side(work: Workload, method: str) -> Callable[[], int]:
 
 
 def engine_side(
-    work: Workload, method: str, settings: Settings, free_threads: bool = True, rounds: int = 1000
+    work: Workload,
+    method: str,
+    settings: ExecutionSettings,
+    free_threads: bool = True,
+    rounds: int = 1000,
 ) -> tuple[Callable[[], int], LocalEngine]:
     """A whole exchange of the clients of a round: payloads, plans, steps, uploads; and its
     engine, which expects so many rounds.
     """
     model = Model(work.network, input_shape=work.shape)
-    setup = Setup(
+    setup = EngineSetup(
         federation=work.data,
         models=[model],
-        programs=[stages(METHODS[method](model, work.train(), **OPTIONS.get(method, {})))],
+        programs=[stages_of(METHODS[method](model, work.train(), **OPTIONS.get(method, {})))],
         architecture=np.zeros(work.clients, dtype=int),
         settings=[settings],
         rounds=rounds,
@@ -253,7 +257,7 @@ def engine_side(
     def exchange() -> int:
         number = next(numbers)
         asked = cohorts[number % len(cohorts)]
-        trip = Trip(
+        trip = ExchangeRequest(
             number=0,
             when=Moment("train", number),
             clients=asked,

@@ -19,13 +19,13 @@ import click
 
 from coterie.cli.main import cli
 from coterie.cli.show import show_run
-from coterie.deploy.files import RUN, Rules, read_server, write_server
-from coterie.deploy.processes import free_port
+from coterie.deploy.config_files import RUN, Rules, read_server, write_server
+from coterie.deploy.processes import find_free_port
 from coterie.deploy.rehearsal import Rehearsal, write_digits
-from coterie.deploy.replay import journal, overhead
+from coterie.deploy.replay import measure_overhead, read_exchanges
 from coterie.reports.report import write_report
-from coterie.results.folder import run_folder
-from coterie.results.run import load
+from coterie.results.folder import name_run_folder
+from coterie.results.run import load_run
 
 NAMES = ("east", "north", "south", "west")
 VICTIM = "south"
@@ -75,13 +75,13 @@ def play(rehearsal: Rehearsal, method: str, during: Callable[[Rehearsal], None])
     wall = time.monotonic() - begin
     kept = rehearsal.folder / method
     shutil.move(rehearsal.folder / "server" / RUN, kept)
-    lines = journal(kept)
+    lines = read_exchanges(kept)
     training = sum(line["training"] for line in lines)
     print(
         f"{method}: {wall:.0f} s from start to end; {len(lines)} exchanges, {training:.1f} s the "
         "slowest site's own work"
     )
-    for what, found in zip(("an exchange", "a round"), overhead(kept), strict=True):
+    for what, found in zip(("an exchange", "a round"), measure_overhead(kept), strict=True):
         print(
             f"{method}: {what} takes {median(found):.1f} s beyond that work (median; "
             f"{min(found):.1f} to {max(found):.1f})"
@@ -118,7 +118,7 @@ def demo(folder: Path) -> None:
         "--sites",
         ",".join(NAMES),
         "--address",
-        f"localhost:{free_port()}",
+        f"localhost:{find_free_port()}",
         "--public",
         str(folder / "public.csv"),
     ]
@@ -147,8 +147,8 @@ def demo(folder: Path) -> None:
         join(rehearsal)  # a site agrees to every experiment anew
         runs.append(play(rehearsal, "ktpfl", kill_and_bring_back))
     for run in runs:
-        show_run(load(run))
-    print(f"who answered: {', '.join(str(line['answered']) for line in journal(runs[-1]))}")
+        show_run(load_run(run))
+    print(f"who answered: {', '.join(str(line['answered']) for line in read_exchanges(runs[-1]))}")
     print(f"report: {write_report(runs, folder / 'report.html')}")
     print(f"all of it took {time.monotonic() - begin:.0f} s")
 
@@ -163,11 +163,11 @@ def join(rehearsal: Rehearsal) -> None:
 
 def write_experiment(place: Path, method: str) -> None:
     """Another experiment for the same server."""
-    from coterie.cli.deployment import experiment_file
-    from coterie.cli.words import words_of
+    from coterie.cli.deployment import build_experiment_file
+    from coterie.cli.options import parse_arguments
 
     (place / "server" / "experiment.toml").write_text(
-        experiment_file(None, method, words_of(METHODS[method])[1])
+        build_experiment_file(None, method, parse_arguments(METHODS[method])[1])
     )
     print(f"--- {place / 'server' / 'experiment.toml'} now says {method}", flush=True)
 
@@ -175,7 +175,9 @@ def write_experiment(place: Path, method: str) -> None:
 if __name__ == "__main__":
     try:
         demo(
-            Path(sys.argv[1]) if len(sys.argv) > 1 else run_folder(Path("runs"), "federation-demo")
+            Path(sys.argv[1])
+            if len(sys.argv) > 1
+            else name_run_folder(Path("runs"), "federation-demo")
         )
     except click.ClickException as problem:
         raise SystemExit(problem.format_message()) from None

@@ -21,8 +21,8 @@ from transformers import BertConfig, BertForSequenceClassification
 
 import coterie
 from coterie.data.dataset import Dataset
+from coterie.results.metric_table import total_of
 from coterie.results.run import Run
-from coterie.results.table import total
 
 LENGTH = 8  # tokens per sentence
 WORDS = 40  # tokens at most
@@ -101,7 +101,7 @@ def lora() -> nn.Module:
 def bytes_per_round(run: Run) -> float:
     """What travels in one round, down and up, of all clients."""
     rounds = run.experiment.schedule.rounds
-    return (total(run.table, "bytes_down") + total(run.table, "bytes_up")) / rounds
+    return (total_of(run.table, "bytes_down") + total_of(run.table, "bytes_up")) / rounds
 
 
 def main(folder: Path | None = None, rounds: int = 30) -> None:

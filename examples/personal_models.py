@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 import coterie
-from coterie.serving.cards import markdown
-from coterie.serving.files import export_model, load_files, write_safetensors
+from coterie.serving.cards import render_markdown
+from coterie.serving.model_files import export_model, load_model_files, write_safetensors
 
 
 def visits(sites: int = 4, rows: int = 60, seed: int = 0) -> pl.DataFrame:
@@ -47,9 +47,9 @@ def main(folder: Path | None = None, rounds: int = 20) -> None:
     print(model.classes_, model.predict_proba(new.filter(clinic="clinic-1")[:2]).round(2))
     answers = run.predict(new, clients="clinic")  # each row by its own clinic's model
     print(f"{(answers == 'see again').mean():.0%} of {len(answers)} are to be seen again")
-    print(markdown(model.card).splitlines()[0])
+    print(render_markdown(model.card).splitlines()[0])
     export_model(model, folder / "handed-on", write_safetensors)
-    again = load_files(folder / "handed-on")
+    again = load_model_files(folder / "handed-on")
     print("the same elsewhere:", np.array_equal(again.predict(new), model.predict(new)))
 
 

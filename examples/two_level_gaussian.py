@@ -27,18 +27,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from coterie.core.method import Train, stages
+from coterie.core.method import Train, stages_of
 from coterie.core.model import Model
-from coterie.data.dealing import build
 from coterie.data.federation import Federation
-from coterie.engines.base import Setup
+from coterie.data.pipeline import build_federation
+from coterie.engines.base import EngineSetup
 from coterie.engines.local.engine import LocalEngine
-from coterie.engines.settings import Settings
+from coterie.engines.settings import ExecutionSettings
 from coterie.experiment.schedule import Schedule
 from coterie.methods import uncertainty as law
 from coterie.methods.registry import METHODS
-from coterie.networks.nets import build as net
-from coterie.results.folder import here
+from coterie.networks.registry import build_network as net
+from coterie.results.folder import describe_environment
 from coterie.running.loop import Loop
 
 THETA0, NOISE, CLIENTS, RATE, LOCAL_STEPS = 1.6, 0.1, 20, 1e-4, 50
@@ -193,7 +193,7 @@ def choose(s0sq: law.Array, s2: np.ndarray, fl_weight: law.FlWeight) -> tuple[la
     if s0sq is None:
         return 0.0, FIRST
     w = law.weights(s0sq, s2)
-    rest = law.without(w)
+    rest = law.sum_of_others(w)
     r = law.share(s2, law.trust(s0sq, rest, fl_weight))
     return np.minimum(w / rest, 1), np.maximum(1, np.rint(law.steps(r, RATE / s2)))
 
@@ -268,7 +268,9 @@ def estimates(s0sq: float, largest: int, draws: int = 4000) -> list[float]:
 
 def federation(case: int, seed: int) -> Federation:
     """One draw as a federation whose clients train on all their observations."""
-    made = build("gaussian", validation=0, test=0.1, data_options={"case": case, "seed": seed})
+    made = build_federation(
+        "gaussian", validation=0, test=0.1, data_options={"case": case, "seed": seed}
+    )
     whole = [np.concatenate(rows) for rows in zip(made.train, made.test, strict=True)]
     return made._replace(train=whole)
 
@@ -278,14 +280,14 @@ def engine(
 ) -> np.ndarray:
     """The personal models of the library's Self-FL, [clients]."""
     model = Model(lambda: net("mean", data.input_shape, 1), task="squared")
-    program = stages(
+    program = stages_of(
         METHODS["selffl"](
             model, Train(batch=0, rate=RATE), known_variance=NOISE, l_max=1000, **options
         )
     )
-    settings = [Settings("vectorized", CLIENTS, "no")]
+    settings = [ExecutionSettings("vectorized", CLIENTS, "no")]
     dealt = np.zeros(data.clients, dtype=int)
-    setup = Setup(
+    setup = EngineSetup(
         federation=data,
         models=[model],
         programs=[program],
@@ -326,7 +328,7 @@ def column(
         "finished": [f"seed{seed}"],
         "wanted": 1,
         "seeds": 1,
-        "about": here(),
+        "about": describe_environment(),
         "claims": claims,
         "methods": {
             method: [{"seed": seed, "figures": {view: round(float(value), 5)}}]

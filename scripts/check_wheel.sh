@@ -16,9 +16,9 @@ test -s compared/report.html
 from importlib.resources import files
 
 from coterie.engines.local.native.compiler import HEADERS, read_header
-from coterie.experiment.papers import paper_tables
+from coterie.lab.papers.paper_tables import read_papers
 
-assert len(paper_tables()) > 50, "the papers' tables are missing"
+assert len(read_papers()) > 50, "the papers' tables are missing"
 names = {f.name for room in ("reports", "ui") for f in (files("coterie") / room / "assets").iterdir()}
 assert any(n.endswith(".css") for n in names) and any(n.endswith(".js") for n in names), names
 assert all(map(read_header, (*HEADERS, "run.h"))), "C of the machine code is missing"

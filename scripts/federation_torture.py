@@ -32,10 +32,10 @@ from torture import busy
 from coterie.cli.main import cli, main
 from coterie.data.federation import PARTS
 from coterie.deploy import certificates as keys
-from coterie.deploy.files import RUN, Rules, read_server, write_server
-from coterie.deploy.processes import free_port
+from coterie.deploy.config_files import RUN, Rules, read_server, write_server
+from coterie.deploy.processes import find_free_port
 from coterie.deploy.rehearsal import Rehearsal, write_digits
-from coterie.deploy.replay import journal
+from coterie.deploy.replay import read_exchanges
 
 NAMES = ("north", "south", "east", "west")  # not in the order of their files
 DEADLINE = 25.0
@@ -57,11 +57,11 @@ def _error(frame):
 
 def _short(frame):
     """A table shorter than its tree, bytes and digest to match."""
-    from coterie.deploy.wire import KINDS, digest
+    from coterie.deploy.wire import DTYPES, digest
 
     head = json.loads(frame.head)
     *kept, (kind, shape) = head["table"]
-    body = frame.body[: -math.prod(shape) * KINDS[kind].itemsize]
+    body = frame.body[: -math.prod(shape) * DTYPES[kind].itemsize]
     head |= {"table": kept, "digest": digest(body)}
     return frame._replace(head=json.dumps(head), body=body)
 
@@ -303,12 +303,12 @@ def besieged(town: Rehearsal) -> str:
                 head = "POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: "
                 large.sendall(f"{head}{LARGE}\r\n\r\n".encode())
                 large.sendall(bytes(2**20))
-        before, until = len(journal(folder)), time.monotonic() + 240 * town.patience
-        while len(journal(folder)) < before + 2:
+        before, until = len(read_exchanges(folder)), time.monotonic() + 240 * town.patience
+        while len(read_exchanges(folder)) < before + 2:
             if time.monotonic() > until:
                 raise AssertionError("no round was done meanwhile")
             time.sleep(0.5)
-    answered = [line["answered"] for line in journal(folder)[before:]]
+    answered = [line["answered"] for line in read_exchanges(folder)[before:]]
     if any(len(who) < len(NAMES) for who in answered):
         raise AssertionError(f"sites were kept out: {answered}")
     return f"all {len(NAMES)} sites answered in {len(answered)} rounds meanwhile"
@@ -317,16 +317,17 @@ def besieged(town: Rehearsal) -> str:
 def back(town: Rehearsal, name: str, bring: Callable[[], object]) -> str:
     """A site that is brought back is among those who answer, soon."""
     folder, number = town.folder / "server" / RUN, NAMES.index(name)
-    before = len(journal(folder))
+    before = len(read_exchanges(folder))
     bring()
     until = time.monotonic() + 180 * town.patience
     while time.monotonic() < until:
-        for line in journal(folder)[before:]:
+        for line in read_exchanges(folder)[before:]:
             if number in line["answered"]:
                 return f"answers again in round {line['round'] + 1}"
         time.sleep(0.5)
     raise AssertionError(
-        f"{name} is not among those who answered: {[line['answered'] for line in journal(folder)]}"
+        f"{name} is not among those who answered: "
+        f"{[line['answered'] for line in read_exchanges(folder)]}"
     )
 
 
@@ -350,7 +351,10 @@ def killed(town: Rehearsal) -> str:
     town.kill("south")
     time.sleep(3)
     said = back(town, "south", lambda: town.site("south"))
-    if any(NAMES.index("south") in line["anew"] for line in journal(town.folder / "server" / RUN)):
+    if any(
+        NAMES.index("south") in line["anew"]
+        for line in read_exchanges(town.folder / "server" / RUN)
+    ):
         raise AssertionError("it had lost its state")
     return said
 
@@ -414,7 +418,7 @@ def torture(folder: Path, rounds: int, patience: float) -> Trials:
         "--sites",
         ",".join(NAMES),
         "--address",
-        f"localhost:{free_port()}",
+        f"localhost:{find_free_port()}",
         "--classes",
         "10",
         "--features",

@@ -12,14 +12,14 @@ import numpy as np
 
 from coterie.comparison.execute import compare, resume_comparison
 from coterie.comparison.plan import FILE, plan_of
-from coterie.core.files import write
+from coterie.core.files import write_text
 from coterie.experiment.config import read_toml
-from coterie.experiment.recipes import config_path
-from coterie.reports.content import all_figures
-from coterie.reports.draw import draw
+from coterie.experiment.recipes import find_config
+from coterie.reports.content import build_figures
+from coterie.reports.draw import draw_figure
 from coterie.reports.evidence import Evidence
-from coterie.reports.figures import Figure, Series, slug
-from coterie.reports.gather import gather
+from coterie.reports.figures import Figure, Series, slugify
+from coterie.reports.gather import gather_evidence
 from coterie.reports.histograms import bars
 
 DPI = 72  # no picture over 100 kB
@@ -107,14 +107,14 @@ def main(arguments: Sequence[str]) -> None:
         parts.append(f"## {shown.says}\n\n{command(shown)}\n")
         for figure in chosen(shown, evidence):
             file = f"gallery-{shown.name}-{figure.key}.png"
-            draw(figure, evidence.methods).savefig(docs / "pictures" / file, dpi=DPI)
+            draw_figure(figure, evidence.methods).savefig(docs / "pictures" / file, dpi=DPI)
             parts.append(f"### {figure.title}\n\n![{figure.title}](pictures/{file})\n")
     parts.append(FIGURE_3)
     for figure in papers_histograms(docs / "results"):
         file = f"gallery-selffl-{figure.key}.png"
-        draw(figure, ["fedavg", "selffl"]).savefig(docs / "pictures" / file, dpi=DPI)
+        draw_figure(figure, ["fedavg", "selffl"]).savefig(docs / "pictures" / file, dpi=DPI)
         parts.append(f"![{figure.title}](pictures/{file})\n")
-    write(docs / "gallery.md", "\n".join(parts))
+    write_text(docs / "gallery.md", "\n".join(parts))
 
 
 def command(shown: Shown) -> str:
@@ -130,16 +130,16 @@ def played(shown: Shown, folder: Path) -> Evidence:
     if (folder / FILE).exists():
         resume_comparison(folder)
     else:
-        words = read_toml(config_path(shown.recipe)) | {"seeds": [0]}
+        words = read_toml(find_config(shown.recipe)) | {"seeds": [0]}
         common = {"rounds": shown.rounds, "threads": 1, "compile": "no"}
         plan = plan_of(words, shown.methods, common=common, strict=False)
         compare(plan.experiments, plan.seeds, folder)
-    return gather([folder])
+    return gather_evidence([folder])
 
 
 def chosen(shown: Shown, evidence: Evidence) -> Iterator[Figure]:
     """The figures that are shown, in the order of their keys."""
-    figures = {figure.key: figure for figure in all_figures(evidence)}
+    figures = {figure.key: figure for figure in build_figures(evidence)}
     if "grid_accuracy-persfl" in figures:
         figures["interaction"] = interaction(figures["grid_accuracy-persfl"])
     return (figures[key] for key in shown.keys)
@@ -152,7 +152,7 @@ def papers_histograms(results: Path) -> Iterator[Figure]:
         series = bars({m: 100 * np.array(v, float) for m, v in first.items()}, top=100.0)
         title = f"Clients by test accuracy: {column['column']}"
         note = f"How many clients end in which range; recipe {column['recipe']}, seed 0."
-        key = f"figure-3-{slug(column['column'])}"
+        key = f"figure-3-{slugify(column['column'])}"
         yield Figure(key, title, note, "bars", "test accuracy (%)", "clients", series)
 
 

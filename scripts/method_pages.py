@@ -15,9 +15,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from coterie.core.values import declared, described
-from coterie.methods.declare import unused, when_of
-from coterie.methods.needs import built, needs_of
+from coterie.core.options import declared_options, describe_type
+from coterie.methods.declare import unused_of, when_of
+from coterie.methods.needs import build_stages, needs_of
 from coterie.methods.registry import METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -76,7 +76,7 @@ def items(lines: list[str]) -> str:
 def said(name: str) -> dict[str, str]:
     """{option: what the builder's docstring says of it}, from sentences such as "clip: ..."."""
     text = " ".join((inspect.getdoc(METHODS[name]) or "").split())
-    known = "|".join(map(re.escape, declared(METHODS[name])))
+    known = "|".join(map(re.escape, declared_options(METHODS[name])))
     if not known:
         return {}
     pieces = re.split(rf"(?:(?<=^)|(?<=\. ))((?:{known})(?:, (?:{known}))*): ", text)
@@ -100,7 +100,7 @@ def meaning(name: str, option: str) -> str:
 
 def needs(name: str) -> list[str]:
     """What a method asks for beyond training rows, from the method as it is built."""
-    program = built(METHODS[name])
+    program = build_stages(METHODS[name])
     found = [NEEDS[need] for need in needs_of(METHODS[name])]
     if name == "fedbn":
         found.append("a network with BatchNorm (`--norm yes`)")
@@ -120,11 +120,11 @@ def travels(name: str) -> list[str]:
 
 def options(name: str) -> list[str]:
     """The table of options."""
-    known = declared(METHODS[name])
+    known = declared_options(METHODS[name])
     if not known:
         return [f"{name} has no options of its own."]
     rows = [
-        f"| `{option}` | {shown(default) or '(empty)'} | {described(kind)} | "
+        f"| `{option}` | {shown(default) or '(empty)'} | {describe_type(kind)} | "
         f"{meaning(name, option)} |"
         for option, (kind, default) in known.items()
     ]
@@ -143,7 +143,7 @@ def ignored(name: str) -> list[str]:
     """The words of [train] that have no effect."""
     words = [
         f"`{word}`" if when is None else f"`{word}` (unless `{when[0]} = {shown(when[1])}`)"
-        for word, when in unused(METHODS[name]).items()
+        for word, when in unused_of(METHODS[name]).items()
     ]
     return ["", f"Of `[train]` it does not use {', '.join(words)}."] if words else []
 

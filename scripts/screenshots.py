@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import uvicorn
 from playwright.sync_api import sync_playwright
 
-from coterie.ui.app import build
+from coterie.ui.app import build_app
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 TALL, SHORT = 1000, 420
@@ -46,7 +46,7 @@ READY = "document.body.dataset.ready === 'yes'"
 @contextmanager
 def served(runs: Path) -> Iterator[str]:
     """`coterie ui` over a folder; its address."""
-    app = build(runs, token=TOKEN, open_to_read=True)
+    app = build_app(runs, token=TOKEN, open_to_read=True)
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", ws="none", lifespan="off"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

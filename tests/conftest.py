@@ -4,7 +4,7 @@ import tempfile
 import torch
 from hypothesis import HealthCheck, settings
 
-from coterie.engines.local.remembered import CACHE
+from coterie.engines.local.timing_cache import CACHE
 
 torch.set_num_threads(1)
 # Choices that earlier runs of this machine remember must not decide what a test sees.

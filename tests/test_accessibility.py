@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from coterie.comparison.execute import compare
-from coterie.comparison.plan import plan
-from coterie.experiment.config import Experiment, change
+from coterie.comparison.plan import plan_experiments
+from coterie.experiment.config import Experiment, change_options
 from coterie.running.execute import execute
 from helpers.ui import FAST, TOKEN, WORDS, chromium, served, until
 
@@ -31,8 +31,8 @@ READY = {  # page of the ui: what shows that it is all there
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("accessible")
-    words = change(Experiment(method=""), WORDS | FAST)
-    compare(plan(["fedavg", "local", "ditto"], words), [0, 1], root / "both")
+    words = change_options(Experiment(method=""), WORDS | FAST)
+    compare(plan_experiments(["fedavg", "local", "ditto"], words), [0, 1], root / "both")
     execute(replace(words, method="ditto"), root / "single")
     return root
 

@@ -15,7 +15,7 @@ SMALL = ["--rounds", "2", "--clients", "3", "--threads", "1", "--quiet"]
 REGISTERS = {
     "methods/registry.py": "METHODS: dict[str, Builder] = {",
     "analysis/scores.py": 'Score("accuracy", "accuracy", lambda g: g.right.mean()),',
-    "data/datasets.py": "DATASETS: dict[str, Source] = {",
+    "data/read/catalog.py": "DATASETS: dict[str, Source] = {",
     "core/task.py": "    for task in (",
     "engines/registry.py": "ENGINES: dict[str, Callable[..., Engine]] = {",
 }

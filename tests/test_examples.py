@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 import coterie
-from coterie.data.told import Told
+from coterie.data.messages import DataWarning
 from coterie.methods.registry import METHODS
 
 
@@ -46,7 +46,7 @@ def test_the_tutorials_table_and_one_clients_model_on_new_rows(tmp_path):
 
     clinics_table.write_table(tmp_path / "my.csv")
     words = {"data": tmp_path / "my.csv", "client": "clinic", "label": "outcome"}
-    with pytest.warns(Told, match="1 with missing cells"):
+    with pytest.warns(DataWarning, match="1 with missing cells"):
         run = coterie.run("local", rounds=12, out=tmp_path / "run", watch=lambda _: None, **words)
     rows = pl.read_csv(tmp_path / "my.csv").filter(pl.col("clinic") == "south")
     said = run.model("south").predict(rows.drop("outcome"))

@@ -24,7 +24,7 @@ def test_there_is_no_page_of_a_method_that_is_gone():
 
 def test_the_words_speak_only_of_what_is_there():
     options = MADE["WORDS"]["options"]
-    known = {name: set(MADE["declared"](builder)) for name, builder in METHODS.items()}
+    known = {name: set(MADE["declared_options"](builder)) for name, builder in METHODS.items()}
     for name, words in options.items():
         if isinstance(words, dict):
             assert set(words) <= known[name]

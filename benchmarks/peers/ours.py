@@ -10,7 +10,7 @@ import torch
 
 import coterie
 from coterie.data.federation import Federation
-from coterie.results.table import total, values
+from coterie.results.metric_table import total_of, values_of
 from coterie.running.loop import RoundReport
 
 
@@ -56,10 +56,10 @@ def main() -> None:
             watch=watch,
         )
     accuracy, loss = (
-        float(np.average(values(run.table, metric, "test", "personal")[1], weights=run.rows))
+        float(np.average(values_of(run.table, metric, "test", "personal")[1], weights=run.rows))
         for metric in ("accuracy", "loss")
     )
-    common.report(seconds, int(total(run.table, "steps")), accuracy, loss)
+    common.report(seconds, int(total_of(run.table, "steps")), accuracy, loss)
 
 
 if __name__ == "__main__":

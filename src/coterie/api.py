@@ -11,49 +11,49 @@ import numpy as np
 from torch import nn
 
 from coterie.comparison import execute as comparisons
+from coterie.comparison.defaults import DEFAULT_METHODS, find_runnable
 from coterie.comparison.limits import limits_of
-from coterie.comparison.plan import FILE, first_seeds, plan_of
-from coterie.comparison.usual import USUAL, possible
-from coterie.core.errors import BadInput, shown
-from coterie.core.files import there
+from coterie.comparison.plan import FILE, list_seeds, plan_of
+from coterie.core.errors import BadInput, format_value
+from coterie.core.files import path_exists
 from coterie.core.model import Model
-from coterie.core.values import declared
-from coterie.data import own
+from coterie.core.options import declared_options
 from coterie.data.dataset import Dataset
 from coterie.data.federation import Federation
-from coterie.data.partitions import is_partitions
-from coterie.data.pieces import Own
-from coterie.experiment.build import Given, Networks, net_name
+from coterie.data.read import user_data
+from coterie.data.read.file_rows import UserData
+from coterie.data.read.flower_partitions import is_partitions
+from coterie.experiment.build import Given, Networks, network_name_of
 from coterie.experiment.config import (
     PYTHON,
     Experiment,
-    change,
-    from_toml,
+    change_options,
+    flatten_options,
     read_experiment_file,
     read_toml,
 )
-from coterie.experiment.recipes import config_path, data_name
-from coterie.methods.registry import METHODS, add
+from coterie.experiment.recipes import data_name_of, find_config
+from coterie.methods.registry import METHODS, add_method
 from coterie.reports.plots import Plots
 from coterie.results.comparison import Comparison
-from coterie.results.folder import run_folder
+from coterie.results.folder import name_run_folder
 from coterie.results.models import load_model as load_client_model
-from coterie.results.personal import Models, PersonalModel
-from coterie.results.plotting import offer
+from coterie.results.personal_models import Models, PersonalModel
+from coterie.results.plotting import register_plots
 from coterie.results.run import Run
-from coterie.results.run import load as load_run
+from coterie.results.run import load_run as load_run
 from coterie.running import execute as experiments
 from coterie.running.loop import RoundReport
-from coterie.running.notebook import progress
+from coterie.running.notebook import show_progress
 from coterie.serving import personalizing, updating
 from coterie.serving.hosting import serve as serve_models
 from coterie.serving.personalizing import Personalized
-from coterie.serving.service import Limits
+from coterie.serving.service import ServiceLimits
 from coterie.serving.updating import Updated
 
-Words = dict[str, Any]
+Options = dict[str, Any]
 
-offer(Plots)
+register_plots(Plots)
 
 
 def method_names() -> list[str]:
@@ -65,8 +65,8 @@ def register(builder: Callable[..., Any], name: str | None = None) -> None:
     """Make a method of your own known by its name: `builder(model, train, option=default, ...)`
     returns a Method.
     """
-    _callable(builder, "builder")
-    add(_text(name or getattr(builder, "__name__", ""), "name"), builder)
+    _check_callable(builder, "builder")
+    add_method(_check_text(name or getattr(builder, "__name__", ""), "name"), builder)
 
 
 def run(
@@ -81,23 +81,23 @@ def run(
 
     `config` is a TOML file or the name of a recipe, which the words change. `data` may also be a
     pandas or polars frame (with client="..." and label="..."), a Federation, a Dataset or your own
-    arrays (coterie.data.own.from_arrays), `model` a function that makes an nn.Module, or a list of
-    them. `watch` is called after every round; without it a notebook shows a bar.
+    arrays (coterie.data.read.user_data.from_arrays), `model` a function that makes an nn.Module, or
+    a list of them. `watch` is called after every round; without it a notebook shows a bar.
     """
     if watch is not None:
-        _callable(watch, "watch")
-    words, data, models = _objects(words)
-    experiment = read_experiment_file(_config(config)) if config is not None else Experiment()
-    words = {"method": _text(method, "method")} | from_toml(words)
-    experiment = _dealt(change(experiment, words), data)
+        _check_callable(watch, "watch")
+    words, data, models = _extract_objects(words)
+    experiment = read_experiment_file(_find_config(config)) if config is not None else Experiment()
+    words = {"method": _check_text(method, "method")} | flatten_options(words)
+    experiment = _set_partition(change_options(experiment, words), data)
     folder = (
-        _path(out, "out")
+        _check_path(out, "out")
         if out is not None
-        else run_folder(Path("runs"), f"{method}-{data_name(experiment)}")
+        else name_run_folder(Path("runs"), f"{method}-{data_name_of(experiment)}")
     )
     if watch is not None:
         return experiments.execute(experiment, folder, watch, data, models)
-    with progress() as show:
+    with show_progress() as show:
         return experiments.execute(
             experiment, folder, lambda report: show(method, None, report), data, models
         )
@@ -125,20 +125,31 @@ def compare(
     every round; without it a notebook shows a bar.
     """
     if watch is not None:
-        _callable(watch, "watch")
-    words, data, models = _objects(words)
-    file = read_toml(_config(config)) if config is not None else {}
+        _check_callable(watch, "watch")
+    words, data, models = _extract_objects(words)
+    file = read_toml(_find_config(config)) if config is not None else {}
     limits = {"trials": trials, "budget": budget}
     search = limits_of({word: value for word, value in limits.items() if value is not None})
-    said = _numbers(seeds), from_toml(words), _table(options, "options"), _table(tune, "tune")
-    names = _names(methods)
+    said = (
+        _parse_seeds(seeds),
+        flatten_options(words),
+        _check_table(options, "options"),
+        _check_table(tune, "tune"),
+    )
+    names = _parse_methods(methods)
     if names is None and search and not {"methods", "method"} & set(file):
-        usual = plan_of(file, USUAL, *said, strict=False, search=search).experiments
-        names, _ = possible({n: _dealt(e, data) for n, e in usual.items()}, data, models)
+        usual = plan_of(file, DEFAULT_METHODS, *said, strict=False, search=search).experiments
+        names, _ = find_runnable(
+            {n: _set_partition(e, data) for n, e in usual.items()}, data, models
+        )
     plan = plan_of(file, names, *said, search=search)
-    planned = {name: _dealt(experiment, data) for name, experiment in plan.experiments.items()}
-    folder = _path(out, "out") if out is not None else run_folder(Path("runs"), "compare")
-    with progress() as show:
+    planned = {
+        name: _set_partition(experiment, data) for name, experiment in plan.experiments.items()
+    }
+    folder = (
+        _check_path(out, "out") if out is not None else name_run_folder(Path("runs"), "compare")
+    )
+    with show_progress() as show:
         return comparisons.compare(
             planned, plan.seeds, folder, watch or show, plan.grids, data, models, plan.search
         )
@@ -153,11 +164,11 @@ def resume(
     A run goes on with the words it began with. allow_change: where its config.toml has other words
     in [train], [schedule] or [options], they count from the last checkpoint on, in a new folder.
     """
-    path = _path(folder, "folder")
-    _, given, models = _objects(
+    path = _check_path(folder, "folder")
+    _, given, models = _extract_objects(
         {k: v for k, v in (("data", data), ("model", model)) if v is not None}
     )
-    if there(path / FILE):
+    if path_exists(path / FILE):
         comparisons.check_no_branch(path, allow_change)
         return comparisons.resume_comparison(path, data=given, models=models)
     return experiments.resume(path, data=given, models=models, allow_change=allow_change)
@@ -182,12 +193,12 @@ def load(
 
     `build` makes a network that is not coterie's own.
     """
-    path = _path(folder, "folder")
+    path = _check_path(folder, "folder")
     if client is not None:
-        return Models(path, _maker(build)).model(_client(client))
+        return Models(path, _check_builder(build)).model(_check_client(client))
     if build is not None:
         raise BadInput("build makes the network of one client's model: name the client too")
-    return comparisons.load_comparison(path) if there(path / FILE) else load_run(path)
+    return comparisons.load_comparison(path) if path_exists(path / FILE) else load_run(path)
 
 
 def load_model(
@@ -196,7 +207,9 @@ def load_model(
     """A client's own model, by its number or name, as a plain nn.Module; `build` makes one that is
     not coterie's own.
     """
-    return load_client_model(_path(folder, "folder"), _client(client), _maker(build))
+    return load_client_model(
+        _check_path(folder, "folder"), _check_client(client), _check_builder(build)
+    )
 
 
 def personalize(
@@ -212,7 +225,7 @@ def personalize(
     `rows` is a table of any kind, or a file, with the columns and the label of training.
     """
     return personalizing.personalize(
-        _folder(run), rows, _text(client, "client"), build=_maker(build)
+        _folder_of(run), rows, _check_text(client, "client"), build=_check_builder(build)
     )
 
 
@@ -226,11 +239,13 @@ def update(
     """Train a client's model on with new rows, after measuring whether they have drifted; the
     result is a new version beside the old one, and `load` takes it from then on.
     """
-    return updating.update(_folder(run), rows, _text(client, "client"), build=_maker(build))
+    return updating.update(
+        _folder_of(run), rows, _check_text(client, "client"), build=_check_builder(build)
+    )
 
 
-def _folder(run: Any) -> Path:
-    return run.folder if isinstance(run, Run) else _path(run, "run")
+def _folder_of(run: Any) -> Path:
+    return run.folder if isinstance(run, Run) else _check_path(run, "run")
 
 
 def serve(
@@ -241,7 +256,7 @@ def serve(
     tokens: str | Path | None = None,
     open_to_all: bool = False,
     watch: float = 0.0,
-    limits: Limits | None = None,
+    limits: ServiceLimits | None = None,
     build: Callable[[], nn.Module] | None = None,
 ) -> None:
     """Serve the clients' own models of a run over HTTP until it is stopped, as `coterie serve`.
@@ -250,87 +265,91 @@ def serve(
     without them, on this machine only. `build` makes a network that is not coterie's own.
     """
     serve_models(
-        _path(folder, "folder"),
+        _check_path(folder, "folder"),
         host,
         port,
         None if tokens is None else Path(tokens),
         open_to_all,
         watch=watch,
-        limits=limits or Limits(),
-        build=_maker(build),
+        limits=limits or ServiceLimits(),
+        build=_check_builder(build),
     )
 
 
-def _maker(build: Any) -> Callable[[], nn.Module] | None:
+def _check_builder(build: Any) -> Callable[[], nn.Module] | None:
     if build is not None:
-        _callable(build, "build")
+        _check_callable(build, "build")
     return build
 
 
-def _client(client: Any) -> int | str:
+def _check_client(client: Any) -> int | str:
     if isinstance(client, bool) or not isinstance(client, int | str | np.integer):
-        raise BadInput(f"client = {shown(client)}: give its number or its name")
+        raise BadInput(f"client = {format_value(client)}: give its number or its name")
     return client if isinstance(client, str) else int(client)
 
 
-def _callable(value: Any, word: str) -> None:
+def _check_callable(value: Any, word: str) -> None:
     if not callable(value):
-        raise BadInput(f"{word} = {shown(value)}: give a function")
+        raise BadInput(f"{word} = {format_value(value)}: give a function")
 
 
-def _text(value: Any, word: str) -> str:
+def _check_text(value: Any, word: str) -> str:
     if not isinstance(value, str) or not value:
-        raise BadInput(f"{word} = {shown(value)}: give a name, such as 'fedavg'")
+        raise BadInput(f"{word} = {format_value(value)}: give a name, such as 'fedavg'")
     return value
 
 
-def _path(value: Any, word: str) -> Path:
+def _check_path(value: Any, word: str) -> Path:
     if not isinstance(value, str | Path) or "\0" in str(value):
-        raise BadInput(f"{word} = {shown(value)}: give the path of a folder")
+        raise BadInput(f"{word} = {format_value(value)}: give the path of a folder")
     try:
         Path(value).stat()
     except (FileNotFoundError, NotADirectoryError):
         pass
     except OSError as problem:  # a name that is too long, or a folder that is not ours
-        raise BadInput(f"{word} = {shown(str(value))}: {problem.strerror}") from None
+        raise BadInput(f"{word} = {format_value(str(value))}: {problem.strerror}") from None
     return Path(value)
 
 
-def _config(value: Any) -> Path:
+def _find_config(value: Any) -> Path:
     if not isinstance(value, str | Path):
-        raise BadInput(f"config = {shown(value)}: give a TOML file or the name of a recipe")
-    return config_path(value)
+        raise BadInput(f"config = {format_value(value)}: give a TOML file or the name of a recipe")
+    return find_config(value)
 
 
-def _table(value: Any, word: str) -> Any:
+def _check_table(value: Any, word: str) -> Any:
     """A table of methods, each with a table of its own."""
     tables = value.values() if isinstance(value, Mapping) else [value]
     if value is not None and not all(isinstance(inner, Mapping) for inner in tables):
-        raise BadInput(f"{word} = {shown(value)}: give a table a method, as {{'ditto': {{...}}}}")
+        raise BadInput(
+            f"{word} = {format_value(value)}: give a table a method, as {{'ditto': {{...}}}}"
+        )
     return value
 
 
-def _names(methods: Any) -> list[str] | None:
+def _parse_methods(methods: Any) -> list[str] | None:
     """Names of methods from a list or a generator; one name alone is one method."""
     if methods is None:
         return None
     if isinstance(methods, str):
         return [methods]
     if not isinstance(methods, Iterable):
-        raise BadInput(f"methods = {shown(methods)}: give a list of names, as ['local', 'fedavg']")
-    return [_text(name, "methods") for name in methods]
+        raise BadInput(
+            f"methods = {format_value(methods)}: give a list of names, as ['local', 'fedavg']"
+        )
+    return [_check_text(name, "methods") for name in methods]
 
 
-def _numbers(seeds: Any) -> list[int] | None:
+def _parse_seeds(seeds: Any) -> list[int] | None:
     """Seeds from how many there are, a list or a generator."""
     if seeds is None:
         return None
     if isinstance(seeds, Iterable) and not isinstance(seeds, str | Mapping):
         return [int(n) if isinstance(n, np.integer) else n for n in seeds]
-    return list(first_seeds(seeds))
+    return list(list_seeds(seeds))
 
 
-def _objects(words: Words) -> tuple[Words, Given, Networks]:
+def _extract_objects(words: Options) -> tuple[Options, Given, Networks]:
     """Python objects among the words, which then hold their names: data at hand, networks of one's
     own.
     """
@@ -338,12 +357,12 @@ def _objects(words: Words) -> tuple[Words, Given, Networks]:
     data, model = words.get("data"), words.get("model")
     given: Given = None
     models: Networks = None
-    if isinstance(data, Federation | Dataset | Own):
+    if isinstance(data, Federation | Dataset | UserData):
         given = data
-        words["data"] = PYTHON + (data.data.name if isinstance(data, Own) else data.name)
-    elif own.is_frame(data) or is_partitions(data):
-        opens = own.from_frame if own.is_frame(data) else own.from_partitions
-        known = [word for word in declared(opens) if word in words and word != "name"]
+        words["data"] = PYTHON + (data.data.name if isinstance(data, UserData) else data.name)
+    elif user_data.is_frame(data) or is_partitions(data):
+        opens = user_data.from_frame if user_data.is_frame(data) else user_data.from_partitions
+        known = [word for word in declared_options(opens) if word in words and word != "name"]
         given = opens(data, **{word: words.pop(word) for word in known})
         words["data"] = PYTHON + given.data.name
     elif isinstance(data, Path):
@@ -351,7 +370,7 @@ def _objects(words: Words) -> tuple[Words, Given, Networks]:
     elif data is not None and not isinstance(data, str | Mapping):
         raise BadInput(
             f"data is a {type(data).__name__}: give a name, a path, a frame, partitions, a "
-            "Federation or coterie.data.own.from_arrays(x, y, clients)"
+            "Federation or coterie.data.read.user_data.from_arrays(x, y, clients)"
         )
     nets: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
     if not nets:
@@ -364,12 +383,12 @@ def _objects(words: Words) -> tuple[Words, Given, Networks]:
             )
         models = nets
         words["model"] = PYTHON + ",".join(
-            m.name if isinstance(m, Model) else net_name(m) for m in nets
+            m.name if isinstance(m, Model) else network_name_of(m) for m in nets
         )
     return words, given, models
 
 
-def _dealt(experiment: Experiment, data: Given) -> Experiment:
+def _set_partition(experiment: Experiment, data: Given) -> Experiment:
     """Refuse words that would deal a federation again; name the split that data of one's own
     usually have.
     """
@@ -380,7 +399,7 @@ def _dealt(experiment: Experiment, data: Given) -> Experiment:
         if said:
             raise BadInput(f"data is a Federation, dealt already: leave out {', '.join(said)}")
     elif data is not None and not experiment.split.get("name"):
-        users = data.data.users if isinstance(data, Own) else data.users
+        users = data.data.users if isinstance(data, UserData) else data.users
         return replace(
             experiment, split=experiment.split | {"name": "classes" if users is None else "user"}
         )

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from coterie.analysis.guide import (
+from coterie.lab.arena.rules import (
     SINGLE,
-    Judged,
-    Known,
+    ArenaScores,
+    JudgedRule,
     Properties,
-    advised,
-    judge,
-    lead,
-    nearest,
+    find_lead,
+    judge_rules,
+    nearest_federations,
+    rank_methods,
 )
 
 NAMES = ("a", "b", "c", "d")
@@ -20,7 +20,7 @@ NAMES = ("a", "b", "c", "d")
 def arena(points, places):
     """An arena of four federations; only their label divergence differs."""
     properties = [Properties(2.0, place, 0.0, 0.5, 0.1) for place in places]
-    return Known(NAMES, np.array(properties), ("local", "fedavg", "ditto"), np.array(points))
+    return ArenaScores(NAMES, np.array(properties), ("local", "fedavg", "ditto"), np.array(points))
 
 
 TWO_KINDS = arena(
@@ -30,29 +30,29 @@ TWO_KINDS = arena(
 
 def test_a_rule_that_looks_goes_by_the_nearest_federations():
     here = Properties(2.0, 0.85, 0.0, 0.5, 0.1)
-    assert set(nearest(2, TWO_KINDS, here)) == {0, 1}
-    assert advised("nearest 1", TWO_KINDS, here)[0] == "local"
-    assert advised("nearest 1", TWO_KINDS, here._replace(divergence=0.1))[0] == "fedavg"
+    assert set(nearest_federations(2, TWO_KINDS, here)) == {0, 1}
+    assert rank_methods("nearest 1", TWO_KINDS, here)[0] == "local"
+    assert rank_methods("nearest 1", TWO_KINDS, here._replace(divergence=0.1))[0] == "fedavg"
 
 
 def test_methods_are_ordered_by_regret_where_the_rule_asks():
     for f in range(len(NAMES)):
-        found = advised("nearest 1", TWO_KINDS, Properties(*TWO_KINDS.properties[f]))
+        found = rank_methods("nearest 1", TWO_KINDS, Properties(*TWO_KINDS.properties[f]))
         regrets = [TWO_KINDS.regret[f, TWO_KINDS.methods.index(name)] for name in found]
         assert regrets == sorted(regrets)
 
 
 def test_the_best_single_method_is_the_same_whatever_the_data():
-    named = {tuple(advised(SINGLE, TWO_KINDS, Properties(*p))) for p in TWO_KINDS.properties}
+    named = {tuple(rank_methods(SINGLE, TWO_KINDS, Properties(*p))) for p in TWO_KINDS.properties}
     assert len(named) == 1
 
 
 def test_where_properties_tell_kinds_apart_the_nearest_beat_the_best_single_method():
-    judged = {j.rule: j for j in judge(TWO_KINDS)}
+    judged = {j.rule: j for j in judge_rules(TWO_KINDS)}
     assert judged["nearest 1"].mean == 0
     assert judged["nearest 1"].chosen == ("local", "local", "fedavg", "fedavg")
     assert judged[SINGLE].mean > 5
-    found = lead(judge(TWO_KINDS))
+    found = find_lead(judge_rules(TWO_KINDS))
     assert found.taken == "nearest 1"
     assert found.gain == pytest.approx(judged[SINGLE].mean)
 
@@ -61,27 +61,27 @@ def test_where_properties_tell_nothing_the_guide_names_the_best_single_method():
     known = arena(
         [[90.0, 60, 89], [60.0, 91, 89], [90.0, 60, 89], [60.0, 91, 89]], [0.1, 0.11, 0.9, 0.91]
     )
-    assert lead(judge(known)).taken == SINGLE
-    assert advised(SINGLE, known, Properties(*known.properties[0]))[0] == "ditto"
+    assert find_lead(judge_rules(known)).taken == SINGLE
+    assert rank_methods(SINGLE, known, Properties(*known.properties[0]))[0] == "ditto"
 
 
 def test_a_lead_that_may_be_chance_is_not_followed():
     """The nearest federation gains 20 points on one federation of six and loses a little on the
     others.
     """
-    ahead = Judged("nearest 1", (), np.array([0.0, 4, 4, 4, 4, 4]))
-    single = Judged(SINGLE, (), np.array([24.0, 3, 3, 3, 3, 3]))
-    found = lead([ahead, single])
+    ahead = JudgedRule("nearest 1", (), np.array([0.0, 4, 4, 4, 4, 4]))
+    single = JudgedRule(SINGLE, (), np.array([24.0, 3, 3, 3, 3, 3]))
+    found = find_lead([ahead, single])
     assert found.gain == pytest.approx(39 / 6 - 20 / 6)
     assert found.gain > 0
     assert not found.counts
     assert found.taken == SINGLE
-    sure = Judged("nearest 1", (), single.regret - 3)
-    assert lead([sure, single]).taken == "nearest 1"
+    sure = JudgedRule("nearest 1", (), single.regret - 3)
+    assert find_lead([sure, single]).taken == "nearest 1"
 
 
 def test_a_single_federation_leaves_nothing_to_judge_by():
-    assert judge(TWO_KINDS.without(0).without(0).without(0)) == []
+    assert judge_rules(TWO_KINDS.without(0).without(0).without(0)) == []
 
 
 def test_some_methods_alone_are_known_on_the_federations_where_they_ran():
@@ -97,7 +97,7 @@ def test_a_rule_never_sees_the_federation_that_is_left_out():
     known = arena(
         [[99.0, 60, 50], [50.0, 60, 55], [50.0, 60, 55], [50.0, 60, 55]], [0.9, 0.1, 0.1, 0.1]
     )
-    for rule in judge(known):
+    for rule in judge_rules(known):
         if not rule.rule.startswith("always"):
             assert rule.chosen[0] == "fedavg"
             assert rule.regret[0] == pytest.approx(39)

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from coterie.analysis.many import scores_of_many
-from coterie.analysis.scores import scores_of, task_scores
+from coterie.analysis.client_scores import score_clients
+from coterie.analysis.scores import score_task, scores_of
 
 
 def crowd(seed, kinds, dtype, task="classes"):
@@ -23,10 +23,10 @@ def test_scores_of_many_clients_are_bit_for_bit_those_of_each(kinds, dtype, task
     counts, truth, said = crowd(kinds, kinds, dtype)
     names = [score.name for score in scores_of(task)]
     with np.errstate(invalid="ignore"):
-        found = scores_of_many(task, truth, said, counts, names)
+        found = score_clients(task, truth, said, counts, names)
         ends = np.cumsum(counts)[:-1]
         pairs = zip(np.split(truth, ends), np.split(said, ends), strict=True)
-        wanted = [task_scores(task, y, p, names) for y, p in pairs]
+        wanted = [score_task(task, y, p, names) for y, p in pairs]
     assert list(found) == names
     for name in names:
         np.testing.assert_array_equal(found[name], [one[name] for one in wanted], err_msg=name)
@@ -38,13 +38,13 @@ def test_scores_of_many_clients_of_other_tasks_are_those_of_each(task):
     counts = rng.integers(0, 6, 30)
     shape = (counts.sum(), 3) if task == "multilabel" else counts.sum()
     truth, said = rng.integers(0, 2, shape).astype(float), rng.random(shape)
-    found = scores_of_many(task, truth, said, counts, ["mae", "r2", "f1", "auc"])
+    found = score_clients(task, truth, said, counts, ["mae", "r2", "f1", "auc"])
     ends = np.cumsum(counts)[:-1]
     for k, (y, p) in enumerate(zip(np.split(truth, ends), np.split(said, ends), strict=True)):
-        one = task_scores(task, y, p, list(found))
+        one = score_task(task, y, p, list(found))
         np.testing.assert_array_equal([found[name][k] for name in found], list(one.values()))
 
 
 def test_only_the_scores_asked_for_are_made():
     counts, truth, said = crowd(1, 3, np.float64)
-    assert list(scores_of_many("classes", truth, said, counts, ["auc", "f1"])) == ["f1", "auc"]
+    assert list(score_clients("classes", truth, said, counts, ["auc", "f1"])) == ["f1", "auc"]

@@ -7,7 +7,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from coterie.analysis.privacy import delta_of, epsilon_of, noise_for
+from coterie.analysis.privacy_accounting import delta_of, epsilon_of, find_noise
 from coterie.core.errors import BadInput
 
 
@@ -35,7 +35,7 @@ def test_epsilon_falls_with_noise_and_grows_with_releases():
 
 @pytest.mark.parametrize("share", [1.0, 0.3])
 def test_the_noise_for_an_epsilon_keeps_to_it_and_is_the_least(share):
-    noise = noise_for(4.0, 25, 1e-4, share)
+    noise = find_noise(4.0, 25, 1e-4, share)
     assert epsilon_of(noise, 25, 1e-4, share) <= 4.0
     assert epsilon_of(noise / 1.01, 25, 1e-4, share) > 4.0
 
@@ -48,7 +48,7 @@ def test_sampling_tells_less_than_asking_everyone():
 
 def test_an_epsilon_that_no_noise_keeps_is_refused():
     with pytest.raises(BadInput, match="cannot be kept"):
-        noise_for(1e-9, 1000, 1e-300)
+        find_noise(1e-9, 1000, 1e-300)
 
 
 def test_delta_is_a_probability_at_every_epsilon():

@@ -14,9 +14,9 @@ from coterie.analysis.scores import (
     NAMES,
     calibration_error,
     check_metric,
-    scores,
-    task_scores,
-    trivial,
+    score_classes,
+    score_task,
+    trivial_scores_of,
 )
 from coterie.core.errors import BadInput
 
@@ -40,7 +40,7 @@ def test_scores_worked_by_hand():
     for it; 2 is not held.
     """
     p = [[0.9, 0.1, 0], [0.8, 0.2, 0], [0.4, 0.6, 0], [0.3, 0.7, 0], [0.1, 0.9, 0]]
-    found = scores([0, 0, 0, 1, 1], p)
+    found = score_classes([0, 0, 0, 1, 1], p)
     assert found["accuracy"] == pytest.approx(4 / 5)
     assert found["precision"] == pytest.approx((1 + 2 / 3) / 2)
     assert found["recall"] == found["balanced_accuracy"] == pytest.approx((2 / 3 + 1) / 2)
@@ -50,14 +50,14 @@ def test_scores_worked_by_hand():
 
 
 def test_a_class_that_is_not_held_costs_recall_and_is_no_class_of_its_own():
-    found = scores([0, 0, 1, 1], sure([0, 2, 1, 1], 3))
+    found = score_classes([0, 0, 1, 1], sure([0, 2, 1, 1], 3))
     assert found["precision"] == 1
     assert found["recall"] == pytest.approx(0.75)
     assert found["f1"] == pytest.approx((2 / 3 + 1) / 2)
 
 
 def test_a_class_never_guessed_has_no_precision():
-    found = scores([0, 1], sure([0, 0], 2))
+    found = score_classes([0, 1], sure([0, 0], 2))
     assert (found["precision"], found["recall"], found["f1"]) == pytest.approx((0.25, 0.5, 1 / 3))
 
 
@@ -76,31 +76,35 @@ def test_calibration_error_worked_by_hand():
 
 def test_a_part_without_rows_has_no_scores():
     for probabilities in (np.zeros((0, 3)), np.zeros(0)):
-        assert list(scores([], probabilities)) == list(NAMES)
-        assert np.isnan(list(scores([], probabilities).values())).all()
+        assert list(score_classes([], probabilities)) == list(NAMES)
+        assert np.isnan(list(score_classes([], probabilities).values())).all()
 
 
 def test_scores_of_class_one_are_those_of_both_probabilities():
     rng = np.random.default_rng(0)
     y, s = rng.integers(0, 2, 30), rng.random(30)
-    assert scores(y, s) == scores(y, np.stack([1 - s, s], 1)) == scores(y, s[:, None])
+    assert (
+        score_classes(y, s)
+        == score_classes(y, np.stack([1 - s, s], 1))
+        == score_classes(y, s[:, None])
+    )
 
 
 def test_a_model_that_diverged_has_no_calibration_and_no_crash():
-    found = scores([0, 1], np.full((2, 2), nan))
+    found = score_classes([0, 1], np.full((2, 2), nan))
     assert np.isnan(found["calibration_error"])
     assert found["accuracy"] == 0.5
 
 
 def test_rows_must_match():
     with pytest.raises(BadInput, match="3 labels, but probabilities of 2 rows"):
-        scores([0, 1, 1], np.ones((2, 2)) / 2)
+        score_classes([0, 1, 1], np.ones((2, 2)) / 2)
 
 
 @calm
 @given(tasks)
 def test_scores_stay_in_their_bounds(given_task):
-    found = scores(*task(*given_task))
+    found = score_classes(*task(*given_task))
     assert tuple(found) == NAMES
     assert all(0 <= v <= 1 for v in found.values())
 
@@ -109,7 +113,7 @@ def test_scores_stay_in_their_bounds(given_task):
 @given(tasks)
 def test_scores_are_those_of_scikit_learn_on_the_classes_held(given_task):
     y, p = task(*given_task)
-    found = scores(y, p)
+    found = score_classes(y, p)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert found["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, p.argmax(1)))
@@ -122,9 +126,9 @@ def test_scores_are_those_of_scikit_learn_on_the_classes_held(given_task):
 @given(tasks)
 def test_f1_is_one_for_a_perfect_client_and_no_other(given_task):
     y, p = task(*given_task)
-    perfect = scores(y, sure(y, p.shape[1]))
+    perfect = score_classes(y, sure(y, p.shape[1]))
     assert perfect == {name: float(name != "calibration_error") for name in NAMES}
-    assert (scores(y, p)["f1"] == 1) == bool((p.argmax(1) == y).all())
+    assert (score_classes(y, p)["f1"] == 1) == bool((p.argmax(1) == y).all())
 
 
 @calm
@@ -133,8 +137,8 @@ def test_scores_do_not_depend_on_the_order_of_rows_or_names_of_classes(given_tas
     y, p = task(*given_task)
     rng = np.random.default_rng(seed)
     rows, names = rng.permutation(len(y)), rng.permutation(p.shape[1])
-    assert scores(y[rows], p[rows]) == pytest.approx(scores(y, p))
-    assert scores(np.argsort(names)[y], p[:, names]) == pytest.approx(scores(y, p))
+    assert score_classes(y[rows], p[rows]) == pytest.approx(score_classes(y, p))
+    assert score_classes(np.argsort(names)[y], p[:, names]) == pytest.approx(score_classes(y, p))
 
 
 @calm
@@ -157,7 +161,7 @@ def _chances(classes, rows=60, seed=0):
 @pytest.mark.parametrize("classes", [2, 3, 5])
 def test_ranked_scores_are_those_of_scikit_learn(classes):
     y, p = _chances(classes)
-    found = task_scores("classes", y, p)
+    found = score_task("classes", y, p)
     one = p[:, 1] if classes == 2 else p
     assert found["auc"] == pytest.approx(metrics.roc_auc_score(y, one, multi_class="ovr"))
     yes = y if classes == 2 else np.eye(classes)[y]
@@ -171,19 +175,19 @@ def test_ranked_scores_are_those_of_scikit_learn(classes):
 def test_scores_of_numbers_are_those_of_scikit_learn():
     rng = np.random.default_rng(0)
     truth, said = rng.normal(50, 9, 40), rng.normal(50, 9, 40)
-    found = task_scores("regression", truth, said)
+    found = score_task("regression", truth, said)
     assert found["mae"] == pytest.approx(metrics.mean_absolute_error(truth, said))
     assert found["rmse"] == pytest.approx(metrics.root_mean_squared_error(truth, said))
     assert found["r2"] == pytest.approx(metrics.r2_score(truth, said))
     assert found["pinball"] == pytest.approx(metrics.mean_pinball_loss(truth, said, alpha=0.5))
-    assert np.isnan(task_scores("regression", truth[:1], said[:1])["r2"])
+    assert np.isnan(score_task("regression", truth[:1], said[:1])["r2"])
 
 
 def test_scores_of_several_labels_are_those_of_scikit_learn():
     rng = np.random.default_rng(0)
     truth = rng.random((50, 3)) < 0.4
     said = np.clip(rng.random((50, 3)).round(1) + 0.3 * truth, 0.01, 0.99)
-    found = task_scores("multilabel", truth.astype(float), said)
+    found = score_task("multilabel", truth.astype(float), said)
     assert found["accuracy"] == pytest.approx(1 - metrics.hamming_loss(truth, said > 0.5))
     assert found["f1"] == pytest.approx(metrics.f1_score(truth, said > 0.5, average="macro"))
     assert found["auc"] == pytest.approx(metrics.roc_auc_score(truth, said))
@@ -192,11 +196,11 @@ def test_scores_of_several_labels_are_those_of_scikit_learn():
 
 def test_who_knows_nothing_guesses_the_most_frequent_class_the_mean_or_the_median():
     train, truth = np.array([0, 0, 0, 1, 2]), np.array([0, 1, 2, 0])
-    found = trivial("classes", train, truth, 3)
+    found = trivial_scores_of("classes", train, truth, 3)
     assert found["accuracy"] == 0.5
     assert found["auc"] == 0.5
     numbers, later = np.array([1.0, 2.0, 9.0]), np.array([2.0, 5.0])
-    found = trivial("regression", numbers, later, 0)
+    found = trivial_scores_of("regression", numbers, later, 0)
     assert found["mae"] == pytest.approx(1.5)  # by the median, 2
     assert found["rmse"] == pytest.approx(np.sqrt((2**2 + 1**2) / 2))  # by the mean, 4
 
@@ -204,7 +208,7 @@ def test_who_knows_nothing_guesses_the_most_frequent_class_the_mean_or_the_media
 def test_a_model_that_diverged_has_no_ranked_score():
     y, p = _chances(3)
     p[4] = np.nan
-    found = task_scores("classes", y, p, ("auc", "average_precision", "log_loss"))
+    found = score_task("classes", y, p, ("auc", "average_precision", "log_loss"))
     assert all(np.isnan(value) for value in found.values())
 
 

@@ -10,17 +10,22 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from coterie.analysis import significance
-from coterie.analysis.significance import paired, rank_table, spread, wilcoxon
+from coterie.analysis.significance import (
+    build_rank_table,
+    paired_difference,
+    seed_interval,
+    wilcoxon,
+)
 from coterie.core.errors import BadInput
 
 
 def test_a_constant_gain_has_an_interval_of_no_width():
     b = np.random.default_rng(0).random((3, 20))
-    difference = paired(b + 0.1, b, fixed_split=True)
+    difference = paired_difference(b + 0.1, b, fixed_split=True)
     assert difference[:3] == pytest.approx((0.1, 0.1, 0.1))
     assert difference.sign == 1
     assert difference.population == "clients"
-    assert paired(b, b + 0.1, fixed_split=True).sign == -1
+    assert paired_difference(b, b + 0.1, fixed_split=True).sign == -1
 
 
 def test_seeds_are_averaged_for_each_client_when_the_split_is_fixed():
@@ -29,8 +34,8 @@ def test_seeds_are_averaged_for_each_client_when_the_split_is_fixed():
     """
     b = np.zeros((2, 10))
     a = np.vstack([np.full(10, 0.3), np.full(10, -0.1)])
-    assert paired(a, b, fixed_split=True)[:3] == pytest.approx((0.1, 0.1, 0.1))
-    loose = paired(a, b, fixed_split=False)
+    assert paired_difference(a, b, fixed_split=True)[:3] == pytest.approx((0.1, 0.1, 0.1))
+    loose = paired_difference(a, b, fixed_split=False)
     assert (loose.low, loose.high) == pytest.approx((-0.1, 0.3))
     assert loose.population == "seeds"
     assert loose.sign == 0
@@ -40,49 +45,49 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     rng = np.random.default_rng(1)
     hits = 0
     for _ in range(200):
-        d = paired(rng.normal(0.5, 1, (1, 40)), np.zeros((1, 40)), fixed_split=True)
+        d = paired_difference(rng.normal(0.5, 1, (1, 40)), np.zeros((1, 40)), fixed_split=True)
         hits += d.low <= 0.5 <= d.high
     assert 0.88 <= hits / 200 <= 0.99
 
 
 def test_a_client_without_a_number_does_not_count():
     a = np.array([[0.5, np.nan, 0.7]])
-    assert paired(a, np.zeros((1, 3)), fixed_split=True).mean == pytest.approx(0.6)
+    assert paired_difference(a, np.zeros((1, 3)), fixed_split=True).mean == pytest.approx(0.6)
 
 
 def test_one_client_or_one_seed_has_no_interval_and_is_no_win():
     for found in (
-        paired(np.array([[0.9]]), np.array([[0.5]]), True),
-        paired(np.ones((1, 9)), np.full((1, 9), 0.6), False),
+        paired_difference(np.array([[0.9]]), np.array([[0.5]]), True),
+        paired_difference(np.ones((1, 9)), np.full((1, 9), 0.6), False),
     ):
         assert found.mean == pytest.approx(0.4)
         assert np.isnan([found.low, found.high]).all()
         assert (found.sign, found.n) == (0, 1)
-    nobody = paired(np.array([[np.nan]]), np.array([[0.5]]), True)
+    nobody = paired_difference(np.array([[np.nan]]), np.array([[0.5]]), True)
     assert np.isnan(nobody[:3]).all()
     assert (nobody.sign, nobody.n) == (0, 0)
 
 
 def test_it_is_said_how_many_were_resampled():
     a = np.random.default_rng(0).random((3, 20))
-    assert paired(a, a / 2, fixed_split=True).n == 20
-    assert paired(a, a / 2, fixed_split=False).n == 3
+    assert paired_difference(a, a / 2, fixed_split=True).n == 20
+    assert paired_difference(a, a / 2, fixed_split=False).n == 3
 
 
 def test_many_clients_are_resampled_in_blocks(monkeypatch):
     a, b = np.random.default_rng(0).random((2, 1, 50))
-    whole = paired(a, b, fixed_split=True)
+    whole = paired_difference(a, b, fixed_split=True)
     monkeypatch.setattr(
         "coterie.analysis.significance.BLOCK", 50 * 999
     )  # eleven blocks, the last smaller
-    parts = paired(a, b, fixed_split=True)
+    parts = paired_difference(a, b, fixed_split=True)
     assert parts[:3] == pytest.approx(whole[:3], abs=0.01)
 
 
 def test_a_spread_says_no_more_than_the_seeds_do():
-    assert spread([1.0, 3.0]) == (2.0, 1.0, 3.0)
-    assert np.isnan(spread([2.0])[1:]).all()
-    assert spread([1.0, 2.0, 3.0])[1] == pytest.approx(2 - 4.302652730 / np.sqrt(3))
+    assert seed_interval([1.0, 3.0]) == (2.0, 1.0, 3.0)
+    assert np.isnan(seed_interval([2.0])[1:]).all()
+    assert seed_interval([1.0, 2.0, 3.0])[1] == pytest.approx(2 - 4.302652730 / np.sqrt(3))
 
 
 calm = settings(deadline=None)  # no test may fail because the machine is busy
@@ -128,19 +133,19 @@ def test_holm_lies_between_the_plain_p_and_bonferroni_and_keeps_the_order(p):
 
 def test_units_are_clients_of_a_fixed_split_and_else_seeds():
     given = {"a": [[0.2, 0.4, nan], [0.6, 0.8, nan]], "b": [[0.1, 0.1, 0.1], [0.3, nan, 0.1]]}
-    assert significance.units(given, fixed_split=True) == pytest.approx(
+    assert significance.unit_values_of(given, fixed_split=True) == pytest.approx(
         np.array([[0.4, 0.4], [0.2, 0.1]])
     )
-    assert significance.units(given, fixed_split=False) == pytest.approx(
+    assert significance.unit_values_of(given, fixed_split=False) == pytest.approx(
         np.array([[0.3, 0.6], [0.1, 0.3]])
     )
 
 
 def test_accuracies_of_other_shapes_are_refused():
     with pytest.raises(BadInput, match="shapes"):
-        significance.units({"a": [0.1, 0.2], "b": [0.1]}, True)
+        significance.unit_values_of({"a": [0.1, 0.2], "b": [0.1]}, True)
     with pytest.raises(BadInput, match="at least one"):
-        significance.units({}, True)
+        significance.unit_values_of({}, True)
 
 
 def test_rank_table_worked_by_hand():
@@ -148,7 +153,7 @@ def test_rank_table_worked_by_hand():
     corrected.
     """
     b = np.full(10, 0.5)
-    found = significance.rank_table(
+    found = significance.build_rank_table(
         {"c": b, "a": b + np.arange(1, 11) / 100, "b": b}, fixed_split=True
     )
     assert found.methods == ("a", "c", "b")
@@ -166,7 +171,7 @@ def test_rank_table_worked_by_hand():
 
 def test_three_seeds_cannot_show_a_difference_and_it_is_said():
     a = np.array([[0.9, 0.8], [0.85, 0.8], [0.95, 0.9]])
-    found = significance.rank_table({"a": a, "b": a / 2}, fixed_split=False)
+    found = significance.build_rank_table({"a": a, "b": a / 2}, fixed_split=False)
     assert found.p[0, 1] == pytest.approx(0.25)
     assert (found.population, found.n) == ("seeds", 3)
     assert (
@@ -180,22 +185,25 @@ def test_three_seeds_cannot_show_a_difference_and_it_is_said():
 def test_as_many_units_as_the_note_asks_for_can_show_a_difference(methods, need):
     gaps = np.arange(1, need + 1) / 1000
     names = [f"m{i}" for i in range(methods)]
-    assert significance.rank_table({m: i * gaps for i, m in enumerate(names)}, True).p.min() < 0.05
-    few = significance.rank_table({m: i * gaps[:-1] for i, m in enumerate(names)}, True)
+    assert (
+        significance.build_rank_table({m: i * gaps for i, m in enumerate(names)}, True).p.min()
+        < 0.05
+    )
+    few = significance.build_rank_table({m: i * gaps[:-1] for i, m in enumerate(names)}, True)
     assert few.p.min() >= 0.05
     assert f"it takes {need} clients" in few.note
 
 
 def test_nothing_measured_is_refused():
     with pytest.raises(BadInput, match="nothing can be ranked"):
-        significance.rank_table({"a": [nan, 0.1], "b": [0.1, nan]}, True)
+        significance.build_rank_table({"a": [nan, 0.1], "b": [0.1, nan]}, True)
 
 
 @calm
 @given(st.integers(0, 10_000), st.integers(2, 5), st.integers(1, 20), st.booleans())
 def test_a_rank_table_is_symmetric_and_ranks_add_up(seed, m, n, ties):
     values = np.random.default_rng(seed).random((m, n)).round(1 if ties else 9)
-    found = significance.rank_table({f"m{i}": row for i, row in enumerate(values)}, True)
+    found = significance.build_rank_table({f"m{i}": row for i, row in enumerate(values)}, True)
     assert found.rank.mean() == pytest.approx((m + 1) / 2)
     assert (np.diff(found.rank) >= 0).all()
     assert (found.p == found.p.T).all()
@@ -208,7 +216,7 @@ def test_a_rank_table_is_symmetric_and_ranks_add_up(seed, m, n, ties):
 def test_p_of_two_methods_is_that_of_scipy(seed, n):
     gaps = np.random.default_rng(seed).normal(0.01, 0.05, n).round(9)
     assume(len(set(np.abs(gaps)) - {0.0}) == n)
-    p = significance.rank_table({"a": 0.5 + gaps, "b": np.full(n, 0.5)}, True).p[0, 1]
+    p = significance.build_rank_table({"a": 0.5 + gaps, "b": np.full(n, 0.5)}, True).p[0, 1]
     assert p == pytest.approx(stats.wilcoxon(gaps).pvalue)
 
 
@@ -217,12 +225,12 @@ def test_p_with_ties_and_zeros_worked_by_hand():
     5 or more; zeros drop out.
     """
     b = np.full(7, 0.5)
-    assert significance.rank_table(
+    assert significance.build_rank_table(
         {"a": b + np.array([1, 1, 0, 1, 1, -2, 0]) / 100, "b": b}, True
     ).p[0, 1] == pytest.approx(24 / 32)
     tied = [0.01] * 8 + [-0.02]
     expected = stats.wilcoxon(tied, method=stats.PermutationMethod(n_resamples=1000)).pvalue
-    assert significance.rank_table({"a": 0.5 + np.array(tied), "b": np.full(9, 0.5)}, True).p[
+    assert significance.build_rank_table({"a": 0.5 + np.array(tied), "b": np.full(9, 0.5)}, True).p[
         0, 1
     ] == pytest.approx(expected)
 
@@ -263,7 +271,7 @@ def test_ties_of_twenty_pairs_are_exact_where_the_normal_p_is_not():
     """16 of 20 equal gaps are positive: a sign test, 2 * (1 + 20 + 190 + 1140 + 4845) / 2^20."""
     ranks = np.full(20, 10.5) * np.array([1] * 16 + [-1] * 4)
     assert wilcoxon(ranks) == pytest.approx(2 * 6196 / 2**20)
-    found = rank_table({"a": 0.5 + np.sign(ranks) / 10, "b": np.full(20, 0.5)}, True)
+    found = build_rank_table({"a": 0.5 + np.sign(ranks) / 10, "b": np.full(20, 0.5)}, True)
     assert found.p[0, 1] == pytest.approx(2 * 6196 / 2**20)
 
 
@@ -271,12 +279,12 @@ def test_too_few_counts_only_the_clients_that_tell_two_methods_apart():
     """Eight clients could show a difference; five of them, of which all are won, cannot."""
     b = np.full(8, 0.5)
     gains = np.array([1, 2, 3, 4, 5, 0, 0, 0]) / 100
-    found = rank_table({"a": b + gains, "b": b}, True)
+    found = build_rank_table({"a": b + gains, "b": b}, True)
     assert found.p[0, 1] == pytest.approx(2 / 2**5)
     assert found.note == (
         "8 clients, of which 5 tell two methods apart, cannot show a difference between 2 methods "
         "(a corrected p of 0.062 at best): it takes 6 clients that do"
     )
-    assert rank_table({"a": b + gains + 0.01 * (gains == 0), "b": b}, True).note == ""
-    equal = rank_table({"a": b, "b": b}, True).note
+    assert build_rank_table({"a": b + gains + 0.01 * (gains == 0), "b": b}, True).note == ""
+    equal = build_rank_table({"a": b, "b": b}, True).note
     assert equal.startswith("8 clients, of which none tell two methods apart, cannot show")

@@ -5,7 +5,14 @@ from math import nan, sqrt
 import numpy as np
 import pytest
 
-from coterie.analysis.verdicts import Difference, Sample, difference, figure, overall, verdict
+from coterie.lab.papers.verdicts import (
+    Difference,
+    Sample,
+    difference,
+    judge_column,
+    judge_table,
+    make_figure,
+)
 
 
 def seeds(*figures):
@@ -16,45 +23,45 @@ def seeds(*figures):
 def rows(*pairs, over_runs=True):
     """Figures of (paper, spread, ours of every seed)."""
     return [
-        figure(str(k), p, s, seeds(*ours), over_runs=over_runs)
+        make_figure(str(k), p, s, seeds(*ours), over_runs=over_runs)
         for k, (p, s, ours) in enumerate(pairs)
     ]
 
 
 def test_within_a_point_or_the_papers_deviation_over_repeats_is_reproduced():
-    assert verdict(rows((90.0, 0.1, [90.9]), (80.0, 3.0, [77.5, 77.9]))) == "reproduced"
-    assert verdict(rows((90.0, None, [91.0]))) == "reproduced"
+    assert judge_column(rows((90.0, 0.1, [90.9]), (80.0, 3.0, [77.5, 77.9]))) == "reproduced"
+    assert judge_column(rows((90.0, None, [91.0]))) == "reproduced"
 
 
 def test_a_deviation_over_users_is_no_doubt_about_a_mean():
     users = rows((80.0, 5.0, [76.0]), over_runs=False)
-    assert verdict(users) == "not reproduced"
-    assert verdict(rows((80.0, 5.0, [76.0]))) == "reproduced"
+    assert judge_column(users) == "not reproduced"
+    assert judge_column(rows((80.0, 5.0, [76.0]))) == "reproduced"
     apart = ((90.0, 5.0, [85.0, 85.1]), (87.0, 5.0, [86.0, 86.2]))
     assert (
-        verdict(rows(*apart, over_runs=False)) == "not reproduced"
+        judge_column(rows(*apart, over_runs=False)) == "not reproduced"
     )  # told apart, and turned round
 
 
 def test_the_same_order_of_what_the_paper_tells_apart_is_a_trend():
     found = rows((90.0, 0.1, [85.0]), (89.8, 0.1, [86.0]), (80.0, 0.1, [70.0]))
-    assert verdict(found) == "trend"  # the first two are no pair: less than a point apart
+    assert judge_column(found) == "trend"  # the first two are no pair: less than a point apart
 
 
 def test_another_order_is_not_reproduced():
-    assert verdict(rows((90.0, 0.1, [85.0]), (80.0, 0.1, [86.0]))) == "not reproduced"
+    assert judge_column(rows((90.0, 0.1, [85.0]), (80.0, 0.1, [86.0]))) == "not reproduced"
     near = rows((90.0, 0.1, [89.2, 89.2]), (88.5, 0.1, [89.4, 89.4]))
-    assert verdict(near) == "not reproduced"  # though both numbers agree
+    assert judge_column(near) == "not reproduced"  # though both numbers agree
 
 
 def test_one_number_that_is_far_off_has_no_order_to_hold():
-    assert verdict(rows((90.0, 0.1, [70.0]))) == "not reproduced"
+    assert judge_column(rows((90.0, 0.1, [70.0]))) == "not reproduced"
 
 
 def test_what_was_not_run_says_nothing():
-    assert verdict(rows((90.0, 0.1, []))) == "not run"
-    assert verdict(rows((90.0, 0.1, [90.0]), (80.0, 0.1, []))) == "reproduced"
-    assert verdict([], ["not run"], ["not run"]) == "not run"
+    assert judge_column(rows((90.0, 0.1, []))) == "not run"
+    assert judge_column(rows((90.0, 0.1, [90.0]), (80.0, 0.1, []))) == "reproduced"
+    assert judge_column([], ["not run"], ["not run"]) == "not run"
 
 
 # Differences
@@ -130,42 +137,42 @@ def test_one_seed_without_clients_has_an_order_and_no_error():
     ],
 )
 def test_a_claimed_order_is_confirmed_refuted_or_undecided(answers, word):
-    assert verdict([], answers) == word
+    assert judge_column([], answers) == word
 
 
 @pytest.mark.parametrize(
     ("answer", "word"), [("yes", "reproduced"), ("in order", "trend"), ("level", "trend")]
 )
 def test_only_what_is_confirmed_makes_a_reproduction(answer, word):
-    assert verdict(rows((90.0, 0.1, [90.0])), [answer]) == word
+    assert judge_column(rows((90.0, 0.1, [90.0])), [answer]) == word
 
 
 def test_numbers_that_agree_do_not_hide_a_claim_that_fails():
-    assert verdict(rows((90.0, 0.1, [90.0])), ["no"]) == "not reproduced"
+    assert judge_column(rows((90.0, 0.1, [90.0])), ["no"]) == "not reproduced"
 
 
 def test_what_holds_by_construction_is_trivial():
-    assert verdict([], trivial=["yes"]) == "trivial"
-    assert verdict([], ["yes"], trivial=["yes"]) == "trend"
-    assert verdict([], trivial=["not run"]) == "not run"
-    assert overall(["trivial", "not run"]) == "trivial"
-    assert overall(["trivial", "trend"]) == "trend"
+    assert judge_column([], trivial=["yes"]) == "trivial"
+    assert judge_column([], ["yes"], trivial=["yes"]) == "trend"
+    assert judge_column([], trivial=["not run"]) == "not run"
+    assert judge_table(["trivial", "not run"]) == "trivial"
+    assert judge_table(["trivial", "trend"]) == "trend"
 
 
 def test_runs_that_are_too_small_confirm_but_do_not_refute():
     low = rows((90.0, 0.1, [70.0]))
-    assert verdict(low, smaller=True) == "too small"
-    assert verdict([], ["no"], smaller=True) == "too small"
-    assert verdict([], ["yes"], smaller=True) == "trend"
-    assert verdict(rows((90.0, 0.1, [90.2])), smaller=True) == "reproduced"
-    assert overall(["too small", "trend", "not run"]) == "trend"
-    assert overall(["too small", "not run"]) == "too small"
+    assert judge_column(low, smaller=True) == "too small"
+    assert judge_column([], ["no"], smaller=True) == "too small"
+    assert judge_column([], ["yes"], smaller=True) == "trend"
+    assert judge_column(rows((90.0, 0.1, [90.2])), smaller=True) == "reproduced"
+    assert judge_table(["too small", "trend", "not run"]) == "trend"
+    assert judge_table(["too small", "not run"]) == "too small"
 
 
 def test_a_table_is_reproduced_where_all_its_columns_are():
-    assert overall(["reproduced", "reproduced", "not run"]) == "reproduced"
-    assert overall(["reproduced", "trend", "not run"]) == "trend"
-    assert overall(["reproduced", "undecided"]) == "trend"
-    assert overall(["reproduced", "not reproduced"]) == "not reproduced"
-    assert overall(["undecided", "not run"]) == "undecided"
-    assert overall(["not run"]) == "not run"
+    assert judge_table(["reproduced", "reproduced", "not run"]) == "reproduced"
+    assert judge_table(["reproduced", "trend", "not run"]) == "trend"
+    assert judge_table(["reproduced", "undecided"]) == "trend"
+    assert judge_table(["reproduced", "not reproduced"]) == "not reproduced"
+    assert judge_table(["undecided", "not run"]) == "undecided"
+    assert judge_table(["not run"]) == "not run"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.comparison.guide import read_guide
+from coterie.lab.arena.guide import read_guide
 
 WORDS = ("--client", "clinic", "--label", "ill")
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli import arena as command
-from coterie.comparison.arena_results import read_results
-from coterie.comparison.guide import GUIDE
+from coterie.lab.arena.guide import GUIDE_FILE
+from coterie.lab.arena.results import read_results
+from coterie.lab.commands import arena as command
 
 DOCS = Path(__file__).parents[2] / "docs"
 STORED = Path("results") / "arena.parquet"
@@ -28,19 +28,19 @@ def _runs(monkeypatch, federations):
     whole = read_results(DOCS / STORED)
     kept = [name in federations for name in whole.runs["federation"].to_pylist()]
     some = whole._replace(runs=whole.runs.filter(kept))
-    monkeypatch.setattr(command, "collect", lambda arena, out: some)
+    monkeypatch.setattr(command, "collect_results", lambda arena, out: some)
     return some
 
 
 def test_without_runs_the_page_is_written_from_the_stored_results(coterie, docs):
-    before = (docs / STORED).read_bytes(), GUIDE.read_bytes()
+    before = (docs / STORED).read_bytes(), GUIDE_FILE.read_bytes()
     (docs / "choose.md").write_text((docs / "choose.md").read_text().replace("persfl", "pfedme"))
     code, out, _ = coterie("arena", "--write", "docs")
     assert (code, out) == (0, "wrote docs/arena.md from docs/results/arena.parquet, 2,135 runs\n")
     for name in ("arena.md", "pictures/arena-ranks.png", "pictures/arena-newcomers.png"):
         assert (docs / name).read_bytes() == (DOCS / name).read_bytes()
     assert "persfl" in (docs / "choose.md").read_text()
-    assert ((docs / STORED).read_bytes(), GUIDE.read_bytes()) == before
+    assert ((docs / STORED).read_bytes(), GUIDE_FILE.read_bytes()) == before
 
 
 def test_fewer_runs_than_are_stored_change_nothing(coterie, docs, monkeypatch):
@@ -59,19 +59,19 @@ def test_fewer_runs_than_are_stored_change_nothing(coterie, docs, monkeypatch):
 
 def test_the_guide_is_stored_only_where_that_is_asked_for(coterie, docs, monkeypatch, tmp_path):
     guide = tmp_path / "guide.json"
-    shutil.copy(GUIDE, guide)
-    monkeypatch.setattr(command, "GUIDE", guide)
+    shutil.copy(GUIDE_FILE, guide)
+    monkeypatch.setattr(command, "GUIDE_FILE", guide)
     some = _runs(monkeypatch, ["pairs", "alike"])
     (docs / STORED).unlink()
     code, out, _ = coterie("arena", "--write", "docs", "--out", "runs")
     assert code == 0
     assert f"wrote docs/arena.md and docs/results/arena.parquet from {len(some.runs)} runs" in out
     assert "`coterie advise` keeps its guide, which has other results; --store replaces it" in out
-    assert guide.read_bytes() == GUIDE.read_bytes()
+    assert guide.read_bytes() == GUIDE_FILE.read_bytes()
     code, out, _ = coterie("arena", "--write", "docs", "--out", "runs", "--store")
     assert f"stored the guide of `coterie advise` in {guide}" in out
     assert '"dirichlet-01"' not in guide.read_text()
-    assert '"dirichlet-01"' in GUIDE.read_text()
+    assert '"dirichlet-01"' in GUIDE_FILE.read_text()
 
 
 @pytest.mark.parametrize(

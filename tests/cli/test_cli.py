@@ -18,11 +18,11 @@ import pytest
 import torch
 
 from coterie import __version__
-from coterie.cli.words import words_of
+from coterie.cli.options import parse_arguments
 from coterie.comparison.plan import plan_of
-from coterie.data.archives import data_folder
+from coterie.data.read.archives import data_folder
 from coterie.experiment.config import read_experiment_file, read_toml
-from coterie.experiment.recipes import config_path, recipes
+from coterie.experiment.recipes import find_config, list_recipes
 from coterie.methods.registry import METHODS
 from helpers.runs import IMAGES, results, write_csv
 
@@ -435,7 +435,7 @@ def test_the_environment_names_the_data_folder(coterie, tmp_path):
 
 
 def test_words_may_stand_in_any_order_and_form():
-    found = words_of(
+    found = parse_arguments(
         ["--rounds", "3", "ditto", "--rate=-0.5", "--models", "--data-dir=", "--sample", "-1"],
         "METHOD",
     )
@@ -468,13 +468,13 @@ def test_a_run_from_a_file_with_words_beside_it_and_again_from_what_it_wrote(cot
 
 
 def test_every_recipe_can_be_read(coterie, tmp_path):
-    assert "demo" in recipes()
-    for name in recipes():
-        path = config_path(name)
+    assert "demo" in list_recipes()
+    for name in list_recipes():
+        path = find_config(name)
         words = read_toml(path)
         assert plan_of(words).experiments if "methods" in words else read_experiment_file(path)
     (tmp_path / "demo").mkdir()
-    assert config_path("demo").suffix == ".toml"  # a folder of that name is no file
+    assert find_config("demo").suffix == ".toml"  # a folder of that name is no file
 
 
 # What is shown

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from coterie.core.task import NUMBER, OF_NUMBERS, TASKS, Goal, Task, regression
-from coterie.deploy.files import Shape, check_shape
-from coterie.results.run import load
-from coterie.serving.app import build
-from coterie.serving.service import Limits, Service
+from coterie.deploy.config_files import DataShape, check_shape
+from coterie.results.run import load_run
+from coterie.serving.app import build_app
+from coterie.serving.service import Service, ServiceLimits
 from helpers.serving import asking
 
 CLIENTS, ROWS = ("north", "south", "east"), 60
@@ -62,7 +62,7 @@ def test_a_task_of_one_record_is_run_predicted_and_served(table, coterie, tmp_pa
     code, out, errors = coterie("run", "fedavg", *words(table), "--out", "run")
     assert code == 0, errors
     assert "test absolute error of 3 clients" in out
-    run = load(tmp_path / "run")
+    run = load_run(tmp_path / "run")
     assert (run.task, run.measure) == ("absolute", "mae")
     assert set(run.scores()) == {"rmse", "r2", "pinball"}
     assert run.knows_nothing == "always guessing the median of a client's training rows"
@@ -77,10 +77,10 @@ def test_a_task_of_one_record_is_run_predicted_and_served(table, coterie, tmp_pa
     said = [float(row["prediction"]) for row in rows]
     assert said == pytest.approx([1000, 1050], abs=150)  # as a median; the mean is 1500
 
-    service = Service(tmp_path / "run", None, Limits())
+    service = Service(tmp_path / "run", None, ServiceLimits())
     items = service.openapi["components"]["schemas"]["Answer"]["properties"]["predictions"]["items"]
     assert items == {"type": "number"}
-    with asking(build(service)) as client:
+    with asking(build_app(service)) as client:
         answer = client.post("/clients/north/predict", json={"rows": [{"a": 0}]})
         card = client.get("/clients/north/card").json()
     assert answer.json() == {"client": "north", "predictions": [pytest.approx(said[0])]}
@@ -110,6 +110,6 @@ def test_options_and_refusals_know_a_task_of_one_record(table, coterie):
     table.write_text("\n".join([f"{head},where", *(f"{row},shop" for row in rows)]))
     code, _, errors = coterie("run", "local", *words(table), "--label", "where", "--out", "no")
     assert "'where' holds text, so it is no absolute; use --task classes" in errors
-    shape = Shape(classes=0, features=1, task="absolute")
+    shape = DataShape(classes=0, features=1, task="absolute")
     check_shape(shape)
     assert shape.sums == 1  # sites tell mean and deviation of the label

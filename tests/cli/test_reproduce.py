@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli.reproduce import show_outcome
-from coterie.cli.words import seeds_of
-from coterie.comparison.reproduce import outcome
-from coterie.experiment.papers import paper_tables
-from coterie.reports.reproduction import published
+from coterie.cli.options import parse_seeds
+from coterie.lab.commands.reproduce import show_outcome
+from coterie.lab.papers.paper_tables import read_papers
+from coterie.lab.papers.reproduction import outcome_of
+from coterie.lab.papers.reproduction_page import read_published
 
 
 def test_the_list_tells_every_table_with_what_is_published(coterie, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = coterie("reproduce")
     assert code == 0
-    assert all(table in out for table in paper_tables())
+    assert all(table in out for table in read_papers())
     (line,) = (line for line in out.splitlines() if " pfml-3 " in line)
-    assert published()["pfml-3"] in line
+    assert read_published()["pfml-3"] in line
     assert "cannot be run" in out
     assert max(map(len, out.splitlines())) <= 80
     assert "Here:" not in out  # where nothing was run
@@ -49,7 +49,7 @@ def test_words_without_effect_are_refused_and_leave_nothing(coterie, tmp_path, w
 
 
 def test_only_the_columns_of_the_named_recipes_are_printed(tmp_path, capsys):
-    found = outcome(paper_tables()["ucfl-1"], tmp_path)
+    found = outcome_of(read_papers()["ucfl-1"], tmp_path)
     show_outcome(found)
     assert "S1, EMNIST" in (whole := capsys.readouterr().out)
     assert "S3, CIFAR-10" in whole
@@ -59,9 +59,9 @@ def test_only_the_columns_of_the_named_recipes_are_printed(tmp_path, capsys):
 
 
 def test_a_single_number_of_seeds_says_what_it_means_and_a_comma_names_one(coterie):
-    assert seeds_of("7") == list(range(7))
-    assert seeds_of("7,") == [7]
-    assert seeds_of("3,5") == [3, 5]
+    assert parse_seeds("7") == list(range(7))
+    assert parse_seeds("7,") == [7]
+    assert parse_seeds("3,5") == [3, 5]
     asked = ("compare", "--methods", "local", "--rounds", "1", "--rows", "80", "--clients", "2")
     _, _, told = coterie(*asked, "--no-report", "--quiet", "--seeds", "2")
     assert told.startswith("--seeds 2: 2 seeds, 0 to 1; '2,' names the single seed 2\n")

@@ -7,48 +7,48 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.analysis.guide import judge, lead
-from coterie.comparison.arena import (
-    Cell,
+from coterie.core.errors import BadInput
+from coterie.experiment.config import change_options
+from coterie.lab.arena.arena_page import render_page, write_page
+from coterie.lab.arena.cells import (
+    ArenaCell,
     base_of,
     best_of,
-    cells,
-    places_of,
-    play,
+    list_cells,
     read_arena,
-    run,
-    searched,
-    state,
+    run_cell,
+    run_cells,
+    run_folders_of,
+    search_space_of,
+    state_of,
 )
-from coterie.comparison.arena_results import (
-    ADDED,
-    LATER,
-    RUNS,
-    Results,
-    check_no_fewer,
-    collect,
-    goodness,
-    gradients_of,
-    known_of,
-    read_results,
-    runs_with,
-    write_results,
-)
-from coterie.comparison.guide import (
+from coterie.lab.arena.guide import (
     check_guide,
+    format_guide,
     guide_of,
-    guide_text,
     read_guide,
-    suggest,
+    suggest_methods,
     write_guide,
 )
-from coterie.core.errors import BadInput
-from coterie.experiment.config import change
+from coterie.lab.arena.results import (
+    ADDED_COLUMNS,
+    NEWCOMER_COLUMNS,
+    RUNS,
+    ArenaResults,
+    arena_scores_of,
+    check_no_fewer,
+    client_points_of,
+    collect_results,
+    gradients_of,
+    read_results,
+    select_runs,
+    write_results,
+)
+from coterie.lab.arena.rules import find_lead, judge_rules
+from coterie.lab.arena.summary import summarize_results
 from coterie.methods.registry import METHODS
-from coterie.reports.arena import page, write_page
-from coterie.reports.arena_numbers import summary
-from coterie.results.costs import costs
-from coterie.results.run import load
+from coterie.results.costs import costs_of
+from coterie.results.run import load_run
 from coterie.running.execute import execute
 
 WORDS = """
@@ -94,13 +94,13 @@ def small(tmp_path_factory):
     (folder / "arena.toml").write_text(WORDS)
     arena = read_arena(folder / "arena.toml", METHODS_HERE)
     said = []
-    done = list(run(arena, folder / "runs", cells(arena), lambda *_: None, said.append))
+    done = list(run_cells(arena, folder / "runs", list_cells(arena), lambda *_: None, said.append))
     return arena, folder / "runs", done, said
 
 
 def test_every_federation_comes_once_before_any_comes_again(small):
     arena, *_ = small
-    found = cells(arena)
+    found = list_cells(arena)
     assert [c.ground for c in found[:2]] == ["alike", "pairs"]
     assert [(c.seed, c.drop, c.newcomers) for c in found[::2]] == [
         (0, 0.0, 0.0),
@@ -112,24 +112,24 @@ def test_every_federation_comes_once_before_any_comes_again(small):
 
 def test_every_cell_has_a_folder_of_its_own(small):
     arena, *_ = small
-    names = [str(cell.folder) for cell in cells(arena, ["pairs"])]
+    names = [str(cell.folder) for cell in list_cells(arena, ["pairs"])]
     assert names == ["pairs/seed0", "pairs/seed0-drop", "pairs/seed0-newcomers", "pairs/seed1"]
 
 
 def test_finished_cells_are_not_run_again(small):
     arena, out, done, _ = small
-    assert done == cells(arena)
-    assert all(state(cell, out).finished for cell in done)
+    assert done == list_cells(arena)
+    assert all(state_of(cell, out).finished for cell in done)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
     played = []
-    list(run(arena, out, cells(arena), lambda *report: played.append(report)))
+    list(run_cells(arena, out, list_cells(arena), lambda *report: played.append(report)))
     assert not played
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
 
 
 def test_a_cell_that_was_stopped_goes_on_without_redoing_what_ended(tmp_path, small):
     arena = small[0]._replace(methods=("local", "fedavg"))
-    cell = Cell("pairs", 0)
+    cell = ArenaCell("pairs", 0)
 
     class Stop(Exception):
         pass
@@ -139,11 +139,11 @@ def test_a_cell_that_was_stopped_goes_on_without_redoing_what_ended(tmp_path, sm
             raise Stop
 
     with pytest.raises(Stop):
-        play(arena, cell, tmp_path, stop, print)
-    assert 0 < state(cell, tmp_path).done < state(cell, tmp_path).wanted
+        run_cell(arena, cell, tmp_path, stop, print)
+    assert 0 < state_of(cell, tmp_path).done < state_of(cell, tmp_path).wanted
     played = []
-    play(arena, cell, tmp_path, lambda method, *_: played.append(method), print)
-    assert state(cell, tmp_path).finished
+    run_cell(arena, cell, tmp_path, lambda method, *_: played.append(method), print)
+    assert state_of(cell, tmp_path).finished
     assert "local" not in played
     assert "fedavg" in played
 
@@ -152,9 +152,9 @@ def test_later_cells_take_the_words_that_the_first_seed_chose(small):
     arena, out, *_ = small
     chosen = best_of(out / "pairs" / "seed0", "ditto")
     assert set(chosen) == {"rate", "lam"}
-    late = Cell("pairs", 0, newcomers=arena.newcomers)
-    for cell in (Cell("pairs", 1), Cell("pairs", 0, arena.drop), late):
-        run_ = load(places_of(out / cell.folder)["ditto"])
+    late = ArenaCell("pairs", 0, newcomers=arena.newcomers)
+    for cell in (ArenaCell("pairs", 1), ArenaCell("pairs", 0, arena.drop), late):
+        run_ = load_run(run_folders_of(out / cell.folder)["ditto"])
         assert run_.experiment.options["lam"] == chosen["lam"]
         assert run_.experiment.train.rate == chosen["rate"]
         assert run_.experiment.schedule.drop == cell.drop
@@ -166,7 +166,7 @@ def test_no_search_gives_a_method_more_steps_than_the_others(small):
     arena, out, *_ = small
     base = base_of(arena, arena.grounds["alike"], out)
     for name in METHODS:
-        found = searched(arena, change(base, {"method": name}), {})
+        found = search_space_of(arena, change_options(base, {"method": name}), {})
         assert not {"steps", "epochs", "batch"} & set(found)
 
 
@@ -176,7 +176,7 @@ def test_ifca_may_have_as_many_clusters_as_a_federation_has_groups(small):
         groups[name] = max(ground.words.get(f"data.{word}", 1) for word in ("rotate", "permute"))
     assert max(groups.values()) == 4
     base = base_of(arena, arena.grounds["permuted"], small[1])
-    found = searched(arena, change(base, {"method": "ifca"}), {})
+    found = search_space_of(arena, change_options(base, {"method": "ifca"}), {})
     assert set(groups.values()) - {1} <= set(found["clusters"])
 
 
@@ -188,43 +188,43 @@ def test_a_method_that_cannot_run_is_named_with_the_reason(small):
 
 def test_a_method_that_cannot_run_with_newcomers_is_left_out_with_the_reason(small, tmp_path):
     arena, out, *_ = small
-    cell, said = Cell("alike", 0, newcomers=4), []
+    cell, said = ArenaCell("alike", 0, newcomers=4), []
     shutil.copytree(out / "alike" / "seed0", tmp_path / "alike" / "seed0")
     fussy = arena._replace(options={"ditto": {"schedule.sample": 3}})  # of the one that is left
-    play(fussy, cell, tmp_path, lambda *_: None, said.append)
-    assert list(places_of(tmp_path / cell.folder)) == ["local", "fedavg"]
+    run_cell(fussy, cell, tmp_path, lambda *_: None, said.append)
+    assert list(run_folders_of(tmp_path / cell.folder)) == ["local", "fedavg"]
     assert len(said) == 1
     assert said[0].startswith("alike with newcomers: without ditto: ")
 
 
 def test_results_hold_what_the_runs_measured_and_the_page_needs_no_runs(small, tmp_path):
     arena, out, *_ = small
-    results = collect(arena, out)
+    results = collect_results(arena, out)
     rows = results.runs.to_pylist()
     assert len(rows) == 4 * (3 + 4)
     row = next(
         r for r in rows if (r["federation"], r["method"], r["seed"]) == ("pairs", "ditto", 1)
     )
-    run_ = load(places_of(out / "pairs" / "seed1")["ditto"])
-    assert np.allclose(goodness(row), 100 * run_.accuracy())
+    run_ = load_run(run_folders_of(out / "pairs" / "seed1")["ditto"])
+    assert np.allclose(client_points_of(row), 100 * run_.accuracy())
     assert json.loads(row["words"]) == best_of(out / "pairs" / "seed0", "ditto")
     write_results(results, tmp_path / "arena.parquet")
     again = read_results(tmp_path / "arena.parquet")
     assert again.runs.equals(results.runs.replace_schema_metadata(again.runs.schema.metadata))
     write_page(results, tmp_path)
-    assert (tmp_path / "arena.md").read_text() == page(again)
-    assert "oracle 1" not in page(again).split("## Average ranks")[0]
+    assert (tmp_path / "arena.md").read_text() == render_page(again)
+    assert "oracle 1" not in render_page(again).split("## Average ranks")[0]
     for picture in ("ranks", "behind", "bytes", "worst", "drop", "newcomers"):
         assert (tmp_path / "pictures" / f"arena-{picture}.png").stat().st_size < 100_000
 
 
 def test_results_hold_what_newcomers_got_in_each_way(small):
     arena, out, *_ = small
-    rows = runs_with(collect(arena, out), newcomers=True)
+    rows = select_runs(collect_results(arena, out), newcomers=True)
     assert len(rows) == 3 + 4
     for row in rows:
-        cell = Cell(row["federation"], 0, newcomers=arena.newcomers)
-        run_ = load(places_of(out / cell.folder)[row["method"]])
+        cell = ArenaCell(row["federation"], 0, newcomers=arena.newcomers)
+        run_ = load_run(run_folders_of(out / cell.folder)[row["method"]])
         assert len(row["values"]) == 3  # of five clients, two of which are kept out
         for way in ("rule", "finetune", "local"):
             assert np.allclose(row[f"newcomers_{way}"], run_.came.values(way))
@@ -232,11 +232,13 @@ def test_results_hold_what_newcomers_got_in_each_way(small):
 
 
 def test_files_of_before_newcomers_are_read_and_say_nothing_of_them(small, tmp_path):
-    results = collect(*small[:2])
+    results = collect_results(*small[:2])
     ordinary = _without_newcomers(results)
-    old = ordinary.runs.select([name for name in RUNS.names if name not in ADDED | LATER])
+    old = ordinary.runs.select(
+        [name for name in RUNS.names if name not in ADDED_COLUMNS | NEWCOMER_COLUMNS]
+    )
     about = {word: value for word, value in results.about.items() if word != "newcomers"}
-    write_results(Results(old, about), tmp_path / "arena.parquet")
+    write_results(ArenaResults(old, about), tmp_path / "arena.parquet")
     again = read_results(tmp_path / "arena.parquet")
     rows = [row | {"epoch": 0} for row in ordinary.runs.to_pylist()]  # which is not known
     assert again.runs.to_pylist() == rows
@@ -246,14 +248,14 @@ def test_files_of_before_newcomers_are_read_and_say_nothing_of_them(small, tmp_p
 
 
 def test_runs_with_newcomers_change_nothing_that_is_said_of_ordinary_runs(small):
-    results = collect(*small[:2])
+    results = collect_results(*small[:2])
     ordinary = _without_newcomers(results)
-    for mine, other in zip(summary(results), summary(ordinary), strict=True):
+    for mine, other in zip(summarize_results(results), summarize_results(ordinary), strict=True):
         np.testing.assert_array_equal(mine, other)
-    for mine, other in zip(known_of(results), known_of(ordinary), strict=True):
+    for mine, other in zip(arena_scores_of(results), arena_scores_of(ordinary), strict=True):
         np.testing.assert_array_equal(mine, other)
-    assert guide_text(guide_of(results)) == guide_text(guide_of(ordinary))
-    said, less = page(results), page(ordinary)
+    assert format_guide(guide_of(results)) == format_guide(guide_of(ordinary))
+    said, less = render_page(results), render_page(ordinary)
     before, _, section = said.partition("## Newcomers")
     cut = section[section.index("\n## ") + 1 :]
     assert (before + cut).replace("28 runs", "21 runs") == less
@@ -266,12 +268,12 @@ def _without_newcomers(results):
 
 def test_nothing_finished_is_said(tmp_path, small):
     with pytest.raises(BadInput, match="no cell of the arena is finished"):
-        collect(small[0], tmp_path)
+        collect_results(small[0], tmp_path)
 
 
 def test_stored_results_are_never_replaced_by_fewer(small, tmp_path):
     arena, out, *_ = small
-    results, path = collect(arena, out), tmp_path / "arena.parquet"
+    results, path = collect_results(arena, out), tmp_path / "arena.parquet"
     check_no_fewer(results, path, out)  # nothing is stored yet
     write_results(results, path)
     check_no_fewer(results, path, out)
@@ -285,15 +287,17 @@ def test_stored_results_are_never_replaced_by_fewer(small, tmp_path):
 
 def test_an_epoch_of_the_results_is_what_training_for_one_takes(small, tmp_path):
     arena, out, *_ = small
-    row = next(r for r in runs_with(collect(arena, out)) if r["method"] == "fedavg")
+    row = next(r for r in select_runs(collect_results(arena, out)) if r["method"] == "fedavg")
     base = base_of(arena, arena.grounds[row["federation"]], out)
-    once = change(base, {"method": "fedavg", "epochs": 1, "steps": 0, "rounds": 1, "evaluate": 1})
+    once = change_options(
+        base, {"method": "fedavg", "epochs": 1, "steps": 0, "rounds": 1, "evaluate": 1}
+    )
     ended = execute(replace(once, seed=row["seed"]), tmp_path / "run", lambda report: None)
-    assert row["epoch"] == costs(ended).gradients.sum()
+    assert row["epoch"] == costs_of(ended).gradients.sum()
 
 
 def test_a_fine_tuning_at_the_end_counts_as_gradients(small):
-    row = next(r for r in runs_with(collect(*small[:2])) if r["method"] == "fedavg")
+    row = next(r for r in select_runs(collect_results(*small[:2])) if r["method"] == "fedavg")
     assert gradients_of(row) == row["gradients"]
     tuned = row | {"words": json.dumps({"rate": 0.1, "tune_epochs": 20})}
     assert gradients_of(tuned) == row["gradients"] + 20 * row["epoch"]
@@ -311,7 +315,7 @@ def test_a_fine_tuning_at_the_end_counts_as_gradients(small):
 def test_a_scrap_of_an_arena_gives_a_page_with_full_rows_and_no_guide(small, tmp_path, kept):
     """Warnings are errors here."""
     federation, methods = kept
-    results = collect(*small[:2])
+    results = collect_results(*small[:2])
     wanted = [
         row["federation"] == federation and row["method"] in methods
         for row in results.runs.to_pylist()
@@ -330,13 +334,13 @@ def test_a_scrap_of_an_arena_gives_a_page_with_full_rows_and_no_guide(small, tmp
 
 def test_a_guide_read_back_gives_the_same_advice_and_names_methods_of_the_arena(small, tmp_path):
     arena, out, *_ = small
-    guide = guide_of(collect(arena, out))
+    guide = guide_of(collect_results(arena, out))
     write_guide(guide, tmp_path / "guide.json")
     again = read_guide(tmp_path / "guide.json")
     assert again.known.methods == ("local", "fedavg", "ditto")  # who is told the groups is none
     assert again.gradients == {"local": 1.0, "fedavg": 1.0, "ditto": 2.0}
     base = base_of(arena, arena.grounds["pairs"], out)
-    found = suggest(base, again)
+    found = suggest_methods(base, again)
     assert {tried.method for tried in found.methods} == set(again.known.methods)
     assert not found.bars  # they are among the methods
     assert found.near[0].name == "pairs"
@@ -355,41 +359,43 @@ def _with_feddf(guide, ahead=100):
 
 def test_advice_leaves_out_what_the_data_do_not_allow_and_says_why(small):
     arena, out, *_ = small
-    guide = _with_feddf(guide_of(collect(arena, out)))
-    found = suggest(base_of(arena, arena.grounds["pairs"], out), guide)
+    guide = _with_feddf(guide_of(collect_results(arena, out)))
+    found = suggest_methods(base_of(arena, arena.grounds["pairs"], out), guide)
     assert "feddf" not in [tried.method for tried in found.methods]
     assert "needs a public data set" in found.refused["feddf"]
 
 
 def test_a_worse_method_that_cannot_run_is_not_worth_a_word(small):
     arena, out, *_ = small
-    guide = _with_feddf(guide_of(collect(arena, out)), ahead=-100)
-    assert not suggest(base_of(arena, arena.grounds["pairs"], out), guide).refused
+    guide = _with_feddf(guide_of(collect_results(arena, out)), ahead=-100)
+    assert not suggest_methods(base_of(arena, arena.grounds["pairs"], out), guide).refused
 
 
 def test_every_method_is_named_with_its_own_figures(small):
     arena, out, *_ = small
-    guide = _with_feddf(guide_of(collect(arena, out)))
-    found = suggest(base_of(arena, arena.grounds["pairs"], out), guide)
+    guide = _with_feddf(guide_of(collect_results(arena, out)))
+    found = suggest_methods(base_of(arena, arena.grounds["pairs"], out), guide)
     assert found.methods
     for tried in found.methods:
         assert tried.behind == guide.known.mean_behind(tried.method) > 50
     allowed = guide.known.only(set(guide.known.methods) - {"feddf"})
-    assert found.lead == lead(judge(allowed))  # the rules are judged without who cannot run
+    assert found.lead == find_lead(
+        judge_rules(allowed)
+    )  # the rules are judged without who cannot run
     assert found.lead.single < 50
 
 
 def test_words_for_one_method_decide_whether_it_can_run(small):
     arena, out, *_ = small
-    guide = _with_feddf(guide_of(collect(arena, out)))
-    base = change(
+    guide = _with_feddf(guide_of(collect_results(arena, out)))
+    base = change_options(
         base_of(arena, arena.grounds["pairs"], out), {"public": "held-out", "public-rows": 20}
     )
-    assert "--feddf.draw 20" in suggest(base, guide).refused["feddf"]
-    found = suggest(base, guide, own={"feddf": {"draw": 20}})
+    assert "--feddf.draw 20" in suggest_methods(base, guide).refused["feddf"]
+    found = suggest_methods(base, guide, own={"feddf": {"draw": 20}})
     assert found.methods[0].method == "feddf"
     assert not found.refused
     with pytest.raises(BadInput, match="did you mean 'draw'"):
-        suggest(base, guide, own={"feddf": {"drew": 20}})
+        suggest_methods(base, guide, own={"feddf": {"drew": 20}})
     with pytest.raises(BadInput, match="words for 'oracle', which the arena did not compare"):
-        suggest(base, guide, own={"oracle": {"rate": 1}})
+        suggest_methods(base, guide, own={"oracle": {"rate": 1}})

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from coterie.analysis.verdicts import Sample, verdict
-from coterie.comparison.claims import GRID, OF_FIGURES, OF_RUNS, check_claim
 from coterie.core.errors import BadInput
-from coterie.experiment.papers import paper_tables
+from coterie.lab.papers.claims import GRID, OF_FIGURES, OF_RUNS, check_claim
+from coterie.lab.papers.paper_tables import read_papers
+from coterie.lab.papers.verdicts import Sample, judge_column
 
 
 def run_with(metric, by_round, seed=0, part="", view=""):
@@ -143,8 +143,8 @@ def test_a_steadier_method_changes_less_in_the_second_half():
 
 
 def test_a_claim_that_fails_is_not_reproduced_and_one_that_holds_is():
-    assert verdict([], [], ["yes"]) == "reproduced"
-    assert verdict([], ["yes"], ["yes", "no"]) == "not reproduced"
+    assert judge_column([], [], ["yes"]) == "reproduced"
+    assert judge_column([], ["yes"], ["yes", "no"]) == "not reproduced"
 
 
 def test_an_unknown_claim_is_refused():
@@ -153,7 +153,7 @@ def test_an_unknown_claim_is_refused():
 
 
 def test_the_claims_of_the_papers_can_be_asked():
-    columns = [c for t in paper_tables().values() for c in t.columns]
+    columns = [c for t in read_papers().values() for c in t.columns]
     claims = [words for c in columns for words in (*c.claims, *c.trivial)]
     for words in claims:
         assert check_claim(words, {}, lambda m: {}).answer == "not run"

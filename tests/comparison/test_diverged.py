@@ -8,8 +8,8 @@ import pytest
 import coterie
 from coterie.cli.show import show_comparison, show_run
 from coterie.core.errors import BadInput, Diverged
-from coterie.reports.content import page_data
-from coterie.reports.gather import gather
+from coterie.reports.content import build_page
+from coterie.reports.gather import gather_evidence
 from helpers.runs import IMAGES, wild
 
 WILD = {"train.rate": 1e20}
@@ -70,7 +70,7 @@ def test_loading_and_resuming_say_the_same(compared):
 
 def test_the_report_leaves_it_out_and_says_so(compared):
     found, _ = compared
-    page = page_data(gather([found.folder]), [found.folder])
+    page = build_page(gather_evidence([found.folder]), [found.folder])
     assert list(page["diverged"]) == ["ditto"]
     assert page["methods"] == ["local", "fedavg", "pfedme"]
     assert len({run["seed"] for run in page["runs"]}) == 2  # no seed is lost with it

@@ -2,10 +2,17 @@
 
 import pytest
 
-from coterie.comparison import durations
-from coterie.comparison.durations import Estimate, estimate, probe, store, stored, whole
 from coterie.core.errors import BadInput
-from coterie.experiment.papers import PaperColumn, PaperTable
+from coterie.lab.papers import durations
+from coterie.lab.papers.durations import (
+    Estimate,
+    estimate_seed,
+    estimate_table,
+    measure_recipe,
+    read_durations,
+    write_durations,
+)
+from coterie.lab.papers.paper_tables import PaperColumn, PaperTable
 
 
 @pytest.mark.parametrize(
@@ -17,34 +24,34 @@ def test_a_time_is_told_in_minutes_or_hours(seconds, least, said):
 
 
 def test_a_method_that_was_cut_off_makes_the_time_a_lower_bound():
-    assert whole({"local": 60.0, "fedavg": 30.0}) == Estimate(90.0, False)
-    assert whole({"local": 60.0, "fedavg": -30.0}) == Estimate(90.0, True)
-    assert whole({}).least
+    assert estimate_seed({"local": 60.0, "fedavg": 30.0}) == Estimate(90.0, False)
+    assert estimate_seed({"local": 60.0, "fedavg": -30.0}) == Estimate(90.0, True)
+    assert estimate_seed({}).least
 
 
 def test_a_table_costs_all_seeds_of_its_recipes():
     column = PaperColumn(name="one", recipe="pfml-synthetic-mlr")
     table = PaperTable("t", "p", "Table", "claim", "mean", columns=(column, column))
-    found = estimate(table, {"pfml-synthetic-mlr": {"fedavg": 100.0}})
+    found = estimate_table(table, {"pfml-synthetic-mlr": {"fedavg": 100.0}})
     assert found == Estimate(300.0, False)
 
 
 def test_rounds_are_measured_and_stored_beside_what_is_known(tmp_path, monkeypatch):
-    monkeypatch.setattr(durations, "STORED", tmp_path / "seconds.json")
-    store({"demo": probe("demo")})
-    store({"other": {"local": 1.0}})
-    assert set(stored()) == {"demo", "other"}
-    assert stored()["demo"]["fedavg"] > 0
+    monkeypatch.setattr(durations, "DURATIONS_FILE", tmp_path / "seconds.json")
+    write_durations({"demo": measure_recipe("demo")})
+    write_durations({"other": {"local": 1.0}})
+    assert set(read_durations()) == {"demo", "other"}
+    assert read_durations()["demo"]["fedavg"] > 0
 
 
 def test_runs_that_choose_options_are_counted(monkeypatch):
-    monkeypatch.setattr(durations, "_played", lambda experiment, federation, most: 2.0)
+    monkeypatch.setattr(durations, "_time_rounds", lambda experiment, federation, most: 2.0)
     grids = {"fedavg": {"rate": [0.1, 0.2, 0.3]}}
     real = durations.plan_of
     monkeypatch.setattr(
         durations, "plan_of", lambda *words, **more: real(*words, **more)._replace(grids=grids)
     )
-    found = probe("demo")
+    found = measure_recipe("demo")
     assert found["fedavg"] == 8.0
     assert found["local"] == 2.0
 
@@ -58,15 +65,15 @@ def test_a_method_without_machine_code_is_measured_client_by_client(monkeypatch)
             raise BadInput("a step cannot be compiled")
         return 1.0
 
-    monkeypatch.setattr(durations, "_played", played)
-    assert set(probe("demo").values()) == {1.0}
+    monkeypatch.setattr(durations, "_time_rounds", played)
+    assert set(measure_recipe("demo").values()) == {1.0}
     assert asked[:2] == ["yes", "no"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_method_that_takes_too_long_is_cut_off(monkeypatch):
     monkeypatch.setattr(durations, "LIMIT", 1e-3)
-    assert any(seconds < 0 for seconds in probe("demo").values())
+    assert any(seconds < 0 for seconds in measure_recipe("demo").values())
 
 
 def test_a_round_that_takes_too_long_is_measured_on_a_few_clients(monkeypatch):
@@ -76,10 +83,10 @@ def test_a_round_that_takes_too_long_is_measured_on_a_few_clients(monkeypatch):
         asked.append(federation.clients)
         return 3.0 if federation.clients == durations.FEW else -1.0
 
-    monkeypatch.setattr(durations, "_played", played)
-    found = probe("demo")
+    monkeypatch.setattr(durations, "_time_rounds", played)
+    found = measure_recipe("demo")
     clients = asked[0]
     assert asked[:2] == [clients, durations.FEW]
     assert set(found.values()) == {3.0 * clients / durations.FEW}
-    monkeypatch.setattr(durations, "_played", lambda *words: -1.0)
-    assert set(probe("demo").values()) == {-clients / durations.FEW}  # still a lower bound
+    monkeypatch.setattr(durations, "_time_rounds", lambda *words: -1.0)
+    assert set(measure_recipe("demo").values()) == {-clients / durations.FEW}  # still a lower bound

@@ -14,13 +14,13 @@ from torch import nn
 import coterie
 from coterie.cli.show import show_comparison
 from coterie.comparison.execute import compare, resume_comparison
-from coterie.comparison.plan import plan, plan_of, read_plan
+from coterie.comparison.plan import plan_experiments, plan_of, read_plan
 from coterie.core.errors import BadInput
-from coterie.experiment.config import Experiment, change
-from coterie.results.folder import status
-from coterie.results.models import listed
-from coterie.results.run import load
-from coterie.results.table import curve, values
+from coterie.experiment.config import Experiment, change_options
+from coterie.results.folder import read_status
+from coterie.results.metric_table import curve_of, values_of
+from coterie.results.models import read_checksums
+from coterie.results.run import load_run
 from helpers.federations import tiny
 from helpers.runs import IMAGES, Stopped, arrays, results, words_written
 
@@ -29,7 +29,7 @@ FAST = {"path": "vectorized", "width": 20, "compile": "no", "threads": 1}
 
 
 def base(**words) -> Experiment:
-    return change(Experiment(method=""), WORDS | words)
+    return change_options(Experiment(method=""), WORDS | words)
 
 
 def runs_of(folder: Path) -> list[Path]:
@@ -41,7 +41,7 @@ def finished(tmp_path_factory):
     """Three methods, two seeds, one option of a method's own and one grid."""
     folder = tmp_path_factory.mktemp("comparison") / "one"
     grids = {"ditto": {"lam": [0.01, 1.0], "rate": [0.05]}}
-    planned = plan(
+    planned = plan_experiments(
         ["local", "fedavg", "ditto"], base(), {"fedavg": {"beta": 0.5, "rate": 0.2}}, grids
     )
     return compare(planned, [3, 5], folder, grids=grids)
@@ -58,7 +58,7 @@ def test_all_methods_of_a_seed_have_the_same_data_and_budget(finished):
 
 
 def test_data_of_one_seed_are_the_same_for_all_seeds_if_they_have_a_seed_of_their_own(tmp_path):
-    planned = plan(["local"], base(**{"data.seed": 7, "rounds": 1, "models": False}))
+    planned = plan_experiments(["local"], base(**{"data.seed": 7, "rounds": 1, "models": False}))
     found = compare(planned, [0, 1], tmp_path / "c")
     first, second = found.runs["local"]
     assert first.about["data"] == second.about["data"]
@@ -71,7 +71,7 @@ def test_tuning_measures_no_test_part_and_takes_the_best_of_validation(finished)
     assert [p.name for p in tried] == ["try1-seed3", "try1-seed5", "try2-seed3", "try2-seed5"]
     scores = {}
     for path in tried:
-        run = load(path)
+        run = load_run(path)
         assert set(run.table["part"].to_pylist()) == {"", "validation"}  # "": costs and notes
         assert not (path / "models").exists()
         scores.setdefault(run.experiment.options["lam"], []).append(
@@ -112,7 +112,7 @@ def test_garbage_in_the_test_part_does_not_change_what_tuning_chooses(tmp_path):
         for name in ("good", "bad")
     ]
     assert files[0] == files[1]
-    results_ = [load(tmp_path / name / "ditto-seed0").accuracy() for name in ("good", "bad")]
+    results_ = [load_run(tmp_path / name / "ditto-seed0").accuracy() for name in ("good", "bad")]
     assert not np.array_equal(*results_)
 
 
@@ -167,7 +167,7 @@ def test_models_of_every_run_are_kept(finished):
         for run in runs:
             files = list((run.folder / "models").glob("*.safetensors"))
             assert len(files) == (1 if name == "fedavg" else 4)
-            assert len(listed(run.folder)) == 4
+            assert len(read_checksums(run.folder)) == 4
     assert isinstance(finished.runs["ditto"][1].model(2).module, nn.Module)
 
 
@@ -198,9 +198,13 @@ def test_a_network_of_one_method_alone_survives_the_plan(tmp_path):
         "local": {"model": "mlr"},
         "fml": {"alpha": 0.25, "schedule.rounds": 1, "model.hidden": 5},
     }
-    common = change(Experiment(method=""), {k: v for k, v in WORDS.items() if k != "classes-each"})
-    planned = plan(
-        ["local", "fml", "fedavg"], change(common, {"split": "dirichlet", "alpha": 2.0}), own
+    common = change_options(
+        Experiment(method=""), {k: v for k, v in WORDS.items() if k != "classes-each"}
+    )
+    planned = plan_experiments(
+        ["local", "fml", "fedavg"],
+        change_options(common, {"split": "dirichlet", "alpha": 2.0}),
+        own,
     )
     compare(planned, [0], tmp_path / "c")
     again, *_ = read_plan(tmp_path / "c" / "comparison.toml")
@@ -221,7 +225,7 @@ def longer(tmp_path_factory):
     """
     words = {"rounds": 6, "rate": 1.5, "data.seed": 7, "models": False, "checkpoint": 0}
     return compare(
-        plan(["local", "fedavg", "ditto"], base(**words)),
+        plan_experiments(["local", "fedavg", "ditto"], base(**words)),
         [0, 1],
         tmp_path_factory.mktemp("longer") / "c",
     )
@@ -233,10 +237,10 @@ def test_the_best_round_is_chosen_on_select_rows_and_read_on_test(longer):
         rounds, found = [], []
         for run in longer.runs[row.method]:
             means = [
-                values(run.table, "accuracy", "select", round=r)[1].mean() for r in range(1, 7)
+                values_of(run.table, "accuracy", "select", round=r)[1].mean() for r in range(1, 7)
             ]
             rounds.append(1 + int(np.argmax(means)))
-            found.append(values(run.table, "accuracy", "test", round=rounds[-1])[1])
+            found.append(values_of(run.table, "accuracy", "test", round=rounds[-1])[1])
         assert row.best_round == np.mean(rounds)
         assert row.at_best == pytest.approx(np.mean(found))
         assert longer.measured(row.method, best=True) == pytest.approx(np.stack(found))
@@ -246,7 +250,7 @@ def test_the_best_round_is_chosen_on_select_rows_and_read_on_test(longer):
 
 def test_without_validation_data_there_is_no_best_round(tmp_path):
     found = compare(
-        plan(["local"], base(validation=0, rounds=1, models=False)), [0], tmp_path / "c"
+        plan_experiments(["local"], base(validation=0, rounds=1, models=False)), [0], tmp_path / "c"
     )
     assert np.isnan([found.rows()[0].at_best, found.rows()[0].best_round]).all()
     with pytest.raises(
@@ -272,7 +276,7 @@ def test_the_global_model_of_a_method_is_compared_too(longer):
 
 def test_rounds_to_a_target_are_of_the_mean_over_clients_and_seeds(longer):
     means = np.mean(
-        [curve(run.table, "accuracy", "test")[1] for run in longer.runs["local"]], axis=0
+        [curve_of(run.table, "accuracy", "test")[1] for run in longer.runs["local"]], axis=0
     )
     target = float(np.sort(means)[3])
     assert longer.rounds_to(target)["local"] == 1 + int(np.flatnonzero(means >= target)[0])
@@ -344,7 +348,11 @@ def test_what_reaching_a_target_costs_is_printed_if_asked(capsys, longer):
 def test_columns_that_say_nothing_are_left_out(capsys, tmp_path):
     out = printed(
         capsys,
-        compare(plan(["local"], base(validation=0, rounds=1, models=False)), [0], tmp_path / "c"),
+        compare(
+            plan_experiments(["local"], base(validation=0, rounds=1, models=False)),
+            [0],
+            tmp_path / "c",
+        ),
     )
     assert "at best" not in out
     assert "over seeds" not in out
@@ -355,7 +363,11 @@ def test_columns_that_say_nothing_are_left_out(capsys, tmp_path):
 def test_few_seeds_are_said_to_be_few_even_without_an_answer(capsys, tmp_path):
     out = printed(
         capsys,
-        compare(plan(["local", "ditto"], base(rounds=1, models=False)), [0, 1], tmp_path / "c"),
+        compare(
+            plan_experiments(["local", "ditto"], base(rounds=1, models=False)),
+            [0, 1],
+            tmp_path / "c",
+        ),
     )
     assert "2 seeds cannot show a difference between 2 methods" in out
     assert "it takes 6 seeds." in out
@@ -376,8 +388,8 @@ def test_a_stopped_comparison_goes_on_and_skips_what_is_finished(finished, tmp_p
 
     with pytest.raises(Stopped):
         compare(experiments, seeds, folder, stop, grids)
-    assert status(folder / "local-seed5") == "finished"
-    assert status(folder / "fedavg-seed5") == "running"
+    assert read_status(folder / "local-seed5") == "finished"
+    assert read_status(folder / "fedavg-seed5") == "running"
     assert not (folder / "ditto-seed5").exists()
     (folder / "ditto-seed5").mkdir()  # as if it had been stopped before its first word
     (folder / "ditto-seed5" / "config.toml.part").write_text("meth")
@@ -397,7 +409,7 @@ def test_a_stopped_comparison_goes_on_and_skips_what_is_finished(finished, tmp_p
 
 def test_a_finished_comparison_is_resumed_without_work(finished, monkeypatch):
     monkeypatch.setattr(
-        "coterie.comparison.prepared.gather", lambda *_: pytest.fail("no data are needed")
+        "coterie.comparison.cache.load_federation", lambda *_: pytest.fail("no data are needed")
     )
     again = resume_comparison(finished.folder, lambda *_: pytest.fail("nothing is to be run"))
     assert [row.mean for row in again.rows()] == [row.mean for row in finished.rows()]
@@ -408,7 +420,7 @@ def older(folder: Path) -> Path:
     and a run is on its way.
     """
     grids = {"ditto": {"rate": [0.05, 0.1]}}
-    planned = plan(["ditto"], base(), grids=grids)
+    planned = plan_experiments(["ditto"], base(), grids=grids)
 
     def stop(label, seed, report):
         if (label, report.round) == ("ditto", 1):
@@ -416,8 +428,8 @@ def older(folder: Path) -> Path:
 
     with words_written(lacks=("options.lam",)), pytest.raises(Stopped):
         compare(planned, [3], folder, stop, grids)
-    assert status(folder / "tuning" / "ditto" / "try2-seed3") == "finished"
-    assert status(folder / "ditto-seed3") == "running"
+    assert read_status(folder / "tuning" / "ditto" / "try2-seed3") == "finished"
+    assert read_status(folder / "ditto-seed3") == "running"
     return folder
 
 
@@ -427,7 +439,9 @@ def test_a_comparison_that_is_older_than_an_option_goes_on_with_its_default(tmp_
     again = resume_comparison(folder, lambda *what: seen.append((what[0], what[2].round)))
     assert seen == [("ditto", 2)]
     grids = {"ditto": {"rate": [0.05, 0.1]}}
-    whole = compare(plan(["ditto"], base(), grids=grids), [3], tmp_path / "whole", grids=grids)
+    whole = compare(
+        plan_experiments(["ditto"], base(), grids=grids), [3], tmp_path / "whole", grids=grids
+    )
     assert results(folder / "ditto-seed3") == results(whole.folder / "ditto-seed3")
     assert again.rows()[0].mean == whole.rows()[0].mean
 
@@ -435,7 +449,7 @@ def test_a_comparison_that_is_older_than_an_option_goes_on_with_its_default(tmp_
 def test_a_comparison_refuses_another_value_of_a_younger_option_in_trials_and_runs(tmp_path):
     tuned, plain = older(tmp_path / "tuned"), tmp_path / "plain"
     with words_written(lacks=("options.lam",)):
-        compare(plan(["ditto"], base()), [3], plain)
+        compare(plan_experiments(["ditto"], base()), [3], plain)
     for folder, first in ((tuned, "try1-seed3"), (plain, "ditto-seed3")):
         path = folder / "comparison.toml"
         text = path.read_text()
@@ -448,7 +462,7 @@ def test_a_comparison_refuses_another_value_of_a_younger_option_in_trials_and_ru
 
 
 def test_a_comparison_is_not_mixed_with_what_is_there(finished, tmp_path):
-    planned = plan(["local"], base())
+    planned = plan_experiments(["local"], base())
     with pytest.raises(BadInput, match=r"is not empty: give another --out, or `coterie resume "):
         compare(planned, [0], finished.folder)
     (tmp_path / "other").mkdir()
@@ -462,15 +476,15 @@ def test_a_comparison_is_not_mixed_with_what_is_there(finished, tmp_path):
 
 def test_a_method_may_be_compared_with_itself(tmp_path):
     own = {"ditto@weak": {"lam": 0.01, "rate": 0.05}, "ditto": {"lam": 2}}
-    planned = plan(["ditto", "ditto@weak"], base(rounds=1, models=False), own)
+    planned = plan_experiments(["ditto", "ditto@weak"], base(rounds=1, models=False), own)
     found = compare(planned, [0], tmp_path / "c", grids={"ditto@weak": {"lam": [0.02]}})
     assert [row.method for row in found.rows()] == ["ditto", "ditto@weak"]
     assert [runs[0].experiment.options["lam"] for runs in found.runs.values()] == [2.0, 0.02]
     assert read_plan(tmp_path / "c" / "comparison.toml").experiments == planned
     with pytest.raises(BadInput, match="write letters, digits"):
-        plan(["ditto@a/b"], base())
+        plan_experiments(["ditto@a/b"], base())
     with pytest.raises(BadInput, match="did you mean 'ditto'"):
-        plan(["dito@a"], base())
+        plan_experiments(["dito@a"], base())
 
 
 # What is refused
@@ -506,7 +520,7 @@ def test_a_method_may_be_compared_with_itself(tmp_path):
 )
 def test_bad_plans_are_refused(methods, own, grids, message):
     with pytest.raises(BadInput, match=message):
-        plan(methods, base(), own, grids)
+        plan_experiments(methods, base(), own, grids)
 
 
 @pytest.mark.parametrize(
@@ -559,19 +573,27 @@ def test_everything_is_checked_before_anything_runs(tmp_path):
         (["local"], {"clients": 5000}, {}, "clients = 5,000, but 'digits' has 160 rows"),
     ):
         with pytest.raises(BadInput, match=message):
-            compare(plan(methods, base(**words), {}, grids), [0, 1], tmp_path / "c", never, grids)
+            compare(
+                plan_experiments(methods, base(**words), {}, grids),
+                [0, 1],
+                tmp_path / "c",
+                never,
+                grids,
+            )
     assert not (tmp_path / "c").exists()
 
 
 def test_a_word_of_train_may_be_given_to_the_methods_that_use_it():
-    planned = plan(["pfedme", "fedavg"], base(), {"fedavg": {"momentum": 0.9}})
+    planned = plan_experiments(["pfedme", "fedavg"], base(), {"fedavg": {"momentum": 0.9}})
     assert [e.train.momentum for e in planned.values()] == [0.0, 0.9]
-    planned = plan(["pfedme", "fedavg"], base(momentum=0.9), {"pfedme": {"momentum": 0.0}})
+    planned = plan_experiments(
+        ["pfedme", "fedavg"], base(momentum=0.9), {"pfedme": {"momentum": 0.0}}
+    )
     assert [e.train.momentum for e in planned.values()] == [0.0, 0.9]
 
 
 def test_a_file_of_one_run_serves_as_the_common_words_of_a_comparison():
-    words = change(Experiment(), WORDS | {"method": "ditto", "lam": 0.5, "seed": 4}).words()
+    words = change_options(Experiment(), WORDS | {"method": "ditto", "lam": 0.5, "seed": 4}).words()
     experiments, seeds, *_ = plan_of(
         words, ["ditto", "local"], common={"rounds": "9"}, own={"local": {"rate": "0.2"}}
     )
@@ -650,7 +672,7 @@ def test_a_smaller_loss_is_better_everywhere(tmp_path, capsys):
     ranks = found.ranks()
     firsts = (found.measured(better) < found.measured(worse)).mean()
     assert ranks.rank[ranks.methods.index(better)] == pytest.approx(2 - firsts)
-    start = curve(found.runs[worse][0].table, "loss", "test")[1][0]
+    start = curve_of(found.runs[worse][0].table, "loss", "test")[1][0]
     assert found.rounds_to(start)[worse] == 1
     assert found.rounds_to(losses[better] / 2) == {"fedavg": None, "local": None}
     out = printed(capsys, found, start)

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import coterie
-from coterie.analysis.answer import sentences
+from coterie.analysis.answer import format_answer
 from coterie.core.errors import BadInput
-from coterie.data.dealing import build
-from coterie.data.own import from_frame
+from coterie.data.pipeline import build_federation
+from coterie.data.read.user_data import from_frame
 from coterie.data.target import task_of
-from coterie.results.inputs import read_preparation
-from coterie.results.table import best_round, curve
+from coterie.results.data_files import read_preparation
+from coterie.results.metric_table import best_round, curve_of
 
 FAST = {
     "rounds": 3,
@@ -56,7 +56,7 @@ def pupils():
 
 def federation(task, **more):
     data = from_frame(pupils(), client="school", label=LABELS[task], features="a,b")
-    return build(data, task=task, **more)
+    return build_federation(data, task=task, **more)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_a_regression_is_judged_by_its_absolute_error_in_its_own_unit(compared):
 
 def test_the_best_round_of_an_error_is_the_lowest(compared):
     run = compared.runs["fedavg"][0]
-    rounds, means = curve(run.table, "mae", "validation")
+    rounds, means = curve_of(run.table, "mae", "validation")
     assert best_round(run.table, "mae") == rounds[np.argmin(means)]
 
 
@@ -99,7 +99,7 @@ def test_low_errors_come_first_in_answer_ranks_and_differences(compared):
         means[other] - means[best], rel=1e-6
     )
     found = compared.answer
-    said = sentences(found)
+    said = format_answer(found)
     assert "absolute error" in said
     assert "accuracy" not in said
     assert found.use in means
@@ -141,10 +141,10 @@ def test_stacked_clients_learn_any_task_as_single_ones_do(task, tmp_path):
         for path in ("vectorized", "sequential")
     ]
     for metric in ("loss", runs[0].measure):
-        one, two = (curve(run.table, metric)[1] for run in runs)
+        one, two = (curve_of(run.table, metric)[1] for run in runs)
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-6)
         if metric == "loss":
-            assert one[-1] < curve(runs[0].table, "loss", "train")[1][0] * 1.2
+            assert one[-1] < curve_of(runs[0].table, "loss", "train")[1][0] * 1.2
     assert runs[0].model(0)(torch.zeros(1, 2)).shape[-1] == {"ordinal": 3, "binary": 2}.get(
         task, 2 if task == "multilabel" else 1
     )
@@ -179,7 +179,7 @@ def test_balanced_weights_find_more_of_a_rare_class(tmp_path):
     )
     found = []
     for weights in ("none", "balanced"):
-        data = build(from_frame(frame), class_weights=weights)
+        data = build_federation(from_frame(frame), class_weights=weights)
         out = tmp_path / weights
         run = coterie.run("fedavg", data=data, out=out, metric="balanced_accuracy", **FAST)
         found.append(run.summary().mean)

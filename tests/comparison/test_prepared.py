@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.comparison import prepared
+from coterie.comparison import cache
+from coterie.comparison.cache import AssemblyCache
 from coterie.comparison.execute import compare
-from coterie.comparison.plan import plan
-from coterie.comparison.prepared import Prepared
-from coterie.data.federation import checksum
+from coterie.comparison.plan import plan_experiments
+from coterie.data.federation import checksum_of
 from coterie.experiment import build
-from coterie.experiment.config import Experiment, change
-from coterie.running.assemble import gather
+from coterie.experiment.config import Experiment, change_options
+from coterie.running.assembly import load_federation
 from helpers.runs import experiment
 
 
@@ -21,40 +21,40 @@ from helpers.runs import experiment
 def made(monkeypatch):
     """The data and the runs that were put together, as (what, seed)."""
     found = []
-    for word in ("gather", "assemble"):
-        original = getattr(prepared, word)
+    for word in ("load_federation", "assemble"):
+        original = getattr(cache, word)
 
         def counted(experiment, *rest, word=word, original=original):
             found.append((word, experiment.seed))
             return original(experiment, *rest)
 
-        monkeypatch.setattr(prepared, word, counted)
+        monkeypatch.setattr(cache, word, counted)
     return found
 
 
 def test_a_comparison_puts_every_run_together_once(made, tmp_path):
-    compare(plan(["local", "fedavg"], experiment(rounds=1)), [0, 1], tmp_path / "c")
+    compare(plan_experiments(["local", "fedavg"], experiment(rounds=1)), [0, 1], tmp_path / "c")
     assert sorted(made) == [("assemble", 0)] * 2 + [("assemble", 1)] * 2 + [
-        ("gather", 0),
-        ("gather", 1),
+        ("load_federation", 0),
+        ("load_federation", 1),
     ]
 
 
 def test_data_that_do_not_fit_are_never_held_for_two_seeds(made, monkeypatch, tmp_path):
-    monkeypatch.setattr(prepared, "ROOM", 1)
-    store = Prepared(None, None)
+    monkeypatch.setattr(cache, "MAX_BYTES", 1)
+    store = AssemblyCache(None, None)
     for seed in (0, 1, 0):
         store.assembly(replace(experiment(), seed=seed))
         assert len(store.kept) == 1
-    assert [seed for word, seed in made if word == "gather"] == [0, 1, 0]
-    monkeypatch.setattr(prepared, "ROOM", 2**30)
+    assert [seed for word, seed in made if word == "load_federation"] == [0, 1, 0]
+    monkeypatch.setattr(cache, "MAX_BYTES", 2**30)
     first, second = (store.assembly(replace(experiment(), seed=seed)) for seed in (0, 1))
     assert store.assembly(replace(experiment(), seed=0)) is first
     assert store.assembly(replace(experiment(), seed=1)) is second
 
 
 def test_seeds_that_share_their_data_hold_them_once(made):
-    store = Prepared(None, None)
+    store = AssemblyCache(None, None)
     runs = [store.assembly(replace(experiment(**{"data.seed": 5}), seed=seed)) for seed in (0, 1)]
     assert runs[0].federation is runs[1].federation
     assert [run.experiment.seed for run in runs] == [0, 1]
@@ -74,31 +74,38 @@ def test_seeds_share_what_is_the_same_and_nothing_else(words, shared, monkeypatc
     reads = []
     original = build.read_data
     monkeypatch.setattr(build, "read_data", lambda *a: reads.append(a) or original(*a))
-    store, one = Prepared(None, None), experiment(**{"rows": 1797} | words)
+    store, one = AssemblyCache(None, None), experiment(**{"rows": 1797} | words)
     each = [replace(one, seed=seed) for seed in (0, 1, 2)]
     found = [store.federation(one) for one in each]
     assert len(reads) == 1
     assert all((one.x is found[0].x) == shared for one in found[1:])
     for one, together in zip(each, found, strict=True):
-        alone = gather(one)
-        assert checksum(together) == checksum(alone)
+        alone = load_federation(one)
+        assert checksum_of(together) == checksum_of(alone)
         assert torch.equal(together.x, alone.x)
         assert all(map(np.array_equal, together.train, alone.train))
 
 
 @pytest.mark.parametrize("split", ["user", "classes"])  # made when asked for, and at once
 def test_seeds_share_no_rows_that_are_drawn(split):
-    one, store = change(Experiment(), {"data": "synthetic", "split": split}), Prepared(None, None)
+    one, store = (
+        change_options(Experiment(), {"data": "synthetic", "split": split}),
+        AssemblyCache(None, None),
+    )
     first, second = (store.federation(replace(one, seed=seed)) for seed in (0, 1))
-    assert checksum(second) == checksum(gather(replace(one, seed=1))) != checksum(first)
+    assert (
+        checksum_of(second)
+        == checksum_of(load_federation(replace(one, seed=1)))
+        != checksum_of(first)
+    )
 
 
 def test_rows_that_do_not_fit_are_read_again(monkeypatch):
     reads = []
     original = build.read_data
     monkeypatch.setattr(build, "read_data", lambda *a: reads.append(a) or original(*a))
-    monkeypatch.setattr(prepared, "ROOM", 2 * 1797 * 64 - 1)
-    store = Prepared(None, None)
+    monkeypatch.setattr(cache, "MAX_BYTES", 2 * 1797 * 64 - 1)
+    store = AssemblyCache(None, None)
     found = [store.federation(replace(experiment(rows=1797), seed=seed)) for seed in (0, 1)]
     assert len(reads) == 2
     assert found[0].x is not found[1].x

@@ -9,23 +9,28 @@ import pyarrow.compute as pc
 import pytest
 
 from coterie.analysis.density import density
-from coterie.comparison import durations
-from coterie.comparison import judge as judging
-from coterie.comparison import reproduce as again
-from coterie.comparison import traffic as arithmetic
-from coterie.comparison.judge import judge
-from coterie.comparison.measures import measure, measure_course
-from coterie.comparison.reproduce import outcome, place_of, scale_of, table_of
 from coterie.core.errors import BadInput
-from coterie.experiment.papers import PaperColumn, PaperRow, PaperTable
-from coterie.experiment.recipes import config_path
-from coterie.reports import paper_results
-from coterie.reports.paper_results import merged
-from coterie.reports.reproduction import count, outcomes, pages, verdicts, write_pages
-from coterie.results.costs import accuracy_against, simulated_time, spent
-from coterie.results.folder import status
-from coterie.results.run import load
-from coterie.results.table import curve, values
+from coterie.experiment.recipes import find_config
+from coterie.lab.papers import durations, result_files
+from coterie.lab.papers import judge as judging
+from coterie.lab.papers import reproduction as again
+from coterie.lab.papers import traffic as arithmetic
+from coterie.lab.papers.judge import judge
+from coterie.lab.papers.measures import measure, measure_course
+from coterie.lab.papers.paper_tables import PaperColumn, PaperRow, PaperTable
+from coterie.lab.papers.reproduction import outcome_of, place_of, scale_of, table_of
+from coterie.lab.papers.reproduction_page import (
+    compute_verdicts,
+    count,
+    outcomes,
+    pages,
+    write_pages,
+)
+from coterie.lab.papers.result_files import merge_results
+from coterie.results.costs import accuracy_against, cumulative_costs_of, simulated_time
+from coterie.results.folder import read_status
+from coterie.results.metric_table import curve_of, values_of
+from coterie.results.run import load_run
 
 RECIPE = """
 methods = ["local", "fedavg", "ditto"]
@@ -76,11 +81,11 @@ def recipes_in(folder):
 
     def place(name):
         own = folder / f"{name}.toml"
-        return own if own.exists() else config_path(name)
+        return own if own.exists() else find_config(name)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (again, paper_results, judging, arithmetic, durations):
-            patch.setattr(module, "config_path", place)
+        for module in (again, result_files, judging, arithmetic, durations):
+            patch.setattr(module, "find_config", place)
         yield
 
 
@@ -90,14 +95,14 @@ def out(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reproduction")
     (folder / "small.toml").write_text(RECIPE)
     with recipes_in(folder):
-        again.reproduce(TABLE, folder)
-        again.reproduce(TABLE, folder, scale=0.5)
+        again.run_table(TABLE, folder)
+        again.run_table(TABLE, folder, scale=0.5)
         yield folder
 
 
 def test_a_cell_is_the_mean_of_its_runs(out):
-    found = outcome(TABLE, out)
-    runs = [load(out / "small" / f"ditto-seed{seed}") for seed in (0, 1)]
+    found = outcome_of(TABLE, out)
+    runs = [load_run(out / "small" / f"ditto-seed{seed}") for seed in (0, 1)]
     ours = [100 * run.summary().weighted for run in runs]
     assert found.columns[0].cells[2].figure.ours.mean == pytest.approx(np.mean(ours))
     assert found.columns[0].cells[1].figure.ours.mean == pytest.approx(
@@ -110,7 +115,7 @@ def test_a_cell_is_the_mean_of_its_runs(out):
 def test_whole_runs_come_before_shortened_ones(out):
     column = TABLE.columns[0]
     assert scale_of(place_of(out, column)) == 1
-    assert load(out / "small@0.5" / "fedavg-seed0").experiment.schedule.rounds == 2
+    assert load_run(out / "small@0.5" / "fedavg-seed0").experiment.schedule.rounds == 2
     only = replace_recipe(column, "other")
     assert place_of(out, only) is None
 
@@ -120,7 +125,7 @@ def replace_recipe(column, recipe):
 
 
 def test_gains_are_over_fedavg_of_the_same_seed(out):
-    run, base = (load(out / "small" / f"{m}-seed0") for m in ("ditto", "fedavg"))
+    run, base = (load_run(out / "small" / f"{m}-seed0") for m in ("ditto", "fedavg"))
     gains = 100 * (run.accuracy() - base.accuracy())
     assert measure(run, "gain_over_fedavg", "personal", base) == pytest.approx(gains.mean())
     assert np.isnan(measure(run, "gain_over_fedavg", "personal", None))
@@ -191,9 +196,9 @@ def test_a_row_of_a_note_with_points_has_the_figure_of_its_point(tmp_path):
         + "\n[options.persfl]\nlambdas = [0.0, 1.0]\ntemperatures = [1.0, 5.0]\n"
     )
     with recipes_in(tmp_path):
-        found = again.reproduce(table, tmp_path)
+        found = again.run_table(table, tmp_path)
         text = (write_pages([table], tmp_path, tmp_path / "docs").parent / "grid.md").read_text()
-    run = load(tmp_path / "grid" / "persfl-seed0")
+    run = load_run(tmp_path / "grid" / "persfl-seed0")
     ours = [cell.figure.ours.mean for cell in found.columns[0].cells]
     own = [measure(run, f"note:grid_accuracy[{point}]", "personal") for point in points]
     assert ours == pytest.approx(own, abs=1e-4)
@@ -205,9 +210,9 @@ def test_unknown_tables_and_scales_are_refused(out):
     with pytest.raises(BadInput, match="there is no table 'pfml-11'; did you mean"):
         table_of("pfml-11")
     with pytest.raises(BadInput, match="scale = 0: give a share"):
-        again.reproduce(TABLE, out, scale=0)
+        again.run_table(TABLE, out, scale=0)
     with pytest.raises(BadInput, match="'small-1' has no recipe"):
-        again.reproduce(replace_columns(TABLE), out)
+        again.run_table(replace_columns(TABLE), out)
 
 
 def replace_columns(table):
@@ -217,36 +222,38 @@ def replace_columns(table):
 def test_only_some_methods_are_run_and_the_others_later(tmp_path):
     (tmp_path / "small.toml").write_text(RECIPE.replace("[0, 1]", "[0]"))
     with recipes_in(tmp_path):
-        first = again.reproduce(TABLE, tmp_path, only=["fedavg"])
+        first = again.run_table(TABLE, tmp_path, only=["fedavg"])
         assert (first.columns[0].done, first.columns[0].wanted) == (1, 3)
         assert not (tmp_path / "small" / "ditto-seed0").exists()
         began = (tmp_path / "small" / "fedavg-seed0" / "run.json").read_bytes()
         with pytest.raises(BadInput, match="'dito' is no method of small-1; did you mean 'ditto'"):
-            again.reproduce(TABLE, tmp_path, only=["dito"])
+            again.run_table(TABLE, tmp_path, only=["dito"])
         other = TABLE.columns[0]._replace(name="other", recipe="other")
         (tmp_path / "other.toml").write_text(RECIPE.replace('"ditto"', '"fedprox"'))
         both = TABLE._replace(columns=(other, TABLE.columns[0]))
-        again.reproduce(both, tmp_path, only=["ditto"])  # which one of the recipes has
-        again.reproduce(both, tmp_path, some=["small"], only=["ditto"])
+        again.run_table(both, tmp_path, only=["ditto"])  # which one of the recipes has
+        again.run_table(both, tmp_path, some=["small"], only=["ditto"])
         assert not (tmp_path / "other").exists()
-        assert again.reproduce(TABLE, tmp_path).state == "finished"
-    assert status(tmp_path / "small" / "ditto-seed0") == "finished"
+        assert again.run_table(TABLE, tmp_path).state == "finished"
+    assert read_status(tmp_path / "small" / "ditto-seed0") == "finished"
     assert (tmp_path / "small" / "fedavg-seed0" / "run.json").read_bytes() == began
 
 
 def test_traffic_and_rounds_are_the_runs_own(out):
-    run = load(out / "small" / "ditto-seed0")
-    assert measure(run, "bytes", "personal") == pytest.approx(spent(run, "bytes")[1][-1] / 1e6)
-    rounds, means = curve(run.table, "accuracy", "test", "personal")
+    run = load_run(out / "small" / "ditto-seed0")
+    assert measure(run, "bytes", "personal") == pytest.approx(
+        cumulative_costs_of(run, "bytes")[1][-1] / 1e6
+    )
+    rounds, means = curve_of(run.table, "accuracy", "test", "personal")
     needed = measure(run, "rounds", "personal")
     assert means[rounds == needed][0] >= means.max() - 0.01
     assert (means[rounds < needed] < means.max() - 0.01).all()
 
 
 def test_a_loss_is_the_mean_over_all_rows(out):
-    run = load(out / "small" / "ditto-seed0")
+    run = load_run(out / "small" / "ditto-seed0")
     for view in ("personal", "global"):
-        losses = values(run.table, "loss", "train", view)[1]
+        losses = values_of(run.table, "loss", "train", view)[1]
         wanted = np.average(losses, weights=run.about["rows"]["train"])
         assert measure(run, "loss.train", view) == pytest.approx(wanted)
     unmeasured = run.table.filter(pc.field("part") == "test")
@@ -254,7 +261,7 @@ def test_a_loss_is_the_mean_over_all_rows(out):
 
 
 def test_accuracy_over_time_is_taken_when_fedavg_is_done(out):
-    run, base = (load(out / "small" / f"{m}-seed0") for m in ("ditto", "fedavg"))
+    run, base = (load_run(out / "small" / f"{m}-seed0") for m in ("ditto", "fedavg"))
     for system in ("slow uplink", "wired"):
         times, means = accuracy_against(run, "time", system=system)
         known = means[times <= simulated_time(base, system)[-1] + 1e-6][-1]
@@ -271,14 +278,14 @@ def test_a_table_without_a_verdict_is_not_on_the_page(out, tmp_path):
     rows = (PaperRow("FedAvg", "fedavg"),)
     drawn = TABLE._replace(columns=(TABLE.columns[0]._replace(rows=rows, above=()),))
     assert "small-1 (Table 1)." in written([drawn], out, tmp_path)
-    assert verdicts([drawn], tmp_path / "results") == {}
+    assert compute_verdicts([drawn], tmp_path / "results") == {}
 
 
 def test_other_readings_stand_below_their_column(out, tmp_path):
     row = TABLE.columns[0].rows[0]._replace(also=("local",))
     table = TABLE._replace(columns=(TABLE.columns[0]._replace(rows=(row,)),))
     text = written([table], out, tmp_path)
-    runs = [load(out / "small" / f"local-seed{seed}") for seed in (0, 1)]
+    runs = [load_run(out / "small" / f"local-seed{seed}") for seed in (0, 1)]
     ours = np.mean([100 * run.summary().weighted for run in runs])
     assert f"Read otherwise:\n\n- FedAvg as `local`: {ours:.2f}" in text
 
@@ -294,7 +301,7 @@ def test_what_was_stored_of_runs_that_are_gone_is_kept(out, tmp_path):
     del parts[0]["columns"][0]["methods"]["fedavg"]
     parts[1]["columns"][0]["methods"] = {"fedavg": whole["columns"][0]["methods"]["fedavg"]}
     parts[1]["columns"][0]["about"]["date"] = "2030-01-01"
-    path.write_text(json.dumps(merged(TABLE, *parts)))
+    path.write_text(json.dumps(merge_results(TABLE, *parts)))
     found = json.loads(path.read_text())["columns"][0]
     ours = {m: [run["figures"] for run in runs] for m, runs in found["methods"].items()}
     all_of = whole["columns"][0]["methods"].items()
@@ -322,8 +329,8 @@ def test_whole_runs_replace_shortened_ones_and_not_the_other_way(out, tmp_path):
     whole = json.loads((tmp_path / "results" / "small-1.json").read_text())
     short = json.loads(json.dumps(whole))
     short["columns"][0]["scale"] = 0.5
-    assert merged(TABLE, short, whole) == whole
-    assert merged(TABLE, whole, short) == whole
+    assert merge_results(TABLE, short, whole) == whole
+    assert merge_results(TABLE, whole, short) == whole
 
 
 @pytest.mark.parametrize(("section", "word"), [("data", "clients"), ("train", "batch")])
@@ -332,10 +339,10 @@ def test_runs_of_a_recipe_that_has_changed_do_not_stand_together(out, tmp_path, 
     before = json.loads((tmp_path / "results" / "small-1.json").read_text())
     now = json.loads(json.dumps(before))
     del now["columns"][0]["methods"]["fedavg"]
-    assert "fedavg" in merged(TABLE, before, now)["columns"][0]["methods"]
+    assert "fedavg" in merge_results(TABLE, before, now)["columns"][0]["methods"]
     for run in (run for runs in now["columns"][0]["methods"].values() for run in runs):
         run["words"][section][word] += 1
-    assert merged(TABLE, before, now) == now
+    assert merge_results(TABLE, before, now) == now
 
 
 def test_another_reading_of_the_set_up_is_shown_and_not_counted(out, tmp_path):
@@ -343,12 +350,12 @@ def test_another_reading_of_the_set_up_is_shown_and_not_counted(out, tmp_path):
     turned = {"rows": (), "above": (pair[::-1], ("local", "fedavg"), ("fedavg", "local"))}
     other = TABLE.columns[0]._replace(name="otherwise", otherwise=True, **turned)
     counted = other._replace(name="counted", otherwise=False)
-    ours = outcome(TABLE, out).verdict
+    ours = outcome_of(TABLE, out).verdict
     for column, word in ((other, ours), (counted, "not reproduced")):
         table = TABLE._replace(columns=(*TABLE.columns, column))
         text = written([table], out, tmp_path)
-        assert outcome(table, out).verdict == word
-        assert verdicts([table], tmp_path / "results") == {"small-1": word}
+        assert outcome_of(table, out).verdict == word
+        assert compute_verdicts([table], tmp_path / "results") == {"small-1": word}
         assert ("read otherwise and not counted above" in text) == column.otherwise
 
 
@@ -358,7 +365,7 @@ def test_shortened_runs_are_marked(out, tmp_path):
     file = json.loads(path.read_text())
     file["columns"][0]["scale"] = 0.5
     path.write_text(json.dumps(file))
-    (word,) = verdicts([TABLE], tmp_path / "results").values()
+    (word,) = compute_verdicts([TABLE], tmp_path / "results").values()
     assert "too small" in word or "shortened" in word
     assert "not reproduced" not in word
     assert "smaller: 50 % of the rounds" in page([TABLE], tmp_path / "results")
@@ -384,44 +391,46 @@ def begun(tmp_path):
     """A table of one method and one seed, run."""
     (tmp_path / "small.toml").write_text(RECIPE)
     with recipes_in(tmp_path):
-        again.reproduce(TABLE, tmp_path, seeds=[0], only=["local"])
+        again.run_table(TABLE, tmp_path, seeds=[0], only=["local"])
         yield tmp_path
 
 
 def test_seeds_that_are_new_are_added(begun):
-    found = again.reproduce(TABLE, begun, seeds=[0, 1], only=["local"])
-    assert [status(begun / "small" / f"local-seed{seed}") for seed in (0, 1)] == ["finished"] * 2
+    found = again.run_table(TABLE, begun, seeds=[0, 1], only=["local"])
+    assert [read_status(begun / "small" / f"local-seed{seed}") for seed in (0, 1)] == [
+        "finished"
+    ] * 2
     assert (found.columns[0].done, found.columns[0].wanted) == (2, 6)
 
 
 def test_seeds_are_not_added_to_options_that_were_chosen_without_them(begun):
     (begun / "small.toml").write_text(f"{RECIPE}\n[tune.ditto]\nlam = [0.1, 1.0]\n")
-    again.reproduce(TABLE, begun, seeds=[0], only=["local"])
+    again.run_table(TABLE, begun, seeds=[0], only=["local"])
     with pytest.raises(BadInput, match=r"chosen options with seeds 0, and --seeds asks for 0,1"):
-        again.reproduce(TABLE, begun, seeds=[0, 1])
+        again.run_table(TABLE, begun, seeds=[0, 1])
 
 
 def test_a_method_that_a_recipe_got_later_is_run(begun):
     more = RECIPE.replace('"ditto"]', '"ditto", "finetune"]')
     (begun / "small.toml").write_text(more)
-    again.reproduce(TABLE, begun, only=["finetune"])
-    assert status(begun / "small" / "finetune-seed0") == "finished"
+    again.run_table(TABLE, begun, only=["finetune"])
+    assert read_status(begun / "small" / "finetune-seed0") == "finished"
 
 
 def test_runs_of_another_recipe_are_not_gone_on_with(begun):
     (begun / "small.toml").write_text(RECIPE.replace("rows = 160", "rows = 200"))
     with pytest.raises(BadInput, match=r"data.rows was 160 when .*small began, small says 200"):
-        again.reproduce(TABLE, begun)
+        again.run_table(TABLE, begun)
 
 
 def test_the_page_marks_runs_of_an_older_recipe_and_missing_seeds_and_methods(begun, tmp_path):
     def marks():
         write_pages([TABLE], begun, tmp_path / "docs")
-        return verdicts([TABLE], tmp_path / "docs" / "results")["small-1"]
+        return compute_verdicts([TABLE], tmp_path / "docs" / "results")["small-1"]
 
-    again.reproduce(TABLE, begun, only=["fedavg", "ditto"])
+    again.run_table(TABLE, begun, only=["fedavg", "ditto"])
     assert marks().endswith("(1 of 2 seeds)")
-    again.reproduce(TABLE, begun, seeds=[0, 1])
+    again.run_table(TABLE, begun, seeds=[0, 1])
     assert "(" not in marks()
     (begun / "small.toml").write_text(RECIPE.replace('"ditto"]', '"ditto", "finetune"]'))
     assert marks().endswith("(in part)")
@@ -432,14 +441,14 @@ def test_the_page_marks_runs_of_an_older_recipe_and_missing_seeds_and_methods(be
 
 
 def test_what_was_asked_for_is_shown_whatever_else_is_there(out):
-    assert outcome(TABLE, out).columns[0].scale == 1
-    assert outcome(TABLE, out, scale=0.5).columns[0].scale == 0.5
-    assert outcome(TABLE, out, scale=0.25).columns[0].done == 0
+    assert outcome_of(TABLE, out).columns[0].scale == 1
+    assert outcome_of(TABLE, out, scale=0.5).columns[0].scale == 0.5
+    assert outcome_of(TABLE, out, scale=0.25).columns[0].done == 0
 
 
 def test_a_table_of_a_script_says_how_it_is_run():
     with pytest.raises(BadInput, match=r"run `python examples/\S+ --write docs/results`"):
-        again.check_runs(table_of("selffl-figure-4"))
+        again.check_has_recipe(table_of("selffl-figure-4"))
 
 
 # Rules of the verdict
@@ -448,23 +457,25 @@ def test_a_table_of_a_script_says_how_it_is_run():
 def judged(out, **changes):
     """The small table's only column, with some of it changed, beside the runs."""
     column = TABLE.columns[0]._replace(**changes)
-    return outcome(TABLE._replace(columns=(column,)), out).columns[0]
+    return outcome_of(TABLE._replace(columns=(column,)), out).columns[0]
 
 
 def test_pairs_are_held_to_their_standard_error(out):
     (pair,) = judged(out).pairs
-    runs = {m: [load(out / "small" / f"{m}-seed{s}") for s in (0, 1)] for m in ("ditto", "fedavg")}
+    runs = {
+        m: [load_run(out / "small" / f"{m}-seed{s}") for s in (0, 1)] for m in ("ditto", "fedavg")
+    }
     gaps = np.subtract(*([measure(r, "weighted", "personal") for r in runs[m]] for m in runs))
     assert pair.difference.value == pytest.approx(gaps.mean(), abs=1e-3)
     assert pair.difference.error == pytest.approx(gaps.std(ddof=1) / np.sqrt(2), abs=1e-3)
 
 
 def test_one_seed_is_held_to_its_clients_of_the_view_and_weighed_by_rows(begun):
-    again.reproduce(TABLE, begun, seeds=[0], only=["fedavg", "ditto"])
+    again.run_table(TABLE, begun, seeds=[0], only=["fedavg", "ditto"])
     above = (("ditto", "fedavg"), ("ditto:global", "fedavg"))
     own, common = judged(begun, above=above).pairs
     assert own.difference.over == common.difference.over == "4 clients"
-    run, base = (load(begun / "small" / f"{m}-seed0") for m in ("ditto", "fedavg"))
+    run, base = (load_run(begun / "small" / f"{m}-seed0") for m in ("ditto", "fedavg"))
     for pair, view in ((own, "personal"), (common, "global")):
         gaps = 100 * (run.accuracy(view=view) - base.accuracy())
         weights = run.rows / run.rows.sum()
@@ -477,7 +488,7 @@ def test_one_seed_is_held_to_its_clients_of_the_view_and_weighed_by_rows(begun):
 
 def test_a_claim_about_the_course_is_judged_over_the_evaluated_rounds(out, tmp_path):
     column = judged(out, over="course")
-    run = load(out / "small" / "ditto-seed0")
+    run = load_run(out / "small" / "ditto-seed0")
     means = [
         np.average(
             run.table.to_pandas()
@@ -485,7 +496,7 @@ def test_a_claim_about_the_course_is_judged_over_the_evaluated_rounds(out, tmp_p
             .sort_values("client")["value"],
             weights=run.rows,
         )
-        for r in sorted({*curve(run.table, "accuracy")[0]})
+        for r in sorted({*curve_of(run.table, "accuracy")[0]})
     ]
     assert len(means) > 1
     ours = column.cells[2].figure.samples[0].figure
@@ -500,7 +511,7 @@ def test_results_files_without_a_course_are_judged_at_the_end_and_say_so(out, tm
     late = TABLE._replace(columns=(TABLE.columns[0]._replace(over="course"),))
     (found,) = outcomes([late], tmp_path / "results")
     assert found.columns[0].end_only
-    assert found.verdict == outcome(TABLE, out).verdict
+    assert found.verdict == outcome_of(TABLE, out).verdict
     assert "at the end only" in page([late], tmp_path / "results")
 
 
@@ -522,26 +533,26 @@ def test_claims_that_hold_by_construction_are_shown_and_not_counted(out, tmp_pat
     alone = TABLE.columns[0]._replace(rows=(PaperRow("Ditto", "ditto"),), above=(), trivial=trivial)
     table = TABLE._replace(columns=(alone,))
     text = written([table], out, tmp_path)
-    assert outcome(table, out).verdict == "trivial"
+    assert outcome_of(table, out).verdict == "trivial"
     assert "yes (trivial, not counted)" in text
     assert "0 reproduced" in text
     assert "; 1 trivial, not counted" in text
     whole = table._replace(columns=(alone._replace(claims=trivial, trivial=()),))
-    assert outcome(whole, out).verdict == "reproduced"
-    assert outcome(whole._replace(trivial="It is an identity."), out).verdict == "trivial"
+    assert outcome_of(whole, out).verdict == "reproduced"
+    assert outcome_of(whole._replace(trivial="It is an identity."), out).verdict == "trivial"
     refuted = whole._replace(columns=(alone._replace(above=(("fedavg", "ditto"),)),), trivial="So.")
-    assert outcome(refuted, out).verdict == "not reproduced"
+    assert outcome_of(refuted, out).verdict == "not reproduced"
 
 
 def test_a_smaller_recipe_confirms_and_does_not_refute(begun, tmp_path):
-    again.reproduce(TABLE, begun, seeds=[0], only=["fedavg", "ditto"])
+    again.run_table(TABLE, begun, seeds=[0], only=["fedavg", "ditto"])
     refuted = {"rows": (PaperRow("FedAvg", "fedavg", value=0.0),), "above": ()}
     assert judged(begun, **refuted).verdict == "not reproduced"
     (begun / "small.toml").write_text(f"{RECIPE}\n[smaller]\nwidth = [1, 8]\nrows = 0.35\n")
     found = judged(begun, **refuted)
     assert found.verdict == "too small"
     assert found.smaller == ("networks 1/8 as wide", "35 % of the rows of a client")
-    again.reproduce(TABLE, begun, seeds=[0], only=["fedavg"])  # the table changes no run
+    again.run_table(TABLE, begun, seeds=[0], only=["fedavg"])  # the table changes no run
 
 
 def test_the_headline_counts_whole_and_in_part_apart(out, tmp_path):
@@ -624,8 +635,8 @@ def test_traffic_by_arithmetic_is_what_the_engine_counts(tmp_path):
     table = TABLE._replace(columns=(column,), metric="bytes")
     counted = table._replace(columns=(column._replace(arithmetic=True),))
     with recipes_in(tmp_path):
-        trained = again.reproduce(table, tmp_path / "trained").columns[0]
-        computed = again.reproduce(counted, tmp_path / "computed").columns[0]
+        trained = again.run_table(table, tmp_path / "trained").columns[0]
+        computed = again.run_table(counted, tmp_path / "computed").columns[0]
         ours, theirs = ([c.figure.ours.mean for c in one.cells] for one in (computed, trained))
         assert ours == pytest.approx(theirs)
         assert not (tmp_path / "computed" / "soft").exists()
@@ -635,7 +646,7 @@ def test_traffic_by_arithmetic_is_what_the_engine_counts(tmp_path):
 
 
 def test_the_peak_of_gains_is_where_most_clients_are(out):
-    run, base = (load(out / "small" / f"{m}-seed0") for m in ("ditto", "fedavg"))
+    run, base = (load_run(out / "small" / f"{m}-seed0") for m in ("ditto", "fedavg"))
     gains = 100 * (run.accuracy() - base.accuracy())
     peak = measure(run, "gain_over_fedavg.peak", "personal", base)
     assert gains.min() <= peak <= gains.max()

@@ -13,14 +13,14 @@ import pytest
 from torch import nn
 
 import coterie
-from coterie.comparison.limits import Limits, limits_of, seconds_of, time_of
+from coterie.comparison.limits import SearchLimits, format_time, limits_of, seconds_of
 from coterie.comparison.plan import plan_of, read_plan
-from coterie.comparison.search import Turn, ask
-from coterie.comparison.trials import Trial, chosen, read_record
+from coterie.comparison.search import SearchedOption, propose_trial
+from coterie.comparison.trials import Trial, read_record, select_best
 from coterie.core.errors import BadInput
-from coterie.methods.knobs import Knob
-from coterie.reports.gather import gather
-from coterie.reports.tuning import tuning_tables
+from coterie.methods.search_space import SearchRange
+from coterie.reports.gather import gather_evidence
+from coterie.reports.tuning_tables import build_tuning_tables
 from helpers.federations import tiny
 from helpers.runs import FAST, IMAGES, arrays, write_csv
 
@@ -88,7 +88,7 @@ def test_a_method_s_own_words_are_not_searched_and_ranges_may_be_given(tmp_path)
         common={**IMAGES, "rate": 0.2},
         own={"ditto": {"lam": 0.5}},
         grids={"ditto": {"rate": ["0.1..0.3"]}},
-        search=Limits(trials=3),
+        search=SearchLimits(trials=3),
     )
     assert set(plan.grids["ditto"]) == {"rate", "epochs"}
     assert plan.grids["ditto"]["rate"] == ["0.1..0.3"]
@@ -97,7 +97,7 @@ def test_a_method_s_own_words_are_not_searched_and_ranges_may_be_given(tmp_path)
 
 def test_a_plan_with_a_search_is_read_as_it_was_written(searched):
     again = read_plan(searched.folder / "comparison.toml")
-    assert again.search == Limits(trials=5, listed=True)
+    assert again.search == SearchLimits(trials=5, listed=True)
     assert again.grids["ditto"] == {"rate": "0.01..1", "epochs": "1..5", "lam": "0.01..10"}
 
 
@@ -176,7 +176,7 @@ def test_time_ends_a_search_and_every_method_has_a_trial(tmp_path):
 
 
 def test_the_report_shows_every_trial(searched):
-    tables = {t.key: t for t in tuning_tables(gather([searched.folder]))}
+    tables = {t.key: t for t in build_tuning_tables(gather_evidence([searched.folder]))}
     assert list(tables) == ["tuning-local", "tuning-ditto"]
     rows = tables["tuning-ditto"].rows
     assert [row[0] for row in rows] == ["1", "2", "3", "4", "5"]
@@ -237,21 +237,24 @@ def test_a_damaged_record_is_one_line(tmp_path):
 
 
 def test_the_next_words_follow_from_the_record_alone():
-    turns = {"lam": Turn(Knob(0.01, 10), False, 1.0), "head": Turn(Knob(choices=(1, 2)), True, 1)}
+    turns = {
+        "lam": SearchedOption(SearchRange(0.01, 10), False, 1.0),
+        "head": SearchedOption(SearchRange(choices=(1, 2)), True, 1),
+    }
     tried: list[Trial] = []
     for k in range(10):
-        found = ask(turns, tried, 1, 6)
+        found = propose_trial(turns, tried, 1, 6)
         read = [Trial(**json.loads(json.dumps(t._asdict()))) for t in tried]
-        assert found.options == ask(turns, read, 1, 6).options
+        assert found.options == propose_trial(turns, read, 1, 6).options
         tried.append(Trial(found.options, [float(k % 3)], 1, point=found.point, curve={}, rungs={}))
     assert len({t.options["lam"] for t in tried}) == 10
 
 
 def test_a_loss_is_better_when_smaller():
     tried = [Trial({"a": k}, [score]) for k, score in enumerate((3.0, 1.0, 2.0))]
-    assert chosen(tried, -1).options == {"a": 1}
-    assert chosen(tried, 1).options == {"a": 0}
-    assert chosen([Trial({"a": 5}, [None], state="diverged")], 1).options == {"a": 5}
+    assert select_best(tried, -1).options == {"a": 1}
+    assert select_best(tried, 1).options == {"a": 0}
+    assert select_best([Trial({"a": 5}, [None], state="diverged")], 1).options == {"a": 5}
 
 
 # Words
@@ -262,7 +265,7 @@ def test_a_loss_is_better_when_smaller():
 )
 def test_times(text, seconds):
     assert seconds_of(text) == seconds
-    assert seconds_of(time_of(seconds)) == seconds
+    assert seconds_of(format_time(seconds)) == seconds
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from coterie.core.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from coterie.core.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from coterie.core.errors import BadInput, CannotWrite
-from coterie.core.files import place
+from coterie.core.files import move_into_place
 from coterie.core.point import Point, Vector
 from coterie.core.tree import load_tree, save_tree
 
@@ -138,12 +138,12 @@ def write(run, number: int) -> None:
 def test_a_new_checkpoint_replaces_all_but_the_one_before_and_unfinished_saves(tmp_path):
     write(tmp_path, 1)
     (tmp_path / "checkpoint-0000002.part").mkdir()
-    assert [p.name for p in checkpoints(tmp_path)] == ["checkpoint-0000001"]
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["checkpoint-0000001"]
     write(tmp_path, 3)
     write(tmp_path, 5)
     names = ["checkpoint-0000003", "checkpoint-0000005"]
     assert sorted(p.name for p in tmp_path.iterdir()) == names
-    assert load_checkpoint(checkpoints(tmp_path)[-1])["w"][0] == 5
+    assert load_checkpoint(list_checkpoints(tmp_path)[-1])["w"][0] == 5
 
 
 def test_a_save_that_fails_leaves_the_older_checkpoint(tmp_path):
@@ -154,8 +154,8 @@ def test_a_save_that_fails_leaves_the_older_checkpoint(tmp_path):
 
     with pytest.raises(CannotWrite, match="disk full"):
         save_checkpoint(tmp_path, 2, {}, {"extra.txt": full})
-    assert [p.name for p in checkpoints(tmp_path)] == ["checkpoint-0000001"]
-    assert load_checkpoint(checkpoints(tmp_path)[0])["w"][0] == 1
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["checkpoint-0000001"]
+    assert load_checkpoint(list_checkpoints(tmp_path)[0])["w"][0] == 1
 
 
 def test_nothing_in_a_checkpoint_is_pickled(tmp_path):
@@ -181,7 +181,7 @@ def flip(path):
 )
 def test_a_damaged_or_partial_checkpoint_is_refused_in_one_line(name, harm, tmp_path):
     write(tmp_path, 1)
-    folder = checkpoints(tmp_path)[0]
+    folder = list_checkpoints(tmp_path)[0]
     harm(folder / name)
     with pytest.raises(
         BadInput, match=r"(damaged|not whole).*delete .*checkpoint-0000001 to begin anew"
@@ -209,7 +209,7 @@ def test_a_missing_or_broken_tree_is_refused(tmp_path):
 def test_place_puts_files_and_folders(tmp_path):
     (tmp_path / "a.part").write_text("new")
     (tmp_path / "a").write_text("old")
-    place(tmp_path / "a.part", tmp_path / "a")
+    move_into_place(tmp_path / "a.part", tmp_path / "a")
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_text() == "new"
 
@@ -240,10 +240,10 @@ def test_two_whole_checkpoints_are_kept_whatever_builds_on_them(tmp_path):
     base = write_states(tmp_path, 3, [0, 1])
     for number in (4, 5, 6):
         write_states(tmp_path, number, [1], base)
-    kept = [int(p.name[-1]) for p in checkpoints(tmp_path)]
+    kept = [int(p.name[-1]) for p in list_checkpoints(tmp_path)]
     assert kept == [2, 3, 5, 6]
     write_states(tmp_path, 7, [0, 1])
-    assert [int(p.name[-1]) for p in checkpoints(tmp_path)] == [3, 6, 7]
+    assert [int(p.name[-1]) for p in list_checkpoints(tmp_path)] == [3, 6, 7]
 
 
 @pytest.mark.parametrize("harm", ["missing", "other", "damaged"])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.core.dense import dense_layers
+from coterie.core.dense_gradient import find_dense_layers
 from coterie.core.method import Batch
 from coterie.core.model import Model
 from coterie.core.task import classes
@@ -43,7 +43,7 @@ def test_gradient_and_loss_are_those_of_autograd(name, task):
         last = [nn.Linear(3, 1)] if task == "binary" else []
         goal = classes((1.0, 2.0, 0.5)) if task == "weighted" else task
         model = Model(lambda: nn.Sequential(*DENSE[name](), *last), task=goal)
-        assert dense_layers(model.build()) is not None
+        assert find_dense_layers(model.build()) is not None
         batch, point = batch_of(model.task, 3), model.start(1)
         found, loss = model.grad_and_loss(point, batch)
         wanted, known = model.grad_and_loss(point, batch, loss=model.data_loss)
@@ -78,4 +78,4 @@ def shared():
     ],
 )
 def test_anything_else_is_left_to_autograd(make):
-    assert dense_layers(make()) is None
+    assert find_dense_layers(make()) is None

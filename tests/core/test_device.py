@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core.device import CPU, array, device_of, exact, here, on
+from coterie.core.device import CPU, device_of, to_default_device, to_double, to_numpy, use_device
 from coterie.core.errors import BadInput
 from coterie.core.point import Point
 
@@ -56,14 +56,16 @@ def test_a_device_that_is_not_there_is_refused(word, count, said, sees):
 
 def test_tensors_are_made_and_moved_where_the_work_is():
     point = Point({"w": torch.ones(2)})
-    with on(torch.device("meta")):
-        assert torch.zeros(3).device.type == here(point).params["w"].device.type == "meta"
-        with on(CPU):
+    with use_device(torch.device("meta")):
+        assert (
+            torch.zeros(3).device.type == to_default_device(point).params["w"].device.type == "meta"
+        )
+        with use_device(CPU):
             assert torch.zeros(3).device == CPU
-    assert here(point).params["w"] is point.params["w"]
+    assert to_default_device(point).params["w"] is point.params["w"]
 
 
 def test_values_come_back_in_full():
     values = torch.tensor([1.0, 0.1])
-    assert np.array_equal(array(values), np.array([1.0, 0.1], dtype=np.float32))
-    assert exact(values).dtype == torch.float64
+    assert np.array_equal(to_numpy(values), np.array([1.0, 0.1], dtype=np.float32))
+    assert to_double(values).dtype == torch.float64

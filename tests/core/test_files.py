@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coterie.core.errors import CannotWrite
-from coterie.core.files import append, save_tensors, write, writing
+from coterie.core.files import append_line, catch_write_errors, save_tensors, write_text
 from coterie.core.tree import save_tree
 
 
@@ -26,7 +26,7 @@ from coterie.core.tree import save_tree
 )
 def test_every_hindrance_names_the_folder_and_the_way_on(number, says, tmp_path):
     match = f"^{tmp_path} cannot be written \\({says}"
-    with pytest.raises(CannotWrite, match=match) as refused, writing(tmp_path):
+    with pytest.raises(CannotWrite, match=match) as refused, catch_write_errors(tmp_path):
         raise OSError(number, os.strerror(number))
     assert "\n" not in str(refused.value)
 
@@ -34,8 +34,8 @@ def test_every_hindrance_names_the_folder_and_the_way_on(number, says, tmp_path)
 @pytest.mark.parametrize(
     "job",
     [
-        lambda folder: write(folder / "a.json", "{}"),
-        lambda folder: append(folder / "a.jsonl", "{}"),
+        lambda folder: write_text(folder / "a.json", "{}"),
+        lambda folder: append_line(folder / "a.jsonl", "{}"),
         lambda folder: save_tensors({"w": torch.ones(2)}, folder / "w.safetensors"),
         lambda folder: save_tree([torch.ones(2)], folder, "state"),
     ],
@@ -65,7 +65,7 @@ def test_a_full_disk_is_one_line_from_every_writer(small_disk: Path):
     for job in (
         lambda: save_tensors({"w": large}, small_disk / "w.safetensors"),
         lambda: save_tree([large], small_disk, "state"),
-        lambda: write(small_disk / "a.json", "x" * 2**21),
+        lambda: write_text(small_disk / "a.json", "x" * 2**21),
     ):
         with pytest.raises(CannotWrite, match=r"No space left on device.*make room"):
             job()

@@ -8,11 +8,11 @@ from torch import nn
 
 import coterie
 from coterie.core.errors import BadInput
-from coterie.core.freezing import chosen, freezing, meant
+from coterie.core.freezing import freeze_builder, matches_pattern, select_parameters
 from coterie.core.model import Model
 from coterie.experiment.build import federation_of
 from coterie.results.folder import read_about
-from coterie.results.table import total
+from coterie.results.metric_table import total_of
 from helpers.runs import IMAGES, arrays, results
 
 WORDS = IMAGES | {"rounds": 2, "evaluate": 2}
@@ -34,11 +34,11 @@ class Net(nn.Module):
 
 
 def test_a_name_means_a_layer_with_all_in_it_and_a_star_any_name():
-    assert meant("backbone.0.weight", "backbone")
-    assert meant("backbone.0.weight", "backbone.0")
-    assert not meant("backbone2.weight", "backbone")
-    assert meant("a.lora_A.weight", "*lora_*")
-    assert chosen("a, *.bias", ["a.weight", "b.bias", "c.weight"], "freeze", "net") == {
+    assert matches_pattern("backbone.0.weight", "backbone")
+    assert matches_pattern("backbone.0.weight", "backbone.0")
+    assert not matches_pattern("backbone2.weight", "backbone")
+    assert matches_pattern("a.lora_A.weight", "*lora_*")
+    assert select_parameters("a, *.bias", ["a.weight", "b.bias", "c.weight"], "freeze", "net") == {
         "a.weight",
         "b.bias",
     }
@@ -55,7 +55,7 @@ def test_a_name_means_a_layer_with_all_in_it_and_a_star_any_name():
 )
 def test_what_freezes_nothing_or_all_is_one_line(text, says):
     with pytest.raises(BadInput, match=says):
-        freezing(Net, text, "Net")
+        freeze_builder(Net, text, "Net")
     with pytest.raises(BadInput, match=says):
         coterie.run("fedavg", data=arrays(), model=Net, freeze=text, **OWN)
 
@@ -65,7 +65,11 @@ def test_only_the_trainable_part_travels_and_is_stored_beside_the_frozen_one(tmp
         "fedavg", data=arrays(), model=Net, freeze="backbone", out=tmp_path / "r", **OWN
     )
     trainable, frozen = 4 * 2 + 2, 6 * 5 + 5 + 5 * 4 + 4
-    assert total(run.table, "bytes_down") == total(run.table, "bytes_up") == 2 * 4 * 4 * trainable
+    assert (
+        total_of(run.table, "bytes_down")
+        == total_of(run.table, "bytes_up")
+        == 2 * 4 * 4 * trainable
+    )
     assert read_about(run.folder)["models"] == [
         {"name": "Net", "parameters": trainable, "frozen": frozen}
     ]
@@ -168,8 +172,8 @@ def test_a_network_that_writes_over_such_a_buffer_is_refused():
 def test_fedper_keeps_the_named_parameters_at_home(tmp_path):
     run = coterie.run("fedper", data=arrays(), model=Net, own="backbone", out=tmp_path / "r", **OWN)
     seed = 8
-    assert total(run.table, "bytes_up") == 2 * 4 * 4 * (4 * 2 + 2)
-    assert total(run.table, "bytes_down") == 2 * 4 * (4 * (4 * 2 + 2) + seed)
+    assert total_of(run.table, "bytes_up") == 2 * 4 * 4 * (4 * 2 + 2)
+    assert total_of(run.table, "bytes_down") == 2 * 4 * (4 * (4 * 2 + 2) + seed)
     first, second = (coterie.load_model(run.folder, i, build=Net) for i in (0, 1))
     assert torch.equal(first.head.weight, second.head.weight)
     assert not torch.equal(first.backbone[0].weight, second.backbone[0].weight)
@@ -196,6 +200,6 @@ def test_fedper_refuses_names_that_leave_nothing(words, says):
 
 def test_frozen_layers_stay_as_they_were(tmp_path):
     run = coterie.run("local", data=arrays(), model=Net, freeze="head", out=tmp_path / "r", **OWN)
-    model = Model(freezing(Net, "head", "Net"))
+    model = Model(freeze_builder(Net, "head", "Net"))
     held = load_file(run.folder / "models" / "frozen-0.safetensors")
     assert np.array_equal(held["head.weight"], model.frozen["head.weight"])

@@ -6,17 +6,17 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import grad, vmap
 
-from coterie.core.draws import Context
-from coterie.core.layers import RowBatchNorm
+from coterie.core.draws import PassContext
+from coterie.core.pure_layers import MaskedBatchNorm
 
 SHAPES = {1: (6, 3), 2: (6, 3, 4), 3: (6, 3, 4, 5)}
 REAL = 4  # of six rows
 
 
-def normed(sides: int, affine: bool = True) -> tuple[RowBatchNorm, Context]:
+def normed(sides: int, affine: bool = True) -> tuple[MaskedBatchNorm, PassContext]:
     kind = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d}[sides]
-    context = Context()
-    return RowBatchNorm(kind(3, affine=affine).double(), context).train(), context
+    context = PassContext()
+    return MaskedBatchNorm(kind(3, affine=affine).double(), context).train(), context
 
 
 def ours(layer, context, x, weight, bias, mask):

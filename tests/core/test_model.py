@@ -15,9 +15,9 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Train
 from coterie.core.model import Model, layer_of
 from coterie.core.point import Point, pick
-from coterie.engines.base import Moment, Trip
-from coterie.engines.local.native.compiler import compiler
-from coterie.engines.settings import Settings
+from coterie.engines.base import ExchangeRequest, Moment
+from coterie.engines.local.native.compiler import find_compiler
+from coterie.engines.settings import ExecutionSettings
 from coterie.running.loop import Loop
 from helpers.federations import SEQUENTIAL, STACKED, assert_same, float64, personal, play, tiny
 
@@ -170,7 +170,7 @@ def data(name: str):
     return federation
 
 
-def trained(name: str, method: str, settings: Settings, **more: object) -> Loop:
+def trained(name: str, method: str, settings: ExecutionSettings, **more: object) -> Loop:
     federation, model = data(name), Model(NETWORKS[name], name=name)
     model.check(federation.input_shape, federation.x.dtype)
     options = {"inner": 2} if method == "pfedme" else {}
@@ -186,7 +186,7 @@ def test_a_network_gives_one_result_on_every_path(name, method):
         pytest.skip("it has one layer, so that nothing is left to share")
     with float64():
         alone = trained(name, method, SEQUENTIAL, sample=0.6)
-        chosen = trained(name, method, Settings(), sample=0.6)
+        chosen = trained(name, method, ExecutionSettings(), sample=0.6)
         assert_same(personal(chosen), personal(alone))
         if name in ALONE:
             assert chosen.engine.settings[0].path == "sequential"
@@ -209,7 +209,7 @@ def test_a_compiled_network_gives_the_same_result_or_is_refused_by_what_it_lacks
     with float64():
         plain = personal(trained(name, "local", STACKED, rounds=1))
         compiled = STACKED._replace(compile="yes")
-        if compiler() and name not in ("spectral_norm", "instance norm", "writer"):
+        if find_compiler() and name not in ("spectral_norm", "instance norm", "writer"):
             assert_same(plain, personal(trained(name, "local", compiled, rounds=1)))
             return
         with pytest.raises(BadInput, match=r"cannot be compiled \(.*\): use compile = auto"):
@@ -225,9 +225,9 @@ def test_a_network_that_branches_on_its_values_is_refused_on_paths_it_cannot_tak
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_trial_leaves_what_the_run_holds_as_it_was(name):
-    loop = trained(name, "ditto", Settings(), until=0)
+    loop = trained(name, "ditto", ExecutionSettings(), until=0)
     before = [t.clone() for t in pytree.tree_leaves(loop.position.server)]
-    trip = Trip(
+    trip = ExchangeRequest(
         number=0,
         when=Moment("train", 0),
         clients=loop.everyone,

@@ -10,11 +10,11 @@ from torch.utils import _pytree as pytree
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch
 from coterie.core.model import Model
-from coterie.engines.settings import Settings
+from coterie.engines.settings import ExecutionSettings
 from coterie.experiment.build import models_of
-from coterie.experiment.config import Experiment, change
+from coterie.experiment.config import Experiment, change_options
 from coterie.results.run import Run
-from coterie.running.assemble import gather
+from coterie.running.assembly import load_federation
 from coterie.running.execute import execute
 from helpers.federations import STACKED, assert_same, personal, play, tiny_model
 from helpers.runs import FAST
@@ -83,7 +83,8 @@ def test_states_and_models_stay_in_float32(name):
 
 
 @pytest.mark.parametrize(
-    "settings", [Settings("vectorized", 2, "no"), Settings("vectorized", 16, "trace")]
+    "settings",
+    [ExecutionSettings("vectorized", 2, "no"), ExecutionSettings("vectorized", 16, "trace")],
 )
 def test_every_path_casts_alike(settings):
     model = tiny_model().in_precision(torch.bfloat16)
@@ -97,10 +98,12 @@ def accuracy(run: Run) -> float:
 
 def test_training_in_bfloat16_reaches_nearly_the_accuracy_of_float32(tmp_path):
     words = {"method": "fedavg", "clients": 5, "rounds": 20, "rate": 0.1, "epochs": 2} | FAST
-    plain = change(Experiment(), words)
+    plain = change_options(Experiment(), words)
     runs = {
         precision: execute(
-            change(plain, {"precision": precision}), tmp_path / precision, lambda report: None
+            change_options(plain, {"precision": precision}),
+            tmp_path / precision,
+            lambda report: None,
         )
         for precision in ("float32", "bfloat16")
     }
@@ -112,6 +115,6 @@ def test_training_in_bfloat16_reaches_nearly_the_accuracy_of_float32(tmp_path):
 
 
 def test_a_precision_that_changes_nothing_is_refused():
-    words = change(Experiment(), {"data": "gaussian", "precision": "bfloat16"})
+    words = change_options(Experiment(), {"data": "gaussian", "precision": "bfloat16"})
     with pytest.raises(BadInput, match="precision = bfloat16 changes nothing in mean"):
-        models_of(words, gather(words))
+        models_of(words, load_federation(words))

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+from coterie.core.dp_sgd import PrivateModel, normal
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch
 from coterie.core.model import Model
-from coterie.core.point import flat, stack
-from coterie.core.private import PrivateModel, normal
+from coterie.core.point import flatten, stack
 from helpers.federations import float64, tiny_model
 
 
@@ -25,7 +25,7 @@ def batch(rows: int, real: int, key: int = 5) -> Batch:
 
 
 def vector(gradient) -> torch.Tensor:
-    return flat(stack([gradient]))[0]
+    return flatten(stack([gradient]))[0]
 
 
 def test_a_wide_clip_without_noise_is_the_plain_gradient():

@@ -16,7 +16,7 @@ def draws(one):
 
 @pytest.mark.parametrize("seed", [0, 7, 2**40])
 def test_many_streams_are_the_streams_one_by_one(seed, monkeypatch):
-    monkeypatch.setattr(rng, "TOGETHER", 100)  # several blocks
+    monkeypatch.setattr(rng, "STREAMS_AT_ONCE", 100)  # several blocks
     found = [draws(one) for one in rng.streams(seed, "parts", range(250))]
     assert found == [draws(rng.stream(seed, "parts", k)) for k in range(250)]
 
@@ -33,12 +33,12 @@ def test_a_stream_begins_anew_whatever_was_drawn_before_it():
 
 def test_seeds_of_small_numbers_are_those_of_numpy():
     numbers = [0, 1, 2**32 - 1, 2**32, 2**62 + 5]
-    for number, mine in zip(numbers, rng._seeds(np.array(numbers, np.uint64)), strict=True):
+    for number, mine in zip(numbers, rng._expand_seeds(np.array(numbers, np.uint64)), strict=True):
         assert (np.random.SeedSequence(number).generate_state(4, np.uint64) == mine).all()
 
 
 def test_a_later_stream_is_the_stream_and_knows_whether_it_was_used():
-    later = rng.Later(3, "send", "train", 5)
+    later = rng.LazyStream(3, "send", "train", 5)
     assert not later.drawn
     assert draws(later) == draws(rng.stream(3, "send", "train", 5))
     assert later.drawn

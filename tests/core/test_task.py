@@ -12,7 +12,7 @@ from sklearn.metrics import mean_poisson_deviance
 import coterie
 from coterie.analysis.scores import SCORED, scores_of
 from coterie.core import task as tasks
-from coterie.core.task import TASKS, find_task, level_logs, name_tasks, ordered
+from coterie.core.task import TASKS, cumulative_logits, find_task, level_log_probs, name_tasks
 
 RNG = torch.Generator().manual_seed(0)
 ROWS = 40
@@ -45,11 +45,11 @@ def test_counts_are_learnt_by_half_the_poisson_deviance():
 
 def test_ordered_classes_have_probabilities_that_sum_to_1_and_fall_in_order():
     z = outputs(4)
-    assert bool((ordered(z).diff(dim=-1) < 0).all())
+    assert bool((cumulative_logits(z).diff(dim=-1) < 0).all())
     p = tasks.ordinal().predict(z)
     assert p.shape == (ROWS, 5)
     torch.testing.assert_close(p.sum(-1), torch.ones(ROWS))
-    above = torch.sigmoid(ordered(z))
+    above = torch.sigmoid(cumulative_logits(z))
     for k in range(4):
         torch.testing.assert_close(p[:, k + 1 :].sum(-1), above[:, k], rtol=1e-4, atol=1e-6)
     y = torch.randint(0, 5, (ROWS,), generator=RNG)
@@ -59,8 +59,8 @@ def test_ordered_classes_have_probabilities_that_sum_to_1_and_fall_in_order():
 
 def test_ordered_classes_stay_finite_far_out():
     z = torch.tensor([[80.0, 3.0, 3.0], [-80.0, 3.0, 3.0], [0.0, 60.0, 60.0]], requires_grad=True)
-    level_logs(z).sum().backward()
-    assert bool(torch.isfinite(level_logs(z)).all())
+    level_log_probs(z).sum().backward()
+    assert bool(torch.isfinite(level_log_probs(z)).all())
     assert bool(torch.isfinite(z.grad).all())
 
 

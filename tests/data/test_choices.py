@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import BadInput
-from coterie.data.dealing import build
+from coterie.data.pipeline import build_federation
 from helpers.datasets import features
 
 
@@ -39,7 +39,7 @@ from helpers.datasets import features
 )
 def test_bad_choices_are_refused_in_one_clear_line(words, options):
     with pytest.raises(BadInput) as caught:
-        build(**options)
+        build_federation(**options)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -71,6 +71,6 @@ def test_bad_choices_are_refused_in_one_clear_line(words, options):
 )
 def test_bad_data_are_refused_in_one_clear_line(words, change, options):
     with pytest.raises(BadInput) as caught:
-        build(features()._replace(**change), **options)
+        build_federation(features()._replace(**change), **options)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -5,9 +5,9 @@ import polars as pl
 import pytest
 
 from coterie.core.errors import BadInput
-from coterie.data.cutting import Shares, cut_by_time, cut_groups
-from coterie.data.dealing import build
-from coterie.data.own import from_arrays, from_frame
+from coterie.data.partition.cuts import Shares, cut_by_time, cut_groups
+from coterie.data.pipeline import build_federation
+from coterie.data.read.user_data import from_arrays, from_frame
 
 PARTS = ("train", "validation", "select", "test")
 
@@ -36,7 +36,7 @@ def held(federation, column):
 
 def test_time_trains_before_it_validates_and_tests_and_never_cuts_a_moment():
     frame = visits()
-    got = build(from_frame(frame, cut_column="day"), cut="time")
+    got = build_federation(from_frame(frame, cut_column="day"), cut="time")
     for train, validation, select, test in held(got, frame["day"].to_numpy()):
         assert max(train) < min(validation)
         assert max(validation) < min(select)
@@ -48,14 +48,17 @@ def test_time_trains_before_it_validates_and_tests_and_never_cuts_a_moment():
 
 def test_a_group_is_in_one_part_only_over_all_clients():
     frame = visits()
-    got = build(from_frame(frame, cut_column="patient"), cut="groups")
+    got = build_federation(from_frame(frame, cut_column="patient"), cut="groups")
     found = [
         set.union(*(client[k] for client in held(got, frame["patient"].to_numpy())))
         for k in range(len(PARTS))
     ]
     assert all(found)
     assert sum(map(len, found)) == len(set.union(*found)) == frame["patient"].n_unique()
-    assert build(from_frame(frame, cut_column="patient"), cut="groups", seed=1).names == got.names
+    assert (
+        build_federation(from_frame(frame, cut_column="patient"), cut="groups", seed=1).names
+        == got.names
+    )
 
 
 def test_few_groups_still_fill_every_part():
@@ -77,7 +80,7 @@ def test_one_moment_alone_leaves_no_row_to_test():
 def test_arrays_are_cut_by_values_of_their_own():
     times = np.random.default_rng(0).permutation(100)
     own = from_arrays(np.zeros((100, 2)), times % 2, np.arange(100) % 2, cut_by=times)
-    for train, validation, select, test in held(build(own, cut="time"), times):
+    for train, validation, select, test in held(build_federation(own, cut="time"), times):
         assert max(train) < min(validation) <= max(validation) < min(select)
         assert max(select) < min(test)
 
@@ -100,4 +103,4 @@ def test_arrays_are_cut_by_values_of_their_own():
 )
 def test_a_cut_that_cannot_be_made_is_refused(frame, column, cut, words):
     with pytest.raises(BadInput, match=words):
-        build(from_frame(frame, cut_column=column), cut=cut)
+        build_federation(from_frame(frame, cut_column=column), cut=cut)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from coterie.data.dataset import Dataset
-from coterie.data.dealing import build
+from coterie.data.pipeline import build_federation
 from helpers.datasets import features, rows_of
 
 PARTS = ("train", "validation", "select", "test")
@@ -12,12 +12,12 @@ PARTS = ("train", "validation", "select", "test")
 def test_shuffling_mixes_every_class_into_every_part():
     y = np.repeat([0, 1, 2], 100)
     base = features()._replace(y=y, users=np.zeros(300, int))
-    got = build(base)
+    got = build_federation(base)
     assert all(len(set(y[getattr(got, part)[0]])) == 3 for part in PARTS)
 
 
 def test_order_trains_on_the_first_rows():
-    got = build(features(), cut="order", validation=0.1, test=0.3)
+    got = build_federation(features(), cut="order", validation=0.1, test=0.3)
     for i in range(got.clients):
         rows = np.concatenate([getattr(got, part)[i] for part in PARTS])
         assert np.array_equal(rows, np.sort(rows))
@@ -33,7 +33,7 @@ def test_runs_are_cut_by_time_and_lose_the_row_at_each_cut():
         np.ones(120, bool),
         np.zeros(120, int),
     )
-    got = build(base, cut="runs", scale="none")
+    got = build_federation(base, cut="runs", scale="none")
     start = 0
     for length in (20, 15, 30, 20, 10, 25):
         run = np.arange(start, start + length)
@@ -45,5 +45,5 @@ def test_runs_are_cut_by_time_and_lose_the_row_at_each_cut():
         assert abs(len(mine["validation"]) - len(mine["select"])) <= 1
         assert np.array_equal(mine["test"], run[second + 1 :])
         start += length
-    both = build(base, cut="runs", validation=0, test=0.25, scale="none")
+    both = build_federation(base, cut="runs", validation=0, test=0.25, scale="none")
     assert len(rows_of(both, 0)) == 120 - 6

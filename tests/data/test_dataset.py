@@ -11,12 +11,12 @@ import torch
 
 import coterie
 from coterie.data.dataset import Channels, Dataset, Source
-from coterie.data.datasets import DATASETS
-from coterie.data.dealing import build
+from coterie.data.pipeline import build_federation
+from coterie.data.read.catalog import DATASETS
 from coterie.experiment.build import federation_of, models_of
-from coterie.experiment.config import Experiment, change, chosen_names
+from coterie.experiment.config import Experiment, change_options, resolve_names
 from coterie.networks.dense import mlr
-from coterie.networks.nets import NETS, Net
+from coterie.networks.registry import NETS, Net
 
 
 def stripes(folder, seed=0):
@@ -50,8 +50,8 @@ def registered(monkeypatch):
 
 @pytest.mark.usefixtures("registered")
 def test_an_entry_is_all_that_a_new_data_set_needs():
-    experiment = change(Experiment(), {"data": "stripes", "seed": 3})
-    assert chosen_names(experiment) == {"data": "stripes", "split": "user", "model": "one"}
+    experiment = change_options(Experiment(), {"data": "stripes", "seed": 3})
+    assert resolve_names(experiment) == {"data": "stripes", "split": "user", "model": "one"}
     got = federation_of(experiment)
     drawn = stripes(None, seed=3)
     assert got.clients == 6
@@ -64,7 +64,7 @@ def test_an_entry_is_all_that_a_new_data_set_needs():
 
 @pytest.mark.usefixtures("registered")
 def test_published_statistics_and_split_options_come_from_the_entry(monkeypatch):
-    got = build("stripes", scale="channel")
+    got = build_federation("stripes", scale="channel")
     raw = stripes(None).x / 8
     assert torch.allclose(
         got.x[got.train[0]], torch.tensor((raw[:12] - 0.5) / 0.25, dtype=torch.float32)
@@ -75,7 +75,7 @@ def test_published_statistics_and_split_options_come_from_the_entry(monkeypatch)
     for options in ({}, {"a": None}):
         assert [
             len(rows)
-            for rows in build(
+            for rows in build_federation(
                 "stripes", "perfedavg", 4, test=0.5, validation=0, options=options
             ).train
         ] == [
@@ -85,7 +85,11 @@ def test_published_statistics_and_split_options_come_from_the_entry(monkeypatch)
             5,
         ]
     assert (
-        len(build("stripes", "perfedavg", 4, test=0.5, validation=0, options={"a": 8}).train[0])
+        len(
+            build_federation(
+                "stripes", "perfedavg", 4, test=0.5, validation=0, options={"a": 8}
+            ).train[0]
+        )
         == 4
     )
 
@@ -99,11 +103,13 @@ def test_only_a_network_that_wants_the_word_table_gets_it(monkeypatch):
         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, classes))
 
     table = torch.ones(9, 5)
-    data = build("stripes")._replace(table=table)
+    data = build_federation("stripes")._replace(table=table)
     for wants in (True, False):
         monkeypatch.setitem(NETS, "reader", Net(reader, wants_table=wants))
         seen.clear()
-        [model] = models_of(change(Experiment(), {"data": "stripes", "model": "reader"}), data)
+        [model] = models_of(
+            change_options(Experiment(), {"data": "stripes", "model": "reader"}), data
+        )
         assert model.task == "classes"
         assert all((t is table) == wants for t in seen)
         assert seen
@@ -114,7 +120,10 @@ def test_no_module_but_the_registry_and_its_own_spells_a_data_sets_name():
     the one exception.
     """
     root = Path(coterie.__file__).parent
-    homes = {root / "data" / "datasets.py", *(root / "data" / "sources").glob("*.py")}
+    homes = {
+        root / "data" / "read" / "catalog.py",
+        *(root / "data" / "read" / "sources").glob("*.py"),
+    }
     for path in set(root.rglob("*.py")) - homes:
         names = set(DATASETS) | (set(NETS) if path.parent.name == "experiment" else set())
         for node in ast.walk(ast.parse(path.read_text())):

@@ -22,14 +22,14 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import BadInput
-from coterie.data.archives import Part, data_folder
-from coterie.data.datasets import DATASETS, load
-from coterie.data.downloads import Origin, fetch
-from coterie.data.formats import unpickle
-from coterie.data.sources.mnist import MNIST_FILES, idx_homes, mnist_like
-from coterie.data.sources.origins import mirrors, present
-from coterie.data.sources.sent140 import tokens
-from coterie.data.sources.uci_har import UCI_ZIP
+from coterie.data.read.archives import FilePart, data_folder
+from coterie.data.read.catalog import DATASETS, load_dataset
+from coterie.data.read.downloads import Origin, fetch_file
+from coterie.data.read.formats import unpickle
+from coterie.data.read.sources.mnist import MNIST_FILES, make_origins, read_mnist_files
+from coterie.data.read.sources.origins import collect_present, make_origin
+from coterie.data.read.sources.sent140 import tokenize
+from coterie.data.read.sources.uci_har import UCI_ZIP
 
 WRAPS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
 
@@ -121,7 +121,7 @@ def cifar_rows(n, seed, classes):
 
 
 def test_digits_need_no_file(tmp_path):
-    got = load("digits", tmp_path)
+    got = load_dataset("digits", tmp_path)
     assert got.x.shape == (1797, 1, 8, 8)
     assert got.x.dtype == np.uint8
     assert got.x.max() == 16
@@ -135,7 +135,7 @@ def test_digits_need_no_file(tmp_path):
 @pytest.mark.parametrize("below", ["mnist", "mnist/raw", ""])
 def test_mnist_is_read_back_from_every_wrap_and_place(tmp_path, wrap, below):
     write_mnist(tmp_path / below, wrap)
-    got = load("mnist", tmp_path, whole=False)
+    got = load_dataset("mnist", tmp_path, whole=False)
     np.testing.assert_array_equal(got.x[:, 0], np.concatenate([images(30), images(12, 1)]))
     np.testing.assert_array_equal(got.y, np.concatenate([labels(30), labels(12)]))
     assert got.train.tolist() == [True] * 30 + [False] * 12
@@ -143,13 +143,13 @@ def test_mnist_is_read_back_from_every_wrap_and_place(tmp_path, wrap, below):
 
 def test_folder_may_be_the_data_sets_own(tmp_path):
     write_mnist(tmp_path / "mnist" / "raw")
-    assert len(load("mnist", tmp_path / "mnist", whole=False).x) == 42
+    assert len(load_dataset("mnist", tmp_path / "mnist", whole=False).x) == 42
 
 
 def test_the_environment_names_the_folder(tmp_path, monkeypatch):
     write_mnist(tmp_path / "mnist")
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
-    assert len(load("mnist", whole=False).x) == 42
+    assert len(load_dataset("mnist", whole=False).x) == 42
     monkeypatch.delenv("COTERIE_DATA")
     assert data_folder().name == "coterie"
 
@@ -159,7 +159,7 @@ def test_a_cut_down_copy_is_refused_unless_asked_for(tmp_path):
     with pytest.raises(
         BadInput, match=r"train-images-idx3-ubyte.gz: 30 rows, expected 60,000; whole=False"
     ):
-        load("mnist", tmp_path)
+        load_dataset("mnist", tmp_path)
 
 
 def test_mnist_is_not_taken_for_fashion_mnist(tmp_path):
@@ -169,9 +169,9 @@ def test_mnist_is_not_taken_for_fashion_mnist(tmp_path):
         write(
             tmp_path / f"{part}-labels-idx1-ubyte", idx_bytes((np.arange(n) % 10).astype(np.uint8))
         )
-    assert load("fashion-mnist", tmp_path).train.sum() == 60_000
+    assert load_dataset("fashion-mnist", tmp_path).train.sum() == 60_000
     with pytest.raises(BadInput, match="another data set; put those of mnist into"):
-        load("mnist", tmp_path)
+        load_dataset("mnist", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_damage_is_named_with_the_file_and_what_was_expected(tmp_path, stem, dam
     write_mnist(tmp_path / "mnist")
     write(tmp_path / "mnist" / f"{stem}.gz", damage(mnist_files()[stem]))
     with pytest.raises(BadInput, match=message) as error:
-        load("mnist", tmp_path, whole=False)
+        load_dataset("mnist", tmp_path, whole=False)
     assert "\n" not in str(error.value)
 
 
@@ -222,14 +222,14 @@ def test_mnist_writers_are_the_training_part_with_qmnist_writers(tmp_path):
     path = write(
         tmp_path / "mnist" / "qmnist-train-labels-idx2-int.gz", gzip.compress(idx_bytes(columns))
     )
-    got = load("mnist-writers", tmp_path, whole=False)
+    got = load_dataset("mnist-writers", tmp_path, whole=False)
     assert got.x.shape == (30, 1, 28, 28)
     assert got.train.all()
     assert got.users.tolist() == columns[:, 2].tolist()
     columns[3, 0] += 1
     write(path, gzip.compress(idx_bytes(columns)))
     with pytest.raises(BadInput, match=r"qmnist.*does not belong to these images"):
-        load("mnist-writers", tmp_path, whole=False)
+        load_dataset("mnist-writers", tmp_path, whole=False)
 
 
 def emnist_files(part, n):
@@ -243,7 +243,7 @@ def test_emnist_images_stand_upright_and_come_from_gzip_zip(tmp_path):
     both = emnist_files("train", 124) | emnist_files("test", 62)
     packed = zip_bytes({f"gzip/{stem}.gz": gzip.compress(data) for stem, data in both.items()})
     write(tmp_path / "emnist" / "gzip.zip", packed)
-    got = load("emnist", tmp_path, whole=False)
+    got = load_dataset("emnist", tmp_path, whole=False)
     np.testing.assert_array_equal(got.x[5, 0], images(124)[5].T)
     np.testing.assert_array_equal(got.x[124 + 5, 0], images(62)[5].T)
     assert got.train.sum() == 124
@@ -254,25 +254,25 @@ def test_emnist_images_stand_upright_and_come_from_gzip_zip(tmp_path):
 def test_emnist_takes_the_part_that_is_there(tmp_path):
     for stem, data in emnist_files("test", 62).items():
         write(tmp_path / "emnist" / f"{stem}.xz", lzma.compress(data))
-    got = load("emnist", tmp_path, whole=False)
+    got = load_dataset("emnist", tmp_path, whole=False)
     assert len(got.x) == 62
     assert not got.train.any()
     (tmp_path / "emnist" / "emnist-byclass-test-labels-idx1-ubyte.xz").unlink()
     with pytest.raises(BadInput, match="test part lacks emnist-byclass-test-labels-idx1-ubyte"):
-        load("emnist", tmp_path, whole=False)
+        load_dataset("emnist", tmp_path, whole=False)
 
 
 def test_femnist_letters_merge_the_cases_of_a_to_j(tmp_path):
     for stem, data in emnist_files("test", 62).items():
         write(tmp_path / "emnist" / f"{stem}.gz", gzip.compress(data))
-    got = load("femnist-letters", tmp_path, whole=False)
+    got = load_dataset("femnist-letters", tmp_path, whole=False)
     assert got.y.tolist() == [*range(10), *range(10)]
     assert got.classes == 62
     np.testing.assert_array_equal(got.x[0, 0], images(62)[10].T)  # A
     np.testing.assert_array_equal(got.x[19, 0], images(62)[45].T)  # j
-    assert load("femnist-letters", tmp_path, whole=False, outputs=10).classes == 10
+    assert load_dataset("femnist-letters", tmp_path, whole=False, outputs=10).classes == 10
     with pytest.raises(BadInput, match="outputs = 9: 'femnist-letters' has ten letters; give 10"):
-        load("femnist-letters", tmp_path, whole=False, outputs=9)
+        load_dataset("femnist-letters", tmp_path, whole=False, outputs=9)
 
 
 @pytest.mark.parametrize(("name", "classes"), [("cifar10", 10), ("cifar100", 100)])
@@ -295,7 +295,7 @@ def test_cifar_is_read_back_from_both_versions(tmp_path, name, classes, form):
     else:
         packed = tar_bytes({f"cifar-{number}-x/{stem}": data for stem, data in content.items()})
         write(tmp_path / name / f"cifar-{number}-{form}.tar.gz", packed)
-    got = load(name, tmp_path, whole=False)
+    got = load_dataset(name, tmp_path, whole=False)
     np.testing.assert_array_equal(
         got.x.reshape(-1, 3072), np.concatenate([x for x, _ in rows.values()])
     )
@@ -308,7 +308,7 @@ def test_cifar_is_read_back_from_both_versions(tmp_path, name, classes, form):
 def test_pickles_of_todays_python_are_read_too():
     x, y = cifar_rows(4, 0, 10)
     for protocol in (2, 4):
-        got = unpickle(Part(pickle.dumps({"data": x, "labels": y.tolist()}, protocol), "p"))
+        got = unpickle(FilePart(pickle.dumps({"data": x, "labels": y.tolist()}, protocol), "p"))
         np.testing.assert_array_equal(got["data"], x)
 
 
@@ -320,7 +320,7 @@ def test_a_pickle_that_holds_code_is_refused_and_never_run(tmp_path):
     for stem in ("train", "test"):
         write(tmp_path / "cifar100" / stem, pickle.dumps({"data": Evil(), "fine_labels": [1]}, 2))
     with pytest.raises(BadInput, match=r"cifar100/train: not a pickle of plain arrays .*mkdir"):
-        load("cifar100", tmp_path)
+        load_dataset("cifar100", tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
@@ -330,7 +330,7 @@ def test_cifar_batches_of_a_wrong_size_are_refused(tmp_path):
     with pytest.raises(
         BadInput, match=r"train.bin: 12,295 bytes, expected 50,000 rows of 3,074 bytes"
     ):
-        load("cifar100", tmp_path, whole=False)
+        load_dataset("cifar100", tmp_path, whole=False)
 
 
 def test_archives_cut_short_are_named(tmp_path):
@@ -340,18 +340,18 @@ def test_archives_cut_short_are_named(tmp_path):
     with pytest.raises(
         BadInput, match=r"cifar-100-binary.tar.gz is damaged.*expected a whole archive"
     ):
-        load("cifar100", tmp_path, whole=False)
+        load_dataset("cifar100", tmp_path, whole=False)
     boxed = zip_bytes(
         {f"gzip/{stem}.gz": gzip.compress(data) for stem, data in emnist_files("test", 62).items()}
     )
     path = write(tmp_path / "emnist" / "gzip.zip", boxed[:-50])
     with pytest.raises(BadInput, match=r"gzip.zip is damaged"):
-        load("emnist", tmp_path, whole=False)
+        load_dataset("emnist", tmp_path, whole=False)
     flipped = bytearray(boxed)
     flipped[1000] ^= 255
     write(path, bytes(flipped))
     with pytest.raises(BadInput, match=r"gzip.zip is damaged"):
-        load("emnist", tmp_path, whole=False)
+        load_dataset("emnist", tmp_path, whole=False)
 
 
 # ---- people, accounts and writers
@@ -378,32 +378,32 @@ def test_har_comes_from_ucis_zip_in_a_zip_in_time_order(tmp_path):
         tmp_path / "uci-har" / UCI_ZIP.file,
         zip_bytes({"UCI HAR Dataset.zip": inner, "names": b"-"}),
     )
-    got = load("uci-har", tmp_path, whole=False)
+    got = load_dataset("uci-har", tmp_path, whole=False)
     np.testing.assert_allclose(got.x, np.concatenate([x, z]), atol=1e-6)
     assert got.users.tolist() == [1] * 6 + [3] * 6 + [2] * 6
     assert got.y.tolist() == [*range(6)] * 3
     assert got.train.sum() == 12
     write(tmp_path / "old" / "uci-har" / "UCI HAR Dataset.zip", inner)
-    np.testing.assert_array_equal(load("uci-har", tmp_path / "old", whole=False).x, got.x)
+    np.testing.assert_array_equal(load_dataset("uci-har", tmp_path / "old", whole=False).x, got.x)
 
 
 def test_har_takes_the_part_that_is_there_and_refuses_damage(tmp_path):
     content, _ = har_files("train", [1, 3])
     for name, data in content.items():
         write(tmp_path / "uci-har" / name, data)
-    got = load("uci-har", tmp_path, whole=False)
+    got = load_dataset("uci-har", tmp_path, whole=False)
     assert len(got.x) == 12
     assert got.train.all()
     path = tmp_path / "uci-har" / "UCI HAR Dataset" / "train" / "X_train.txt"
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2 + 99])
     with pytest.raises(BadInput, match=r"X_train.txt: expected 561 numbers per line"):
-        load("uci-har", tmp_path, whole=False)
+        load_dataset("uci-har", tmp_path, whole=False)
     path.write_bytes(b"\r\n".join(whole.splitlines()[:-1]))
     with pytest.raises(
         BadInput, match=r"y_train.txt: 12 lines for the 11 windows of .*X_train.txt"
     ):
-        load("uci-har", tmp_path, whole=False)
+        load_dataset("uci-har", tmp_path, whole=False)
 
 
 def leaf_json(users):
@@ -435,7 +435,7 @@ def test_sent140_rows_are_the_first_tokens_in_glove(tmp_path, caplog):
     write_sent140(tmp_path)
     write(tmp_path / "sent140" / "glove.6B.3d.txt", GLOVE.encode())
     with caplog.at_level(logging.INFO, "coterie"):
-        got = load("sent140", tmp_path, dimension=3)
+        got = load_dataset("sent140", tmp_path, dimension=3)
     assert "words are lower-cased; GloVe knows 30 of 33 tokens" in caplog.text
     assert got.x.shape == (4, 25)
     assert got.x.dtype == np.int64
@@ -451,7 +451,7 @@ def test_sent140_rows_are_the_first_tokens_in_glove(tmp_path, caplog):
     np.testing.assert_array_equal(vectors[3, :4], [[0] * 3, [0] * 3, [1, 2, 3], [0] * 3])
     assert len(got.table) == 5  # 'unused' takes no memory
     assert not vectors[1].any()
-    assert not load("sent140", tmp_path, dimension=3, lower=False).x[
+    assert not load_dataset("sent140", tmp_path, dimension=3, lower=False).x[
         0, 0
     ]  # 'Hello' is unknown as it stands
 
@@ -459,18 +459,18 @@ def test_sent140_rows_are_the_first_tokens_in_glove(tmp_path, caplog):
 def test_glove_is_read_from_its_zip_and_a_damaged_line_is_named(tmp_path):
     write_sent140(tmp_path)
     path = write(tmp_path / "sent140" / "glove.6B.zip", zip_bytes({"glove.6B.3d.txt": GLOVE}))
-    assert len(load("sent140", tmp_path, dimension=3).table) == 5
+    assert len(load_dataset("sent140", tmp_path, dimension=3).table) == 5
     with pytest.raises(
         BadInput, match=r"glove.6B.zip holds no glove.6B.300d.txt; it holds glove.6B.3d.txt"
     ):
-        load("sent140", tmp_path)
+        load_dataset("sent140", tmp_path)
     write(path, zip_bytes({"glove.6B.3d.txt": GLOVE.replace("4 5 6", "4 5")}))
     with pytest.raises(BadInput, match=r"glove.6B.3d.txt, line 4: expected a word and 3 numbers"):
-        load("sent140", tmp_path, dimension=3)
+        load_dataset("sent140", tmp_path, dimension=3)
 
 
 def test_tokens_are_words_with_apostrophes_and_five_marks():
-    assert tokens("I'm SO-happy @you; (really)?!") == [
+    assert tokenize("I'm SO-happy @you; (really)?!") == [
         "i'm",
         "so",
         "happy",
@@ -488,7 +488,7 @@ def test_leaf_femnist_keeps_writers_and_parts(tmp_path):
     users = {"f0": (rows[:2], [0, 61]), "f1": (rows[2:4], [5, 6])}
     write(tmp_path / "leaf" / "all_data" / "all_data_0.json", leaf_json(users))
     write(tmp_path / "leaf" / "all_data" / "all_data_1.json", leaf_json({"f2": (rows[4:], [1, 2])}))
-    got = load("leaf", tmp_path)
+    got = load_dataset("leaf", tmp_path)
     np.testing.assert_array_equal(got.x.reshape(6, 784), pixels)
     assert got.users.tolist() == [0, 0, 1, 1, 2, 2]
     assert got.y.tolist() == [0, 61, 5, 6, 1, 2]
@@ -496,7 +496,7 @@ def test_leaf_femnist_keeps_writers_and_parts(tmp_path):
     assert got.classes == 62
     write(tmp_path / "leaf" / "train" / "a.json", leaf_json(users))
     write(tmp_path / "leaf" / "test" / "a.json", leaf_json({"f1": (rows[4:], [1, 2])}))
-    parts = load("leaf", tmp_path)
+    parts = load_dataset("leaf", tmp_path)
     assert parts.train.tolist() == [True] * 4 + [False] * 2
     assert parts.users.tolist() == [0, 0, 1, 1, 1, 1]
 
@@ -515,19 +515,19 @@ def test_leaf_femnist_keeps_writers_and_parts(tmp_path):
 def test_damaged_leaf_files_are_named(tmp_path, data, message):
     write(tmp_path / "leaf" / "a.json", data)
     with pytest.raises(BadInput, match=message):
-        load("leaf", tmp_path)
+        load_dataset("leaf", tmp_path)
 
 
 def test_absent_leaf_files_are_asked_for(tmp_path):
     with pytest.raises(BadInput, match=r"no LEAF file.*preprocess.sh.*COTERIE_DATA or --data-dir"):
-        load("sent140", tmp_path)
+        load_dataset("sent140", tmp_path)
 
 
 # ---- drawn data
 
 
 def test_synthetic_legacy_is_the_published_draw(tmp_path):
-    got = load("synthetic", tmp_path)
+    got = load_dataset("synthetic", tmp_path)
     sizes = np.bincount(got.users)
     assert (len(got.x), sizes.min(), int(np.median(sizes)), sizes.max()) == (
         205_795,
@@ -558,26 +558,26 @@ def test_synthetic_legacy_is_the_published_draw(tmp_path):
 
 
 def test_fedprox_sizes_are_a_fifth(tmp_path):
-    small = load("synthetic", tmp_path, sizes="fedprox", clients=30)
-    large = load("synthetic", tmp_path, sizes="pfedme", clients=30)
+    small = load_dataset("synthetic", tmp_path, sizes="fedprox", clients=30)
+    large = load_dataset("synthetic", tmp_path, sizes="pfedme", clients=30)
     assert (np.bincount(small.users) * 5 == np.bincount(large.users)).all()
 
 
 def test_synthetic_streams_do_not_depend_on_the_other_clients(tmp_path):
     options = {"sizes": "fedprox", "draws": "streams", "seed": 3}
     few, many = (
-        load("synthetic", tmp_path, clients=4, **options),
-        load("synthetic", tmp_path, clients=9, **options),
+        load_dataset("synthetic", tmp_path, clients=4, **options),
+        load_dataset("synthetic", tmp_path, clients=9, **options),
     )
     np.testing.assert_array_equal(few.x, many.x[many.users < 4])
     np.testing.assert_array_equal(few.y, many.y[many.users < 4])
     assert not np.array_equal(
-        few.x[:50], load("synthetic", tmp_path, clients=4, **options | {"seed": 4}).x[:50]
+        few.x[:50], load_dataset("synthetic", tmp_path, clients=4, **options | {"seed": 4}).x[:50]
     )
 
 
 def test_synthetic_streams_follow_the_law(tmp_path):
-    got = load("synthetic", tmp_path, clients=200, draws="streams", alpha=0.0, beta=0.0)
+    got = load_dataset("synthetic", tmp_path, clients=200, draws="streams", alpha=0.0, beta=0.0)
     sizes = np.bincount(got.users)
     assert 45 < np.median(sizes / 5 - 50) < 68  # e^4 = 54.6
     big = got.x[got.users == sizes.argmax()]
@@ -589,14 +589,17 @@ def test_synthetic_streams_follow_the_law(tmp_path):
 
 def test_synthetic_streams_make_no_copy_of_the_rows(tmp_path):
     tracemalloc.start()
-    got = load("synthetic", tmp_path, clients=400, sizes="fedprox", draws="streams")
+    got = load_dataset("synthetic", tmp_path, clients=400, sizes="fedprox", draws="streams")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1.35 * got.x.nbytes
 
 
 def test_gaussian_tells_the_truth(tmp_path):
-    one, two = load("gaussian", tmp_path, case=1), load("gaussian", tmp_path, case=2)
+    one, two = (
+        load_dataset("gaussian", tmp_path, case=1),
+        load_dataset("gaussian", tmp_path, case=2),
+    )
     for got, largest in ((one, 20), (two, 200)):
         sizes = np.bincount(got.users)
         assert len(sizes) == 20
@@ -609,7 +612,9 @@ def test_gaussian_tells_the_truth(tmp_path):
         assert got.truth.shape == (20, 1)
     assert one.truth.std() < 0.06 < 0.5 < two.truth.std()
     assert abs(one.truth.mean() - 1.6) < 0.03
-    exact = load("gaussian", tmp_path, clients=3, s0sq=0.0, theta0=5.0, sizes=[4000, 4000, 1])
+    exact = load_dataset(
+        "gaussian", tmp_path, clients=3, s0sq=0.0, theta0=5.0, sizes=[4000, 4000, 1]
+    )
     assert np.bincount(exact.users).tolist() == [4000, 4000, 1]
     assert (exact.truth == 5).all()
     assert abs(exact.y.mean() - 5) < 0.02
@@ -631,7 +636,7 @@ def test_gaussian_tells_the_truth(tmp_path):
 )
 def test_bad_names_and_options_are_refused(tmp_path, name, options, message):
     with pytest.raises(BadInput, match=message):
-        load(name, tmp_path, **options)
+        load_dataset(name, tmp_path, **options)
 
 
 # ---- downloads, from a real server on this machine
@@ -694,7 +699,7 @@ def home(server, check=None):
 
 
 def test_a_download_arrives_whole(tmp_path, server):
-    path = fetch(home(server), "big", tmp_path)
+    path = fetch_file(home(server), "big", tmp_path)
     assert path == tmp_path / "big" / "big.bin"
     assert path.read_bytes() == server.content["big.bin"]
     assert os.listdir(path.parent) == ["big.bin"]
@@ -702,7 +707,7 @@ def test_a_download_arrives_whole(tmp_path, server):
 
 def test_a_broken_transfer_goes_on_where_it_stopped(tmp_path, server):
     server.breaks = 2
-    path = fetch(home(server), "big", tmp_path)
+    path = fetch_file(home(server), "big", tmp_path)
     assert path.read_bytes() == server.content["big.bin"]
     assert server.asked == [
         ("big.bin", None),
@@ -713,7 +718,7 @@ def test_a_broken_transfer_goes_on_where_it_stopped(tmp_path, server):
 
 def test_a_partial_file_of_an_earlier_run_is_completed(tmp_path, server):
     write(tmp_path / "big" / "big.bin.part", server.content["big.bin"][:299_990])
-    path = fetch(home(server), "big", tmp_path)
+    path = fetch_file(home(server), "big", tmp_path)
     assert path.read_bytes() == server.content["big.bin"]
     assert os.listdir(path.parent) == ["big.bin"]
     assert server.asked == [("big.bin", "bytes=299990-")]
@@ -723,12 +728,12 @@ def test_a_partial_file_of_an_earlier_run_is_completed(tmp_path, server):
 def test_a_partial_file_that_cannot_be_completed_starts_anew(tmp_path, server, size, ranged):
     server.ranged = ranged
     write(tmp_path / "big" / "big.bin.part", (server.content["big.bin"] + b"x")[:size])
-    assert fetch(home(server), "big", tmp_path).read_bytes() == server.content["big.bin"]
+    assert fetch_file(home(server), "big", tmp_path).read_bytes() == server.content["big.bin"]
 
 
 def test_a_wrong_checksum_is_refused_and_nothing_is_left(tmp_path, server):
     with pytest.raises(BadInput, match=r"big.bin \(sha256 0000.*sent another file") as error:
-        fetch(home(server, "0" * 64), "big", tmp_path)
+        fetch_file(home(server, "0" * 64), "big", tmp_path)
     assert "\n" not in str(error.value)
     assert os.listdir(tmp_path / "big") == []
 
@@ -736,22 +741,22 @@ def test_a_wrong_checksum_is_refused_and_nothing_is_left(tmp_path, server):
 def test_a_transfer_that_brings_nothing_more_ends_and_keeps_its_part(tmp_path, server):
     server.breaks, server.ranged = 10, False
     with pytest.raises(BadInput, match=r"broke off: run again to go on from big.bin.part"):
-        fetch(home(server), "big", tmp_path)
+        fetch_file(home(server), "big", tmp_path)
     assert os.listdir(tmp_path / "big") == ["big.bin.part"]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, server):
     write(tmp_path / "big", b"a file, not a folder")
     with pytest.raises(BadInput, match=f"{tmp_path / 'big'} cannot be written: .*"):
-        fetch(home(server), "big", tmp_path)
+        fetch_file(home(server), "big", tmp_path)
 
 
 def test_the_next_mirror_is_tried(tmp_path, server):
     one = home(server)
     two = one._replace(urls=(server.url + "absent.bin", *one.urls))
-    assert fetch(two, "big", tmp_path).exists()
+    assert fetch_file(two, "big", tmp_path).exists()
     with pytest.raises(BadInput, match="404"):
-        fetch(one._replace(urls=(server.url + "absent.bin",)), "other", tmp_path)
+        fetch_file(one._replace(urls=(server.url + "absent.bin",)), "other", tmp_path)
 
 
 def test_absent_files_of_a_data_set_are_downloaded_once(tmp_path, server):
@@ -760,10 +765,10 @@ def test_absent_files_of_a_data_set_are_downloaded_once(tmp_path, server):
     checks = {
         file.removesuffix(".gz"): hashlib.md5(data).hexdigest() for file, data in packed.items()
     }
-    homes = idx_homes(checks, server.url)
+    homes = make_origins(checks, server.url)
     write(tmp_path / "train-labels-idx1-ubyte.gz", packed["train-labels-idx1-ubyte.gz"])
     for _ in range(2):
-        got = mnist_like("mnist", tmp_path, homes, whole=False, balanced=False)
+        got = read_mnist_files("mnist", tmp_path, homes, whole=False, balanced=False)
         assert len(got.x) == 42
         assert len(server.asked) == 3
     both = emnist_files("train", 62) | emnist_files("test", 62)
@@ -774,7 +779,11 @@ def test_absent_files_of_a_data_set_are_downloaded_once(tmp_path, server):
     parts = {"all": list(both)}
     for _ in range(2):
         assert (
-            len(present(tmp_path, "emnist", parts, mirrors("gzip.zip", digest, server.url))["all"])
+            len(
+                collect_present(
+                    tmp_path, "emnist", parts, make_origin("gzip.zip", digest, server.url)
+                )["all"]
+            )
             == 4
         )
     assert len(server.asked) == 4
@@ -784,7 +793,7 @@ def test_without_a_network_the_line_says_what_where_and_how(tmp_path, monkeypatc
     for scheme in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
         monkeypatch.setenv(scheme, "http://127.0.0.1:9")  # nobody listens there
     with pytest.raises(BadInput) as error:
-        load("mnist", tmp_path)
+        load_dataset("mnist", tmp_path)
     line = str(error.value)
     home = MNIST_FILES["train-images-idx3-ubyte"]
     needed = (
@@ -801,10 +810,10 @@ def test_without_a_network_the_line_says_what_where_and_how(tmp_path, monkeypatc
     with pytest.raises(
         BadInput, match=r"cifar100: no test.bin; cifar-100-binary.tar.gz \(md5 03b5"
     ):
-        load("cifar100", tmp_path)
+        load_dataset("cifar100", tmp_path)
     for name in ("fashion-mnist", "emnist", "cifar10", "uci-har"):
         with pytest.raises(BadInput, match=f"{name}: .*no connection to"):
-            load(name, tmp_path)
+            load_dataset(name, tmp_path)
 
 
 # ---- the real files, where $COTERIE_DATA holds them
@@ -820,13 +829,13 @@ def real(*names):
 
 @real("mnist")
 def test_real_mnist_and_its_writers():
-    got = load("mnist")
+    got = load_dataset("mnist")
     assert got.x.shape == (70_000, 1, 28, 28)
     assert got.train.sum() == 60_000
     pixels = got.x[got.train] / np.float32(255)
     assert abs(pixels.mean(dtype=np.float64) - 0.13066) < 1e-5
     assert abs(pixels.std(dtype=np.float64) - 0.30811) < 1e-5
-    writers = load("mnist-writers")
+    writers = load_dataset("mnist-writers")
     _, counts = np.unique(writers.users, return_counts=True)
     assert (len(counts), counts.min(), counts.max(), counts.sum()) == (539, 19, 131, 60_000)
     np.testing.assert_array_equal(writers.x[:100], got.x[:100])
@@ -834,13 +843,13 @@ def test_real_mnist_and_its_writers():
 
 @real("fashion-mnist")
 def test_real_fashion_mnist():
-    got = load("fashion-mnist")
+    got = load_dataset("fashion-mnist")
     assert abs(got.x[got.train].mean() / 255 - 0.28604) < 1e-5
 
 
 @real("emnist")
 def test_real_emnist_letters():
-    got = load("femnist-letters")
+    got = load_dataset("femnist-letters")
     mean = got.x[~got.train & (got.y == 8)].mean(0)[
         0
     ]  # the mean of the letter i is an upright stroke
@@ -861,7 +870,7 @@ def test_real_emnist_letters():
 
 @real("uci-har")
 def test_real_har():
-    got = load("uci-har")
+    got = load_dataset("uci-har")
     assert got.train.sum() == 7_352
     assert len(np.unique(got.users[got.train])) == 21
     assert abs(got.x).max() <= 1
@@ -878,7 +887,7 @@ def test_real_har():
 
 @real("cifar10")
 def test_real_cifar10():
-    got = load("cifar10")
+    got = load_dataset("cifar10")
     means = got.x[got.train].mean((0, 2, 3)) / 255
     np.testing.assert_allclose(means, [0.4914, 0.4822, 0.4465], atol=1e-4)
     assert (np.bincount(got.y[got.train]) == 5_000).all()

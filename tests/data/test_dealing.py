@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.data.dealing import build
-from coterie.data.federation import client_rows
+from coterie.data.federation import summarize_clients
+from coterie.data.pipeline import build_federation
 from helpers.datasets import coded, number, rows_of
 
 DATA = Path(os.environ.get("COTERIE_DATA", "nowhere"))
@@ -23,17 +23,17 @@ def all_rows(federation):
 
 
 def test_digits_by_default_are_20_clients_of_3_classes_cut_60_20_20():
-    got = build()
+    got = build_federation()
     assert (got.clients, got.classes, got.input_shape, got.names[-1]) == (20, 10, (1, 8, 8), "19")
     assert len(np.unique(all_rows(got))) == 1797
-    for row in client_rows(got):
+    for row in summarize_clients(got):
         n = row.train + row.validation + row.select + row.test
         assert row.classes == 3
         assert abs(row.train - 0.6 * n) < 1
         assert abs(row.validation + row.select - 0.2 * n) <= 1
         assert 0 <= row.validation - row.select <= 1
         assert abs(row.test - 0.2 * n) <= 1
-    assert np.array_equal(got.sizes, [row.train for row in client_rows(got)])
+    assert np.array_equal(got.sizes, [row.train for row in summarize_clients(got)])
     assert got.x.dtype == torch.float32
     assert got.y.dtype == torch.int64
     assert (got.x.min(), got.x.max()) == (0, 1)
@@ -48,7 +48,9 @@ def test_digits_by_default_are_20_clients_of_3_classes_cut_60_20_20():
 )
 def test_parts_are_disjoint_and_cover_the_clients_rows(clients, validation, test, seed):
     base = coded()
-    got = build(base, "iid", clients, seed, validation=validation, test=test, scale="none")
+    got = build_federation(
+        base, "iid", clients, seed, validation=validation, test=test, scale="none"
+    )
     everything = all_rows(got)
     assert sorted(number(got.x.numpy())[everything]) == list(range(400))
     assert np.array_equal(got.y.numpy(), base.y[number(got.x.numpy())])
@@ -59,14 +61,14 @@ def test_parts_are_disjoint_and_cover_the_clients_rows(clients, validation, test
 
 
 def test_rows_limits_the_pool_and_pool_train_leaves_the_test_part_out():
-    got = build(coded(test=100), "iid", 5, rows=120, scale="none")
+    got = build_federation(coded(test=100), "iid", 5, rows=120, scale="none")
     assert len(all_rows(got)) == len(got.x) == 120
-    trained = build(coded(test=100), "iid", 5, pool="train", scale="none")
+    trained = build_federation(coded(test=100), "iid", 5, pool="train", scale="none")
     assert sorted(number(trained.x.numpy())) == list(range(300))
 
 
 def test_synthetic_repeats_the_published_sizes():
-    got = build("synthetic", validation=0, test=0.25)
+    got = build_federation("synthetic", validation=0, test=0.25)
     assert got.clients == 100
     assert (got.sizes.sum(), sum(map(len, got.test))) == (154_314, 51_481)
     assert all(np.array_equal(rows, np.sort(rows)) for rows in got.train)
@@ -74,16 +76,16 @@ def test_synthetic_repeats_the_published_sizes():
 
 @pytest.mark.skipif(not (DATA / "mnist").is_dir(), reason="$COTERIE_DATA has no mnist")
 def test_real_mnist_recipes():
-    pairs = build("mnist", "pairs", validation=0, test=0.25, scale="pixel")
+    pairs = build_federation("mnist", "pairs", validation=0, test=0.25, scale="pixel")
     sizes = [len(rows_of(pairs, i)) for i in range(20)]
     assert (min(sizes), max(sizes), sum(sizes)) == (1556, 5112, 70_000)
     assert pairs.x.mean().abs() < 1e-3
-    assert build("mnist", "perfedavg").sizes.tolist()[0] == int(0.6 * 5 * 196)
+    assert build_federation("mnist", "perfedavg").sizes.tolist()[0] == int(0.6 * 5 * 196)
 
 
 @pytest.mark.skipif(not (DATA / "uci-har").is_dir(), reason="$COTERIE_DATA has no uci-har")
 def test_real_uci_har_leaves_no_overlap_and_no_class_out():
-    got = build("uci-har")
+    got = build_federation("uci-har")
     y = got.y.numpy()
     assert got.clients >= 21
     trained = got.x[np.concatenate(got.train)]  # vectors of features are standardised
@@ -98,7 +100,9 @@ def test_real_uci_har_leaves_no_overlap_and_no_class_out():
 
 
 def test_without_select_all_held_rows_are_for_methods():
-    halved, whole = (build("digits", clients=5, select=select) for select in (True, False))
+    halved, whole = (
+        build_federation("digits", clients=5, select=select) for select in (True, False)
+    )
     assert [len(rows) for rows in whole.select] == [0] * 5
     for i in range(5):
         both = np.concatenate([halved.validation[i], halved.select[i]])

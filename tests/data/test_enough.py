@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import BadInput
-from coterie.data.cutting import Shares
-from coterie.data.dealing import build
-from coterie.data.enough import TooFewRows, enough, least_rows
+from coterie.data.partition.cuts import Shares
+from coterie.data.partition.minimum_rows import TooFewRows, has_enough_rows, minimum_rows_of
+from coterie.data.pipeline import build_federation
 from helpers.datasets import features
 
 
 @pytest.mark.parametrize("shares", [(0.2, 0.2), (0.0, 0.2), (0.1, 0.2), (0.4, 0.3), (0.01, 0.5)])
 def test_the_least_number_of_rows_is_enough_and_so_is_every_larger_one(shares):
-    least = least_rows(Shares(*shares))
-    assert enough(np.arange(least, least + 500), Shares(*shares)).all()
-    assert not enough(np.array([least - 1]), Shares(*shares)).any()
+    least = minimum_rows_of(Shares(*shares))
+    assert has_enough_rows(np.arange(least, least + 500), Shares(*shares)).all()
+    assert not has_enough_rows(np.array([least - 1]), Shares(*shares)).any()
 
 
 def _table(rows, **choices):
     """Ten natural clients of so many rows each."""
     data = features(10 * rows)._replace(users=np.repeat(np.arange(10), rows))
-    return build(data, **choices)
+    return build_federation(data, **choices)
 
 
 def test_what_a_client_needs_is_said():
@@ -58,7 +58,7 @@ def test_what_does_not_help_natural_clients_is_not_offered():
 def test_dealt_clients_may_be_fewer():
     data = features(120)
     with pytest.raises(BadInput, match="with which 2 are enough or use fewer clients"):
-        build(data, "iid", 60)
+        build_federation(data, "iid", 60)
     with pytest.raises(BadInput, match="at least 3 rows; use fewer clients"):
-        build(data, "iid", 120)
-    assert build(data, "iid", 40).clients == 40
+        build_federation(data, "iid", 120)
+    assert build_federation(data, "iid", 40).clients == 40

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from coterie.data.dataset import Dataset
-from coterie.data.dealing import build, read
-from coterie.data.federation import COUNTS, checksum, label_counts, read_once
+from coterie.data.federation import COUNTS_SCHEMA, cache_digest, checksum_of, count_labels
+from coterie.data.pipeline import build_federation, read_data
 from helpers.datasets import features, rows_of
 from helpers.federations import tiny
 
@@ -13,12 +13,12 @@ PARTS = ("train", "validation", "test")
 
 
 def test_a_federation_is_its_seed():
-    first, again, other = (build(clients=5, seed=s) for s in (3, 3, 4))
-    assert checksum(first) == checksum(again) != checksum(other)
+    first, again, other = (build_federation(clients=5, seed=s) for s in (3, 3, 4))
+    assert checksum_of(first) == checksum_of(again) != checksum_of(other)
 
 
 def test_checksum_sees_every_value():
-    got = build(features(), clients=None)
+    got = build_federation(features(), clients=None)
     x = got.x.clone()
     x[17, 3] += 1
     test = [*got.test[:-1], got.test[-1][::-1]]
@@ -28,26 +28,26 @@ def test_checksum_sees_every_value():
         {"names": ["a", *got.names[1:]]},
         {"groups": got.groups + 1},
     ]
-    sums = {checksum(got._replace(**change)) for change in changed}
-    assert len(sums | {checksum(got)}) == 5
+    sums = {checksum_of(got._replace(**change)) for change in changed}
+    assert len(sums | {checksum_of(got)}) == 5
 
 
 def test_inputs_that_are_read_once_give_the_same_checksum():
-    got = build(clients=5)
-    wanted = checksum(got)
-    kept = read_once(got._replace(x=got.x.clone()))
-    assert checksum(kept) == checksum(kept) == wanted
+    got = build_federation(clients=5)
+    wanted = checksum_of(got)
+    kept = cache_digest(got._replace(x=got.x.clone()))
+    assert checksum_of(kept) == checksum_of(kept) == wanted
     other = kept._replace(y=got.y + 1)
-    assert checksum(other) == checksum(got._replace(y=got.y + 1)) != wanted
+    assert checksum_of(other) == checksum_of(got._replace(y=got.y + 1)) != wanted
     kept.x[0] += 1  # which nobody may do: it is not seen
-    assert checksum(kept) == wanted
+    assert checksum_of(kept) == wanted
 
 
 def test_inputs_that_others_may_change_are_read_every_time():
-    got = build(clients=5)
-    wanted = checksum(got)
+    got = build_federation(clients=5)
+    wanted = checksum_of(got)
     got.x[0] += 1
-    assert checksum(got) != wanted
+    assert checksum_of(got) != wanted
 
 
 def test_ten_thousand_clients_share_the_loaders_own_memory():
@@ -55,15 +55,17 @@ def test_ten_thousand_clients_share_the_loaders_own_memory():
     users = np.repeat(np.arange(10_000), 20)
     x = np.random.default_rng(0).normal(size=(n, 6)).astype(np.float32)
     x.flags.writeable = False  # as a memory-mapped file is
-    got = build(Dataset("many", x, np.arange(n) % 3, 3, np.ones(n, bool), users), scale="none")
+    got = build_federation(
+        Dataset("many", x, np.arange(n) % 3, 3, np.ones(n, bool), users), scale="none"
+    )
     assert got.clients == 10_000
     assert np.shares_memory(got.x.numpy(), x)
     assert (got.sizes == 12).all()
 
 
 def test_natural_clients_keep_their_names_and_truth():
-    got = build("gaussian", clients=5)
-    whole = read("gaussian", None, {}).data
+    got = build_federation("gaussian", clients=5)
+    whole = read_data("gaussian", None, {}).data
     for i, name in enumerate(got.names):
         assert (whole.users[rows_of(got, i)] == int(name)).all()
         assert got.truth[i].item() == whole.truth[int(name), 0]
@@ -73,8 +75,8 @@ def test_natural_clients_keep_their_names_and_truth():
 
 def test_label_counts_are_the_rows_of_every_class_a_client_holds():
     federation = tiny(clients=3)
-    found = label_counts(federation)
-    assert found.schema == COUNTS
+    found = count_labels(federation)
+    assert found.schema == COUNTS_SCHEMA
     expected = {}
     for part in ("train", "validation", "test"):
         for client, rows in enumerate(getattr(federation, part)):
@@ -87,8 +89,8 @@ def test_label_counts_are_the_rows_of_every_class_a_client_holds():
 
 def test_label_counts_of_parts_without_rows_and_of_no_classes_are_empty():
     federation = tiny(validation=0)
-    assert set(label_counts(federation)["part"].to_pylist()) == {"train", "test"}
-    assert label_counts(federation._replace(classes=0, y=federation.y.float())).num_rows == 0
+    assert set(count_labels(federation)["part"].to_pylist()) == {"train", "test"}
+    assert count_labels(federation._replace(classes=0, y=federation.y.float())).num_rows == 0
 
 
 def test_a_notebook_shows_every_client_with_its_rows_and_no_more_than_fit(monkeypatch):

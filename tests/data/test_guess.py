@@ -3,8 +3,8 @@
 import pytest
 
 from coterie.core.errors import BadInput
-from coterie.data.guess import guess_columns, has_columns
-from coterie.data.told import Told
+from coterie.data.messages import DataWarning
+from coterie.data.read.column_roles import guess_columns, has_columns
 
 
 def table(folder, *columns, separator=","):
@@ -26,7 +26,9 @@ def table(folder, *columns, separator=","):
 )
 def test_clear_names_are_taken_and_told(tmp_path, columns, client, label):
     path = table(tmp_path, *columns, separator=";")
-    with pytest.warns(Told, match=f"takes column '{client}' as the client and '{label}' as the"):
+    with pytest.warns(
+        DataWarning, match=f"takes column '{client}' as the client and '{label}' as the"
+    ):
         assert guess_columns(path, {}) == {"client": client, "label": label}
 
 
@@ -38,7 +40,7 @@ def test_the_usual_names_and_what_was_said_need_no_guess(tmp_path):
 
 def test_a_column_that_was_said_is_not_guessed_again(tmp_path):
     path = table(tmp_path, "user", "a", "target", "y")
-    with pytest.warns(Told, match="'target' as the label"):
+    with pytest.warns(DataWarning, match="'target' as the label"):
         assert guess_columns(path, {"client": "y"}) == {"label": "target"}
 
 

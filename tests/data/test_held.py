@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from coterie.data.cutting import Shares, cut_at_points, cut_rows
-from coterie.data.held import Held, counts_of
-from coterie.data.moments import Moments
+from coterie.data.client_rows import ClientRows, counts_of
+from coterie.data.partition.cuts import Shares, cut_at_points, cut_rows
+from coterie.data.prepare.moments import Moments
 
 
 def lists(seed=0, clients=50, least=0):
@@ -18,30 +18,30 @@ def same(found, wanted):
 
 def test_held_rows_are_the_lists_they_were_made_of():
     rows = lists()
-    held = Held.of(rows)
+    held = ClientRows.of(rows)
     same(held, rows)
     same([held[i] for i in range(-3, 3)], [rows[i] for i in range(-3, 3)])
     same(held[5:20], rows[5:20])
     assert np.array_equal(held.joined(), np.concatenate(rows))
     assert np.array_equal(counts_of(held), counts_of(rows))
     assert np.array_equal(held.owners(), np.repeat(np.arange(50), counts_of(rows)))
-    assert Held.of(held) is held
+    assert ClientRows.of(held) is held
     with pytest.raises(IndexError):
         held[50]
 
 
 def test_some_clients_of_held_rows_keep_theirs():
     rows, chosen = lists(1), [7, 3, 3, 40]
-    some = Held.of(rows).only(chosen)
+    some = ClientRows.of(rows).only(chosen)
     wanted = [rows[i] for i in chosen]
     same(some, wanted)
     assert np.array_equal(some.joined(), np.concatenate(wanted))
-    same(some.plus(Held.of(rows)), [*wanted, *rows])
+    same(some.plus(ClientRows.of(rows)), [*wanted, *rows])
     same(some.moved(lambda r: r + 5), [r + 5 for r in wanted])
 
 
 def test_spans_are_rows_without_an_array():
-    spans = Held.packed(None, np.array([3, 0, 2]))
+    spans = ClientRows.packed(None, np.array([3, 0, 2]))
     same(spans, [[0, 1, 2], [], [3, 4]])
     assert spans.only([2, 0]).joined().tolist() == [3, 4, 0, 1, 2]
     same(spans.only([2, 0]).moved(lambda r: r * 10), [[30, 40], [0, 10, 20]])
@@ -49,16 +49,16 @@ def test_spans_are_rows_without_an_array():
 
 def test_rows_by_owner_keep_their_order():
     owners = np.random.default_rng(2).integers(0, 30, 400)
-    held = Held.by_owner(np.arange(400) * 2, owners)
+    held = ClientRows.by_owner(np.arange(400) * 2, owners)
     same(held, [np.flatnonzero(owners == u) * 2 for u in np.unique(owners)])
-    assert len(Held.by_owner(np.zeros(0, int), np.zeros(0, int))) == 0
+    assert len(ClientRows.by_owner(np.zeros(0, int), np.zeros(0, int))) == 0
 
 
 @pytest.mark.parametrize("how", ["order", "shuffle"])
 def test_all_clients_are_cut_as_one_by_one(how):
     rows, shares = lists(3, least=1), Shares(0.2, 0.3)
     rngs = [np.random.default_rng(k) for k in range(len(rows))]
-    cuts = cut_at_points(Held.of(rows), shares, rngs if how == "shuffle" else None)
+    cuts = cut_at_points(ClientRows.of(rows), shares, rngs if how == "shuffle" else None)
     wanted = [
         cut_rows(r, np.zeros(0), how, *shares, np.random.default_rng(k)) for k, r in enumerate(rows)
     ]

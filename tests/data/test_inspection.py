@@ -4,9 +4,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from coterie.data.dealing import build
-from coterie.data.inspection import columns_found, problems
-from coterie.data.own import from_frame
+from coterie.data.inspection import find_problems, summarize_columns
+from coterie.data.pipeline import build_federation
+from coterie.data.read.user_data import from_frame
 
 ROWS = 400
 
@@ -23,7 +23,7 @@ def fine(**more):
 
 
 def test_a_table_without_problems_has_none():
-    assert problems(from_frame(fine())) == []
+    assert find_problems(from_frame(fine())) == []
 
 
 LABELS = fine()["label"].to_list()
@@ -50,14 +50,14 @@ CODES = np.array([ord(label) for label in LABELS])
     ],
 )
 def test_what_looks_wrong_is_said(more, words):
-    found = problems(from_frame(fine(**more)))
+    found = find_problems(from_frame(fine(**more)))
     assert any(words in line for line in found), found
 
 
 def test_copies_of_rows_are_counted_within_and_across_clients():
     frame = fine()
     copied = pl.concat([frame, frame[:10], frame[:4].with_columns(client=pl.lit("other"))])
-    found = problems(from_frame(copied))
+    found = find_problems(from_frame(copied))
     assert any("14 rows are copies of another (3.4%)" in line for line in found)
     assert any("4 rows are held by several clients" in line for line in found)
 
@@ -69,7 +69,7 @@ def test_columns_say_what_they_become():
         same=[2] * ROWS,
     )
     own = from_frame(frame)
-    found = {c.name: c for c in columns_found(own, build(own).preparation)}
+    found = {c.name: c for c in summarize_columns(own, build_federation(own).preparation)}
     assert found["a"].becomes == "standardised"
     assert found["town"].becomes == "hashed to 32"
     assert found["gaps"].becomes == "standardised, gaps"

@@ -4,19 +4,19 @@ import torch
 from torch.utils import _pytree as pytree
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Train, stages
+from coterie.core.method import Train, stages_of
 from coterie.core.model import Model
-from coterie.data import lazy
-from coterie.data.dealing import build
-from coterie.data.federation import PARTS, checksum, label_counts, part_of
-from coterie.data.sources import synthetic
-from coterie.engines.base import Setup
+from coterie.data import lazy_rows
+from coterie.data.federation import PARTS, checksum_of, count_labels, part_of
+from coterie.data.pipeline import build_federation
+from coterie.data.read.sources import synthetic
+from coterie.engines.base import EngineSetup
 from coterie.engines.local.engine import LocalEngine
-from coterie.engines.settings import Settings
+from coterie.engines.settings import ExecutionSettings
 from coterie.experiment.schedule import Schedule
 from coterie.methods.registry import METHODS
-from coterie.networks import nets
-from coterie.running.divergence import guess
+from coterie.networks import registry
+from coterie.running.divergence import measure_majority
 from coterie.running.loop import Loop
 
 OPTIONS = {"draws": "streams", "sizes": "fedprox"}
@@ -25,23 +25,23 @@ OPTIONS = {"draws": "streams", "sizes": "fedprox"}
 def both(monkeypatch, clients=12, options=OPTIONS, **choices):
     """The same federation, stored and made when it is asked for."""
     words = {"clients": clients, "data_options": {"clients": clients, **options}, **choices}
-    stored = build("synthetic", **words)
-    monkeypatch.setattr(synthetic, "STORED", 0)
-    made = build("synthetic", **words)
-    assert isinstance(made.x, lazy.Lazy)
+    stored = build_federation("synthetic", **words)
+    monkeypatch.setattr(synthetic, "MAX_STORED", 0)
+    made = build_federation("synthetic", **words)
+    assert isinstance(made.x, lazy_rows.LazyRows)
     assert isinstance(stored.x, torch.Tensor)
     return stored, made
 
 
 def run(data, path="vectorized", method="ditto"):
-    model = Model(lambda: nets.build("mlr", (60,), 10), input_shape=(60,))
-    program = stages(METHODS[method](model, Train(batch=8, rate=0.01, epochs=1)))
-    setup = Setup(
+    model = Model(lambda: registry.build_network("mlr", (60,), 10), input_shape=(60,))
+    program = stages_of(METHODS[method](model, Train(batch=8, rate=0.01, epochs=1)))
+    setup = EngineSetup(
         federation=data,
         models=[model],
         programs=[program],
         architecture=np.zeros(data.clients, dtype=int),
-        settings=[Settings(path, 4, "no")],
+        settings=[ExecutionSettings(path, 4, "no")],
     )
     loop = Loop(LocalEngine(setup), data, Schedule(rounds=3, sample=5, evaluate=1), 0)
     loop.go()
@@ -60,14 +60,14 @@ def test_rows_made_when_asked_for_are_the_stored_ones(monkeypatch, options):
     assert np.array_equal(made.y.numpy(), stored.y.numpy())
     assert torch.equal(made.x[:9], stored.x[:9])
     assert torch.equal(made.x[3], stored.x[3])
-    assert label_counts(made).equals(label_counts(stored))
-    assert guess(made) == guess(stored)
+    assert count_labels(made).equals(count_labels(stored))
+    assert measure_majority(made) == measure_majority(stored)
     assert made.input_shape == stored.input_shape
 
 
 @pytest.mark.parametrize(("path", "method"), [("vectorized", "ditto"), ("sequential", "finetune")])
 def test_a_run_on_rows_made_when_asked_for_is_that_on_stored_ones(monkeypatch, path, method):
-    monkeypatch.setattr("coterie.engines.local.batches.MADE", 1000)  # several chunks
+    monkeypatch.setattr("coterie.engines.local.batches.ROWS_AT_ONCE", 1000)  # several chunks
     found, wanted = (run(data, path, method) for data in reversed(both(monkeypatch)))
     assert len(list(found.engine.points(*found.ask()))) > 1
     one, other = (loop.table.whole().to_pandas() for loop in (found, wanted))
@@ -94,18 +94,22 @@ def test_the_checksum_of_made_rows_tells_what_they_are_made_of(monkeypatch):
     _, made = both(monkeypatch)
     for other in ({"rows_each": 9}, {"seed": 5}, {"alpha": 0.1}):
         options = {"clients": 12, **OPTIONS, **other}
-        assert checksum(build("synthetic", clients=12, data_options=options)) != checksum(made)
-    assert checksum(made._replace(train=made.test)) != checksum(made)
+        assert checksum_of(
+            build_federation("synthetic", clients=12, data_options=options)
+        ) != checksum_of(made)
+    assert checksum_of(made._replace(train=made.test)) != checksum_of(made)
 
 
 def test_what_needs_every_row_stores_every_row(monkeypatch):
-    monkeypatch.setattr(synthetic, "STORED", 0)
+    monkeypatch.setattr(synthetic, "MAX_STORED", 0)
     for choice in ({"scale": "standard"}, {"rows": 500}, {"cut": "shuffle"}, {"split": "iid"}):
-        found = build("synthetic", clients=5, data_options={"clients": 5, **OPTIONS}, **choice)
+        found = build_federation(
+            "synthetic", clients=5, data_options={"clients": 5, **OPTIONS}, **choice
+        )
         assert isinstance(found.x, torch.Tensor)
 
 
 def test_too_many_rows_to_store_name_the_way_out(monkeypatch):
-    monkeypatch.setattr("coterie.core.memory.memory", lambda: 1000)
+    monkeypatch.setattr("coterie.core.memory.read_memory_limit", lambda: 1000)
     with pytest.raises(BadInput, match="--draws streams, which makes rows when they are needed"):
-        build("synthetic", clients=5, data_options={"clients": 5})
+        build_federation("synthetic", clients=5, data_options={"clients": 5})

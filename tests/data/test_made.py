@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import BadInput
-from coterie.data.made import MADE, write_made
+from coterie.data.read.sources.synthetic_tables import SYNTHETIC_TABLES, write_synthetic_table
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", SYNTHETIC_TABLES)
 def test_a_table_is_the_same_every_time_and_another_with_another_seed(name):
-    assert MADE[name](0).equals(MADE[name](0))
-    assert not MADE[name](0).equals(MADE[name](1))
+    assert SYNTHETIC_TABLES[name](0).equals(SYNTHETIC_TABLES[name](0))
+    assert not SYNTHETIC_TABLES[name](0).equals(SYNTHETIC_TABLES[name](1))
 
 
 def test_what_gives_a_mine_away_is_shared_by_fields_of_one_ground_only():
-    table = MADE["landmines"](0)
+    table = SYNTHETIC_TABLES["landmines"](0)
     echoes = [name for name in table.columns if name.startswith("echo")]
     signs = []
     for (_,), field in table.group_by("field", maintain_order=True):
@@ -28,7 +28,7 @@ def test_what_gives_a_mine_away_is_shared_by_fields_of_one_ground_only():
 
 
 def test_schools_differ_in_level_and_most_of_a_score_is_not_told_by_the_school():
-    table = MADE["schools"](0)
+    table = SYNTHETIC_TABLES["schools"](0)
     levels = table.select("school", "score").group_by("school").mean()["score"].to_numpy()
     share = levels.var() / table["score"].to_numpy().var()
     assert table["school"].n_unique() == 139
@@ -38,5 +38,5 @@ def test_schools_differ_in_level_and_most_of_a_score_is_not_told_by_the_school()
 def test_a_table_is_never_written_over(tmp_path):
     (tmp_path / "schools.csv").write_text("mine\n")
     with pytest.raises(BadInput, match="exists already"):
-        write_made("schools", tmp_path / "schools.csv")
+        write_synthetic_table("schools", tmp_path / "schools.csv")
     assert (tmp_path / "schools.csv").read_text() == "mine\n"

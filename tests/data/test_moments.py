@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.data.moments import Moments
+from coterie.data.prepare.moments import Moments
 
 
 def added(parts):

@@ -10,8 +10,8 @@ from PIL import Image
 from pyarrow import csv, ipc, parquet
 
 from coterie.core.errors import BadInput
-from coterie.data import own
-from coterie.data.dealing import build
+from coterie.data.pipeline import build_federation
+from coterie.data.read import user_data
 
 COLUMNS = {
     "client": ["b", "a", "b", "a10", "a", "a10", "a2", "a2"],
@@ -43,7 +43,7 @@ def write(columns, path):
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
 def test_own_table_with_a_client_column(tmp_path, suffix):
     write(COLUMNS, tmp_path / f"sites{suffix}")
-    check_own(own.read(tmp_path / f"sites{suffix}"))
+    check_own(user_data.read_user_data(tmp_path / f"sites{suffix}"))
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
@@ -54,12 +54,12 @@ def test_own_folder_with_one_file_a_client(tmp_path, suffix):
         if name == "b" and suffix != ".npz":  # the order of columns may differ from file to file
             columns = dict(reversed(columns.items()))
         write(columns, tmp_path / f"{name}{suffix}")
-    check_own(own.read(tmp_path))
+    check_own(user_data.read_user_data(tmp_path))
 
 
 def test_own_arrays():
     check_own(
-        own.from_arrays(
+        user_data.from_arrays(
             np.stack([COLUMNS["age"], COLUMNS["dose"]], 1), COLUMNS["label"], COLUMNS["client"]
         )
     )
@@ -75,7 +75,7 @@ def test_own_hugging_face_folder_saved_to_disk(tmp_path):
             ipc.new_stream(sink, piece.schema) as out,
         ):
             out.write_table(piece)
-    got = own.read(tmp_path)
+    got = user_data.read_user_data(tmp_path)
     check_own(got)
     assert got.data.train.tolist() == [True] * 5 + [False] * 3
 
@@ -102,7 +102,7 @@ def test_own_hugging_face_images_with_named_classes(tmp_path):
         data.replace_schema_metadata({"huggingface": json.dumps(info)}),
         tmp_path / "data" / "train-0.parquet",
     )
-    got = own.read(tmp_path, client="hospital")
+    got = user_data.read_user_data(tmp_path, client="hospital")
     assert np.array_equal(got.data.x, pixels.transpose(0, 3, 1, 2))
     assert got.data.y.tolist() == [1, 2] * 6
     assert (got.data.classes, got.labels, got.clients) == (
@@ -117,21 +117,21 @@ def test_own_lists_of_numbers_are_features(tmp_path):
         {"pixels": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]], "extra": [9.5, 0.5], "label": [3, 8]}
     )
     parquet.write_table(lists, tmp_path / "one.parquet")
-    got = own.read(tmp_path / "one.parquet", client="")
+    got = user_data.read_user_data(tmp_path / "one.parquet", client="")
     assert got.data.x.tolist() == [[1, 2, 3, 4, 9.5], [5, 6, 7, 8, 0.5]]
     assert (got.data.y.tolist(), got.labels, got.data.users) == ([0, 1], ["3", "8"], None)
 
 
 def test_own_images_as_arrays_put_their_channels_first():
     pixels = np.zeros((6, 9, 8, 3), np.uint8)
-    assert own.from_arrays(pixels, np.zeros(6, int)).data.x.shape == (6, 3, 9, 8)
-    assert own.from_arrays(pixels[..., 0], np.zeros(6, int)).data.x.shape == (6, 1, 9, 8)
+    assert user_data.from_arrays(pixels, np.zeros(6, int)).data.x.shape == (6, 3, 9, 8)
+    assert user_data.from_arrays(pixels[..., 0], np.zeros(6, int)).data.x.shape == (6, 1, 9, 8)
 
 
 def test_ids_keep_their_zeros_and_chosen_columns_are_enough(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("site;note;a;b;y\n007;x;1;2;0\n7;y;3;4;1\n")
-    got = own.read(path, client="site", label="y", features="b", separator=";")
+    got = user_data.read_user_data(path, client="site", label="y", features="b", separator=";")
     assert got.clients == ["007", "7"]
     assert got.data.x.tolist() == [[2], [4]]
 
@@ -140,24 +140,24 @@ def test_a_column_that_turns_fractional_late_is_still_read(tmp_path):
     path = tmp_path / "t.csv"
     rows = ["c,1,0"] * 300_000
     path.write_text("client,a,label\n" + "\n".join([*rows, "d,2.5,1"]) + "\n")
-    got = own.read(path)
+    got = user_data.read_user_data(path)
     assert got.data.x[-1] == 2.5
     assert got.clients == ["c", "d"]
     path.write_text("client,a,label\n" + "\n".join([*rows, "d,two,1"]) + "\n")
     with pytest.raises(BadInput, match="column 'a' is 'two' in row 300,001"):
-        own.read(path)
+        user_data.read_user_data(path)
 
 
 def test_build_uses_own_data_with_all_its_clients(tmp_path):
     write({k: v * 5 for k, v in COLUMNS.items()}, tmp_path / "sites.csv")
-    got = build(str(tmp_path / "sites.csv"))
+    got = build_federation(str(tmp_path / "sites.csv"))
     assert (got.name, got.names, got.labels) == (
         "sites.csv",
         ["a", "a2", "a10", "b"],
         ["sick", "well"],
     )
     assert got.sizes.tolist() == [6, 6, 6, 6]
-    pooled = build(
+    pooled = build_federation(
         tmp_path / "sites.csv", "iid", 3, data_options={"client": "", "features": "dose,age"}
     )
     assert (pooled.clients, pooled.input_shape) == (3, (2,))
@@ -189,7 +189,7 @@ def test_a_bad_file_is_refused_with_its_place(tmp_path, text, words):
     path = tmp_path / "t.csv"
     path.write_text(text)
     with pytest.raises(BadInput) as caught:
-        build(path)
+        build_federation(path)
     assert words in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -197,29 +197,29 @@ def test_a_bad_file_is_refused_with_its_place(tmp_path, text, words):
 
 def test_bad_folders_are_refused_with_their_place(tmp_path):
     with pytest.raises(BadInput, match=r"no \.csv, \.parquet"):
-        own.read(tmp_path)
+        user_data.read_user_data(tmp_path)
     (tmp_path / "a.csv").write_text("u,label\n1,0\n")
     (tmp_path / "b.csv").write_text("v,label\n1,0\n")
     with pytest.raises(BadInput, match=r"b\.csv: column 'u' is not in both this file and .*a\.csv"):
-        own.read(tmp_path)
+        user_data.read_user_data(tmp_path)
     (tmp_path / "b.csv").unlink()
     np.savez(tmp_path / "c.npz", x=np.zeros((2, 3)), y=[0, 1])
     with pytest.raises(BadInput, match=r"c\.npz: a row has shape \[3\]"):
-        own.read(tmp_path)
+        user_data.read_user_data(tmp_path)
     (tmp_path / "c.npz").write_bytes(b"no zip at all")
     with pytest.raises(BadInput, match=r"c\.npz: this is no readable \.npz file"):
-        own.read(tmp_path)
+        user_data.read_user_data(tmp_path)
     (tmp_path / "c.npz").unlink()
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     with pytest.raises(BadInput, match="two files are called 'a'"):
-        own.read(tmp_path)
+        user_data.read_user_data(tmp_path)
     with pytest.raises(BadInput, match=r"a\.parquet: this is no readable"):
-        own.read(tmp_path / "a.parquet")
+        user_data.read_user_data(tmp_path / "a.parquet")
     (tmp_path / "t.txt").write_text("hello")
     with pytest.raises(BadInput, match=r"files of kind '\.txt'"):
-        own.read(tmp_path / "t.txt")
+        user_data.read_user_data(tmp_path / "t.txt")
     with pytest.raises(BadInput, match="did you mean 'label'"):
-        build(tmp_path / "a.csv", data_options={"lable": "y"})
+        build_federation(tmp_path / "a.csv", data_options={"lable": "y"})
 
 
 @pytest.mark.parametrize(
@@ -236,4 +236,4 @@ def test_bad_folders_are_refused_with_their_place(tmp_path):
 )
 def test_bad_arrays_are_refused(x, y, clients, words):
     with pytest.raises(BadInput, match=words):
-        own.from_arrays(x, y, clients)
+        user_data.from_arrays(x, y, clients)

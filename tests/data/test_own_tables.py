@@ -10,10 +10,10 @@ from PIL import Image
 
 import coterie
 from coterie.core.errors import BadInput
-from coterie.data import own
-from coterie.data.columns import BOOLEAN, CATEGORY, DATE, NUMBER
-from coterie.data.dealing import build
-from coterie.data.opening import encoding_of, separator_of
+from coterie.data.pipeline import build_federation
+from coterie.data.read import user_data
+from coterie.data.read.columns import BOOLEAN, CATEGORY, DATE, NUMBER
+from coterie.data.read.table_files import encoding_of, separator_of
 
 CELLS = {
     "site": ["north", "south", "north", "south"],
@@ -55,13 +55,13 @@ def text(separator=",", comma="."):
 )
 def test_separator_encoding_and_decimal_commas_are_found_out(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    check(own.read(tmp_path / name, **WORDS))
+    check(user_data.read_user_data(tmp_path / name, **WORDS))
 
 
 def test_what_was_found_out_is_told(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(text(";", ",").encode("cp1252") * 1)
-    got = own.read(path, **WORDS)
+    got = user_data.read_user_data(path, **WORDS)
     told = (
         "columns are separated by ';'",
         "text is cp1252",
@@ -71,7 +71,7 @@ def test_what_was_found_out_is_told(tmp_path):
     assert got.columns[0].note == "decimal commas"
     path.write_text(text() + text().split("\n", 1)[1] * 9)
     with pytest.warns(UserWarning, match="of 2 columns, 1 with texts"):
-        build(path, data_options=WORDS)
+        build_federation(path, data_options=WORDS)
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".xlsx"])
@@ -81,12 +81,12 @@ def test_other_kinds_of_tables(tmp_path, suffix):
         FRAME.to_pandas().to_excel(path, index=False, engine="openpyxl")
     else:
         (FRAME.write_parquet if suffix == ".parquet" else FRAME.write_ipc)(path)
-    check(own.read(path, **WORDS))
+    check(user_data.read_user_data(path, **WORDS))
 
 
 @pytest.mark.parametrize("frame", [FRAME, FRAME.lazy(), pd.DataFrame(CELLS)])
 def test_frames_of_polars_and_pandas(frame):
-    check(own.from_frame(frame, **WORDS))
+    check(user_data.from_frame(frame, **WORDS))
 
 
 def test_a_frame_runs_through_python(tmp_path):
@@ -128,7 +128,7 @@ def test_an_encoding_is_that_of_all_bytes(tmp_path):
 )
 def test_texts_are_read_as_what_they_spell(cells, kind, values):
     frame = pl.DataFrame({"v": pl.Series(cells, dtype=pl.String), "label": [0] * len(cells)})
-    got = own.from_frame(frame, client="")
+    got = user_data.from_frame(frame, client="")
     assert got.columns[0].kind == kind
     want = [np.nan if value is None else value for value in values]
     assert np.array_equal(got.data.x[:, 0], want, equal_nan=True)
@@ -136,7 +136,7 @@ def test_texts_are_read_as_what_they_spell(cells, kind, values):
 
 def test_numbers_may_be_names():
     frame = pl.DataFrame({"code": [7, 8, 7], "label": [0, 1, 0]})
-    got = own.from_frame(frame, client="", categories="code")
+    got = user_data.from_frame(frame, client="", categories="code")
     assert got.columns[0].kind == CATEGORY
     assert got.columns[0].values == ("7", "8")
 
@@ -145,22 +145,22 @@ def test_files_of_clients_share_their_texts_and_kinds(tmp_path):
     (tmp_path / "a.csv").write_text("v,w,label\n1,x,0\n,y,1\n")
     (tmp_path / "b.csv").write_text("v,w,label\n,z,0\n,x,1\n")
     (tmp_path / "c.tsv").write_text("w\tv\tlabel\nx\t2.5\t0\n")
-    got = own.read(tmp_path)
+    got = user_data.read_user_data(tmp_path)
     assert got.clients == ["a", "b", "c"]
     assert np.array_equal(got.data.x[:, 0], [1, np.nan, np.nan, np.nan, 2.5], equal_nan=True)
     assert [got.columns[1].values[int(c)] for c in got.data.x[:, 1]] == ["x", "y", "z", "x", "x"]
     (tmp_path / "b.csv").write_text("v,w,label\nthree,z,0\n4,x,1\n")
     with pytest.raises(BadInput, match=r"b\.csv: column 'v' is 'three' in row 1, not a number"):
-        own.read(tmp_path)
+        user_data.read_user_data(tmp_path)
 
 
 def test_missing_cells_are_refused_where_asked(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("client,a,label\nx,1,0\ny,,1\n")
     with pytest.raises(BadInput, match=r"t\.csv: column 'a' is empty in row 2"):
-        own.read(path, missing="refuse")
+        user_data.read_user_data(path, missing="refuse")
     with pytest.raises(BadInput, match="did you mean 'refuse'"):
-        own.read(path, missing="refus")
+        user_data.read_user_data(path, missing="refus")
 
 
 def test_folders_of_images_by_client_and_class(tmp_path):
@@ -169,23 +169,23 @@ def test_folders_of_images_by_client_and_class(tmp_path):
         for k, kind in enumerate(("cat", "dog", "emu")):
             (tmp_path / client / kind).mkdir(parents=True)
             Image.fromarray(pixels[c, k]).save(tmp_path / client / kind / "1.png")
-    got = own.read(tmp_path)
+    got = user_data.read_user_data(tmp_path)
     assert got.clients == ["site2", "site10"]
     assert got.labels == ["cat", "dog", "emu"]
     assert np.array_equal(got.data.x, pixels.reshape(6, 4, 5, 3).transpose(0, 3, 1, 2))
     Image.fromarray(pixels[0, 0, :2]).save(tmp_path / "site10" / "dog" / "2.png")
     with pytest.raises(BadInput, match=r"2\.png is an image of shape \[3, 2, 5\]"):
-        own.read(tmp_path)
+        user_data.read_user_data(tmp_path)
     (tmp_path / "site10" / "dog" / "2.png").write_text("no image")
     with pytest.raises(BadInput, match=r"2\.png holds no readable image"):
-        own.read(tmp_path)
+        user_data.read_user_data(tmp_path)
 
 
 def test_a_tiny_client_stops_nobody_and_all_tiny_ones_are_refused():
     y = np.arange(42) % 2
     clients = ["big"] * 20 + ["huge"] * 20 + ["one", "two"]
     with pytest.warns(UserWarning, match="2 of 4 clients are left out.*: one, two"):
-        got = build(own.from_arrays(np.zeros((42, 2)), y, clients))
+        got = build_federation(user_data.from_arrays(np.zeros((42, 2)), y, clients))
     assert got.names == ["big", "huge"]
     with pytest.raises(BadInput, match="has 1 row, none of them in its train part"):
-        build(own.from_arrays(np.zeros((42, 2)), y, np.arange(42)))
+        build_federation(user_data.from_arrays(np.zeros((42, 2)), y, np.arange(42)))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.core.errors import BadInput
-from coterie.data.partition import SPLITS, deal, groups_of, options_of
+from coterie.data.partition.registry import PARTITIONERS, groups_of, options_of, partition_rows
 
 MNIST = [
     6903,
@@ -45,7 +45,7 @@ def labels_of(sizes):
 
 
 def split(name, labels, clients, seed=0, **options):
-    return deal(name, labels, clients, np.random.default_rng(seed), **options)
+    return partition_rows(name, labels, clients, np.random.default_rng(seed), **options)
 
 
 def counts_of(parts, labels, kinds=10):
@@ -54,7 +54,7 @@ def counts_of(parts, labels, kinds=10):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    name=st.sampled_from(sorted(SPLITS)),
+    name=st.sampled_from(sorted(PARTITIONERS)),
     sizes=st.lists(st.integers(200, 400), min_size=10, max_size=10),
     clients=st.sampled_from([10, 20]),
     seed=st.integers(0, 2**32),
@@ -72,7 +72,7 @@ def test_every_split_deals_a_row_at_most_once_and_leaves_nobody_empty(name, size
     assert dealt.dtype == np.int64
 
 
-@pytest.mark.parametrize("name", sorted(SPLITS))
+@pytest.mark.parametrize("name", sorted(PARTITIONERS))
 def test_a_split_is_its_seed(name):
     labels = labels_of([300] * 10)
     users = np.arange(len(labels)) % 30

@@ -7,8 +7,8 @@ from datasets.utils.logging import disable_progress_bar
 
 import coterie
 from coterie.core.errors import BadInput
-from coterie.data.own import from_partitions, read
-from coterie.data.partitions import is_partitions
+from coterie.data.read.flower_partitions import is_partitions
+from coterie.data.read.user_data import from_partitions, read_user_data
 
 disable_progress_bar()
 KINDS = Features(
@@ -63,14 +63,14 @@ def check(whole, names, rows=36):
 def test_a_folder_of_saved_data_sets_has_a_client_per_folder(tmp_path):
     for client in range(3):
         rows_of(client).save_to_disk(tmp_path / f"partition_{client}")
-    check(read(tmp_path), ["partition_0", "partition_1", "partition_2"])
+    check(read_user_data(tmp_path), ["partition_0", "partition_1", "partition_2"])
 
 
 def test_parts_of_a_saved_client_stay_its_own(tmp_path):
     for client in range(3):
         both = DatasetDict(train=rows_of(client), test=rows_of(client, 4))
         both.save_to_disk(tmp_path / str(client))
-    whole = read(tmp_path)
+    whole = read_user_data(tmp_path)
     check(whole, ["0", "1", "2"], 48)
     assert whole.data.train.reshape(3, 16).tolist() == [[True] * 12 + [False] * 4] * 3
 

@@ -9,9 +9,9 @@ import pytest
 from sklearn.preprocessing import RobustScaler, StandardScaler
 
 from coterie.core.errors import BadInput
-from coterie.data.dealing import build
-from coterie.data.own import from_arrays, from_frame
-from coterie.data.preparation import from_words, prepare_frame
+from coterie.data.pipeline import build_federation
+from coterie.data.prepare.preparation import preparation_from_dict, prepare_frame
+from coterie.data.read.user_data import from_arrays, from_frame
 
 ROWS = 240
 
@@ -66,26 +66,26 @@ def garbage(frame, rows):
 @pytest.mark.parametrize("scale", ["standard", "robust", "client", "none"])
 def test_nothing_that_is_fitted_depends_on_validation_or_test_rows(scale):
     frame = people()
-    clean = build(from_frame(frame), scale=scale)
+    clean = build_federation(from_frame(frame), scale=scale)
     other = garbage(frame, rows_in(clean, "validation", "test"))
-    spoilt = build(from_frame(other), scale=scale)
+    spoilt = build_federation(from_frame(other), scale=scale)
     assert json.dumps(spoilt.preparation.words()) == json.dumps(clean.preparation.words())
     assert spoilt.names == clean.names
     for one, two in zip(clean.train, spoilt.train, strict=True):
         assert np.array_equal(clean.x[one], spoilt.x[two])
     assert not np.array_equal(clean.x[clean.test[0]], spoilt.x[spoilt.test[0]])
     seen = garbage(frame, rows_in(clean, "train")[:20])
-    assert build(from_frame(seen), scale=scale).preparation != clean.preparation
+    assert build_federation(from_frame(seen), scale=scale).preparation != clean.preparation
 
 
 @pytest.mark.parametrize("scale", ["pixel", "channel"])
 def test_the_scale_of_images_does_not_depend_on_validation_or_test_rows(scale):
     images = np.random.default_rng(0).integers(0, 256, (120, 6, 6, 3)).astype(np.uint8)
     y, clients = np.arange(120) % 2, np.arange(120) % 4
-    clean = build(from_arrays(images, y, clients), scale=scale)
+    clean = build_federation(from_arrays(images, y, clients), scale=scale)
     spoilt = images.copy()
     spoilt[rows_in(clean, "validation", "test")] = 255
-    got = build(from_arrays(spoilt, y, clients), scale=scale)
+    got = build_federation(from_arrays(spoilt, y, clients), scale=scale)
     assert got.preparation == clean.preparation
     train = np.concatenate(clean.train)
     assert np.array_equal(got.x[train], clean.x[train])
@@ -96,10 +96,10 @@ def test_who_is_left_out_does_not_depend_on_what_rows_hold():
         client=pl.Series(["tiny", "tiny", *(f"c{i % 8}" for i in range(ROWS - 2))])
     )
     with pytest.warns(UserWarning, match="1 of 9 clients are left out.*: tiny"):
-        clean = build(from_frame(frame))
+        clean = build_federation(from_frame(frame))
     other = garbage(frame, rows_in(clean, "validation", "test"))
     with pytest.warns(UserWarning, match="tiny"):
-        spoilt = build(from_frame(other))
+        spoilt = build_federation(from_frame(other))
     assert spoilt.names == clean.names == [f"c{i}" for i in range(8)]
     assert spoilt.preparation.left_out == clean.preparation.left_out == ("tiny",)
 
@@ -109,7 +109,7 @@ def test_who_is_left_out_does_not_depend_on_what_rows_hold():
 )
 def test_numbers_are_scaled_as_scikit_learn_scales_the_training_rows(scale, scaler):
     frame = people()
-    got = build(from_frame(frame, features="age"), scale=scale)
+    got = build_federation(from_frame(frame, features="age"), scale=scale)
     cells = frame["age"].to_numpy()[:, None]
     scaler.fit(cells[rows_in(got, "train")])
     assert np.allclose(got.x.numpy(), scaler.transform(cells[got.rows]), atol=1e-5)
@@ -121,23 +121,23 @@ def test_small_spreads_on_large_numbers_are_kept():
     frame = pl.DataFrame(x, schema=["clock", "tiny"]).with_columns(
         client=pl.Series(np.arange(200) % 4), label=pl.Series(np.arange(200) % 2)
     )
-    got = build(from_frame(frame))
+    got = build_federation(from_frame(frame))
     seen = got.x[np.concatenate(got.train)]
     assert np.allclose(seen.std(0, correction=0), 1, atol=1e-4)
 
 
 def test_every_client_may_be_scaled_by_its_own_rows():
     frame = people().with_columns(age=pl.col("age") + 100 * (pl.col("client") == "c3"))
-    got = build(from_frame(frame, features="age"), scale="client")
+    got = build_federation(from_frame(frame, features="age"), scale="client")
     for rows in got.train:
         assert abs(float(got.x[rows].mean())) < 1e-5
-    pooled = build(from_frame(frame, features="age"))
+    pooled = build_federation(from_frame(frame, features="age"))
     assert float(pooled.x[pooled.train[3]].mean()) > 1
 
 
 def test_gaps_take_the_training_median_and_are_marked():
     frame = people()
-    got = build(from_frame(frame, features="income"), scale="none")
+    got = build_federation(from_frame(frame, features="income"), scale="none")
     income = frame["income"].to_numpy()
     median = np.nanmedian(income[rows_in(got, "train")])
     gone = np.isnan(income[got.rows])
@@ -148,12 +148,12 @@ def test_gaps_take_the_training_median_and_are_marked():
 
 def test_texts_have_a_column_each_and_one_for_those_never_seen_in_training():
     frame = people()
-    first = build(from_frame(frame, features="job"))
+    first = build_federation(from_frame(frame, features="job"))
     odd = first.rows[first.test[0][0]]
     names = ["job = clerk", "job = cook", "job = nurse", "job = (other)", "job (missing)"]
     assert first.preparation.outputs == names
     changed = garbage(frame, [odd])
-    got = build(from_frame(changed, features="job"))
+    got = build_federation(from_frame(changed, features="job"))
     assert got.preparation.outputs == names
     assert got.x[got.test[0][0]].tolist() == [0, 0, 0, 1, 0]
     assert (got.x.sum(1) == 1).all()
@@ -161,18 +161,18 @@ def test_texts_have_a_column_each_and_one_for_those_never_seen_in_training():
 
 def test_many_texts_are_hashed_and_one_hot_is_a_choice():
     frame = people()
-    got = build(from_frame(frame, features="city"))
+    got = build_federation(from_frame(frame, features="city"))
     assert got.input_shape == (32,)
     assert (got.x.sum(1) == 1).all()
     towns = frame["city"].to_numpy()[got.rows]
     where = got.x.argmax(1).numpy()
     assert all(len(set(where[towns == town])) == 1 for town in set(towns))
-    assert build(from_frame(frame, features="city", one_hot=60)).input_shape[0] > 50
+    assert build_federation(from_frame(frame, features="city", one_hot=60)).input_shape[0] > 50
 
 
 def test_dates_are_days_weekdays_and_hours():
     frame = people()
-    got = build(from_frame(frame, features="when"), scale="none")
+    got = build_federation(from_frame(frame, features="when"), scale="none")
     when = frame["when"][got.rows.tolist()]
     x = got.x.numpy()
     assert np.allclose(x[:, 0], when.cast(pl.Datetime("us")).cast(pl.Int64) / 86.4e9, atol=0.01)
@@ -184,16 +184,16 @@ def test_dates_are_days_weekdays_and_hours():
 
 def test_a_constant_column_is_0_even_where_a_test_row_differs():
     frame = people()
-    clean = build(from_frame(frame, features="same,age"))
-    got = build(from_frame(garbage(frame, rows_in(clean, "test")), features="same,age"))
+    clean = build_federation(from_frame(frame, features="same,age"))
+    got = build_federation(from_frame(garbage(frame, rows_in(clean, "test")), features="same,age"))
     assert (got.x[:, 0] == 0).all()
 
 
 @pytest.mark.parametrize("scale", ["standard", "client"])
 def test_a_preparation_read_from_json_prepares_later_rows_alike(scale):
     frame = people()
-    got = build(from_frame(frame), scale=scale)
-    kept = from_words(json.loads(json.dumps(got.preparation.words())))
+    got = build_federation(from_frame(frame), scale=scale)
+    kept = preparation_from_dict(json.loads(json.dumps(got.preparation.words())))
     assert kept == got.preparation
     rows = [5, 17, 3]  # few rows, in which a column may look like another kind
     owners = frame["client"][rows].to_list()

@@ -8,11 +8,11 @@ import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
 from coterie.core.errors import BadInput
-from coterie.data.dealing import build
-from coterie.data.own import from_arrays, from_frame, read, read_piece
-from coterie.data.preparation import from_words
-from coterie.data.tables import Columns
-from coterie.data.told import Told
+from coterie.data.messages import DataWarning
+from coterie.data.pipeline import build_federation
+from coterie.data.prepare.preparation import preparation_from_dict
+from coterie.data.read.user_data import from_arrays, from_frame, read_plain_file, read_user_data
+from coterie.data.read.user_table import ColumnRoles
 
 ROWS = 160
 
@@ -24,7 +24,7 @@ def frame(**labels):
 
 
 def made(values, **choices):
-    return build(from_frame(frame(label=values)), **choices)
+    return build_federation(from_frame(frame(label=values)), **choices)
 
 
 WHOLE = np.random.default_rng(1).permutation(np.arange(ROWS) % 70)
@@ -45,7 +45,7 @@ TEXT = np.array(["well", "sick", "dead"])[np.arange(ROWS) % 3]
     ],
 )
 def test_many_numbers_are_read_as_regression_and_it_is_said(values, task, said):
-    with pytest.warns(Told, match=said):
+    with pytest.warns(DataWarning, match=said):
         federation = made(values)
     assert federation.target.task == task
     assert federation.classes == 0
@@ -72,9 +72,9 @@ def test_few_values_and_texts_are_read_as_classes_and_it_is_said(values, task, s
 
 def test_whole_numbers_of_arrays_are_classes_and_fractions_are_not():
     x, owners = np.random.default_rng(0).normal(size=(ROWS, 2)), np.arange(ROWS) % 4
-    assert build(from_arrays(x, WHOLE, owners)).classes == 70
-    with pytest.warns(Told, match="fraction"):
-        assert build(from_arrays(x, FRACTION, owners)).target.task == "regression"
+    assert build_federation(from_arrays(x, WHOLE, owners)).classes == 70
+    with pytest.warns(DataWarning, match="fraction"):
+        assert build_federation(from_arrays(x, FRACTION, owners)).target.task == "regression"
 
 
 def test_targets_of_a_regression_are_standardised_by_training_rows_alone():
@@ -101,7 +101,7 @@ def test_targets_of_a_regression_are_standardised_by_training_rows_alone():
         (FEW, 0, {"task": "ordinal", "class_weights": "balanced"}),
     ],
 )
-@pytest.mark.filterwarnings("ignore::coterie.data.told.Told")
+@pytest.mark.filterwarnings("ignore::coterie.data.messages.DataWarning")
 def test_garbage_in_held_out_labels_changes_nothing_that_trains(values, nonsense, choices):
     clean = made(values, **choices)
     held = np.concatenate([*clean.validation, *clean.test])
@@ -115,7 +115,7 @@ def test_garbage_in_held_out_labels_changes_nothing_that_trains(values, nonsense
     assert not np.array_equal(clean.y[held], got.y[held])
 
 
-@pytest.mark.filterwarnings("ignore::coterie.data.told.Told")
+@pytest.mark.filterwarnings("ignore::coterie.data.messages.DataWarning")
 def test_the_task_is_chosen_by_training_rows_alone():
     few = made(FEW)
     held = np.concatenate([*few.validation, *few.test])
@@ -142,12 +142,12 @@ def test_what_was_fitted_survives_its_file():
         (FEW, {"class_weights": "balanced"}),
     ):
         kept = made(values, **choices).preparation
-        assert from_words(json.loads(json.dumps(kept.words()))) == kept
+        assert preparation_from_dict(json.loads(json.dumps(kept.words()))) == kept
 
 
 def test_several_label_columns_are_several_labels():
     one, two = (np.arange(ROWS) % 2, np.arange(ROWS) % 3 == 0)
-    federation = build(from_frame(frame(one=one, two=two), label="one,two"))
+    federation = build_federation(from_frame(frame(one=one, two=two), label="one,two"))
     assert federation.target.task == "multilabel"
     assert federation.target.columns == ("one", "two")
     assert federation.x.shape[1] == 1  # no label is a feature
@@ -175,7 +175,7 @@ def test_several_label_columns_are_several_labels():
         (WHOLE, {"split": "dirichlet", "clients": 4}, "use --split iid"),
     ],
 )
-@pytest.mark.filterwarnings("ignore::coterie.data.told.Told")
+@pytest.mark.filterwarnings("ignore::coterie.data.messages.DataWarning")
 def test_what_cannot_be_learnt_is_refused_in_one_line(values, choices, line):
     with pytest.raises(BadInput, match=line) as caught:
         made(values, **choices)
@@ -187,23 +187,25 @@ def test_labels_beside_each_other_are_0_or_1_and_not_constant():
     with pytest.raises(BadInput, match="column 'odd' is 2"):
         from_frame(frame(good=good, odd=odd), label=["good", "odd"])
     with pytest.raises(BadInput, match="'same' is 0 in every training row"):
-        build(from_frame(frame(good=good, same=0 * good), label="good,same"))
+        build_federation(from_frame(frame(good=good, same=0 * good), label="good,same"))
 
 
 def test_one_file_is_read_with_labels_as_they_are_written(tmp_path):
     (tmp_path / "site.csv").write_text("a,label\n1,0.5\n2,1\n")
-    piece = read_piece(tmp_path / "site.csv", Columns(client="", label="label", features=[]))
+    piece = read_plain_file(
+        tmp_path / "site.csv", ColumnRoles(client="", label="label", features=[])
+    )
     assert piece.y.tolist() == [0.5, 1.0]
     assert piece.x.dtype == np.float64
 
 
 def test_a_known_data_set_has_its_own_task():
     with pytest.raises(BadInput, match="'digits' has 10 classes"):
-        build("digits", task="regression")
+        build_federation("digits", task="regression")
 
 
 def test_a_label_with_decimal_commas_is_a_number(tmp_path):
     lines = [f"{c};{i};{i},{i % 7}" for c in "ab" for i in range(30)]
     (tmp_path / "own.csv").write_text("client;x;score\n" + "\n".join(lines))
-    found = read(tmp_path / "own.csv", label="score")
+    found = read_user_data(tmp_path / "own.csv", label="score")
     assert found.label.numbers[:3].tolist() == [0.0, 1.1, 2.2]

@@ -8,15 +8,15 @@ import polars as pl
 import pytest
 
 from coterie.core.errors import BadInput
-from coterie.data.dealing import build
-from coterie.data.feeding import Intake
-from coterie.data.inspection import columns_found, problems
-from coterie.data.own import from_frame, read
-from coterie.data.preparation import from_words, prepare_frame
-from coterie.data.texts import guess_text
-from coterie.data.told import Told
+from coterie.data.inspection import find_problems, summarize_columns
+from coterie.data.messages import DataWarning
+from coterie.data.pipeline import build_federation
+from coterie.data.prepare.inputs import InputBuilder
+from coterie.data.prepare.preparation import preparation_from_dict, prepare_frame
+from coterie.data.read.tokenizer import guess_text
+from coterie.data.read.user_data import from_frame, read_user_data
 from coterie.experiment.build import models_of
-from coterie.experiment.config import Experiment, change
+from coterie.experiment.config import Experiment, change_options
 
 ROWS = 120
 WORDS = {"client": "client", "label": "mood"}
@@ -42,7 +42,7 @@ def vocabulary(federation):
 
 def test_a_text_becomes_the_numbers_of_its_words_cut_and_filled_to_a_length():
     whole = from_frame(messages(), text="message", tokens=4, **WORDS)
-    federation = build(whole)
+    federation = build_federation(whole)
     known = vocabulary(federation)
     assert federation.x.shape == (ROWS, 4)
     assert federation.x.dtype.is_signed
@@ -57,7 +57,7 @@ def test_a_text_becomes_the_numbers_of_its_words_cut_and_filled_to_a_length():
 
 
 def test_a_vocabulary_holds_the_most_frequent_words():
-    federation = build(from_frame(messages(), text="message", vocabulary=12, **WORDS))
+    federation = build_federation(from_frame(messages(), text="message", vocabulary=12, **WORDS))
     known = vocabulary(federation)
     assert len(known) == 12
     assert {"the", "brought", "no", "!"} <= set(known)
@@ -65,11 +65,13 @@ def test_a_vocabulary_holds_the_most_frequent_words():
 
 def test_garbage_in_held_out_texts_changes_no_word_and_no_training_input():
     frame = messages()
-    clean = build(from_frame(frame, text="message", **WORDS))
+    clean = build_federation(from_frame(frame, text="message", **WORDS))
     held = np.concatenate([r for p in ("validation", "select", "test") for r in getattr(clean, p)])
     texts = frame["message"].to_numpy().copy()
     texts[clean.rows[held]] = "gibberish gibberish zzz zzz"
-    spoilt = build(from_frame(frame.with_columns(message=texts), text="message", **WORDS))
+    spoilt = build_federation(
+        from_frame(frame.with_columns(message=texts), text="message", **WORDS)
+    )
     assert vocabulary(spoilt) == vocabulary(clean)
     assert "gibberish" not in vocabulary(spoilt)
     train = np.concatenate(clean.train)
@@ -79,12 +81,12 @@ def test_garbage_in_held_out_texts_changes_no_word_and_no_training_input():
 
 def test_a_preparation_that_was_written_makes_the_same_numbers():
     frame = messages()
-    federation = build(from_frame(frame, text="message", **WORDS))
-    again = from_words(json.loads(json.dumps(federation.preparation.words())))
+    federation = build_federation(from_frame(frame, text="message", **WORDS))
+    again = preparation_from_dict(json.loads(json.dumps(federation.preparation.words())))
     assert again == federation.preparation
-    x = Intake(again, federation.input_shape).inputs(frame.drop("client", "mood"))
+    x = InputBuilder(again, federation.input_shape).inputs(frame.drop("client", "mood"))
     assert (x[federation.rows] == federation.x.numpy()).all()
-    assert Intake(again, federation.input_shape).inputs(frame.head(0)).dtype == np.int64
+    assert InputBuilder(again, federation.input_shape).inputs(frame.head(0)).dtype == np.int64
 
 
 def test_the_only_useful_column_is_read_as_text_and_told(tmp_path):
@@ -92,12 +94,12 @@ def test_the_only_useful_column_is_read_as_text_and_told(tmp_path):
     assert guess_text(frame.drop("client", "mood")) == "message"
     assert guess_text(frame.drop("client")) == ""  # the mood is of use
     frame.write_csv(tmp_path / "texts.csv")
-    with pytest.warns(Told, match="'message' is the only column of use, and free text"):
-        federation = build(tmp_path / "texts.csv", data_options=WORDS)
+    with pytest.warns(DataWarning, match="'message' is the only column of use, and free text"):
+        federation = build_federation(tmp_path / "texts.csv", data_options=WORDS)
     assert federation.words
     [model] = models_of(Experiment(), federation)
     assert model.name == "bag"
-    named = read(tmp_path / "texts.csv", categories="message", **WORDS)
+    named = read_user_data(tmp_path / "texts.csv", categories="message", **WORDS)
     assert not named.is_text
 
 
@@ -105,12 +107,12 @@ def test_a_text_beside_other_columns_is_a_name_unless_it_is_said_to_be_text():
     frame = messages().with_columns(age=pl.Series(np.arange(ROWS) % 7 + 0.5))
     whole = from_frame(frame, **WORDS)
     assert not whole.is_text
-    assert any("free text" in line and "'message'" in line for line in problems(whole))
+    assert any("free text" in line and "'message'" in line for line in find_problems(whole))
     said = from_frame(frame, text="message", **WORDS)
-    [column] = columns_found(said, build(said).preparation)
+    [column] = summarize_columns(said, build_federation(said).preparation)
     assert (column.kind, column.holds) == ("text", f"{ROWS} texts")
     assert column.becomes.startswith("64 of ")
-    assert not problems(said)
+    assert not find_problems(said)
 
 
 def test_words_without_effect_beside_a_text_are_refused():
@@ -118,17 +120,17 @@ def test_words_without_effect_beside_a_text_are_refused():
     with pytest.raises(BadInput, match="reads that column alone: leave out features = age"):
         from_frame(frame, text="message", features="age", **WORDS)
     with pytest.raises(BadInput, match="scale = 'robust' is for numbers"):
-        build(from_frame(frame, text="message", **WORDS), scale="robust")
+        build_federation(from_frame(frame, text="message", **WORDS), scale="robust")
     with pytest.raises(BadInput, match=r"no column 'massage'; did you mean .*named in text="):
         from_frame(frame, text="massage", **WORDS)
 
 
 def test_a_network_of_numbers_is_refused_for_texts_and_the_other_way_round():
-    federation = build(from_frame(messages(), text="message", **WORDS))
+    federation = build_federation(from_frame(messages(), text="message", **WORDS))
     with pytest.raises(BadInput, match="net 'dnn' takes numbers, but 'frame' has texts: use bag"):
-        models_of(change(Experiment(), {"model": "dnn"}), federation)
+        models_of(change_options(Experiment(), {"model": "dnn"}), federation)
     with pytest.raises(BadInput, match="net 'bag' reads texts, but 'digits' has none"):
-        models_of(change(Experiment(), {"model": "bag"}), build("digits"))
+        models_of(change_options(Experiment(), {"model": "bag"}), build_federation("digits"))
 
 
 def test_without_the_library_one_line_says_what_to_install(monkeypatch):
@@ -141,10 +143,10 @@ def test_without_the_library_one_line_says_what_to_install(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(BadInput, match=r"pip install 'coterie\[text\]'"):
-        build(from_frame(messages(), text="message", **WORDS))
+        build_federation(from_frame(messages(), text="message", **WORDS))
 
 
 def test_texts_without_a_word_in_common_are_refused():
     frame = messages().with_columns(message=pl.Series([f"x{k}" for k in range(ROWS)]))
     with pytest.raises(BadInput, match="no word is twice in the training rows"):
-        build(from_frame(frame, text="message", **WORDS))
+        build_federation(from_frame(frame, text="message", **WORDS))

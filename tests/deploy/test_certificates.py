@@ -27,25 +27,25 @@ from starlette.responses import Response
 from coterie.cli.deployment import federation
 from coterie.core.errors import BadInput
 from coterie.deploy import certificates as keys
-from coterie.deploy.files import (
-    Address,
-    Home,
+from coterie.deploy.config_files import (
+    DataShape,
     Privacy,
     Rules,
-    Server,
-    Shape,
-    Site,
+    ServerAddress,
+    ServerConfig,
+    SiteConfig,
     Sites,
-    host_and_port,
+    SiteSettings,
+    combine_privacy,
     is_loopback,
     read_server,
     read_site,
-    strictest,
+    split_address,
     write_server,
     write_site,
 )
-from coterie.deploy.joining import refusal, serve_site
-from coterie.deploy.processes import free_port
+from coterie.deploy.processes import find_free_port
+from coterie.deploy.supernode import explain_refusal, serve_site
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of click, by what Flower imports
@@ -55,12 +55,16 @@ with warnings.catch_warnings():
     )
     from flwr.supercore.primitives.asymmetric import sign_message
 
-    from coterie.deploy import crowd, gate
+    from coterie.deploy import connections, gate
     from coterie.deploy.gate import Gate
-    from coterie.deploy.hosting import serve_deployment
+    from coterie.deploy.superlink import serve_deployment
 
-SERVER = Server(
-    Address("fl.example.org:8443"), Sites(("north", "south")), Rules(), Shape(10, 64), Privacy()
+SERVER = ServerConfig(
+    ServerAddress("fl.example.org:8443"),
+    Sites(("north", "south")),
+    Rules(),
+    DataShape(10, 64),
+    Privacy(),
 )
 
 
@@ -81,8 +85,8 @@ def mode(path: Path) -> int:
 
 
 def test_the_certificate_is_signed_by_the_authority_and_names_the_server(made):
-    authority = keys.load(made / "authority" / keys.CA)
-    certificate = keys.load(made / "server" / keys.CERTIFICATE)
+    authority = keys.load_certificate(made / "authority" / keys.CA)
+    certificate = keys.load_certificate(made / "server" / keys.CERTIFICATE)
     certificate.verify_directly_issued_by(authority)
     assert keys.hosts_of(certificate) == ["fl.example.org", "localhost", "10.1.2.3", "127.0.0.1"]
     basic = authority.extensions.get_extension_for_class(x509.BasicConstraints)
@@ -139,14 +143,14 @@ def test_renewal_keeps_key_and_names_and_moves_the_end(tmp_path):
     keys.make_authority(tmp_path / "authority")
     keys.make_server_certificate(tmp_path / "authority", tmp_path, ["fl.example.org"], days=5)
     path = tmp_path / keys.CERTIFICATE
-    old = keys.load(path)
-    assert "expires in 5 days" in keys.check_days(path, "renew it")
+    old = keys.load_certificate(path)
+    assert "expires in 5 days" in keys.check_expiry(path, "renew it")
     keys.renew_server_certificate(tmp_path / "authority", tmp_path, days=200)
-    new = keys.load(path)
+    new = keys.load_certificate(path)
     assert new.public_key() == old.public_key()
     assert keys.hosts_of(new) == keys.hosts_of(old)
     assert new.serial_number != old.serial_number
-    assert keys.check_days(path, "renew it") == ""
+    assert keys.check_expiry(path, "renew it") == ""
     assert (
         keys.renew_server_certificate(tmp_path / "authority", tmp_path, ["other.example"])[0]
         == "other.example"
@@ -161,16 +165,16 @@ def test_an_expired_certificate_is_refused(made, monkeypatch):
 
     monkeypatch.setattr(keys, "datetime", Later)
     with pytest.raises(BadInput, match="expired 35 days ago: renew it"):
-        keys.check_days(made / "server" / keys.CERTIFICATE, "renew it")
+        keys.check_expiry(made / "server" / keys.CERTIFICATE, "renew it")
 
 
 def test_files_are_read_as_written(tmp_path):
     server = SERVER._replace(
-        data=Shape(3, 0, (1, 28, 28), ("a", "b", "ü"), "public.csv"), rules=Rules(0.75, 30, 3)
+        data=DataShape(3, 0, (1, 28, 28), ("a", "b", "ü"), "public.csv"), rules=Rules(0.75, 30, 3)
     )
     write_server(tmp_path, server)
     assert read_server(tmp_path) == server
-    site = Site(Home("north", "[::1]:8443", "my rows.csv"), Privacy(1.5, 0.2))
+    site = SiteConfig(SiteSettings("north", "[::1]:8443", "my rows.csv"), Privacy(1.5, 0.2))
     write_site(tmp_path, site)
     assert read_site(tmp_path) == site
 
@@ -205,21 +209,21 @@ def test_a_bad_server_file_is_one_clear_line(tmp_path, wrong, told):
 
 
 def test_a_site_is_at_least_as_strict_as_it_insists():
-    assert strictest(Privacy(), Privacy()) == Privacy(0, 0)
-    assert strictest(Privacy(1.0, 0.5), Privacy()) == Privacy(1.0, 0.5)
-    assert strictest(Privacy(1.0, 0.5), Privacy(0.3, 0.1)) == Privacy(0.3, 0.5)
-    assert strictest(Privacy(), Privacy(2.0, 1.0)) == Privacy(2.0, 1.0)
+    assert combine_privacy(Privacy(), Privacy()) == Privacy(0, 0)
+    assert combine_privacy(Privacy(1.0, 0.5), Privacy()) == Privacy(1.0, 0.5)
+    assert combine_privacy(Privacy(1.0, 0.5), Privacy(0.3, 0.1)) == Privacy(0.3, 0.5)
+    assert combine_privacy(Privacy(), Privacy(2.0, 1.0)) == Privacy(2.0, 1.0)
 
 
 def test_addresses_are_hosts_and_ports():
-    assert host_and_port("fl.example.org:8443") == ("fl.example.org", 8443)
-    assert host_and_port("[::1]:1") == ("::1", 1)
+    assert split_address("fl.example.org:8443") == ("fl.example.org", 8443)
+    assert split_address("[::1]:1") == ("::1", 1)
     assert is_loopback("127.0.0.3")
     assert is_loopback("::1")
     assert not is_loopback("10.0.0.1")
     for wrong in ("x", "x:0", "x:70000", ":1", "http://x:1", "a b:1", "x:1²"):
         with pytest.raises(BadInput, match="give host:port"):
-            host_and_port(wrong)
+            split_address(wrong)
 
 
 def call(*arguments):
@@ -270,12 +274,12 @@ def test_a_site_makes_its_own_key_and_only_its_public_half_travels(tmp_path):
     secret = (home / keys.SITE_KEY).read_text().splitlines()[2]
     assert mode(home / keys.SITE_KEY) == 0o600
     told = call("approve", folder, home / "north.request").output
-    mark = keys.fingerprint((home / keys.SITE_PUBLIC).read_text())
+    mark = keys.compute_fingerprint((home / keys.SITE_PUBLIC).read_text())
     assert mark in asked
     assert mark in told
-    assert keys.as_header((folder / "server" / "keys" / "north.pub").read_text()) == keys.as_header(
-        (home / keys.SITE_PUBLIC).read_text()
-    )
+    assert keys.encode_header(
+        (folder / "server" / "keys" / "north.pub").read_text()
+    ) == keys.encode_header((home / keys.SITE_PUBLIC).read_text())
     assert not any(secret in p.read_text() for p in folder.rglob("*") if p.is_file())
     assert sorted(p.name for p in (folder / "sites" / "north").iterdir()) == [keys.CA, "site.toml"]
     assert read_site(folder / "sites" / "north").site.server == "127.0.0.1:8443"
@@ -347,7 +351,7 @@ def test_an_address_outside_the_certificate_is_refused_before_anything_starts(tm
         64,
     )
     server = read_server(folder / "server")
-    write_server(folder / "server", server._replace(server=Address("fl.example.org:8443")))
+    write_server(folder / "server", server._replace(server=ServerAddress("fl.example.org:8443")))
     with pytest.raises(BadInput, match=r"not for fl\.example\.org"):
         serve_deployment(folder / "server", False, print)
 
@@ -367,8 +371,8 @@ def test_an_address_outside_the_certificate_is_refused_before_anything_starts(tm
     ],
 )
 def test_a_refusal_is_told_from_a_server_that_is_away(words, told):
-    assert told in refusal(words)
-    assert bool(refusal(words)) == bool(told)
+    assert told in explain_refusal(words)
+    assert bool(explain_refusal(words)) == bool(told)
 
 
 class Upstream:
@@ -378,7 +382,7 @@ class Upstream:
 
     def __init__(self, folder: Path) -> None:
         self.seen: list[tuple[str, bytes, str]] = []
-        self.port = free_port()
+        self.port = find_free_port()
         files = {"ssl_certfile": folder / keys.CERTIFICATE, "ssl_keyfile": folder / keys.KEY}
         self.server = uvicorn.Server(
             uvicorn.Config(
@@ -416,8 +420,8 @@ def door(made):
     """A gate before a stand-in for SuperLink: (address, what reached SuperLink, what was
     refused).
     """
-    upstream, lines, port = Upstream(made / "server"), [], free_port()
-    members = {keys.as_header((made / "north" / keys.SITE_PUBLIC).read_text()): ("north", 7)}
+    upstream, lines, port = Upstream(made / "server"), [], find_free_port()
+    members = {keys.encode_header((made / "north" / keys.SITE_PUBLIC).read_text()): ("north", 7)}
     gate = Gate(
         "127.0.0.1",
         port,
@@ -445,7 +449,7 @@ def signed(made, seconds=0.0):
     key = serialization.load_ssh_private_key((made / "north" / keys.SITE_KEY).read_bytes(), None)
     text = (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
     return {
-        FLEET_HTTP_PUBLIC_KEY_HEADER: keys.as_header(
+        FLEET_HTTP_PUBLIC_KEY_HEADER: keys.encode_header(
             (made / "north" / keys.SITE_PUBLIC).read_text()
         ),
         "flwr-timestamp": text,
@@ -509,7 +513,7 @@ def test_the_gate_is_shut_for_everything_else(made, door, path):
 
 
 def raw(made, address, request):
-    host, port = host_and_port(address)
+    host, port = split_address(address)
     context = ssl.create_default_context(cafile=str(made / "authority" / keys.CA))
     with (
         socket.create_connection((host, port)) as plain,
@@ -534,7 +538,7 @@ def test_the_gate_holds_a_question_until_there_is_a_message(made, door):
 def test_a_look_whether_the_gate_is_there_is_no_refusal(door):
     address, _, lines = door
     before = list(lines)
-    socket.create_connection(host_and_port(address)).close()
+    socket.create_connection(split_address(address)).close()
     time.sleep(0.2)
     assert lines == before
 
@@ -619,17 +623,17 @@ def test_a_clock_that_is_wrong_is_named_on_both_sides(made, door):
     assert answer.status_code == 400
     assert "clock skew: the site's clock is 4,000 s behind" in answer.json()["detail"]
     assert any("the clock of north is 4,000 s behind" in line for line in lines)
-    assert "clock" in refusal(f"Exit Code: 305\n[code: 2004] {answer.json()['detail']}")
+    assert "clock" in explain_refusal(f"Exit Code: 305\n[code: 2004] {answer.json()['detail']}")
 
 
 def test_a_site_cannot_send_more_than_one_request_may_hold(made, door):
     address, upstream, lines = door
     before = len(upstream.seen)
     head = signed(made)
-    assert answer_to(made, address, head | {"Content-Length": gate.LARGEST + 1}) == b"413"
+    assert answer_to(made, address, head | {"Content-Length": gate.MAX_REQUEST_BYTES + 1}) == b"413"
     assert answer_to(made, address, head | {"Content-Length": "1e3"}) == b"400"
     with trusting(made) as client:
-        endless = (bytes(2**20) for _ in range(gate.LARGEST // 2**20 + 8))
+        endless = (bytes(2**20) for _ in range(gate.MAX_REQUEST_BYTES // 2**20 + 8))
         with suppress(httpx.TransportError):  # the gate may end the connection while we send
             url = f"https://{address}/v1/fleet/push-object"
             assert client.post(url, content=endless, headers=head).status_code == 413
@@ -645,14 +649,14 @@ def test_half_open_connections_and_large_bodies_keep_no_site_out(made, door):
     context = ssl.create_default_context(cafile=str(made / "authority" / keys.CA))
     with ExitStack() as stack, trusting(made) as client:
         for number in range(491):
-            plain = stack.enter_context(socket.create_connection(host_and_port(address), 30))
+            plain = stack.enter_context(socket.create_connection(split_address(address), 30))
             with suppress(OSError):
                 if number % 10 == 0:
                     secured = context.wrap_socket(plain, server_hostname="127.0.0.1")
                     stack.enter_context(secured)
                     secured.sendall(b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\n")
         for _ in range(4):
-            plain = stack.enter_context(socket.create_connection(host_and_port(address), 30))
+            plain = stack.enter_context(socket.create_connection(split_address(address), 30))
             large = stack.enter_context(context.wrap_socket(plain, server_hostname="127.0.0.1"))
             start = "POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: 199000000"
             with suppress(OSError):
@@ -666,14 +670,14 @@ def test_half_open_connections_and_large_bodies_keep_no_site_out(made, door):
 
 def test_who_says_nothing_is_let_go_and_who_came_first_goes_first(made, door, monkeypatch):
     address, _, _ = door
-    monkeypatch.setattr(crowd, "HEADERS", 0.5)
-    with socket.create_connection(host_and_port(address), 30) as silent:
+    monkeypatch.setattr(connections, "PROOF_SECONDS", 0.5)
+    with socket.create_connection(split_address(address), 30) as silent:
         assert silent.recv(1) == b""  # ended by the gate
     monkeypatch.undo()
     with ExitStack() as stack:
         silent = [
-            stack.enter_context(socket.create_connection(host_and_port(address), 30))
-            for _ in range(crowd.PER_ADDRESS + 8)
+            stack.enter_context(socket.create_connection(split_address(address), 30))
+            for _ in range(connections.MAX_PER_ADDRESS + 8)
         ]
         assert all(one.recv(1) == b"" for one in silent[:8])
         silent[-1].setblocking(False)
@@ -695,7 +699,7 @@ def test_a_taken_port_is_one_clear_line(made, door):
     with pytest.raises(BadInput, match="cannot be listened on"):
         Gate(
             "127.0.0.1",
-            host_and_port(address)[1],
+            split_address(address)[1],
             f"127.0.0.1:{upstream.port}",
             made / "server",
             False,

@@ -5,14 +5,14 @@ import json
 import pytest
 import torch
 
-from coterie.core.checkpoint import checkpoints
+from coterie.core.checkpoint import list_checkpoints
 from coterie.core.errors import BadInput
-from coterie.deploy.files import Rules
-from coterie.deploy.replay import journal
+from coterie.deploy.config_files import Rules
+from coterie.deploy.replay import read_exchanges
 from coterie.deploy.wire import SCHEMA
 from coterie.experiment.schedule import Schedule
 from coterie.methods.registry import METHODS
-from coterie.running.execute import checkpoint, restore
+from coterie.running.execute import restore_checkpoint, write_checkpoint
 from helpers.federations import SEQUENTIAL, assert_same, float64, personal, play, tiny, tiny_model
 from helpers.town import RULES, Error, Message, digest, finish, packed, town, unpacked
 
@@ -52,7 +52,7 @@ def answered(here):
     """{(stage, round, exchange): who answered}, as the server wrote it down."""
     return {
         (line["stage"], line["round"], line["exchange"]): set(line["answered"])
-        for line in journal(here.folder)
+        for line in read_exchanges(here.folder)
     }
 
 
@@ -206,17 +206,17 @@ def test_a_server_that_goes_back_to_its_checkpoint_is_followed_by_the_sites(name
         schedule = Schedule(rounds=2, evaluate=1000)
         first = here.loop(schedule)
         first.go(until=stop)
-        checkpoint(first, tmp_path)
+        write_checkpoint(first, tmp_path)
         with pytest.raises(KeyboardInterrupt):
             first.go(after=killed)
         second = here.loop(schedule, run="0000beef")
-        restore(second, checkpoints(tmp_path)[-1])
+        restore_checkpoint(second, list_checkpoints(tmp_path)[-1])
         assert second.engine.run == first.engine.run
         kill_at_last_receive(second)
         with pytest.raises(KeyboardInterrupt):
             second.go()
         third = here.loop(schedule)
-        restore(third, checkpoints(tmp_path)[-1])
+        restore_checkpoint(third, list_checkpoints(tmp_path)[-1])
         third.go()
         finish(third)
         assert not here.lines.has("lost its state")
@@ -297,7 +297,7 @@ def test_a_bad_upload_drops_its_site_and_no_other(change, words, tmp_path):
 
 
 def test_a_site_started_again_in_mid_exchange_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("coterie.deploy.roll.LOOK", 0.1)
+    monkeypatch.setattr("coterie.deploy.roster.LOOK_SECONDS", 0.1)
     with float64(), town(tmp_path, "ditto", tiny(3)) as here:
 
         def killed(node, question, reply):
@@ -348,7 +348,7 @@ def test_too_few_answers_are_asked_for_again_and_then_the_run_stops(tmp_path):
         loop.go(until=1)
         assert asked == [0, 1, 2, 3, 1, 2, 3]  # who has answered is not asked again
         assert here.lines.has("1 of 4 sites answered and 3 are needed")
-        assert journal(here.folder)[0]["tries"] == 2
+        assert read_exchanges(here.folder)[0]["tries"] == 2
         for i in (1, 2):
             here.close(i)
         with pytest.raises(
@@ -375,7 +375,7 @@ def test_a_site_that_lost_its_disk_begins_anew(tmp_path):
         assert 2 not in loop.engine.tokens
         loop.go()
         assert loop.engine.tokens[2] == "0-2-0"
-        assert journal(here.folder)[-1]["anew"] == [2]
+        assert read_exchanges(here.folder)[-1]["anew"] == [2]
         finish(loop)
         assert len(at_home(here)) == 3
 
@@ -397,7 +397,7 @@ def test_a_site_that_lost_its_disk_in_the_middle_of_a_round_sits_the_rest_out(tm
             here.loop(Schedule(rounds=2, evaluate=1000), Rules(0.9, 0.2, 2)).go()
         assert asked.count((2, 0, 1)) == 1  # not as a newcomer
         here.loop(Schedule(rounds=2, evaluate=1000)).go()
-        lines = [(line["answered"], line["anew"]) for line in journal(here.folder)]
+        lines = [(line["answered"], line["anew"]) for line in read_exchanges(here.folder)]
         assert lines == [([0, 1, 2], []), ([0, 1], []), ([0, 1, 2], [2]), ([0, 1, 2], [])]
 
 
@@ -443,8 +443,8 @@ def test_a_site_that_diverges_is_left_out_and_counted_as_on_the_local_engine(nam
         assert [count for count, _ in said] == [1, 1]
         assert all("the update of client" in line for _, (line, *_) in said)
         assert sum("the update of this site is not finite" in line for line in here.lines) >= 2
-        assert [line["tries"] for line in journal(here.folder)] == [1, 1]
-        assert all(line["answered"] == [0, 1, 2] for line in journal(here.folder))
+        assert [line["tries"] for line in read_exchanges(here.folder)] == [1, 1]
+        assert all(line["answered"] == [0, 1, 2] for line in read_exchanges(here.folder))
         local = play(name, federation, here.models, settings=SEQUENTIAL, evaluate=1000)
         finish(loop)
         theirs = personal(local)

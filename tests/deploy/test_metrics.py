@@ -7,16 +7,18 @@ import urllib.request
 import pytest
 
 from coterie.core.errors import BadInput
-from coterie.deploy.lines import Log, Ration, plain
-from coterie.deploy.metrics import Metrics, Number, of_run
-from coterie.deploy.replay import add_line
+from coterie.deploy.logs import LogLimiter, RotatingLog, sanitize
+from coterie.deploy.metrics import Metric, MetricsServer, collect_run_metrics
+from coterie.deploy.replay import append_line
 
 
 @pytest.fixture
 def service(tmp_path):
     up = {"superlink": True, "run": True}
-    metrics = Metrics(
-        "127.0.0.1", 0, lambda: (up, [Number("up", "gauge", "Up.", 1), *of_run(tmp_path)])
+    metrics = MetricsServer(
+        "127.0.0.1",
+        0,
+        lambda: (up, [Metric("up", "gauge", "Up.", 1), *collect_run_metrics(tmp_path)]),
     )
     yield f"http://127.0.0.1:{metrics.port}", up, tmp_path, metrics
     metrics.close()
@@ -32,7 +34,7 @@ def test_numbers_are_those_of_the_run(service):
     assert "coterie_exchanges_total 0.0" in get(f"{address}/metrics")[1]
     line = {"stage": "train", "exchange": 0, "asked": [0, 1, 2], "answered": [0, 2]}
     for number in range(4):
-        add_line(folder / "answers.jsonl", line | {"round": number, "seconds": 2.5, "time": 1e9})
+        append_line(folder / "answers.jsonl", line | {"round": number, "seconds": 2.5, "time": 1e9})
     (folder / "progress.jsonl").write_text(json.dumps({"round": 4, "accuracy": 0.5, "loss": 1}))
     found = dict(
         line.split() for line in get(f"{address}/metrics")[1].splitlines() if line[0] != "#"
@@ -59,11 +61,11 @@ def test_health_is_bad_when_a_part_has_ended(service):
 
 def test_a_taken_metrics_port_is_one_clear_line(service):
     with pytest.raises(BadInput, match="--metrics-port"):
-        Metrics("127.0.0.1", service[3].port, lambda: ({}, []))
+        MetricsServer("127.0.0.1", service[3].port, lambda: ({}, []))
 
 
 def test_a_log_keeps_its_newest_lines_and_a_bounded_size(tmp_path):
-    log = Log(tmp_path / "a.log", largest=1000, kept=2)
+    log = RotatingLog(tmp_path / "a.log", largest=1000, kept=2)
     for number in range(200):
         log(f"line {number}")
     files = sorted(path.name for path in tmp_path.iterdir())
@@ -76,13 +78,13 @@ def test_a_log_keeps_its_newest_lines_and_a_bounded_size(tmp_path):
 
 
 def test_words_of_strangers_are_one_short_printable_line():
-    assert plain("a\nb\x1b[2J\u202e") == "a b\\x1b[2J\\x202e"
-    assert len(plain("x" * 10**7)) < 600
+    assert sanitize("a\nb\x1b[2J\u202e") == "a b\\x1b[2J\\x202e"
+    assert len(sanitize("x" * 10**7)) < 600
 
 
 def test_refusals_are_rationed_and_the_rest_is_counted():
     said = []
-    ration = Ration(said.append, most=3, quiet=3600)
+    ration = LogLimiter(said.append, most=3, quiet=3600)
     for number in range(10):
         ration(f"line {number % 5}")
     assert said == ["line 0", "line 1", "line 2"]

@@ -15,41 +15,41 @@ from sklearn.datasets import load_digits
 
 from coterie.core.errors import BadInput
 from coterie.core.point import Point, Vector
-from coterie.data.dealing import build
-from coterie.deploy.consent import Consent, digest_of
-from coterie.deploy.files import (
-    Address,
-    Home,
+from coterie.data.pipeline import build_federation
+from coterie.deploy.config_files import (
+    DataShape,
     Privacy,
     Rules,
-    Server,
-    Shape,
-    Site,
+    ServerAddress,
+    ServerConfig,
+    SiteConfig,
     Sites,
+    SiteSettings,
     read_site,
     write_server,
     write_site,
 )
-from coterie.deploy.privacy import change_norm, entropy, protect
+from coterie.deploy.consent import Consent, digest_of
 from coterie.deploy.replay import (
-    add_line,
-    gathered,
-    journal,
+    append_line,
+    gather_sites,
     largest_difference,
-    overhead,
+    measure_overhead,
+    read_exchanges,
     read_journal,
     replay,
 )
-from coterie.deploy.rows import learnt, read_rows
-from coterie.deploy.store import Kept, Store
-from coterie.experiment.values import to_toml
+from coterie.deploy.site_rows import learning_targets, read_rows
+from coterie.deploy.state_store import StateStore, StoredState
+from coterie.deploy.upload_privacy import change_norm, protect, secure_rng
+from coterie.experiment.toml import to_toml
 from helpers.federations import float64, play, tiny
 from helpers.runs import words_written
 from helpers.sites import open_sites
 from helpers.town import BytesGrid, Lines, town
 
 # isort: split
-from coterie.deploy import app, wire
+from coterie.deploy import server_app, wire
 from coterie.deploy.site import open_site
 from coterie.experiment.schedule import Schedule
 from coterie_relay import frames, packed, unpacked
@@ -90,7 +90,7 @@ def test_a_message_gives_back_what_was_sent(tree):
     b, back = torch.utils._pytree.tree_flatten(content.tree())
     assert spec == back
     assert all(p.dtype == q.dtype and torch.equal(p, q) for p, q in zip(a, b, strict=True))
-    assert torch.utils._pytree.tree_structure(wire.fitting(content, tree)) == spec
+    assert torch.utils._pytree.tree_structure(wire.decode_like(content, tree)) == spec
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_the_relay_imports_neither_torch_nor_coterie():
 def test_a_relay_without_its_site_says_so(tmp_path):
     grid = BytesGrid()
     grid.nodes = {1: tmp_path / "nobody"}
-    roll = app.Roll(
+    roll = server_app.Roster(
         grid, ["north"], lambda: wire.pack({"kind": "hello", "words": {}}), say=(lines := Lines())
     )
     assert roll.look() == []
@@ -170,8 +170,8 @@ def test_a_frame_that_is_cut_off_or_too_large_is_refused(tmp_path):
 
 
 def test_a_state_is_there_whole_or_not_at_all(tmp_path):
-    store = Store(tmp_path / "state", lines := Lines())
-    store.save("abcdef01", "0-0-0", Kept(0, {"w": torch.arange(3.0)[None]}))
+    store = StateStore(tmp_path / "state", lines := Lines())
+    store.save("abcdef01", "0-0-0", StoredState(0, {"w": torch.arange(3.0)[None]}))
     assert torch.equal(store.load("abcdef01", "0-0-0").state["w"], torch.arange(3.0)[None])
     assert store.load("abcdef01", "0-1-0") is None
     path = tmp_path / "state" / "abcdef01" / "0-0-0" / "state.safetensors"
@@ -181,10 +181,10 @@ def test_a_state_is_there_whole_or_not_at_all(tmp_path):
 
 
 def test_states_that_nobody_names_go_and_two_runs_stay(tmp_path):
-    store = Store(tmp_path, Lines())
+    store = StateStore(tmp_path, Lines())
     for number, run in enumerate(("aaaaaaaa", "bbbbbbbb", "cccccccc")):
         for token in ("0-0-0", "0-1-0", "0-2-0"):
-            store.save(run, token, Kept(0, ()))
+            store.save(run, token, StoredState(0, ()))
         os.utime(tmp_path / run, (number, number))
     store.keep("cccccccc", {"0-1-0", "0-2-0"})
     assert store.tokens("cccccccc") == {"0-1-0", "0-2-0"}
@@ -196,8 +196,8 @@ def test_states_that_nobody_names_go_and_two_runs_stay(tmp_path):
     [("../../etc", "0-0-0"), ("abcdef01", "../0-0-0"), ("abcdef01", "/tmp/x"), ("", "0-0-0")],
 )
 def test_a_message_cannot_name_a_place_outside_the_store(run, token, tmp_path):
-    store = Store(tmp_path / "state", Lines())
-    for act in (lambda: store.load(run, token), lambda: store.save(run, token, Kept(0, ()))):
+    store = StateStore(tmp_path / "state", Lines())
+    for act in (lambda: store.load(run, token), lambda: store.save(run, token, StoredState(0, ()))):
         with pytest.raises(BadInput, match="is no name of"):
             act()
     assert not (tmp_path / "state").exists()
@@ -253,7 +253,7 @@ def test_what_an_upload_is_measured_from():
 
 
 def test_noise_of_a_site_cannot_be_drawn_again():
-    assert not np.array_equal(entropy().random(4), entropy().random(4))
+    assert not np.array_equal(secure_rng().random(4), secure_rng().random(4))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "persfl", "fedfomo", "scaffold"])
@@ -301,24 +301,26 @@ def make_federation(
         )
         site = folder / "sites" / name
         site.mkdir(parents=True)
-        home = Home(
+        home = SiteSettings(
             name,
             "localhost:8443",
             str(folder / "files" / f"{name}.csv"),
             public="public.csv" if public else "",
         )
-        write_site(site, Site(home, Privacy()))
+        write_site(site, SiteConfig(home, Privacy()))
     place = folder / "server"
     place.mkdir()
-    shape = Shape(10, 16, public="public.csv" if public else "", validation=0.25, test=0.25, seed=3)
+    shape = DataShape(
+        10, 16, public="public.csv" if public else "", validation=0.25, test=0.25, seed=3
+    )
     words = {
-        "server": Address(),
+        "server": ServerAddress(),
         "sites": Sites(NAMES),
         "rules": Rules(0.5, 5.0, 2),
         "data": shape,
         "privacy": Privacy(),
     }
-    write_server(place, Server(**(words | (server or {}))))
+    write_server(place, ServerConfig(**(words | (server or {}))))
     if public:
         for where in (place, *(folder / "sites" / name for name in NAMES)):
             np.savetxt(
@@ -344,7 +346,7 @@ def make_federation(
 
 def simulated(folder):
     """The same rows in a simulation over a folder with one file a client."""
-    return build(folder / "files", seed=3, validation=0.25, test=0.25, scale="none")
+    return build_federation(folder / "files", seed=3, validation=0.25, test=0.25, scale="none")
 
 
 def model_files(folder):
@@ -359,8 +361,8 @@ def test_a_run_of_real_sites_leaves_what_any_run_leaves_and_equals_a_simulation(
 
     place = make_federation(tmp_path)
     with open_sites(tmp_path) as (grid, said):
-        app.app(grid, Context(1, 1, {}, RecordDict(), {"folder": str(place)}))
-    run = app.load(place / "run")
+        server_app.app(grid, Context(1, 1, {}, RecordDict(), {"folder": str(place)}))
+    run = server_app.load_run(place / "run")
     assert run.about["clients"] == list(NAMES)
     assert run.about["status"] == "finished"
     assert np.isfinite(run.accuracy()).all()
@@ -372,8 +374,8 @@ def test_a_run_of_real_sites_leaves_what_any_run_leaves_and_equals_a_simulation(
     )
     assert "finished" in (place / "deployment.log").read_text()
     assert said.has("the run is over", "model.safetensors")
-    exchanges, rounds = overhead(place / "run")
-    assert len(exchanges) == len(journal(place / "run")) >= len(rounds)
+    exchanges, rounds = measure_overhead(place / "run")
+    assert len(exchanges) == len(read_exchanges(place / "run")) >= len(rounds)
     assert min(exchanges) >= 0
     assert sum(rounds) == pytest.approx(sum(exchanges))
 
@@ -390,7 +392,7 @@ def test_two_architectures_public_rows_and_a_site_that_comes_late(tmp_path):
     with open_sites(tmp_path) as (grid, _):
         grid.offline = {3}
         waiting = Lines()
-        thread = threading.Thread(target=app.play, args=(grid, place, waiting), daemon=True)
+        thread = threading.Thread(target=server_app.play, args=(grid, place, waiting), daemon=True)
         thread.start()
         while not waiting.has("waiting for"):
             time.sleep(0.01)
@@ -398,7 +400,7 @@ def test_two_architectures_public_rows_and_a_site_that_comes_late(tmp_path):
         grid.offline = set()
         thread.join(600)
     assert waiting.has("finished")
-    federation = simulated(tmp_path)._replace(public=app.read_server_plan(place).public)
+    federation = simulated(tmp_path)._replace(public=server_app.read_server_plan(place).public)
     assert largest_difference(replay(place / "run", federation), model_files(tmp_path)) < 1e-5
 
 
@@ -415,19 +417,19 @@ def test_a_run_goes_on_from_its_checkpoint_and_a_finished_one_gives_its_models_a
 
         grid.spoil = spoil
         with pytest.raises(KeyboardInterrupt):
-            app.play(grid, place, Lines())
+            server_app.play(grid, place, Lines())
         grid.spoil = lambda node, question, reply: reply
         grid.offline = {2}  # nobody waits for it: how many rows it has is known
-        app.play(grid, place, lines := Lines())
+        server_app.play(grid, place, lines := Lines())
         assert lines.has("going on after round 2 of 3")
         assert lines.has(
             "at the end north is not there", "it will when the server is started again"
         )
         early = model_files(tmp_path)[1].read_bytes()  # of the last evaluation that it took part in
         grid.offline = set()
-        app.play(grid, place, Lines())
+        server_app.play(grid, place, Lines())
         assert model_files(tmp_path)[1].read_bytes() != early
-    assert [sorted(line["answered"]) for line in journal(place / "run")] == [
+    assert [sorted(line["answered"]) for line in read_exchanges(place / "run")] == [
         [0, 1, 2],
         [0, 1, 2],
         [0, 2],
@@ -467,15 +469,15 @@ def test_a_server_goes_on_only_with_the_words_that_the_run_began_with(
 
     with open_sites(tmp_path) as (grid, _):
         with pytest.raises(Stop):
-            app.play(grid, place, stopped)
+            server_app.play(grid, place, stopped)
         text = (place / file).read_text()
         assert before in text
         (place / file).write_text(text.replace(before, after))
         with pytest.raises(BadInput, match=line) as caught:
-            app.play(grid, place, Lines())
+            server_app.play(grid, place, Lines())
         assert "\n" not in str(caught.value)
         (place / file).write_text(text)
-        app.play(grid, place, Lines())
+        server_app.play(grid, place, Lines())
 
 
 def test_a_server_whose_run_is_older_than_a_word_goes_on_with_its_default(tmp_path):
@@ -487,7 +489,7 @@ def test_a_server_whose_run_is_older_than_a_word_goes_on_with_its_default(tmp_pa
 
     with open_sites(tmp_path) as (grid, _):
         with words_written(lacks=("train.momentum",)), pytest.raises(Stop):
-            app.play(grid, place, stopped)
+            server_app.play(grid, place, stopped)
         about = place / "run" / "run.json"
         known = json.loads(about.read_text())
         del known["server"]["privacy.clip"]
@@ -495,9 +497,9 @@ def test_a_server_whose_run_is_older_than_a_word_goes_on_with_its_default(tmp_pa
         text = (place / "server.toml").read_text()
         (place / "server.toml").write_text(text.replace("clip = 0.0", "clip = 1.0"))
         with pytest.raises(BadInput, match=r"privacy\.clip was its default 0\.0 .* says 1\.0"):
-            app.play(grid, place, Lines())
+            server_app.play(grid, place, Lines())
         (place / "server.toml").write_text(text)
-        assert app.play(grid, place, Lines()).about["status"] == "finished"
+        assert server_app.play(grid, place, Lines()).about["status"] == "finished"
 
 
 @pytest.mark.parametrize(
@@ -523,10 +525,14 @@ def test_a_site_whose_rows_do_not_fit_is_refused_with_a_clear_line(change, match
     path = tmp_path / "files" / "south.csv"
     path.write_text(change(path.read_text()))
     with open_sites(tmp_path) as (grid, _):
-        plan, told, lines = app.read_server_plan(place), {}, Lines()
+        plan, told, lines = server_app.read_server_plan(place), {}, Lines()
         hello = wire.pack({"kind": "hello", "words": plan.words})
-        roll = app.Roll(
-            grid, NAMES, lambda: hello, lambda i, head: app._admit(plan, told, i, head), lines
+        roll = server_app.Roster(
+            grid,
+            NAMES,
+            lambda: hello,
+            lambda i, head: server_app._admit(plan, told, i, head),
+            lines,
         )
         assert roll.look() == [0, 1]
     import re
@@ -537,7 +543,7 @@ def test_a_site_whose_rows_do_not_fit_is_refused_with_a_clear_line(change, match
 def test_a_site_refuses_words_that_are_not_its_own(tmp_path):
     place = make_federation(tmp_path, public=10)
     site = open_site(tmp_path / "sites" / "east", Lines())
-    words = app.read_server_plan(place).words
+    words = server_app.read_server_plan(place).words
 
     def error(**changes):
         return wire.unpack(
@@ -577,7 +583,7 @@ def test_words_without_effect_on_real_sites_are_refused(section, tmp_path):
     path = place / "experiment.toml"
     path.write_text(path.read_text() + f'\n[{section}]\nname = "x"\n')
     with pytest.raises(BadInput, match=rf"\[{section}\] has no effect on real sites"):
-        app.read_server_plan(place)
+        server_app.read_server_plan(place)
 
 
 def test_a_run_starts_with_a_quorum_when_patience_is_over(tmp_path):
@@ -585,12 +591,12 @@ def test_a_run_starts_with_a_quorum_when_patience_is_over(tmp_path):
     place = make_federation(tmp_path, server={"rules": rules})
     with open_sites(tmp_path) as (grid, _):
         grid.offline = {2}
-        run = app.play(grid, place, lines := Lines())
+        run = server_app.play(grid, place, lines := Lines())
         assert lines.has("starting with 2 of 3 sites", "left out of this run: north")
         grid.offline = set()  # too late for this run
-        app.play(grid, place, Lines())
+        server_app.play(grid, place, Lines())
     assert run.about["rows"]["train"][1] == 0
-    assert all(line["asked"] == [0, 2] for line in journal(place / "run"))
+    assert all(line["asked"] == [0, 2] for line in read_exchanges(place / "run"))
 
 
 def test_who_comes_first_with_other_columns_keeps_nobody_out(tmp_path):
@@ -598,28 +604,32 @@ def test_who_comes_first_with_other_columns_keeps_nobody_out(tmp_path):
     place = make_federation(tmp_path)
     path = tmp_path / "files" / "east.csv"
     path.write_text(path.read_text().replace("p0,p1", "p1,p0"))
-    plan, told, lines = app.read_server_plan(place), {}, Lines()
+    plan, told, lines = server_app.read_server_plan(place), {}, Lines()
     with open_sites(tmp_path) as (grid, _):
         hello = wire.pack({"kind": "hello", "words": plan.words})
-        roll = app.Roll(
-            grid, NAMES, lambda: hello, lambda i, head: app._admit(plan, told, i, head), lines
+        roll = server_app.Roster(
+            grid,
+            NAMES,
+            lambda: hello,
+            lambda i, head: server_app._admit(plan, told, i, head),
+            lines,
         )
         grid.offline = {2, 3}
         roll.look()
         grid.offline = {3}
         assert roll.look() == [0, 1]
-        assert app._sides(plan, told) == ["east", "north"]
+        assert server_app._group_by_columns(plan, told) == ["east", "north"]
         assert not lines.has("refused")
         grid.offline = set()
         roll.look()
-        app._turn_away(plan, roll, told, lines)
+        server_app._turn_away(plan, roll, told, lines)
     assert sorted(roll.nodes) == [1, 2]
     assert lines.has("the feature columns of 'east' are not those of 'north'")
 
 
 def test_a_site_runs_only_the_experiment_that_its_operator_agreed_to(tmp_path):
     place = make_federation(tmp_path)
-    home, words = tmp_path / "sites" / "east", app.read_server_plan(place).words
+    home, words = tmp_path / "sites" / "east", server_app.read_server_plan(place).words
 
     def hello(changed, **consent):
         lines = Lines()
@@ -646,42 +656,47 @@ def test_a_site_runs_only_the_experiment_that_its_operator_agreed_to(tmp_path):
 def test_labels_are_numbered_as_the_server_says(tmp_path):
     (tmp_path / "a.csv").write_text("x,label\n" + "1,cat\n2,dog\n" * 5)
     rows = read_rows(tmp_path / "a.csv", "label")
-    assert learnt(rows, Shape(3, 1, labels=("dog", "bird", "cat")))[:2].tolist() == [2, 0]
+    assert learning_targets(rows, DataShape(3, 1, labels=("dog", "bird", "cat")))[:2].tolist() == [
+        2,
+        0,
+    ]
 
 
 def test_a_journal_that_is_none_and_other_rows_are_refused(tmp_path):
     with pytest.raises(BadInput, match=r"no answers\.jsonl"):
-        journal(tmp_path)
+        read_exchanges(tmp_path)
     place = make_federation(tmp_path)
     with open_sites(tmp_path) as (grid, _):
-        app.play(grid, place, Lines())
+        server_app.play(grid, place, Lines())
     with pytest.raises(BadInput, match="other rows or another order"):
-        replay(place / "run", build(tmp_path / "files", seed=3, validation=0.2, test=0.25))
+        replay(
+            place / "run", build_federation(tmp_path / "files", seed=3, validation=0.2, test=0.25)
+        )
 
 
 def test_a_run_is_replayed_whatever_the_order_of_its_sites(tmp_path):
     """Files come in the order of their names, sites in that of server.toml."""
     place = make_federation(tmp_path, "ditto")
     order = ("north", "south", "east")
-    server = app.read_server(place)
+    server = server_app.read_server(place)
     write_server(place, server._replace(sites=Sites(order)))
     with open_sites(tmp_path) as (grid, _):
-        app.play(grid, place, Lines())
+        server_app.play(grid, place, Lines())
     files = {i: tmp_path / "sites" / name / "model.safetensors" for i, name in enumerate(order)}
-    federation = gathered(tmp_path / "files", app.read_server(place))
+    federation = gather_sites(tmp_path / "files", server_app.read_server(place))
     assert federation.names == list(order)
     assert largest_difference(replay(place / "run", federation), files) < 1e-5
-    with pytest.raises(BadInput, match=r"in another order than north, south, east.*gathered"):
+    with pytest.raises(BadInput, match=r"in another order than north, south, east.*gather_sites"):
         replay(place / "run", simulated(tmp_path))
     (tmp_path / "files" / "south.csv").rename(tmp_path / "files" / "elsewhere.csv")
     with pytest.raises(BadInput, match=r"must have one file south\.\*"):
-        gathered(tmp_path / "files", app.read_server(place))
+        gather_sites(tmp_path / "files", server_app.read_server(place))
 
 
 def test_a_torn_line_of_the_journal_is_told_and_refused_where_it_matters(tmp_path):
     place = make_federation(tmp_path)
     with open_sites(tmp_path) as (grid, _):
-        app.play(grid, place, Lines())
+        server_app.play(grid, place, Lines())
     path = place / "run" / "answers.jsonl"
     first, second = path.read_text().splitlines(keepends=True)
     path.write_text(first + second[:20] + "\n" + second)
@@ -696,9 +711,9 @@ def test_a_torn_line_of_the_journal_is_told_and_refused_where_it_matters(tmp_pat
 
 def test_a_line_after_a_torn_one_is_whole(tmp_path):
     path = tmp_path / "answers.jsonl"
-    add_line(path, {"stage": "a", "round": 0, "exchange": 0})
+    append_line(path, {"stage": "a", "round": 0, "exchange": 0})
     path.write_text(path.read_text() + '{"stage": "a", "rou')
-    add_line(path, {"stage": "a", "round": 1, "exchange": 0})
+    append_line(path, {"stage": "a", "round": 1, "exchange": 0})
     lines, torn = read_journal(tmp_path)
     assert [line["round"] for line in lines] == [0, 1]
     assert torn == [2]
@@ -713,14 +728,14 @@ def test_a_lost_state_is_replayed_too(tmp_path):
             if node == 1 and head["kind"] == "train" and head["round"] == 0:
                 spoil.site = Path(tmp_path / "sites" / "east" / "state" / head["run"])
             if node == 3 and head["kind"] == "train" and head["round"] == 0:
-                Store(spoil.site.parent, Lines()).keep(spoil.site.name, set())
+                StateStore(spoil.site.parent, Lines()).keep(spoil.site.name, set())
             return reply
 
         grid.spoil = spoil
-        app.play(grid, place, lines := Lines())
+        server_app.play(grid, place, lines := Lines())
     assert lines.has("east", "lost its state")
-    assert [line["anew"] for line in journal(place / "run")] == [[], [], [0]] or [
-        line["anew"] for line in journal(place / "run")
+    assert [line["anew"] for line in read_exchanges(place / "run")] == [[], [], [0]] or [
+        line["anew"] for line in read_exchanges(place / "run")
     ] == [[], [0], []]
     assert (
         largest_difference(replay(place / "run", simulated(tmp_path)), model_files(tmp_path)) < 1e-5
@@ -730,7 +745,7 @@ def test_a_lost_state_is_replayed_too(tmp_path):
 @pytest.mark.parametrize("method", ["apfl", "fedamp"])
 def test_a_site_that_is_added_to_a_run_under_way_takes_part(method, tmp_path):
     place = make_federation(tmp_path, method, 3)
-    server = app.read_server(place)
+    server = server_app.read_server(place)
     write_server(place, server._replace(sites=Sites(NAMES[:2])))
     with open_sites(tmp_path) as (grid, _):
         grid.offline = {3}
@@ -742,13 +757,13 @@ def test_a_site_that_is_added_to_a_run_under_way_takes_part(method, tmp_path):
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            app.play(grid, place, say)
+            server_app.play(grid, place, say)
         write_server(place, server)
         grid.offline = set()
-        run = app.play(grid, place, lines := Lines())
+        run = server_app.play(grid, place, lines := Lines())
     assert lines.has("new in this run: south")
     assert run.about["clients"] == list(NAMES)
-    assert [line["answered"] for line in journal(place / "run") if "came" not in line] == [
+    assert [line["answered"] for line in read_exchanges(place / "run") if "came" not in line] == [
         [0, 1],
         [0, 1],
         [0, 1, 2],
@@ -762,8 +777,8 @@ def test_a_site_that_is_added_to_a_run_under_way_takes_part(method, tmp_path):
 def test_a_site_that_is_removed_is_neither_waited_for_nor_asked(tmp_path):
     place = make_federation(tmp_path, "fedfomo", server={"sites": Sites(NAMES, ("north",))})
     with open_sites(tmp_path, ("east", "south")) as (grid, _):
-        run = app.play(grid, place, lines := Lines())
+        run = server_app.play(grid, place, lines := Lines())
     assert run.about["rows"]["train"][1] == 0
     assert np.isnan(run.accuracy()).tolist() == [False, True, False]
-    assert all(line["asked"] == [0, 2] for line in journal(place / "run"))
+    assert all(line["asked"] == [0, 2] for line in read_exchanges(place / "run"))
     assert not lines.has("north")

@@ -3,23 +3,23 @@
 import numpy as np
 import pytest
 
-from coterie.analysis.privacy import epsilon_of
+from coterie.analysis.privacy_accounting import epsilon_of
 from coterie.core.errors import BadInput
 from coterie.core.guard import Guard
-from coterie.deploy.app import promise_of, read_server_plan
-from coterie.deploy.files import (
-    Address,
+from coterie.deploy.config_files import (
+    DataShape,
     Privacy,
     Rules,
-    Server,
-    Shape,
+    ServerAddress,
+    ServerConfig,
     Sites,
     check_server,
-    strictest,
+    combine_privacy,
     write_server,
 )
+from coterie.deploy.server_app import promise_of, read_server_plan
 from coterie.experiment.schedule import Schedule
-from coterie.running.guarding import Gate
+from coterie.running.upload_guard import UploadGuard
 from helpers.federations import float64, play, tiny
 from helpers.town import finish, town
 
@@ -36,7 +36,7 @@ def test_a_site_that_keeps_its_measures_sends_none_and_still_trains(tmp_path):
 
 
 def test_the_stricter_side_decides_what_leaves_a_site():
-    both = strictest(Privacy(clip=2.0, noise=1.0), Privacy(clip=1.0, measures=False))
+    both = combine_privacy(Privacy(clip=2.0, noise=1.0), Privacy(clip=1.0, measures=False))
     assert (both.clip, both.noise, both.measures) == (1.0, 1.0, False)
 
 
@@ -50,7 +50,9 @@ def test_noise_at_sites_is_counted_over_all_uploads_of_a_run():
 
 
 def test_a_delta_that_is_no_chance_is_refused():
-    server = Server(Address(), Sites(("a",)), Rules(), Shape(2, 4), Privacy(delta=0.0))
+    server = ServerConfig(
+        ServerAddress(), Sites(("a",)), Rules(), DataShape(2, 4), Privacy(delta=0.0)
+    )
     with pytest.raises(BadInput, match=r"privacy.delta = 0"):
         check_server(server)
 
@@ -63,7 +65,10 @@ def test_a_delta_that_is_no_chance_is_refused():
     ],
 )
 def test_a_guard_for_simulations_is_refused_at_real_sites(guard, said, tmp_path):
-    write_server(tmp_path, Server(Address(), Sites(("a", "b")), Rules(), Shape(2, 4), Privacy()))
+    write_server(
+        tmp_path,
+        ServerConfig(ServerAddress(), Sites(("a", "b")), Rules(), DataShape(2, 4), Privacy()),
+    )
     (tmp_path / "experiment.toml").write_text(f'method = "fedavg"\n[guard]\n{guard}\n')
     with pytest.raises(BadInput, match=said):
         read_server_plan(tmp_path)
@@ -72,10 +77,10 @@ def test_a_guard_for_simulations_is_refused_at_real_sites(guard, said, tmp_path)
 def test_robust_averages_are_the_same_at_real_sites(tmp_path):
     with float64(), town(tmp_path, "fedavg", tiny(6)) as here:
         loop = here.loop(Schedule(rounds=2, evaluate=1000))
-        loop.gate = Gate(Guard(robust="median"))
+        loop.gate = UploadGuard(Guard(robust="median"))
         loop.go()
         local = play("fedavg", here.federation, here.models, until=0)
-        local.gate = Gate(Guard(robust="median"))
+        local.gate = UploadGuard(Guard(robust="median"))
         local.go()
         far, near = loop.position.server.w.params, local.position.server.w.params
         assert all(np.allclose(far[k], near[k], atol=1e-9) for k in near)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from coterie.deploy.rehearsal import under
+from coterie.deploy.rehearsal import list_descendants
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:'click.utils:DeprecationWarning"
@@ -22,10 +22,10 @@ NAMES = ("north", "south", "east")  # not in the order of their files
 
 def test_a_deployment_of_three_sites_ends_equal_to_the_local_engine(tmp_path):
     from coterie.cli.deployment import federation
-    from coterie.deploy.processes import free_port
+    from coterie.deploy.processes import find_free_port
     from coterie.deploy.rehearsal import Rehearsal, write_digits
-    from coterie.deploy.replay import journal
-    from coterie.results.run import load
+    from coterie.deploy.replay import read_exchanges
+    from coterie.results.run import load_run
 
     write_digits(tmp_path / "rows", NAMES, rows=60)
     words = ["--method", "ditto", "--rounds", "2", "--evaluate", "2", "--model", "mlr"]
@@ -33,7 +33,7 @@ def test_a_deployment_of_three_sites_ends_equal_to_the_local_engine(tmp_path):
         "--sites",
         ",".join(NAMES),
         "--address",
-        f"localhost:{free_port()}",
+        f"localhost:{find_free_port()}",
         "--classes",
         "10",
         "--features",
@@ -50,10 +50,10 @@ def test_a_deployment_of_three_sites_ends_equal_to_the_local_engine(tmp_path):
         others_cannot_take_tasks(rehearsal)
         assert server.wait() == 0, rehearsal.lines
     folder = tmp_path / "f" / "server" / "run"
-    run = load(folder)
+    run = load_run(folder)
     assert run.about["status"] == "finished"
     assert run.about["clients"] == list(NAMES)
-    assert [line["answered"] for line in journal(folder)] == [[0, 1, 2], [0, 1, 2]]
+    assert [line["answered"] for line in read_exchanges(folder)] == [[0, 1, 2], [0, 1, 2]]
     assert rehearsal.difference(folder) < 1e-6
     assert np.isfinite(run.accuracy()).all()
     assert (folder / "report.html").exists()
@@ -105,7 +105,7 @@ def acquire(port, folder):
 def command_lines(pid):
     """Of a process and all below it."""
     found = []
-    for number in [pid, *under(pid)]:
+    for number in [pid, *list_descendants(pid)]:
         with suppress(OSError):  # it has just ended
             text = Path(f"/proc/{number}/cmdline").read_bytes()
             found.append(text.replace(b"\0", b" ").decode())

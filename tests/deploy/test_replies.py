@@ -7,16 +7,16 @@ import re
 import numpy as np
 import pytest
 
-from coterie.deploy.files import Shape
-from coterie.deploy.replay import journal
-from coterie.deploy.rows import hollow
+from coterie.deploy.config_files import DataShape
+from coterie.deploy.replay import read_exchanges
+from coterie.deploy.site_rows import server_federation
 from coterie.experiment.schedule import Schedule
 from helpers.federations import float64, tiny
 from helpers.town import RULES, Error, Message, digest, packed, town, unpacked
 
 # isort: split
 from coterie.deploy import replies, wire
-from coterie.deploy.roll import Roll
+from coterie.deploy.roster import Roster
 from coterie.deploy.wire import pack
 
 NODE = 100  # the node of site 0; site i has 100 + i
@@ -42,7 +42,7 @@ def says(**words):
 def short_table(frame):
     head = json.loads(frame.head)
     *kept, (kind, shape) = head["table"]
-    left = frame.body[: -math.prod(shape) * wire.KINDS[kind].itemsize]
+    left = frame.body[: -math.prod(shape) * wire.DTYPES[kind].itemsize]
     head |= {"table": kept, "digest": digest(left)}
     return frame._replace(head=json.dumps(head), body=left)
 
@@ -107,7 +107,7 @@ def test_a_hostile_reply_leaves_out_its_site_by_name_and_no_other(what, tmp_path
         loop = here.loop(ROUNDS)
         loop.go()
         assert loop.done == 2
-        assert [line["answered"] for line in journal(tmp_path)] == [[0, 2], [0, 2]]
+        assert [line["answered"] for line in read_exchanges(tmp_path)] == [[0, 2], [0, 2]]
         assert_left_out(here, why)
 
 
@@ -219,7 +219,7 @@ def test_a_message_that_flower_itself_cannot_put_together_is_its_sites_own(tmp_p
 
         here.grid.push_messages, here.grid.pull_messages = pushed, pulled
         loop.go()
-        assert [line["answered"] for line in journal(tmp_path)] == [[0, 2], [0, 2]]
+        assert [line["answered"] for line in read_exchanges(tmp_path)] == [[0, 2], [0, 2]]
         assert_left_out(here, "1 sent what cannot be read: object 12|evaluation")
 
 
@@ -238,7 +238,7 @@ def test_an_upload_cannot_choose_what_was_not_offered(name, number, tmp_path):
     with float64(), town(tmp_path, name, tiny(3)) as here:
         spoil(here, 1, "train", chosen)
         here.loop(ROUNDS).go()
-        assert [line["answered"] for line in journal(tmp_path)] == [[0, 2], [0, 2]]
+        assert [line["answered"] for line in read_exchanges(tmp_path)] == [[0, 2], [0, 2]]
         assert_left_out(here, "which was not offered")
 
 
@@ -260,7 +260,7 @@ def test_an_upload_far_from_what_was_sent_is_left_out_unless_the_rule_is_off(
     with float64(), town(tmp_path, "fedavg", tiny(4)) as here:
         spoil(here, 1, "train", larger(1e4))
         here.loop(ROUNDS, RULES._replace(outlier=outlier)).go()
-        assert journal(tmp_path)[0]["answered"] == kept
+        assert read_exchanges(tmp_path)[0]["answered"] == kept
         told = here.lines.has("round 1: 1 is left out: its upload is", "the median")
         assert told == bool(outlier)
 
@@ -277,7 +277,7 @@ def test_no_site_answers_for_another_nor_can_it_guess_what_to_answer(tmp_path):
 
     with town(tmp_path, "fedavg") as here:
         here.grid.spoil = spoil
-        roll = Roll(
+        roll = Roster(
             here.grid,
             here.federation.names,
             lambda: pack({"kind": "hello", "words": {}}),
@@ -292,10 +292,10 @@ def test_no_site_answers_for_another_nor_can_it_guess_what_to_answer(tmp_path):
 
 def test_rows_that_a_site_claims_take_no_memory():
     rows = {part: [10**9] * 50 for part in ("train", "validation", "select", "test")}
-    federation = hollow([str(i) for i in range(50)], rows, Shape(2, 3), None)
+    federation = server_federation([str(i) for i in range(50)], rows, DataShape(2, 3), None)
     assert federation.sizes.tolist() == [10**9] * 50
 
 
 def test_a_reply_is_read_without_raising_whatever_it_is():
     for thing in (None, 3, object()):
-        assert "cannot be read" in replies.read(thing, "train", replies.Bounds())
+        assert "cannot be read" in replies.read_reply(thing, "train", replies.Bounds())

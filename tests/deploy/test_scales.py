@@ -9,18 +9,26 @@ from click.testing import CliRunner
 
 from coterie.cli.deployment import federation as commands
 from coterie.core.errors import BadInput
-from coterie.data.dealing import build
-from coterie.deploy.files import Address, Privacy, Rules, Server, Shape, Sites, check_server
-from coterie.deploy.replay import gathered
-from coterie.deploy.roll import Roll
+from coterie.data.pipeline import build_federation
+from coterie.deploy.config_files import (
+    DataShape,
+    Privacy,
+    Rules,
+    ServerAddress,
+    ServerConfig,
+    Sites,
+    check_server,
+)
+from coterie.deploy.replay import gather_sites
+from coterie.deploy.roster import Roster
 from coterie.deploy.scales import (
     FILE,
     ask_scales,
-    from_words,
     moments_of,
-    pooled,
+    parse_scales,
+    pool_scales,
     read_scales,
-    scaled,
+    scale_federation,
 )
 from coterie.deploy.wire import pack
 from coterie.experiment.schedule import Schedule
@@ -42,15 +50,15 @@ def files(folder):
     return folder
 
 
-def server(**data) -> Server:
-    return Server(Address(), Sites(NAMES), Rules(), Shape(2, 4, **data), Privacy())
+def server(**data) -> ServerConfig:
+    return ServerConfig(ServerAddress(), Sites(NAMES), Rules(), DataShape(2, 4, **data), Privacy())
 
 
 def test_rows_of_sites_are_scaled_as_a_simulation_scales_them(tmp_path):
-    rows = gathered(files(tmp_path), server(seed=3, scale="standard"))
-    scales = pooled([moments_of(rows, i) for i in range(3)])
-    mine = scaled(rows, scales)
-    theirs = build(tmp_path, seed=3, data_options={"label": "label"})
+    rows = gather_sites(files(tmp_path), server(seed=3, scale="standard"))
+    scales = pool_scales([moments_of(rows, i) for i in range(3)])
+    mine = scale_federation(rows, scales)
+    theirs = build_federation(tmp_path, seed=3, data_options={"label": "label"})
     assert theirs.names == list(NAMES)
     assert theirs.preparation.scale == "standard"
     for part in ("train", "validation", "test"):
@@ -66,9 +74,9 @@ def test_rows_of_sites_are_scaled_as_a_simulation_scales_them(tmp_path):
     )
 
 
-def roll_of(here) -> Roll:
+def roll_of(here) -> Roster:
     hello = pack({"kind": "hello", "words": {}})
-    return Roll(here.grid, here.federation.names, lambda: hello, say=here.lines)
+    return Roster(here.grid, here.federation.names, lambda: hello, say=here.lines)
 
 
 def asked(here):
@@ -80,7 +88,7 @@ def test_sites_agree_on_the_scale_of_all_their_rows_and_train_on_it(tmp_path):
     with float64(), town(tmp_path, "fedavg") as here:
         scales = asked(here)
         whole = here.federation
-        assert scales == pooled([moments_of(whole, i) for i in range(whole.clients)])
+        assert scales == pool_scales([moments_of(whole, i) for i in range(whole.clients)])
         loop = here.loop(Schedule(rounds=2, evaluate=1000))
         loop.engine.scales = scales
         loop.go()
@@ -89,7 +97,7 @@ def test_sites_agree_on_the_scale_of_all_their_rows_and_train_on_it(tmp_path):
             i: torch.cat([tensors[k].reshape(-1) for k in here.models[0].start(0).params])
             for i, tensors in here.models_at_home().items()
         }
-        assert_same(there, personal(play("fedavg", scaled(whole, scales))))
+        assert_same(there, personal(play("fedavg", scale_federation(whole, scales))))
         with pytest.raises(AssertionError):
             assert_same(there, personal(play("fedavg", whole)))
 
@@ -115,7 +123,7 @@ def test_a_site_with_impossible_sums_is_left_out_and_nobody_else(tmp_path):
         here.grid.spoil = spoil
         scales = asked(here)
         others = [moments_of(here.federation, i) for i in range(4) if i != 1]
-        assert scales == pooled(others)
+        assert scales == pool_scales(others)
         assert here.lines.has("counts cells that", "without its rows")
 
 
@@ -138,23 +146,23 @@ def test_one_site_cannot_scale_the_rows_of_the_others(tmp_path):
         here.grid.spoil = spoil
         assert max(asked(here).centre) > 1e8
         others = [moments_of(here.federation, i) for i in range(4) if i != 1]
-        assert ask_scales(*words, outlier=10.0) == pooled(others)
+        assert ask_scales(*words, outlier=10.0) == pool_scales(others)
         assert here.lines.has(": 1 has mean or deviation 1e+09", "without its rows")
 
 
 def test_public_rows_are_scaled_alike():
     whole = tiny()
-    scales = pooled([moments_of(whole, i) for i in range(whole.clients)])
+    scales = pool_scales([moments_of(whole, i) for i in range(whole.clients)])
     centre, spread = (torch.tensor(v) for v in scales[:2])
     torch.testing.assert_close(
-        scaled(whole, scales).public.x, ((whole.public.x - centre) / spread).float()
+        scale_federation(whole, scales).public.x, ((whole.public.x - centre) / spread).float()
     )
 
 
 def test_a_run_goes_on_with_the_scale_that_it_began_with(tmp_path):
     assert read_scales(tmp_path) is None
     whole = tiny()
-    scales = pooled([moments_of(whole, i) for i in range(whole.clients)])
+    scales = pool_scales([moments_of(whole, i) for i in range(whole.clients)])
     (tmp_path / FILE).write_text(json.dumps(scales))
     assert read_scales(tmp_path) == scales
 
@@ -164,14 +172,16 @@ def test_a_run_goes_on_with_the_scale_that_it_began_with(tmp_path):
 )
 def test_a_scale_that_makes_no_sense_is_refused(given):
     with pytest.raises(BadInput, match="the scale of the columns"):
-        from_words(given)
+        parse_scales(given)
 
 
 def test_a_scale_is_refused_where_noise_does_not_cover_it():
     with pytest.raises(BadInput, match=r"privacy.noise does not cover"):
         check_server(server(scale="standard")._replace(privacy=Privacy(1.0, 1.0)))
     with pytest.raises(BadInput, match="flat lists"):
-        check_server(server(scale="standard")._replace(data=Shape(2, 0, (1, 2), scale="standard")))
+        check_server(
+            server(scale="standard")._replace(data=DataShape(2, 0, (1, 2), scale="standard"))
+        )
 
 
 def init(tmp_path, text, *more):

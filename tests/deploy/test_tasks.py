@@ -12,18 +12,18 @@ from safetensors import safe_open
 from coterie.cli.deployment import federation as commands
 from coterie.cli.main import main
 from coterie.core.errors import BadInput
-from coterie.deploy.current import MODEL
-from coterie.deploy.files import Privacy, check_server, read_server, read_site, write_site
-from coterie.deploy.replay import gathered, largest_difference, replay
-from coterie.deploy.scales import from_words
-from coterie.experiment.config import Experiment, change
-from coterie.results.personal import Single
-from coterie.results.table import values
+from coterie.deploy.config_files import Privacy, check_server, read_server, read_site, write_site
+from coterie.deploy.current_model import MODEL
+from coterie.deploy.replay import gather_sites, largest_difference, replay
+from coterie.deploy.scales import parse_scales
+from coterie.experiment.config import Experiment, change_options
+from coterie.results.metric_table import values_of
+from coterie.results.personal_models import SingleModel
 from coterie.running.execute import execute
 from helpers.sites import NAMES, open_sites
 
 # isort: split
-from coterie.deploy import app
+from coterie.deploy import server_app
 
 COLUMNS = ["a", "b"]
 TARGETS = {
@@ -70,21 +70,21 @@ def made(folder, task, *more):
 def simulated(folder, task, label):
     """The same rows and words in a simulation."""
     words = WORDS | {"data": str(folder / "rows"), "label": label, "task": task, "threads": 1}
-    return execute(change(Experiment(), words), folder / "simulated")
+    return execute(change_options(Experiment(), words), folder / "simulated")
 
 
 @pytest.mark.parametrize("task", list(TARGETS))
 def test_sites_learn_any_task_as_a_simulation_does(task, tmp_path):
     place, label = made(tmp_path, task)
     with open_sites(place) as (grid, _):
-        run = app.play(grid, place / "server", lambda line: None)
+        run = server_app.play(grid, place / "server", lambda line: None)
     whole = simulated(tmp_path, task, label)
     assert run.about["task"] == whole.about["task"] == task
     metric = "mae" if task in ("regression", "counts") else "accuracy"
     for part in ("test", "validation"):
-        mine, theirs = (values(r.table, metric, part)[1] for r in (run, whole))
+        mine, theirs = (values_of(r.table, metric, part)[1] for r in (run, whole))
         np.testing.assert_allclose(mine, theirs, rtol=1e-4)
-    rows = gathered(tmp_path / "rows", read_server(place / "server"), label)
+    rows = gather_sites(tmp_path / "rows", read_server(place / "server"), label)
     again = replay(place / "server" / "run", rows)
     files = {i: place / "sites" / name / MODEL for i, name in enumerate(NAMES)}
     assert largest_difference(again, files) == 0
@@ -97,10 +97,10 @@ def test_a_site_predicts_what_its_model_says_of_rows_as_they_are(tmp_path, monke
     def look(line):
         """In the middle of the run, as another process would."""
         if "round 2 of" in line:
-            seen.append(Single(place / "sites" / "north" / MODEL).model("north"))
+            seen.append(SingleModel(place / "sites" / "north" / MODEL).model("north"))
 
     with open_sites(place) as (grid, _):
-        app.play(grid, place / "server", look)
+        server_app.play(grid, place / "server", look)
     (during,) = seen
     assert "after round" in during.card["when"]
     new = tmp_path / "new.csv"
@@ -110,7 +110,7 @@ def test_a_site_predicts_what_its_model_says_of_rows_as_they_are(tmp_path, monke
     monkeypatch.setattr("sys.argv", ["coterie", *words])
     main()
     said = [float(row["prediction"]) for row in csv.DictReader(out.read_text().splitlines())]
-    model = Single(place / "sites" / "north" / MODEL).model("north")
+    model = SingleModel(place / "sites" / "north" / MODEL).model("north")
     centre, spread, target = json.loads((place / "server" / "run" / "scales.json").read_text())
     cells = torch.tensor([[0.0, 1000.0], [2.0, 1010.0]], dtype=torch.float64)
     inputs = (cells - torch.tensor(centre)) / torch.tensor(spread)
@@ -119,24 +119,26 @@ def test_a_site_predicts_what_its_model_says_of_rows_as_they_are(tmp_path, monke
     np.testing.assert_allclose(said[:2], mine.numpy(), rtol=1e-5)
     assert 900 < said[2] < 1200
     value = {m["part"]: m["value"] for m in model.card["measured"] if m["metric"] == "mae"}
-    run = app.load(place / "server" / "run")
-    assert value["test"] == pytest.approx(values(run.table, "mae", "test")[1][NAMES.index("north")])
+    run = server_app.load_run(place / "server" / "run")
+    assert value["test"] == pytest.approx(
+        values_of(run.table, "mae", "test")[1][NAMES.index("north")]
+    )
 
 
 def test_the_file_of_a_site_says_nothing_of_the_other_sites(tmp_path):
     place, _ = made(tmp_path, "binary")
     with open_sites(place) as (grid, _):
-        app.play(grid, place / "server", lambda line: None)
+        server_app.play(grid, place / "server", lambda line: None)
     with safe_open(place / "sites" / "north" / MODEL, "pt") as file:
         text = file.metadata()["coterie"]
     assert "north" in text
     assert "south" not in text
-    assert Single(place / "sites" / "north" / MODEL).model("north").classes_.tolist() == [
+    assert SingleModel(place / "sites" / "north" / MODEL).model("north").classes_.tolist() == [
         "ill",
         "well",
     ]
     with pytest.raises(BadInput, match="the model of 'north', not of 'east'"):
-        Single(place / "sites" / "north" / MODEL).model("east")
+        SingleModel(place / "sites" / "north" / MODEL).model("east")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +180,7 @@ def test_a_site_with_a_label_of_another_task_is_refused_by_name(task, cell, line
     cells[2] = cell
     (tmp_path / "rows" / "south.csv").write_text("\n".join([rows[0], ",".join(cells), *rows[2:]]))
     with pytest.raises(BadInput, match=line):
-        gathered(tmp_path / "rows", read_server(place / "server"), label)
+        gather_sites(tmp_path / "rows", read_server(place / "server"), label)
 
 
 @pytest.mark.parametrize(
@@ -186,4 +188,4 @@ def test_a_site_with_a_label_of_another_task_is_refused_by_name(task, cell, line
 )
 def test_a_scale_of_the_label_that_makes_no_sense_is_refused(given):
     with pytest.raises(BadInput, match="the scale of the columns"):
-        from_words(given)
+        parse_scales(given)

@@ -5,7 +5,7 @@ import pytest
 
 from coterie.core.method import BatchPlan
 from coterie.core.rng import stream, streams
-from coterie.engines.local.batches import FULL, batch_rows, count_steps, deal
+from coterie.engines.local.batches import FULL_BATCH, count_steps, draw_batches, padded_batch_size
 
 SIZES = [*range(1, 40), 0, 333]
 
@@ -15,7 +15,7 @@ def alone(plan, n, rows, steps, rng):
     key, part = int(rng.integers(2**40)), np.arange(n)
     if plan.share < 1:
         part = np.sort(rng.choice(n, max(1, int(n * plan.share)), replace=False))
-    batches, size = [], min(plan.batch or FULL, rows)
+    batches, size = [], min(plan.batch or FULL_BATCH, rows)
     while len(batches) < steps * plan.batches:
         order = rng.permutation(part) if plan.shuffle else part
         batches += [order[k : k + size].tolist() for k in range(0, len(part), size)]
@@ -38,10 +38,10 @@ def alone(plan, n, rows, steps, rng):
 )
 def test_clients_draw_together_what_each_draws_alone(plan, clients, more):
     sizes = [n for n in SIZES[:clients] if n or plan.share == 1]
-    rows, what = batch_rows(plan, max(sizes)) + more, ("batches", "train", 4, "train-0")
+    rows, what = padded_batch_size(plan, max(sizes)) + more, ("batches", "train", 4, "train-0")
     steps = [count_steps(plan, n) for n in sizes]
     chosen = [3 * k for k in range(len(sizes))]
-    places, keys = deal(plan, sizes, steps, rows, streams(5, what, chosen))
+    places, keys = draw_batches(plan, sizes, steps, rows, streams(5, what, chosen))
     for k, (n, count) in enumerate(zip(sizes, steps, strict=True)):
         key, batches = alone(plan, n, rows, count, stream(5, *what, chosen[k]))
         assert keys[k] == key

@@ -10,14 +10,14 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Batch, Train, stages
+from coterie.core.method import Batch, Train, stages_of
 from coterie.core.model import Model
 from coterie.data.federation import Federation
-from coterie.engines.base import Moment, Setup, Trip
+from coterie.engines.base import EngineSetup, ExchangeRequest, Moment
 from coterie.engines.local.engine import LocalEngine
-from coterie.engines.local.native.compiler import compiler
-from coterie.engines.local.stacks import balanced
-from coterie.engines.settings import Settings
+from coterie.engines.local.native.compiler import find_compiler
+from coterie.engines.local.stacks import split_chunks
+from coterie.engines.settings import ExecutionSettings
 from coterie.experiment.schedule import Schedule
 from coterie.methods.registry import METHODS
 from coterie.running.loop import Loop
@@ -262,7 +262,7 @@ def test_evaluation_equals_scoring_each_client_alone():
 def test_the_choice_by_timing_changes_no_result(name):
     """Passes without any step, before or after those that are timed, included."""
     with float64():
-        assert_same(personal(play(name, settings=Settings())), personal(play(name)))
+        assert_same(personal(play(name, settings=ExecutionSettings())), personal(play(name)))
 
 
 def test_idle_clients_cost_no_state():
@@ -271,8 +271,8 @@ def test_idle_clients_cost_no_state():
 
 
 def test_chunks_are_balanced():
-    assert [len(c) for c in balanced(list(range(10)), 4)] == [3, 3, 4]
-    assert list(balanced([], 4)) == []
+    assert [len(c) for c in split_chunks(list(range(10)), 4)] == [3, 3, 4]
+    assert list(split_chunks([], 4)) == []
 
 
 class Mixer(nn.Module):
@@ -357,8 +357,8 @@ def test_double_momentum_is_not_shared_between_rounds():
 def test_engine_copies_nothing_of_the_data():
     federation = tiny()
     models = [tiny_model()]
-    programs = [stages(METHODS["fedavg"](models[0], TRAIN))]
-    engine = LocalEngine(Setup(federation, models, programs, np.zeros(5, dtype=int)))
+    programs = [stages_of(METHODS["fedavg"](models[0], TRAIN))]
+    engine = LocalEngine(EngineSetup(federation, models, programs, np.zeros(5, dtype=int)))
     assert engine.feed.x.data_ptr() == federation.x.data_ptr()
     assert copy.copy(engine.feed.parts["train"].largest) == 17
     assert Loop(engine, federation, Schedule(rounds=1), 0).done == 0
@@ -374,7 +374,7 @@ def test_engine_copies_nothing_of_the_data():
 )
 def test_gradients_are_counted_on_every_path(name, options, each):
     found = []
-    compiled = [STACKED._replace(compile="yes")] if compiler() else []
+    compiled = [STACKED._replace(compile="yes")] if find_compiler() else []
     for settings in (STACKED, SEQUENTIAL, *compiled):
         loop = play(name, rounds=2, settings=settings, options=options)
         rows = loop.table.whole().to_pylist()
@@ -412,7 +412,7 @@ def test_what_the_server_does_with_an_upload_reaches_no_state(name):
     train = TRAIN._replace(steps=3)  # as many for all: uploads stay in the order of the work
     loop = play(name, rounds=2, settings=STACKED._replace(width=100), train=train)
     everyone = set(loop.everyone)
-    trip = Trip(
+    trip = ExchangeRequest(
         number=0,
         when=loop.when(),
         clients=loop.everyone,

@@ -7,18 +7,18 @@ from torch import nn
 
 from coterie.core.errors import BadInput
 from coterie.core.model import Model
-from coterie.engines.local.native import compiler, emit, operations
-from coterie.engines.local.native.emit import write_step
-from coterie.engines.local.native.values import Traced
-from coterie.engines.local.programs import Untraceable
-from coterie.engines.settings import Settings
+from coterie.engines.local.native import codegen, compiler, scalar_ops
+from coterie.engines.local.native.codegen import write_step
+from coterie.engines.local.native.graph import TracedStep
+from coterie.engines.local.tracing import Untraceable
+from coterie.engines.settings import ExecutionSettings
 from coterie.methods.registry import METHODS
 from helpers.federations import TRAIN, assert_same, float64, personal, play, tiny
 from helpers.steps import Rows, make, taken
 
 aten = torch.ops.aten
-COMPILED = Settings("vectorized", 16, "yes")
-needs_compiler = pytest.mark.skipif(not compiler.compiler(), reason="no C compiler here")
+COMPILED = ExecutionSettings("vectorized", 16, "yes")
+needs_compiler = pytest.mark.skipif(not compiler.find_compiler(), reason="no C compiler here")
 pytestmark = needs_compiler
 
 
@@ -114,11 +114,11 @@ def test_not_a_number_stays_one():
 
 def test_a_step_without_c_is_told_by_its_operation():
     with pytest.raises(Untraceable, match=r"no C for aten\.sort"):
-        Traced(lambda a: [a.sort().values], [torch.rand(3)])
+        TracedStep(lambda a: [a.sort().values], [torch.rand(3)])
     with pytest.raises(Untraceable, match="changes the form of its carry"):
-        write_step(Traced(lambda a: [a[:2]], [torch.rand(3)]), 1)
+        write_step(TracedStep(lambda a: [a[:2]], [torch.rand(3)]), 1)
     with pytest.raises(Untraceable, match="draws numbers of its own"):
-        Traced(lambda a: [torch.rand_like(a)], [torch.rand(3)])
+        TracedStep(lambda a: [torch.rand_like(a)], [torch.rand(3)])
 
 
 class Convolved(nn.Module):
@@ -191,7 +191,7 @@ def test_runs_that_differ_in_their_numbers_share_one_program(kind, compiled):
 
 def test_factors_of_one_and_whole_numbers_belong_to_a_program():
     def numbers(f):
-        return write_step(Traced(lambda a: [f(a)], [torch.rand(3)]), 1).numbers
+        return write_step(TracedStep(lambda a: [f(a)], [torch.rand(3)]), 1).numbers
 
     assert numbers(lambda a: a - 0.5 * a) == [0.5]
     assert numbers(lambda a: 0.25 * a + 0.25 * a.square()) == [0.25, 0.25]  # by place
@@ -213,7 +213,7 @@ def test_every_step_may_have_numbers_of_its_own():
 
 def test_two_types_of_real_numbers_are_refused():
     with pytest.raises(Untraceable, match="more than one type of real numbers"):
-        write_step(Traced(lambda a: [a + a.double().sum(0).float()], [torch.rand(3, 2)]), 1)
+        write_step(TracedStep(lambda a: [a + a.double().sum(0).float()], [torch.rand(3, 2)]), 1)
 
 
 def refuse():
@@ -223,8 +223,8 @@ def refuse():
 
 @pytest.mark.parametrize("op", [aten.mul.Tensor, aten.div.Tensor, aten.neg.default])
 def test_an_operation_that_is_off_by_a_ten_thousandth_is_refused(op, compiled, monkeypatch):
-    plain = operations.ARITHMETIC[op]
-    monkeypatch.setitem(operations.ARITHMETIC, op, lambda *a: f"({plain(*a)} * (real)1.0001)")
+    plain = scalar_ops.ARITHMETIC[op]
+    monkeypatch.setitem(scalar_ops.ARITHMETIC, op, lambda *a: f"({plain(*a)} * (real)1.0001)")
     refuse()
 
 
@@ -233,19 +233,19 @@ def test_an_operation_that_is_off_by_a_ten_thousandth_is_refused(op, compiled, m
 def test_a_kernel_that_is_off_by_a_ten_thousandth_is_refused(text, factor, compiled, monkeypatch):
     right = text.replace("T ", "real ").replace("FACTOR * ", "").replace("x *= FACTOR;", "")
     wrong = text.replace("T ", "real ").replace("FACTOR", factor)
-    kernels = compiler.kernels()
+    kernels = compiler.read_kernels()
     assert right in kernels
-    monkeypatch.setattr(compiler, "kernels", lambda: kernels.replace(right, wrong))
+    monkeypatch.setattr(compiler, "read_kernels", lambda: kernels.replace(right, wrong))
     refuse()
 
 
 def test_code_that_is_wrong_in_short_batches_alone_is_refused(compiled, monkeypatch):
-    plain = emit._copy_fields
+    plain = codegen._copy_fields
 
     def copy_fields(*given):
         return [line.replace("= place >= 0;", "= 1;") for line in plain(*given)]
 
-    monkeypatch.setattr(emit, "_copy_fields", copy_fields)
+    monkeypatch.setattr(codegen, "_copy_fields", copy_fields)
     refuse()
 
 
@@ -263,26 +263,26 @@ def test_a_verdict_is_kept_beside_its_library(compiled, tmp_path):
 
 def test_machine_code_that_computes_something_else_is_not_taken(tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
-    wrong = compiler.kernels().replace("sum[r][w] += factor", "sum[r][w] -= factor")
-    monkeypatch.setattr(compiler, "kernels", lambda: wrong)
+    wrong = compiler.read_kernels().replace("sum[r][w] += factor", "sum[r][w] -= factor")
+    monkeypatch.setattr(compiler, "read_kernels", lambda: wrong)
     with pytest.raises(BadInput, match="the machine code of this compiler computes something else"):
         play("fedavg", settings=COMPILED)
-    monkeypatch.setattr("coterie.engines.local.choose.COMPILED", 1)
-    assert play("fedavg", settings=Settings()).engine.settings[0].compile != "yes"
+    monkeypatch.setattr("coterie.engines.local.autotune.MIN_STEPS_TO_COMPILE", 1)
+    assert play("fedavg", settings=ExecutionSettings()).engine.settings[0].compile != "yes"
 
 
 def test_without_a_compiler_machine_code_is_refused_and_auto_does_without(monkeypatch):
-    monkeypatch.setattr(compiler, "compiler", lambda: ())
+    monkeypatch.setattr(compiler, "find_compiler", lambda: ())
     with pytest.raises(BadInput, match="no C compiler here; gcc, clang or the package ziglang"):
         play("fedavg", settings=COMPILED)
-    monkeypatch.setattr("coterie.engines.local.choose.COMPILED", 1)
-    assert play("fedavg", settings=Settings()).engine.settings[0].compile != "yes"
+    monkeypatch.setattr("coterie.engines.local.autotune.MIN_STEPS_TO_COMPILE", 1)
+    assert play("fedavg", settings=ExecutionSettings()).engine.settings[0].compile != "yes"
 
 
 def test_a_long_run_is_compiled_and_a_short_one_is_not(monkeypatch):
-    assert play("fedavg", settings=Settings()).engine.settings[0].compile != "yes"
-    monkeypatch.setattr("coterie.engines.local.choose.COMPILED", 1)
-    assert play("fedavg", settings=Settings()).engine.settings[0].compile == "yes"
+    assert play("fedavg", settings=ExecutionSettings()).engine.settings[0].compile != "yes"
+    monkeypatch.setattr("coterie.engines.local.autotune.MIN_STEPS_TO_COMPILE", 1)
+    assert play("fedavg", settings=ExecutionSettings()).engine.settings[0].compile == "yes"
 
 
 @pytest.mark.parametrize("columns", [1, 2, 7, 16, 17, 60, 64, 65, 120, 128])

@@ -8,12 +8,12 @@ from torch.nn import functional
 from coterie.core.method import Train
 from coterie.core.model import Model
 from coterie.engines.local.native import compiler
-from coterie.engines.local.programs import Untraceable
-from coterie.engines.settings import Settings
+from coterie.engines.local.tracing import Untraceable
+from coterie.engines.settings import ExecutionSettings
 from helpers.federations import assert_same, float64, personal, play, tiny
 from helpers.steps import stepped, taken
 
-pytestmark = pytest.mark.skipif(not compiler.compiler(), reason="no C compiler here")
+pytestmark = pytest.mark.skipif(not compiler.find_compiler(), reason="no C compiler here")
 g = torch.Generator().manual_seed(0)
 
 
@@ -160,7 +160,7 @@ def of_images() -> nn.Module:
 def test_methods_on_images_give_the_same_compiled_and_as_written(name):
     with float64():
         federation, models = tiny(clients=5), [Model(of_images, input_shape=(6,))]
-        found = play(name, federation, models, settings=Settings("vectorized", 16, "yes"))
+        found = play(name, federation, models, settings=ExecutionSettings("vectorized", 16, "yes"))
         assert [one.why for one in found.engine._steppers.values() if one.why] == []
         assert_same(personal(play(name, federation, models)), personal(found))
 
@@ -169,7 +169,7 @@ def test_slopes_that_are_rounding_alone_do_not_make_machine_code_wrong():
     """A norm takes off what the bias before it adds, so that its momentum is noise."""
     models = [Model(of_units, input_shape=(6,))]
     train = Train(batch=4, rate=0.1, momentum=0.9)
-    settings = Settings("vectorized", 16, "yes")
+    settings = ExecutionSettings("vectorized", 16, "yes")
     found = play("fedavg", tiny(clients=5), models, train=train, settings=settings)
     assert [one.why for one in found.engine._steppers.values() if one.why] == []
 

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from coterie.engines.local.native import compiler, images
-from coterie.engines.local.native.emit import write_step
-from coterie.engines.local.native.values import Traced
+from coterie.engines.local.native import compiler, image_ops
+from coterie.engines.local.native.codegen import write_step
+from coterie.engines.local.native.graph import TracedStep
 from helpers.steps import stepped, taken
 
-pytestmark = pytest.mark.skipif(not compiler.compiler(), reason="no C compiler here")
+pytestmark = pytest.mark.skipif(not compiler.find_compiler(), reason="no C compiler here")
 VECTORS = [[]]
 if platform.machine() == "x86_64":
     VECTORS += [["-mavx2", "-mfma"], ["-march=native"]]
@@ -49,20 +49,20 @@ def cases():
 def called(monkeypatch):
     """The calls of kernels with the numbers of all that they are given, and of their room."""
     found = {}
-    plain = images.write_call
+    plain = image_ops.write_call
 
     def call(c, v, given, room, text):
         found[text] = [v.numel, *(0 if one is None else one.numel for one in given), room]
         plain(c, v, given, room, text)
 
-    monkeypatch.setattr(images, "write_call", call)
+    monkeypatch.setattr(image_ops, "write_call", call)
     return found
 
 
 @pytest.mark.parametrize("vectors", VECTORS, ids=" ".join)
 def test_kernels_stay_within_what_they_are_given(called, vectors, tmp_path):
     for step, leaves in cases():
-        write_step(Traced(lambda *all_, step=step: list(step(*all_)), leaves), len(leaves))
+        write_step(TracedStep(lambda *all_, step=step: list(step(*all_)), leaves), len(leaves))
     made, run = [], []
     for k, (text, sizes) in enumerate(called.items()):
         arguments = "float *out, const float *a, const float *b, const float *c, float *room"
@@ -72,7 +72,7 @@ def test_kernels_stay_within_what_they_are_given(called, vectors, tmp_path):
     some = "float *some(long n) { return calloc(n + !n, sizeof(float)); }"
     source = [
         "#define DOUBLE 0",
-        compiler.kernels(),
+        compiler.read_kernels(),
         "#include <stdlib.h>",
         *made,
         some,
@@ -81,7 +81,7 @@ def test_kernels_stay_within_what_they_are_given(called, vectors, tmp_path):
     ]
     (tmp_path / "all.c").write_text("\n".join([*source, "return 0; }"]))
     flags = ["-O1", "-g", "-fsanitize=address", "-w", *vectors]
-    words = [*compiler.compiler(), *flags, "all.c", "-o", "all", "-lm"]
+    words = [*compiler.find_compiler(), *flags, "all.c", "-o", "all", "-lm"]
     if subprocess.run(words, cwd=tmp_path, capture_output=True, check=False).returncode:
         pytest.skip("this compiler has no address sanitizer")
     done = subprocess.run(

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from coterie.core.method import Batch
-from coterie.engines.local.programs import Untraceable, traced
-from coterie.engines.settings import Settings
+from coterie.engines.local.tracing import Untraceable, trace
+from coterie.engines.settings import ExecutionSettings
 from coterie.methods.registry import METHODS
 from helpers.federations import assert_same, float64, personal, play, tiny
 
-TRACED = Settings("vectorized", 16, "trace")
+TRACED = ExecutionSettings("vectorized", 16, "trace")
 
 
 @pytest.mark.parametrize("path", ["vectorized", "sequential"])
@@ -39,7 +39,7 @@ def test_what_a_server_sends_is_not_written_over():
 def program_of(f, *carry):
     """The program of a function of these leaves, and what it leaves in copies of them."""
     leaves = [t.clone() for t in carry]
-    program = traced(f, leaves, [])
+    program = trace(f, leaves, [])
     results = program.run(*leaves)
     for k, result in zip(program.returned, results, strict=True):
         leaves[k] = result
@@ -84,7 +84,7 @@ def test_results_share_no_memory():
 
 def test_a_descent_is_one_product_added_in_place():
     """What makes a traced step fast: no tensor of the size of the model is made."""
-    program = traced(
+    program = trace(
         lambda w, x: [w - 0.1 * torch.bmm(x.transpose(1, 2), x), x], [torch.ones(1, 3, 3), A], []
     )
     assert (program.written, program.returned) == ([0], [])
@@ -102,7 +102,7 @@ def test_word_vectors_are_traced_wherever_they_lie_in_memory(leaf):
     def look(vectors, x):
         return [x + torch.vmap(torch.nn.functional.embedding)(words, vectors).sum(), vectors]
 
-    program = traced(lambda x, vectors: look(vectors, x), [torch.zeros(1), leaf], [])
+    program = trace(lambda x, vectors: look(vectors, x), [torch.zeros(1), leaf], [])
     x = torch.zeros(1)
     for k, result in zip(program.returned, program.run(x, leaf), strict=True):
         assert k == 0
@@ -112,7 +112,7 @@ def test_word_vectors_are_traced_wherever_they_lie_in_memory(leaf):
 
 def test_a_step_that_branches_on_its_values_is_not_traced():
     with pytest.raises(Untraceable):
-        traced(lambda a: [a + 1 if a.sum() > 0 else a], [A], [])
+        trace(lambda a: [a + 1 if a.sum() > 0 else a], [A], [])
 
 
 def branching(model, train):
@@ -129,7 +129,7 @@ def branching(model, train):
 
 
 def test_a_step_that_cannot_be_traced_runs_as_it_is_written():
-    alone = Settings("sequential", 1, "no")
+    alone = ExecutionSettings("sequential", 1, "no")
     with float64():
         found = [play(branching, settings=alone._replace(compile=w)) for w in ("no", "trace")]
         assert_same(*map(personal, found), 0.0)

@@ -13,19 +13,19 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from coterie.core.checkpoint import checkpoints
+from coterie.core.checkpoint import list_checkpoints
 from coterie.core.errors import BadInput
-from coterie.core.method import stages
+from coterie.core.method import stages_of
 from coterie.data.federation import with_select
-from coterie.engines.base import Setup
+from coterie.engines.base import EngineSetup
 from coterie.engines.ray import actors
-from coterie.engines.ray.actors import Pool, pack, shard_of, unpack
-from coterie.engines.ray.engine import RayEngine, deal
-from coterie.engines.settings import Settings
-from coterie.experiment.config import Experiment, change
+from coterie.engines.ray.actors import ActorPool, pack, shard_of, unpack
+from coterie.engines.ray.engine import RayEngine, assign_seats
+from coterie.engines.settings import ExecutionSettings
+from coterie.experiment.config import Experiment, change_options
 from coterie.methods.registry import METHODS
-from coterie.running.assemble import assemble, gather, open_loop
-from coterie.running.execute import checkpoint, execute, restore
+from coterie.running.assembly import assemble, load_federation, open_loop
+from coterie.running.execute import execute, restore_checkpoint, write_checkpoint
 from coterie.running.loop import Loop
 from helpers.federations import SEQUENTIAL, assert_same, float64, personal, play, tiny, tiny_model
 
@@ -40,7 +40,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def three():
     """Three actors that all tests of this file use in turn."""
-    pool = Pool(actors=3)
+    pool = ActorPool(actors=3)
     yield pool
     pool.close()
 
@@ -52,7 +52,7 @@ def pool(three):
 
 def opened(experiment):
     """A run at its beginning, put together from its words."""
-    return open_loop(assemble(experiment, gather(experiment)))
+    return open_loop(assemble(experiment, load_federation(experiment)))
 
 
 def some(pool, count):
@@ -65,7 +65,7 @@ def some(pool, count):
 def over(pool, loop):
     """A loop that stands at its beginning, with its clients given to actors."""
     local = loop.engine
-    setup = Setup(
+    setup = EngineSetup(
         federation=loop.federation,
         models=local.models,
         programs=local.programs,
@@ -180,7 +180,8 @@ def test_a_newcomer_gets_the_model_it_would_get_on_one_machine(pool):
 
 def test_settings_left_open_are_chosen_once_for_all_actors(pool):
     loop = over(
-        pool, play("fedmd", until=0, models=[tiny_model(5), tiny_model(7)], settings=Settings())
+        pool,
+        play("fedmd", until=0, models=[tiny_model(5), tiny_model(7)], settings=ExecutionSettings()),
     )
     loop.engine.begin()
     assert sorted(loop.engine.seat) == loop.everyone
@@ -226,11 +227,11 @@ def test_a_run_goes_on_with_another_engine_or_other_actors(name, first, three, t
         if first == "there":
             begun = over(some(three, 3), begun)
             begun.go(until=2)
-        checkpoint(begun, tmp_path)
+        write_checkpoint(begun, tmp_path)
         again = play(name, rounds=3, evaluate=1, until=0)
         if first == "here":
             again = over(some(three, 2), again)
-        restore(again, checkpoints(tmp_path)[-1])
+        restore_checkpoint(again, list_checkpoints(tmp_path)[-1])
         again.go()
         assert_equal_runs(whole, again)
 
@@ -262,7 +263,7 @@ def dying(marker):
     """Ditto, whose first client to finish while the marker stands takes its process with it."""
 
     def build(model, train):
-        (stage,) = stages(METHODS["ditto"](model, train))
+        (stage,) = stages_of(METHODS["ditto"](model, train))
         (exchange,) = stage.method.round
 
         def finish(*arguments):
@@ -313,15 +314,15 @@ def test_a_loss_of_all_actors_is_one_line_that_says_how_to_go_on(three, monkeypa
 def test_shards_are_balanced_within_each_architecture():
     rng = np.random.default_rng(0)
     work, architecture = rng.integers(1, 100, 60), np.arange(60) % 3
-    seat = deal(range(60), work, architecture, [0, 1, 4])
+    seat = assign_seats(range(60), work, architecture, [0, 1, 4])
     assert sorted(seat) == list(range(60))
     for a in range(3):
         loads = [
             sum(work[i] for i in seat if seat[i] == s and architecture[i] == a) for s in (0, 1, 4)
         ]
         assert max(loads) - min(loads) <= work[architecture == a].max()
-    assert set(deal(range(3), np.ones(3), np.arange(3), [0, 1, 2]).values()) == {0, 1, 2}
-    more = deal([0], np.ones(60), architecture, [0, 1], dict.fromkeys(range(1, 60), 0))
+    assert set(assign_seats(range(3), np.ones(3), np.arange(3), [0, 1, 2]).values()) == {0, 1, 2}
+    more = assign_seats([0], np.ones(60), architecture, [0, 1], dict.fromkeys(range(1, 60), 0))
     assert more == {0: 1}
 
 
@@ -380,9 +381,9 @@ def test_an_address_without_a_cluster_is_refused_in_one_line_and_no_folder_is_ma
     address, line, tmp_path
 ):
     for use in (
-        lambda: Pool(address),
+        lambda: ActorPool(address),
         lambda: execute(
-            change(Experiment(), {"engine": "ray", "ray_address": address}), tmp_path / "r"
+            change_options(Experiment(), {"engine": "ray", "ray_address": address}), tmp_path / "r"
         ),
     ):
         with pytest.raises(BadInput) as caught:
@@ -396,13 +397,13 @@ def test_more_actors_than_cores_are_refused(three):
         BadInput,
         match=r"^actors = 9 of 1 threads each, but the Ray cluster has 3 cores: give fewer$",
     ):
-        Pool(actors=9)
+        ActorPool(actors=9)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(BadInput, match=r"^engine = 'ray' needs Ray: pip install 'coterie\[ray\]'$"):
-        opened(change(Experiment(), {"engine": "ray"}))
+        opened(change_options(Experiment(), {"engine": "ray"}))
 
 
 @pytest.mark.parametrize(
@@ -425,7 +426,7 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 )
 def test_words_that_mean_nothing_are_refused(words, line):
     with pytest.raises(BadInput) as caught:
-        opened(change(Experiment(), words))
+        opened(change_options(Experiment(), words))
     assert str(caught.value) == line
 
 
@@ -463,7 +464,7 @@ def test_the_command_line_runs_on_ray_and_leaves_nothing_of_it(tmp_path):
     assert not (tmp_path / ".ray").exists()
     written = tomllib.loads((tmp_path / "there" / "config.toml").read_text())["engine"]
     assert (written["name"], written["actors"], written["threads"]) == ("ray", 2, 1)
-    execute(change(Experiment(), words), tmp_path / "here")
+    execute(change_options(Experiment(), words), tmp_path / "here")
     here, there = (
         numbers(pq.read_table(tmp_path / run / "metrics.parquet")) for run in ("here", "there")
     )

@@ -5,7 +5,7 @@ import pytest
 from coterie.core.errors import BadInput
 from coterie.engines.local.engine import LocalEngine
 from coterie.engines.registry import ENGINES
-from coterie.experiment.config import Experiment, change
+from coterie.experiment.config import Experiment, change_options
 from coterie.results.folder import read_experiment
 from coterie.running.execute import execute
 from helpers.runs import experiment, results
@@ -46,4 +46,4 @@ def test_words_of_an_engine_that_is_not_named_are_refused(built):
         match=r"^unknown option 'speed' for engine local: it belongs to engine mine, add --engine "
         r"mine$",
     ):
-        change(Experiment(), {"speed": 4})
+        change_options(Experiment(), {"speed": 4})

@@ -4,19 +4,19 @@ import itertools
 
 import pytest
 
-from coterie.engines.settings import ALONE, Settings, read_all, text_of
+from coterie.engines.settings import SEQUENTIAL, ExecutionSettings, read_settings, text_of
 
 
 def test_settings_survive_their_text():
     every = [
-        Settings(*s)
+        ExecutionSettings(*s)
         for s in itertools.product(
             ("auto", "vectorized", "sequential"), (0, 1, 64), ("auto", "yes", "no")
         )
     ]
-    assert [Settings.read(s.text()) for s in every] == every
-    assert read_all(text_of(every)) == every
-    assert (ALONE.text(), read_all("")) == ("sequential:1:no", [])
+    assert [ExecutionSettings.read(s.text()) for s in every] == every
+    assert read_settings(text_of(every)) == every
+    assert (SEQUENTIAL.text(), read_settings("")) == ("sequential:1:no", [])
 
 
 @pytest.mark.parametrize(
@@ -25,4 +25,4 @@ def test_settings_survive_their_text():
 )
 def test_what_is_no_settings_is_refused(text):
     with pytest.raises(ValueError):  # noqa: PT011
-        Settings.read(text)
+        ExecutionSettings.read(text)

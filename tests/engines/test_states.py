@@ -8,7 +8,7 @@ import torch
 from coterie.core.errors import BadInput, CannotWrite
 from coterie.core.point import Point
 from coterie.engines.local import states as module
-from coterie.engines.local.states import States
+from coterie.engines.local.states import StateStore
 
 
 def stacked(clients, value):
@@ -20,7 +20,7 @@ def stacked(clients, value):
 
 
 def filled(rounds=40, clients=300):
-    store, rng = States(), np.random.default_rng(0)
+    store, rng = StateStore(), np.random.default_rng(0)
     for k in range(rounds):
         chosen = rng.choice(clients, 20, replace=False).tolist()
         store.scatter(chosen, stacked(chosen, k))
@@ -29,7 +29,7 @@ def filled(rounds=40, clients=300):
 
 def test_states_in_files_are_those_in_memory(monkeypatch):
     wanted = filled()
-    monkeypatch.setattr(module, "SHARE", 10**18)
+    monkeypatch.setattr(module, "MEMORY_FRACTION", 10**18)
     found = filled()
     assert set(found.files) == {0, 1, 2}
     assert not wanted.files
@@ -42,10 +42,10 @@ def test_states_in_files_are_those_in_memory(monkeypatch):
 
 
 def test_states_move_to_files_when_they_have_grown(monkeypatch):
-    monkeypatch.setattr(module, "memory", lambda: 4 * 3000)
+    monkeypatch.setattr(module, "read_memory_limit", lambda: 4 * 3000)
     found = filled()
     assert found.files
-    monkeypatch.setattr(module, "memory", lambda: 2**40)
+    monkeypatch.setattr(module, "read_memory_limit", lambda: 2**40)
     wanted = filled()
     assert torch.equal(found.everything()[1].params["w"], wanted.everything()[1].params["w"])
 
@@ -54,7 +54,7 @@ def test_a_full_disk_names_the_way_out(monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(module, "SHARE", 10**18)
+    monkeypatch.setattr(module, "MEMORY_FRACTION", 10**18)
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(CannotWrite, match=r"No space left on device.*set TMPDIR to a larger disk"):
         filled(rounds=1)
@@ -62,7 +62,7 @@ def test_a_full_disk_names_the_way_out(monkeypatch):
 
 def test_states_that_no_checkpoint_can_hold_name_the_way_out(monkeypatch):
     store = filled()
-    monkeypatch.setattr("coterie.core.memory.memory", lambda: 1000)
+    monkeypatch.setattr("coterie.core.memory.read_memory_limit", lambda: 1000)
     with pytest.raises(BadInput, match="use --checkpoint 0"):
         store.everything()
 
@@ -79,7 +79,7 @@ def test_changes_are_counted_from_when_states_were_written():
 
 
 def test_states_that_are_lent_or_taken_over_are_never_written_over():
-    store, everyone = States(), [2, 0, 1]
+    store, everyone = StateStore(), [2, 0, 1]
     store.scatter(everyone, stacked(everyone, 1), own=True)
     lent = store.lend(everyone)
     given = stacked(everyone, 5)
@@ -96,7 +96,7 @@ def test_states_that_are_lent_or_taken_over_are_never_written_over():
 
 @pytest.mark.parametrize("clients", [[2, 0], [0, 1, 2], [2, 0, 1, 3]])
 def test_only_all_clients_in_order_are_stored_without_a_copy(clients):
-    store = States()
+    store = StateStore()
     store.scatter([2, 0, 1], stacked([2, 0, 1], 1))
     given = stacked(clients, 5)
     store.scatter(clients, given, own=True)
@@ -105,7 +105,7 @@ def test_only_all_clients_in_order_are_stored_without_a_copy(clients):
 
 
 def test_what_others_may_write_into_is_copied():
-    store = States()
+    store = StateStore()
     store.scatter([2, 0], stacked([2, 0], 1))
     given = stacked([2, 0], 5)
     store.scatter([2, 0], given)

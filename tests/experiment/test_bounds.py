@@ -13,14 +13,20 @@ import torch
 import coterie
 from coterie.core import memory
 from coterie.core.errors import BadInput
-from coterie.core.files import check_new_folder, plain, read_text
-from coterie.core.values import OneOf, Range, coerce
-from coterie.data.opening import open_table
-from coterie.data.own import from_arrays
-from coterie.data.sources.synthetic import room
-from coterie.data.told import Told
-from coterie.experiment.build import check_words
-from coterie.experiment.config import REGISTRIES, Experiment, change, fields, options_of
+from coterie.core.files import check_new_folder, check_regular_file, read_text
+from coterie.core.options import OneOf, Range, coerce
+from coterie.data.messages import DataWarning
+from coterie.data.read.sources.synthetic import allocate_rows
+from coterie.data.read.table_files import open_table
+from coterie.data.read.user_data import from_arrays
+from coterie.experiment.build import check_experiment
+from coterie.experiment.config import (
+    REGISTRIES,
+    Experiment,
+    change_options,
+    known_options_of,
+    options_of,
+)
 from helpers.runs import FAST, write_csv
 
 
@@ -37,7 +43,7 @@ def unbounded(kind: Any) -> bool:
 def test_every_number_declares_its_range():
     known = {
         f"{section}.{word}": kind
-        for section, words in fields(Experiment()).items()
+        for section, words in known_options_of(Experiment()).items()
         for word, (kind, _) in words.items()
     }
     for registry in ("data", "split", "model", "engine", "method"):
@@ -73,7 +79,7 @@ def test_every_number_declares_its_range():
 )
 def test_a_number_out_of_range_is_one_short_line(word, value):
     with pytest.raises(BadInput) as caught:
-        change(Experiment(), {word: value})
+        change_options(Experiment(), {word: value})
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
     assert "give" in str(caught.value)
@@ -90,14 +96,14 @@ def test_words_given_in_python_are_checked_as_those_of_text():
     ):
         section = type(bad).__name__.lower()
         with pytest.raises(BadInput):
-            check_words(Experiment(**{section: bad}))
+            check_experiment(Experiment(**{section: bad}))
     with pytest.raises(BadInput):
-        check_words(Experiment(engine={"name": "local", "width": -1}))
+        check_experiment(Experiment(engine={"name": "local", "width": -1}))
 
 
 def test_a_network_that_fits_into_no_memory_is_refused_with_the_number(tmp_path, monkeypatch):
     words = {"data": "digits", "clients": 2, "out": tmp_path / "run", "rounds": 1}
-    monkeypatch.setattr(memory, "memory", lambda: 2**30)
+    monkeypatch.setattr(memory, "read_memory_limit", lambda: 2**30)
     with pytest.raises(BadInput, match=r"75,000,010 parameters of dnn for 1 client .* 1\.0 GB"):
         coterie.run("fedavg", hidden=1_000_000, **words)
     line = r"75,010 parameters of dnn for 9,000 clients per chunk need 5\.0 GB .* smaller --width"
@@ -107,9 +113,9 @@ def test_a_network_that_fits_into_no_memory_is_refused_with_the_number(tmp_path,
 
 
 def test_drawn_data_that_fit_into_no_memory_are_refused(monkeypatch):
-    monkeypatch.setattr(memory, "memory", lambda: 2**20)
+    monkeypatch.setattr(memory, "read_memory_limit", lambda: 2**20)
     with pytest.raises(BadInput, match=r"10,000 rows of 2 synthetic clients need .* --clients"):
-        room(np.array([5_000, 5_000]))
+        allocate_rows(np.array([5_000, 5_000]))
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a/" * 3000, "x" * 300 + "/run", "a\0b"])
@@ -146,11 +152,11 @@ def test_seeds_out_of_range_are_refused(seeds):
 def test_only_plain_files_of_some_size_are_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(BadInput, match="is a pipe, and a file is expected there"):
-        plain(tmp_path / "pipe")
+        check_regular_file(tmp_path / "pipe")
     with pytest.raises(BadInput, match="is a folder"):
-        plain(tmp_path)
+        check_regular_file(tmp_path)
     with pytest.raises(BadInput, match="is a device"):
-        plain(Path("/dev/null"))
+        check_regular_file(Path("/dev/null"))
     with (tmp_path / "large").open("wb") as file:
         file.truncate(2**30)  # no byte of it is on disk
     with pytest.raises(BadInput, match=r"has 1,073,741,824 bytes"):
@@ -243,7 +249,7 @@ def test_tables_of_spreadsheets_are_read(coding, tmp_path):
     wanted = coterie.run("local", data=path, out=tmp_path / "a", rounds=1, **FAST).about["data"]
     path.write_bytes(path.read_text().encode(coding))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Told)  # the encoding is told
+        warnings.simplefilter("ignore", DataWarning)  # the encoding is told
         found = coterie.run("local", data=path, out=tmp_path / "b", rounds=1, **FAST)
     assert found.about["data"] == wanted
 

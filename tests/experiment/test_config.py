@@ -11,25 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.core.errors import BadInput
-from coterie.core.values import coerce
+from coterie.core.options import coerce
 from coterie.experiment.config import (
     PYTHON,
     REGISTRIES,
     Experiment,
-    change,
-    fields,
-    from_toml,
+    change_options,
+    flatten_options,
+    known_options_of,
     options_of,
     read_experiment_file,
     read_toml,
 )
-from coterie.experiment.values import to_toml
+from coterie.experiment.toml import to_toml
 from coterie.methods.registry import METHODS
 
 
 def refused(words: dict, base: Experiment | None = None) -> str:
     with pytest.raises(BadInput) as caught:
-        change(base or Experiment(), words)
+        change_options(base or Experiment(), words)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -124,10 +124,13 @@ def test_a_refusal_gives_an_example():
 
 def test_a_word_is_found_in_its_section_whether_or_not_the_section_is_named():
     for word in ("rounds", "schedule.rounds"):
-        assert change(Experiment(), {word: "7"}).schedule.rounds == 7
-    assert change(Experiment(), {"classes-each": 2}).split == {"name": "classes", "classes_each": 2}
-    assert change(Experiment(method="ditto"), {"ditto.lam": 2}).options == {"lam": 2.0}
-    assert change(Experiment(method="ditto"), {"lam": 2}) == change(
+        assert change_options(Experiment(), {word: "7"}).schedule.rounds == 7
+    assert change_options(Experiment(), {"classes-each": 2}).split == {
+        "name": "classes",
+        "classes_each": 2,
+    }
+    assert change_options(Experiment(method="ditto"), {"ditto.lam": 2}).options == {"lam": 2.0}
+    assert change_options(Experiment(method="ditto"), {"lam": 2}) == change_options(
         Experiment(method="ditto"), {"options.lam": 2}
     )
 
@@ -165,13 +168,13 @@ def test_a_word_of_something_not_chosen_tells_whose_it_is():
 
 
 def test_a_word_with_two_meanings_is_refused_and_both_are_offered():
-    both = change(Experiment(method="fml"), {"split": "dirichlet"})
+    both = change_options(Experiment(method="fml"), {"split": "dirichlet"})
     assert (
         refused({"alpha": 0.3}, both)
         == "'alpha' may mean split.alpha or fml.alpha: write one of these"
     )
-    assert change(both, {"split.alpha": 0.3}).split["alpha"] == 0.3
-    assert change(both, {"fml.alpha": 0.3}).options == {"alpha": 0.3}
+    assert change_options(both, {"split.alpha": 0.3}).split["alpha"] == 0.3
+    assert change_options(both, {"fml.alpha": 0.3}).options == {"alpha": 0.3}
     assert (
         refused({"name": "x"})
         == "'name' may mean data.name or split.name or model.name or engine.name: write one of "
@@ -181,13 +184,13 @@ def test_a_word_with_two_meanings_is_refused_and_both_are_offered():
 
 def test_names_come_first_whatever_the_order_of_the_words():
     words = {"alpha": 0.3, "lam": 2, "split": "dirichlet", "method": "ditto"}
-    made = change(Experiment(), words)
+    made = change_options(Experiment(), words)
     assert made.split == {"name": "dirichlet", "alpha": 0.3}
     assert (made.method, made.options) == ("ditto", {"lam": 2.0})
 
 
 def test_another_name_leaves_the_options_of_the_one_before():
-    first = change(
+    first = change_options(
         Experiment(),
         {
             "method": "ditto",
@@ -198,13 +201,13 @@ def test_another_name_leaves_the_options_of_the_one_before():
             "hidden": 8,
         },
     )
-    other = change(first, {"method": "pfedme", "split": "iid", "model": "mlr"})
+    other = change_options(first, {"method": "pfedme", "split": "iid", "model": "mlr"})
     assert (other.options, other.split, other.model) == ({}, {"name": "iid"}, {"name": "mlr"})
-    assert change(first, {"method": "ditto", "split": "dirichlet", "model": "dnn"}) == first
-    drawn = change(
+    assert change_options(first, {"method": "ditto", "split": "dirichlet", "model": "dnn"}) == first
+    drawn = change_options(
         Experiment(), {"data": "synthetic", "data.alpha": 1, "clients": 9, "validation": 0.1}
     )
-    assert change(drawn, {"data": "digits"}).data == {
+    assert change_options(drawn, {"data": "digits"}).data == {
         "name": "digits",
         "clients": 9,
         "validation": 0.1,
@@ -212,7 +215,9 @@ def test_another_name_leaves_the_options_of_the_one_before():
 
 
 def test_a_new_word_of_the_engine_or_another_name_undoes_what_was_chosen():
-    run = change(Experiment(), {"engine.chosen": "vectorized:20:no", "path": "auto", "width": 0})
+    run = change_options(
+        Experiment(), {"engine.chosen": "vectorized:20:no", "path": "auto", "width": 0}
+    )
     assert run.engine["chosen"] == "vectorized:20:no"  # in one file the order does not matter
     for words in (
         {"path": "sequential"},
@@ -222,23 +227,28 @@ def test_a_new_word_of_the_engine_or_another_name_undoes_what_was_chosen():
         {"model": "mlr"},
         {"data": "synthetic"},
     ):
-        assert "chosen" not in change(run, words).engine
-    assert change(run, {"rounds": 3, "method": "fedavg"}).engine["chosen"] == "vectorized:20:no"
+        assert "chosen" not in change_options(run, words).engine
+    assert (
+        change_options(run, {"rounds": 3, "method": "fedavg"}).engine["chosen"]
+        == "vectorized:20:no"
+    )
 
 
 def test_the_engine_is_named_by_its_own_word_and_survives_toml():
     for words in (
         {"engine": "ray"},
         {"engine.name": "ray"},
-        from_toml({"engine": {"name": "ray"}}),
+        flatten_options({"engine": {"name": "ray"}}),
     ):
-        assert change(Experiment(), words).engine == {"name": "ray"}
-    made = change(
+        assert change_options(Experiment(), words).engine == {"name": "ray"}
+    made = change_options(
         Experiment(), {"engine": "ray", "actors": "3", "ray-address": "head:6379", "width": 4}
     )
     assert made.engine == {"name": "ray", "actors": 3, "ray_address": "head:6379", "width": 4}
-    assert change(made, {"engine": "local"}).engine == {"name": "local", "width": 4}
-    assert change(Experiment(), from_toml(tomllib.loads(to_toml(made.words())))) == made
+    assert change_options(made, {"engine": "local"}).engine == {"name": "local", "width": 4}
+    assert (
+        change_options(Experiment(), flatten_options(tomllib.loads(to_toml(made.words())))) == made
+    )
     assert refused({"engine": "rya"}) == "unknown engine 'rya'; did you mean 'ray'?"
     assert refused({"engin": "ray"}) == "unknown option 'engin'; did you mean 'engine'?"
 
@@ -253,7 +263,7 @@ def test_every_option_that_may_be_none_is_none_by_default():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_default_is_a_value_of_its_own_type(method):
-    known = fields(Experiment(method=method))
+    known = known_options_of(Experiment(method=method))
     for section, words in known.items():
         for word, (kind, default) in words.items():
             assert coerce(kind, default, word) == default, f"{section}.{word}"
@@ -326,7 +336,7 @@ def test_words_survive_toml_for_every_kind_of_experiment(tmp_path):
         {"split": "dirichlet", "alpha": 1e-300, "rule": "round", "model": "dnn,mlr", "hidden": 5},
         {"engine.chosen": "vectorized:20:no sequential:1:no", "threads": 2, "evaluate": 3},
     ):
-        made = change(Experiment(), words)
+        made = change_options(Experiment(), words)
         path = tmp_path / "config.toml"
         path.write_text(to_toml(made.words()), encoding="utf-8")
         again = read_experiment_file(path)
@@ -369,7 +379,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
 
 
 def test_nested_tables_are_dotted_words():
-    assert from_toml({"seed": 1, "train": {"rate": 0.1}, "ditto": {"lam": 2}}) == {
+    assert flatten_options({"seed": 1, "train": {"rate": 0.1}, "ditto": {"lam": 2}}) == {
         "seed": 1,
         "train.rate": 0.1,
         "ditto.lam": 2,

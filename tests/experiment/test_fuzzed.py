@@ -10,8 +10,8 @@ import coterie
 from coterie.comparison.execute import resume_comparison
 from coterie.comparison.plan import plan_of
 from coterie.core.errors import BadInput
-from coterie.data.opening import open_table
-from coterie.results.rows import LENGTH, Mark, append, check, read_mark
+from coterie.data.read.table_files import open_table
+from coterie.results.row_log import LENGTH, Mark, append_rows, check_rows, read_mark
 
 FAST = {"clients": 3, "rows": 60, "rounds": 1, "threads": 1, "path": "sequential"}
 
@@ -52,13 +52,13 @@ def test_a_damaged_mark_is_told(tmp_path, text):
 
 def test_rows_that_are_no_rows_are_told(tmp_path):
     path = tmp_path / "metrics.rows"
-    first = append(path, pa.table({"a": [1]}), Mark())
-    mark = append(path, pa.table({"a": [2]}), first)
+    first = append_rows(path, pa.table({"a": [1]}), Mark())
+    mark = append_rows(path, pa.table({"a": [2]}), first)
     whole = path.read_bytes()
     garbage = b"\xff" * (first.bytes - LENGTH.size)
     path.write_bytes(whole[: LENGTH.size] + garbage + whole[first.bytes :])
     with pytest.raises(BadInput, match="is damaged"):
-        check(path, mark)
+        check_rows(path, mark)
 
 
 def test_a_pipe_in_the_place_of_a_table_is_refused(tmp_path):

@@ -8,15 +8,21 @@ import pytest
 
 from coterie.comparison.plan import plan_of, read_plan
 from coterie.core.errors import BadInput
-from coterie.experiment.build import check_words
+from coterie.experiment.build import check_experiment
 from coterie.experiment.config import read_toml
-from coterie.experiment.papers import METRICS, PaperTable, can_run, paper_tables, read_paper
-from coterie.experiment.recipes import config_path, recipes
+from coterie.experiment.recipes import find_config, list_recipes
 from coterie.experiment.smaller import ratios_of, say_ratios
+from coterie.lab.papers.paper_tables import (
+    PAPER_METRICS,
+    PaperTable,
+    can_run,
+    read_paper,
+    read_papers,
+)
 
 OWN = {"demo", "demo-alike", "digits-classes", "digits-dirichlet"}  # recipes of no paper
-TABLES = paper_tables()
-PAPER_RECIPES = sorted(set(recipes()) - OWN)
+TABLES = read_papers()
+PAPER_RECIPES = sorted(set(list_recipes()) - OWN)
 
 
 def values(table: str, column: str) -> dict[str, float | None]:
@@ -26,23 +32,23 @@ def values(table: str, column: str) -> dict[str, float | None]:
 
 def settings(recipe: str) -> dict:
     """The experiments of a recipe by method."""
-    return read_plan(config_path(recipe)).experiments
+    return read_plan(find_config(recipe)).experiments
 
 
 # References
 
 
-@pytest.mark.parametrize("name", recipes())
+@pytest.mark.parametrize("name", list_recipes())
 def test_every_recipe_is_a_plan_whose_words_have_a_meaning(name):
-    experiments, seeds, *_ = read_plan(config_path(name))
+    experiments, seeds, *_ = read_plan(find_config(name))
     assert seeds
     for experiment in experiments.values():
-        check_words(experiment)
+        check_experiment(experiment)
 
 
 @pytest.mark.parametrize("name", PAPER_RECIPES)
 def test_the_options_that_a_recipe_keeps_for_methods_it_does_not_compare_are_good_too(name):
-    words = read_toml(config_path(name))
+    words = read_toml(find_config(name))
     named = list(
         dict.fromkeys([*words["methods"], *words.get("options", {}), *words.get("tune", {})])
     )
@@ -52,7 +58,7 @@ def test_the_options_that_a_recipe_keeps_for_methods_it_does_not_compare_are_goo
 @pytest.mark.parametrize("name", PAPER_RECIPES)
 def test_the_head_of_a_recipe_tells_the_paper_and_what_is_ours(name):
     head = "\n".join(
-        line for line in config_path(name).read_text().splitlines() if line.startswith("#")
+        line for line in find_config(name).read_text().splitlines() if line.startswith("#")
     )
     assert re.match(r"# (PersFL|PFML|KT-pFL|Self-FL|UCFL)(, |'s)", head)
     assert "Stated:" in head
@@ -128,10 +134,10 @@ def test_ktpfls_figures_are_of_models_before_distillation():
     ],
 )
 def test_recipes_say_in_what_they_are_smaller_than_their_papers(name, said):
-    words = read_toml(config_path(name))
+    words = read_toml(find_config(name))
     assert said in say_ratios(ratios_of(words["smaller"]))
-    narrow = [name for name in recipes() if name.endswith("-narrow")]
-    assert all("smaller" in read_toml(config_path(name)) for name in narrow)
+    narrow = [name for name in list_recipes() if name.endswith("-narrow")]
+    assert all("smaller" in read_toml(find_config(name)) for name in narrow)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +150,7 @@ def test_recipes_say_in_what_they_are_smaller_than_their_papers(name, said):
     ],
 )
 def test_a_table_smaller_that_says_nothing_is_refused(table, says):
-    words = read_toml(config_path("demo"))
+    words = read_toml(find_config("demo"))
     with pytest.raises(BadInput, match=says):
         plan_of({**words, "smaller": table})
 
@@ -245,7 +251,7 @@ def test_numbers_are_the_papers(table, column, label, value):
 def test_accuracies_are_percentages_and_metrics_are_explained():
     for table in TABLES.values():
         for column, row in table.rows():
-            assert column.metric in METRICS
+            assert column.metric in PAPER_METRICS
             if row.value is not None and table.unit == "%":
                 assert 0 <= row.value <= 100
 
@@ -305,7 +311,7 @@ def test_every_method_of_ktpfl_table_1_draws_as_many_public_rows(name, rows):
     assert len(drawn) == 7
 
 
-@pytest.mark.parametrize("name", [name for name in recipes() if name.startswith("ktpfl-")])
+@pytest.mark.parametrize("name", [name for name in list_recipes() if name.startswith("ktpfl-")])
 def test_knowledge_is_transferred_in_ktpfls_recipes_as_its_tables_tell_methods_apart(name):
     for method, experiment in settings(name).items():
         plain, _, reading = method.partition("@")
@@ -318,7 +324,7 @@ def test_knowledge_is_transferred_in_ktpfls_recipes_as_its_tables_tell_methods_a
             assert experiment.options["mu"] == (1 if told else 0.02)
 
 
-@pytest.mark.parametrize("name", [name for name in recipes() if name.endswith("-narrow")])
+@pytest.mark.parametrize("name", [name for name in list_recipes() if name.endswith("-narrow")])
 def test_a_narrow_recipe_compares_the_same_methods_on_the_same_data(name):
     narrow, full = settings(name), settings(name.removesuffix("-narrow"))
     assert list(narrow) == list(full)
@@ -345,10 +351,10 @@ def test_every_ktpfl_recipe_on_letters_has_ten_outputs_and_cifar10_has_its_own_r
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in recipes() if name.startswith(("selffl", "ucfl"))]
+    "name", [name for name in list_recipes() if name.startswith(("selffl", "ucfl"))]
 )
 def test_a_recipe_that_tunes_has_validation_rows(name):
-    words = read_toml(config_path(name))
+    words = read_toml(find_config(name))
     assert not words.get("tune") or words["data"]["validation"] > 0
     if name.startswith("ucfl"):
         assert all(
@@ -359,7 +365,9 @@ def test_a_recipe_that_tunes_has_validation_rows(name):
 
 
 def test_pfml_logistic_regression_has_its_l2_term():
-    for name in (name for name in recipes() if name.startswith("pfml-") and "mixed" not in name):
+    for name in (
+        name for name in list_recipes() if name.startswith("pfml-") and "mixed" not in name
+    ):
         for method, experiment in settings(name).items():
             weight = (
                 experiment.options.get("mu", 0)

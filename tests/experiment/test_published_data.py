@@ -5,9 +5,9 @@ import pytest
 
 from coterie.comparison.plan import plan_of
 from coterie.data.dataset import Dataset
-from coterie.data.dealing import build
+from coterie.data.pipeline import build_federation
 from coterie.experiment.config import read_toml
-from coterie.experiment.recipes import config_path
+from coterie.experiment.recipes import find_config
 
 MNIST = (  # rows of each digit in the official training and test part
     (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
@@ -21,14 +21,16 @@ DS3 = [935, 914, 871, 933, 824, 1283, 1206, 1100, 1193, 1244]
 
 def dealt(recipe, sizes):
     """The federation of a recipe on images without content, with the data set's class sizes."""
-    experiment = next(iter(plan_of(read_toml(config_path(recipe))).experiments.values()))
+    experiment = next(iter(plan_of(read_toml(find_config(recipe))).experiments.values()))
     y = np.concatenate([np.repeat(np.arange(10), part) for part in sizes])
     train = np.arange(len(y)) < sum(sizes[0])
     blank = Dataset("blank", np.zeros((len(y), 1, 1, 1), np.uint8), y, 10, train, None)
     words = {k: v for k, v in experiment.data.items() if k not in ("name", "seed", "clients")}
     words |= {"scale": "none", "public": None, "channels": None, "augmented_once": False}
     split = dict(experiment.split)
-    return build(blank, split.pop("name"), experiment.data["clients"], options=split, **words)
+    return build_federation(
+        blank, split.pop("name"), experiment.data["clients"], options=split, **words
+    )
 
 
 def test_persfl_ds1_has_600_rows_of_two_digits_per_user():

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from coterie.methods.listing import FILE, text_of, told
+from coterie.methods.listing import FILE, describe_methods, text_of
 from coterie.methods.registry import METHODS
 from helpers.federations import MODELS, play, tiny, tiny_model
 
@@ -133,5 +133,5 @@ if __name__ == "__main__":
     text = PAGE.read_text()
     before, rest = text.split(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}")
-    FILE.write_text(text_of(told(METHODS)), encoding="utf-8")
+    FILE.write_text(text_of(describe_methods(METHODS)), encoding="utf-8")
     print(f"wrote the table of {len(METHODS)} methods")

@@ -16,24 +16,27 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.core.checkpoint import checkpoints
-from coterie.core.device import CPU, device_of, on
+from coterie.core.checkpoint import list_checkpoints
+from coterie.core.device import CPU, device_of, use_device
 from coterie.core.method import Method, Train
 from coterie.core.model import Model
 from coterie.data.federation import Federation
-from coterie.engines.local import choose
-from coterie.engines.settings import Settings
-from coterie.experiment.config import change
+from coterie.engines.local import autotune
+from coterie.engines.settings import ExecutionSettings
+from coterie.experiment.config import change_options
 from coterie.methods.fedavg import fedavg
 from coterie.methods.registry import METHODS
-from coterie.results.run import load as load_run
-from coterie.running.execute import checkpoint, execute, restore, resume
+from coterie.results.run import load_run as load_run
+from coterie.running.execute import execute, restore_checkpoint, resume, write_checkpoint
 from coterie.running.loop import Loop
 from helpers.federations import SEQUENTIAL, STACKED, personal, play, tiny
 from helpers.runs import Stopped, experiment, results, stop_at
 from helpers.second_device import NAME, load
 
-TRACED, COMPILED = Settings("vectorized", 16, "trace"), Settings("vectorized", 16, "yes")
+TRACED, COMPILED = (
+    ExecutionSettings("vectorized", 16, "trace"),
+    ExecutionSettings("vectorized", 16, "yes"),
+)
 # Words of whole runs, from the data to the files: what they make must not depend on the device.
 RUNS: dict[str, dict[str, Any]] = {
     "newcomers, whose mixtures the server keeps": {"method": "ucfl", "newcomers": 1},
@@ -69,10 +72,10 @@ def short(federation: Federation) -> Federation:
     return federation._replace(**parts, groups=federation.groups[:-1])
 
 
-def whole(name: str, device: torch.device, settings: Settings = STACKED) -> dict[int, Any]:
+def whole(name: str, device: torch.device, settings: ExecutionSettings = STACKED) -> dict[int, Any]:
     """Every client's model after a run with evaluations, and a newcomer's."""
     federation = tiny(6)
-    with on(device):
+    with use_device(device):
         loop = play(name, short(federation), settings=settings, evaluate=1)
         loop.evaluate(final=True)
         loop.admit(federation)
@@ -87,11 +90,11 @@ def moved(name: str, first: torch.device, then: torch.device) -> dict[int, Any]:
     """Every client's model after a run that went on elsewhere from a checkpoint."""
     federation = tiny()
     with tempfile.TemporaryDirectory() as folder:
-        with on(first):
-            checkpoint(play(name, federation, until=1), Path(folder))
-        with on(then):
+        with use_device(first):
+            write_checkpoint(play(name, federation, until=1), Path(folder))
+        with use_device(then):
             loop = play(name, federation, until=0)
-            restore(loop, checkpoints(Path(folder))[-1])
+            restore_checkpoint(loop, list_checkpoints(Path(folder))[-1])
             loop.go()
             return models(loop)
 
@@ -110,7 +113,9 @@ def run(words: dict[str, Any]) -> str:
         found = []
         for word in (CPU.type, NAME):
             path = Path(folder) / word
-            execute(change(experiment(), words | {"device": word}), path, lambda report: None)
+            execute(
+                change_options(experiment(), words | {"device": word}), path, lambda report: None
+            )
             found.append((results(path)[0], measured(path)))
         (files, metrics), (other_files, other_metrics) = found
         same = files == other_files and metrics.keys() == other_metrics.keys()
@@ -126,21 +131,21 @@ def measured(folder: Path) -> dict[tuple[Any, ...], float]:
 
 def compiled(word: str) -> str:
     """How the steps of a long run are chosen to run on the second device."""
-    before, choose.COMPILED = choose.COMPILED, 0
+    before, autotune.MIN_STEPS_TO_COMPILE = autotune.MIN_STEPS_TO_COMPILE, 0
     try:
         with tempfile.TemporaryDirectory() as folder:
             words = experiment(compile=word, width=0, device=NAME)
             run = execute(words, Path(folder) / "run", lambda report: None)
             return str(run.experiment.engine["chosen"])
     finally:
-        choose.COMPILED = before
+        autotune.MIN_STEPS_TO_COMPILE = before
 
 
 def side_by_side(second: torch.device) -> str:
     """The same with several clients at once, each in a thread."""
     torch.set_num_threads(2)
     try:
-        settings = Settings("sequential", 16, "trace")
+        settings = ExecutionSettings("sequential", 16, "trace")
         return compared(whole("fedavg", CPU, settings), whole("fedavg", second, settings))
     finally:
         torch.set_num_threads(1)
@@ -206,12 +211,12 @@ def cases(second: torch.device, folder: Path) -> dict[str, Callable[[], str]]:
         back, forth = moved(name, second, CPU), moved(name, CPU, second)
         return compared(wanted, back) or compared(wanted, forth)
 
-    def played(name: str, settings: Settings = STACKED) -> str:
+    def played(name: str, settings: ExecutionSettings = STACKED) -> str:
         return compared(whole(name, CPU, settings), whole(name, second, settings))
 
     def strayed(stray: str) -> str:
         federation = tiny()
-        with on(second):
+        with use_device(second):
             play(spoilt(STRAYS[stray]), federation)
         return ""
 

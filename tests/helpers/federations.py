@@ -8,20 +8,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from coterie.core.method import Method, Train, stages
+from coterie.core.method import Method, Train, stages_of
 from coterie.core.model import Model
-from coterie.data.federation import Federation, Public
+from coterie.data.dataset import Public
+from coterie.data.federation import Federation
 from coterie.engines.local.engine import LocalEngine
-from coterie.engines.settings import Settings
+from coterie.engines.settings import ExecutionSettings
 from coterie.experiment.config import Experiment
 from coterie.experiment.schedule import Schedule
 from coterie.methods.registry import METHODS
-from coterie.running.assemble import Assembly, check_method, open_loop
+from coterie.running.assembly import Assembly, check_method, open_loop
 from coterie.running.loop import Loop
 
 TRAIN = Train(batch=4, rate=0.1, epochs=1)
-SEQUENTIAL = Settings("sequential", 1, "no")
-STACKED = Settings("vectorized", 16, "no")
+SEQUENTIAL = ExecutionSettings("sequential", 1, "no")
+STACKED = ExecutionSettings("vectorized", 16, "no")
 
 # What a method needs beyond its defaults to run on the tiny federation.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -112,7 +113,7 @@ def play(
     federation: Federation | None = None,
     models: list[Model] | None = None,
     rounds: int = 2,
-    settings: Settings = STACKED,
+    settings: ExecutionSettings = STACKED,
     train: Train = TRAIN,
     seed: int = 0,
     until: int | None = None,
@@ -127,7 +128,7 @@ def play(
         options = OPTIONS.get(build, {}) | (options or {})
         build = METHODS[build]
     programs = [
-        stages(build(model, train, **(options or {})) if callable(build) else build)
+        stages_of(build(model, train, **(options or {})) if callable(build) else build)
         for model in models
     ]
     plan = Schedule(rounds=rounds, evaluate=1000)._replace(**schedule)

@@ -29,13 +29,13 @@ import coterie
 from coterie.cli import main as cli
 from coterie.comparison import execute as comparisons
 from coterie.core.errors import BadInput
-from coterie.data.own import from_arrays
-from coterie.experiment.config import Experiment, change, fields
+from coterie.data.read.user_data import from_arrays
+from coterie.experiment.config import Experiment, change_options, known_options_of
 from coterie.methods.registry import METHODS
-from coterie.reports.export import runs_of
-from coterie.reports.gather import gather
+from coterie.reports.gather import gather_evidence
+from coterie.reports.tracking import runs_of
 from coterie.running import execute as experiments
-from coterie.ui.app import build
+from coterie.ui.app import build_app
 from helpers.runs import stop_at, write_csv
 
 with warnings.catch_warnings():  # it would rather have a newer package than httpx
@@ -72,7 +72,7 @@ def no_training() -> Iterator[None]:
     """Runs are put together and not played."""
     with (
         mock.patch.object(experiments, "execute_assembly", _accept),
-        mock.patch.object(experiments, "play_rounds", _accept),
+        mock.patch.object(experiments, "run_rounds", _accept),
         mock.patch.object(comparisons, "execute_assembly", _accept),
     ):
         yield
@@ -183,8 +183,8 @@ words_of_all = sorted(
         for data in DATA
         for split in ("iid", "classes", "dirichlet", "perfedavg", "ktpfl-1", "femnist", "user")
         for model in ("mlr", "dnn", "lstm")
-        for names in fields(
-            change(Experiment(), {"data": data, "split": split, "model": model})
+        for names in known_options_of(
+            change_options(Experiment(), {"data": data, "split": split, "model": model})
         ).values()
         for word in names
     }
@@ -215,7 +215,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
         words = [f"--{k}={v}" for k, v in given.items() if k in keep]
         return ["data", *words, "--picture=absent/a.png"]
     if kind == "run":
-        own = sorted(change(Experiment(method=method), {}).options) or ["lam"]
+        own = sorted(change_options(Experiment(method=method), {}).options) or ["lam"]
         options = [f"--{method}.{draw(st.sampled_from(own))}={draw(hostile)}"]
         return ["run", method, *words, *(options if draw(st.booleans()) else [])]
     seeds = draw(st.sampled_from(["1", "2", "3,5"]) | hostile)
@@ -466,7 +466,7 @@ def try_folder(made: Path, number: int, how: str, value: Any, where: float) -> s
 
 
 def gather_one(folder: Path) -> Any:
-    return gather([folder])
+    return gather_evidence([folder])
 
 
 def resume(folder: Path) -> Any:
@@ -494,7 +494,7 @@ def readable(what: str, reader: Callable[[Path], Any], folder: Path) -> None:
 
 def ask(root: Path, query: str = "") -> None:
     """Every page of `coterie ui` over a folder of runs answers, and never with 500."""
-    client = TestClient(build(root), base_url="http://127.0.0.1:8765")
+    client = TestClient(build_app(root), base_url="http://127.0.0.1:8765")
     answer = client.get("/api/runs")
     if answer.status_code != 200:
         raise Failed(f"/api/runs: {answer.status_code} {answer.text[:300]}")

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
 from coterie import __version__
-from coterie.core.notes import Kind, Note, to_words
-from coterie.experiment.config import Experiment, change
+from coterie.core.quantities import LoggedQuantity, QuantityKind, to_json
+from coterie.experiment.config import Experiment, change_options
 from coterie.results.folder import write_config
-from coterie.results.table import Table
+from coterie.results.metric_table import Table
 
 METHODS = ["local", "fedavg", "persfl", "ktpfl", "ucfl", "selffl", "apfl", "cfl"]
 WORDS = {
@@ -30,7 +30,7 @@ OWN = {"persfl": {"distil_epochs": 1}, "ktpfl": {"draw": 20}}
 
 
 def base(**words) -> Experiment:
-    return change(Experiment(method=""), WORDS | FAST | words)
+    return change_options(Experiment(method=""), WORDS | FAST | words)
 
 
 def change_about(run: Path, **words) -> None:
@@ -67,7 +67,12 @@ def pretend(place: Path, name: str, n: int, rounds: int) -> None:
         part: rng.integers(5, 200, n).tolist() for part in ("train", "validation", "select", "test")
     }
     network = {"models": [{"name": "dnn", "parameters": 2410}], "architecture": [0] * n}
-    notes = to_words({"alpha": Note("alpha", Kind.COURSE), "W": Note("weights W", Kind.MATRIX)})
+    notes = to_json(
+        {
+            "alpha": LoggedQuantity("alpha", QuantityKind.COURSE),
+            "W": LoggedQuantity("weights W", QuantityKind.MATRIX),
+        }
+    )
     about = {**known, **network, "rows": sizes, "groups": [0] * n, "notes": notes}
     (place / "run.json").write_text(json.dumps(about))
     found, everyone = Table(), np.arange(n)

@@ -9,10 +9,10 @@ from unittest import mock
 import numpy as np
 import pyarrow.compute as pc
 
-from coterie.data.own import from_arrays
-from coterie.experiment.config import Experiment, change
-from coterie.results.run import load
-from coterie.running.shape import shape_of
+from coterie.data.read.user_data import from_arrays
+from coterie.experiment.config import Experiment, change_options
+from coterie.results.run import load_run
+from coterie.running.identity import identity_of
 
 SMALL = {
     "clients": 4,
@@ -41,7 +41,7 @@ def stop_at(round: int):
 
 
 def experiment(**words) -> Experiment:
-    return change(Experiment(), IMAGES | words)
+    return change_options(Experiment(), IMAGES | words)
 
 
 @contextmanager
@@ -49,15 +49,15 @@ def words_written(more: dict | None = None, lacks: tuple[str, ...] = ()):
     """Runs as another version of coterie writes them: with more words, or without some."""
 
     def shape(experiment: Experiment) -> dict:
-        return {w: v for w, v in shape_of(experiment).items() if w not in lacks} | (more or {})
+        return {w: v for w, v in identity_of(experiment).items() if w not in lacks} | (more or {})
 
-    with mock.patch("coterie.running.execute.shape_of", shape):
+    with mock.patch("coterie.running.execute.identity_of", shape):
         yield
 
 
 def results(folder: Path) -> tuple[dict[str, bytes], list]:
     """All that must not change: the models, byte by byte, and the metrics but the seconds."""
-    table = load(folder).table
+    table = load_run(folder).table
     rows = table.filter(pc.field("metric") != "seconds").to_pylist()
     for row in rows:
         row["value"] = np.float64(row["value"]).tobytes()  # bits, and NaN equal to itself

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import uvicorn
 
 from coterie.core.sockets import listen
-from coterie.data.told import Told
-from coterie.experiment.config import Experiment, change
-from coterie.results.inputs import ROWS
+from coterie.data.messages import DataWarning
+from coterie.experiment.config import Experiment, change_options
+from coterie.results.data_files import ROWS
 from coterie.results.run import Run
 from coterie.running.execute import execute
 from helpers.runs import FAST
@@ -66,8 +66,10 @@ def numbers_run(folder: Path, sites: int = 3, **words) -> Run:
 
 def _run(path: Path, folder: Path, words: dict) -> Run:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Told)  # what the table holds is no news here
-        return execute(change(Experiment(), WORDS | {"data": str(path)} | words), folder / "run")
+        warnings.simplefilter("ignore", DataWarning)  # what the table holds is no news here
+        return execute(
+            change_options(Experiment(), WORDS | {"data": str(path)} | words), folder / "run"
+        )
 
 
 def held_rows(run: Run, client: int) -> np.ndarray:

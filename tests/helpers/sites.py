@@ -9,7 +9,7 @@ from pathlib import Path
 from helpers.town import BytesGrid, Lines
 
 # isort: split
-from coterie.deploy.site import serve
+from coterie.deploy.site import serve_folder
 
 NAMES = ("east", "north", "south")
 
@@ -28,7 +28,7 @@ def open_sites(folder: Path, names: Sequence[str] = NAMES) -> Iterator[tuple[Byt
             ready.set()
 
         thread = threading.Thread(
-            target=serve, args=(folder / "sites" / name, path, say, stop.is_set), daemon=True
+            target=serve_folder, args=(folder / "sites" / name, path, say, stop.is_set), daemon=True
         )
         thread.start()
         assert ready.wait(300)

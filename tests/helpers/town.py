@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from safetensors.torch import load_file
 
-from coterie.core.method import stages
+from coterie.core.method import stages_of
 from coterie.data.federation import PARTS, part_of
-from coterie.deploy.files import Privacy, Rules
-from coterie.engines.base import Setup
+from coterie.deploy.config_files import Privacy, Rules
+from coterie.engines.base import EngineSetup
 from coterie.engines.local.engine import LocalEngine
 from coterie.experiment.schedule import Schedule
 from coterie.methods.registry import METHODS
@@ -35,9 +35,9 @@ with warnings.catch_warnings():
 
     import coterie_relay
     from coterie.deploy.flower_engine import FlowerEngine
-    from coterie.deploy.roll import Roll
-    from coterie.deploy.scales import moments_of, scaled
-    from coterie.deploy.site import Site, attend
+    from coterie.deploy.roster import Roster
+    from coterie.deploy.scales import moments_of, scale_federation
+    from coterie.deploy.site import Site, serve_socket
     from coterie.deploy.wire import digest, pack
     from coterie_relay import packed, unpacked
 
@@ -163,9 +163,9 @@ class Town:
         for i in range(federation.clients):
             self.open(i)
 
-    def setup(self, federation: Any) -> Setup:
+    def setup(self, federation: Any) -> EngineSetup:
         """What an engine of this federation is given."""
-        return Setup(
+        return EngineSetup(
             federation=federation,
             models=self.models,
             programs=self.programs,
@@ -187,7 +187,7 @@ class Town:
         rows = {part: len(own[part][i]) for part in PARTS}
 
         def build(words: Any, number: int, scales: Any) -> tuple[LocalEngine, Any]:
-            mine = scaled(federation, scales)
+            mine = scale_federation(federation, scales)
             engine.take(mine, engine.architecture)
             return engine, mine
 
@@ -209,7 +209,9 @@ class Town:
         site = site or self.site(i)
         ready = threading.Event()
         thread = threading.Thread(
-            target=attend, args=(site, path, lambda line: ready.set(), stop.is_set), daemon=True
+            target=serve_socket,
+            args=(site, path, lambda line: ready.set(), stop.is_set),
+            daemon=True,
         )
         thread.start()
         ready.wait(300)
@@ -238,7 +240,7 @@ class Town:
         journal: Path | None = None,
     ) -> Loop:
         """A server as it starts."""
-        roll = Roll(
+        roll = Roster(
             self.grid,
             self.federation.names,
             lambda: pack({"kind": "hello", "words": {}}),
@@ -279,7 +281,8 @@ def town(
     federation = federation or tiny(4)
     models = models or [MODELS.get(name, tiny_model)()]
     programs = [
-        stages(METHODS[name](model, TRAIN, **(OPTIONS.get(name, {}) | options))) for model in models
+        stages_of(METHODS[name](model, TRAIN, **(OPTIONS.get(name, {}) | options)))
+        for model in models
     ]
     made = Town(folder, federation, models, programs, seed, Privacy(*privacy))
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from coterie.ui.app import build
+from coterie.ui.app import build_app
 from coterie.ui.jobs import Jobs
 
 with warnings.catch_warnings():  # it would rather have a newer package than httpx
@@ -36,7 +36,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def client(root: Path, host: str = "127.0.0.1", token: str = "", base: str = HERE) -> TestClient:
-    return TestClient(build(root, host, token), base_url=base, follow_redirects=False)
+    return TestClient(build_app(root, host, token), base_url=base, follow_redirects=False)
 
 
 def writer(root: Path) -> TestClient:
@@ -50,7 +50,7 @@ def writer(root: Path) -> TestClient:
 def served(root: Path, token: str = "") -> Iterator[int]:
     """The app behind a real socket; its port. With a token, reading needs none."""
     jobs = Jobs(root)
-    app = build(root, token=token, open_to_read=True, jobs=jobs)
+    app = build_app(root, token=token, open_to_read=True, jobs=jobs)
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", ws="none", lifespan="off"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -5,15 +5,15 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from coterie.core.checkpoint import checkpoints
+from coterie.core.checkpoint import list_checkpoints
 from coterie.core.errors import BadInput
-from coterie.core.method import stages
-from coterie.core.notes import declared
+from coterie.core.method import stages_of
+from coterie.core.quantities import find_declaration
 from coterie.core.tree import load_tree, save_tree
 from coterie.engines.local import batches
-from coterie.engines.settings import Settings
+from coterie.engines.settings import ExecutionSettings
 from coterie.methods.registry import METHODS
-from coterie.running.execute import checkpoint, restore
+from coterie.running.execute import restore_checkpoint, write_checkpoint
 from helpers.federations import (
     MODELS,
     OPTIONS,
@@ -47,7 +47,8 @@ def test_one_round_in_float32_agrees_too(name):
 def test_chunk_width_changes_nothing(name):
     with float64():
         assert_same(
-            personal(play(name)), personal(play(name, settings=Settings("vectorized", 2, "no")))
+            personal(play(name)),
+            personal(play(name, settings=ExecutionSettings("vectorized", 2, "no"))),
         )
 
 
@@ -66,9 +67,9 @@ def test_padding_changes_nothing(name, monkeypatch):
     """Three more padded rows in every batch, in every pass, leave every model as it was."""
     with float64():
         plain = personal(play(name))
-        original = batches.batch_rows
+        original = batches.padded_batch_size
         monkeypatch.setattr(
-            batches, "batch_rows", lambda plan, largest: original(plan, largest) + 3
+            batches, "padded_batch_size", lambda plan, largest: original(plan, largest) + 3
         )
         assert_same(plain, personal(play(name)))
 
@@ -136,7 +137,7 @@ def test_nothing_mutates_its_arguments(name):
         groups=federation.groups[:5],
     )
     model = MODELS.get(name, tiny_model)()
-    program = stages(METHODS[name](model, TRAIN, **OPTIONS.get(name, {})))
+    program = stages_of(METHODS[name](model, TRAIN, **OPTIONS.get(name, {})))
     pure = tuple(guarded_stage(stage, called) for stage in program)
     loop = play(lambda model, train: pure, short, [model], settings=SEQUENTIAL)
     assert_same(personal(loop), personal(play(name, short, settings=SEQUENTIAL)), 0)
@@ -250,9 +251,9 @@ def test_resume_is_exact(name, tmp_path):
     """
     whole = play(name, rounds=3, evaluate=2)
     for stop in range(1, whole.done):
-        checkpoint(play(name, rounds=3, evaluate=2, until=stop), tmp_path)
+        write_checkpoint(play(name, rounds=3, evaluate=2, until=stop), tmp_path)
         again = play(name, rounds=3, evaluate=2, until=0)
-        restore(again, checkpoints(tmp_path)[-1])
+        restore_checkpoint(again, list_checkpoints(tmp_path)[-1])
         assert again.done == stop
         again.go()
         assert_same(personal(whole), personal(again), 0)
@@ -296,8 +297,8 @@ def test_every_note_that_is_written_is_declared_and_every_declared_one_is_writte
         written.update(loop.server_notes(), loop.engine.client_notes(loop.everyone))
 
     loop.go(after)
-    assert all(declared(note, loop.describes) for note in written)
-    found = {id(declared(note, loop.describes)) for note in written}
+    assert all(find_declaration(note, loop.describes) for note in written)
+    found = {id(find_declaration(note, loop.describes)) for note in written}
     assert all(id(note) in found or key in views for key, note in loop.describes.items())
 
 
@@ -306,7 +307,7 @@ def test_a_note_that_is_not_declared_is_refused(name):
     build = METHODS[name]
 
     def silent(model, train, **options):
-        program = stages(build(model, train, **options))
+        program = stages_of(build(model, train, **options))
         return tuple(
             stage._replace(method=stage.method._replace(describes={})) for stage in program
         )

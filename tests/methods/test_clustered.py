@@ -6,13 +6,13 @@ import torch
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Replies, Train
-from coterie.core.point import Point, pick, stack, tree
+from coterie.core.point import Point, pick, stack, tree_map
 from coterie.experiment.schedule import Schedule
-from coterie.methods.cfl import cfl, cut
-from coterie.methods.ifca import Upload, ifca
-from coterie.methods.oracle import per_cluster
-from coterie.results.table import values
-from coterie.running.loop import facts
+from coterie.methods.cfl import bisect_updates, cfl
+from coterie.methods.ifca import IFCAUpload, ifca
+from coterie.methods.oracle import average_clusters
+from coterie.results.metric_table import values_of
+from coterie.running.loop import facts_of
 from helpers.federations import (
     STACKED,
     TRAIN,
@@ -77,13 +77,15 @@ def opposite(model, clients, length=1.0):
     the rest.
     """
     w = model.start(0)
-    way = tree(lambda a: torch.ones_like(a) / model.size**0.5, w) - tree(torch.zeros_like, w)
+    way = tree_map(lambda a: torch.ones_like(a) / model.size**0.5, w) - tree_map(
+        torch.zeros_like, w
+    )
     return w, [w + (length if i < clients / 2 else -length) * way for i in range(clients)]
 
 
 def fresh(method, clients, w):
     """The server before the first round, standing at w."""
-    known = facts(tiny(clients), [tiny_model()], np.zeros(clients, dtype=int), Schedule())
+    known = facts_of(tiny(clients), [tiny_model()], np.zeros(clients, dtype=int), Schedule())
     return method.init(np.random.default_rng(0), known)._replace(models=stack([w]))
 
 
@@ -135,7 +137,7 @@ def test_cfl_in_relative_units_does_not_depend_on_the_length_of_updates(scale):
     method = cfl(model, TRAIN, after=0)
     w, models = opposite(model, 4, 2 * scale)
     server = fresh(method, 4, w)
-    shape = tree(torch.zeros_like, w)
+    shape = tree_map(torch.zeros_like, w)
     along = (
         Point(shape.params | {"0.bias": torch.tensor([1.0, -1.0, 1.0, -1.0, 0.0]) / 2}) - shape
     )  # across the pull
@@ -151,12 +153,12 @@ def test_cfl_in_relative_units_does_not_depend_on_the_length_of_updates(scale):
 def test_cut_is_complete_linkage_on_angles():
     """Lengths do not count, and the cut separates the ways even when one side is small."""
     way = torch.tensor([[1.0, 0.1], [5.0, 0.3], [0.2, 0.01], [-3.0, 0.2]])
-    assert same_partition(cut(way), [0, 0, 0, 1])
+    assert same_partition(bisect_updates(way), [0, 0, 0, 1])
     angles = (
         torch.tensor([0.0, 40.0, 80.0, 130.0]) * torch.pi / 180
     )  # a chain: complete linkage halves it, single does not
     chain = torch.stack([angles.cos(), angles.sin()], 1)
-    assert same_partition(cut(chain), [0, 0, 1, 1])
+    assert same_partition(bisect_updates(chain), [0, 0, 1, 1])
 
 
 # Oracle
@@ -191,13 +193,17 @@ def test_oracle_needs_groups():
 def test_a_cluster_is_averaged_by_its_own_weights_and_stays_when_nobody_answers():
     models = Point({"w": torch.tensor([[0.0], [10.0], [20.0]])})
     uploads = Point({"w": torch.tensor([[1.0], [2.0], [4.0]])})
-    after = per_cluster(models, uploads, torch.tensor([2, 0, 0]), torch.tensor([0.2, 0.2, 0.6]))
+    after = average_clusters(
+        models, uploads, torch.tensor([2, 0, 0]), torch.tensor([0.2, 0.2, 0.6])
+    )
     torch.testing.assert_close(after.params["w"], torch.tensor([[3.5], [10.0], [1.0]]))
 
 
 def test_one_broadcast_a_group():
     loop = play("oracle", turned(3), rounds=1)
-    assert values(loop.table.whole(), "bytes_broadcast", "", "", 1)[1] == 3 * 4 * tiny_model().size
+    assert (
+        values_of(loop.table.whole(), "bytes_broadcast", "", "", 1)[1] == 3 * 4 * tiny_model().size
+    )
 
 
 # IFCA
@@ -252,9 +258,9 @@ def test_ifca_finds_the_groups():
 def test_ifca_sends_all_models_and_hears_one_and_its_number():
     loop = play("ifca", rounds=1, options={"clusters": 3})
     size, table = 4 * tiny_model().size, loop.table.whole()
-    assert values(table, "bytes_down", "", "", 1)[1] == 5 * 3 * size
-    assert values(table, "bytes_broadcast", "", "", 1)[1] == 3 * size
-    assert values(table, "bytes_up", "", "", 1)[1] == 5 * (size + 8)
+    assert values_of(table, "bytes_down", "", "", 1)[1] == 5 * 3 * size
+    assert values_of(table, "bytes_broadcast", "", "", 1)[1] == 3 * size
+    assert values_of(table, "bytes_up", "", "", 1)[1] == 5 * (size + 8)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +286,9 @@ def test_a_newcomer_finds_room(name, cluster):
     payload = loop.program[0].method.round[0].send(wider, 6, np.random.default_rng(0))
     after = loop.program[0].method.round[0].receive
     upload = (
-        stack([payload]) if name != "ifca" else Upload(stack([pick(payload, 1)]), torch.tensor([1]))
+        stack([payload])
+        if name != "ifca"
+        else IFCAUpload(stack([pick(payload, 1)]), torch.tensor([1]))
     )
     server = after(
         wider, Replies(torch.tensor([6]), upload, torch.ones(1)), np.random.default_rng(0)

@@ -10,12 +10,12 @@ import torch
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Train
-from coterie.core.values import Count, Range, declared, described
-from coterie.experiment.config import Experiment, fields, options_of
-from coterie.methods.declare import extends, method, unused, variant
+from coterie.core.options import PositiveInt, Range, declared_options, describe_type
+from coterie.experiment.config import Experiment, known_options_of, options_of
+from coterie.methods.declare import extends, method, unused_of, variant
 from coterie.methods.fedavg import fedavg
 from coterie.methods.registry import METHODS
-from coterie.networks.nets import NETS
+from coterie.networks.registry import NETS
 from helpers.federations import MODELS, OPTIONS, TRAIN, assert_same, personal, play, tiny_model
 
 WORDS = {
@@ -53,7 +53,7 @@ def test_every_word_of_train_is_tried():
 def test_a_word_of_train_changes_the_models_or_is_refused(name, word):
     train = TRAIN._replace(**{word: WORDS[word]})
     plain = plain_models(name)
-    if word not in unused(METHODS[name]):
+    if word not in unused_of(METHODS[name]):
         assert moved(plain, personal(play(name, train=train)))
         return
     with pytest.raises(
@@ -73,7 +73,7 @@ def test_a_word_of_train_changes_the_models_or_is_refused(name, word):
     [
         (name, word, when)
         for name in METHODS
-        for word, when in unused(METHODS[name]).items()
+        for word, when in unused_of(METHODS[name]).items()
         if when
     ],
 )
@@ -91,7 +91,7 @@ def test_a_word_that_is_used_sometimes_changes_the_models_then(name, word, when)
 def numbers():
     """(method, option, type) of every option that is a number."""
     for name in METHODS:
-        for option, (kind, _) in declared(METHODS[name]).items():
+        for option, (kind, _) in declared_options(METHODS[name]).items():
             plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
             if plain in (int, float):
                 yield pytest.param(name, option, kind, id=f"{name}-{option}")
@@ -113,7 +113,7 @@ def test_every_number_has_finite_bounds_and_is_refused_outside(name, option, kin
 @every_method
 def test_every_choice_is_a_choice(name):
     """A word is one of a few, except where it describes a network."""
-    for option, (kind, default) in declared(METHODS[name]).items():
+    for option, (kind, default) in declared_options(METHODS[name]).items():
         if get_origin(kind) is Literal:
             with pytest.raises(BadInput, match=f"^{name}.{option} = 'nonsense': give .*{default}"):
                 build(name, **{option: "nonsense"})
@@ -129,12 +129,18 @@ def test_an_unknown_option_is_refused_with_the_nearest():
 
 
 def test_a_range_is_told_in_words():
-    assert described(Count) == "a whole number from 1 to 1,000,000"
-    assert described(Annotated[float, Range(0, 1, low_open=True)]) == "a number above 0, up to 1"
-    assert described(Annotated[float, Range(0, 1, high_open=True)]) == "a number from 0 to below 1"
-    assert described(Annotated[float, Range(0, 1, True, True)]) == "a number above 0 and below 1"
+    assert describe_type(PositiveInt) == "a whole number from 1 to 1,000,000"
     assert (
-        described(tuple[Annotated[float, Range(0, 1)], ...])
+        describe_type(Annotated[float, Range(0, 1, low_open=True)]) == "a number above 0, up to 1"
+    )
+    assert (
+        describe_type(Annotated[float, Range(0, 1, high_open=True)]) == "a number from 0 to below 1"
+    )
+    assert (
+        describe_type(Annotated[float, Range(0, 1, True, True)]) == "a number above 0 and below 1"
+    )
+    assert (
+        describe_type(tuple[Annotated[float, Range(0, 1)], ...])
         == "numbers separated by commas, each from 0 to 1"
     )
 
@@ -142,7 +148,7 @@ def test_a_range_is_told_in_words():
 @every_method
 def test_no_option_has_the_name_of_a_word_that_every_method_has(name):
     """So that a common word is never ambiguous, whatever the method and the network."""
-    known = fields(Experiment(method=name))
+    known = known_options_of(Experiment(method=name))
     common = {w for s in ("data", "train", "schedule", "engine", "keep") for w in known[s]}
     networks = {w for net in NETS for w in options_of("model", net)}
     assert not set(known["options"]) & (common | networks)
@@ -153,14 +159,14 @@ def test_no_option_has_the_name_of_a_word_that_every_method_has(name):
 
 def test_a_variant_is_its_base_with_options_fixed():
     half = variant(fedavg, "half", "FedAvg that goes half the way.", beta=0.5)
-    assert declared(half) == {}
+    assert declared_options(half) == {}
     assert (half.__doc__, half.__module__) == ("FedAvg that goes half the way.", fedavg.__module__)
     assert_same(personal(play(half)), personal(play("fedavg", options={"beta": 0.5})), 0)
     with pytest.raises(BadInput, match="half has no option 'beta'"):
         half(tiny_model(), TRAIN, beta=1.0)
-    assert list(declared(METHODS["topk-pfl"])) == [
+    assert list(declared_options(METHODS["topk-pfl"])) == [
         o
-        for o in declared(METHODS["ktpfl"])
+        for o in declared_options(METHODS["ktpfl"])
         if o not in ("rate_c", "rho", "row_norm", "literal_eq7", "mix", "peers")
     ]
 
@@ -168,10 +174,10 @@ def test_a_variant_is_its_base_with_options_fixed():
 def test_a_builder_that_extends_another_has_its_options_too():
     @method()
     @extends(fedavg)
-    def longer(model, train, more: Count = 1, **options):
+    def longer(model, train, more: PositiveInt = 1, **options):
         return fedavg(model, train._replace(epochs=train.epochs + more), **options)
 
-    assert declared(longer) == {"more": (Count, 1), **declared(fedavg)}
+    assert declared_options(longer) == {"more": (PositiveInt, 1), **declared_options(fedavg)}
     assert_same(
         personal(play(longer, options={"more": 1, "beta": 0.5})),
         personal(play("fedavg", train=TRAIN._replace(epochs=2), options={"beta": 0.5})),

@@ -7,7 +7,7 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Train
 from coterie.core.model import begin
 from coterie.core.point import Point, pick
-from coterie.methods.fedala import Carry, fedala, mix
+from coterie.methods.fedala import FedALACarry, fedala, mix_layers
 from helpers.federations import assert_same, float64, personal, play, tiny, tiny_model, watched
 
 WHOLE = Train(batch=100, epochs=3, rate=0.2)
@@ -33,8 +33,8 @@ def test_weights_of_one_adopt_the_global_model_and_zero_keeps_ones_own_top():
     model = tiny_model()
     own, received = model.start(1), model.start(2)
     top = {k: torch.ones(shape) for k, shape in model.shapes.items() if model.head(1)(k)}
-    torch.testing.assert_close(mix(own, received, top).params, received.params)
-    kept = mix(own, received, {k: 0 * w for k, w in top.items()})
+    torch.testing.assert_close(mix_layers(own, received, top).params, received.params)
+    kept = mix_layers(own, received, {k: 0 * w for k, w in top.items()})
     for k in model.shapes:
         assert torch.equal(kept.params[k], (own if k in top else received).params[k])
     assert list(kept.params) == list(model.shapes)
@@ -59,10 +59,10 @@ def test_a_weight_descends_on_the_loss_of_the_mixture():
             k: torch.full(shape, 0.9) for k, shape in model.shapes.items() if model.head(1)(k)
         }
         learn = fedala(model, Train(), weight_rate=rate).round[0].passes[0].step
-        after = learn(Carry(begin(received, Train()), own, received, weights), batch).weights
+        after = learn(FedALACarry(begin(received, Train()), own, received, weights), batch).weights
         free = {k: w.clone().requires_grad_() for k, w in weights.items()}
         slopes = torch.autograd.grad(
-            model.loss(mix(own, received, free), batch), list(free.values())
+            model.loss(mix_layers(own, received, free), batch), list(free.values())
         )
         for (k, w), slope in zip(weights.items(), slopes, strict=True):
             torch.testing.assert_close(after[k], (w - rate * slope).clamp(0, 1))
@@ -107,7 +107,7 @@ def test_local_training_starts_at_the_mixture():
         ]
         before, after = (states(loop) for loop in loops)
         for i in range(5):
-            start = mix(before[i].own, loops[0].position.server.w, after[i].weights)
+            start = mix_layers(before[i].own, loops[0].position.server.w, after[i].weights)
             wanted = start - 0.2 * model.grad(start, rows_of(tiny(), i))
             torch.testing.assert_close(after[i].own.params, wanted.params)
 

@@ -6,10 +6,10 @@ import torch
 from coterie.core.errors import BadInput
 from coterie.core.method import Train
 from coterie.core.model import Model
-from coterie.core.point import Point, flat, mean, pick
+from coterie.core.point import Point, flatten, mean, pick
 from coterie.methods.fedamp import attend_alike, attend_near, fedamp, heurfedamp
 from coterie.methods.peers import compare_cosines, compare_distances
-from coterie.networks.nets import build
+from coterie.networks.registry import build_network
 from helpers.federations import assert_same, float64, personal, play, tiny, tiny_model
 
 both = pytest.mark.parametrize("name", ["fedamp", "heurfedamp"])
@@ -85,7 +85,7 @@ def test_clients_move_towards_u_as_lam_grows(name):
     gaps = []
     with float64():
         before = play(name, rounds=3, until=2)
-        u = flat(before.position.server.u)
+        u = flatten(before.position.server.u)
         for lam in (0.0, 0.3, 3.0, 3000.0):
             loop = play(name, rounds=3, until=2)
             pull = torch.tensor(lam)
@@ -103,7 +103,7 @@ def test_a_client_reaches_the_proximal_minimum(pull):
     with float64():
         federation = tiny(1)
         targets = federation.x + 3
-        net = Model(lambda: build("mean", (6,), 1), "squared", "mean")
+        net = Model(lambda: build_network("mean", (6,), 1), "squared", "mean")
         train = Train(batch=100, rate=0.1, steps=400)
         options = {"lam": pull, "alpha": 1.0}
         loop = play(
@@ -114,7 +114,7 @@ def test_a_client_reaches_the_proximal_minimum(pull):
             train=train,
             options=options,
         )
-        u = flat(
+        u = flatten(
             play(
                 fedamp, federation._replace(y=targets, classes=0), [net], until=0, train=train
             ).position.server.u
@@ -143,12 +143,12 @@ def test_u_mixes_the_last_known_models_of_those_heard(name):
         (models, heard), xi = server.last, server.xi.weights
         assert not heard.all()
         assert (xi[:, ~heard] - torch.diag(xi.diagonal())[:, ~heard] == 0).all()
-        torch.testing.assert_close(flat(server.u), xi @ flat(models))
+        torch.testing.assert_close(flatten(server.u), xi @ flatten(models))
         for i in heard.nonzero().flatten().tolist():
-            torch.testing.assert_close(flat(models)[i], personal(loop)[i])
-        middle = flat(models)[heard].mean(0)
+            torch.testing.assert_close(flatten(models)[i], personal(loop)[i])
+        middle = flatten(models)[heard].mean(0)
         for i in (~heard).nonzero().flatten().tolist():
-            torch.testing.assert_close(flat(models)[i], middle)
+            torch.testing.assert_close(flatten(models)[i], middle)
 
 
 @both

@@ -7,10 +7,10 @@ import torch
 from coterie.core.errors import BadInput
 from coterie.core.method import Train
 from coterie.core.model import Model, kl
-from coterie.core.point import flat, mean, pick, stack
+from coterie.core.point import flatten, mean, pick, stack
 from coterie.core.tree import load_tree, save_tree
-from coterie.methods.feddf import Budget, distil, ensemble, feddf, pfeddf
-from coterie.networks.nets import build
+from coterie.methods.feddf import DistillationBudget, distil, ensemble, feddf, pfeddf
+from coterie.networks.registry import build_network
 from helpers.federations import (
     SEQUENTIAL,
     assert_same,
@@ -31,7 +31,7 @@ def pair():
 
 
 def one(point):
-    return flat(stack([point]))[0]
+    return flatten(stack([point]))[0]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_the_held_out_rows_choose_the_step():
             return Model.grad(model, *arguments)
 
         model.grad = grad
-        budget = Budget(batch=8, steps=500, patience=40, rate=50.0, held=0.25, clip=5.0)
+        budget = DistillationBudget(batch=8, steps=500, patience=40, rate=50.0, held=0.25, clip=5.0)
         best, gaps = distil(model, w, public, target, budget, np.random.default_rng(0))
         assert torch.equal(one(best), one(w))
         assert gaps[0] == gaps[1]
@@ -207,6 +207,6 @@ def test_what_it_needs_is_said():
     with pytest.raises(BadInput, match="20 public rows per round, 'tiny' has 12"):
         play("feddf", tiny(public=12))
     with pytest.raises(BadInput, match="class probabilities"):
-        feddf(Model(lambda: build("mean", (6,), 1), "squared", "mean"), Train())
+        feddf(Model(lambda: build_network("mean", (6,), 1), "squared", "mean"), Train())
     with pytest.raises(BadInput, match="tune_epochs = 0"):
         pfeddf(tiny_model(), Train(), tune_epochs=0)

@@ -6,8 +6,8 @@ import torch
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Train
-from coterie.core.point import Point, flat, pick, stack
-from coterie.methods.fedfomo import Server, choose_offers, fedfomo, mix, score
+from coterie.core.point import Point, flatten, pick, stack
+from coterie.methods.fedfomo import FedFomoServer, choose_offers, fedfomo, mix_models, score_models
 from coterie.methods.last_models import LastModels
 from coterie.methods.mixing import Mixing
 from helpers.federations import assert_same, float64, personal, play, tiny, tiny_model, watched
@@ -31,32 +31,32 @@ def validation(federation, i) -> Batch:
 
 def test_scores_and_weights_by_hand():
     theta, models = pick(line(0.0), 0), line(0.0, 2.0, 4.0, -1.0)
-    scores = score(theta, models, torch.tensor([0.0, 1.0, 6.0, -3.0]))
+    scores = score_models(theta, models, torch.tensor([0.0, 1.0, 6.0, -3.0]))
     torch.testing.assert_close(scores, torch.tensor([0.0, 0.5, 1.5, -3.0]))
     torch.testing.assert_close(
-        mix(theta, models, scores).params["a"], torch.tensor([0.25 * 2 + 0.75 * 4])
+        mix_models(theta, models, scores).params["a"], torch.tensor([0.25 * 2 + 0.75 * 4])
     )
 
 
 def test_a_harmful_model_has_no_weight():
     theta, good = pick(line(1.0), 0), line(3.0, 7.0)
     wild = line(3.0, 7.0, 1e6)
-    without = mix(theta, good, torch.tensor([0.2, 0.1]))
+    without = mix_models(theta, good, torch.tensor([0.2, 0.1]))
     torch.testing.assert_close(
-        mix(theta, wild, torch.tensor([0.2, 0.1, -0.01])).params, without.params
+        mix_models(theta, wild, torch.tensor([0.2, 0.1, -0.01])).params, without.params
     )
 
 
 def test_where_nothing_helps_the_client_keeps_its_model():
     theta = pick(line(1.0), 0)
     assert torch.equal(
-        mix(theta, line(3.0, 7.0), torch.tensor([-1.0, 0.0])).params["a"], theta.params["a"]
+        mix_models(theta, line(3.0, 7.0), torch.tensor([-1.0, 0.0])).params["a"], theta.params["a"]
     )
 
 
 def one(point: Point) -> torch.Tensor:
     """A model as a vector."""
-    return flat(stack([point]))[0]
+    return flatten(stack([point]))[0]
 
 
 def mixtures(loop) -> dict[int, Point]:
@@ -76,7 +76,7 @@ def test_a_round_mixes_by_validation_loss(own):
         federation, model = tiny(), tiny_model()
         options = {"own": own, "offers": 6}  # more than there are clients
         loop = play("fedfomo", federation, [model], rounds=4, until=3, options=options)
-        theta = dict(enumerate(torch.unbind(flat(loop.position.server.last.models))))
+        theta = dict(enumerate(torch.unbind(flatten(loop.position.server.last.models))))
         before = loop.position.server
         last = before.last.models
         base = mixtures(loop) if own == "competes" else {i: pick(last, i) for i in theta}
@@ -121,11 +121,11 @@ def test_the_upload_names_the_slots_it_scored():
     assert traffic.up == 5 * (models + 5 * 8 + 5 * 4)
 
 
-def server(n=8, heard=None) -> Server:
+def server(n=8, heard=None) -> FedFomoServer:
     models = stack([pick(line(float(i)), 0) for i in range(n)])
     known = torch.ones(n, dtype=torch.bool) if heard is None else heard
     affinity = torch.arange(n, dtype=torch.float32).repeat(n, 1)
-    return Server(LastModels(models, known), Mixing(affinity), torch.tensor(0))
+    return FedFomoServer(LastModels(models, known), Mixing(affinity), torch.tensor(0))
 
 
 def test_offers_are_the_best_unless_chance_says_otherwise():
@@ -188,7 +188,8 @@ def test_a_newcomer_is_offered_models():
     offer = method.round[0].send(wider, 5, np.random.default_rng(0))
     assert len(set(offer.ids.tolist())) == 5
     torch.testing.assert_close(
-        flat(pick(offer.models, slice(0, 1)))[0], flat(loop.position.server.last.models).mean(0)
+        flatten(pick(offer.models, slice(0, 1)))[0],
+        flatten(loop.position.server.last.models).mean(0),
     )
 
 

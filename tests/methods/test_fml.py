@@ -11,13 +11,13 @@ from coterie.core.method import Batch, Train
 from coterie.core.model import Model
 from coterie.core.point import Point
 from coterie.core.rng import stream
-from coterie.methods.fml import Share, fml, mutual
-from coterie.networks.nets import build
+from coterie.methods.fml import LossWeights, build_mutual_gradients, fml
+from coterie.networks.registry import build_network
 from helpers.federations import assert_same, float64, personal, play, tiny, tiny_model
 
 
 def shared():
-    return Model(lambda: build("mlr", (6,), 3), name="mlr", input_shape=(6,))
+    return Model(lambda: build_network("mlr", (6,), 3), name="mlr", input_shape=(6,))
 
 
 def flat(point):
@@ -133,9 +133,9 @@ def test_one_logit_means_two_classes():
         )
         x, y = torch.randn(5, 4, generator=rng), torch.tensor([0, 1, 1, 0, 1])
         batch = Batch(x, y, torch.tensor([1.0, 1, 1, 0, 1]), torch.arange(5), torch.tensor(0))
-        share = Share(0.4, 0.6)
-        of_one = mutual(one, one, share, share)(w, m, batch)
-        of_two = mutual(two, two, share, share)(w2, m2, batch)
+        share = LossWeights(0.4, 0.6)
+        of_one = build_mutual_gradients(one, one, share, share)(w, m, batch)
+        of_two = build_mutual_gradients(two, two, share, share)(w2, m2, batch)
         for a, b in zip(of_one, of_two, strict=True):
             for k in a.params:
                 torch.testing.assert_close(a.params[k], b.params[k][1:])
@@ -150,4 +150,4 @@ def test_bad_options_are_refused_in_one_line():
         with pytest.raises(BadInput, match=line):
             fml(tiny_model(), Train(), **options)
     with pytest.raises(BadInput, match="no classes"):
-        fml(Model(lambda: build("mean", (6,), 1), "squared", "mean"), Train())
+        fml(Model(lambda: build_network("mean", (6,), 1), "squared", "mean"), Train())

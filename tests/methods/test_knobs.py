@@ -5,15 +5,21 @@ from typing import Annotated, Literal
 import pytest
 
 from coterie.core.method import Train
-from coterie.core.values import Count, Range, Share, coerce, declared
-from coterie.methods.knobs import LEFT, NARROW, Knob, follows, knobs
+from coterie.core.options import PositiveInt, Range, Share, coerce, declared_options
 from coterie.methods.registry import METHODS
+from coterie.methods.search_space import (
+    EXCLUDED,
+    OVERRIDES,
+    SearchRange,
+    build_search_space,
+    derive_range,
+)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_knobs_inside_its_declared_ranges(name):
-    builder, known = METHODS[name], declared(METHODS[name])
-    found = knobs(name, builder, Train(), {})
+    builder, known = METHODS[name], declared_options(METHODS[name])
+    found = build_search_space(name, builder, Train(), {})
     assert "rate" in found
     for word, knob in found.items():
         for value in knob.choices or (knob.low, knob.high):
@@ -24,45 +30,45 @@ def test_every_method_has_knobs_inside_its_declared_ranges(name):
 
 
 def test_what_is_narrowed_or_left_out_exists():
-    every = {word for builder in METHODS.values() for word in declared(builder)}
-    assert every >= LEFT
-    for name, own in NARROW.items():
-        assert set(own) <= set(declared(METHODS[name]))
+    every = {word for builder in METHODS.values() for word in declared_options(builder)}
+    assert every >= EXCLUDED
+    for name, own in OVERRIDES.items():
+        assert set(own) <= set(declared_options(METHODS[name]))
 
 
 def test_a_method_s_unused_words_are_not_searched():
-    assert "epochs" not in knobs("selffl", METHODS["selffl"], Train(), {})
-    assert "epochs" in knobs("selffl", METHODS["selffl"], Train(), {"l_base": 0})
+    assert "epochs" not in build_search_space("selffl", METHODS["selffl"], Train(), {})
+    assert "epochs" in build_search_space("selffl", METHODS["selffl"], Train(), {"l_base": 0})
 
 
 def test_steps_are_searched_where_they_count_instead_of_epochs():
-    found = knobs("fedavg", METHODS["fedavg"], Train(steps=20, rate=0.3), {})
-    assert found["steps"] == Knob(5, 80)
+    found = build_search_space("fedavg", METHODS["fedavg"], Train(steps=20, rate=0.3), {})
+    assert found["steps"] == SearchRange(5, 80)
     assert "epochs" not in found
-    assert found["rate"] == Knob(0.03, 3.0)
+    assert found["rate"] == SearchRange(0.03, 3.0)
 
 
 @pytest.mark.parametrize(
     ("kind", "value", "knob"),
     [
-        (Annotated[float, Range(0, 1e6)], 0.2, Knob(0.02, 2.0)),
+        (Annotated[float, Range(0, 1e6)], 0.2, SearchRange(0.02, 2.0)),
         (Annotated[float, Range(0, 1e6)], 0.0, None),
-        (Annotated[float, Range(0.1, 0.3)], 0.2, Knob(0.1, 0.3)),
-        (Share, 0.5, Knob(0.05, 0.95)),
-        (Count, 8, Knob(2, 32)),
-        (Count, 1, Knob(1, 4)),
-        (Literal["a", "b"], "a", Knob(choices=("a", "b"))),
+        (Annotated[float, Range(0.1, 0.3)], 0.2, SearchRange(0.1, 0.3)),
+        (Share, 0.5, SearchRange(0.05, 0.95)),
+        (PositiveInt, 8, SearchRange(2, 32)),
+        (PositiveInt, 1, SearchRange(1, 4)),
+        (Literal["a", "b"], "a", SearchRange(choices=("a", "b"))),
         (bool, True, None),
         (str, "x", None),
     ],
 )
 def test_a_knob_follows_from_its_declaration(kind, value, knob):
-    assert follows(kind, value) == knob
+    assert derive_range(kind, value) == knob
 
 
 def test_rates_are_searched_by_order_of_magnitude():
-    assert Knob(0.01, 1).log
-    assert not Knob(0.5, 1.5).log
-    assert not Knob(0, 1).log
-    assert Knob(0.01, 1).near(0.123456, False) == 0.123
-    assert Knob(1, 5).near(3.2, True) == 3
+    assert SearchRange(0.01, 1).log
+    assert not SearchRange(0.5, 1.5).log
+    assert not SearchRange(0, 1).log
+    assert SearchRange(0.01, 1).near(0.123456, False) == 0.123
+    assert SearchRange(1, 5).near(3.2, True) == 3

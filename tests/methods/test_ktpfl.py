@@ -12,13 +12,14 @@ from torch import nn
 from coterie.core.errors import BadInput
 from coterie.core.model import Model
 from coterie.core.point import pick
-from coterie.data.federation import Federation, Public
+from coterie.data.dataset import Public
+from coterie.data.federation import Federation
 from coterie.methods import knowledge
-from coterie.methods.knowledge import Knowledge, Part, project, weigh_similar, weigh_top
+from coterie.methods.distillation import DistillationServer
+from coterie.methods.knowledge import Knowledge, Part, project_to_simplex, weigh_similar, weigh_top
 from coterie.methods.mixing import Mixing, scale_rows
 from coterie.methods.registry import METHODS
-from coterie.methods.soft import Server
-from coterie.networks.nets import build
+from coterie.networks.registry import build_network
 from helpers.federations import (
     OPTIONS,
     SEQUENTIAL,
@@ -103,7 +104,7 @@ def test_the_gradient_over_parameters_equals_finite_differences_on_the_simplex()
 )
 def test_projection_is_the_nearest_point_of_the_simplex(rows, mass):
     v = torch.as_tensor(rows)
-    c = project(v, torch.full((len(rows), 1), mass, dtype=torch.float64))
+    c = project_to_simplex(v, torch.full((len(rows), 1), mass, dtype=torch.float64))
     assert (c >= 0).all()
     torch.testing.assert_close(c.sum(1), torch.full((len(rows),), mass, dtype=torch.float64))
     others = (
@@ -122,7 +123,7 @@ def test_equal_predictions_leave_c_uniform_and_unequal_ones_move_it():
     c = torch.full((4, 4), 0.25)
     even = Knowledge(Mixing(c), torch.full((4,), 0.25))
     same = predictions()[:1].expand(4, -1, -1)
-    server = Server(torch.tensor(0), even, torch.arange(4), same)
+    server = DistillationServer(torch.tensor(0), even, torch.arange(4), same)
     learn = method.round[1].receive
     torch.testing.assert_close(learn(server, None, None).mix.c.weights, c, atol=1e-6, rtol=0)
     moved = learn(server._replace(said=predictions()), None, None).mix.c.weights
@@ -140,11 +141,11 @@ def test_c_takes_one_projected_step_for_each_public_batch():
         for part in (s[:, :3], s[:, 3:6], s[:, 6:]):
             p = torch.einsum("nm,mxy->nxy", wanted, part)
             g = torch.einsum("mxy,nxy->nm", part, p.log() - part.log()) / part.shape[1]
-            wanted = project(
+            wanted = project_to_simplex(
                 wanted - rate * (lam * g + 2 * rho * (wanted - 1 / 4)), torch.ones(4, 1)
             )
         even = Knowledge(Mixing(c), torch.full((4,), 0.25))
-        server = Server(torch.tensor(0), even, torch.arange(4), s)
+        server = DistillationServer(torch.tensor(0), even, torch.arange(4), s)
         learned = method.round[1].receive(server, None, None).mix.c.weights
         torch.testing.assert_close(learned, wanted)
 
@@ -155,8 +156,10 @@ def test_literal_equation_7_sums_over_samples_and_weighs_by_data():
         method = METHODS["ktpfl"](
             tiny_model(), TRAIN, draw=5, rate_c=0.02, rho=0.0, literal_eq7=True
         )
-        server = Server(torch.tensor(0), Knowledge(Mixing(c), data), torch.arange(4), s)
-        wanted = project(c - 0.02 * 5 * data[:, None] * prediction_gradient(c, s), torch.ones(4, 1))
+        server = DistillationServer(torch.tensor(0), Knowledge(Mixing(c), data), torch.arange(4), s)
+        wanted = project_to_simplex(
+            c - 0.02 * 5 * data[:, None] * prediction_gradient(c, s), torch.ones(4, 1)
+        )
         learned = method.round[1].receive(server, None, None).mix.c.weights
         torch.testing.assert_close(learned, wanted)
 
@@ -165,7 +168,9 @@ def test_softmax5_replaces_the_projection():
     with float64():
         c, s = matrix(), predictions()
         steps = [lambda part: prediction_gradient(part.values, s)]
-        after = knowledge.descend(Mixing(c), torch.arange(4), steps, 0.1, 0.6, "softmax5").weights
+        after = knowledge.descend_knowledge(
+            Mixing(c), torch.arange(4), steps, 0.1, 0.6, "softmax5"
+        ).weights
         stepped = c - 0.1 * (prediction_gradient(c, s) + 1.2 * (c - 0.25))
         torch.testing.assert_close(after, torch.softmax(5 * stepped, 1))
         assert_same(
@@ -188,7 +193,7 @@ def test_sampling_moves_active_entries_only_and_keeps_each_rows_mass(name, optio
         loop = play(name, until=0, rounds=6, sample=3, options=options)
         for number in range(6):
             before = loop.server_notes()["c"].clone()
-            _, picked, _ = loop._who(loop.program[0], number)
+            _, picked, _ = loop._select_clients(loop.program[0], number)
             loop.go(until=number + 1)
             after, on = loop.server_notes()["c"], torch.tensor(sorted(picked))
             off = torch.ones(5, 5, dtype=torch.bool)
@@ -361,7 +366,7 @@ def test_a_round_in_which_nothing_reaches_the_server_has_no_second_exchange():
         for name in ("ktpfl", "ktpfl-h", "fedmd"):
             loop, alone = play(name, until=0, rounds=1), play("local", until=0, rounds=1)
             for each in (loop, alone):
-                each._who = lambda stage, number: ([0, 1, 2, 3, 4], {0}, {1, 2, 3, 4})
+                each._select_clients = lambda stage, number: ([0, 1, 2, 3, 4], {0}, {1, 2, 3, 4})
                 each.go()
             assert_same(personal(loop), personal(alone))
 
@@ -414,7 +419,9 @@ def test_clients_step_toward_their_own_mixture():
                 torch.testing.assert_close(p, w.params[name] - 0.3 * (w.params[name] - bar))
         c = loop.server_notes()["c"]
         w = torch.cat([a.flatten(1) for a in first.upload.params.values()], 1)
-        wanted = project(0.2 - 0.2 * model_gradient(torch.full((5, 5), 0.2), w), torch.ones(5, 1))
+        wanted = project_to_simplex(
+            0.2 - 0.2 * model_gradient(torch.full((5, 5), 0.2), w), torch.ones(5, 1)
+        )
         torch.testing.assert_close(c, wanted)
 
 
@@ -458,7 +465,9 @@ def test_the_papers_four_networks_learn_from_each_other():
         ("kt-resnet18", {"width": 0.125}),
         ("kt-shufflenet", {"width": 0.25}),
     ]
-    models = [Model(lambda n=n, o=o: build(n, shape, classes, **o), name=n) for n, o in narrow]
+    models = [
+        Model(lambda n=n, o=o: build_network(n, shape, classes, **o), name=n) for n, o in narrow
+    ]
     options = {"draw": 10, "public_batch": 4, "rate_c": 0.5, "temperature": 1.0}
     loop = play("ktpfl", federation, models, rounds=1, settings=SEQUENTIAL, options=options)
     assert all(torch.isfinite(w).all() for w in personal(loop).values())

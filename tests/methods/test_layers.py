@@ -9,9 +9,9 @@ from torch.utils import _pytree as pytree
 from coterie.core.errors import BadInput
 from coterie.core.method import Train
 from coterie.core.model import Model
-from coterie.methods.fedper import keep_home
+from coterie.methods.fedper import keep_layers_local
 from coterie.methods.registry import METHODS
-from coterie.results.table import values
+from coterie.results.metric_table import values_of
 from helpers.federations import (
     SEQUENTIAL,
     STACKED,
@@ -49,7 +49,7 @@ def spread(models):
 
 
 def bytes_of(loop, metric):
-    return values(loop.table.whole(), metric, "", "", 1)[1].item()
+    return values_of(loop.table.whole(), metric, "", "", 1)[1].item()
 
 
 # FedPer and LG-FedAvg
@@ -66,7 +66,9 @@ def test_nothing_at_home_is_fedavg(method, head):
 
 def test_everything_at_home_is_local_training():
     with float64():
-        loop = play(lambda model, train: keep_home(model, train, lambda name: True), train=MOMENTUM)
+        loop = play(
+            lambda model, train: keep_layers_local(model, train, lambda name: True), train=MOMENTUM
+        )
         assert_same(personal(loop), personal(play("local", train=MOMENTUM)))
         assert bytes_of(loop, "bytes_up") == 0
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 import coterie
 from coterie.data.dataset import Dataset
-from coterie.results.table import total
+from coterie.results.metric_table import total_of
 from helpers.runs import FAST
 
 with warnings.catch_warnings():
@@ -34,7 +34,9 @@ def trainable() -> int:
 
 def test_bytes_are_those_of_the_trainable_parameters(data, tmp_path):
     run = coterie.run("fedavg", data=data, model=lora_text.lora, out=tmp_path / "r", **WORDS)
-    assert total(run.table, "bytes_down") == total(run.table, "bytes_up") == 2 * 4 * trainable()
+    assert (
+        total_of(run.table, "bytes_down") == total_of(run.table, "bytes_up") == 2 * 4 * trainable()
+    )
     (model,) = run.about["models"]
     assert model["parameters"] == trainable() < model["frozen"]
 

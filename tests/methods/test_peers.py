@@ -11,12 +11,13 @@ import torch
 from coterie.core.errors import BadInput
 from coterie.core.method import Replies, Train
 from coterie.core.point import Point, mean, stack
-from coterie.core.robust import average_by
+from coterie.core.robust import build_average
 from coterie.core.tree import load_tree, save_tree
 from coterie.methods import bounds, knowledge, mixing, peers
-from coterie.methods.cfl import cut, cut_bundles
+from coterie.methods.cfl import bisect_bundles, bisect_updates
+from coterie.methods.distillation import DistillationServer as Said
 from coterie.methods.fedamp import attend_alike, attend_near
-from coterie.methods.fedfomo import Server, choose_offers
+from coterie.methods.fedfomo import FedFomoServer, choose_offers
 from coterie.methods.knowledge import Knowledge
 from coterie.methods.last_models import LastModels
 from coterie.methods.mixing import FREE, Mixing
@@ -28,7 +29,6 @@ from coterie.methods.peers import (
     sketch,
 )
 from coterie.methods.registry import METHODS
-from coterie.methods.soft import Server as Said
 from coterie.methods.streams import average_few, group_rows
 from coterie.methods.ucfl import find_rows, find_sigma
 from helpers.federations import (
@@ -180,7 +180,8 @@ def test_steps_on_c_over_all_others_are_those_of_ktpfl(row_norm):
         by_models = [partial(knowledge.model_gradient, w=s.flatten(1))]
         for steps in (by_predictions, by_models):
             found, wanted = (
-                knowledge.descend(mix, ids, steps, 0.3, 0.1, row_norm) for mix in (few, whole)
+                knowledge.descend_knowledge(mix, ids, steps, 0.3, 0.1, row_norm)
+                for mix in (few, whole)
             )
             torch.testing.assert_close(found.to_matrix(6), wanted.weights)
 
@@ -233,7 +234,7 @@ def test_a_robust_average_is_taken_over_the_same_rows():
     g = cloud(5)[0]
     rows = find_rows(g, torch.full((5,), 20.0).double(), torch.ones(5), 2)
     everyone = torch.arange(5)
-    for rule, average in (("mean", mean), ("median", average_by("median", 0.2))):
+    for rule, average in (("mean", mean), ("median", build_average("median", 0.2))):
         replies = Replies(everyone, uploads, torch.ones(5), average=average)
         found = average_few(replies, everyone, rows)
         for name, a in average(uploads, rows.to_matrix(5)).params.items():
@@ -315,7 +316,7 @@ def test_offers_are_the_best_then_the_untried_then_the_harmful():
         torch.tensor([[0.5, 2.0, -1.0]]).repeat(6, 1), torch.tensor([[3, 1, 2]]).repeat(6, 1)
     )
     last = LastModels(Point({}), torch.ones(6, dtype=torch.bool))
-    server = Server(last, affinity, torch.tensor(0))
+    server = FedFomoServer(last, affinity, torch.tensor(0))
     for seed in range(20):
         ids = choose_offers(server, 0, 6, 0.0, np.random.default_rng(seed))
         assert ids[:3] == [0, 1, 3]
@@ -353,13 +354,13 @@ def test_free_places_go_to_the_nearest_who_speak_and_stay():
 def test_bundles_are_cut_where_all_pairs_are():
     for seed in range(5):
         updates, group = cloud(60, groups=2, spread=0.5, seed=seed)
-        whole, bundled = cut(updates), cut_bundles(updates, 8)
+        whole, bundled = bisect_updates(updates), bisect_bundles(updates, 8)
         assert torch.equal(whole == whole[0], group == group[0])
         assert torch.equal(bundled == bundled[0], group == group[0])
 
 
 def test_equal_directions_are_cut_too():
-    found = cut_bundles(torch.ones(6, 100) * torch.arange(1.0, 7)[:, None], 3)
+    found = bisect_bundles(torch.ones(6, 100) * torch.arange(1.0, 7)[:, None], 3)
     assert 0 < int(found.sum()) < 6
 
 
@@ -369,19 +370,19 @@ def test_equal_directions_are_cut_too():
 @over_few
 def test_what_does_not_fit_is_refused_with_the_number_at_which_it_stops(name, monkeypatch):
     option, _ = SPARSE[name]
-    monkeypatch.setattr(bounds, "memory", lambda: 100_000)
+    monkeypatch.setattr(bounds, "read_memory_limit", lambda: 100_000)
     stops = rf"{name} with 200 clients.*at most \d+ clients.*--{option}"
     with pytest.raises(BadInput, match=stops):
         play(name, tiny(200), until=0)
     with pytest.raises(BadInput, match="fewer clients or a smaller network"):
         play(name, tiny(200), until=0, options={option: 2})
-    monkeypatch.setattr(bounds, "memory", lambda: 2**43)
+    monkeypatch.setattr(bounds, "read_memory_limit", lambda: 2**43)
     play(name, tiny(20), until=0)
 
 
 def test_the_number_at_which_it_stops_is_the_largest_that_fits(monkeypatch):
-    monkeypatch.setattr(bounds, "memory", lambda: 20_000)
-    assert bounds.most_clients(lambda n: n * n) == 100
+    monkeypatch.setattr(bounds, "read_memory_limit", lambda: 20_000)
+    assert bounds.find_max_clients(lambda n: n * n) == 100
     bounds.check_clients("x", 100, lambda n: n * n)
     with pytest.raises(BadInput, match="at most 100 clients"):
         bounds.check_clients("x", 101, lambda n: n * n)

@@ -16,12 +16,12 @@ from coterie.core.method import BatchPlan, Train
 from coterie.core.model import Model
 from coterie.core.point import Point, pick
 from coterie.engines.base import Moment
-from coterie.engines.local import choose
+from coterie.engines.local import autotune
 from coterie.methods.persfl import SOFT
 from coterie.methods.registry import METHODS
-from coterie.methods.students import Best, better, winner
-from coterie.methods.teacher import Models, Tally, Teacher, adopt
-from coterie.results.table import values
+from coterie.methods.students import Best, find_best, keep_better
+from coterie.methods.teacher import GlobalModels, Tally, Teacher, adopt
+from coterie.results.metric_table import values_of
 from helpers.federations import TRAIN, assert_same, float64, personal, play, tiny, tiny_model
 
 FAST = {"distil_epochs": 1, "lambdas": "0.5", "temperatures": "5"}
@@ -299,8 +299,8 @@ def test_the_last_model_can_be_everyones_teacher():
 def test_the_second_stage_uploads_nothing_and_takes_everyone():
     loop = play("persfl", rounds=2, sample=0.4)
     assert all(note(loop, "lambda")[i] >= 0 for i in loop.everyone)
-    assert values(loop.table.whole(), "bytes_up", "", "", 2)[1] > 0
-    assert values(loop.table.whole(), "bytes_up", "", "", 3)[1] == 0
+    assert values_of(loop.table.whole(), "bytes_up", "", "", 2)[1] > 0
+    assert values_of(loop.table.whole(), "bytes_up", "", "", 3)[1] == 0
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -348,7 +348,7 @@ def test_kept_models_change_nothing_for_clients_that_saw_all():
 def test_a_teacher_is_replaced_by_the_first_strictly_better_model(losses, last, wanted):
     old = Teacher(Point({"w": torch.tensor(7.0)}), torch.tensor(0.5), torch.tensor(7))
     m = len(losses)
-    models = Models(Point({"w": torch.arange(10.0 - m, 10.0)}), torch.tensor(9))
+    models = GlobalModels(Point({"w": torch.arange(10.0 - m, 10.0)}), torch.tensor(9))
     new = adopt(
         old, models, Tally(2 * torch.tensor(losses), torch.zeros(m), torch.full((m,), 2.0)), last
     )
@@ -366,8 +366,8 @@ def test_a_teacher_is_replaced_by_the_first_strictly_better_model(losses, last, 
 )
 def test_the_winner_has_the_best_accuracy_then_loss_then_the_first_place(accuracy, loss, wanted):
     a, b = torch.tensor([accuracy, accuracy]), torch.tensor([loss, loss])
-    assert int(winner(a[0], b[0])) == wanted
-    assert vmap(winner)(a, b).tolist() == [wanted, wanted]
+    assert int(find_best(a[0], b[0])) == wanted
+    assert vmap(find_best)(a, b).tolist() == [wanted, wanted]
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_the_winner_has_the_best_accuracy_then_loss_then_the_first_place(accurac
 def test_a_checkpoint_is_replaced_by_a_strictly_better_one(accuracy, loss, taken):
     old = Best(Point({"w": torch.zeros(2)}), torch.tensor(0.5), torch.tensor(0.3))
     new = Best(Point({"w": torch.ones(2)}), torch.tensor(accuracy), torch.tensor(loss))
-    assert bool(better(old, new).w.params["w"][0] == 1) is taken
+    assert bool(keep_better(old, new).w.params["w"][0] == 1) is taken
 
 
 def test_students_that_tie_leave_the_smallest_lambda_then_temperature():
@@ -412,7 +412,7 @@ def test_students_that_diverge_are_never_chosen():
 def test_chunks_are_narrowed_to_the_students_that_fit(monkeypatch):
     with float64():
         wanted = personal(play("persfl"))
-        monkeypatch.setattr(choose, "MEMORY", 2 * 13 * 8 * 4 * tiny_model().size)
+        monkeypatch.setattr(autotune, "CHUNK_BYTES", 2 * 13 * 8 * 4 * tiny_model().size)
         loop = play("persfl", until=0)
         widths, original = [], loop.engine.work
 

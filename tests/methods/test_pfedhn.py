@@ -6,8 +6,8 @@ import torch
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Train
-from coterie.core.point import Point, flat, pick
-from coterie.methods.pfedhn import build, generate, pfedhn, pull_back
+from coterie.core.point import Point, flatten, pick
+from coterie.methods.pfedhn import build_hypernetwork, generate, pfedhn, pull_back
 from helpers.federations import float64, personal, play, tiny, tiny_model, watched
 
 SHAPES = {"a.weight": (4, 3), "a.bias": (4,)}
@@ -24,7 +24,7 @@ def test_the_vector_jacobian_product_is_the_derivative():
     """
     with float64():
         rng = np.random.default_rng(0)
-        phi = build(SHAPES, 2, 4, 2, rng)
+        phi = build_hypernetwork(SHAPES, 2, 4, 2, rng)
         v = torch.as_tensor(rng.normal(size=(3, 2)))
         delta = {k: torch.as_tensor(rng.normal(size=(3, *shape))) for k, shape in SHAPES.items()}
         weights = torch.tensor([0.2, 0.5, 0.3])
@@ -101,7 +101,7 @@ def test_the_model_used_is_the_hyper_networks():
     with float64():
         loop = play("pfedhn", rounds=3)
         server = loop.position.server
-        made = flat(Point(generate(server.phi.params, server.v, tiny_model().shapes)))
+        made = flatten(Point(generate(server.phi.params, server.v, tiny_model().shapes)))
         for i, w in personal(loop).items():
             torch.testing.assert_close(w, made[i])
 

@@ -9,16 +9,16 @@ from coterie.core.method import Train
 from coterie.core.model import Model
 from coterie.core.point import pick
 from coterie.core.rng import stream
-from coterie.methods.fml import companion
+from coterie.methods.fml import build_private_model
 from coterie.methods.pfml import pfml
-from coterie.networks.nets import build
+from coterie.networks.registry import build_network
 from helpers.federations import assert_same, float64, personal, play, tiny, tiny_model
 
 WHOLE = Train(batch=100, rate=0.05, steps=4)  # every step sees all rows of a client
 
 
 def shared(name="mlr"):
-    return Model(lambda: build(name, (6,), 3), name=name, input_shape=(6,))
+    return Model(lambda: build_network(name, (6,), 3), name=name, input_shape=(6,))
 
 
 def flat(point):
@@ -144,7 +144,7 @@ def test_three_rounds_equal_an_independent_numpy_run(words):
         ).position.server.w
         w = [t.numpy() for t in w0.params.values()]
         auxiliary = words.get("auxiliary", "")
-        net = companion(model, auxiliary)
+        net = build_private_model(model, auxiliary)
         own = [
             [t.numpy() for t in net.init(stream(0, "join", i)).params.values()] if auxiliary else w
             for i in range(federation.clients)
@@ -207,7 +207,7 @@ def test_fixed_point_on_quadratics(lam):
     with float64():
         federation = tiny(1)
         targets = federation.x + 3  # the model is one vector that starts at 0
-        net = Model(lambda: build("mean", (6,), 1), "squared", "mean")
+        net = Model(lambda: build_network("mean", (6,), 1), "squared", "mean")
         train = Train(batch=100, rate=1 / (1 + lam), steps=80)
         options = {"lam": lam, "inner": 3, "inner_rate": 0.02, "kl_weight": 0.0}
         loop = play(
@@ -359,7 +359,7 @@ def test_a_model_without_input_shape_or_classes_has_no_other_network():
     with pytest.raises(BadInput, match="input_shape"):
         pfml(tiny_model(), Train(rate=0.01), auxiliary="dnn")
     with pytest.raises(BadInput, match="no classes"):
-        pfml(Model(lambda: build("mean", (6,), 1), "squared", "mean"), Train(rate=0.01))
+        pfml(Model(lambda: build_network("mean", (6,), 1), "squared", "mean"), Train(rate=0.01))
 
 
 def test_rates_are_refused_from_where_the_proximal_steps_diverge():

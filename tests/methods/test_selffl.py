@@ -13,16 +13,16 @@ import torch
 from coterie.core.errors import BadInput
 from coterie.core.method import Facts, Replies, Stage, Train
 from coterie.core.model import Model
-from coterie.core.point import Point, flat, stack
-from coterie.experiment.config import Experiment, change
-from coterie.experiment.papers import paper_tables
+from coterie.core.point import Point, flatten, stack
+from coterie.experiment.config import Experiment, change_options
+from coterie.lab.papers.paper_tables import read_papers
 from coterie.methods import uncertainty as law
 from coterie.methods.fedavg import fedavg
-from coterie.methods.selffl import Payload, State, Upload, fresh, selffl
+from coterie.methods.selffl import SelfFLPayload, SelfFLState, SelfFLUpload, init_state, selffl
 from coterie.methods.selffl_clusters import by_variance
 from coterie.methods.selffl_steps import CAP, CURVED, FLOOR, HISTORY, NONE, SETTLED
-from coterie.networks.nets import build as net
-from coterie.results.table import EVERYONE
+from coterie.networks.registry import build_network as net
+from coterie.results.metric_table import EVERYONE
 from helpers.federations import (
     SEQUENTIAL,
     STACKED,
@@ -64,7 +64,7 @@ def uploads_of(rounds, options=None, federation=None, **schedule):
 
 
 def spread(points):
-    return float(flat(points).double().var(0, correction=0).sum())
+    return float(flatten(points).double().var(0, correction=0).sum())
 
 
 # The whole method against FedAvg
@@ -169,7 +169,7 @@ def test_buffers_enter_no_variance():
     loud = Point(other.params, {k: b + 100 for k, b in other.buffers.items()})
     uploads = []
     for second in (other, loud):
-        state, sent = fresh(point), Payload(point, torch.tensor(-1.0), torch.tensor(0.0))
+        state, sent = init_state(point), SelfFLPayload(point, torch.tensor(-1.0), torch.tensor(0.0))
         for model_ in (point, second):
             carry = trip.start(trip.prepare(state, sent, torch.tensor(10)), sent)
             state, upload = trip.finish(
@@ -198,8 +198,8 @@ def _choice(var=1.0, t=5, s0sq=1.0, others=10.0, rows=10, train=TRAIN, **options
     """What a client with this history and this payload chooses; TRAIN has B 4 and rate 0.1."""
     model = tiny_model()
     point = model.start(0)
-    state = fresh(point)._replace(var=torch.tensor(var), t=torch.tensor(float(t)))
-    sent = Payload(point, torch.tensor(s0sq), torch.tensor(others))
+    state = init_state(point)._replace(var=torch.tensor(var), t=torch.tensor(float(t)))
+    sent = SelfFLPayload(point, torch.tensor(s0sq), torch.tensor(others))
     options = {"l_max": 40, "l_base": 20, "units": "plain", **options}
     return selffl(model, train, **options).round[0].prepare(state, sent, torch.tensor(rows)).choice
 
@@ -267,8 +267,8 @@ def test_start_goes_away_from_the_own_model_and_never_beyond_a_mirror_image():
     theta, own = model.start(0), model.start(1)
     trip = selffl(model, TRAIN).round[0]
     for others, pull in ((4.0, 1 / 8), (0.01, 1.0)):  # w = 1/2
-        state = fresh(own)._replace(var=torch.tensor(1.0), t=torch.tensor(3.0))
-        sent = Payload(theta, torch.tensor(1.0), torch.tensor(others))
+        state = init_state(own)._replace(var=torch.tensor(1.0), t=torch.tensor(3.0))
+        sent = SelfFLPayload(theta, torch.tensor(1.0), torch.tensor(others))
         began = trip.start(trip.prepare(state, sent, torch.tensor(10)), sent).way.w
         for k, a in theta.params.items():
             torch.testing.assert_close(began.params[k], a - pull * (own.params[k] - a))
@@ -286,7 +286,7 @@ def _server(n=4, rate=1.0, **options):
 def _replies(model, ids, var, seeds=None, sizes=None):
     points = stack([model.start(10 + s) for s in (seeds or ids)])
     sizes = torch.tensor(sizes or [10.0] * len(ids))
-    return Replies(torch.tensor(ids), Upload(points, torch.tensor(var), ()), sizes)
+    return Replies(torch.tensor(ids), SelfFLUpload(points, torch.tensor(var), ()), sizes)
 
 
 def _mixed(points, weights):
@@ -366,10 +366,12 @@ def test_summed_spread_over_active_clients_is_nearly_the_bayes_weight():
     """S_-m is then about 1 / (variance between clients), as in the exact estimate of theta_m."""
     rng = np.random.default_rng(0)
     variance, s2 = 0.5, rng.uniform(0.01, 0.02, 100)
-    trusted = law.trust(100 * variance, law.without(law.weights(100 * variance, s2)))
-    exact = law.trust(variance, law.without(law.weights(variance, s2)), "exact")
+    trusted = law.trust(100 * variance, law.sum_of_others(law.weights(100 * variance, s2)))
+    exact = law.trust(variance, law.sum_of_others(law.weights(variance, s2)), "exact")
     np.testing.assert_allclose(trusted, exact, rtol=0.02)
-    assert law.trust(variance, law.without(law.weights(variance, s2))).min() > 90 * exact.max()
+    assert (
+        law.trust(variance, law.sum_of_others(law.weights(variance, s2))).min() > 90 * exact.max()
+    )
 
 
 def test_sums_may_run_over_all_clients_ever_seen():
@@ -412,7 +414,7 @@ def test_a_newcomer_finds_room(options):
     assert everybody == pytest.approx(float(wider.others[0]) + own, rel=1e-4)
     if wider.clusters:  # it counts as the median client
         assert wider.clusters.of[5] == wider.clusters.of[int(wider.var[:5].argsort()[2])]
-    assert isinstance(method.join(sent, None), State)
+    assert isinstance(method.join(sent, None), SelfFLState)
 
 
 # Clusters
@@ -630,7 +632,7 @@ def test_one_round_of_rounded_steps_misses_by_what_the_formula_says():
         world = gaussian.world(data, 2)
         got = gaussian.engine(data, 1, known_spread=1.0)
         h = gaussian.RATE / world.s2[0]
-        rest = law.without(law.weights(1.0, world.s2[0]))
+        rest = law.sum_of_others(law.weights(1.0, world.s2[0]))
         steps = np.rint(law.steps(law.share(world.s2[0], rest), h))
         np.testing.assert_allclose(
             np.abs(got - world.z[0]), (1 - h) ** steps * np.abs(world.z[0]), atol=1e-12
@@ -769,7 +771,7 @@ def test_the_results_files_hold_all_that_the_figures_name(tmp_path, monkeypatch)
     gaussian = example()
     monkeypatch.setattr(gaussian, "library_gap", lambda case, share: 0.0)  # it takes a minute
     gaussian.write(tmp_path, {case: gaussian.errors(case, 2, 2, seed=0) for case in (1, 2)}, 0)
-    papers = paper_tables()
+    papers = read_papers()
     for figure in ("selffl-figure-4", "selffl-figure-5", "selffl-figure-6"):
         stored = json.loads((tmp_path / f"{figure}.json").read_text())["columns"]
         assert [c["column"] for c in stored] == [c.name for c in papers[figure].columns]
@@ -783,10 +785,12 @@ def test_the_results_files_hold_all_that_the_figures_name(tmp_path, monkeypatch)
 
 def test_files_of_runs_that_grouped_nobody_are_read():
     """The option `cluster` of earlier versions was off in them."""
-    began = change(Experiment(method="selffl"), {"options.cluster": False, "options.l_max": 7})
+    began = change_options(
+        Experiment(method="selffl"), {"options.cluster": False, "options.l_max": 7}
+    )
     assert began.options == {"l_max": 7}
     with pytest.raises(BadInput, match="unknown option 'cluster'"):
-        change(began, {"options.cluster": True})
+        change_options(began, {"options.cluster": True})
 
 
 # Refusals

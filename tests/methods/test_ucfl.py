@@ -12,13 +12,13 @@ from torch import nn
 from coterie.core.errors import BadInput
 from coterie.core.method import Replies, Train
 from coterie.core.model import Model
-from coterie.core.point import Vector, stack, tree
+from coterie.core.point import Vector, stack, tree_map
 from coterie.methods import streams as ucfl_streams
 from coterie.methods.gradient_spread import Upload
 from coterie.methods.mixing import Mixing
 from coterie.methods.streams import Server
 from coterie.methods.ucfl import find_rows, find_sigma, ucfl
-from coterie.results.table import values
+from coterie.results.metric_table import values_of
 from helpers.federations import (
     SEQUENTIAL,
     STACKED,
@@ -264,7 +264,7 @@ def mixed(server, ids, seed=0):
     """The server after a round in which these clients sent random models, and those models."""
     receive = ucfl(tiny_model(), TRAIN)[1].method.round[0].receive
     rng = torch.Generator().manual_seed(seed)
-    sent = tree(lambda a: torch.randn((len(ids), *a.shape[1:]), generator=rng), server.models)
+    sent = tree_map(lambda a: torch.randn((len(ids), *a.shape[1:]), generator=rng), server.models)
     replies = Replies(torch.tensor(ids), sent, torch.ones(len(ids)))
     return receive(server, replies, np.random.default_rng(0)), sent
 
@@ -315,7 +315,7 @@ def test_a_stream_is_broadcast_once(streams, distinct):
     size, table = 4 * tiny_model().size, loop.table.whole()
 
     def cost(metric, done):
-        return values(table, metric, "", "", done)[1].item()
+        return values_of(table, metric, "", "", done)[1].item()
 
     assert [cost("bytes_broadcast", done) for done in (1, 2, 3)] == [
         size,

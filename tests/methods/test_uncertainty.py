@@ -25,9 +25,9 @@ def far_clients(m=20, seed=0):
 
 def test_sums_over_others_do_not_cancel():
     w = np.array([1e-9, 1e12, 3e-9])
-    np.testing.assert_allclose(law.without(w), [1e12 + 3e-9, 4e-9, 1e12 + 1e-9], rtol=1e-15)
+    np.testing.assert_allclose(law.sum_of_others(w), [1e12 + 3e-9, 4e-9, 1e12 + 1e-9], rtol=1e-15)
     stacked = RNG.random((4, M))
-    np.testing.assert_allclose(law.without(stacked), stacked.sum(-1, keepdims=True) - stacked)
+    np.testing.assert_allclose(law.sum_of_others(stacked), stacked.sum(-1, keepdims=True) - stacked)
 
 
 def test_global_optimum_solves_the_normal_equations():
@@ -59,14 +59,14 @@ def test_exact_optimum_is_the_posterior_mean_of_the_whole_hierarchy():
 
 @both
 def test_descent_from_the_start_value_reaches_the_optimum(fl_weight):
-    r = law.share(S2, law.trust(S0SQ, law.without(law.weights(S0SQ, S2)), fl_weight))
+    r = law.share(S2, law.trust(S0SQ, law.sum_of_others(law.weights(S0SQ, S2)), fl_weight))
     count = law.steps(r, ETA / S2)
     reached = law.descend(law.start(Z, S0SQ, S2), Z, ETA / S2, count)
     np.testing.assert_allclose(reached, law.fl_optimum(Z, S0SQ, S2, fl_weight), rtol=0, atol=1e-12)
 
 
 def test_rounding_the_steps_costs_what_the_formula_says():
-    rest = law.without(law.weights(S0SQ, S2))
+    rest = law.sum_of_others(law.weights(S0SQ, S2))
     r, h = law.share(S2, rest), ETA / S2
     count, begin = np.rint(law.steps(r, h)), law.start(Z, S0SQ, S2)
     theta = begin.copy()
@@ -81,12 +81,12 @@ def test_rounding_the_steps_costs_what_the_formula_says():
 def test_start_value_seen_from_the_global_optimum():
     w, g = law.weights(S0SQ, S2), law.global_optimum(Z, S0SQ, S2)
     np.testing.assert_allclose(
-        law.start(Z, S0SQ, S2), g - w / law.without(w) * (Z - g), rtol=1e-12
+        law.start(Z, S0SQ, S2), g - w / law.sum_of_others(w) * (Z - g), rtol=1e-12
     )  # (9)
 
 
 def test_gain_is_the_ratio_of_the_variances():
-    rest = law.without(law.weights(S0SQ, S2))
+    rest = law.sum_of_others(law.weights(S0SQ, S2))
     np.testing.assert_allclose(law.gain(S2, rest), S2 / (1 / (1 / S2 + rest)))  # (4)
     np.testing.assert_allclose(law.share(S2, rest), 1 - 1 / law.gain(S2, rest))  # (8)
 
@@ -99,7 +99,7 @@ def test_no_spread_weighs_by_precision_and_endless_spread_weighs_all_alike():
 
 @both
 def test_limits_of_the_optima(fl_weight):
-    rest = law.without(law.weights(1e9, S2))
+    rest = law.sum_of_others(law.weights(1e9, S2))
     np.testing.assert_allclose(
         law.fl_optimum(Z, 1e9, S2, fl_weight), Z, atol=1e-7
     )  # s0 -> inf: alone
@@ -144,7 +144,7 @@ def test_errors_of_local_paper_and_exact_estimates(s0sq, largest, wanted):
 def test_iterated_rule_settles_near_the_optimum():
     z, s2 = far_clients()
     w = law.weights(1.0, s2)
-    rest = law.without(w)
+    rest = law.sum_of_others(w)
     r = law.share(s2, rest)
     g, theta = 0.0, np.zeros_like(z)
     for _ in range(60):
@@ -172,7 +172,7 @@ def test_online_variance_is_the_population_variance(x):
         torch.tensor(0.0, dtype=torch.float64),
     )
     for t, row in enumerate(x, 1):
-        mean, var = law.online(
+        mean, var = law.update_moments(
             torch.tensor(float(t), dtype=torch.float64), mean, var, Vector({"x": torch.tensor(row)})
         )
     np.testing.assert_allclose(mean.params["x"].numpy(), x.mean(0), atol=1e-10)

@@ -8,10 +8,10 @@ from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from coterie.core.errors import BadInput
-from coterie.experiment.config import Experiment, change
-from coterie.networks.nets import NETS, build, options
-from coterie.networks.texts import Bag
-from coterie.running.assemble import assemble, gather
+from coterie.experiment.config import Experiment, change_options
+from coterie.networks.registry import NETS, build_network, options_of
+from coterie.networks.word_bag import Bag
+from coterie.running.assembly import assemble, load_federation
 
 torch.set_num_threads(1)
 
@@ -65,7 +65,7 @@ def label(case):
 def seeded(seed, name, shape, classes, **chosen):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return build(name, shape, classes, **chosen)
+        return build_network(name, shape, classes, **chosen)
 
 
 def inputs(net, shape, *lead):
@@ -79,7 +79,7 @@ def inputs(net, shape, *lead):
 def test_parameter_counts_are_exact(case):
     name, shape, classes, chosen, count = case
     with torch.device("meta"):
-        net = build(name, shape, classes, **chosen)
+        net = build_network(name, shape, classes, **chosen)
     assert sum(p.numel() for p in net.parameters()) == count
 
 
@@ -91,7 +91,7 @@ def test_every_net_is_counted_and_vectorized():
 def test_full_size_nets_give_a_logit_a_class(case):
     name, shape, classes, chosen, _ = case
     with torch.device("meta"):
-        out = build(name, shape, classes, **chosen)(torch.zeros(2, *shape))
+        out = build_network(name, shape, classes, **chosen)(torch.zeros(2, *shape))
     assert out.shape == (2, 1 if name == "lstm" else classes)
 
 
@@ -132,7 +132,7 @@ def test_initial_values_come_from_torchs_generator_alone(case):
 @pytest.mark.parametrize("case", NARROW, ids=label)
 def test_head_is_the_last_dense_layer(case):
     name, shape, classes, chosen, outputs = case
-    net = build(name, shape, classes, **chosen)
+    net = build_network(name, shape, classes, **chosen)
     if name != "mean":
         assert isinstance(net.head, nn.Linear)
         assert net.head.out_features == outputs
@@ -210,14 +210,14 @@ DENSE3 = "flat dense relu dense relu dense"
 )
 def test_layers_stand_in_the_published_order(name, layers):
     with torch.device("meta"):
-        net = build(name, (3, 32, 32), 10)
+        net = build_network(name, (3, 32, 32), 10)
     assert [
         SHORT[type(m)] for m in net.modules() if not isinstance(m, nn.Sequential)
     ] == layers.split()
 
 
 def test_shuffle_units_follow_the_published_order():
-    net = build("kt-shufflenet", (3, 8, 8), 10, width=0.1)
+    net = build_network("kt-shufflenet", (3, 8, 8), 10, width=0.1)
     parts = {
         "stem": net.stem,
         "left": net.stage1[0].left,
@@ -255,21 +255,21 @@ def test_deep_nets_halve_the_image_and_end_in_a_global_average(name, stages):
 
 def test_biases_of_the_deep_nets_are_as_published():
     resnet, shuffle = (
-        build("kt-resnet18", (3, 8, 8), 10, width=0.1),
-        build("kt-shufflenet", (3, 8, 8), 10, width=0.1),
+        build_network("kt-resnet18", (3, 8, 8), 10, width=0.1),
+        build_network("kt-shufflenet", (3, 8, 8), 10, width=0.1),
     )
     assert all(m.bias is None for m in resnet.modules() if isinstance(m, nn.Conv2d))
     assert all(m.bias is not None for m in shuffle.modules() if isinstance(m, nn.Conv2d))
     dropouts = [
         m.p
-        for m in build("kt-alexnet", (3, 28, 28), 10, width=0.02).modules()
+        for m in build_network("kt-alexnet", (3, 28, 28), 10, width=0.02).modules()
         if isinstance(m, nn.Dropout)
     ]
     assert dropouts == [0.5, 0.5]
 
 
 def test_shuffle_unit_passes_its_first_half_to_the_even_channels():
-    unit = build("kt-shufflenet", (3, 8, 8), 10, width=0.1).stage1[1].eval()
+    unit = build_network("kt-shufflenet", (3, 8, 8), 10, width=0.1).stage1[1].eval()
     x = torch.randn(2, 12, 4, 4, generator=torch.Generator().manual_seed(0))
     out = unit(x)
     assert torch.equal(out[:, ::2], x[:, :6])
@@ -277,7 +277,7 @@ def test_shuffle_unit_passes_its_first_half_to_the_even_channels():
 
 
 def test_residual_block_adds_a_shortcut_that_is_plain_where_shapes_agree():
-    net = build("kt-resnet18", (3, 8, 8), 10, width=0.1)
+    net = build_network("kt-resnet18", (3, 8, 8), 10, width=0.1)
     blocks = [
         block for stage in (net.stage1, net.stage2, net.stage3, net.stage4) for block in stage
     ]
@@ -299,17 +299,17 @@ def test_deep_nets_train_with_batch_statistics_and_dropout():
 def test_width_scales_and_one_is_the_published_net(name):
     with torch.device("meta"):
         counts = [
-            sum(p.numel() for p in build(name, (3, 28, 28), 10, **chosen).parameters())
+            sum(p.numel() for p in build_network(name, (3, 28, 28), 10, **chosen).parameters())
             for chosen in ({"width": 0.5}, {"width": 1}, {}, {"width": 2.0})
         ]
     assert counts[0] < counts[1] == counts[2] < counts[3]
 
 
 def test_options_are_read_from_the_signature():
-    assert options("mlr") == {}
-    assert options("dnn") == {"hidden": 100, "norm": False}
-    assert options("kt-alexnet") == {"width": 1.0}
-    assert options("lstm") == {"hidden": 256, "layers": 2, "table": None}
+    assert options_of("mlr") == {}
+    assert options_of("dnn") == {"hidden": 100, "norm": False}
+    assert options_of("kt-alexnet") == {"width": 1.0}
+    assert options_of("lstm") == {"hidden": 256, "layers": 2, "table": None}
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_options_are_read_from_the_signature():
 )
 def test_bad_input_is_one_line_with_the_way_out(name, shape, chosen, line):
     with pytest.raises(BadInput) as caught:
-        build(name, shape, 10, **chosen)
+        build_network(name, shape, 10, **chosen)
     assert str(caught.value) == line
 
 
@@ -416,17 +416,17 @@ def test_bad_input_is_one_line_with_the_way_out(name, shape, chosen, line):
 )
 def test_the_least_image_works_and_one_less_is_refused(name, least):
     chosen = {"width": 0.02} if name.startswith("kt") else {}
-    net = build(name, (1, least, least), 10, **chosen).eval()
+    net = build_network(name, (1, least, least), 10, **chosen).eval()
     assert net(torch.zeros(2, 1, least, least)).shape == (2, 10)
     with pytest.raises(BadInput):
-        build(name, (1, least, least - 1), 10, **chosen)
+        build_network(name, (1, least, least - 1), 10, **chosen)
 
 
 def test_a_dense_net_may_have_batchnorm():
-    net = build("dnn", (6,), 3, hidden=5, norm=True)
+    net = build_network("dnn", (6,), 3, hidden=5, norm=True)
     assert sum(isinstance(layer, nn.BatchNorm1d) for layer in net.modules()) == 1
     with pytest.raises(BadInput, match="give yes or no"):
-        build("dnn", (6,), 3, norm=2)
+        build_network("dnn", (6,), 3, norm=2)
 
 
 def test_each_network_of_a_list_may_have_options_of_its_own():
@@ -437,8 +437,8 @@ def test_each_network_of_a_list_may_have_options_of_its_own():
         "model": "dnn:hidden=7, dnn",
         "hidden": 9,
     }
-    experiment = change(Experiment(), words)
-    models = assemble(experiment, gather(experiment)).models
+    experiment = change_options(Experiment(), words)
+    models = assemble(experiment, load_federation(experiment)).models
     assert [model.options["hidden"] for model in models] == [7, 9]
     with pytest.raises(BadInput, match=r"network 'dnn' has no option 'hiden'.*'hidden'"):
-        change(Experiment(), {"model": "dnn:hiden=7", "hidden": 9})
+        change_options(Experiment(), {"model": "dnn:hiden=7", "hidden": 9})

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coterie.comparison.execute import compare
-from coterie.comparison.plan import plan
+from coterie.comparison.plan import plan_experiments
 from coterie.reports.report import report_data
 from helpers.reports import METHODS, OWN, base
 
@@ -14,7 +14,7 @@ from helpers.reports import METHODS, OWN, base
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("reports") / "all"
-    compare(plan(METHODS, base(), OWN), [0, 1], place)
+    compare(plan_experiments(METHODS, base(), OWN), [0, 1], place)
     return place
 
 

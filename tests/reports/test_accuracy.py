@@ -6,7 +6,7 @@ import pytest
 import coterie
 from coterie.core.errors import BadInput
 from coterie.reports.report import report_data
-from coterie.results.table import values
+from coterie.results.metric_table import values_of
 from helpers.reports import figure, pretend, table
 
 
@@ -35,7 +35,7 @@ def test_the_training_loss_by_round_is_that_of_the_tables(data, folder):
         assert "selffl" in [s["name"] for s in shown["series"]]
         for s in shown["series"]:
             runs = coterie.load(folder).runs[s["name"]]
-            ends = [np.nanmean(values(r.table, "loss", "train", view)[1]) for r in runs]
+            ends = [np.nanmean(values_of(r.table, "loss", "train", view)[1]) for r in runs]
             assert s["y"][-1] == pytest.approx(np.mean(ends), rel=1e-3)
     assert "local" not in [s["name"] for s in figure(data, "loss-global")["series"]]
 

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from coterie.comparison.arena_results import RUNS, Results
-from coterie.reports.arena_newcomers import arrived, newcomer_section
+from coterie.lab.arena.newcomer_section import render_newcomer_section, summarize_newcomers
+from coterie.lab.arena.results import RUNS, ArenaResults
 
 WAYS = ("rule", "finetune", "local")
 
@@ -42,7 +42,7 @@ def _diverged(federation, method):
 
 
 def _results(*rows):
-    return Results(pa.Table.from_pylist(list(rows), RUNS), {})
+    return ArenaResults(pa.Table.from_pylist(list(rows), RUNS), {})
 
 
 STORED = (
@@ -55,7 +55,7 @@ STORED = (
 
 
 def test_points_behind_are_those_of_the_best_rule_of_each_federation():
-    found = arrived(_results(*STORED))
+    found = summarize_newcomers(_results(*STORED))
     assert found.methods == ("fedper", "ditto")
     assert found.behind == pytest.approx([(10 + 0) / 2, (0 + 40) / 2], abs=1e-4)
     assert (found.federations, found.newcomers) == (2, 3)
@@ -63,20 +63,22 @@ def test_points_behind_are_those_of_the_best_rule_of_each_federation():
 
 
 def test_gains_are_newcomer_by_newcomer_and_federations_count_alike():
-    found = arrived(_results(*STORED))
+    found = summarize_newcomers(_results(*STORED))
     assert found.alone == pytest.approx([(15 + 30) / 2, (30 - 10) / 2], abs=1e-4)
     assert found.tuned == pytest.approx([(-20 + 20) / 2, (0 + 10) / 2], abs=1e-4)
 
 
 def test_a_newcomer_that_has_no_number_is_left_out_of_all_ways():
     rows = [_run("north", "ditto", [np.nan, 0.7], [np.nan, 0.5], [np.nan, 0.4])]
-    found = arrived(_results(*rows))
+    found = summarize_newcomers(_results(*rows))
     assert found.alone == pytest.approx([30], abs=1e-4)
     assert found.tuned == pytest.approx([20], abs=1e-4)
 
 
 def test_a_share_of_variance_below_minus_one_counts_as_minus_one():
-    found = arrived(_results(_run("north", "ditto", [0.5], [0.4], [-30.0], measure="r2")))
+    found = summarize_newcomers(
+        _results(_run("north", "ditto", [0.5], [0.4], [-30.0], measure="r2"))
+    )
     assert found.alone == pytest.approx([150], abs=1e-4)
 
 
@@ -84,33 +86,35 @@ def test_who_has_no_rule_or_did_not_get_so_far_is_left_out_and_said():
     ordinary = [_run("north", name) for name in ("ditto", "fedper", "fedavg", "ucfl")]
     late = [row for row in STORED if row["federation"] == "north" and row["method"] != "fedper"]
     result = _results(*ordinary, *late, _diverged("north", "fedper"), *STORED[3:])
-    found = arrived(result)
+    found = summarize_newcomers(result)
     assert found.ruleless == ("fedavg",)
     assert found.missing == {"fedper": ("north",), "ucfl": ("north",)}
     assert found.counted.tolist() == [1, 2]
-    text = newcomer_section(found, 0.25)
+    text = render_newcomer_section(found, 0.25)
     assert "Left out: fedavg (no rule of its own" in text
     assert "fedper, ucfl on north (no finished run there)" in text
     assert "\n| fedavg |" not in text
 
 
 def test_the_section_says_how_many_newcomers_and_what_the_numbers_are():
-    found = arrived(_results(*STORED))
-    text = newcomer_section(found, 0.2)
+    found = summarize_newcomers(_results(*STORED))
+    text = render_newcomer_section(found, 0.2)
     assert text.startswith("## Newcomers\n\n20% of the clients are kept out of training")
     assert "3 newcomers of 2 federations" in text
     assert "Of 2 rules, 2 do better than training alone on average, and 1 better" in text
     assert "| fedper | 5.0 | 42.5 | +22.5 | +0.0 | 2 |" in text
     assert "| ditto | 20.0 | 40.0 | +10.0 | +5.0 | 2 |" in text
     assert "another number in every row" in text
-    assert newcomer_section(found, 4).startswith("## Newcomers\n\n4 clients per federation")
+    assert render_newcomer_section(found, 4).startswith("## Newcomers\n\n4 clients per federation")
 
 
 def test_the_gain_of_local_over_itself_tells_how_far_chance_goes():
     alone = _run("north", "local", [0.5, 0.6], [0.9, 0.9], [0.6, 0.6])
-    assert "gain over it, -5.0, is chance" in newcomer_section(arrived(_results(alone)), 0.2)
-    assert "chance" not in newcomer_section(arrived(_results(*STORED)), 0.2)
+    assert "gain over it, -5.0, is chance" in render_newcomer_section(
+        summarize_newcomers(_results(alone)), 0.2
+    )
+    assert "chance" not in render_newcomer_section(summarize_newcomers(_results(*STORED)), 0.2)
 
 
 def test_nothing_is_said_without_runs_with_newcomers():
-    assert arrived(_results(_run("north", "ditto"), _run("north", "fedavg"))) is None
+    assert summarize_newcomers(_results(_run("north", "ditto"), _run("north", "fedavg"))) is None

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from coterie.comparison.execute import load_comparison
-from coterie.experiment.config import Experiment, change
-from coterie.reports.matrices import GROUPS, PEERS
-from coterie.reports.noted import FRAMES
+from coterie.experiment.config import Experiment, change_options
+from coterie.reports.logged_values import MAX_FRAMES
+from coterie.reports.matrices import MAX_GROUPS, MAX_PEERS
 from coterie.reports.report import report_data
-from coterie.results.run import load
+from coterie.results.run import load_run
 from coterie.running.execute import execute
 from helpers.reports import FAST, base, figure, pretend, table
 
@@ -38,7 +38,7 @@ def test_every_figure_is_whole(data):
 
 
 def test_clients_are_those_of_the_first_seed_where_splits_differ(data, folder):
-    run = load(folder / "apfl-seed0")
+    run = load_run(folder / "apfl-seed0")
     assert data["clients"]["accuracy"]["apfl"] == pytest.approx(run.accuracy(), rel=1e-4)
     assert data["clients"]["rows"] == run.about["rows"]
     assert np.sum(data["clients"]["counts"]) == sum(map(sum, run.about["rows"].values()))
@@ -50,7 +50,7 @@ def test_clients_are_means_over_seeds_where_the_split_is_one(tmp_path):
     for seed in (1, 2):
         execute(base(method="local", seed=seed, **{"data.seed": 0}), tmp_path / f"s{seed}")
     data = report_data([tmp_path / "s1", tmp_path / "s2"])
-    mean = np.mean([load(tmp_path / f"s{seed}").accuracy() for seed in (1, 2)], axis=0)
+    mean = np.mean([load_run(tmp_path / f"s{seed}").accuracy() for seed in (1, 2)], axis=0)
     assert data["clients"]["accuracy"]["local"] == pytest.approx(mean, rel=1e-4)
     assert [r["seed"] for r in data["runs"]] == [1, 2]
 
@@ -98,7 +98,7 @@ def test_mixing_is_noted_for_methods_that_mix(data):
 def test_a_loss_is_lower_is_better(tmp_path):
     for name in ("fedavg", "local"):
         execute(
-            change(Experiment(method=name), {"data": "gaussian", "rounds": 2, **FAST}),
+            change_options(Experiment(method=name), {"data": "gaussian", "rounds": 2, **FAST}),
             tmp_path / name,
         )
     data = report_data([tmp_path / "fedavg", tmp_path / "local"])
@@ -106,7 +106,7 @@ def test_a_loss_is_lower_is_better(tmp_path):
     means = [row["mean"] for row in table(data, "methods").values()]
     assert means == sorted(means)
     worst = table(data, "methods")["local"]["worst client"]
-    assert worst == pytest.approx(load(tmp_path / "local").measured().max(), rel=1e-4)
+    assert worst == pytest.approx(load_run(tmp_path / "local").measured().max(), rel=1e-4)
     assert "no classes" in " ".join(data["answer"])
     assert not [f for f in data["figures"] if f["key"] in ("qoi", "evenness", "split")]
     better = next(
@@ -127,7 +127,7 @@ def test_a_thousand_clients_fit_on_a_page(tmp_path):
     assert len(json.dumps(data)) < 4e6
     for f in data["figures"]:
         if f["kind"] == "heat":
-            assert len(f["heat"]["rows"]) <= GROUPS
-            assert len(f["heat"]["frames"]) <= FRAMES
+            assert len(f["heat"]["rows"]) <= MAX_GROUPS
+            assert len(f["heat"]["frames"]) <= MAX_FRAMES
     assert len(data["clients"]["names"]) == 1000
-    assert all(len(found) == PEERS for found in data["clients"]["learned_from"]["ucfl"])
+    assert all(len(found) == MAX_PEERS for found in data["clients"]["learned_from"]["ucfl"])

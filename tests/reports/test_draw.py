@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.reports.draw import draw
+from coterie.reports.draw import draw_figure
 from coterie.reports.figures import Figure, Series
 
 KINDS = {"lines", "dots", "bars", "density", "points", "heat"}
@@ -15,7 +15,7 @@ def test_hostile_names_are_drawn_as_they_are(kind, tmp_path):
     series = tuple(
         Series(name, x, [1.0, float("nan"), 2.0, 3.0], [0.5] * 4, [4.0] * 4) for name in names
     )
-    drawn = draw(Figure("key", "$title_{", "note $", kind, "$x", "$y", series), names[:2])
+    drawn = draw_figure(Figure("key", "$title_{", "note $", kind, "$x", "$y", series), names[:2])
     drawn.savefig(tmp_path / "it.png")
     assert {t.get_text().replace("\\$", "$") for t in drawn.legends[0].get_texts()} >= {
         "$x_1",

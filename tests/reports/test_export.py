@@ -8,12 +8,18 @@ from click.testing import CliRunner
 
 from coterie.cli.export import export
 from coterie.comparison.execute import compare
-from coterie.comparison.plan import plan
+from coterie.comparison.plan import plan_experiments
 from coterie.core.errors import BadInput
-from coterie.experiment.config import Experiment, change
-from coterie.reports.export import scalars, tags_of, to_mlflow, to_tensorboard, words_of
-from coterie.results.run import load
-from coterie.results.table import total
+from coterie.experiment.config import Experiment, change_options
+from coterie.reports.tracking import (
+    flatten_options,
+    iter_scalars,
+    tags_of,
+    to_mlflow,
+    to_tensorboard,
+)
+from coterie.results.metric_table import total_of
+from coterie.results.run import load_run
 
 WORDS = {
     "clients": 4,
@@ -30,13 +36,17 @@ FAST = {"path": "vectorized", "width": 20, "compile": "no", "threads": 1}
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("export") / "both"
-    compare(plan(["fedavg", "ditto"], change(Experiment(method=""), WORDS | FAST)), [0], folder)
+    compare(
+        plan_experiments(["fedavg", "ditto"], change_options(Experiment(method=""), WORDS | FAST)),
+        [0],
+        folder,
+    )
     return folder
 
 
 @pytest.fixture(scope="module")
 def run(comparison):
-    return load(comparison / "ditto-seed0")
+    return load_run(comparison / "ditto-seed0")
 
 
 def events(folder: Path):
@@ -46,7 +56,7 @@ def events(folder: Path):
 
 
 def test_scalars_are_the_figures_of_the_table(run):
-    found = {(s.name, s.round): s.value for s in scalars(run)}
+    found = {(s.name, s.round): s.value for s in iter_scalars(run)}
     end = run.summary()
     for name in ("mean", "weighted", "worst"):
         assert found[f"accuracy/test/personal/{name}", 3] == getattr(end, name)
@@ -56,10 +66,10 @@ def test_scalars_are_the_figures_of_the_table(run):
     assert {
         view for name, _ in found if len(parts := name.split("/")) == 4 for view in [parts[2]]
     } == {"personal", "global"}
-    assert sum(v for (name, _), v in found.items() if name == "cost/bytes_up") == total(
+    assert sum(v for (name, _), v in found.items() if name == "cost/bytes_up") == total_of(
         run.table, "bytes_up"
     )
-    times = [s.time for s in scalars(run) if s.name == "cost/steps"]
+    times = [s.time for s in iter_scalars(run) if s.name == "cost/steps"]
     assert len(times) == 3
     assert times == sorted(times)
 
@@ -69,7 +79,7 @@ def test_tensorboard_reads_what_the_run_says(run, tmp_path):
     for name in ("accuracy/test/personal/mean", "loss/train/global/mean", "cost/bytes_down"):
         told = {e.step: e.value for e in read.Scalars(name)}
         assert told == pytest.approx(
-            {s.round: s.value for s in scalars(run) if s.name == name}, rel=1e-6
+            {s.round: s.value for s in iter_scalars(run) if s.name == name}, rel=1e-6
         )
     clients = read.Histograms("clients/accuracy/test/personal")[-1]
     assert clients.step == 3
@@ -110,14 +120,14 @@ def test_mlflow_reads_what_the_run_says(run, comparison, tmp_path):
     client = MlflowClient(tracking_uri=place)
     read = client.get_run(key)
     assert read.data.params["train.batch"] == "8"
-    assert read.data.params == {k: str(v) for k, v in words_of(run).items()}
+    assert read.data.params == {k: str(v) for k, v in flatten_options(run).items()}
     assert tags_of(run).items() <= read.data.tags.items()
     assert read.data.tags["coterie.data"] == run.about["data"]
     assert read.info.status == "FINISHED"
     assert read.data.metrics["accuracy/test/personal/mean"] == run.summary().mean
     history = client.get_metric_history(key, "cost/bytes_up")
     assert [m.step for m in history] == [1, 2, 3]
-    assert sum(m.value for m in history) == total(run.table, "bytes_up")
+    assert sum(m.value for m in history) == total_of(run.table, "bytes_up")
     words = [
         str(comparison),
         "--to",

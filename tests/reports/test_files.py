@@ -4,14 +4,14 @@ import csv
 import io
 import re
 
-from coterie.reports.files import latex, to_csv, to_latex
-from coterie.reports.gather import gather
-from coterie.reports.table import Column, ReportTable
-from coterie.reports.tables import tables
+from coterie.reports.figure_files import escape_latex, to_csv, to_latex
+from coterie.reports.gather import gather_evidence
+from coterie.reports.method_tables import build_tables
+from coterie.reports.report_table import ReportTable, TableColumn
 
 
 def test_a_table_survives_as_csv_and_latex(folder):
-    for found in tables(gather([folder])):
+    for found in build_tables(gather_evidence([folder])):
         lines = list(csv.reader(io.StringIO(to_csv(found))))
         assert [line[0] for line in lines[1:]] == [row[0] for row in found.rows]
         for line, row in zip(lines[1:], found.rows, strict=True):
@@ -26,12 +26,12 @@ def test_a_table_survives_as_csv_and_latex(folder):
             if line.endswith(r"\\") or r"\hline" in line[1:]
         ]
         assert all(len(re.findall(r"(?<!\\)&", line)) == len(found.columns) - 1 for line in body)
-    assert latex(r"50 % of a_b & #1 \x") == r"50 \% of a\_b \& \#1 \textbackslash{}x"
+    assert escape_latex(r"50 % of a_b & #1 \x") == r"50 \% of a\_b \& \#1 \textbackslash{}x"
     one = ReportTable(
         "k",
         "t",
         "",
-        [Column("a", "%"), Column("b", format=".1f")],
+        [TableColumn("a", "%"), TableColumn("b", format=".1f")],
         [["x_y", float("nan")], ["z", 1.25]],
     )
     assert to_latex(one).splitlines()[1:] == [

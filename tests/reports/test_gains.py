@@ -5,13 +5,13 @@ import pytest
 
 from coterie.analysis.gains import improvement, qoi
 from coterie.reports.report import report_data
-from coterie.results.run import load
+from coterie.results.run import load_run
 from helpers.reports import figure, table
 
 
 def test_gains_are_over_the_better_of_fedavg_and_local(data, folder):
     def accuracy(name: str) -> list[np.ndarray]:
-        return [load(folder / f"{name}-seed{seed}").accuracy() for seed in (0, 1)]
+        return [load_run(folder / f"{name}-seed{seed}").accuracy() for seed in (0, 1)]
 
     pui = [
         improvement(qoi(p, g, a)).pui

@@ -6,7 +6,7 @@ import pytest
 
 from coterie.core.errors import BadInput
 from coterie.reports.evidence import Evidence
-from coterie.reports.gather import gather
+from coterie.reports.gather import gather_evidence
 from coterie.reports.report import report_data
 from coterie.running.execute import execute
 from helpers.reports import METHODS, base, change_about, figure
@@ -102,8 +102,8 @@ def test_runs_that_differ_in_more_than_the_seed_are_told_apart(tmp_path):
         "d": {"rate": 0.01, "seed": 1},
     }.items():
         execute(base(method="local", **words), tmp_path / name)
-    assert set(gather([tmp_path / n for n in "abcd"]).records) == {"local", "local (c)"}
-    evidence = gather([tmp_path / n for n in "aabb"])
+    assert set(gather_evidence([tmp_path / n for n in "abcd"]).records) == {"local", "local (c)"}
+    evidence = gather_evidence([tmp_path / n for n in "aabb"])
     assert evidence.seeds == [0, 1]
     data = report_data([tmp_path / "a"])
     assert "gains and how fairly they are shared are left out" in data["answer"][0]
@@ -111,7 +111,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_told_apart(tmp_path):
 
 
 def test_evidence_is_aligned_by_seed(folder):
-    evidence = gather([folder])
+    evidence = gather_evidence([folder])
     assert isinstance(evidence, Evidence)
     assert all(
         [r.run.experiment.seed for r in runs] == evidence.seeds

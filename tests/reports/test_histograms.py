@@ -5,7 +5,7 @@ import pytest
 
 import coterie
 from coterie.core.errors import BadInput
-from coterie.experiment.config import Experiment, change
+from coterie.experiment.config import Experiment, change_options
 from coterie.reports.histograms import BINS, bars
 from coterie.reports.report import report_data
 from coterie.running.execute import execute
@@ -16,7 +16,7 @@ WORDS = {"data": "digits", "clients": 12, "rounds": 6, "evaluate": 3, "batch": 6
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    words = change(Experiment(method="selffl"), WORDS | FAST | {"l_max": 6})
+    words = change_options(Experiment(method="selffl"), WORDS | FAST | {"l_max": 6})
     return execute(words, tmp_path_factory.mktemp("histograms") / "run")
 
 

@@ -3,13 +3,19 @@
 import numpy as np
 import pytest
 
-from coterie.reports.matrices import GROUPS, PEERS, between, heat, peers
+from coterie.reports.matrices import (
+    MAX_GROUPS,
+    MAX_PEERS,
+    build_mixing_heat,
+    find_peers,
+    mean_between,
+)
 
 
 def test_between_groups_is_the_mean_over_pairs():
     rng = np.random.default_rng(0)
     matrix, group = rng.normal(size=(7, 7)), np.array([0, 1, 1, 0, 2, 1, 0])
-    found = between(matrix, group)
+    found = mean_between(matrix, group)
     for a in range(3):
         for b in range(3):
             pairs = [
@@ -23,10 +29,10 @@ def test_between_groups_is_the_mean_over_pairs():
 
 def test_peers_are_the_largest_weights_on_others():
     matrix = np.random.default_rng(1).normal(size=(30, 30))
-    for i, found in enumerate(peers(matrix)):
+    for i, found in enumerate(find_peers(matrix)):
         others = sorted(
             ((matrix[i, j], j) for j in range(30) if j != i and matrix[i, j] > 0), reverse=True
-        )[:PEERS]
+        )[:MAX_PEERS]
         assert [(j, w) for w, j in others] == found
 
 
@@ -34,9 +40,11 @@ def test_a_large_matrix_is_shown_in_groups():
     n = 150
     blocks = np.repeat(np.arange(3), 50)
     matrix = (blocks[:, None] == blocks[None]) / 50
-    drawn, how = heat([(1, matrix)], [str(i) for i in range(n)], np.zeros(n, dtype=int))
-    assert len(drawn.rows) == GROUPS
+    drawn, how = build_mixing_heat(
+        [(1, matrix)], [str(i) for i in range(n)], np.zeros(n, dtype=int)
+    )
+    assert len(drawn.rows) == MAX_GROUPS
     assert "alike rows" in how
-    drawn, how = heat([(1, matrix)], [str(i) for i in range(n)], blocks)
+    drawn, how = build_mixing_heat([(1, matrix)], [str(i) for i in range(n)], blocks)
     assert drawn.rows[0] == "true group 1 (50 clients)"
     assert np.allclose(drawn.frames[0][1], np.eye(3) / 50)

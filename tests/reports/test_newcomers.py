@@ -7,10 +7,10 @@ import pytest
 
 import coterie
 from coterie.analysis.significance import mean_interval
-from coterie.data.own import from_arrays
-from coterie.reports.content import all_figures, page_data
-from coterie.reports.gather import gather
-from coterie.reports.newcomers import newcomer_table
+from coterie.data.read.user_data import from_arrays
+from coterie.reports.content import build_figures, build_page
+from coterie.reports.gather import gather_evidence
+from coterie.reports.newcomer_tables import build_newcomer_table
 from helpers.runs import FAST
 
 
@@ -54,18 +54,18 @@ def test_training_alone_is_the_same_whatever_the_method(compared):
 
 
 def test_a_report_has_a_table_and_a_curve_of_newcomers(compared):
-    evidence = gather([compared.folder])
-    table = newcomer_table(evidence)
+    evidence = gather_evidence([compared.folder])
+    table = build_newcomer_table(evidence)
     assert [row[:2] for row in table.rows][:2] == [
         ["fedavg", "own rule"],
         ["fedavg", "global, fine-tuned"],
     ]
     assert table.rows[3][2] == pytest.approx(100 * compared.newcomers()["ditto"][0].mean)
     assert table.rows[3][8] == 4
-    figure = next(f for f in all_figures(evidence) if f.key == "few-shot")
+    figure = next(f for f in build_figures(evidence) if f.key == "few-shot")
     lines = {series.name: series for series in figure.series}
     assert list(lines) == ["fedavg", "ditto", "fedavg (global, fine-tuned)"]
     assert lines["ditto"].x == [2, 5, 18.0]
     assert lines["ditto"].y[1] == pytest.approx(100 * compared.newcomers(5)["ditto"][0].mean)
-    keys = [table["key"] for table in page_data(evidence, [compared.folder])["tables"]]
+    keys = [table["key"] for table in build_page(evidence, [compared.folder])["tables"]]
     assert "newcomers" in keys

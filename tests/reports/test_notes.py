@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from coterie.core.errors import BadInput
-from coterie.core.notes import Kind, Note
-from coterie.experiment.config import Experiment, change
+from coterie.core.quantities import LoggedQuantity, QuantityKind
+from coterie.experiment.config import Experiment, change_options
 from coterie.methods.fedavg import fedavg
 from coterie.methods.registry import METHODS
 from coterie.reports import report
@@ -22,20 +22,22 @@ CLIENTS, ROUNDS = 4, 3
 WORDS = {"data": "digits", "clients": CLIENTS, "rounds": ROUNDS, "evaluate": 1, "batch": 64}
 FAST = {"path": "vectorized", "width": 8, "compile": "no", "threads": 1}
 DESCRIBES = {
-    "m": Note("trust in others", Kind.MATRIX, meaning="Made up."),
-    "g": Note("teams of the server", Kind.GROUPS),
-    "own_g": Note("teams of the clients", Kind.GROUPS),
-    "e": Note("fingerprints", Kind.VECTORS),
-    "r": Note("mood of the clients", Kind.COURSE, "smiles", "How a client feels.", log=True),
-    "n": Note("age seen by the server", Kind.COURSE),
-    "h": Note("tired clients", Kind.SHARE),
-    "T": Note("shoe size", Kind.FINAL),
-    "lambda": Note("hat size", Kind.FINAL, "%"),
-    "s": Note("weather", Kind.SERVER),
-    "gap": Note("quarrels", Kind.PAIR, "per day"),
-    "peace": Note("treaties", Kind.PAIR),
-    "try": Note("taste of the cake", Kind.GRID, "%", "Of every recipe."),
-    "old": Note("yesterday's model", Kind.VIEW),
+    "m": LoggedQuantity("trust in others", QuantityKind.MATRIX, meaning="Made up."),
+    "g": LoggedQuantity("teams of the server", QuantityKind.GROUPS),
+    "own_g": LoggedQuantity("teams of the clients", QuantityKind.GROUPS),
+    "e": LoggedQuantity("fingerprints", QuantityKind.VECTORS),
+    "r": LoggedQuantity(
+        "mood of the clients", QuantityKind.COURSE, "smiles", "How a client feels.", log=True
+    ),
+    "n": LoggedQuantity("age seen by the server", QuantityKind.COURSE),
+    "h": LoggedQuantity("tired clients", QuantityKind.SHARE),
+    "T": LoggedQuantity("shoe size", QuantityKind.FINAL),
+    "lambda": LoggedQuantity("hat size", QuantityKind.FINAL, "%"),
+    "s": LoggedQuantity("weather", QuantityKind.SERVER),
+    "gap": LoggedQuantity("quarrels", QuantityKind.PAIR, "per day"),
+    "peace": LoggedQuantity("treaties", QuantityKind.PAIR),
+    "try": LoggedQuantity("taste of the cake", QuantityKind.GRID, "%", "Of every recipe."),
+    "old": LoggedQuantity("yesterday's model", QuantityKind.VIEW),
 }
 EYE = torch.eye(CLIENTS)
 
@@ -75,7 +77,7 @@ def play(
     folder: Path, monkeypatch: pytest.MonkeyPatch, method: Any = stranger, seed: int = 0
 ) -> Path:
     monkeypatch.setitem(METHODS, "stranger", method)
-    execute(change(Experiment(method="stranger"), WORDS | FAST | {"seed": seed}), folder)
+    execute(change_options(Experiment(method="stranger"), WORDS | FAST | {"seed": seed}), folder)
     return folder
 
 
@@ -94,7 +96,7 @@ def figure(data: dict, key: str) -> dict:
 
 def test_every_declared_note_has_a_figure_with_its_label_and_meaning(data):
     for name, note in DESCRIBES.items():
-        if note.kind is Kind.VIEW:
+        if note.kind is QuantityKind.VIEW:
             continue
         found = figure(data, name)
         assert note.label in found["title"].lower()
@@ -161,7 +163,7 @@ def test_a_view_has_one_name_and_its_words(data):
 def test_methods_that_declare_a_note_alike_share_its_figure(tmp_path, monkeypatch):
     folder = play(tmp_path / "a", monkeypatch)
     monkeypatch.setitem(METHODS, "twin", stranger)
-    execute(change(Experiment(method="twin"), WORDS | FAST), tmp_path / "b")
+    execute(change_options(Experiment(method="twin"), WORDS | FAST), tmp_path / "b")
     data = report_data([folder, tmp_path / "b"])
     assert [s["name"] for s in figure(data, "T")["series"]] == ["stranger", "twin"]
     assert {f["key"] for f in data["figures"] if f["title"].startswith("Trust")} == {

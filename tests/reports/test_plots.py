@@ -5,7 +5,7 @@ import pytest
 import coterie
 from coterie.core.errors import BadInput
 from coterie.reports.draw import Canvas
-from coterie.results.plotting import MAKERS, plots_of
+from coterie.results.plotting import PLOT_MAKERS, plots_of
 
 
 def test_a_comparison_draws_what_its_report_has(folder):
@@ -39,6 +39,6 @@ def test_a_run_draws_itself_and_says_what_it_cannot(folder):
 
 
 def test_without_anything_that_draws_the_way_is_told(folder, monkeypatch):
-    monkeypatch.delitem(MAKERS, "figures")
+    monkeypatch.delitem(PLOT_MAKERS, "figures")
     with pytest.raises(BadInput, match="import coterie"):
         plots_of(folder)

@@ -2,22 +2,22 @@
 
 from pathlib import Path
 
-from coterie.experiment.papers import paper_tables
-from coterie.reports.reproduction import (
+from coterie.lab.papers.paper_tables import read_papers
+from coterie.lab.papers.reproduction_page import (
     INDEX,
     PAGES,
     REMARKS,
     RESULTS,
+    compute_verdicts,
     count,
     outcomes,
     pages,
-    published,
+    read_published,
     read_remarks,
-    verdicts,
 )
 
 DOCS = Path(__file__).parents[2] / "docs"
-TABLES = list(paper_tables().values())
+TABLES = list(read_papers().values())
 
 
 def test_the_pages_in_the_docs_are_what_the_stored_results_give():
@@ -28,7 +28,7 @@ def test_the_pages_in_the_docs_are_what_the_stored_results_give():
 
 
 def test_the_list_shows_the_verdicts_of_the_pages():
-    assert published() == verdicts(TABLES, DOCS / RESULTS)
+    assert read_published() == compute_verdicts(TABLES, DOCS / RESULTS)
 
 
 def test_the_index_lists_every_table_and_has_a_line_for_every_paper():

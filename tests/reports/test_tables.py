@@ -9,11 +9,11 @@ import pytest
 from coterie.analysis.scores import MORE, RANKED
 from coterie.cli.show import show_comparison
 from coterie.comparison.execute import load_comparison
-from coterie.experiment.config import Experiment, change
+from coterie.experiment.config import Experiment, change_options
 from coterie.reports.report import report_data
 from coterie.results.false_accepts import relative_false_accepts
-from coterie.results.run import load
-from coterie.results.table import values
+from coterie.results.metric_table import values_of
+from coterie.results.run import load_run
 from coterie.running.execute import execute
 from helpers.reports import FAST, METHODS, table
 
@@ -22,7 +22,7 @@ def test_the_method_table_is_that_of_the_runs(data, folder):
     found = table(data, "methods")
     assert set(found) == set(METHODS) == set(data["methods"])
     for name in METHODS:
-        runs = [load(folder / f"{name}-seed{seed}") for seed in (0, 1)]
+        runs = [load_run(folder / f"{name}-seed{seed}") for seed in (0, 1)]
         assert found[name]["mean"] == pytest.approx(
             100 * np.mean([r.accuracy().mean() for r in runs]), rel=1e-5
         )
@@ -43,8 +43,8 @@ def test_two_classes_have_false_accepts_over_fedavg(tmp_path):
     pq.write_table(pa.table(frame), tmp_path / "own.parquet")
     words = {"data": str(tmp_path / "own.parquet"), "rounds": 2, **FAST}
     for name in ("fedavg", "local"):
-        execute(change(Experiment(method=name), words), tmp_path / name)
-    runs = [load(tmp_path / name) for name in ("local", "fedavg")]
+        execute(change_options(Experiment(method=name), words), tmp_path / name)
+    runs = [load_run(tmp_path / name) for name in ("local", "fedavg")]
     found = table(report_data([run.folder for run in runs]), "scores-accepts")
     assert found["local"]["relative false accepts"] == pytest.approx(
         relative_false_accepts(*runs).relative_fa, rel=1e-5
@@ -64,11 +64,11 @@ def test_every_declared_score_is_in_report_terminal_and_file(data, folder, capsy
     nothing = found.pop("(knows training labels only)")
     for score in (*MORE, *RANKED):
         scale = 100 if score.share else 1
-        known = load(folder / "local-seed0").trivial[score.name]
+        known = load_run(folder / "local-seed0").trivial[score.name]
         assert nothing[score.label] == pytest.approx(scale * known, rel=1e-5)
         for name, cells in found.items():
-            runs = [load(folder / f"{name}-seed{seed}") for seed in (0, 1)]
-            wanted = np.mean([np.mean(values(run.table, score.name)[1]) for run in runs])
+            runs = [load_run(folder / f"{name}-seed{seed}") for seed in (0, 1)]
+            wanted = np.mean([np.mean(values_of(run.table, score.name)[1]) for run in runs])
             assert rows.loc[name, score.name] == pytest.approx(wanted)
             assert cells[score.label] == pytest.approx(scale * wanted, rel=1e-5)
             if score in MORE:  # a terminal of 80 columns has no room for the others

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import coterie
 from coterie.core.errors import BadInput
 from coterie.results import costs as c
-from coterie.results.table import curve, total
+from coterie.results.metric_table import curve_of, total_of
 from helpers.runs import IMAGES
 
 calm = settings(deadline=None)  # no test may fail because the machine is busy
@@ -60,7 +60,7 @@ def test_time_of_a_round_worked_by_hand():
 
 
 def test_elapsed_time_adds_the_rounds():
-    assert c.elapsed([1, 2, 4], [10, 10, 5], 2, 1, inf).tolist() == [22, 45, 60]
+    assert c.simulate_rounds([1, 2, 4], [10, 10, 5], 2, 1, inf).tolist() == [22, 45, 60]
 
 
 def test_bad_rounds_are_refused():
@@ -103,7 +103,7 @@ def runs(tmp_path_factory):
 
 
 def test_costs_of_a_run_are_those_of_its_table(runs):
-    found = c.costs(runs["fedavg"])
+    found = c.costs_of(runs["fedavg"])
     assert found.round.tolist() == [1, 2, 3, 4]
     assert found.clients.tolist() == [6, 6, 6, 6]
     assert found.down.tolist() == found.up.tolist() == [6 * 4 * MODEL] * 4
@@ -113,7 +113,7 @@ def test_costs_of_a_run_are_those_of_its_table(runs):
         found[2:],
         strict=True,
     ):
-        assert column.sum() == pytest.approx(total(runs["fedavg"].table, name))
+        assert column.sum() == pytest.approx(total_of(runs["fedavg"].table, name))
     last = found.summed()
     assert last.up.tolist() == [6 * 4 * MODEL * k for k in (1, 2, 3, 4)]
     assert last.clients.tolist() == found.clients.tolist()
@@ -124,15 +124,15 @@ def test_costs_of_a_run_are_those_of_its_table(runs):
 def test_simulated_time_of_fedavg_is_that_of_one_stream(runs, system, uplink):
     found = c.simulated_time(runs["fedavg"], system, uplink)
     assert found == pytest.approx(
-        c.elapsed([1] * 4, [6] * 4, *c.SYSTEMS[system], uplink), rel=1e-12
+        c.simulate_rounds([1] * 4, [6] * 4, *c.SYSTEMS[system], uplink), rel=1e-12
     )
 
 
 def test_simulated_time_counts_the_clients_that_answered(runs):
     run = runs["sampled"]
-    answered = c.costs(run).clients
+    answered = c.costs_of(run).clients
     assert set(answered.tolist()) != {3}  # somebody was lost
-    assert c.costs(run).up.tolist() == [4 * MODEL * m for m in answered]
+    assert c.costs_of(run).up.tolist() == [4 * MODEL * m for m in answered]
     expected = [1 + 1 + c.harmonic(m) + 4 * m for m in answered]
     assert c.simulated_time(run, "slow uplink") == pytest.approx(np.cumsum(expected))
 
@@ -150,7 +150,7 @@ def test_simulated_time_of_ucfl_is_that_of_its_streams(runs, system):
 
 def test_local_sends_next_to_nothing_and_its_clients_compute(runs):
     """A key of eight bytes says where to start."""
-    found = c.costs(runs["local"])
+    found = c.costs_of(runs["local"])
     assert (found.broadcast.tolist(), found.up.tolist()) == ([8] * 4, [0] * 4)
     assert c.simulated_time(runs["local"], "wired") == pytest.approx(
         (1 + 2 / MODEL) * np.arange(1, 5)
@@ -160,7 +160,7 @@ def test_local_sends_next_to_nothing_and_its_clients_compute(runs):
 def test_a_table_that_does_not_say_who_answered_counts_the_clients_asked(runs):
     run = runs["sampled"]
     old = replace(run, table=run.table.filter(pc.field("metric") != "clients"))
-    assert c.costs(old).clients.tolist() == [3] * 4
+    assert c.costs_of(old).clients.tolist() == [3] * 4
 
 
 def test_models_of_several_sizes_count_by_their_clients(runs):
@@ -168,18 +168,18 @@ def test_models_of_several_sizes_count_by_their_clients(runs):
         "models": [{"parameters": 100}, {"parameters": 400}],
         "architecture": [0, 1, 0, 0, 1, 0],
     }
-    assert c.model_bytes(replace(runs["local"], about=about)) == 4 * 200
-    assert c.model_bytes(runs["local"]) == 4 * MODEL
+    assert c.model_bytes_of(replace(runs["local"], about=about)) == 4 * 200
+    assert c.model_bytes_of(runs["local"]) == 4 * MODEL
 
 
 def test_accuracy_is_given_against_every_axis(runs):
     run = runs["ucfl"]
-    rounds, means = curve(run.table, "accuracy", "validation")
+    rounds, means = curve_of(run.table, "accuracy", "validation")
     assert rounds.tolist() == [1, 2, 4, 5]  # the end of each stage, and every second round
     found = {axis: c.accuracy_against(run, axis, "validation") for axis in c.AXES}
     for _, y in found.values():
         assert y.tolist() == means.tolist()
-    spent = c.costs(run).summed()
+    spent = c.costs_of(run).summed()
     at = [0, 1, 3, 4]
     assert found["round"][0].tolist() == rounds.tolist()
     assert found["bytes"][0].tolist() == (spent.down + spent.up)[at].tolist()
@@ -189,7 +189,7 @@ def test_accuracy_is_given_against_every_axis(runs):
     wired = c.accuracy_against(run, "time", system="wired")[0]
     assert wired.tolist() == c.accuracy_against(run, "time", system=c.System(1, 1, inf))[0].tolist()
     assert (wired < found["time"][0]).all()
-    assert c.spent_until(run, 4, "bytes") == found["bytes"][0][2]
+    assert c.costs_until(run, 4, "bytes") == found["bytes"][0][2]
 
 
 def test_unknown_axes_and_systems_are_refused(runs):

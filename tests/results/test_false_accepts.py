@@ -11,10 +11,10 @@ from torch import nn
 
 import coterie
 from coterie.analysis.detection import false_accepts
-from coterie.analysis.scores import scores
+from coterie.analysis.scores import score_classes
 from coterie.core.errors import BadInput
-from coterie.data.dealing import build
-from coterie.data.own import from_arrays
+from coterie.data.pipeline import build_federation
+from coterie.data.read.user_data import from_arrays
 from coterie.results.false_accepts import (
     SCORES,
     false_accepts_by_group,
@@ -40,7 +40,7 @@ def runs(tmp_path_factory):
         np.arange(320) % 4,
     )
     x[owner > 1] *= -1
-    devices = build(from_arrays(x, y, owner, name="tumours"))._replace(
+    devices = build_federation(from_arrays(x, y, owner, name="tumours"))._replace(
         groups=np.array([0, 0, 1, 1])
     )
     words = {
@@ -83,9 +83,9 @@ def test_the_scores_of_a_run_give_the_accuracy_of_its_table(runs):
         for client, accuracy in enumerate(run.accuracy()):
             mine = rows["client"] == client
             assert mine.sum() == run.rows[client]
-            assert scores(rows["label"][mine], rows["score"][mine])["accuracy"] == pytest.approx(
-                accuracy
-            )
+            assert score_classes(rows["label"][mine], rows["score"][mine])[
+                "accuracy"
+            ] == pytest.approx(accuracy)
 
 
 def copied(run, folder, **columns):

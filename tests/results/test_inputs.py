@@ -7,8 +7,8 @@ from sklearn.linear_model import LogisticRegression
 
 from coterie.api import run
 from coterie.core.errors import BadInput
-from coterie.data.dealing import build
-from coterie.results.inputs import PREPARATION, ROWS, read_preparation
+from coterie.data.pipeline import build_federation
+from coterie.results.data_files import PREPARATION, ROWS, read_preparation
 from helpers.runs import FAST, arrays, write_csv
 
 WORDS = FAST | {"rounds": 1, "hidden": 4}
@@ -23,7 +23,7 @@ def test_rows_of_every_part_are_those_of_the_users_file(tmp_path):
     lines = path.read_text().splitlines()[1:]
     owner = [lines[row].split(",")[0] for row in rows["row"]]
     assert owner == [f"site{client}" for client in rows["client"]]
-    federation = build(path)
+    federation = build_federation(path)
     for (client, part), found in rows.groupby(["client", "part"]):
         at = getattr(federation, part)[client]
         assert np.array_equal(federation.rows[at], found["row"])
@@ -49,7 +49,7 @@ def test_rows_of_a_folder_are_counted_in_each_file(tmp_path):
 def test_a_preparation_is_read_back_as_it_was(tmp_path):
     path = write_csv(tmp_path / "own.csv")
     run("local", data=str(path), out=tmp_path / "run", **WORDS)
-    assert read_preparation(tmp_path / "run") == build(path).preparation
+    assert read_preparation(tmp_path / "run") == build_federation(path).preparation
     (tmp_path / "run" / PREPARATION).write_text("{")
     with pytest.raises(BadInput, match="damaged"):
         read_preparation(tmp_path / "run")
@@ -59,7 +59,7 @@ def test_a_preparation_is_read_back_as_it_was(tmp_path):
 
 
 def test_a_federation_made_by_hand_has_no_rows_of_a_file(tmp_path):
-    federation = build(arrays())._replace(rows=None, place=None, preparation=None)
+    federation = build_federation(arrays())._replace(rows=None, place=None, preparation=None)
     run("local", data=federation, out=tmp_path / "run", **WORDS)
     assert not (tmp_path / "run" / ROWS).exists()
     assert not (tmp_path / "run" / PREPARATION).exists()

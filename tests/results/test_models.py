@@ -15,11 +15,11 @@ from coterie.core.errors import BadInput
 from coterie.core.files import digest, save_tensors
 from coterie.experiment.build import federation_of
 from coterie.results import models as models_module
-from coterie.results.models import LIST, listed, load_model, read_weights, save_models
-from coterie.results.personal import Models
+from coterie.results.models import LIST, load_model, read_checksums, read_weights, save_models
+from coterie.results.personal_models import Models
 from coterie.running.execute import execute, resume
-from coterie.serving.answering import Served
-from coterie.serving.rows import CSV
+from coterie.serving.batching import ServedRun
+from coterie.serving.request_rows import CSV
 from helpers.runs import Stopped, experiment, results, stop_at
 from helpers.serving import people_run
 
@@ -60,9 +60,11 @@ def save(folder, chunks, value_of):
     target = SimpleNamespace(outputs=lambda classes: classes)
     federation = SimpleNamespace(input_shape=(2,), classes=2, target=target)
     save_models(Engine(chunks, value_of), federation, clients, None, None, folder)
-    known = listed(folder)
+    known = read_checksums(folder)
     return {
-        i: read_weights(models_module.model_path(folder, i, known), known).tensors["w"][0, 0].item()
+        i: read_weights(models_module.model_path_of(folder, i, known), known)
+        .tensors["w"][0, 0]
+        .item()
         for i in clients
     }
 
@@ -117,13 +119,13 @@ def test_what_a_stopped_process_left_of_a_client_is_not_taken_for_its_model(tmp_
 
 
 def test_models_in_one_piece_of_memory_are_summed_once(tmp_path, monkeypatch):
-    sums, packed = [], models_module.packed
+    sums, packed = [], models_module.serialize_tensors
 
     def counted(*what):
         sums.append(1)
         return packed(*what)
 
-    monkeypatch.setattr(models_module, "packed", counted)
+    monkeypatch.setattr(models_module, "serialize_tensors", counted)
     execute(experiment(rounds=1), tmp_path / "fedavg")
     assert len(sums) == 1
     execute(experiment(method="ditto", rounds=1), tmp_path / "ditto")
@@ -177,7 +179,7 @@ def test_shared_models_are_copied_loaded_served_and_added_to(tmp_path):
     shutil.rmtree(run.folder)
     assert files_of(folder) == names(0)
     frame = pl.read_csv(tmp_path / "people.csv", infer_schema=False)
-    served = Served(folder, 2)
+    served = ServedRun(folder, 2)
     for client in ("site-0", "site-2"):
         rows = frame.filter(site=client).drop("site")
         body = served.reader.read(CSV, rows.write_csv().encode(), client, 1000)

@@ -10,8 +10,8 @@ import torch
 
 import coterie
 from coterie.core.errors import BadInput
-from coterie.data.own import from_arrays
-from coterie.data.sources.digits import digits
+from coterie.data.read.sources.digits import digits
+from coterie.data.read.user_data import from_arrays
 from helpers.runs import FAST, IMAGES
 from helpers.serving import held_rows, numbers_run, people_run, write_people
 

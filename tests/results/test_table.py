@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.analysis.numbers import mean_of
+from coterie.analysis.nan_math import mean_of
 from coterie.core.errors import BadInput
-from coterie.results.table import (
+from coterie.results.metric_table import (
     COLUMNS,
     EVERYONE,
     MARK,
     ROWS,
     Table,
     best_round,
-    curve,
+    curve_of,
     summarize,
-    total,
-    values,
+    total_of,
+    values_of,
 )
 
 calm = settings(deadline=None)  # no test may fail because the machine is busy
@@ -50,28 +50,28 @@ def example() -> Table:
 
 def test_values_are_those_of_the_last_round_unless_one_is_named():
     table = example().whole()
-    clients, last = values(table, "accuracy")
+    clients, last = values_of(table, "accuracy")
     assert clients.tolist() == [0, 1, 2]
     assert last.tolist() == [0.3, 0.5, 0.7]
-    assert values(table, "accuracy", round=1)[1].tolist() == [0.2, 0.4, 0.9]
+    assert values_of(table, "accuracy", round=1)[1].tolist() == [0.2, 0.4, 0.9]
 
 
 def test_values_come_in_the_order_of_clients_and_only_for_the_view_asked():
-    clients, found = values(example().whole(), "accuracy", view="global")
+    clients, found = values_of(example().whole(), "accuracy", view="global")
     assert clients.tolist() == [0, 2]
     assert found.tolist() == [0.1, 0.6]
 
 
 def test_values_of_what_was_never_measured_are_empty():
-    assert [len(column) for column in values(example().whole(), "f1")] == [0, 0]
-    assert [len(column) for column in values(Table().whole(), "accuracy")] == [0, 0]
+    assert [len(column) for column in values_of(example().whole(), "f1")] == [0, 0]
+    assert [len(column) for column in values_of(Table().whole(), "accuracy")] == [0, 0]
 
 
 def test_curve_is_the_mean_over_clients_that_have_the_part():
-    rounds, means = curve(example().whole(), "accuracy")
+    rounds, means = curve_of(example().whole(), "accuracy")
     assert rounds.tolist() == [1, 2]
     assert means == pytest.approx([0.5, 0.5])
-    rounds, means = curve(example().whole(), "accuracy", "select")
+    rounds, means = curve_of(example().whole(), "accuracy", "select")
     assert means[0] == pytest.approx(0.6)
     assert np.isnan(means[1])
 
@@ -112,8 +112,8 @@ def test_no_round_is_better_than_the_best(rounds):
 
 
 def test_total_adds_the_rounds_of_a_cost():
-    assert total(example().whole(), "bytes_up") == 300
-    assert total(example().whole(), "bytes_down") == 0
+    assert total_of(example().whole(), "bytes_up") == 300
+    assert total_of(example().whole(), "bytes_down") == 0
 
 
 def test_mean_leaves_nan_out_and_is_nan_of_nothing():
@@ -234,7 +234,7 @@ def test_a_thousand_rows_take_no_more_than_their_numbers():
 
 
 def test_rows_leave_memory_without_a_checkpoint_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("coterie.results.table.SPILL", 100)
+    monkeypatch.setattr("coterie.results.metric_table.SPILL", 100)
     table, whole = Table(), Table()
     table.keep(tmp_path / ROWS)
     note_rounds(table, range(1, 60))
@@ -267,7 +267,7 @@ def test_a_table_goes_on_from_its_mark_over_what_came_later(tmp_path):
 
 
 def test_the_finished_file_does_not_depend_on_when_rows_were_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr("coterie.results.table.GROUP", 64)
+    monkeypatch.setattr("coterie.results.metric_table.GROUP", 64)
     files = []
     for every in (7, 20, 1000):
         table = Table()

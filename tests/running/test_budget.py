@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from coterie.analysis.privacy import epsilon_of
+from coterie.analysis.privacy_accounting import epsilon_of
 from coterie.core.errors import BadInput
-from coterie.experiment.config import Experiment, change
-from coterie.results.promises import guard_lines
-from coterie.running.assemble import assemble, open_loop
+from coterie.experiment.config import Experiment, change_options
+from coterie.results.guard_summary import format_guard
+from coterie.running.assembly import assemble, open_loop
 from coterie.running.execute import execute_assembly
 from helpers.federations import assert_same, personal, tiny
 
@@ -20,7 +20,7 @@ EXAMPLE = {"dp": "example", "dp_clip": 0.5, "dp_noise": 2.0}
 def assembled(federation=None, **words):
     engine = {"path": "vectorized", "width": 8, "compile": "no"}
     given = {"method": "fedavg", "data": "digits", "rounds": 3, "batch": 4, **engine, **words}
-    return assemble(change(Experiment(), given), federation or tiny(8))
+    return assemble(change_options(Experiment(), given), federation or tiny(8))
 
 
 def test_the_mean_of_private_uploads_moves_by_a_clipped_sum_and_noise_of_the_promised_size():
@@ -39,11 +39,11 @@ def test_the_mean_of_private_uploads_moves_by_a_clipped_sum_and_noise_of_the_pro
 
 def test_a_round_asks_each_client_with_the_same_chance_where_it_is_counted_so():
     loop = open_loop(assembled(tiny(30), **CLIENT, rounds=60, sample=0.5, dp_delta=1e-3))
-    counts = [len(loop._who(loop.program[0], r)[1]) for r in range(60)]
+    counts = [len(loop._select_clients(loop.program[0], r)[1]) for r in range(60)]
     assert len(set(counts)) > 5
     assert sum(counts) / 60 == pytest.approx(15, abs=1.5)
     plain = open_loop(assembled(tiny(30), rounds=60, sample=0.5))
-    assert {len(plain._who(plain.program[0], r)[1]) for r in range(60)} == {15}
+    assert {len(plain._select_clients(plain.program[0], r)[1]) for r in range(60)} == {15}
 
 
 def test_every_exchange_of_a_client_and_every_epoch_of_a_row_is_counted():
@@ -86,7 +86,7 @@ def test_a_run_writes_its_promise_and_goes_on_with_the_same_noise(tmp_path):
         assembly = assembled(**unit, rounds=2)
         done = execute_assembly(assembly, tmp_path / str(number))
         assert done.about["privacy"]["epsilon"] == pytest.approx(epsilon_of(2.0, 2, 1e-5))
-        assert "epsilon = " in guard_lines(done)[0]
+        assert "epsilon = " in format_guard(done)[0]
         one, two = open_loop(assembly), open_loop(assembly)
         one.go()
         two.go(until=1)

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import coterie
-from coterie.core.checkpoint import checkpoints
+from coterie.core.checkpoint import list_checkpoints
 from coterie.core.errors import Diverged
 from coterie.core.point import Point
-from coterie.engines.finite import broken
-from coterie.results.folder import status
-from coterie.results.run import load
-from coterie.running.assemble import assemble, gather, open_loop
-from coterie.running.divergence import guess
+from coterie.engines.finite import find_non_finite
+from coterie.results.folder import read_status
+from coterie.results.run import load_run
+from coterie.running.assembly import assemble, load_federation, open_loop
+from coterie.running.divergence import measure_majority
 from coterie.running.execute import execute, resume
 from helpers.federations import tiny
 from helpers.runs import FAST, Stopped, experiment, results, stop_at, wild
@@ -28,10 +28,10 @@ def test_only_a_model_or_an_upload_that_is_not_finite_is_broken():
     bad = Point({"w": torch.tensor([[0.0, 1.0], [0.0, torch.nan], [torch.inf, 0.0]])})
     never = torch.full((3,), torch.inf)  # "nothing yet", beside a model
     large = Point({"w": torch.full((3, 2), 3e38)})  # its sum overflows, it does not
-    assert broken((w, never), (), 3) == []
-    assert broken((bad, never), (), 3) == [1, 2]
-    assert broken((), {"u": bad, "n": torch.tensor([1, 2, 3])}, 3) == [1, 2]
-    assert broken(large, large, 3) == []
+    assert find_non_finite((w, never), (), 3) == []
+    assert find_non_finite((bad, never), (), 3) == [1, 2]
+    assert find_non_finite((), {"u": bad, "n": torch.tensor([1, 2, 3])}, 3) == [1, 2]
+    assert find_non_finite(large, large, 3) == []
 
 
 @pytest.mark.parametrize("path", ["vectorized", "sequential"])
@@ -59,11 +59,13 @@ def test_a_client_that_diverges_is_left_out_told_and_counted(method, path, tmp_p
 
 def test_who_diverges_keeps_its_old_state_while_the_others_go_on(monkeypatch):
     words = experiment(method="ditto")
-    loop = open_loop(assemble(words, gather(words)))
+    loop = open_loop(assemble(words, load_federation(words)))
     loop.go(until=1)
     store = loop.engine.states[0]
     before = [store.gather([i]) for i in range(4)]
-    monkeypatch.setattr("coterie.engines.local.engine.broken", lambda state, upload, n: [n - 1])
+    monkeypatch.setattr(
+        "coterie.engines.local.engine.find_non_finite", lambda state, upload, n: [n - 1]
+    )
     said = []
     loop.go(lambda loop, report: said.extend(report.said), until=2)
     after = [store.gather([i]) for i in range(4)]
@@ -100,12 +102,12 @@ def test_more_than_half_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_pat
     branch = tmp_path / "run-branch"
     assert "train.rate = 1e+20 is likely too high; lower --rate; `coterie resume" in str(stop.value)
     assert "goes on after round 2" in str(stop.value)
-    assert status(branch) == "diverged"
-    assert [p.name for p in checkpoints(branch)] == ["checkpoint-0000002"]
+    assert read_status(branch) == "diverged"
+    assert [p.name for p in list_checkpoints(branch)] == ["checkpoint-0000002"]
     facts = json.loads((branch / "run.json").read_text())["diverged"]
     assert facts["round"] == 3
     assert facts["clients"] == [0, 1, 2, 3]
-    assert load(branch).table["round"].to_numpy().max() == 2
+    assert load_run(branch).table["round"].to_numpy().max() == 2
     with pytest.raises(Diverged, match="in round 3"):  # the same again, not another story
         resume(branch)
 
@@ -137,5 +139,5 @@ def test_guessing_is_the_share_of_each_clients_most_frequent_training_class():
     for train, test in zip(federation.train, federation.test, strict=True):
         usual = np.bincount(y[train]).argmax()
         expected.append((y[test] == usual).mean())
-    assert guess(federation)["test"] == pytest.approx(np.mean(expected))
-    assert guess(federation._replace(y=federation.y[:0])) == {}  # a server of real sites
+    assert measure_majority(federation)["test"] == pytest.approx(np.mean(expected))
+    assert measure_majority(federation._replace(y=federation.y[:0])) == {}  # a server of real sites

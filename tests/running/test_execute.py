@@ -20,23 +20,28 @@ from torch.utils import _pytree as pytree
 
 import coterie
 from coterie.cli import main as cli
-from coterie.core.checkpoint import checkpoints
+from coterie.core.checkpoint import list_checkpoints
 from coterie.core.errors import BadInput
 from coterie.data.dataset import Dataset
 from coterie.experiment.build import federation_of
-from coterie.experiment.config import Experiment, change, fields, read_experiment_file
+from coterie.experiment.config import (
+    Experiment,
+    change_options,
+    known_options_of,
+    read_experiment_file,
+)
 from coterie.methods.registry import METHODS
-from coterie.results.folder import status
-from coterie.results.run import load
-from coterie.running.assemble import assemble, gather, open_loop
-from coterie.running.execute import Keeper, execute, restore, resume
+from coterie.results.folder import read_status
+from coterie.results.run import load_run
+from coterie.running.assembly import assemble, load_federation, open_loop
+from coterie.running.execute import CheckpointWriter, execute, restore_checkpoint, resume
 from helpers.federations import tiny
 from helpers.runs import FAST, IMAGES, Stopped, arrays, experiment, results, stop_at, write_csv
 
 
 def opened(experiment):
     """A run at its beginning, put together from its words."""
-    return open_loop(assemble(experiment, gather(experiment)))
+    return open_loop(assemble(experiment, load_federation(experiment)))
 
 
 # Words on disk
@@ -49,9 +54,9 @@ def test_written_words_name_every_field(words, tmp_path):
         for k, v in (IMAGES | words).items()
         if k not in (("classes-each", "hidden") if "data" in words else ())
     }
-    run = execute(change(Experiment(), words | {"rounds": 1}), tmp_path / "run")
+    run = execute(change_options(Experiment(), words | {"rounds": 1}), tmp_path / "run")
     written = read_experiment_file(run.folder / "config.toml")
-    for section, known in fields(written).items():
+    for section, known in known_options_of(written).items():
         there = written.words()[section]
         for word, (_, default) in known.items():
             if (section, word) == ("model", "freeze"):
@@ -64,7 +69,9 @@ def test_written_words_name_every_field(words, tmp_path):
 
 
 def test_defaults_written_are_those_that_ran(tmp_path):
-    run = execute(change(Experiment(), FAST | {"rounds": 1, "models": "no"}), tmp_path / "run")
+    run = execute(
+        change_options(Experiment(), FAST | {"rounds": 1, "models": "no"}), tmp_path / "run"
+    )
     written = read_experiment_file(run.folder / "config.toml")
     assert written.split == {"name": "classes", "classes_each": 3, "jitter": 0.0}
     assert written.model == {"name": "dnn", "hidden": 32, "norm": False}
@@ -86,7 +93,7 @@ def test_running_the_written_words_again_is_bit_identical(method, tmp_path):
 
 def test_what_was_chosen_by_timing_is_reused(tmp_path):
     words = {k: v for k, v in IMAGES.items() if k not in FAST}
-    execute(change(Experiment(), words | {"rounds": 2}), tmp_path / "one")
+    execute(change_options(Experiment(), words | {"rounds": 2}), tmp_path / "one")
     written = read_experiment_file(tmp_path / "one" / "config.toml")
     path, width, compiled = written.engine["chosen"].split(":")
     assert path in ("vectorized", "sequential")
@@ -107,11 +114,11 @@ def test_other_words_give_other_results(tmp_path):
 
 
 def test_words_of_another_number_of_networks_do_not_inherit_the_choice():
-    chosen = change(
+    chosen = change_options(
         Experiment(method="fedmd"),
         IMAGES | {"engine.chosen": "sequential:1:no", "public": "held-out", "public_rows": 40},
     )
-    loop = opened(change(chosen, {"draw": 20, "public_batch": 8}))
+    loop = opened(change_options(chosen, {"draw": 20, "public_batch": 8}))
     assert loop.engine.settings[0].path == "sequential"
     two = replace(
         chosen, model={"name": "mlr,dnn", "hidden": 6}, options={"draw": 20, "public_batch": 8}
@@ -119,7 +126,7 @@ def test_words_of_another_number_of_networks_do_not_inherit_the_choice():
     loop = opened(two)
     assert [s.path for s in loop.engine.settings] == ["vectorized", "vectorized"]
     with pytest.raises(BadInput, match="chosen = 'x:y:z': leave it out"):
-        opened(change(chosen, {"engine.chosen": "x:y:z", "draw": 20, "public_batch": 8}))
+        opened(change_options(chosen, {"engine.chosen": "x:y:z", "draw": 20, "public_batch": 8}))
 
 
 def test_own_data_are_found_again_from_another_folder(tmp_path, monkeypatch):
@@ -127,7 +134,7 @@ def test_own_data_are_found_again_from_another_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = FAST | {"data": "own.csv", "rounds": 2, "checkpoint": 1}
     with pytest.raises(Stopped):
-        execute(change(Experiment(), words), tmp_path / "run", stop_at(1))
+        execute(change_options(Experiment(), words), tmp_path / "run", stop_at(1))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     run = resume(tmp_path / "run")
@@ -138,7 +145,7 @@ def test_own_data_are_found_again_from_another_folder(tmp_path, monkeypatch):
 def test_drawn_data_follow_the_seed_unless_they_have_their_own():
     words = {"data": "gaussian", "clients": 3}
     made = [
-        federation_of(change(Experiment(), words | more)).x
+        federation_of(change_options(Experiment(), words | more)).x
         for more in ({}, {"seed": 1}, {"seed": 1, "data.seed": 0})
     ]
     assert not torch.equal(made[0][:5], made[1][:5])
@@ -168,20 +175,20 @@ def test_a_run_stopped_after_any_round_and_resumed_is_bit_identical(method, tmp_
     words = IMAGES | CASES[method] | {"method": method}
     if words.get("model") == "smallcnn":
         del words["hidden"]
-    whole = execute(change(Experiment(), words), tmp_path / "whole")
+    whole = execute(change_options(Experiment(), words), tmp_path / "whole")
     rounds = int(whole.table["round"].to_numpy().max())
     for stop in range(1, rounds + 1):
         folder = tmp_path / f"stopped{stop}"
         with pytest.raises(Stopped):
-            execute(change(Experiment(), words), folder, stop_at(stop))
-        assert status(folder) == "running"
+            execute(change_options(Experiment(), words), folder, stop_at(stop))
+        assert read_status(folder) == "running"
         seen = []
         resume(folder, lambda report: seen.append(report.round))
         assert results(folder) == results(tmp_path / "whole")
         assert seen == list(
             range(min(stop + 1, rounds), rounds + 1)
         )  # it went on, not again from the start
-        assert len(checkpoints(folder)) == 2
+        assert len(list_checkpoints(folder)) == 2
 
 
 def test_rounds_after_the_last_checkpoint_are_done_again_exactly(tmp_path):
@@ -205,7 +212,7 @@ def test_without_a_checkpoint_resume_starts_anew(stop, tmp_path):
     resume(tmp_path / "stopped", lambda report: seen.append(report.round))
     assert seen == [1, 2, 3, 4]
     assert results(tmp_path / "stopped") == results(tmp_path / "whole")
-    assert not checkpoints(tmp_path / "stopped")
+    assert not list_checkpoints(tmp_path / "stopped")
 
 
 def test_a_run_stopped_before_its_facts_were_written_starts_anew(tmp_path):
@@ -237,14 +244,14 @@ def test_resume_of_a_finished_run_changes_nothing(tmp_path):
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")}
     resumed = resume(tmp_path / "run", stop_at(1))
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")} == before
-    assert np.array_equal(resumed.accuracy(), load(tmp_path / "run").accuracy())
+    assert np.array_equal(resumed.accuracy(), load_run(tmp_path / "run").accuracy())
 
 
 def test_resume_is_refused_when_the_data_have_changed(tmp_path):
     path = write_csv(tmp_path / "own.csv")
     with pytest.raises(Stopped):
         execute(
-            change(Experiment(), FAST | {"data": str(path), "rounds": 3, "checkpoint": 1}),
+            change_options(Experiment(), FAST | {"data": str(path), "rounds": 3, "checkpoint": 1}),
             tmp_path / "run",
             stop_at(2),
         )
@@ -273,10 +280,12 @@ def test_a_run_with_checkpoints_of_changes_is_resumed_bit_identically(tmp_path, 
         folder = tmp_path / f"stopped{stop}"
         with pytest.raises(Stopped):
             execute(experiment(**CHANGES), folder, stop_at(stop))
-        built.add((checkpoints(folder)[-1] / "base.json").exists())
+        built.add((list_checkpoints(folder)[-1] / "base.json").exists())
         resume(folder, lambda report: None)
         assert results(folder) == results(tmp_path / "whole")
-        assert not (checkpoints(folder)[-1] / "base.json").exists()  # the last one stands alone
+        assert not (
+            list_checkpoints(folder)[-1] / "base.json"
+        ).exists()  # the last one stands alone
     assert built == {True, False}
 
 
@@ -286,7 +295,7 @@ def test_a_run_survives_the_loss_of_any_one_checkpoint_of_changes_or_base(tmp_pa
     folder = tmp_path / "stopped"
     with pytest.raises(Stopped):
         execute(experiment(**CHANGES), folder, stop_at(8))
-    names = [path.name for path in checkpoints(folder)]
+    names = [path.name for path in list_checkpoints(folder)]
     assert len(names) > 2
     for name in names:
         copy = tmp_path / f"without-{name}"
@@ -299,16 +308,16 @@ def test_a_run_survives_the_loss_of_any_one_checkpoint_of_changes_or_base(tmp_pa
 def test_a_checkpoint_of_changes_holds_the_clients_that_changed_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("coterie.running.execute.LARGE", 0)
     loop = opened(experiment(method="ditto", rounds=9, sample=0.25))
-    keeper, changed = Keeper(tmp_path), []
+    keeper, changed = CheckpointWriter(tmp_path), []
     loop.go(lambda loop, report: keeper.save(loop, {}) if loop.done > 4 else None, until=5)
     before = set(loop.engine.dump()[0][0])
     loop.go(lambda loop, report: changed.append(loop.engine.dump_changes()[0][0]), until=6)
     assert len(before) > 1
     assert len(changed[0]) == 1
     keeper.save(loop, {})
-    assert (checkpoints(tmp_path)[-1] / "base.json").exists()
+    assert (list_checkpoints(tmp_path)[-1] / "base.json").exists()
     again = opened(experiment(method="ditto", rounds=9, sample=0.25))
-    restore(again, checkpoints(tmp_path)[-1])
+    restore_checkpoint(again, list_checkpoints(tmp_path)[-1])
     leaves = (pytree.tree_leaves(one.engine.dump()) for one in (loop, again))
     for a, b in zip(*leaves, strict=True):
         assert np.array_equal(a, b)
@@ -317,7 +326,7 @@ def test_a_checkpoint_of_changes_holds_the_clients_that_changed_alone(tmp_path, 
 def test_resume_from_damaged_checkpoints_alone_is_refused(tmp_path):
     with pytest.raises(Stopped):
         execute(experiment(), tmp_path / "run", stop_at(2))
-    for folder in checkpoints(tmp_path / "run"):
+    for folder in list_checkpoints(tmp_path / "run"):
         harm(folder)
     with pytest.raises(
         BadInput,
@@ -343,8 +352,8 @@ def test_a_run_killed_by_the_system_and_resumed_is_bit_identical(tmp_path):
     )
     deadline = time.monotonic() + 600
     while (
-        len(checkpoints(tmp_path / "killed")) == 0
-        or checkpoints(tmp_path / "killed")[-1].name < "checkpoint-0000008"
+        len(list_checkpoints(tmp_path / "killed")) == 0
+        or list_checkpoints(tmp_path / "killed")[-1].name < "checkpoint-0000008"
     ):
         assert child.poll() is None
         assert time.monotonic() < deadline
@@ -353,7 +362,7 @@ def test_a_run_killed_by_the_system_and_resumed_is_bit_identical(tmp_path):
     assert child.wait() == -signal.SIGKILL
     assert json.loads((tmp_path / "killed" / "run.json").read_text())["status"] == "running"
     command(["resume", str(tmp_path / "killed")])
-    execute(change(Experiment(), words | {"method": "ditto"}), tmp_path / "whole")
+    execute(change_options(Experiment(), words | {"method": "ditto"}), tmp_path / "whole")
     assert results(tmp_path / "killed") == results(tmp_path / "whole")
 
 
@@ -411,7 +420,9 @@ def test_a_loaded_model_is_a_plain_module_with_the_accuracy_of_the_table(method,
 
 def test_models_are_kept_only_if_wanted_and_asked_for_by_number_or_name(tmp_path):
     path = write_csv(tmp_path / "own.csv")
-    run = execute(change(Experiment(), FAST | {"data": str(path), "rounds": 1}), tmp_path / "run")
+    run = execute(
+        change_options(Experiment(), FAST | {"data": str(path), "rounds": 1}), tmp_path / "run"
+    )
     by_name, by_number = run.model("site1").state_dict(), run.model(1).state_dict()
     assert all(torch.equal(by_name[k], by_number[k]) for k in by_name)
     for client, message in (
@@ -422,7 +433,7 @@ def test_models_are_kept_only_if_wanted_and_asked_for_by_number_or_name(tmp_path
         with pytest.raises(BadInput, match=message):
             run.model(client)
     none = execute(
-        change(Experiment(), FAST | {"data": str(path), "rounds": 1, "models": "no"}),
+        change_options(Experiment(), FAST | {"data": str(path), "rounds": 1, "models": "no"}),
         tmp_path / "none",
     )
     assert not (none.folder / "models").exists()
@@ -616,7 +627,7 @@ def test_runs_without_an_out_get_folders_of_their_own(tmp_path, monkeypatch):
 
 def test_data_without_classes_are_judged_by_their_loss(tmp_path):
     run = execute(
-        change(
+        change_options(
             Experiment(), FAST | {"data": "gaussian", "clients": 5, "rounds": 1, "method": "selffl"}
         ),
         tmp_path / "run",

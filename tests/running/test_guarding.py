@@ -8,11 +8,11 @@ from coterie.core.errors import BadInput
 from coterie.core.guard import Guard
 from coterie.core.method import Replies
 from coterie.core.point import Point, mean
-from coterie.experiment.config import Experiment, change
-from coterie.methods.declare import told
+from coterie.experiment.config import Experiment, change_options
+from coterie.methods.declare import declaration_of
 from coterie.methods.registry import METHODS
-from coterie.running.assemble import assemble, open_loop
-from coterie.running.guarding import Gate, attackers_of, check_guard
+from coterie.running.assembly import assemble, open_loop
+from coterie.running.upload_guard import UploadGuard, attackers_of, check_guard
 from helpers.federations import personal, play, tiny
 
 
@@ -31,19 +31,19 @@ ROWS = [[2.0, 1.0], [1.0, 3.0], [1.0, 2.0], [2.0, 2.0]]
 
 def test_an_open_gate_changes_nothing():
     given = replies(ROWS)
-    assert Gate().passed(given, sent, "train", 0, 0) is given
+    assert UploadGuard().passed(given, sent, "train", 0, 0) is given
 
 
 @pytest.mark.parametrize(("attack", "wanted"), [("sign-flip", [1.0, -1.0]), ("scale", [1, -99])])
 def test_an_attacker_turns_its_change_round_and_nobody_elses(attack, wanted):
-    gate = Gate(Guard(attack=attack, attackers=0.2), attackers=frozenset({1}))
+    gate = UploadGuard(Guard(attack=attack, attackers=0.2), attackers=frozenset({1}))
     got = gate.passed(replies(ROWS), sent, "train", 0, 0)
     assert got.upload.params["w"].tolist() == [ROWS[0], wanted, *ROWS[2:]]
     assert got.groups[0].upload is got.upload
 
 
 def test_noise_of_an_attacker_is_ten_times_its_change():
-    gate = Gate(Guard(attack="noise", attackers=0.2), attackers=frozenset({1}))
+    gate = UploadGuard(Guard(attack="noise", attackers=0.2), attackers=frozenset({1}))
     given = replies(torch.ones(4, 5000).tolist())
     origin = Point({"w": torch.zeros(5000)})
     moved = gate.passed(given, lambda i: origin, "train", 0, 0).upload.params["w"] - 1
@@ -54,7 +54,7 @@ def test_noise_of_an_attacker_is_ten_times_its_change():
 def test_a_krum_gate_leaves_out_what_a_scaling_attacker_sent():
     rows = [[1.0, 1.0 + 0.01 * k] for k in range(7)] + [[1.0, 2.0]]
     guard = Guard(robust="krum", hostile=0.2, attack="scale", attackers=0.1)
-    got = Gate(guard, attackers=frozenset({7})).passed(replies(rows), sent, "train", 0, 0)
+    got = UploadGuard(guard, attackers=frozenset({7})).passed(replies(rows), sent, "train", 0, 0)
     assert got.ids.tolist() == list(range(7))
     assert len(got.sizes) == len(got.upload.params["w"]) == 7
 
@@ -69,10 +69,10 @@ def test_a_method_averages_by_its_replies_exactly_where_it_says_so(name, monkeyp
         return mean(upload, weights)
 
     monkeypatch.setattr(
-        Gate, "passed", lambda self, replies, send, *when: replies._replace(average=spy)
+        UploadGuard, "passed", lambda self, replies, send, *when: replies._replace(average=spy)
     )
     play(name)
-    assert bool(calls) == (told(METHODS[name]).uploads in ("mean", "models"))
+    assert bool(calls) == (declaration_of(METHODS[name]).uploads in ("mean", "models"))
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -88,12 +88,12 @@ def test_a_method_that_uploads_nothing_says_so(name):
 
     loop.engine.exchange = exchange
     loop.go()
-    assert (sum(sizes) == 0) == (told(METHODS[name]).uploads == "nothing")
+    assert (sum(sizes) == 0) == (declaration_of(METHODS[name]).uploads == "nothing")
 
 
 def experiment(**words) -> Experiment:
     engine = {"path": "vectorized", "width": 8, "compile": "no"}
-    return change(
+    return change_options(
         Experiment(), {"method": "fedavg", "data": "digits", "rounds": 2, **engine, **words}
     )
 
@@ -162,4 +162,4 @@ def test_a_word_without_effect_is_refused(words, said):
 )
 def test_a_guard_that_does_not_fit_is_refused_with_the_reason(method, guard, said):
     with pytest.raises(BadInput, match=said):
-        check_guard(guard, method, told(METHODS[method]), 1, 10)
+        check_guard(guard, method, declaration_of(METHODS[method]), 1, 10)

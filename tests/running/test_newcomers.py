@@ -5,16 +5,16 @@ import pytest
 import torch
 
 from coterie.core.errors import BadInput
-from coterie.core.point import flat, pick
-from coterie.data.federation import checksum
-from coterie.data.newcomers import keep_out, newcomer_numbers, with_few_rows, with_newcomers
-from coterie.data.own import from_arrays
-from coterie.experiment.config import Experiment, change
+from coterie.core.point import flatten, pick
+from coterie.data.federation import checksum_of
+from coterie.data.newcomers import keep_out, select_newcomers, with_few_rows, with_newcomers
+from coterie.data.read.user_data import from_arrays
+from coterie.experiment.config import Experiment, change_options
 from coterie.methods.registry import METHODS
 from coterie.results.models import load_model
-from coterie.results.run import load
+from coterie.results.run import load_run
 from coterie.running.execute import execute, resume
-from coterie.running.newcomers import WAYS, serve, trained
+from coterie.running.newcomer_training import WAYS, finished_run_of, train_newcomers
 from helpers.federations import assert_same, personal, play, tiny
 from helpers.runs import FAST, Stopped, stop_at
 
@@ -26,13 +26,13 @@ def finished(name, federation=None, **more):
     """(the loop at its end, the run as newcomers see it)."""
     loop = play(name, keep_out(federation or tiny(7), LATE), **more)
     loop.schedule = loop.schedule._replace(newcomer_rounds=2)
-    return loop, trained(loop, with_newcomers(loop.federation))
+    return loop, finished_run_of(loop, with_newcomers(loop.federation))
 
 
 def models_of(served):
     """{newcomer: its model as one vector}"""
     return {
-        i: flat(pick(views["personal"], slice(k, k + 1)))[0]
+        i: flatten(pick(views["personal"], slice(k, k + 1)))[0]
         for _, chunk, views in served.points()
         for k, i in enumerate(chunk)
     }
@@ -52,12 +52,12 @@ def test_newcomers_are_served_and_their_rows_reach_nobody_else(name):
     before = personal(loop)
     assert_same(before, personal(dirty_loop), 0)
     for way in WAYS:
-        served = serve(run, way)
+        served = train_newcomers(run, way)
         measured = served.measured()
         assert np.isfinite(measured["personal", "test", "loss"]).all()
         assert len(measured["personal", "test", "accuracy"]) == len(LATE)
         if way == "rule":
-            mine, theirs = models_of(served)[5], models_of(serve(dirty, way))[5]
+            mine, theirs = models_of(served)[5], models_of(train_newcomers(dirty, way))[5]
             torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)
     assert_same(before, personal(loop), 0)
 
@@ -65,17 +65,19 @@ def test_newcomers_are_served_and_their_rows_reach_nobody_else(name):
 @pytest.mark.parametrize("name", ["fedavg", "fedprox"])
 def test_a_method_without_a_rule_fine_tunes_its_global_model(name):
     _, run = finished(name)
-    assert_same(models_of(serve(run, "rule")), models_of(serve(run, "finetune")), 0)
+    assert_same(
+        models_of(train_newcomers(run, "rule")), models_of(train_newcomers(run, "finetune")), 0
+    )
     assert run.methods[0].newcomer is None
 
 
 def test_local_newcomers_train_as_long_as_the_clients_did():
     loop, run = finished("local", rounds=3)
     start = run.methods[0].join(loop.position.server.seed, None)
-    rule = models_of(serve(run, "rule"))
-    assert all(not torch.equal(w, flat(pick(start, None))[0]) for w in rule.values())
-    loss = serve(run, "rule").measured()["personal", "test", "loss"]
-    longer = serve(run._replace(rounds=9), "rule").measured()["personal", "test", "loss"]
+    rule = models_of(train_newcomers(run, "rule"))
+    assert all(not torch.equal(w, flatten(pick(start, None))[0]) for w in rule.values())
+    loss = train_newcomers(run, "rule").measured()["personal", "test", "loss"]
+    longer = train_newcomers(run._replace(rounds=9), "rule").measured()["personal", "test", "loss"]
     assert not np.allclose(loss, longer)
 
 
@@ -91,7 +93,7 @@ def test_a_ucfl_newcomer_with_the_rows_of_a_client_takes_most_from_it():
         return servers[-1]
 
     own = rule._replace(round=(look._replace(receive=watched),))
-    serve(run._replace(methods=[run.methods[0]._replace(newcomer=own)]), "rule")
+    train_newcomers(run._replace(methods=[run.methods[0]._replace(newcomer=own)]), "rule")
     after, trained_clients = servers[0], len(run.server.compared.g)
     old, new = run.server.weights.weights, after.weights.weights
     rows = new[run.came, :trained_clients]
@@ -103,9 +105,9 @@ def test_a_ucfl_newcomer_with_the_rows_of_a_client_takes_most_from_it():
 def test_a_pfedhn_newcomer_fits_its_embedding_and_nothing_else():
     loop, run = finished("pfedhn", rounds=12, train=play("pfedhn", until=0).train)
     before = loop.position.server.phi
-    served = serve(run, "rule")
+    served = train_newcomers(run, "rule")
     loss = served.engine.evaluate(run.came, served.send, served.when, ("train",))
-    still = serve(run._replace(rounds=0), "rule")
+    still = train_newcomers(run._replace(rounds=0), "rule")
     middle = still.engine.evaluate(run.came, still.send, still.when, ("train",))
     key = ("personal", "train", "loss")
     assert loss[key].mean() < middle[key].mean()
@@ -114,16 +116,16 @@ def test_a_pfedhn_newcomer_fits_its_embedding_and_nothing_else():
 
 @pytest.mark.parametrize(("wanted", "count"), [(0.2, 4), (3, 3), (0.01, 1)])
 def test_newcomers_are_a_share_or_a_count_and_follow_the_seed(wanted, count):
-    found = newcomer_numbers(wanted, 20, seed=1)
+    found = select_newcomers(wanted, 20, seed=1)
     assert len(found) == count
-    assert (found == newcomer_numbers(wanted, 20, seed=1)).all()
-    assert any((found != newcomer_numbers(wanted, 20, seed=s)).any() for s in range(2, 6))
+    assert (found == select_newcomers(wanted, 20, seed=1)).all()
+    assert any((found != select_newcomers(wanted, 20, seed=s)).any() for s in range(2, 6))
 
 
 @pytest.mark.parametrize("wanted", [20, 2.5, 0.999])
 def test_impossible_newcomers_are_refused(wanted):
     with pytest.raises(BadInput, match="newcomers = "):
-        newcomer_numbers(wanted, 20, seed=0)
+        select_newcomers(wanted, 20, seed=0)
 
 
 def test_keeping_out_and_letting_in_loses_no_row():
@@ -134,7 +136,7 @@ def test_keeping_out_and_letting_in_loses_no_row():
     assert back.names == ["0", "1", "3", "4", "6", "2", "5"]
     assert (back.train[5] == federation.train[2]).all()
     late = kept.newcomers._replace(names=["2", "other"])
-    assert checksum(kept) != checksum(kept._replace(newcomers=late))
+    assert checksum_of(kept) != checksum_of(kept._replace(newcomers=late))
 
 
 def test_fewer_rows_are_always_among_more():
@@ -154,7 +156,7 @@ def arrays(garbage=False):
     rng = np.random.default_rng(0)
     x, owners = rng.normal(size=(240, 5)), np.repeat(np.arange(8), 30)
     y = (x[:, 0] + 0.2 * owners * x[:, 1] > 0).astype(np.int64)
-    late = newcomer_numbers(2, 8, seed=0)
+    late = select_newcomers(2, 8, seed=0)
     if garbage:
         x = np.where(np.isin(owners, late)[:, None], 1e3 + x, x)
     return from_arrays(x, y, owners.astype(str), name="made")
@@ -162,7 +164,9 @@ def arrays(garbage=False):
 
 def run_of(folder, watch=lambda report: None, garbage=False, **words):
     given = arrays(garbage)
-    experiment = change(Experiment(), WORDS | {"data": "python:made", "split": "user"} | words)
+    experiment = change_options(
+        Experiment(), WORDS | {"data": "python:made", "split": "user"} | words
+    )
     return execute(experiment, folder, watch, data=given)
 
 
@@ -182,7 +186,7 @@ def test_a_run_reports_its_newcomers_as_rows_of_their_own(tmp_path):
     run = run_of(tmp_path / "run", few_shot=(2, 5))
     assert len(run.accuracy()) == 6
     assert run.views == ["personal", "global"]
-    again = load(tmp_path / "run")
+    again = load_run(tmp_path / "run")
     rows = again.newcomers()
     assert [row.way for row in rows] == list(WAYS)
     assert all(row.n == 2 and row.low <= row.mean <= row.high for row in rows)

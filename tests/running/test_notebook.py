@@ -6,7 +6,7 @@ from textwrap import dedent
 import pytest
 
 from coterie.running import notebook
-from coterie.running.loop import RoundReport, saying
+from coterie.running.loop import RoundReport, message_report_of
 
 REPORT = RoundReport(
     stage="train", round=1, rounds=2, clients=3, seconds=0.1, accuracy=0.5, loss=1.0, value=0.5
@@ -15,9 +15,9 @@ REPORT = RoundReport(
 
 def test_outside_of_a_notebook_only_what_must_be_said_is_said(capsys):
     assert not notebook.has_widgets()
-    with notebook.progress() as show:
+    with notebook.show_progress() as show:
         show("ditto", 0, REPORT)
-        show("ditto", 0, saying("mind this"))
+        show("ditto", 0, message_report_of("mind this"))
     assert capsys.readouterr() == ("", "coterie: ditto seed 0: mind this\n")
 
 
@@ -25,7 +25,7 @@ def test_a_notebook_without_widgets_is_plain(monkeypatch, capsys):
     monkeypatch.setattr(notebook.Console, "is_jupyter", True, raising=False)
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     monkeypatch.setattr(notebook, "find_spec", lambda name: None)
-    with notebook.progress() as show:
+    with notebook.show_progress() as show:
         show("ditto", None, REPORT)
     assert capsys.readouterr() == ("", "")
 

@@ -13,18 +13,18 @@ from sklearn.metrics import f1_score
 
 import coterie
 from coterie.core.errors import BadInput
-from coterie.data.own import from_arrays
-from coterie.experiment.config import Experiment, change
-from coterie.results.table import values
+from coterie.data.read.user_data import from_arrays
+from coterie.experiment.config import Experiment, change_options
+from coterie.results.metric_table import values_of
 from coterie.running.execute import execute, resume
-from coterie.running.progress import alone, busy, lines
+from coterie.running.progress import is_busy, lock_folder, read_lines
 from helpers.federations import assert_same, float64, personal, play
 
 FAST = {"clients": 4, "rounds": 4, "path": "vectorized", "width": 4, "compile": "no", "threads": 1}
 
 
 def experiment(**words):
-    return change(Experiment(), {"method": "fedavg"} | FAST | words)
+    return change_options(Experiment(), {"method": "fedavg"} | FAST | words)
 
 
 def test_every_round_is_told_once_also_after_a_resume(tmp_path):
@@ -37,9 +37,9 @@ def test_every_round_is_told_once_also_after_a_resume(tmp_path):
 
     with pytest.raises(Stop):
         execute(experiment(checkpoint=2), tmp_path / "run", stop)
-    assert [line["round"] for line in lines(tmp_path / "run")] == [1, 2, 3]
+    assert [line["round"] for line in read_lines(tmp_path / "run")] == [1, 2, 3]
     resume(tmp_path / "run")
-    told = lines(tmp_path / "run")
+    told = read_lines(tmp_path / "run")
     assert [line["round"] for line in told] == [1, 2, 3, 4]
     assert all(
         line["rounds"] == 4 and 0 <= line["accuracy"] <= 1 and line["time"] > 0 for line in told
@@ -48,24 +48,26 @@ def test_every_round_is_told_once_also_after_a_resume(tmp_path):
 
 def test_a_line_cut_off_is_left_out(tmp_path):
     (tmp_path / "progress.jsonl").write_text('{"round": 1}\n{"round": 2', encoding="utf-8")
-    assert lines(tmp_path) == [{"round": 1}]
+    assert read_lines(tmp_path) == [{"round": 1}]
 
 
 def test_a_folder_in_use_is_refused_and_free_when_its_process_is_killed(tmp_path):
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom coterie.running.progress import alone\n"
+        "import sys, time\nfrom pathlib import Path\n"
+        "from coterie.running.progress import lock_folder\n"
+        "with lock_folder(Path(sys.argv[1])):\n"
+        "    print('held', flush=True)\n    time.sleep(60)\n"
     )
-    code += "with alone(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout.readline() == "held\n"
-        assert busy(tmp_path)
-        with pytest.raises(BadInput, match="another process"), alone(tmp_path):
+        assert is_busy(tmp_path)
+        with pytest.raises(BadInput, match="another process"), lock_folder(tmp_path):
             pass
         other.kill()
-    assert not busy(tmp_path)
-    with alone(tmp_path):
+    assert not is_busy(tmp_path)
+    with lock_folder(tmp_path):
         pass
 
 
@@ -87,10 +89,10 @@ def test_scores_of_the_last_round_are_those_of_the_models_on_disk(tmp_path):
     assert kept.groupby("client").size().tolist() == run.about["rows"]["test"]
     for client, rows in kept.groupby("client"):
         expected = f1_score(rows.label, rows.score > 0.5, average="macro")
-        assert values(run.table, "f1")[1][client] == pytest.approx(expected)
+        assert values_of(run.table, "f1")[1][client] == pytest.approx(expected)
         assert run.accuracy()[client] == pytest.approx(((rows.score > 0.5) == rows.label).mean())
-    assert set(values(run.table, "calibration_error")[0]) == {0, 1, 2, 3}
-    assert not len(values(run.table, "f1", round=1)[1])
+    assert set(values_of(run.table, "calibration_error")[0]) == {0, 1, 2, 3}
+    assert not len(values_of(run.table, "f1", round=1)[1])
 
 
 @pytest.mark.parametrize("name", ["ditto", "ktpfl", "persfl"])

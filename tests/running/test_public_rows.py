@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import BadInput
-from coterie.experiment.config import Experiment, change
-from coterie.running.assemble import assemble, gather
+from coterie.experiment.config import Experiment, change_options
+from coterie.running.assembly import assemble, load_federation
 
 NEEDING = ("pfeddf", "feddf", "ktpfl", "fedmd")
 
@@ -29,8 +29,8 @@ def _refusal(words):
 
 
 def _assembled(words):
-    experiment = change(Experiment(), words)
-    return assemble(experiment, gather(experiment))
+    experiment = change_options(Experiment(), words)
+    return assemble(experiment, load_federation(experiment))
 
 
 def _offered(refusal):
@@ -66,8 +66,8 @@ def test_more_public_rows_are_offered_where_there_are_more(tmp_path):
 
 
 def test_images_are_offered_other_images_and_never_themselves():
-    experiment = change(Experiment(), {"method": "feddf", "data": "digits"})
-    federation = gather(experiment)
+    experiment = change_options(Experiment(), {"method": "feddf", "data": "digits"})
+    federation = load_federation(experiment)
     with pytest.raises(
         BadInput, match=r"--public-rows 300, or --public mnist, emnist or cifar100$"
     ):

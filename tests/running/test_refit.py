@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import BadInput
-from coterie.experiment.config import Experiment, change
-from coterie.running.assemble import assemble, gather
+from coterie.experiment.config import Experiment, change_options
+from coterie.running.assembly import assemble, load_federation
 
 WORDS = {"data": "digits", "clients": 5, "validation": 0.1, "select": False, "refit": True}
 
 
 def assembled(**words):
-    experiment = change(Experiment(), WORDS | words)
-    return assemble(experiment, gather(experiment)).federation
+    experiment = change_options(Experiment(), WORDS | words)
+    return assemble(experiment, load_federation(experiment)).federation
 
 
 def test_a_method_that_chooses_nothing_trains_on_validation_rows_too():

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import coterie
-from coterie.core.checkpoint import checkpoints
+from coterie.core.checkpoint import list_checkpoints
 from coterie.core.errors import BadInput
-from coterie.experiment.config import Experiment, change, read_experiment_file
+from coterie.experiment.config import Experiment, change_options, read_experiment_file
 from coterie.methods.registry import METHODS
-from coterie.results.folder import status
-from coterie.results.run import load
+from coterie.results.folder import read_status
+from coterie.results.run import load_run
 from coterie.running.execute import execute, resume
-from coterie.running.shape import Change, changes_of, defaults_of, shape_of
+from coterie.running.identity import OptionChange, changes_of, defaults_of, identity_of
 from helpers.runs import Stopped, experiment, results, stop_at, words_written
 
 
@@ -81,7 +81,7 @@ def test_a_word_left_out_of_the_file_is_its_default_and_no_change(tmp_path):
 @pytest.mark.parametrize("checkpoint", [0, 1])
 def test_words_are_held_with_and_without_a_checkpoint(checkpoint, tmp_path):
     folder = stopped(tmp_path / "run", checkpoint=checkpoint)
-    assert bool(checkpoints(folder)) == bool(checkpoint)
+    assert bool(list_checkpoints(folder)) == bool(checkpoint)
     edit(folder, "rate = 0.1\n", "rate = 0.2\n")
     with pytest.raises(BadInput, match=r"train\.rate was 0\.1"):
         resume(folder)
@@ -142,7 +142,7 @@ def test_more_rounds_in_a_branch_are_those_of_a_longer_run(tmp_path):
     longer = coterie.resume(tmp_path / "short", allow_change=True)
     models = [results(folder)[0] for folder in (longer.folder, tmp_path / "long")]
     assert models[0] == models[1]
-    assert status(tmp_path / "short") == "finished"
+    assert read_status(tmp_path / "short") == "finished"
 
 
 def test_a_checkpoint_past_the_rounds_is_refused_and_never_trains(tmp_path):
@@ -173,7 +173,7 @@ def test_a_branch_without_a_change_or_of_a_word_that_cannot_change_is_refused(
 
 
 def test_every_word_that_shapes_a_result_is_in_the_shape():
-    shape = shape_of(experiment(method="ditto"))
+    shape = identity_of(experiment(method="ditto"))
     assert {"method", "seed", "train.rate", "schedule.rounds", "data.name", "engine.path"} <= set(
         shape
     )
@@ -265,19 +265,19 @@ def test_a_word_that_is_gone_is_refused_by_name(tmp_path):
 
 def test_every_section_has_its_defaults_where_a_run_lacks_a_word():
     now = experiment(method="ditto", **{"newcomers": 0.3, "model.norm": True, "few-shot": "2"})
-    began = shape_of(now)
+    began = identity_of(now)
     for word in ("data.newcomers", "model.norm", "schedule.few_shot"):
         del began[word]
     assert changes_of(now, began) == {
-        "data.newcomers": Change(0.0, 0.3, default=True),
-        "model.norm": Change(False, True, default=True),
-        "schedule.few_shot": Change("", 2, default=True),
+        "data.newcomers": OptionChange(0.0, 0.3, default=True),
+        "model.norm": OptionChange(False, True, default=True),
+        "schedule.few_shot": OptionChange("", 2, default=True),
     }
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_defaults_of_options_are_those_of_the_methods_builder(method):
-    known = defaults_of(change(Experiment(), {"method": method}))
+    known = defaults_of(change_options(Experiment(), {"method": method}))
     given = {p.name: p.default for p in inspect.signature(METHODS[method]).parameters.values()}
     declared = {k: d for k, d in given.items() if d is not inspect.Parameter.empty}
     options = {w.partition(".")[2] for w in known if w.startswith("options.")}
@@ -296,7 +296,7 @@ def harm(folder: Path) -> None:
 
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path):
     folder, said = stopped(tmp_path / "run", at=4), []
-    harm(checkpoints(folder)[-1])
+    harm(list_checkpoints(folder)[-1])
     seen = []
 
     def watch(report):
@@ -310,12 +310,15 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(tm
     assert seen == [4, 5, 6]
     execute(experiment(method="ditto", rounds=6), tmp_path / "whole")
     assert results(folder) == results(tmp_path / "whole")
-    assert [p.name for p in checkpoints(folder)] == ["checkpoint-0000005", "checkpoint-0000006"]
+    assert [p.name for p in list_checkpoints(folder)] == [
+        "checkpoint-0000005",
+        "checkpoint-0000006",
+    ]
 
 
 def test_a_damaged_checkpoint_is_written_anew_when_its_round_comes_again(tmp_path):
     folder = stopped(tmp_path / "run", at=4)
-    harm(checkpoints(folder)[-1])
+    harm(list_checkpoints(folder)[-1])
     with pytest.raises(Stopped):
         resume(folder, lambda r: stop_at(4)(r) if r.stage else None)
     seen = []
@@ -344,6 +347,6 @@ def test_a_model_that_was_changed_or_is_not_listed_is_damaged(tmp_path):
 def test_a_stopped_run_is_read_from_its_older_checkpoint_where_the_newest_is_damaged(tmp_path):
     folder = stopped(tmp_path / "run", at=4)
     shutil.copytree(folder, tmp_path / "copy")
-    (checkpoints(folder)[-1] / "metrics.json").write_bytes(b"x")
-    assert load(folder).table["round"].to_numpy().max() == 3
-    assert load(tmp_path / "copy").table["round"].to_numpy().max() == 4
+    (list_checkpoints(folder)[-1] / "metrics.json").write_bytes(b"x")
+    assert load_run(folder).table["round"].to_numpy().max() == 3
+    assert load_run(tmp_path / "copy").table["round"].to_numpy().max() == 4

@@ -10,8 +10,13 @@ import torch
 
 import coterie
 from coterie.core.errors import BadInput
-from coterie.serving.files import export_model, load_files, write_safetensors, write_torch
-from coterie.serving.onnx_files import OnnxWriter, drawn_rows, feeds
+from coterie.serving.model_files import (
+    export_model,
+    load_model_files,
+    write_safetensors,
+    write_torch,
+)
+from coterie.serving.onnx_files import OnnxWriter, build_feeds, synthesize_rows
 from coterie.serving.pyfunc import write_pyfunc
 from helpers.runs import IMAGES
 from helpers.serving import people_run, write_people
@@ -26,8 +31,8 @@ def people(tmp_path_factory):
 def test_weights_with_their_card_are_the_model(people, tmp_path):
     run, _ = people
     model = run.model(1)
-    again = load_files(export_model(model, tmp_path / "one", write_safetensors))
-    rows = drawn_rows(model.intake)
+    again = load_model_files(export_model(model, tmp_path / "one", write_safetensors))
+    rows = synthesize_rows(model.intake)
     assert np.array_equal(again.predict_proba(rows), model.predict_proba(rows))
     assert again.card | {"weights": ""} == model.card | {"weights": ""}
     with pytest.raises(BadInput, match="exists already and is not overwritten"):
@@ -35,7 +40,7 @@ def test_weights_with_their_card_are_the_model(people, tmp_path):
     held = tmp_path / "one" / "model.safetensors"
     held.write_bytes(held.read_bytes()[:-1] + b"x")
     with pytest.raises(BadInput, match="damaged"):
-        load_files(tmp_path / "one")
+        load_model_files(tmp_path / "one")
 
 
 def test_an_onnx_graph_takes_raw_columns_and_says_row_by_row_what_the_model_says(people, tmp_path):
@@ -47,11 +52,11 @@ def test_an_onnx_graph_takes_raw_columns_and_says_row_by_row_what_the_model_says
         where = export_model(model, tmp_path / client, writer)
         session = onnxruntime.InferenceSession(where / "model.onnx")
         assert {i.name for i in session.get_inputs()} == {"age", "income", "job", "when", "smokes"}
-        shares, labels = session.run(["probabilities", "label"], feeds(model.intake, frame))
+        shares, labels = session.run(["probabilities", "label"], build_feeds(model.intake, frame))
         assert np.allclose(shares, model.predict_proba(frame), atol=1e-6)
         assert (labels == model.predict(frame)).all()
         strange = frame[:8].with_columns(job=pl.lit("astronaut"), income=pl.lit(None))
-        shares = session.run(["probabilities"], feeds(model.intake, strange))[0]
+        shares = session.run(["probabilities"], build_feeds(model.intake, strange))[0]
         assert np.allclose(shares, model.predict_proba(strange), atol=1e-6)
 
 
@@ -70,7 +75,7 @@ def test_a_torch_program_takes_cells_and_prepares_them_itself(people, tmp_path):
     model, frame = run.model(0), pl.read_csv(folder / "people.csv")
     where = export_model(model, tmp_path / "one", write_torch)
     program = torch.export.load(where / "model.pt2").module()
-    held = feeds(model.intake, frame)
+    held = build_feeds(model.intake, frame)
     columns = json.loads((where / "model.json").read_text())["preparation"]["columns"]
     cells = []
     for column in columns:

@@ -10,12 +10,12 @@ import torch
 import coterie
 from coterie.analysis.drift import loss_drift, share_drift
 from coterie.core.errors import BadInput
-from coterie.results.models import free_file, load_model
-from coterie.results.personal import Models
-from coterie.serving.answering import Served
-from coterie.serving.cards import markdown
+from coterie.results.models import find_free_file, load_model
+from coterie.results.personal_models import Models
+from coterie.serving.batching import ServedRun
+from coterie.serving.cards import render_markdown
 from coterie.serving.personalizing import personalize
-from coterie.serving.rows import CSV
+from coterie.serving.request_rows import CSV
 from coterie.serving.updating import update
 from helpers.serving import people_run, write_people
 
@@ -49,14 +49,14 @@ def test_a_personalized_client_is_loaded_predicted_and_served_like_any_other(run
     assert (model.predict(rows) == run.predict(rows, ["north"] * len(rows))).all()
     number = Models(run.folder).number("north")
     assert number == 3
-    served = Served(run.folder, 8)
+    served = ServedRun(run.folder, 8)
     body = served.reader.read(CSV, rows.write_csv().encode(), "north", 1000)
     (answer,) = served.answer([number], [body])
     assert (answer.predictions == model.predict(rows)).all()
     card = model.card
     assert (card["version"], card["rows"]["test"]) == (1, found.rows["test"])
     assert card["measured"][0]["value"] == pytest.approx(found.ways[0].value)
-    assert "came after training" in markdown(card)
+    assert "came after training" in render_markdown(card)
     assert {k: v for k, v in files_of(run.folder).items() if k in before} == before
     plain = load_model(run.folder, "north").state_dict()
     assert all(torch.equal(a, model.state_dict()[k]) for k, a in plain.items())
@@ -85,7 +85,7 @@ def test_an_update_is_a_new_version_beside_the_old_one(run, tmp_path):
 
 
 def test_a_file_that_a_stopped_process_left_is_in_nobodys_way(run, tmp_path):
-    left = run.folder / "models" / free_file(run.folder)
+    left = run.folder / "models" / find_free_file(run.folder)
     left.write_bytes(b"left behind")
     update(run.folder, rows_of(tmp_path, 0), "site-0")
     assert left.read_bytes() == b"left behind"

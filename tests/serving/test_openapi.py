@@ -6,8 +6,8 @@ import warnings
 import hypothesis
 import pytest
 
-from coterie.serving.app import build
-from coterie.serving.service import Limits, Service
+from coterie.serving.app import build_app
+from coterie.serving.service import Service, ServiceLimits
 from helpers.serving import asking, people_run
 
 with warnings.catch_warnings():
@@ -63,10 +63,10 @@ def throw_at(operation, mode, address, token, seen, examples=30):
 @pytest.mark.filterwarnings("ignore")
 def test_nothing_is_found_where_the_service_differs_from_its_document(tmp_path):
     run = people_run(tmp_path, rounds=1)
-    service = Service(run.folder, tmp_path / "tokens.json", Limits(rows=20))
+    service = Service(run.folder, tmp_path / "tokens.json", ServiceLimits(rows=20))
     tokens = json.loads((tmp_path / "tokens.json").read_text())
     seen: set[tuple[str, int]] = set()
-    with asking(build(service)) as client:
+    with asking(build_app(service)) as client:
         address = str(client.base_url)
         schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
         for found in schema.get_all_operations():

@@ -8,8 +8,8 @@ import pytest
 
 import coterie
 from coterie.core.errors import BadInput
-from coterie.serving import pieces
-from coterie.serving.predicting import Wanted, predict_file
+from coterie.serving import chunks
+from coterie.serving.predicting import PredictionRequest, predict_file
 from helpers.runs import IMAGES
 from helpers.serving import people_run, write_people
 
@@ -26,7 +26,7 @@ def test_a_file_is_predicted_row_by_row_as_the_models_say(people, tmp_path):
     frame = pl.read_csv(path)
     out = tmp_path / "out.csv"
     seen = []
-    wanted = Wanted(data=path, out=out, client_column="site", keep=["verdict", "age"])
+    wanted = PredictionRequest(data=path, out=out, client_column="site", keep=["verdict", "age"])
     count = predict_file(run.models(), wanted, lambda done, rows: seen.append((done, rows)))
     found = pl.read_csv(out)
     assert count == found.height == 150
@@ -42,9 +42,9 @@ def test_a_file_is_predicted_row_by_row_as_the_models_say(people, tmp_path):
 def test_small_pieces_and_other_kinds_of_files_give_the_same(people, tmp_path, monkeypatch):
     run, path = people
     whole = tmp_path / "whole.csv"
-    predict_file(run.models(), Wanted(data=path, out=whole, client="site-1"))
-    monkeypatch.setattr(pieces, "BYTES", 700)  # a few rows
-    monkeypatch.setattr(pieces, "ROWS", 7)
+    predict_file(run.models(), PredictionRequest(data=path, out=whole, client="site-1"))
+    monkeypatch.setattr(chunks, "BYTES_PER_CHUNK", 700)  # a few rows
+    monkeypatch.setattr(chunks, "ROWS_PER_CHUNK", 7)
     frame = pl.read_csv(path)
     forms = {name: tmp_path / name for name in ("a.csv", "b.csv.gz", "c.csv", "d.parquet")}
     forms["a.csv"].write_bytes(path.read_bytes())
@@ -53,7 +53,7 @@ def test_small_pieces_and_other_kinds_of_files_give_the_same(people, tmp_path, m
     frame.write_parquet(forms["d.parquet"])
     for name, form in forms.items():
         out, seen = tmp_path / f"{name}.out.csv", []
-        wanted = Wanted(data=form, out=out, client="site-1")
+        wanted = PredictionRequest(data=form, out=out, client="site-1")
         predict_file(run.models(), wanted, lambda done, rows: seen.append(rows))
         assert out.read_text() == whole.read_text(), name
         assert len(seen) > 3 or name in ("b.csv.gz", "c.csv")
@@ -61,7 +61,7 @@ def test_small_pieces_and_other_kinds_of_files_give_the_same(people, tmp_path, m
 
 def test_a_wrong_row_is_named_by_its_number_in_the_whole_file(people, tmp_path, monkeypatch):
     run, path = people
-    monkeypatch.setattr(pieces, "BYTES", 700)
+    monkeypatch.setattr(chunks, "BYTES_PER_CHUNK", 700)
     lines = path.read_text().splitlines()
     spoilt = tmp_path / "spoilt.csv"
     for row, cells, message in (
@@ -72,7 +72,9 @@ def test_a_wrong_row_is_named_by_its_number_in_the_whole_file(people, tmp_path, 
         spoilt.write_text("\n".join([*lines[:row], cells, *lines[row + 1 :]]))
         out = tmp_path / "out.csv"
         with pytest.raises(BadInput) as told:
-            predict_file(run.models(), Wanted(data=spoilt, out=out, client_column="site"))
+            predict_file(
+                run.models(), PredictionRequest(data=spoilt, out=out, client_column="site")
+            )
         assert message in str(told.value)
         assert not list(tmp_path.glob("out*"))  # nothing half is left
 
@@ -81,7 +83,7 @@ def test_nothing_is_overwritten_unasked(people, tmp_path):
     run, path = people
     out = tmp_path / "out.csv"
     out.write_text("mine")
-    wanted = Wanted(data=path, out=out, client="site-1")
+    wanted = PredictionRequest(data=path, out=out, client="site-1")
     with pytest.raises(BadInput, match="exists already: give another --out, or --replace"):
         predict_file(run.models(), wanted)
     assert out.read_text() == "mine"
@@ -109,5 +111,7 @@ def test_arrays_are_predicted_from_npz_and_from_tables_of_numbers(tmp_path):
     want = run.model(2).predict(x).tolist()
     for data, keep in (("new.npz", []), ("new.csv", ["id"])):
         out = tmp_path / f"{data}.parquet"
-        predict_file(run.models(), Wanted(data=tmp_path / data, out=out, client="2", keep=keep))
+        predict_file(
+            run.models(), PredictionRequest(data=tmp_path / data, out=out, client="2", keep=keep)
+        )
         assert pl.read_parquet(out)["prediction"].to_list() == want

@@ -20,11 +20,11 @@ import pytest
 
 import coterie
 from coterie.core.errors import BadInput
-from coterie.serving.answering import Served
-from coterie.serving.app import build
-from coterie.serving.rows import ARROW, CSV, JSON
-from coterie.serving.service import Limits, Service
-from coterie.serving.slots import Slots
+from coterie.serving.app import build_app
+from coterie.serving.batching import ServedRun
+from coterie.serving.model_cache import ModelCache
+from coterie.serving.request_rows import ARROW, CSV, JSON
+from coterie.serving.service import Service, ServiceLimits
 from coterie.serving.tokens import open_tokens
 from helpers.runs import IMAGES
 from helpers.serving import asking, numbers_run, people_run
@@ -42,8 +42,10 @@ def people(tmp_path_factory):
 @pytest.fixture
 def asked(people, tmp_path):
     """(test client, tokens) of a service of the mixed table."""
-    service = Service(people[0].folder, tmp_path / "tokens.json", Limits(rows=50, bytes=20_000))
-    with asking(build(service)) as client:
+    service = Service(
+        people[0].folder, tmp_path / "tokens.json", ServiceLimits(rows=50, bytes=20_000)
+    )
+    with asking(build_app(service)) as client:
         yield client, json.loads((tmp_path / "tokens.json").read_text())
 
 
@@ -81,7 +83,7 @@ def test_images_are_served_raw_nested_or_flat(tmp_path):
     run = coterie.run("local", out=tmp_path / "run", scale="pixel", **IMAGES)
     x = np.random.default_rng(0).integers(0, 17, (5, 1, 8, 8))
     want = run.model(2).predict(x.astype(np.uint8)).tolist()
-    with asking(build(Service(run.folder, None, Limits()))) as client:
+    with asking(build_app(Service(run.folder, None, ServiceLimits()))) as client:
         for rows in (x.tolist(), x.reshape(5, 64).tolist()):
             answer = client.post("/clients/2/predict", json={"rows": rows})
             assert answer.json()["predictions"] == want
@@ -149,14 +151,14 @@ def test_bodies_have_limits(people, asked):
 
 def test_requests_that_wait_together_are_answered_in_one_call_and_as_alone(people, monkeypatch):
     run, frame = people
-    served, calls = Served(run.folder, 2), []  # fewer models in memory than clients
-    usual = Slots.run
+    served, calls = ServedRun(run.folder, 2), []  # fewer models in memory than clients
+    usual = ModelCache.run
 
     def counting(self, slots, x):
         calls.append(len(slots))
         return usual(self, slots, x)
 
-    monkeypatch.setattr(Slots, "run", counting)
+    monkeypatch.setattr(ModelCache, "run", counting)
     clients = [0, 1, 2, 1, 0, 2]
     parts = [frame[k : k + 1 + k % 3] for k in range(6)]
     rows = [
@@ -177,7 +179,7 @@ def test_a_damaged_model_fails_its_own_client_alone(people, tmp_path):
     folder = shutil.copytree(run.folder, tmp_path / "run")
     (folder / "models" / "client-00001.safetensors").write_bytes(b"x" * 50)
     row = {"rows": rows_of(frame[:1])}
-    with asking(build(Service(folder, None, Limits()))) as client:
+    with asking(build_app(Service(folder, None, ServiceLimits()))) as client:
         statuses = [
             client.post(f"/clients/site-{k}/predict", json=row).status_code for k in range(3)
         ]
@@ -186,7 +188,7 @@ def test_a_damaged_model_fails_its_own_client_alone(people, tmp_path):
 
 def test_too_many_that_wait_are_told_to_come_again(people):
     run, frame = people
-    service = Service(run.folder, None, Limits(waiting=1))
+    service = Service(run.folder, None, ServiceLimits(waiting=1))
     held, entered = threading.Event(), threading.Event()
     usual = service.served.answer
 
@@ -196,7 +198,7 @@ def test_too_many_that_wait_are_told_to_come_again(people):
         return usual(*given)
 
     service.served.answer = slow
-    app, body = build(service), {"rows": rows_of(frame[:1])}
+    app, body = build_app(service), {"rows": rows_of(frame[:1])}
 
     async def ask():
         transport = httpx.ASGITransport(app)

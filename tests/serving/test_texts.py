@@ -11,11 +11,16 @@ import torch
 
 import coterie
 from coterie.core.errors import BadInput
-from coterie.data.feeding import Intake
-from coterie.serving.cards import markdown
-from coterie.serving.files import export_model, load_files, write_safetensors, write_torch
+from coterie.data.prepare.inputs import InputBuilder
+from coterie.serving.cards import render_markdown
+from coterie.serving.model_files import (
+    export_model,
+    load_model_files,
+    write_safetensors,
+    write_torch,
+)
 from coterie.serving.onnx_files import OnnxWriter
-from coterie.serving.rows import JSON, RowReader
+from coterie.serving.request_rows import JSON, RowReader
 
 LATER = pl.DataFrame({"message": ["sun and joy again", "rain, rain: loss", "unheard words", None]})
 
@@ -41,9 +46,9 @@ def test_later_texts_are_answered_from_the_folder_alone(model):
 
 def test_exported_weights_carry_the_tokenizer(model, tmp_path):
     folder = export_model(model, tmp_path / "one", write_safetensors)
-    again = load_files(folder)
+    again = load_model_files(folder)
     assert np.array_equal(again.predict_proba(LATER), model.predict_proba(LATER))
-    assert "its first 8 words" in markdown(model.card)
+    assert "its first 8 words" in render_markdown(model.card)
 
 
 @pytest.mark.parametrize("way", ["torch", "onnx"])
@@ -63,7 +68,7 @@ def test_an_exported_program_and_its_tokenizer_say_what_the_model_says(model, wa
 
 
 def test_a_request_holds_texts_and_nothing_else(model):
-    reader = RowReader(Intake(model.intake.preparation, model.intake.shape, "bob"))
+    reader = RowReader(InputBuilder(model.intake.preparation, model.intake.shape, "bob"))
     body = {"rows": [{"message": text} for text in LATER["message"]]}
     rows = reader.read(JSON, json.dumps(body).encode(), "bob", 10)
     assert np.array_equal(rows.x, model.intake.inputs(LATER))

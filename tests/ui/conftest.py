@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from coterie.comparison.execute import compare
-from coterie.comparison.plan import plan
-from coterie.experiment.config import Experiment, change
+from coterie.comparison.plan import plan_experiments
+from coterie.experiment.config import Experiment, change_options
 from coterie.running.execute import execute
 from helpers.ui import FAST, WORDS, chromium
 
@@ -17,8 +17,8 @@ from helpers.ui import FAST, WORDS, chromium
 def made(tmp_path_factory) -> Path:
     """A comparison of two methods and a run, trained once."""
     root = tmp_path_factory.mktemp("made")
-    words = change(Experiment(method=""), WORDS | FAST)
-    compare(plan(["fedavg", "local"], words), [0], root / "both")
+    words = change_options(Experiment(method=""), WORDS | FAST)
+    compare(plan_experiments(["fedavg", "local"], words), [0], root / "both")
     execute(replace(words, method="ditto"), root / "single")
     return root
 

@@ -7,10 +7,10 @@ from click.testing import CliRunner
 
 from coterie.cli.train import run
 from coterie.core.errors import BadInput
-from coterie.core.values import described
-from coterie.experiment.config import Experiment, change, options_of
+from coterie.core.options import describe_type
+from coterie.experiment.config import Experiment, change_options, options_of
 from coterie.methods.registry import METHODS
-from coterie.ui.form import form, read
+from coterie.ui.form import build_form, parse_form
 from helpers.ui import client, writer
 
 
@@ -20,22 +20,24 @@ def words_in(said: dict) -> dict[str, dict]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_methods_own_options_are_in_the_form_with_what_they_take(method):
-    said = words_in(form({"method": method}))
+    said = words_in(build_form({"method": method}))
     own = {w.removeprefix("options."): one for w, one in said.items() if w.startswith("options.")}
     known = options_of("method", method)
     assert set(own) == set(known)
     for option, (kind, _) in known.items():
-        assert own[option]["takes"] == described(kind)
+        assert own[option]["takes"] == describe_type(kind)
 
 
 def test_every_word_of_the_form_can_be_sent_with_its_default():
     for names in ({"method": "ditto"}, {"method": "ktpfl", "data": "mnist", "model": "lenet5"}):
-        said = form(names)
+        said = build_form(names)
         given = {w: one["default"] for w, one in words_in(said).items()}
-        experiment, arguments = read(names | given)
+        experiment, arguments = parse_form(names | given)
         assert experiment.method == arguments[0] == names["method"]
         assert all(word.startswith("--") and "=" in word for word in arguments[1:])
-        assert experiment == change(Experiment(), names | {w: v for w, v in given.items() if v})
+        assert experiment == change_options(
+            Experiment(), names | {w: v for w, v in given.items() if v}
+        )
 
 
 @pytest.mark.parametrize(

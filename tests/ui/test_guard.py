@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.ui.guard import LARGEST
+from coterie.ui.access import MAX_BODY
 from helpers.ui import HERE, TOKEN, client
 
 LABEL = {"id": "single", "note": "a"}
@@ -59,7 +59,7 @@ def test_a_change_is_posted_json_of_bounded_length(visitor):
     origin = {"Origin": HERE}
     form = visitor.post("/api/label", data={"id": "single"}, headers=origin)
     assert form.status_code == 415
-    long = visitor.post("/api/label", json={"note": "x" * LARGEST}, headers=origin)
+    long = visitor.post("/api/label", json={"note": "x" * MAX_BODY}, headers=origin)
     assert long.status_code == 413
 
     def piecemeal():

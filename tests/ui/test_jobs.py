@@ -79,7 +79,7 @@ def test_no_log_is_written_through_a_link(jobs, tmp_path):
 
 
 def test_who_does_not_hear_is_ended(jobs, monkeypatch):
-    monkeypatch.setattr(module, "GRACE", 0.2)
+    monkeypatch.setattr(module, "GRACE_SECONDS", 0.2)
     deaf = "import signal, time; signal.signal(2, signal.SIG_IGN); print(1, flush=True); "
     monkeypatch.setattr(module, "MAIN", deaf + "time.sleep(600)")
     job = jobs.start("a", jobs.root / "a", [])

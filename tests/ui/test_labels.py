@@ -7,7 +7,7 @@ import pytest
 
 from coterie.core.errors import BadInput
 from coterie.core.files import digest
-from coterie.ui.labels import FILE, Label, Labels, checked
+from coterie.ui.labels import FILE, Label, Labels, parse_label
 from helpers.ui import writer
 
 
@@ -71,7 +71,7 @@ def test_many_writers_lose_nothing(tmp_path):
 )
 def test_what_is_no_label_is_refused(root, words):
     with pytest.raises(BadInput):
-        checked(words)
+        parse_label(words)
     said = writer(root).post("/api/label", json={"id": "single"} | words)
     assert said.status_code == 422
     assert not (root / FILE).exists()

@@ -19,13 +19,13 @@ import pytest
 from click.testing import CliRunner
 
 from coterie.cli.ui import ui
-from coterie.core.checkpoint import checkpoints
+from coterie.core.checkpoint import list_checkpoints
 from coterie.core.errors import BadInput
-from coterie.running.progress import alone
+from coterie.running.progress import lock_folder
 from coterie.ui import app
 from coterie.ui import runs as listing
-from coterie.ui.guard import is_loopback
-from coterie.ui.lines import since
+from coterie.ui.access import is_loopback
+from coterie.ui.progress_file import read_since
 from coterie.ui.runs import Library
 from helpers.ui import FAST, TOKEN, WORDS, client, served, until
 
@@ -104,8 +104,8 @@ def test_only_changed_folders_are_read_again(root, monkeypatch):
 
 
 def test_a_large_folder_is_read_bit_by_bit(root, monkeypatch):
-    monkeypatch.setattr(listing, "BUDGET", 0.0)
-    monkeypatch.setattr(listing, "LEAST", 2)
+    monkeypatch.setattr(listing, "SCAN_SECONDS", 0.0)
+    monkeypatch.setattr(listing, "MIN_FOLDERS", 2)
     library = Library(root)
     assert [e.status for e in library.entries().values()].count("unread") == 2
     library._due = 0.0
@@ -121,7 +121,7 @@ def test_a_silent_run_without_a_process_is_stopped_and_says_how_to_go_on(root):
         entries(root)["a%3B%20rm%20b"].why == f"coterie resume '{odd}'"
     )  # it is made to be pasted into a shell
     folder = odd.rename(folder)
-    with alone(folder):  # a long round: silent, but at work
+    with lock_folder(folder):  # a long round: silent, but at work
         assert entries(root)["single"].status == "running"
 
 
@@ -208,15 +208,15 @@ def test_names_of_any_kind_are_listed(root):
 def test_news_begin_where_the_last_ended(root, tmp_path):
     path = tmp_path / "progress.jsonl"
     path.write_text('{"round": 1}\n{"round": 2}\n{"rou')
-    first = since(path, 0)
+    first = read_since(path, 0)
     assert [row["round"] for row in first.rows] == [1, 2]
     with path.open("a") as file:
         file.write('nd": 3}\n')
-    second = since(path, first.after)
+    second = read_since(path, first.after)
     assert [row["round"] for row in second.rows] == [3]
-    assert since(path, second.after).rows == []
+    assert read_since(path, second.after).rows == []
     path.write_text('{"round": 1}\n')  # as a resume does
-    assert since(path, second.after) == since(path, 0)._replace(reset=True)
+    assert read_since(path, second.after) == read_since(path, 0)._replace(reset=True)
 
 
 def test_curves_are_those_of_the_last_checkpoint_then_of_the_end(root):
@@ -237,7 +237,7 @@ def test_curves_are_those_of_the_last_checkpoint_then_of_the_end(root):
     assert (
         client(root).get("/api/measured", params={"id": "single"}).json() == end
     )  # the checkpoint of round 4
-    for kept in checkpoints(folder):
+    for kept in list_checkpoints(folder):
         shutil.rmtree(kept)
     assert client(root).get("/api/measured", params={"id": "single"}).json()["curves"] == []
 
@@ -354,7 +354,7 @@ def test_links_out_of_the_folder_are_not_followed(root):
     assert said["run"]["why"].startswith("progress.jsonl is a link")
     assert "is a link out of the folder" in asker.get("/report", params={"run": "deep"}).text
     assert not any(name.startswith("away") for name in entries(root))
-    kept = checkpoints(root / "both" / "fedavg-seed0")[-1]
+    kept = list_checkpoints(root / "both" / "fedavg-seed0")[-1]
     interrupt(root / "both" / "fedavg-seed0", silent=0)
     shutil.move(kept, root.parent / "kept")
     kept.symlink_to(root.parent / "kept")

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from coterie.comparison.execute import compare, load_comparison
-from coterie.comparison.plan import plan
+from coterie.comparison.plan import plan_experiments
 from coterie.core.files import digest
-from coterie.experiment.config import Experiment, change
+from coterie.experiment.config import Experiment, change_options
 from coterie.running.execute import execute
-from coterie.ui.words import differing, flat, group_of
+from coterie.ui.flat_config import find_differing, flatten_config, group_of
 from helpers.ui import FAST, TOKEN, WORDS, client, served, until
 
 
@@ -24,9 +24,9 @@ from helpers.ui import FAST, TOKEN, WORDS, client, served, until
 def seeds(tmp_path_factory) -> Path:
     """A comparison of two methods with three seeds each, and a run with another rate."""
     root = tmp_path_factory.mktemp("seeds")
-    words = change(Experiment(method=""), WORDS | FAST | {"data.seed": 0})
-    compare(plan(["fedavg", "local"], words), [0, 1, 2], root / "three")
-    execute(change(replace(words, method="ditto"), {"rate": 0.05}), root / "slow")
+    words = change_options(Experiment(method=""), WORDS | FAST | {"data.seed": 0})
+    compare(plan_experiments(["fedavg", "local"], words), [0, 1, 2], root / "three")
+    execute(change_options(replace(words, method="ditto"), {"rate": 0.05}), root / "slow")
     return root
 
 
@@ -77,7 +77,7 @@ def test_the_verdict_in_the_list_is_the_answer(bench, opened):
 def test_a_verdict_is_read_again_only_when_runs_change(bench, monkeypatch):
     loaded = []
     monkeypatch.setattr(
-        "coterie.ui.verdicts.load_comparison",
+        "coterie.ui.verdict_cache.load_comparison",
         lambda folder: loaded.append(folder) or load_comparison(folder),
     )
     asker = client(bench)
@@ -170,10 +170,10 @@ def test_configurations_are_told_apart(opened):
 def test_words_that_differ_and_seeds_that_do_not():
     one = {"method": "a", "seed": 0, "train": {"rate": 0.1, "nesterov": True}, "engine": {"x": 1}}
     other = {"method": "a", "seed": 1, "train": {"rate": 0.1, "nesterov": 1}, "engine": {"x": 2}}
-    words = flat(one), flat(other)
-    assert differing(list(words)) == ["engine.x", "seed", "train.nesterov"]
+    words = flatten_config(one), flatten_config(other)
+    assert find_differing(list(words)) == ["engine.x", "seed", "train.nesterov"]
     assert group_of(words[0]) != group_of(words[1])
-    same = flat(other | {"train": one["train"]})
+    same = flatten_config(other | {"train": one["train"]})
     assert group_of(words[0]) == group_of(same)
 
 

@@ -14,12 +14,18 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.analysis.choice import Choice, baseline, choose
-from coterie.analysis.numbers import DIGITS, LEVEL, mean_of
+from coterie.analysis.choice import Choice, choose, is_baseline
+from coterie.analysis.nan_math import DIGITS, LEVEL, mean_of
 from coterie.analysis.scores import Score
-from coterie.analysis.significance import Difference, holm, paired, signed_ranks, wilcoxon
+from coterie.analysis.significance import (
+    Difference,
+    holm,
+    paired_difference,
+    signed_ranks,
+    wilcoxon,
+)
 from coterie.core.errors import BadInput
-from coterie.core.html import paragraph
+from coterie.core.html import format_paragraph
 
 GUESSER = "always guessing a client's most frequent class"
 MORE_WORK = 1.1  # times a baseline's gradients from which a budget is another one
@@ -106,24 +112,24 @@ class Answer(NamedTuple):
     remarks: tuple[str, ...] = ()  # sentences on what went wrong, as who diverged
 
     def __str__(self) -> str:
-        return sentences(self)
+        return format_answer(self)
 
     def _repr_html_(self) -> str:
         """The paragraph, for notebooks."""
-        return paragraph(sentences(self))
+        return format_paragraph(format_answer(self))
 
 
-class Spent(NamedTuple):
+class MethodCost(NamedTuple):
     """What a method cost, a run."""
 
     bytes: float
     gradients: float = nan
 
 
-def answer(
+def find_answer(
     test: Mapping[str, ArrayLike],
     select: Mapping[str, ArrayLike],
-    spent: Mapping[str, Spent],
+    spent: Mapping[str, MethodCost],
     fixed_split: bool,
     measure: Measure = ACCURACY,
     guess: float = nan,
@@ -162,24 +168,24 @@ def answer(
     )
     if choice.name is None:
         return blank
-    return _told(blank, found, means, spent, fixed_split)
+    return _judge_choice(blank, found, means, spent, fixed_split)
 
 
-def _told(
+def _judge_choice(
     blank: Answer,
     found: Mapping[str, np.ndarray],
     means: Mapping[str, float],
-    spent: Mapping[str, Spent],
+    spent: Mapping[str, MethodCost],
     fixed_split: bool,
 ) -> Answer:
     """The answer once a name is chosen: what test rows say of it."""
     use, sign = str(blank.choice.name), blank.measure.sign
-    floor = [name for name in found if baseline(name) and name != use]
+    floor = [name for name in found if is_baseline(name) and name != use]
     against = max(floor, key=lambda name: means[name], default=None)
-    claim = claimed(use, against, found, fixed_split) if against else None
+    claim = claim_of(use, against, found, fixed_split) if against else None
     closest = None
-    if baseline(use):
-        closest = _closest(use, found, means, fixed_split)
+    if is_baseline(use):
+        closest = _find_closest(use, found, means, fixed_split)
         kind: Kind = "baseline"
     else:
         kind = "better" if claim and claim.shown else "bet"
@@ -191,14 +197,14 @@ def _told(
         value=sign * means[use],
         claim=claim,
         closest=closest,
-        worst=(sign * _worst(found[subject]), sign * _worst(found[other]) if other else nan),
+        worst=(sign * _worst_of(found[subject]), sign * _worst_of(found[other]) if other else nan),
         traffic=spent[subject].bytes,
         work=_ratio(spent[subject], spent[other]) if other else nan,
         regret=max(means.values()) - means[use],
     )
 
 
-def claimed(method: str, other: str, found: Mapping[str, np.ndarray], fixed_split: bool) -> Claim:
+def claim_of(method: str, other: str, found: Mapping[str, np.ndarray], fixed_split: bool) -> Claim:
     """One method beside another, client by client; higher values are better."""
     gaps = np.round(found[method] - found[other], DIGITS)
     known = ~np.isnan(gaps)
@@ -209,7 +215,7 @@ def claimed(method: str, other: str, found: Mapping[str, np.ndarray], fixed_spli
     return Claim(
         method=method,
         other=other,
-        difference=paired(found[method], found[other], fixed_split),
+        difference=paired_difference(found[method], found[other], fixed_split),
         p=wilcoxon(signed_ranks(values)),
         better=int((np.round(each, DIGITS) > 0).sum()),
         worse=int((np.round(each, DIGITS) < 0).sum()),
@@ -217,48 +223,48 @@ def claimed(method: str, other: str, found: Mapping[str, np.ndarray], fixed_spli
     )
 
 
-def _closest(
+def _find_closest(
     use: str, found: Mapping[str, np.ndarray], means: Mapping[str, float], fixed_split: bool
 ) -> Claim | None:
     """The best other method against the baseline in use; its p is corrected, as test rows pick it
     out of all of them.
     """
-    rivals = [name for name in found if not baseline(name)]
+    rivals = [name for name in found if not is_baseline(name)]
     if not rivals:
         return None
-    claims = {name: claimed(name, use, found, fixed_split) for name in rivals}
+    claims = {name: claim_of(name, use, found, fixed_split) for name in rivals}
     corrected = dict(zip(rivals, holm([c.p for c in claims.values()]), strict=True))
     best = max(rivals, key=lambda name: means[name])
     return claims[best]._replace(p=float(corrected[best]))
 
 
-def _worst(block: np.ndarray) -> float:
+def _worst_of(block: np.ndarray) -> float:
     """The lowest client, a mean over seeds of each seed's."""
     return mean_of([float(np.nanmin(s)) if not np.isnan(s).all() else nan for s in block])
 
 
-def _ratio(mine: Spent, base: Spent) -> float:
+def _ratio(mine: MethodCost, base: MethodCost) -> float:
     return mine.gradients / base.gradients if base.gradients > 0 else nan
 
 
-def sentences(answer: Answer) -> str:
+def format_answer(answer: Answer) -> str:
     """The answer as one short paragraph: what to use first."""
-    said = _SAYS[answer.kind](answer)
-    return " ".join([*said, *_stable(answer), *answer.remarks])
+    said = _FORMATS[answer.kind](answer)
+    return " ".join([*said, *_format_stability(answer), *answer.remarks])
 
 
-def _better(answer: Answer) -> list[str]:
+def _format_better(answer: Answer) -> list[str]:
     claim, m = answer.claim, answer.measure
     assert claim is not None
     return [
-        f"Use {answer.use}: it is shown to beat {_base(claim.other)}. On test rows it has "
-        f"{m.label} {m.write(answer.value)}, {m.gap(claim.difference)} (p = {_p(claim.p)}, "
-        f"{_population(claim)}); {_who(claim)}.",
-        _cost(answer, claim.other),
+        f"Use {answer.use}: it is shown to beat {_name_baseline(claim.other)}. On test rows it has "
+        f"{m.label} {m.write(answer.value)}, {m.gap(claim.difference)} (p = {_format_p(claim.p)}, "
+        f"{_format_population(claim)}); {_format_clients(claim)}.",
+        _format_cost(answer, claim.other),
     ]
 
 
-def _bet(answer: Answer) -> list[str]:
+def _format_bet(answer: Answer) -> list[str]:
     claim, m = answer.claim, answer.measure
     if claim is None:
         return [
@@ -267,29 +273,30 @@ def _bet(answer: Answer) -> list[str]:
         ]
     return [
         f"Use {answer.use} as the best bet: it is not shown to beat "
-        f"{_base(claim.other)} here. On test rows it has {m.label} "
+        f"{_name_baseline(claim.other)} here. On test rows it has {m.label} "
         f"{m.write(answer.value)}, {m.gap(claim.difference)}, not significant over "
-        f"{_population(claim)}{_doubt(claim)}; {_who(claim)}.",
-        _cost(answer, claim.other),
+        f"{_format_population(claim)}{_format_doubt(claim)}; {_format_clients(claim)}.",
+        _format_cost(answer, claim.other),
     ]
 
 
-def _doubt(claim: Claim) -> str:
+def _format_doubt(claim: Claim) -> str:
     """Why a difference is not shown although its interval lies above 0."""
     return f" (p = {claim.p:.2g} by the signed-rank test)" if claim.difference.low > 0 else ""
 
 
-def _withdrawn(answer: Answer) -> list[str]:
+def _format_withdrawn(answer: Answer) -> list[str]:
     claim, m = answer.claim, answer.measure
     assert claim is not None
     return [
         f"No method can be named: select rows choose {claim.method}, and test rows show it worse "
-        f"than {_base(claim.other)}, by {m.gap(claim.difference)} over {_population(claim)}. Give "
+        f"than {_name_baseline(claim.other)}, by {m.gap(claim.difference)} over "
+        f"{_format_population(claim)}. Give "
         "more rows (--validation), clients or seeds to choose on."
     ]
 
 
-def _baseline(answer: Answer) -> list[str]:
+def _format_baseline(answer: Answer) -> list[str]:
     near, m, claim = answer.closest, answer.measure, answer.claim
     over = f", {m.gap(claim.difference)} against {claim.other}" if claim else ""
     value = f"On test rows {answer.use} has {m.label} {m.write(answer.value)}{over}."
@@ -300,20 +307,23 @@ def _baseline(answer: Answer) -> list[str]:
         return [
             f"Use {answer.use}: on select rows nothing is clearly better. {value} On test rows, "
             f"which choose nothing, {near.method} is higher: {m.gap(near.difference)} "
-            f"({_population(near)}); with more validation rows it may be chosen.",
-            *_unless(answer),
+            f"({_format_population(near)}); with more validation rows it may be chosen.",
+            *_format_worst_client(answer),
         ]
     if near.difference.mean <= 0:
-        return [f"Use {answer.use}: no method is better here. {value}", *_unless(answer)]
+        return [
+            f"Use {answer.use}: no method is better here. {value}",
+            *_format_worst_client(answer),
+        ]
     return [
         f"Use {answer.use}: no method is shown to beat {what} here. {value} Closest above: "
         f"{near.method}, {m.gap(near.difference)}, not significant over "
-        f"{_population(near)}{_doubt(near)}.",
-        *_unless(answer),
+        f"{_format_population(near)}{_format_doubt(near)}.",
+        *_format_worst_client(answer),
     ]
 
 
-def _unless(answer: Answer) -> list[str]:
+def _format_worst_client(answer: Answer) -> list[str]:
     """Where another method serves the worst client better, and what that costs."""
     near, m = answer.closest, answer.measure
     mine, base = answer.worst
@@ -321,63 +331,63 @@ def _unless(answer: Answer) -> list[str]:
         return []
     return [
         f"If the worst client matters most: {near.method} gives it {m.write(mine)} instead of "
-        f"{m.write(base)}, for {_megabytes(answer.traffic)}."
+        f"{m.write(base)}, for {_format_megabytes(answer.traffic)}."
     ]
 
 
-def _guessing(answer: Answer) -> list[str]:
+def _format_guessing(answer: Answer) -> list[str]:
     return [
         f"Use none of them: nothing has learned more than {answer.guesser} "
         f"({answer.measure.write(answer.guess)}); train longer, or with another rate."
     ]
 
 
-def _open(answer: Answer) -> list[str]:
+def _format_open(answer: Answer) -> list[str]:
     return [
         "No method is chosen, as no client has select rows: raise --validation (half of it "
         "chooses)."
     ]
 
 
-_SAYS = {
-    "better": _better,
-    "bet": _bet,
-    "withdrawn": _withdrawn,
-    "baseline": _baseline,
-    "guessing": _guessing,
-    "open": _open,
+_FORMATS = {
+    "better": _format_better,
+    "bet": _format_bet,
+    "withdrawn": _format_withdrawn,
+    "baseline": _format_baseline,
+    "guessing": _format_guessing,
+    "open": _format_open,
 }
 
 
-def _base(name: str) -> str:
+def _name_baseline(name: str) -> str:
     """What was beaten, in words."""
     base = name.partition("@")[0]
     words = {"local": "local training", "fedavg": "FedAvg"}[base]
     return words if name == base else f"{words} ({name})"
 
 
-def _who(claim: Claim) -> str:
+def _format_clients(claim: Claim) -> str:
     return f"better for {claim.better} of {claim.of} clients, worse for {claim.worse}"
 
 
-def _population(claim: Claim) -> str:
+def _format_population(claim: Claim) -> str:
     n, word = claim.difference.n, claim.difference.population
     return f"{n:,} {word if n != 1 else word[:-1]}"
 
 
-def _cost(answer: Answer, base: str) -> str:
+def _format_cost(answer: Answer, base: str) -> str:
     work = answer.work
     more = ""
     if not isnan(work) and work > MORE_WORK:
         more = f" and {work:.1f} times the gradient steps of {base}, not an equal budget"
-    return f"It costs {_megabytes(answer.traffic)}{more}."
+    return f"It costs {_format_megabytes(answer.traffic)}{more}."
 
 
-def _megabytes(count: float) -> str:
+def _format_megabytes(count: float) -> str:
     return f"{count / 1e6:,.1f} MB of traffic" if count else "no traffic"
 
 
-def _stable(answer: Answer) -> list[str]:
+def _format_stability(answer: Answer) -> list[str]:
     """How the choice was made, and how often resampled clients make the same."""
     choice, m = answer.choice, answer.measure
     if answer.use is None:
@@ -394,5 +404,5 @@ def _stable(answer: Answer) -> list[str]:
     return [f"{how}){same}."]
 
 
-def _p(p: float) -> str:
+def _format_p(p: float) -> str:
     return f"{p:.2g}" if p >= 1e-4 else "below 0.0001"

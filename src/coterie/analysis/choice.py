@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.analysis.numbers import DIGITS
-from coterie.analysis.significance import units
-from coterie.core.errors import BadInput, nearest
+from coterie.analysis.nan_math import DIGITS
+from coterie.analysis.significance import unit_values_of
+from coterie.core.errors import BadInput, suggest_name
 from coterie.core.rng import stream
 
 BASELINES = ("local", "fedavg")
 RESAMPLES = 1000
-FEW = 3  # units below which resampling says nothing
+MIN_UNITS = 3  # units below which resampling says nothing
 
 
 class Choice(NamedTuple):
@@ -34,10 +34,10 @@ class Choice(NamedTuple):
     population: str  # "clients", or "seeds" where each seed deals the data anew
 
 
-NOBODY = Choice(name=None, top=None, value=nan, highest=nan, stability=nan, population="")
+NO_CHOICE = Choice(name=None, top=None, value=nan, highest=nan, stability=nan, population="")
 
 
-def baseline(name: str) -> bool:
+def is_baseline(name: str) -> bool:
     """Whether a row is FedAvg or local training, under any options: fedavg@long is FedAvg too."""
     return name.partition("@")[0] in BASELINES
 
@@ -52,13 +52,13 @@ def choose(
     """
     for name in values:
         if name not in traffic:
-            raise BadInput(f"'{name}' has values, but no bytes{nearest(name, traffic)}")
-    block = units(values, fixed_split) if values else np.empty((0, 0))
+            raise BadInput(f"'{name}' has values, but no bytes{suggest_name(name, traffic)}")
+    block = unit_values_of(values, fixed_split) if values else np.empty((0, 0))
     if not block.size:
-        return NOBODY
+        return NO_CHOICE
     names = list(values)
     cost = np.array([traffic[name] for name in names])
-    floor = [i for i, name in enumerate(names) if baseline(name)]
+    floor = [i for i, name in enumerate(names) if is_baseline(name)]
     chosen, top = _pick(block, cost, floor)
     means = block.mean(axis=1)
     return Choice(
@@ -86,7 +86,7 @@ def _pick(block: np.ndarray, cost: np.ndarray, floor: Sequence[int]) -> tuple[in
 def _stability(block: np.ndarray, cost: np.ndarray, floor: Sequence[int], chosen: int) -> float:
     """The share of bootstrap resamples of the units in which the rule takes the same method."""
     n = block.shape[1]
-    if n < FEW:
+    if n < MIN_UNITS:
         return nan
     draws = stream(0, "stability").integers(0, n, (RESAMPLES, n))
     return float(np.mean([_pick(block[:, draw], cost, floor)[0] == chosen for draw in draws]))

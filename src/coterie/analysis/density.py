@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.analysis.numbers import there
+from coterie.analysis.nan_math import drop_nan
 
 NARROW = 0.5  # percentage points: the width of the kernels of few or equal values
 
@@ -13,7 +13,7 @@ def density(values: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """A density by Gaussian kernels; of few or equal values with kernels of a fixed width."""
     from scipy.stats import gaussian_kde, norm
 
-    found = there(values)
+    found = drop_nan(values)
     if len(found) > 2 and found.std() > NARROW / 2:
         return np.asarray(gaussian_kde(found)(grid))
     return np.asarray(norm.pdf(grid[:, None], found[None], NARROW).mean(axis=1))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.analysis.numbers import DIGITS
+from coterie.analysis.nan_math import DIGITS
 from coterie.core.errors import BadInput
 
 

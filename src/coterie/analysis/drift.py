@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.analysis.numbers import LEVEL
-from coterie.analysis.shares import share_interval
-from coterie.analysis.statistics import scipy_stats
+from coterie.analysis.intervals import share_interval
+from coterie.analysis.lazy_scipy import scipy_stats
+from coterie.analysis.nan_math import LEVEL
 
 
 class Drift(NamedTuple):

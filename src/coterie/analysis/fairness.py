@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.analysis.numbers import DIGITS, mean_of, there
-from coterie.analysis.statistics import scipy_stats
+from coterie.analysis.lazy_scipy import scipy_stats
+from coterie.analysis.nan_math import DIGITS, drop_nan, mean_of
 from coterie.core.errors import BadInput
 
 
-def _shared(values: ArrayLike) -> np.ndarray | None:
-    f = there(values)
+def _check_shares(values: ArrayLike) -> np.ndarray | None:
+    f = drop_nan(values)
     if len(f) and f.min() < 0:
         raise BadInput(
             f"fairness of {f.min():g}: give values of at least 0, gains and losses apart"
@@ -29,7 +29,7 @@ def _shared(values: ArrayLike) -> np.ndarray | None:
 
 def variance_of(values: ArrayLike) -> float:
     """Average variance (5.8), population; lower is fairer."""
-    f = _shared(values)
+    f = _check_shares(values)
     return nan if f is None else float(f.var())
 
 
@@ -42,7 +42,7 @@ def cosine(values: ArrayLike) -> float:
 
 def jain(values: ArrayLike) -> float:
     """Jain's index (sum F)^2 / (K sum F^2) (5.13), from 1/K to 1."""
-    f = _shared(values)
+    f = _check_shares(values)
     if f is None:
         return nan
     f = f / f.max()  # no square under- or overflows
@@ -51,13 +51,13 @@ def jain(values: ArrayLike) -> float:
 
 def entropy(values: ArrayLike) -> float:
     """Entropy of the shares (5.12), from 0 to ln K: compare only sets of one size."""
-    f = _shared(values)
+    f = _check_shares(values)
     return nan if f is None else float(scipy_stats().entropy(f / f.max()))
 
 
 def evenness(values: ArrayLike) -> float:
     """Entropy divided by ln K, from 0 to 1, for sets of any size; 1 for a single value."""
-    found, k = entropy(values), len(there(values))
+    found, k = entropy(values), len(drop_nan(values))
     return min(found / log(k), 1.0) if k > 1 and found >= 0 else found + 1
 
 
@@ -80,7 +80,7 @@ def fairness(values: ArrayLike) -> Fairness:
         jain(values),
         entropy(values),
         evenness(values),
-        len(there(values)),
+        len(drop_nan(values)),
     )
 
 
@@ -88,17 +88,17 @@ def gain_fairness(qoi: ArrayLike) -> tuple[Fairness, Fairness]:
     """How evenly the gains are shared by those that gain (U+), and the losses by those that lose
     (U-).
     """
-    q = there(qoi)
+    q = drop_nan(qoi)
     return fairness(q[q > 0]), fairness(-q[q < 0])
 
 
 def worst(accuracy: ArrayLike) -> float:
     """Accuracy of the worst client."""
-    found = there(accuracy)
+    found = drop_nan(accuracy)
     return float(found.min()) if len(found) else nan
 
 
-def _count(share: float, clients: int) -> int:
+def _count_share(share: float, clients: int) -> int:
     if not 0 < share <= 1:
         raise BadInput(f"share = {share:g} of the clients: give more than 0 and at most 1")
     return ceil(round(share * clients, DIGITS))  # 0.07 * 100 is a little more than 7
@@ -106,19 +106,19 @@ def _count(share: float, clients: int) -> int:
 
 def worst_share(accuracy: ArrayLike, share: float = 0.1) -> float:
     """Mean accuracy of the ceil(share * M) clients with the lowest one."""
-    found = np.sort(there(accuracy))
-    return mean_of(found[: _count(share, len(found))])
+    found = np.sort(drop_nan(accuracy))
+    return mean_of(found[: _count_share(share, len(found))])
 
 
 def top_share_by_size(accuracy: ArrayLike, sizes: ArrayLike, share: float = 0.1) -> float:
     """Accuracy of the ceil(share * M) clients with the most samples, weighted by samples."""
     a, n = np.asarray(accuracy, dtype=float), np.asarray(sizes, dtype=float)
     a, n = a[~np.isnan(a)], n[~np.isnan(a)]
-    top = np.argsort(-n, kind="stable")[: _count(share, len(a))]
+    top = np.argsort(-n, kind="stable")[: _count_share(share, len(a))]
     return float(np.average(a[top], weights=n[top])) if n[top].sum() > 0 else nan
 
 
 def deciles(accuracy: ArrayLike) -> np.ndarray:
     """[11] accuracies: the lowest, nine deciles, the highest."""
-    found = there(accuracy)
+    found = drop_nan(accuracy)
     return np.percentile(found, np.arange(0, 101, 10)) if len(found) else np.full(11, nan)

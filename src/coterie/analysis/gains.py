@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.analysis.numbers import DIGITS, mean_of, there
+from coterie.analysis.nan_math import DIGITS, drop_nan, mean_of
 from coterie.core.errors import BadInput
 
 
@@ -31,7 +31,7 @@ def qoi_global(personal: ArrayLike, fedavg: ArrayLike, share: bool = True) -> np
         gains = np.asarray(personal, dtype=float) - np.asarray(fedavg, dtype=float)
         return np.asarray(np.round(gains, DIGITS))
     for name, value in (("personal", personal), ("fedavg or local", fedavg)):
-        found = there(value)
+        found = drop_nan(value)
         if len(found) and not (found.min() >= 0 and found.max() <= 1):
             raise BadInput(
                 f"{name} accuracies from {found.min():g} to {found.max():g}: give shares from 0 "
@@ -54,7 +54,7 @@ class Improvement(NamedTuple):
 
 def improvement(qoi: ArrayLike) -> Improvement:
     """The six figures of (5.3) to (5.6)."""
-    q = there(qoi)
+    q = drop_nan(qoi)
     up, down = q[q > 0], q[q < 0]
     pui, pud = (100 * len(part) / len(q) if len(q) else 0.0 for part in (up, down))
     middle = [float(np.median(part)) if len(part) else nan for part in (up, down)]

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.analysis.numbers import DIGITS, LEVEL
-from coterie.analysis.statistics import scipy_stats
+from coterie.analysis.lazy_scipy import scipy_stats
+from coterie.analysis.nan_math import DIGITS, LEVEL
 
 
 class Ranking(NamedTuple):
@@ -36,17 +36,17 @@ class Ranking(NamedTuple):
         return found
 
 
-def ranked(values: np.ndarray) -> np.ndarray:
+def rank_rows(values: np.ndarray) -> np.ndarray:
     """[n, m] ranks of each row of numbers, the highest first; equal ones share, NaN is the last."""
     known = np.where(np.isnan(values), -inf, np.round(values, DIGITS))
     found: np.ndarray = scipy_stats().rankdata(-known, axis=1)
     return found
 
 
-def ranking(values: np.ndarray, methods: Sequence[str]) -> Ranking:
+def build_ranking(values: np.ndarray, methods: Sequence[str]) -> Ranking:
     """Rank methods by [data sets, methods] numbers, higher is better."""
     n, m = values.shape
-    ranks = ranked(values)
+    ranks = rank_rows(values)
     mean = ranks.mean(axis=0)
     order = np.argsort(mean, kind="stable")
     enough = m > 2 and n > 1

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.analysis.numbers import mean_of
-from coterie.analysis.statistics import scipy_stats
+from coterie.analysis.lazy_scipy import scipy_stats
+from coterie.analysis.nan_math import mean_of
 from coterie.core.errors import BadInput
 from coterie.core.task import CLASS, LABELS, NUMBER, TASKS, find_task
 
@@ -27,7 +27,7 @@ BINS = 15
 
 
 @dataclass(frozen=True)
-class Guesses:
+class ClassPredictions:
     """What a model says of a client's rows."""
 
     labels: np.ndarray  # [n]
@@ -80,7 +80,7 @@ def calibration_error(right: ArrayLike, confidence: ArrayLike) -> float:
 
 
 @dataclass(frozen=True)
-class Labels:
+class LabelPredictions:
     """What a model says of rows with several labels, each there or not."""
 
     labels: np.ndarray  # [n, L] of 0 and 1
@@ -97,7 +97,7 @@ class Labels:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class NumberPredictions:
     """What a model says of rows whose target is a number."""
 
     truth: np.ndarray  # [n]
@@ -129,7 +129,7 @@ def average_precision(positive: np.ndarray, score: np.ndarray) -> float:
     return float((np.diff(hits[last], prepend=0) * precision).sum() / yes.sum())
 
 
-def _macro(g: Guesses, measure: Callable[[np.ndarray, np.ndarray], float]) -> float:
+def _macro_mean(g: ClassPredictions, measure: Callable[[np.ndarray, np.ndarray], float]) -> float:
     if g.probabilities.shape[1] == 2:
         return measure(g.labels == 1, g.probabilities[:, 1])
     held = np.unique(g.labels)
@@ -141,7 +141,7 @@ def log_loss(chance: np.ndarray) -> float:
     return float(-np.log(np.clip(chance, np.finfo(float).eps, 1)).mean())
 
 
-def _r2(g: Numbers) -> float:
+def _r2(g: NumberPredictions) -> float:
     total = np.square(g.truth - g.truth.mean()).sum()
     return float(1 - np.square(g.errors).sum() / total) if total > 0 else nan
 
@@ -182,13 +182,13 @@ class Score(NamedTuple):
         return f"{100 * value:.2f}" if self.share else f"{value:.4g}"
 
 
-HELD = "averaged over the classes that a client holds"
+HELD_CLASSES = "averaged over the classes that a client holds"
 LOSS = Score("loss", "loss", lambda g: nan, higher=False, share=False)  # the network's own
 SCORES = (
     Score("accuracy", "accuracy", lambda g: g.right.mean()),
-    Score("f1", "F1", lambda g: g.macro[2], meaning=HELD),
-    Score("precision", "precision", lambda g: g.macro[0], meaning=HELD),
-    Score("recall", "recall", lambda g: g.macro[1], meaning=HELD),
+    Score("f1", "F1", lambda g: g.macro[2], meaning=HELD_CLASSES),
+    Score("precision", "precision", lambda g: g.macro[0], meaning=HELD_CLASSES),
+    Score("recall", "recall", lambda g: g.macro[1], meaning=HELD_CLASSES),
     Score(
         "balanced_accuracy",
         "balanced accuracy",
@@ -206,12 +206,12 @@ SCORES = (
 NAMES = tuple(score.name for score in SCORES)
 MORE = SCORES[1:]  # accuracy is measured in every round, on every part
 RANKED = (  # of classes too; written to files, and shown where a run is judged by one
-    Score("auc", "AUC", lambda g: _macro(g, auc), meaning=HELD),
+    Score("auc", "AUC", lambda g: _macro_mean(g, auc), meaning=HELD_CLASSES),
     Score(
         "average_precision",
         "average precision",
-        lambda g: _macro(g, average_precision),
-        meaning=HELD,
+        lambda g: _macro_mean(g, average_precision),
+        meaning=HELD_CLASSES,
     ),
     Score(
         "log_loss",
@@ -284,17 +284,18 @@ def _by_name(*scores: Score) -> dict[str, Score]:
 
 SCORED = {  # by form, see coterie.core.task
     CLASS.name: Scored(
-        lambda truth, said: Guesses(truth.astype(int), said), _by_name(*SCORES, *RANKED, LEVELS)
+        lambda truth, said: ClassPredictions(truth.astype(int), said),
+        _by_name(*SCORES, *RANKED, LEVELS),
     ),
-    NUMBER.name: Scored(Numbers, _by_name(*OF_NUMBERS)),
-    LABELS.name: Scored(Labels, _by_name(*OF_LABELS)),
+    NUMBER.name: Scored(NumberPredictions, _by_name(*OF_NUMBERS)),
+    LABELS.name: Scored(LabelPredictions, _by_name(*OF_LABELS)),
 }
-KNOWN = {score.name: score for score in (*OF_NUMBERS, *OF_LABELS, *SCORES, *RANKED, LOSS)}
+SCORES_BY_NAME = {score.name: score for score in (*OF_NUMBERS, *OF_LABELS, *SCORES, *RANKED, LOSS)}
 
 
-def named(name: str) -> Score:
+def find_score(name: str) -> Score:
     """What is known of a measure."""
-    return KNOWN.get(name, LOSS._replace(name=name, label=name))
+    return SCORES_BY_NAME.get(name, LOSS._replace(name=name, label=name))
 
 
 def scores_of(task: str) -> tuple[Score, ...]:
@@ -309,7 +310,7 @@ def scores_of(task: str) -> tuple[Score, ...]:
     return tuple(known[name] for name in mine)
 
 
-def usual_measure(task: str) -> str:
+def default_measure_of(task: str) -> str:
     """What a run is judged by where no measure is named."""
     return find_task(task).measure
 
@@ -323,23 +324,23 @@ def check_metric(metric: str, task: str) -> None:
         )
 
 
-def guesses_of(task: str, truth: np.ndarray, said: np.ndarray) -> Any:
+def predictions_of(task: str, truth: np.ndarray, said: np.ndarray) -> Any:
     """A client's rows and what a model says of them, as the scores of a task take them."""
     return SCORED[find_task(task).form.name].guesses(truth, said)
 
 
-def task_scores(
+def score_task(
     task: str, truth: np.ndarray, said: np.ndarray, names: Sequence[str] | None = None
 ) -> dict[str, float]:
     """The scores of a task (all, or those of some names); NaN where there are no rows."""
     wanted = [s for s in scores_of(task) if names is None or s.name in names]
     if not len(truth):
         return dict.fromkeys((score.name for score in wanted), nan)
-    guesses = guesses_of(task, truth, said)
+    guesses = predictions_of(task, truth, said)
     return {score.name: float(score.of(guesses)) for score in wanted}
 
 
-def scores(labels: ArrayLike, probabilities: ArrayLike) -> dict[str, float]:
+def score_classes(labels: ArrayLike, probabilities: ArrayLike) -> dict[str, float]:
     """Every score of classes from labels [n] and probabilities [n, K], or [n] of class 1; NaN
     where there are no rows.
     """
@@ -348,10 +349,12 @@ def scores(labels: ArrayLike, probabilities: ArrayLike) -> dict[str, float]:
         p = np.stack([1 - p.ravel(), p.ravel()], axis=1)
     if len(p) != len(y):
         raise BadInput(f"{len(y)} labels, but probabilities of {len(p)} rows: give one row each")
-    return task_scores("classes", y, p, NAMES)
+    return score_task("classes", y, p, NAMES)
 
 
-def trivial(task: str, train: np.ndarray, truth: np.ndarray, classes: int) -> dict[str, float]:
+def trivial_scores_of(
+    task: str, train: np.ndarray, truth: np.ndarray, classes: int
+) -> dict[str, float]:
     """The scores of whoever knows nothing but a client's training targets.
 
     It gives every class the share that it has there, so that the most frequent one is guessed;
@@ -361,5 +364,5 @@ def trivial(task: str, train: np.ndarray, truth: np.ndarray, classes: int) -> di
     for who in find_task(task).form.trivial:
         one = np.asarray(who.say(train, classes))
         said = np.tile(one, (len(truth), *(1 for _ in one.shape)))
-        found |= task_scores(task, truth, said, who.scores or None)
+        found |= score_task(task, truth, said, who.scores or None)
     return found

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.analysis.numbers import DIGITS, LEVEL, mean_of, there
-from coterie.analysis.statistics import scipy_stats, student_quantile
+from coterie.analysis.lazy_scipy import scipy_stats, student_quantile
+from coterie.analysis.nan_math import DIGITS, LEVEL, drop_nan, mean_of
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
 
@@ -32,7 +32,7 @@ class Interval(NamedTuple):
 
 def mean_interval(values: ArrayLike) -> Interval:
     """The interval of a mean of independent values, one per seed."""
-    found = there(values)
+    found = drop_nan(values)
     n, mean = len(found), mean_of(found)
     half = (
         float(student_quantile(1 - LEVEL / 2, n - 1) * found.std(ddof=1) / sqrt(n))
@@ -42,11 +42,11 @@ def mean_interval(values: ArrayLike) -> Interval:
     return Interval(mean, mean - half, mean + half, n)
 
 
-def spread(values: ArrayLike) -> tuple[float, float, float]:
+def seed_interval(values: ArrayLike) -> tuple[float, float, float]:
     """(mean, low, high) over seeds: the 95 % interval from three seeds on, the two values of two,
     no bounds for one.
     """
-    found = there(values)
+    found = drop_nan(values)
     if (
         len(found) == 2
     ):  # Student's interval of two values is eighteen times as wide as they are apart
@@ -54,7 +54,7 @@ def spread(values: ArrayLike) -> tuple[float, float, float]:
     return mean_interval(found)[:3]
 
 
-def units(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> np.ndarray:
+def unit_values_of(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> np.ndarray:
     """[methods, units] independent numbers from [seeds, clients] of each method.
 
     Clients, averaged over seeds, where every seed deals the same split; else seeds, averaged over
@@ -92,9 +92,9 @@ class RankTable(NamedTuple):
         return bool(self.p[i, j] < LEVEL and self.mean[i] > self.mean[j])
 
 
-def rank_table(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> RankTable:
+def build_rank_table(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> RankTable:
     """Rank methods by [seeds, clients] accuracies and test all pairs."""
-    values = units(accuracies, fixed_split)
+    values = unit_values_of(accuracies, fixed_split)
     m, n = values.shape
     population = "clients" if fixed_split else "seeds"
     if not n:
@@ -115,7 +115,7 @@ def rank_table(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> RankTa
         p=p,
         population=population,
         n=n,
-        note=_too_few(m, n, population, ranked),
+        note=_explain_too_few(m, n, population, ranked),
     )
 
 
@@ -157,7 +157,7 @@ def holm(p: Sequence[float]) -> np.ndarray:
     return out
 
 
-def _too_few(methods: int, n: int, population: str, ranked: Sequence[np.ndarray]) -> str:
+def _explain_too_few(methods: int, n: int, population: str, ranked: Sequence[np.ndarray]) -> str:
     """What is said where no p of the test could be small enough, were all signs of a pair alike:
     three seeds cannot go below .25, and units on which two methods are equal do not count.
     """
@@ -200,7 +200,7 @@ class Difference(NamedTuple):
         return int(self.low > 0) - int(self.high < 0)
 
 
-def paired(a: np.ndarray, b: np.ndarray, fixed_split: bool) -> Difference:
+def paired_difference(a: np.ndarray, b: np.ndarray, fixed_split: bool) -> Difference:
     """Compare [seeds, clients] accuracies of two methods on the same seeds and clients.
 
     With a fixed split, seeds are averaged for each client and clients are resampled. Otherwise
@@ -216,12 +216,12 @@ def paired(a: np.ndarray, b: np.ndarray, fixed_split: bool) -> Difference:
     if n < 2:
         return Difference(float(values.sum() if n else nan), nan, nan, population, n)
     rng = stream(0, "bootstrap")
-    means = [values[rng.integers(0, n, (size, n))].mean(axis=1) for size in _blocks(n)]
+    means = [values[rng.integers(0, n, (size, n))].mean(axis=1) for size in _block_sizes(n)]
     low, high = np.percentile(np.concatenate(means), [2.5, 97.5])
     return Difference(float(values.mean()), float(low), float(high), population, n)
 
 
-def _blocks(n: int) -> list[int]:
+def _block_sizes(n: int) -> list[int]:
     """Resamples drawn at once, so that a hundred thousand clients fit in memory."""
     size = max(1, min(RESAMPLES, BLOCK // n))
     return [min(size, RESAMPLES - first) for first in range(0, RESAMPLES, size)]

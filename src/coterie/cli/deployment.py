@@ -15,53 +15,53 @@ from typing import Any, Literal
 import click
 import numpy as np
 
-from coterie.cli.printing import say
+from coterie.cli.options import PASS_THROUGH, parse_arguments
+from coterie.cli.printing import print_line
 from coterie.cli.show import show_run
-from coterie.cli.words import FREE, words_of
-from coterie.core.errors import BadInput, Interrupted, nearest
+from coterie.core.errors import BadInput, Interrupted, suggest_name
 from coterie.core.guard import Guard
 from coterie.core.task import TASKS, name_tasks
 from coterie.core.version import __version__
-from coterie.data import own
-from coterie.data.columns import BOOLEAN, NUMBER
-from coterie.data.own import listed
-from coterie.data.pieces import Own
-from coterie.data.target import Label, check_label, read_as
-from coterie.deploy.files import (
+from coterie.data.read import user_data
+from coterie.data.read.columns import BOOLEAN, NUMBER
+from coterie.data.read.file_rows import UserData
+from coterie.data.read.user_data import parse_list
+from coterie.data.target import Label, check_label, guess_task
+from coterie.deploy.config_files import (
     EXPERIMENT,
     KEYS,
     LARGEST_PORT,
     RUN,
     SERVER,
     SERVER_DAYS,
-    Address,
-    Home,
+    DataShape,
     Privacy,
     Rules,
-    Server,
-    Shape,
-    Site,
+    ServerAddress,
+    ServerConfig,
+    SiteConfig,
     Sites,
+    SiteSettings,
     check_name,
     check_server,
-    host_and_port,
     is_loopback,
     read_server,
+    split_address,
     write_server,
     write_site,
 )
-from coterie.experiment.config import Experiment, change, read_experiment_file
-from coterie.experiment.recipes import config_path
-from coterie.experiment.values import to_toml
+from coterie.experiment.config import Experiment, change_options, read_experiment_file
+from coterie.experiment.recipes import find_config
+from coterie.experiment.toml import to_toml
 from coterie.reports.report import write_report
-from coterie.results.run import load
+from coterie.results.run import load_run
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 REQUEST, LARGEST_REQUEST = ".request", 10_000  # bytes
 PUBLIC = "public"  # the name of the public rows in every folder
 # what an experiment of a deployment says; the rows are the sites' own
-WORDS = (
+SECTIONS = (
     "model",
     "train",
     "schedule",
@@ -69,7 +69,7 @@ WORDS = (
 )
 
 
-def _part(name: str) -> Any:
+def _import_part(name: str) -> Any:
     """A module that needs the extra packages of a deployment."""
     try:
         return import_module(f"coterie.deploy.{name}")
@@ -86,7 +86,9 @@ def federation() -> None:
     """
 
 
-@federation.command(context_settings=FREE, short_help="Make the folders of a server and its sites.")
+@federation.command(
+    context_settings=PASS_THROUGH, short_help="Make the folders of a server and its sites."
+)
 @click.argument("folder", type=FOLDER)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[--WORD VALUE]...")
 @click.option("--sites", required=True, help="Names separated by commas, as in north,south,east.")
@@ -138,17 +140,25 @@ def init(
 
     Words of an experiment (--rounds 20, --hidden 64, ...) are those of `coterie run`.
     """
-    keys = _part("certificates")
+    keys = _import_part("certificates")
     if folder.exists() and any(folder.iterdir()):
         raise BadInput(f"{folder} exists and is not empty: give another folder")
     names = tuple(check_name(name.strip()) for name in sites.split(",") if name.strip())
-    host, _ = host_and_port(address)
+    host, _ = split_address(address)
     listen = options["listen"] or (host if is_loopback(host) else "0.0.0.0")
     public = f"{PUBLIC}{options['public'].suffix}" if options["public"] else ""
     server = check_server(
-        Server(Address(address, listen), Sites(names), Rules(), _shape(options, public), Privacy())
+        ServerConfig(
+            ServerAddress(address, listen),
+            Sites(names),
+            Rules(),
+            _read_shape(options, public),
+            Privacy(),
+        )
     )
-    experiment = experiment_file(options["config"], options["method"], words_of(arguments)[1])
+    experiment = build_experiment_file(
+        options["config"], options["method"], parse_arguments(arguments)[1]
+    )
     keys.make_authority(folder / "authority")
     keys.make_server_certificate(folder / "authority", folder / "server", [host], options["days"])
     write_server(folder / "server", server)
@@ -156,35 +166,37 @@ def init(
     if public:
         shutil.copy(options["public"], folder / "server" / public)
     if options["keys"] == "sites":
-        keys.private_folder(folder / "server" / KEYS)
-        say(f"made {folder}/server for {', '.join(names)}")
-        say("next: every site runs `coterie federation request NAME` and sends its request, and")
-        say(f"      `coterie federation approve {folder} NAME{REQUEST}` lets it in")
+        keys.make_private_folder(folder / "server" / KEYS)
+        print_line(f"made {folder}/server for {', '.join(names)}")
+        print_line(
+            "next: every site runs `coterie federation request NAME` and sends its request, and"
+        )
+        print_line(f"      `coterie federation approve {folder} NAME{REQUEST}` lets it in")
         return
     for name in names:
         _make_site(folder, server, name, options["label"])
-    say(f"made {folder}/server and {folder}/sites/: {', '.join(names)}")
-    say(
+    print_line(f"made {folder}/server and {folder}/sites/: {', '.join(names)}")
+    print_line(
         f"next: copy {folder}/sites/NAME to each site and run `coterie site NAME --data its.csv` "
         "there;"
     )
-    say(
+    print_line(
         f"      `coterie server {folder}/server` hosts the run; keep {folder}/authority to "
         "yourself, it signs certificates"
     )
 
 
-def _shape(options: dict[str, Any], public: str) -> Shape:
+def _read_shape(options: dict[str, Any], public: str) -> DataShape:
     """What rows look like, from an example or from numbers."""
     if options["like"]:
-        found = own.read(options["like"], client="", label=options["label"])
+        found = user_data.read_user_data(options["like"], client="", label=options["label"])
         rows = tuple(found.data.x.shape[1:])
         flat = len(rows) == 1
         usual: Literal["standard", "none"] = "standard" if flat and found.columns else "none"
         scale = options["scale"] or usual
         _check_numbers(found, options["like"], scale)
         read, labels = _task_of(found, options["like"], options["task"])
-        return Shape(
+        return DataShape(
             classes=len(labels) if TASKS[read].has_classes else 0,
             features=rows[0] if flat else 0,
             shape=() if flat else rows,
@@ -205,25 +217,25 @@ def _shape(options: dict[str, Any], public: str) -> Shape:
         raise BadInput(
             f"shape = '{options['shape']}': give whole numbers separated by commas, as in 1,28,28"
         ) from None
-    return Shape(
+    return DataShape(
         classes=options["classes"] or 0,
         features=options["features"] or 0,
         shape=shape,
-        labels=tuple(listed(options["label"])) if learnt.several else (),
+        labels=tuple(parse_list(options["label"])) if learnt.several else (),
         public=public,
         scale=options["scale"] or "none",
         task=task,
     )
 
 
-def _task_of(found: Own, place: Path, wanted: str | None) -> tuple[Any, tuple[str, ...]]:
+def _task_of(found: UserData, place: Path, wanted: str | None) -> tuple[Any, tuple[str, ...]]:
     """What is learnt of an example's label, told where it was guessed, and its classes or
     labels.
     """
     label, classes = found.label or Label((), None), found.data.classes
-    reading = read_as(label, np.arange(len(found.data.y)), wanted, classes)
+    reading = guess_task(label, np.arange(len(found.data.y)), wanted, classes)
     if reading.said:
-        say(f"{place}: {reading.said}")
+        print_line(f"{place}: {reading.said}")
     check_label(label, reading.task, classes, found.place, str(place))
     learnt = TASKS[reading.task]
     if learnt.has_classes:
@@ -231,7 +243,7 @@ def _task_of(found: Own, place: Path, wanted: str | None) -> tuple[Any, tuple[st
     return reading.task, label.columns if learnt.several else ()
 
 
-def _check_numbers(found: Own, place: Path, scale: str) -> None:
+def _check_numbers(found: UserData, place: Path, scale: str) -> None:
     """Refuse a table whose columns real sites could not turn into the same numbers by
     themselves.
     """
@@ -250,25 +262,25 @@ def _check_numbers(found: Own, place: Path, scale: str) -> None:
         )
 
 
-def experiment_file(config: str | None, method: str | None, words: dict[str, Any]) -> str:
+def build_experiment_file(config: str | None, method: str | None, words: dict[str, Any]) -> str:
     """The words of the run, as a file that its owner may change."""
-    experiment = read_experiment_file(config_path(config)) if config else Experiment()
-    experiment = change(experiment, ({"method": method} if method else {}) | words)
+    experiment = read_experiment_file(find_config(config)) if config else Experiment()
+    experiment = change_options(experiment, ({"method": method} if method else {}) | words)
     said = experiment.words()
     return to_toml(
         {"method": said["method"], "seed": said["seed"]}
-        | {section: said[section] for section in WORDS}
+        | {section: said[section] for section in SECTIONS}
         | ({"guard": said["guard"]} if experiment.guard != Guard() else {})
     )
 
 
-def _make_site(folder: Path, server: Server, name: str, label: str) -> None:
+def _make_site(folder: Path, server: ServerConfig, name: str, label: str) -> None:
     """One site's folder, and its public key in the server's."""
-    keys = _part("certificates")
+    keys = _import_part("certificates")
     place = folder / "sites" / name
     keys.make_site_key(place, name)
-    _give(folder, server, name, label)
-    keys.private_folder(folder / "server" / KEYS)
+    _write_site_files(folder, server, name, label)
+    keys.make_private_folder(folder / "server" / KEYS)
     keys.write_new(
         folder / "server" / KEYS / f"{name}.pub", (place / keys.SITE_PUBLIC).read_bytes()
     )
@@ -282,15 +294,17 @@ def request(name: str, folder: Path | None) -> None:
 
     The private key stays here; the request holds nothing secret.
     """
-    keys = _part("certificates")
+    keys = _import_part("certificates")
     place = folder or Path(check_name(name))
     keys.make_site_key(place, check_name(name))
     public = (place / keys.SITE_PUBLIC).read_text(encoding="utf-8").strip()
     words = {"name": name, "key": public, "version": __version__}
     keys.write_new(place / f"{name}{REQUEST}", to_toml({"request": words}).encode())
-    say(f"made {place}/{name}{REQUEST}: send it to the server's side, which runs")
-    say(f"      `coterie federation approve FOLDER {name}{REQUEST}` and sends files back")
-    say(f"tell them by another way, such as the telephone: {keys.fingerprint(public)}")
+    print_line(f"made {place}/{name}{REQUEST}: send it to the server's side, which runs")
+    print_line(f"      `coterie federation approve FOLDER {name}{REQUEST}` and sends files back")
+    print_line(
+        f"tell them by another way, such as the telephone: {keys.compute_fingerprint(public)}"
+    )
 
 
 @federation.command(short_help="At the server: let a site in that has made its own key.")
@@ -304,10 +318,10 @@ def approve(folder: Path, file: Path, label: str) -> None:
 
     Compare the fingerprint that is shown with what the site's operator says.
     """
-    keys = _part("certificates")
+    keys = _import_part("certificates")
     name, public = read_request(file)
-    mark = keys.fingerprint(public)
-    server = _made(folder)
+    mark = keys.compute_fingerprint(public)
+    server = _load_server(folder)
     place, known = folder / "sites" / name, folder / "server" / KEYS / f"{name}.pub"
     if known.exists():
         raise BadInput(f"{name} has a key already: `coterie federation remove` it first")
@@ -316,14 +330,14 @@ def approve(folder: Path, file: Path, label: str) -> None:
     names = server.names if name in server.names else (*server.names, name)
     removed = tuple(n for n in server.sites.removed if n != name)
     changed = check_server(server._replace(sites=Sites(names, removed)))
-    keys.private_folder(place)
-    _give(folder, server, name, label)
-    keys.private_folder(known.parent)
+    keys.make_private_folder(place)
+    _write_site_files(folder, server, name, label)
+    keys.make_private_folder(known.parent)
     keys.write_new(known, f"{public}\n".encode())
     write_server(folder / "server", changed)
-    say(f"{name} may take part with the key {mark}: compare it with what its operator says")
-    say(f"next: send all files of {place} to the site, into the folder that has its key;")
-    say(f"      where the server is elsewhere, copy {SERVER} and {KEYS}/{name}.pub there")
+    print_line(f"{name} may take part with the key {mark}: compare it with what its operator says")
+    print_line(f"next: send all files of {place} to the site, into the folder that has its key;")
+    print_line(f"      where the server is elsewhere, copy {SERVER} and {KEYS}/{name}.pub there")
 
 
 def read_request(file: Path) -> tuple[str, str]:
@@ -339,18 +353,18 @@ def read_request(file: Path) -> tuple[str, str]:
     return check_name(str(name)), f"{kind} {body} {name}"
 
 
-def _give(folder: Path, server: Server, name: str, label: str) -> None:
+def _write_site_files(folder: Path, server: ServerConfig, name: str, label: str) -> None:
     """What a site needs beside its key."""
-    keys = _part("certificates")
+    keys = _import_part("certificates")
     place = folder / "sites" / name
     keys.write_new(place / keys.CA, (folder / "authority" / keys.CA).read_bytes())
-    home = Home(name, server.server.address, label=label, public=server.data.public)
-    write_site(place, Site(home, Privacy()))
+    home = SiteSettings(name, server.server.address, label=label, public=server.data.public)
+    write_site(place, SiteConfig(home, Privacy()))
     if server.data.public:
         shutil.copy(folder / "server" / server.data.public, place / server.data.public)
 
 
-def _made(folder: Path) -> Server:
+def _load_server(folder: Path) -> ServerConfig:
     if not (folder / "server" / SERVER).exists():
         raise BadInput(
             f"{folder} has no server/{SERVER}: give the folder that `coterie federation init` made"
@@ -368,7 +382,7 @@ def add(folder: Path, name: str, label: str) -> None:
     """Make FOLDER/sites/NAME and let the server know its key; a removed site comes back with a new
     key.
     """
-    server = _made(folder)
+    server = _load_server(folder)
     check_name(name)
     names, removed = server.names, server.sites.removed
     if name in names and name not in removed:
@@ -379,7 +393,7 @@ def add(folder: Path, name: str, label: str) -> None:
     )
     _make_site(folder, server, name, label)
     write_server(folder / "server", changed)
-    say(
+    print_line(
         f"made {folder}/sites/{name}; where the server is elsewhere, copy {SERVER} and "
         f"{KEYS}/{name}.pub of {folder}/server there"
     )
@@ -390,11 +404,11 @@ def add(folder: Path, name: str, label: str) -> None:
 @click.argument("name")
 def remove(folder: Path, name: str) -> None:
     """Let the server accept the key of NAME no longer; its number stays its own."""
-    server = _made(folder)
+    server = _load_server(folder)
     if name not in server.names or name in server.sites.removed:
         raise BadInput(
             f"{folder} has no site "
-            f"'{name}'{nearest(name, set(server.names) - set(server.sites.removed))}"
+            f"'{name}'{suggest_name(name, set(server.names) - set(server.sites.removed))}"
         )
     write_server(
         folder / "server", server._replace(sites=Sites(server.names, (*server.sites.removed, name)))
@@ -403,7 +417,7 @@ def remove(folder: Path, name: str) -> None:
     place = folder / "sites" / name
     if place.exists():
         place.rename(place.with_name(f"{name}.removed-{time.strftime('%Y%m%d-%H%M%S')}"))
-    say(
+    print_line(
         f"removed {name}; where the server is elsewhere, copy {SERVER} there and delete "
         f"{KEYS}/{name}.pub"
     )
@@ -420,15 +434,17 @@ def replay(folder: Path, data: Path) -> None:
 
     For a trial with rows that may be in one place: it proves that sites and a simulation agree.
     """
-    server, run = _made(folder), folder / "server" / RUN
+    server, run = _load_server(folder), folder / "server" / RUN
     away = [
-        p for p in _part("rehearsal").Rehearsal(folder, data).models().values() if not p.exists()
+        p
+        for p in _import_part("rehearsal").Rehearsal(folder, data).models().values()
+        if not p.exists()
     ]
     if away:
         raise BadInput(f"{away[0]} is missing: copy it from its site, or let the run end first")
-    largest = _part("rehearsal").Rehearsal(folder, data).difference(run)
-    exchanges = len(_part("replay").journal(run))
-    say(
+    largest = _import_part("rehearsal").Rehearsal(folder, data).difference(run)
+    exchanges = len(_import_part("replay").read_exchanges(run))
+    print_line(
         f"{exchanges} exchanges played again: parameters of {len(server.names)} sites differ by at "
         f"most {largest}"
     )
@@ -445,11 +461,11 @@ def replay(folder: Path, data: Path) -> None:
 @click.option("--days", default=SERVER_DAYS, show_default=True, help="Days until it expires.")
 def renew(folder: Path, addresses: tuple[str, ...], days: int) -> None:
     """Make a new certificate for FOLDER/server from FOLDER/authority; sites need nothing new."""
-    keys = _part("certificates")
-    _made(folder)
-    hosts = [host_and_port(a if ":" in a else f"{a}:1")[0] for a in addresses]
+    keys = _import_part("certificates")
+    _load_server(folder)
+    hosts = [split_address(a if ":" in a else f"{a}:1")[0] for a in addresses]
     hosts = keys.renew_server_certificate(folder / "authority", folder / "server", hosts, days)
-    say(
+    print_line(
         f"{folder}/server/{keys.CERTIFICATE} is good for {days} days, for {', '.join(hosts)}; "
         "start the server again to use it"
     )
@@ -479,14 +495,14 @@ def server(
     """
     try:
         where = None if metrics_port is None else (metrics_listen, metrics_port)
-        line = _json_line if log_json else _line
-        done = _part("hosting").serve_deployment(folder, insecure, line, where)
-    except _part("processes").Stopped:
+        line = _print_json_line if log_json else _print_log_line
+        done = _import_part("superlink").serve_deployment(folder, insecure, line, where)
+    except _import_part("processes").Stopped:
         raise Interrupted(
             f"stopped; `coterie server {folder}` goes on from the last checkpoint"
         ) from None
-    show_run(load(done))
-    say(f"report: {write_report([done])}")
+    show_run(load_run(done))
+    print_line(f"report: {write_report([done])}")
 
 
 @click.command(short_help="Take part in a deployment with the data of this site.")
@@ -510,22 +526,22 @@ def site(folder: Path, data: Path | None, accept: bool, insecure: bool, log_json
     The experiment is shown before the site joins, and asked about; another one than was agreed to
     is refused.
     """
-    ask = _agrees if sys.stdin.isatty() else None
-    line = _json_line if log_json else _line
-    _part("joining").serve_site(folder, data, insecure, line, accept, ask)
+    ask = _confirm_experiment if sys.stdin.isatty() else None
+    line = _print_json_line if log_json else _print_log_line
+    _import_part("supernode").serve_site(folder, data, insecure, line, accept, ask)
 
 
-def _agrees(digest: str) -> bool:
+def _confirm_experiment(digest: str) -> bool:
     return click.confirm(f"Take part in the experiment {digest}?", default=False)
 
 
-def _json_line(text: str) -> None:
+def _print_json_line(text: str) -> None:
     """The same for programs that collect logs."""
     when = datetime.now(UTC).isoformat(timespec="milliseconds")
     level = "warning" if text.startswith(("warning", "refused", "stopped")) else "info"
     click.echo(json.dumps({"time": when, "level": level, "message": text}))
 
 
-def _line(text: str) -> None:
+def _print_log_line(text: str) -> None:
     """A line of a log that is read as it comes."""
     click.echo(f"{time.strftime('%H:%M:%S')} {text}")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 
-from coterie.cli.show import counted
+from coterie.cli.show import track_progress
 from coterie.core.errors import BadInput
-from coterie.reports.export import runs_of, to_mlflow, to_tensorboard
-from coterie.results.personal import Models
-from coterie.serving.files import (
+from coterie.reports.tracking import runs_of, to_mlflow, to_tensorboard
+from coterie.results.personal_models import Models
+from coterie.serving.model_files import (
     Writer,
     export_model,
     folder_name,
@@ -24,8 +24,8 @@ from coterie.serving.files import (
 from coterie.serving.onnx_files import OnnxWriter
 from coterie.serving.pyfunc import write_pyfunc
 
-RUNS = ("tensorboard", "mlflow")
-MODELS = ("onnx", "torch", "safetensors", "pyfunc")
+RUN_FORMATS = ("tensorboard", "mlflow")
+MODEL_FORMATS = ("onnx", "torch", "safetensors", "pyfunc")
 
 
 @click.command(short_help="Give runs or models to other tools.")
@@ -36,7 +36,7 @@ MODELS = ("onnx", "torch", "safetensors", "pyfunc")
     "--to",
     "tool",
     required=True,
-    type=click.Choice([*RUNS, *MODELS]),
+    type=click.Choice([*RUN_FORMATS, *MODEL_FORMATS]),
     help="tensorboard, mlflow: the curves of runs. onnx, torch, safetensors, pyfunc (MLflow): the "
     "clients' own models.",
 )
@@ -69,13 +69,13 @@ def export(
     clients' models are written, each in a folder with its card; models of onnx and torch run
     without coterie and prepare rows themselves.
     """
-    if tool in MODELS:
+    if tool in MODEL_FORMATS:
         if experiment is not None:
             raise BadInput(f"--experiment is for --to mlflow, not for --to {tool}: leave it out")
         _export_models(folders, tool, Path(out or f"exported-{tool}"), clients)
         return
     if clients:
-        raise BadInput(f"--client is for models ({', '.join(MODELS)}), not for --to {tool}")
+        raise BadInput(f"--client is for models ({', '.join(MODEL_FORMATS)}), not for --to {tool}")
     experiment = experiment or "coterie"
     found = [one for folder in folders for one in runs_of(folder)]
     said = f"{len(found)} run{'s' * (len(found) > 1)}"
@@ -117,7 +117,7 @@ def _export_models(folders: Sequence[Path], tool: str, out: Path, clients: Seque
     taken = [target for target in targets.values() if target.exists()]
     if taken:
         raise BadInput(f"{taken[0]} exists already and is not overwritten: give another --out")
-    for number, target in counted(targets.items(), len(targets), "models"):
+    for number, target in track_progress(targets.items(), len(targets), "models"):
         export_model(models.model(number), target, writer)
     said = f"{len(targets):,} model{'s' * (len(targets) > 1)}"
     click.echo(f"{said} in {out}, each with its card (README.md, card.html)")

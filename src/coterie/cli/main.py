@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from coterie.core.errors import BadInput, Diverged, Interrupted, nearest, shown
+from coterie.core.errors import BadInput, Diverged, Interrupted, format_value, suggest_name
 from coterie.core.version import __version__
-from coterie.data.told import NOTES, Told
+from coterie.data.messages import LOGGER, DataWarning
 
 
 def main() -> None:
@@ -28,10 +28,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without é or ± still shows the rest
-    warnings.simplefilter("always", Told)
-    warnings.showwarning = _show_told(warnings.showwarning)
-    NOTES.setLevel(logging.INFO)
-    NOTES.handlers = [OneLine()]
+    warnings.simplefilter("always", DataWarning)
+    warnings.showwarning = _wrap_showwarning(warnings.showwarning)
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.handlers = [PrintOnce()]
     try:
         cli(standalone_mode=False)
         sys.stdout.flush()
@@ -50,7 +50,7 @@ def main() -> None:
         _fail(f"{problem.filename or 'the system'}: {problem.strerror or problem}")
 
 
-class OneLine(logging.Handler):
+class PrintOnce(logging.Handler):
     """Prints what was read as what, every line once."""
 
     def __init__(self) -> None:
@@ -64,12 +64,12 @@ class OneLine(logging.Handler):
             click.echo(f"coterie: {line}", err=True)
 
 
-def _show_told(usual: Callable[..., None]) -> Callable[..., None]:
+def _wrap_showwarning(usual: Callable[..., None]) -> Callable[..., None]:
     """Print what the data have to say as a line of its own, once; leave other warnings alone."""
     said: set[str] = set()
 
     def show_told(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
-        if not issubclass(category, Told):
+        if not issubclass(category, DataWarning):
             usual(message, category, *rest, **more)
         elif str(message) not in said:
             said.add(str(message))
@@ -83,7 +83,7 @@ def _fail(line: str, code: int = 2) -> None:
     sys.exit(code)
 
 
-class Place(NamedTuple):
+class CommandPlace(NamedTuple):
     """Where a command is, and what it says of itself in a line."""
 
     module: str
@@ -91,26 +91,40 @@ class Place(NamedTuple):
 
 
 COMMANDS = {  # in the order of the help page
-    "run": Place("coterie.cli.train", "Train one method."),
-    "compare": Place(
+    "run": CommandPlace("coterie.cli.train", "Train one method."),
+    "compare": CommandPlace(
         "coterie.cli.train", "Train several methods alike and compare them client by client."
     ),
-    "resume": Place("coterie.cli.train", "Go on with a run or comparison that was stopped."),
-    "methods": Place("coterie.cli.methods", "List the methods, or tell all about one."),
-    "data": Place("coterie.cli.data", "Show how a data set is dealt to clients."),
-    "report": Place("coterie.cli.report", "Write what runs and comparisons say as one page."),
-    "reproduce": Place("coterie.cli.reproduce", "Run the papers' tables again, with verdicts."),
-    "arena": Place("coterie.cli.arena", "All methods on the same federations, tuned alike."),
-    "advise": Place("coterie.cli.advise", "Say which methods to try first on some data."),
-    "ui": Place("coterie.cli.ui", "Watch runs live in the browser."),
-    "export": Place("coterie.cli.export", "Give runs or models to other tools."),
-    "predict": Place("coterie.cli.predict", "Predict new rows with a client's own model."),
-    "personalize": Place("coterie.cli.later", "Give a client that was not there a model of a run."),
-    "update": Place("coterie.cli.later", "Go on training a client's model with its new rows."),
-    "serve": Place("coterie.cli.serve", "Serve the clients' own models over HTTP."),
-    "federation": Place("coterie.cli.deployment", "Make and mend the files of a deployment."),
-    "server": Place("coterie.cli.deployment", "Host a deployment's run."),
-    "site": Place(
+    "resume": CommandPlace("coterie.cli.train", "Go on with a run or comparison that was stopped."),
+    "methods": CommandPlace("coterie.cli.methods", "List the methods, or tell all about one."),
+    "data": CommandPlace("coterie.cli.data", "Show how a data set is dealt to clients."),
+    "report": CommandPlace(
+        "coterie.cli.report", "Write what runs and comparisons say as one page."
+    ),
+    "reproduce": CommandPlace(
+        "coterie.lab.commands.reproduce", "Run the papers' tables again, with verdicts."
+    ),
+    "arena": CommandPlace(
+        "coterie.lab.commands.arena", "All methods on the same federations, tuned alike."
+    ),
+    "advise": CommandPlace(
+        "coterie.lab.commands.advise", "Say which methods to try first on some data."
+    ),
+    "ui": CommandPlace("coterie.cli.ui", "Watch runs live in the browser."),
+    "export": CommandPlace("coterie.cli.export", "Give runs or models to other tools."),
+    "predict": CommandPlace("coterie.cli.predict", "Predict new rows with a client's own model."),
+    "personalize": CommandPlace(
+        "coterie.cli.personalize", "Give a client that was not there a model of a run."
+    ),
+    "update": CommandPlace(
+        "coterie.cli.personalize", "Go on training a client's model with its new rows."
+    ),
+    "serve": CommandPlace("coterie.cli.serve", "Serve the clients' own models over HTTP."),
+    "federation": CommandPlace(
+        "coterie.cli.deployment", "Make and mend the files of a deployment."
+    ),
+    "server": CommandPlace("coterie.cli.deployment", "Host a deployment's run."),
+    "site": CommandPlace(
         "coterie.cli.deployment", "Take part in a deployment with the data of this site."
     ),
 }
@@ -139,7 +153,9 @@ class _Commands(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            raise BadInput(f"unknown command {shown(args[0])}{nearest(args[0], COMMANDS)}")
+            raise BadInput(
+                f"unknown command {format_value(args[0])}{suggest_name(args[0], COMMANDS)}"
+            )
         return super().resolve_command(ctx, args)
 
 

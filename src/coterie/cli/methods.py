@@ -6,10 +6,10 @@ import click
 from rich import box
 from rich.table import Table as Grid
 
-from coterie.cli.printing import plain, say, show
-from coterie.methods.listing import listed
+from coterie.cli.printing import format_value, print_line, print_table
+from coterie.methods.listing import list_methods
 
-NEEDS = {
+NEED_LABELS = {
     "validation": "validation rows",
     "public": "public rows",
     "groups": "known groups",
@@ -26,26 +26,26 @@ def methods(name: str | None, wide: bool) -> None:
 
         show_method(name)
     elif wide:
-        _papers()
+        _print_papers()
     else:
-        _advice()
+        _print_advice()
 
 
-def _papers() -> None:
+def _print_papers() -> None:
     grid = Grid("method", "paper", "options and defaults", show_lines=True)
-    for found in listed():
-        options = ", ".join(f"{k}={plain(d)}" for k, d in found.options.items())
+    for found in list_methods():
+        options = ", ".join(f"{k}={format_value(d)}" for k, d in found.options.items())
         grid.add_row(found.name, found.paper, options)
-    show(grid, 160)
+    print_table(grid, 160)
 
 
-def _advice() -> None:
+def _print_advice() -> None:
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
     grid.add_column("method", no_wrap=True)
     grid.add_column("use it when")
     grid.add_column("needs", no_wrap=True)
-    for found in listed():
-        needs = ", ".join(NEEDS[word] for word in found.needs) or "-"
+    for found in list_methods():
+        needs = ", ".join(NEED_LABELS[word] for word in found.needs) or "-"
         grid.add_row(found.name, found.when, needs)
-    show(grid, 80)
-    say("All about one: `coterie methods NAME`; papers and options of all: --wide.")
+    print_table(grid, 80)
+    print_line("All about one: `coterie methods NAME`; papers and options of all: --wide.")

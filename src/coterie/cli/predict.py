@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from coterie.cli.printing import console
-from coterie.deploy.current import MODEL
-from coterie.deploy.files import SITE
-from coterie.results.personal import Models, Single
-from coterie.serving.predicting import Wanted, predict_file
+from coterie.cli.printing import build_console
+from coterie.deploy.config_files import SITE
+from coterie.deploy.current_model import MODEL
+from coterie.results.personal_models import Models, SingleModel
+from coterie.serving.predicting import PredictionRequest, predict_file
 
 
 @click.command(short_help="Predict new rows with a client's own model.")
@@ -61,8 +61,8 @@ def predict(
     training. Files may be larger than memory.
     """
     site = (run / SITE).is_file()
-    models = Single(run / MODEL) if site else Models(run)
-    wanted = Wanted(
+    models = SingleModel(run / MODEL) if site else Models(run)
+    wanted = PredictionRequest(
         data=data,
         out=out,
         client=client or (models.names[0] if site else ""),
@@ -78,7 +78,7 @@ def predict(
         TimeRemainingColumn(),
     ]
     hidden = quiet or not sys.stdout.isatty()
-    with Progress(*columns, console=console(), disable=hidden, transient=True) as bars:
+    with Progress(*columns, console=build_console(), disable=hidden, transient=True) as bars:
         bar = bars.add_task("", total=1.0, rows="0")
         count = predict_file(
             models,

@@ -12,31 +12,31 @@ from rich.measure import Measurement
 from rich.table import Table as Grid
 
 
-def console(width: int | None = None) -> Console:
+def build_console(width: int | None = None) -> Console:
     """Prints what it is given: no markup, no emoji, no colours for numbers."""
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """A line of its own, however long."""
     click.echo(line)
 
 
-def show(grid: Grid, widest: int = 2000) -> None:
+def print_table(grid: Grid, widest: int = 2000) -> None:
     """A table; in a file or a pipe as wide as it needs, or as $COLUMNS says, but no word is cut."""
-    out = console()
+    out = build_console()
     if not sys.stdout.isatty():
-        needs = Measurement.get(console(widest), console(widest).options, grid)
+        needs = Measurement.get(build_console(widest), build_console(widest).options, grid)
         said = os.environ.get("COLUMNS", "")
         wanted = int(said) if said.isdecimal() else widest
-        out = console(min(widest, needs.maximum, max(wanted, needs.minimum)))
+        out = build_console(min(widest, needs.maximum, max(wanted, needs.minimum)))
     out.print(grid)
 
 
-def plain(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as it is written on the command line."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple | list):
-        return ",".join(plain(v) for v in value)
+        return ",".join(format_value(v) for v in value)
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from coterie.cli.printing import say
+from coterie.cli.printing import print_line
 from coterie.reports.report import write_and_warn
 
 
@@ -30,6 +30,6 @@ def report(runs: tuple[Path, ...], out: Path | None, files: Path | None) -> None
     page, warnings = write_and_warn(runs, out, files)
     for line in warnings:
         click.echo(f"coterie: {line}", err=True)
-    say(f"report: {page}")
+    print_line(f"report: {page}")
     if files:
-        say(f"figures and tables: {files}")
+        print_line(f"figures and tables: {files}")

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from coterie.serving.hosting import serve as serve_models
-from coterie.serving.service import Limits
+from coterie.serving.service import ServiceLimits
 
-USUAL = Limits()
+DEFAULTS = ServiceLimits()
 
 
 @click.command(short_help="Serve the clients' own models over HTTP.")
@@ -37,28 +37,28 @@ USUAL = Limits()
 )
 @click.option(
     "--models",
-    default=USUAL.models,
+    default=DEFAULTS.models,
     show_default=True,
     type=click.IntRange(1, 1_000_000),
     help="Models in memory; others are read when they are asked for.",
 )
 @click.option(
     "--most-rows",
-    default=USUAL.rows,
+    default=DEFAULTS.rows,
     show_default=True,
     type=click.IntRange(1, 1_000_000),
     help="Rows of one request.",
 )
 @click.option(
     "--most-bytes",
-    default=USUAL.bytes,
+    default=DEFAULTS.bytes,
     show_default=True,
     type=click.IntRange(1, 2**31),
     help="Bytes of one request.",
 )
 @click.option(
     "--patience",
-    default=USUAL.seconds,
+    default=DEFAULTS.seconds,
     show_default=True,
     metavar="SECONDS",
     type=click.FloatRange(0.1, 3600),
@@ -66,7 +66,7 @@ USUAL = Limits()
 )
 @click.option(
     "--waiting",
-    default=USUAL.waiting,
+    default=DEFAULTS.waiting,
     show_default=True,
     type=click.IntRange(1, 1_000_000),
     help="Requests that may wait; more are told to try again.",
@@ -90,7 +90,7 @@ def serve(
     says what is taken and given, /health and /metrics how the service is. POST /reload with the
     admin's token, or SIGHUP, serves a newer run without dropping a request.
     """
-    limits = Limits(
+    limits = ServiceLimits(
         bytes=most_bytes, rows=most_rows, seconds=patience, waiting=waiting, models=models
     )
     serve_models(run, host, port, tokens, no_tokens, watch=watch, limits=limits, say=click.echo)

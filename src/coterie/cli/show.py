@@ -25,34 +25,39 @@ from rich.progress import (
 )
 from rich.table import Table as Grid
 
-from coterie.analysis.scores import named, scores_of
+from coterie.analysis.scores import find_score, scores_of
 from coterie.analysis.significance import Difference, RankTable
-from coterie.cli.newcomers import show_newcomers
-from coterie.cli.printing import console, plain, say, show
+from coterie.cli.printing import build_console, format_value, print_line, print_table
+from coterie.cli.show_newcomers import show_newcomers
 from coterie.core.errors import CannotWrite, Interrupted
-from coterie.core.notes import Kind, from_words
+from coterie.core.options import describe_type
+from coterie.core.quantities import QuantityKind, from_json
 from coterie.core.task import find_task
-from coterie.core.values import described
-from coterie.data.federation import PARTS, Federation, client_rows
-from coterie.data.inspection import client_quantiles, columns_found, problems, target_summary
-from coterie.data.pieces import Own
+from coterie.data.federation import PARTS, Federation, summarize_clients
+from coterie.data.inspection import (
+    compute_quantiles,
+    find_problems,
+    summarize_columns,
+    summarize_target,
+)
+from coterie.data.read.file_rows import UserData
 from coterie.experiment.config import options_of
-from coterie.methods.declare import unused
+from coterie.methods.declare import unused_of
 from coterie.methods.registry import METHODS
-from coterie.results.comparison import TIE, Comparison, Row
-from coterie.results.costs import SYSTEMS, spent_until
-from coterie.results.promises import guard_lines
+from coterie.results.comparison import TIE, Comparison, MethodRow
+from coterie.results.costs import SYSTEMS, costs_until
+from coterie.results.guard_summary import format_guard
+from coterie.results.metric_table import mean_logged
 from coterie.results.run import Run
-from coterie.results.table import share
-from coterie.running.loop import RoundReport, tell
+from coterie.running.loop import RoundReport, print_messages
 
 T = TypeVar("T")
-MOST = 50  # clients listed by `coterie data`
-FEW = 4  # methods listed in a cell
-MARK = "> "  # before the method to use
+MAX_LISTED = 50  # clients listed by `coterie data`
+MAX_NAMED = 4  # methods listed in a cell
+CHOSEN_MARK = "> "  # before the method to use
 
 
-def _about(name: str) -> list[str]:
+def _method_docs(name: str) -> list[str]:
     """The paragraphs at the head of a method's file."""
     return (inspect.getdoc(inspect.getmodule(METHODS[name])) or "").split("\n\n")
 
@@ -60,85 +65,91 @@ def _about(name: str) -> list[str]:
 def show_method(name: str) -> None:
     """All about one method: the head of its file, what its builder says, its options."""
     options = options_of("method", name)
-    for paragraph in [*_about(name), inspect.getdoc(METHODS[name]) or ""]:
-        say(paragraph + "\n")
+    for paragraph in [*_method_docs(name), inspect.getdoc(METHODS[name]) or ""]:
+        print_line(paragraph + "\n")
     ignored = [
-        w if when is None else f"{w} (unless {when[0]} = {plain(when[1])})"
-        for w, when in unused(METHODS[name]).items()
+        w if when is None else f"{w} (unless {when[0]} = {format_value(when[1])})"
+        for w, when in unused_of(METHODS[name]).items()
     ]
     if ignored:
-        say(f"Of [train], {name} does not use {', '.join(ignored)}.\n")
+        print_line(f"Of [train], {name} does not use {', '.join(ignored)}.\n")
     if not options:
-        say(f"{name} has no options.")
+        print_line(f"{name} has no options.")
         return
     grid = Grid("option", "default", "takes")
     for option, (kind, default) in options.items():
-        grid.add_row(option, plain(default), described(kind))
-    show(grid)
+        grid.add_row(option, format_value(default), describe_type(kind))
+    print_table(grid)
     word = next(iter(options))
-    say(f"Set one as in `coterie run {name} --{word} {plain(options[word][1]) or 'VALUE'}`.")
+    print_line(
+        f"Set one as in `coterie run {name} --{word} {format_value(options[word][1]) or 'VALUE'}`."
+    )
 
 
 def show_data(federation: Federation) -> None:
     """Who holds how much."""
     title = f"{federation.name}: {federation.clients:,} clients"
-    rows, more = client_rows(federation), _label_columns(federation)
+    rows, more = summarize_clients(federation), _label_columns(federation)
     grid = Grid("client", "name", *PARTS, *more, "group", title=title)
-    for k, row in enumerate(rows[:MOST]):
+    for k, row in enumerate(rows[:MAX_LISTED]):
         counts = [str(getattr(row, part)) for part in PARTS]
         label = [f"{values[k]:.4g}" for values in more.values()]
         grid.add_row(str(row.client), row.name, *counts, *label, str(row.group))
-    show(grid)
-    if len(rows) > MOST:
-        say(f"... and {len(rows) - MOST:,} more clients; over all of them:")
+    print_table(grid)
+    if len(rows) > MAX_LISTED:
+        print_line(f"... and {len(rows) - MAX_LISTED:,} more clients; over all of them:")
         _show_quantiles(federation, more)
     sizes = federation.sizes
-    say(f"training rows: {sizes.sum():,} in all, {sizes.min():,} to {sizes.max():,} a client")
+    print_line(
+        f"training rows: {sizes.sum():,} in all, {sizes.min():,} to {sizes.max():,} a client"
+    )
 
 
 def _label_columns(federation: Federation) -> dict[str, list[float]]:
     """What a table says of every client's labels: how many classes, or their mean and spread."""
     if federation.classes:
-        return {"classes": [float(row.classes) for row in client_rows(federation)]}
+        return {"classes": [float(row.classes) for row in summarize_clients(federation)]}
     if federation.y.ndim > 1:
         return {}
-    found = target_summary(federation)
+    found = summarize_target(federation)
     return {"mean": [mean for mean, _ in found], "spread": [spread for _, spread in found]}
 
 
 def _show_quantiles(federation: Federation, more: Mapping[str, list[float]]) -> None:
     """What clients hold where they are too many to list."""
     grid = Grid("per client", "least", "25 %", "median", "75 %", "most")
-    for name, values in client_quantiles(federation, more):
+    for name, values in compute_quantiles(federation, more):
         form = ",.0f" if name in (*PARTS, "classes") else ".4g"
         grid.add_row(name, *(f"{value:{form}}" for value in values))
-    show(grid)
+    print_table(grid)
 
 
-def show_own(whole: Own, federation: Federation) -> None:
+def show_own(whole: UserData, federation: Federation) -> None:
     """What a user's own table holds, what is done with it, and what looks wrong."""
     x, prepared = whole.data.x, federation.preparation
     for line in whole.told:
-        say(f"{whole.data.name}: {line}")
+        print_line(f"{whole.data.name}: {line}")
     if whole.columns is not None and prepared is not None:
         inputs = len(prepared.outputs)
-        say(f"{len(x):,} rows, {len(whole.columns):,} columns, {inputs:,} inputs of the model")
-        columns = columns_found(whole, prepared)
+        print_line(
+            f"{len(x):,} rows, {len(whole.columns):,} columns, {inputs:,} inputs of the model"
+        )
+        columns = summarize_columns(whole, prepared)
         grid = Grid(box=None, pad_edge=False, padding=(0, 1, 0, 0))
         widths = {"column": 15, "kind": 8, "missing": 7, "holds": 22, "becomes": 24}
         for head, width in widths.items():  # 80 characters with the blanks between them
             grid.add_column(head, width=width, overflow="fold")
-        for found in columns[:MOST]:
+        for found in columns[:MAX_LISTED]:
             gaps = f"{found.missing:.1%}" if found.missing else ""
             grid.add_row(found.name, found.kind, gaps, found.holds, found.becomes)
-        show(grid, 80)
-        if len(columns) > MOST:
-            say(f"... and {len(columns) - MOST:,} more columns")
-    wrong = problems(whole)
+        print_table(grid, 80)
+        if len(columns) > MAX_LISTED:
+            print_line(f"... and {len(columns) - MAX_LISTED:,} more columns")
+    wrong = find_problems(whole)
     for line in wrong:
-        say(textwrap.fill(f"look at: {line}", 80, subsequent_indent="  "))
+        print_line(textwrap.fill(f"look at: {line}", 80, subsequent_indent="  "))
     if not wrong:
-        say("nothing looks wrong")
+        print_line("nothing looks wrong")
 
 
 @contextmanager
@@ -149,15 +160,15 @@ def progress(
     terminal, a line per finished run; what must be said is said in any case.
     """
     if quiet:
-        yield _tell
+        yield _report_round
     elif not sys.stdout.isatty():
-        yield _Lines(runs).note if runs > 1 else _tell
+        yield _LineProgress(runs).note if runs > 1 else _report_round
     else:
-        with _bars() as bars:
-            yield _Bar(bars, runs).note
+        with _build_progress() as bars:
+            yield _BarProgress(bars, runs).note
 
 
-class _Count:
+class _RunCounter:
     """Which run is played, since when, and how much of all runs is done."""
 
     def __init__(self, runs: int):
@@ -177,22 +188,22 @@ class _Count:
         return (time.monotonic() - self.begin) * (1 - done) / max(done, 1e-9)
 
 
-class _Lines(_Count):
+class _LineProgress(_RunCounter):
     """A plain line per finished run, where the output is a file or a pipe."""
 
     def note(self, label: str, seed: int | None, report: RoundReport) -> None:
-        _tell(label, seed, report)
+        _report_round(label, seed, report)
         if not report.rounds:  # said between two rounds
             return
         place = self.place(label, seed, report)
         if report.round < report.rounds:
             return
         took = time.monotonic() - self.seen[label, seed]
-        rest = f", {_time(self.left(report))} left" if len(self.seen) < self.runs else ""
-        click.echo(f"{place}: {_time(took)}{rest}", err=True)
+        rest = f", {_format_seconds(self.left(report))} left" if len(self.seen) < self.runs else ""
+        click.echo(f"{place}: {_format_seconds(took)}{rest}", err=True)
 
 
-class _Bar(_Count):
+class _BarProgress(_RunCounter):
     """One line that is drawn anew."""
 
     def __init__(self, bars: Progress, runs: int):
@@ -200,7 +211,7 @@ class _Bar(_Count):
         self.bars, self.task = bars, bars.add_task("", total=None, left="", loss="")
 
     def note(self, label: str, seed: int | None, report: RoundReport) -> None:
-        _tell(label, seed, report)
+        _report_round(label, seed, report)
         if not report.rounds:
             return
         more: dict[str, Any] = {}
@@ -211,12 +222,12 @@ class _Bar(_Count):
             description=self.place(label, seed, report),
             total=report.rounds,
             completed=report.round,
-            left=f"{_time(self.left(report))} left",
+            left=f"{_format_seconds(self.left(report))} left",
             **more,
         )
 
 
-def _bars() -> Progress:
+def _build_progress() -> Progress:
     """The columns of the live line: they fit 80 characters."""
     columns = [
         TextColumn("{task.description}", markup=False),
@@ -226,31 +237,31 @@ def _bars() -> Progress:
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
     ]
-    return Progress(*columns, console=console())
+    return Progress(*columns, console=build_console())
 
 
-def _time(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     """Seconds, or minutes and hours of many."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def counted(items: Iterable[T], total: int, what: str) -> Iterator[T]:
+def track_progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
     """The items one by one, with a bar on a terminal."""
     if not sys.stdout.isatty() or total < 2:
         yield from items
         return
     columns = [TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    with Progress(*columns, console=console()) as bars:
+    with Progress(*columns, console=build_console()) as bars:
         yield from bars.track(items, total=total)
 
 
-def _tell(label: str, seed: int | None, report: RoundReport) -> None:
-    tell(report, f"{label}: " if seed is None else f"{label} seed {seed}: ")
+def _report_round(label: str, seed: int | None, report: RoundReport) -> None:
+    print_messages(report, f"{label}: " if seed is None else f"{label} seed {seed}: ")
 
 
-def _who_has_it(runs: list[Run]) -> str:
+def _describe_clients(runs: list[Run]) -> str:
     """How many clients have what they are judged by: hostile ones, and those whose rows allow no
     such value, have none.
     """
@@ -274,28 +285,28 @@ def show_run(run: Run) -> None:
     )
     grid = Grid(*heads)
     for view in run.views:
-        grid.add_row(view, *(_number(v, run) for v in run.summary(run.part, view)))
+        grid.add_row(view, *(_format_number(v, run) for v in run.summary(run.part, view)))
     judged = run.judged
-    say(f"{run.name}: {run.part} {judged.label}{judged.unit} of {_who_has_it([run])}")
-    show(grid)
+    print_line(f"{run.name}: {run.part} {judged.label}{judged.unit} of {_describe_clients([run])}")
+    print_table(grid)
     scores = run.scores()
     if scores:
-        known = [(named(name), value) for name, value in scores.items()]
+        known = [(find_score(name), value) for name, value in scores.items()]
         shares = [f"{s.label} {s.text(value)}" for s, value in known if s.share]
         rest = [f"{s.label} {s.text(value)}" for s, value in known if not s.share]
         parts = [f" in %: {', '.join(shares)}"] if shares else []
         parts += [f"{'' if shares else ': '}{', '.join(rest)}"] if rest else []
         line = f"Means over the clients' own models{'; '.join(parts)}"
-        say(textwrap.fill(line, 80, subsequent_indent="  "))
+        print_line(textwrap.fill(line, 80, subsequent_indent="  "))
     show_newcomers({run.name: run.newcomers()}, {run.name: run})
-    for line in _warnings(run):
-        say(line)
-    say(f"run: {run.folder}")
+    for line in _list_warnings(run):
+        print_line(line)
+    print_line(f"run: {run.folder}")
 
 
-def _warnings(run: Run) -> list[str]:
+def _list_warnings(run: Run) -> list[str]:
     """What a mean alone would hide: updates that were left out, training that learned nothing."""
-    said = guard_lines(run)
+    said = format_guard(run)
     if run.left_out:
         updates = "1 update" if run.left_out == 1 else f"{run.left_out:,} updates"
         clients = len(run.left_out_clients)
@@ -317,7 +328,7 @@ def _warnings(run: Run) -> list[str]:
     return said
 
 
-def _number(value: float, run: Run) -> str:
+def _format_number(value: float, run: Run) -> str:
     return run.judged.text(value)
 
 
@@ -328,18 +339,18 @@ def show_comparison(
 
     wide: every column, who beats whom and the other scores too.
     """
-    first, rows = comparison.first, _sorted(comparison)
+    first, rows = comparison.first, _sort_rows(comparison)
     some = next(iter(comparison.runs.values()))
     seeds = len(some)
     found = comparison.answer
     said = str(found) if found else " ".join(comparison.remarks())
     if said:
-        say(wrapped(said) + "\n")
+        print_line(wrap_text(said) + "\n")
     unit = first.judged.unit
     plural = "s" if seeds > 1 else ""
-    say(
+    print_line(
         f"{first.part.capitalize()} {first.judged.label}{unit} of every client's own model: "
-        f"{_who_has_it(some)}, {seeds} seed{plural}"
+        f"{_describe_clients(some)}, {seeds} seed{plural}"
     )
     use = found.use if found else None
     if wide:
@@ -349,22 +360,22 @@ def show_comparison(
         if find_task(first.task).scores:
             _show_views(comparison)
     else:
-        _show_few(comparison, rows, use)
+        _show_narrow(comparison, rows, use)
     show_newcomers(comparison.newcomers(), {name: r[0] for name, r in comparison.runs.items()})
     if target is not None:
-        _show_reached(comparison, target)
+        _show_target(comparison, target)
     more = ", clients.csv and newcomers.csv" if comparison.newcomers() else " and clients.csv"
-    say(f"runs, table.csv{more}: {comparison.folder}")
+    print_line(f"runs, table.csv{more}: {comparison.folder}")
 
 
-def wrapped(text: str, width: int = 80) -> str:
+def wrap_text(text: str, width: int = 80) -> str:
     """Text in lines that fit a terminal; no word is broken, and no number parted from its unit."""
     kept = re.sub(r"(?<=\d) (?=%|MB|points)", "\u00a0", text)
     lines = textwrap.fill(kept, width, break_long_words=False, break_on_hyphens=False)
     return lines.replace("\u00a0", " ")
 
 
-def _show_few(comparison: Comparison, rows: list[Row], use: str | None) -> None:
+def _show_narrow(comparison: Comparison, rows: list[MethodRow], use: str | None) -> None:
     """What fits 80 characters: the mean, the difference to a baseline, the worst client."""
     first, measure = comparison.first, comparison.measure
     base = next((name for name in ("local", "fedavg") if name in comparison.runs), None)
@@ -376,30 +387,36 @@ def _show_few(comparison: Comparison, rows: list[Row], use: str | None) -> None:
     for row in rows:
         gap = ""
         if base and row.method != base:
-            gap = _interval(comparison.difference(row.method, base), measure.scale)
-        cells = [_number(row.mean, first), *([gap] if base else []), _number(row.worst, first)]
-        grid.add_row(f"{MARK if row.method == use else ''}{row.method}", *cells)
+            gap = _format_interval(comparison.difference(row.method, base), measure.scale)
+        cells = [
+            _format_number(row.mean, first),
+            *([gap] if base else []),
+            _format_number(row.worst, first),
+        ]
+        grid.add_row(f"{CHOSEN_MARK if row.method == use else ''}{row.method}", *cells)
     for name in comparison.diverged:
         grid.add_row(name, "diverged")
-    show(grid)
-    note = f"{MARK}to use, chosen on select rows. " if use else ""
-    say(wrapped(f"{note}Every column: `coterie resume {comparison.folder} --wide`."))
+    print_table(grid)
+    note = f"{CHOSEN_MARK}to use, chosen on select rows. " if use else ""
+    print_line(wrap_text(f"{note}Every column: `coterie resume {comparison.folder} --wide`."))
 
 
-def _sorted(comparison: Comparison) -> list[Row]:
+def _sort_rows(comparison: Comparison) -> list[MethodRow]:
     return sorted(comparison.rows(), key=lambda r: r.mean, reverse=comparison.first.judged.higher)
 
 
-def _show_rows(rows: list[Row], first: Run, diverged: Iterable[str], use: str | None) -> None:
+def _show_rows(rows: list[MethodRow], first: Run, diverged: Iterable[str], use: str | None) -> None:
     """One row per method; columns that would be empty are left out."""
 
     def numbers(field: str) -> list[str]:
-        return [_number(getattr(row, field), first) for row in rows]
+        return [_format_number(getattr(row, field), first) for row in rows]
 
-    names = [f"{MARK if row.method == use else ''}{row.method}" for row in rows]
+    names = [f"{CHOSEN_MARK if row.method == use else ''}{row.method}" for row in rows]
     columns = {"method": names, "mean": numbers("mean")}
     if any(row.low == row.low for row in rows):
-        columns["95 % over\nseeds"] = [f"± {_number(row.high - row.mean, first)}" for row in rows]
+        columns["95 % over\nseeds"] = [
+            f"± {_format_number(row.high - row.mean, first)}" for row in rows
+        ]
     columns |= {
         "weighted": numbers("weighted"),
         "deviation\nover clients": numbers("deviation"),
@@ -408,7 +425,7 @@ def _show_rows(rows: list[Row], first: Run, diverged: Iterable[str], use: str | 
     best = any(row.at_best == row.at_best for row in rows)
     if best:
         columns["at best\nround"] = [
-            f"{_number(row.at_best, first)} ({row.best_round:.0f})" for row in rows
+            f"{_format_number(row.at_best, first)} ({row.best_round:.0f})" for row in rows
         ]
     columns |= {
         "MB down": [f"{row.bytes_down / 1e6:.2f}" for row in rows],
@@ -422,9 +439,9 @@ def _show_rows(rows: list[Row], first: Run, diverged: Iterable[str], use: str | 
         grid.add_row(*cells)
     for name in diverged:
         grid.add_row(name, "diverged")
-    show(grid)
+    print_table(grid)
     if best:
-        say(
+        print_line(
             "Figures are of the last round; at best round: of the one (in brackets) whose "
             f"{first.judged.label} on select rows is best."
         )
@@ -453,8 +470,8 @@ def _show_scores(comparison: Comparison, methods: list[str]) -> None:
     if nothing and comparison.first.part == "test" and not task.has_classes:
         grid.add_row("(guessing)", *(s.text(nothing.get(s.name, np.nan)) for s in known))
     share = " in %" if all(score.share for score in known) else ""
-    say(f"More measures{share}, means over the clients' own models:")
-    show(grid)
+    print_line(f"More measures{share}, means over the clients' own models:")
+    print_table(grid)
 
 
 def _show_differences(comparison: Comparison, methods: list[str]) -> None:
@@ -473,28 +490,29 @@ def _show_differences(comparison: Comparison, methods: list[str]) -> None:
     for method in methods:
         found = {name: comparison.difference(method, name) for name in others if name != method}
         cells = [
-            _interval(found[name], 100 if share else 1) if name in found else "" for name in others
+            _format_interval(found[name], 100 if share else 1) if name in found else ""
+            for name in others
         ]
-        grid.add_row(method, *cells, f"{place[method]:.2f}", _beaten(ranks, method))
+        grid.add_row(method, *cells, f"{place[method]:.2f}", _list_beaten(ranks, method))
     over = f"{ranks.n} {ranks.population}"
     averaged = (
         "seeds averaged" if ranks.population == "clients" else "as each seed deals the data anew"
     )
     unit = "points" if share else f"{comparison.first.judged.label} (above 0 is better)"
-    say(
+    print_line(
         f"Difference in {unit}, client by client, with a 95 % interval (bootstrap over {over}, "
         f"{averaged});"
     )
-    say(
+    print_line(
         f"ranks and significance over {over} (Wilcoxon signed-rank, Holm-corrected over all "
         "pairs, 5 %)"
     )
-    show(grid)
+    print_table(grid)
     if ranks.note:
-        say(ranks.note[:1].upper() + ranks.note[1:] + ".")
+        print_line(ranks.note[:1].upper() + ranks.note[1:] + ".")
 
 
-def _beaten(ranks: RankTable, method: str) -> str:
+def _list_beaten(ranks: RankTable, method: str) -> str:
     """Whom a method beats beyond chance: by name where they are few, or where few are missing."""
     others = [name for name in ranks.methods if name != method]
     beaten = [name for name in others if ranks.beats(method, name)]
@@ -503,16 +521,16 @@ def _beaten(ranks: RankTable, method: str) -> str:
         return "-"
     if not missing and len(others) > 1:
         return "every other"
-    if len(beaten) > FEW:
+    if len(beaten) > MAX_NAMED:
         return (
             f"all but {', '.join(missing)}"
-            if len(missing) <= FEW
+            if len(missing) <= MAX_NAMED
             else f"{len(beaten)} of {len(others)}"
         )
     return ", ".join(beaten)
 
 
-def _show_reached(comparison: Comparison, target: float) -> None:
+def _show_target(comparison: Comparison, target: float) -> None:
     """How soon every method reaches a target: rounds, bytes, simulated time."""
     first = comparison.first
     grid = Grid("method", "round", "MB", *SYSTEMS)
@@ -521,18 +539,20 @@ def _show_reached(comparison: Comparison, target: float) -> None:
             grid.add_row(name, "not reached", *[""] * (1 + len(SYSTEMS)))
             continue
         runs = comparison.runs[name]
-        traffic = np.mean([spent_until(run, round, "bytes") for run in runs]) / 1e6
+        traffic = np.mean([costs_until(run, round, "bytes") for run in runs]) / 1e6
         times = [
-            np.mean([spent_until(run, round, "time", system) for run in runs]) for system in SYSTEMS
+            np.mean([costs_until(run, round, "time", system) for run in runs]) for system in SYSTEMS
         ]
         grid.add_row(name, str(round), f"{traffic:.2f}", *(f"{time:,.0f}" for time in times))
-    goal = _number(target, first) + (" %" if first.judged.share else "")
-    say(
+    goal = _format_number(target, first) + (" %" if first.judged.share else "")
+    print_line(
         f"First measured round with a mean {first.part} {first.judged.label} of {goal}, and its "
         "cost until then:"
     )
-    say("MB down and up, and simulated time in downlinks of one model (uplinks one after another)")
-    show(grid)
+    print_line(
+        "MB down and up, and simulated time in downlinks of one model (uplinks one after another)"
+    )
+    print_table(grid)
 
 
 def _show_views(comparison: Comparison) -> None:
@@ -546,24 +566,28 @@ def _show_views(comparison: Comparison) -> None:
             for view in others
         }
         words = [f"{view} {runs[0].judged.text(value)}" for view, value in means.items()]
-        for key, note in from_words(runs[0].about.get("notes", {})).items():
-            noted = [share(run.table, key) for run in runs] if note.kind is Kind.SHARE else []
+        for key, note in from_json(runs[0].about.get("notes", {})).items():
+            noted = (
+                [mean_logged(run.table, key) for run in runs]
+                if note.kind is QuantityKind.SHARE
+                else []
+            )
             if not np.isnan(noted).all():
                 words.append(
                     f"{note.label} in {100 * float(np.nanmean(noted)):.0f} % of its clients' rounds"
                 )
         if words:
-            say(f"{name} also: {', '.join(words)}")
+            print_line(f"{name} also: {', '.join(words)}")
 
 
-def _interval(difference: Difference, scale: float) -> str:
+def _format_interval(difference: Difference, scale: float) -> str:
     mean, low, high = (scale * value for value in difference[:3])
     form = "+.2f" if scale == 100 else "+.3g"
     return f"{mean:{form}}" if low != low else f"{mean:{form}} [{low:{form}}, {high:{form}}]"
 
 
 @contextmanager
-def work(
+def resumable_work(
     folder: Path, quiet: bool, runs: int = 1
 ) -> Iterator[Callable[[str, int | None, RoundReport], None]]:
     """Work on a folder, shown as it goes; whoever stops it is told how to go on."""
@@ -575,11 +599,11 @@ def work(
             f"stopped; `coterie resume {folder}` goes on" if folder.exists() else "stopped"
         ) from None
     except CannotWrite as problem:
-        way = f", then `coterie resume {folder}` goes on" if _begun(folder) else ""
+        way = f", then `coterie resume {folder}` goes on" if _can_resume(folder) else ""
         raise CannotWrite(f"{problem}{way}") from None
 
 
-def _begun(folder: Path) -> bool:
+def _can_resume(folder: Path) -> bool:
     """Whether a folder has words to go on with; one that is gone is said to have had them."""
     try:
         return not folder.exists() or any(folder.glob("*.toml"))

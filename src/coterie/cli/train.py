@@ -8,39 +8,46 @@ from typing import Any
 
 import click
 
-from coterie.cli.printing import say
-from coterie.cli.show import show_comparison, show_run, work
-from coterie.cli.tuning import say_search, show_tuning
-from coterie.cli.words import FREE, SEEDS, own_of, say_seeds, seeds_of, words_of
+from coterie.cli.options import (
+    PASS_THROUGH,
+    SEEDS,
+    parse_arguments,
+    parse_seeds,
+    say_seeds,
+    split_method_options,
+)
+from coterie.cli.printing import print_line
+from coterie.cli.show import resumable_work, show_comparison, show_run
+from coterie.cli.show_tuning import print_search, show_tuning
 from coterie.comparison import execute as comparisons
+from coterie.comparison.defaults import DEFAULT_METHODS, find_runnable
 from coterie.comparison.limits import limits_of
 from coterie.comparison.plan import FILE, ComparisonPlan, plan_of
-from coterie.comparison.usual import USUAL, possible
 from coterie.core.errors import BadInput
 from coterie.experiment.config import (
     REGISTRIES,
     SECTIONS,
     Experiment,
-    change,
-    fields,
+    change_options,
+    known_options_of,
     options_of,
     read_experiment_file,
     read_toml,
 )
-from coterie.experiment.recipes import config_path, data_name
+from coterie.experiment.recipes import data_name_of, find_config
 from coterie.methods.registry import METHODS
 from coterie.reports.report import write_report
 from coterie.results.comparison import Comparison
-from coterie.results.folder import run_folder
+from coterie.results.folder import name_run_folder
 from coterie.running import execute as experiments
 
-NEEDS = {"--dp": "(--dp client needs --weighting equal)"}
-WIDE = "Every column of a comparison, who beats whom, and all scores."
+OPTION_HINTS = {"--dp": "(--dp client needs --weighting equal)"}
+WIDE_HELP = "Every column of a comparison, who beats whom, and all scores."
 
 
-def _words_help() -> str:
+def _options_help() -> str:
     """Every word of an experiment, section by section, as the end of a help page."""
-    known = fields(Experiment(method=""))
+    known = known_options_of(Experiment(method=""))
     lines = ["\b", "Words, by section, with the options of the names that are usual:"]
     for section in SECTIONS:
         choices = REGISTRIES.get(section, {})
@@ -56,7 +63,7 @@ def _words_help() -> str:
             }
             words = [w for w in words if not any(w in options for options in own.values())]
             words += [f"({n}: {' '.join(options)})" for n, options in own.items() if options]
-        words = [f"{w} {NEEDS[w]}" if w in NEEDS else w for w in words]
+        words = [f"{w} {OPTION_HINTS[w]}" if w in OPTION_HINTS else w for w in words]
         text = (
             names + " ".join(words)
             if section != "options"
@@ -70,7 +77,9 @@ def _words_help() -> str:
     )
 
 
-@click.command(context_settings=FREE, short_help="Train one method.", epilog=_words_help())
+@click.command(
+    context_settings=PASS_THROUGH, short_help="Train one method.", epilog=_options_help()
+)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[METHOD] [--WORD VALUE]...")
 @click.option("--config", help="A TOML file, or the name of a recipe.")
 @click.option(
@@ -86,13 +95,13 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
     --rounds 100; write --SECTION.WORD where a word has two meanings. Words of the command line
     change those of --config.
     """
-    method, words = words_of(arguments, "METHOD")
+    method, words = parse_arguments(arguments, "METHOD")
     if not (method or config or "method" in words):
         raise BadInput(f"name a method, as in `coterie run ditto`: {', '.join(METHODS)}")
-    experiment = read_experiment_file(config_path(config)) if config else Experiment()
-    experiment = change(experiment, ({"method": method} if method else {}) | words)
-    folder = out or run_folder(Path("runs"), f"{experiment.method}-{data_name(experiment)}")
-    with work(folder, quiet) as show:
+    experiment = read_experiment_file(find_config(config)) if config else Experiment()
+    experiment = change_options(experiment, ({"method": method} if method else {}) | words)
+    folder = out or name_run_folder(Path("runs"), f"{experiment.method}-{data_name_of(experiment)}")
+    with resumable_work(folder, quiet) as show:
         finished = experiments.execute(
             experiment, folder, lambda r: show(experiment.method, experiment.seed, r)
         )
@@ -101,14 +110,14 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
 
 @click.command(
     short_help="Train several methods alike and compare them client by client.",
-    context_settings=FREE,
-    epilog=_words_help(),
+    context_settings=PASS_THROUGH,
+    epilog=_options_help(),
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[DATA] [--WORD VALUE]...")
 @click.option(
     "--methods",
     help="Names separated by commas (ditto@2 is ditto once more), or 'all': every one that these "
-    f"data allow. With DATA, --trials or --budget alone: {', '.join(USUAL)}.",
+    f"data allow. With DATA, --trials or --budget alone: {', '.join(DEFAULT_METHODS)}.",
 )
 @click.option("--seeds", help=f"{SEEDS}.")
 @click.option("--config", help="A TOML file, or the name of a recipe.")
@@ -145,7 +154,7 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
     type=click.Path(path_type=Path),
     help="Folder of the comparison; default runs/TIME-compare.",
 )
-@click.option("--wide", is_flag=True, help=WIDE)
+@click.option("--wide", is_flag=True, help=WIDE_HELP)
 @click.option("--quiet", is_flag=True, help="No progress display.")
 def compare(
     arguments: tuple[str, ...],
@@ -167,56 +176,58 @@ def compare(
     Takes the words of `coterie run`; METHOD.WORD sets one for a single method, as in --ditto.lam
     0.5. DATA is --data: a name, or a file of your own.
     """
-    alone, words = words_of(arguments, "DATA")
-    common, own = own_of(words)
+    alone, words = parse_arguments(arguments, "DATA")
+    common, own = split_method_options(words)
     common = ({} if alone is None else {"data": alone}) | common
     grids: dict[str, dict[str, list[str]]] = {}
     for entry in tune:
-        name, option, choices = _grid(entry)
+        name, option, choices = _parse_grid(entry)
         grids.setdefault(name, {})[option] = choices
     if target is not None and not 0 <= target <= 1:
         raise BadInput(f"target = {target:g}: give an accuracy from 0 to 1")
-    file = read_toml(config_path(config)) if config else {}
+    file = read_toml(find_config(config)) if config else {}
     names = None if methods is None else [n.strip() for n in methods.split(",") if n.strip()]
     limits = {"trials": trials, "budget": budget}
     search = limits_of({word: value for word, value in limits.items() if value is not None})
     if seeds:
         say_seeds(seeds)
-    said = (seeds_of(seeds) if seeds else None, common, own, grids)
+    said = (parse_seeds(seeds) if seeds else None, common, own, grids)
     if names is None and not {"methods", "method"} & set(file) and (alone or search):
-        names = _possible(plan_of(file, list(USUAL), *said, strict=False, search=search))
-        say(f"methods: {', '.join(names)}")
+        names = _select_possible(
+            plan_of(file, list(DEFAULT_METHODS), *said, strict=False, search=search)
+        )
+        print_line(f"methods: {', '.join(names)}")
     elif names == ["all"]:
-        names = _possible(plan_of(file, list(METHODS), *said, strict=False, search=search))
+        names = _select_possible(plan_of(file, list(METHODS), *said, strict=False, search=search))
     plan = plan_of(file, names, *said, search=search)
-    folder = out or run_folder(Path("runs"), "compare")
-    say_search(plan)
-    with work(folder, quiet, comparisons.runs_of(plan)) as show:
+    folder = out or name_run_folder(Path("runs"), "compare")
+    print_search(plan)
+    with resumable_work(folder, quiet, comparisons.count_runs(plan)) as show:
         comparison = comparisons.compare(
             plan.experiments, plan.seeds, folder, show, plan.grids, search=plan.search
         )
-    _tell(comparison, target, report, wide)
+    _print_comparison(comparison, target, report, wide)
 
 
-def _tell(
+def _print_comparison(
     comparison: Comparison, target: float | None = None, report: bool = True, wide: bool = False
 ) -> None:
     """Print what a comparison found, and write its page."""
     show_comparison(comparison, target, wide)
     show_tuning(comparison)
     if report:
-        say(f"report: {write_report([comparison.folder])}")
+        print_line(f"report: {write_report([comparison.folder])}")
 
 
-def _possible(plan: ComparisonPlan) -> list[str]:
+def _select_possible(plan: ComparisonPlan) -> list[str]:
     """The methods that these data and networks allow; why the others are left out is said."""
-    names, refused = possible(plan.experiments)
+    names, refused = find_runnable(plan.experiments)
     for name, why in refused.items():
         click.echo(f"coterie: without {name}: {why}", err=True)
     return names
 
 
-def _grid(entry: str) -> tuple[str, str, list[str]]:
+def _parse_grid(entry: str) -> tuple[str, str, list[str]]:
     place, equals, choices = entry.partition("=")
     name, dot, option = place.partition(".")
     if not (equals and dot and choices):
@@ -229,7 +240,7 @@ def _grid(entry: str) -> tuple[str, str, list[str]]:
 @click.command(short_help="Go on with a run or comparison that was stopped.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--quiet", is_flag=True, help="No progress display.")
-@click.option("--wide", is_flag=True, help=WIDE)
+@click.option("--wide", is_flag=True, help=WIDE_HELP)
 @click.option(
     "--allow-change",
     is_flag=True,
@@ -242,7 +253,7 @@ def resume(folder: Path, quiet: bool, wide: bool, allow_change: bool) -> None:
     A run goes on with the words it began with. To change words of [train], [schedule] or [options]
     (as to add rounds), write them into its config.toml and give --allow-change.
     """
-    with work(folder, quiet) as show:
+    with resumable_work(folder, quiet) as show:
         if (folder / FILE).exists():
             comparisons.check_no_branch(folder, allow_change)
             result: Any = comparisons.resume_comparison(folder, show)
@@ -250,4 +261,4 @@ def resume(folder: Path, quiet: bool, wide: bool, allow_change: bool) -> None:
             result = experiments.resume(
                 folder, lambda r: show(folder.name, None, r), allow_change=allow_change
             )
-    _tell(result, wide=wide) if isinstance(result, Comparison) else show_run(result)
+    _print_comparison(result, wide=wide) if isinstance(result, Comparison) else show_run(result)

@@ -52,8 +52,8 @@ def ui(folder: Path | None, host: str, port: int, browse: bool, token: str | Non
         raise BadInput(
             "coterie ui needs starlette and uvicorn: pip install 'coterie[ui]'"
         ) from None
-    from coterie.ui.app import build
-    from coterie.ui.guard import is_loopback
+    from coterie.ui.access import is_loopback
+    from coterie.ui.app import build_app
     from coterie.ui.jobs import Jobs
 
     if folder and not folder.is_dir():
@@ -73,8 +73,8 @@ def ui(folder: Path | None, host: str, port: int, browse: bool, token: str | Non
     listener = listen(host, port)
     port = listener.getsockname()[1]
     jobs = Jobs(root)
-    app = build(root, host, token, f"coterie-{port}", open_to_read, jobs)
-    address = f"{_address(host, port)}?token={quote(token, safe='')}"
+    app = build_app(root, host, token, f"coterie-{port}", open_to_read, jobs)
+    address = f"{_build_url(host, port)}?token={quote(token, safe='')}"
     click.echo(f"runs of {root}: {address}")
     if not near:
         click.echo(
@@ -105,7 +105,7 @@ def ui(folder: Path | None, host: str, port: int, browse: bool, token: str | Non
         jobs.close()
 
 
-def _address(host: str, port: int) -> str:
+def _build_url(host: str, port: int) -> str:
     name = host.strip("[]")
     if name in ("0.0.0.0", "::", ""):  # everywhere: the name that others know this machine by
         name = socket.gethostname()

@@ -6,15 +6,15 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
-from coterie.core.errors import BadInput, nearest, shown
-from coterie.core.values import Range, coerce
+from coterie.core.errors import BadInput, format_value, suggest_name
+from coterie.core.options import Range, coerce
 
 UNITS = {"h": 3600, "m": 60, "s": 1}
-LONGEST = 3650 * 24 * 3600  # seconds, ten years
-TRIALS = 10_000
+MAX_SECONDS = 3650 * 24 * 3600  # seconds, ten years
+MAX_TRIALS = 10_000
 
 
-class Limits(NamedTuple):
+class SearchLimits(NamedTuple):
     """The `[search]` table of a comparison: what each method gets to be tuned."""
 
     trials: int | None = None  # of each method
@@ -32,32 +32,36 @@ class Limits(NamedTuple):
 
     def said(self, methods: int) -> str:
         """What each of so many methods gets, in words."""
-        share = [time_of(self.seconds / methods)] if self.budget else []
+        share = [format_time(self.seconds / methods)] if self.budget else []
         many = "s" if self.trials != 1 else ""
         trials = [f"{self.trials:,} trial{many}"] if self.trials else []
         return ", at most ".join([*share, *trials])
 
 
-def limits_of(words: Any) -> Limits | None:
+def limits_of(words: Any) -> SearchLimits | None:
     """The limits that words say; None where they say nothing."""
     if not isinstance(words, Mapping):
-        raise BadInput(f"search = {shown(words)}: give a table, as [search] with trials = 20")
+        raise BadInput(
+            f"search = {format_value(words)}: give a table, as [search] with trials = 20"
+        )
     for word in words:
-        if word not in Limits._fields:
-            raise BadInput(f"unknown option {shown(word)} in [search]{nearest(word, LIMITS)}")
+        if word not in SearchLimits._fields:
+            raise BadInput(
+                f"unknown option {format_value(word)} in [search]{suggest_name(word, LIMIT_NAMES)}"
+            )
     trials, budget = words.get("trials"), words.get("budget")
     if trials is not None:
-        trials = coerce(Annotated[int, Range(1, TRIALS)], trials, "trials", 20)
+        trials = coerce(Annotated[int, Range(1, MAX_TRIALS)], trials, "trials", 20)
     if budget is not None:
         seconds_of(budget)
     if trials is None and budget is None:
         if words:
             raise BadInput('[search] has no end: give trials = 20 or budget = "15m"')
         return None
-    return Limits(trials, budget, coerce(bool, words.get("listed", False), "listed"))
+    return SearchLimits(trials, budget, coerce(bool, words.get("listed", False), "listed"))
 
 
-LIMITS = Limits._fields
+LIMIT_NAMES = SearchLimits._fields
 
 
 def seconds_of(text: Any) -> float:
@@ -67,12 +71,12 @@ def seconds_of(text: Any) -> float:
     seconds = 0
     if found and isinstance(text, str):
         seconds = sum(int(n or 0) * u for n, u in zip(found.groups(), UNITS.values(), strict=True))
-    if not 0 < seconds <= LONGEST:
-        raise BadInput(f"budget = {shown(text)}: give a time such as 90s, 15m or 1h30m")
+    if not 0 < seconds <= MAX_SECONDS:
+        raise BadInput(f"budget = {format_value(text)}: give a time such as 90s, 15m or 1h30m")
     return float(seconds)
 
 
-def time_of(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Seconds as a time that reads like a budget."""
     whole = max(1, round(seconds))
     parts = {"h": whole // 3600, "m": whole % 3600 // 60, "s": whole % 60}

@@ -10,32 +10,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args
 
-from coterie.comparison.limits import Limits, limits_of
-from coterie.core.errors import BadInput, shown
-from coterie.core.files import write
-from coterie.core.values import Range, Seed, coerce
-from coterie.experiment.build import anchored
-from coterie.experiment.columns import with_columns
+from coterie.comparison.limits import SearchLimits, limits_of
+from coterie.core.errors import BadInput, format_value
+from coterie.core.files import write_text
+from coterie.core.options import Range, Seed, coerce
+from coterie.experiment.build import anchor_paths
+from coterie.experiment.column_roles import with_columns
 from coterie.experiment.config import (
     Experiment,
-    change,
+    change_options,
     check_train,
-    fields,
-    find,
-    from_toml,
+    find_option,
+    flatten_options,
+    known_options_of,
     options_of,
     read_toml,
 )
 from coterie.experiment.smaller import ratios_of
-from coterie.experiment.values import to_toml
-from coterie.methods.knobs import Knob, is_range, knobs, read_range
+from coterie.experiment.toml import to_toml
 from coterie.methods.registry import METHODS
+from coterie.methods.search_space import SearchRange, build_search_space, is_range, parse_range
 
 # {method: {option: values to try, or a range as "0.01..1"}}
 Grids = Mapping[str, Mapping[str, Sequence[Any]]]
 FILE = "comparison.toml"
-SEEDS = 10_000  # more repetitions than a comparison can have
-TRIES = 10_000  # values of one option to try
+MAX_SEEDS = 10_000  # more repetitions than a comparison can have
+MAX_VALUES = 10_000  # values of one option to try
 
 
 class ComparisonPlan(NamedTuple):
@@ -44,10 +44,10 @@ class ComparisonPlan(NamedTuple):
     experiments: dict[str, Experiment]  # by the name of a row of the table
     seeds: list[int]
     grids: Grids  # what is tuned; without a search, every point of a grid is tried
-    search: Limits | None = None
+    search: SearchLimits | None = None
 
 
-def plan(
+def plan_experiments(
     methods: Sequence[str],
     base: Experiment,
     own: Mapping[str, Mapping[str, Any]] | None = None,
@@ -70,9 +70,11 @@ def plan(
                 f"options are given for '{name}', which is not among the methods "
                 f"{', '.join(methods)}"
             )
-    base = anchored(base)
+    base = anchor_paths(base)
     experiments = {
-        name: own_words(replace(base, method=method_of(name), options={}), own.get(name, {}))
+        name: set_method_options(
+            replace(base, method=method_of(name), options={}), own.get(name, {})
+        )
         for name in methods
     }
     for name, grid in grids.items():
@@ -84,37 +86,37 @@ def plan(
                     "it, or list the values to try"
                 )
             for choice in knob.choices or (knob.low, knob.high):
-                _check(name, own_words(experiments[name], {word: choice}))
+                _check_train_options(name, set_method_options(experiments[name], {word: choice}))
     for name, experiment in experiments.items() if strict else ():
-        _check(name, experiment)
+        _check_train_options(name, experiment)
     return experiments
 
 
-def knob_of(values: Any, word: str) -> Knob:
+def knob_of(values: Any, word: str) -> SearchRange:
     """The values to try of a word: a list, or a range alone or as the one item of a list."""
     one = values[0] if isinstance(values, list | tuple) and len(values) == 1 else values
     if is_range(one):
-        return read_range(one, word)
+        return parse_range(one, word)
     if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-        raise BadInput(f"{word} = {shown(values)} is no list of values to try")
-    if len(values) > TRIES:
-        raise BadInput(f"{word} has {len(values):,} values: try at most {TRIES}")
-    return Knob(choices=tuple(values))
+        raise BadInput(f"{word} = {format_value(values)} is no list of values to try")
+    if len(values) > MAX_VALUES:
+        raise BadInput(f"{word} has {len(values):,} values: try at most {MAX_VALUES}")
+    return SearchRange(choices=tuple(values))
 
 
-def is_whole(experiment: Experiment, word: str) -> bool:
+def is_integer(experiment: Experiment, word: str) -> bool:
     """Whether a word of a method alone takes whole numbers."""
-    section, name = find(experiment, _place(experiment, word))
-    kind = fields(experiment)[section][name][0]
+    section, name = find_option(experiment, _full_name_of(experiment, word))
+    kind = known_options_of(experiment)[section][name][0]
     return int in (kind, *get_args(kind))
 
 
 def value_of(experiment: Experiment, word: str) -> Any:
     """The value that a word of a method alone has now."""
-    section, name = find(experiment, _place(experiment, word))
+    section, name = find_option(experiment, _full_name_of(experiment, word))
     table = getattr(experiment, section)
     found = table if isinstance(table, dict) else table._asdict()
-    return found.get(name, fields(experiment)[section][name][1])
+    return found.get(name, known_options_of(experiment)[section][name][1])
 
 
 def knobs_of(
@@ -124,14 +126,14 @@ def knobs_of(
     allow of words that are not fixed for this method.
     """
     name = experiment.method
-    usual = knobs(name, METHODS[name], experiment.train, experiment.options)
+    usual = build_search_space(name, METHODS[name], experiment.train, experiment.options)
     plain = {word.rpartition(".")[2].replace("-", "_") for word in (*fixed, *given)}
     work = {"steps", "epochs"}  # two words for the same
     gone = plain | (work if plain & work else set())
     return {word: knob.words for word, knob in usual.items() if word not in gone} | dict(given)
 
 
-def _check(name: str, experiment: Experiment) -> None:
+def _check_train_options(name: str, experiment: Experiment) -> None:
     """Refuse a word of `[train]` that a method does not use, and say how to give it to the
     others.
     """
@@ -150,16 +152,19 @@ def method_of(name: str) -> str:
     options_of("method", method)
     if at and not re.fullmatch(r"[A-Za-z0-9._-]{1,60}", label):
         raise BadInput(
-            f"{shown(name)}: write letters, digits, '.', '_' or '-' after @, at most 60, as in "
+            f"{format_value(name)}: write letters, digits, '.', '_' or '-' after @, at most 60, "
+            "as in "
             f"{method}@second"
         )
     return method
 
 
-def own_words(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
+def set_method_options(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
     """The experiment with words for its method alone; data and split stay those of all."""
     name = experiment.method
-    changed = change(experiment, {_place(experiment, w): v for w, v in words.items()})
+    changed = change_options(
+        experiment, {_full_name_of(experiment, w): v for w, v in words.items()}
+    )
     shared = [(e.data, e.split, e.seed, e.method) for e in (experiment, changed)]
     if shared[0] != shared[1]:
         raise BadInput(
@@ -169,7 +174,7 @@ def own_words(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
     return changed
 
 
-def _place(experiment: Experiment, word: str) -> str:
+def _full_name_of(experiment: Experiment, word: str) -> str:
     """A word for one method as the whole experiment knows it."""
     options = options_of("method", experiment.method)
     return f"{experiment.method}.{word}" if word.replace("-", "_") in options else word
@@ -183,7 +188,7 @@ def plan_of(
     own: Mapping[str, Mapping[str, Any]] | None = None,
     grids: Grids | None = None,
     strict: bool = True,
-    search: Limits | None = None,
+    search: SearchLimits | None = None,
 ) -> ComparisonPlan:
     """The plan that a comparison file's words give, with what was said beside the file.
 
@@ -199,16 +204,19 @@ def plan_of(
     numbers = tables.pop("seeds", [first])
     options, tune = tables.pop("options", {}), tables.pop("tune", {})
     if single is not None and not isinstance(single, str):
-        raise BadInput(f"method = {shown(single)}: give the name of one")
+        raise BadInput(f"method = {format_value(single)}: give the name of one")
     if single is not None and not listed:
         options = {single: options}
     for table, place in ((options, "options"), (tune, "tune")):
         if not isinstance(table, Mapping):
-            raise BadInput(f"{place} = {shown(table)}: give a table a method, as [{place}.ditto]")
+            raise BadInput(
+                f"{place} = {format_value(table)}: give a table a method, as [{place}.ditto]"
+            )
         for name, inner in table.items():
             if not isinstance(inner, Mapping):
                 raise BadInput(
-                    f"[{place}] {name} = {shown(inner)}: a comparison has one table per method, "
+                    f"[{place}] {name} = {format_value(inner)}: a comparison has one table per "
+                    "method, "
                     f"as in [{place}.ditto]"
                 )
             method_of(name)
@@ -220,13 +228,15 @@ def plan_of(
         )
     for name in chosen:
         if not isinstance(name, str):
-            raise BadInput(f"methods: {shown(name)} is no name of one")
+            raise BadInput(f"methods: {format_value(name)} is no name of one")
     # what the file says of methods that are not compared now waits for another time
     options, tune = ({k: v for k, v in table.items() if k in chosen} for table in (options, tune))
     for word in ("seed", "method"):
         if word in (common or {}):
             raise BadInput(f"a comparison has no single {word}: use --{word}s")
-    base = change(change(Experiment(method=""), from_toml(tables)), common or {})
+    base = change_options(
+        change_options(Experiment(method=""), flatten_options(tables)), common or {}
+    )
     base = with_columns(base)
     own = {
         name: {**options.get(name, {}), **(own or {}).get(name, {})}
@@ -236,27 +246,31 @@ def plan_of(
         name: {**tune.get(name, {}), **(grids or {}).get(name, {})}
         for name in {**tune, **(grids or {})}
     }
-    experiments = plan(chosen, base, own, grids, strict, search is not None)
+    experiments = plan_experiments(chosen, base, own, grids, strict, search is not None)
     if search and not search.listed:
         grids = {
             name: knobs_of(experiment, own.get(name, {}), grids.get(name, {}))
             for name, experiment in experiments.items()
         }
-    return ComparisonPlan(experiments, _seeds(numbers if seeds is None else seeds), grids, search)
+    return ComparisonPlan(
+        experiments, _check_seeds(numbers if seeds is None else seeds), grids, search
+    )
 
 
-def _seeds(numbers: Any) -> list[int]:
+def _check_seeds(numbers: Any) -> list[int]:
     good = isinstance(numbers, Sequence) and all(
         isinstance(n, int) and not isinstance(n, bool) for n in numbers
     )
     if not good or not numbers or len(set(numbers)) < len(numbers):
-        raise BadInput(f"seeds = {shown(numbers)}: give different whole numbers, such as [0, 1, 2]")
+        raise BadInput(
+            f"seeds = {format_value(numbers)}: give different whole numbers, such as [0, 1, 2]"
+        )
     return [coerce(Seed, n, "seeds") for n in numbers]
 
 
-def first_seeds(count: int) -> range:
+def list_seeds(count: int) -> range:
     """So many seeds, from 0."""
-    return range(coerce(Annotated[int, Range(1, SEEDS)], count, "seeds", 3))
+    return range(coerce(Annotated[int, Range(1, MAX_SEEDS)], count, "seeds", 3))
 
 
 def write_plan(folder: Path, plan: ComparisonPlan) -> None:
@@ -266,7 +280,7 @@ def write_plan(folder: Path, plan: ComparisonPlan) -> None:
     experiments, seeds, grids, search = plan
     base = next(iter(experiments.values())).words()
     own: dict[str, Any] = {
-        "options": {name: _differences(base, e.words()) for name, e in experiments.items()}
+        "options": {name: _find_differences(base, e.words()) for name, e in experiments.items()}
     }
     if grids:
         own["tune"] = {
@@ -276,13 +290,13 @@ def write_plan(folder: Path, plan: ComparisonPlan) -> None:
     if search:
         own["search"] = search.words()
     common = {k: v for k, v in base.items() if k not in ("method", "seed", "options")}
-    write(
+    write_text(
         folder / FILE,
         to_toml({"methods": list(experiments), "seeds": list(seeds), **common, **own}),
     )
 
 
-def _differences(base: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
+def _find_differences(base: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
     """A method's options, and its words that are not those of `base`."""
     # another network has options of its own
     other = words["model"].get("name") != base["model"].get("name")

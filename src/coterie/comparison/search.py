@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 
 from coterie.comparison.trials import Trial
 from coterie.core.errors import BadInput
-from coterie.methods.knobs import Knob
+from coterie.methods.search_space import SearchRange
 
 SEED = 20_000  # the first trial's; the next has the next
-RANDOM = 6  # trials before Optuna's model of the scores begins to propose
+RANDOM_TRIALS = 6  # trials before Optuna's model of the scores begins to propose
 HALVING = 3  # of so many trials that reach a rung, one goes on
-FIRST = 6  # the first rung stands after this part of the rounds, the next after half of them
+FIRST_RUNG = 6  # the first rung stands after this part of the rounds, the next after half of them
 
 
-class Turn(NamedTuple):
+class SearchedOption(NamedTuple):
     """One word that is searched."""
 
-    knob: Knob
+    knob: SearchRange
     whole: bool  # whether it takes whole numbers
     now: Any  # its value in the words as given, which are tried first
 
@@ -38,7 +38,7 @@ class Turn(NamedTuple):
         return self.now if self.knob.low <= self.now <= self.knob.high else None
 
 
-class Ask(NamedTuple):
+class Proposal(NamedTuple):
     """A trial that is to be played."""
 
     options: dict[str, Any]
@@ -58,7 +58,7 @@ class Ask(NamedTuple):
         return {k: v for k, v in known.items() if k.startswith("completed_rung_")}
 
 
-def optuna() -> Any:
+def load_optuna() -> Any:
     """Optuna, which is an extra."""
     try:
         import optuna
@@ -70,9 +70,11 @@ def optuna() -> Any:
     return optuna
 
 
-def ask(turns: Mapping[str, Turn], tried: Sequence[Trial], better: int, rounds: int) -> Ask:
+def propose_trial(
+    turns: Mapping[str, SearchedOption], tried: Sequence[Trial], better: int, rounds: int
+) -> Proposal:
     """The next trial; `rounds` of a whole one."""
-    study, spaces = _study(turns, tried, better, rounds), _spaces(turns)
+    study, spaces = _build_study(turns, tried, better, rounds), _spaces_of(turns)
     if not tried:
         study.enqueue_trial({w: t.start for w, t in turns.items() if t.start is not None})
     trial = study.ask(spaces)
@@ -81,17 +83,19 @@ def ask(turns: Mapping[str, Turn], tried: Sequence[Trial], better: int, rounds: 
         word: trial.params[word] if turn.knob.choices else options[word]
         for word, turn in turns.items()
     }
-    return Ask(options, point, study, trial)
+    return Proposal(options, point, study, trial)
 
 
-def _study(turns: Mapping[str, Turn], tried: Sequence[Trial], better: int, rounds: int) -> Any:
-    library = optuna()
+def _build_study(
+    turns: Mapping[str, SearchedOption], tried: Sequence[Trial], better: int, rounds: int
+) -> Any:
+    library = load_optuna()
     pruner = library.pruners.SuccessiveHalvingPruner(
-        min_resource=max(1, rounds // FIRST), reduction_factor=HALVING
+        min_resource=max(1, rounds // FIRST_RUNG), reduction_factor=HALVING
     )
-    sampler = library.samplers.TPESampler(seed=SEED + len(tried), n_startup_trials=RANDOM)
+    sampler = library.samplers.TPESampler(seed=SEED + len(tried), n_startup_trials=RANDOM_TRIALS)
     study = library.create_study(direction="maximize", sampler=sampler, pruner=pruner)
-    spaces, states = _spaces(turns), library.trial.TrialState
+    spaces, states = _spaces_of(turns), library.trial.TrialState
     for trial in tried:
         score = trial.score if trial.state in ("finished", "repeated") else None
         study.add_trial(
@@ -109,12 +113,12 @@ def _study(turns: Mapping[str, Turn], tried: Sequence[Trial], better: int, round
     return study
 
 
-def _spaces(turns: Mapping[str, Turn]) -> dict[str, Any]:
-    return {word: _space(turn) for word, turn in turns.items()}
+def _spaces_of(turns: Mapping[str, SearchedOption]) -> dict[str, Any]:
+    return {word: _space_of(turn) for word, turn in turns.items()}
 
 
-def _space(turn: Turn) -> Any:
-    kinds, knob = optuna().distributions, turn.knob
+def _space_of(turn: SearchedOption) -> Any:
+    kinds, knob = load_optuna().distributions, turn.knob
     if knob.choices:
         return kinds.CategoricalDistribution(tuple(range(len(knob.choices))))
     if turn.whole:

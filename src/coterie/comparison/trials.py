@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from coterie.core.errors import BadInput
-from coterie.core.files import read_text, write
+from coterie.core.files import read_text, write_text
 from coterie.results.run import Run
 from coterie.running.loop import RoundReport
 
@@ -54,12 +54,12 @@ def score_of(run: Run) -> float:
     return run.summary("validation").mean
 
 
-def score_in(report: RoundReport) -> float | None:
+def score_of_report(report: RoundReport) -> float | None:
     """The same while a run goes on; None in rounds that are not measured."""
     return report.value
 
 
-def chosen(tried: Sequence[Trial], better: int) -> Trial:
+def select_best(tried: Sequence[Trial], better: int) -> Trial:
     """The best that was played to the end, the first of equals; the first where none was."""
     scored = [(t.score, t) for t in tried if t.state == "finished"]
     known = [(score, t) for score, t in scored if score is not None and score == score]
@@ -69,12 +69,12 @@ def chosen(tried: Sequence[Trial], better: int) -> Trial:
 def write_record(folder: Path, record: Record) -> None:
     """The record, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    known = {"space": record.space, "tried": [_words(trial) for trial in record.tried]}
+    known = {"space": record.space, "tried": [_to_dict(trial) for trial in record.tried]}
     best = {} if record.best is None else {"best": record.best}
-    write(folder / FILE, json.dumps(known | best, indent=1))
+    write_text(folder / FILE, json.dumps(known | best, indent=1))
 
 
-def _words(trial: Trial) -> dict[str, Any]:
+def _to_dict(trial: Trial) -> dict[str, Any]:
     return {word: value for word, value in trial._asdict().items() if value is not None}
 
 

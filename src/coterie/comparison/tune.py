@@ -16,18 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.comparison.limits import Limits
-from coterie.comparison.plan import FILE, is_whole, knob_of, own_words, value_of
-from coterie.comparison.search import Ask, Turn, ask
+from coterie.comparison.limits import SearchLimits
+from coterie.comparison.plan import FILE, is_integer, knob_of, set_method_options, value_of
+from coterie.comparison.search import Proposal, SearchedOption, propose_trial
 from coterie.comparison.trials import (
     Record,
     State,
     Trial,
     check_space,
-    chosen,
     read_record,
-    score_in,
     score_of,
+    score_of_report,
+    select_best,
     write_record,
 )
 from coterie.core.errors import BadInput, CannotWrite, Diverged
@@ -35,14 +35,16 @@ from coterie.experiment.config import Experiment
 from coterie.results.run import Run
 from coterie.running.loop import RoundReport
 
-Look = Callable[[RoundReport], None]
-One = Callable[[str, int, Experiment, Path, Look | None], Run]  # plays a run, or loads it
+RoundHook = Callable[[RoundReport], None]
+RunFunction = Callable[
+    [str, int, Experiment, Path, RoundHook | None], Run
+]  # plays a run, or loads it
 
 
-REPEATS = 20  # trials in a row that were tried before: the search has seen it all
+MAX_REPEATS = 20  # trials in a row that were tried before: the search has seen it all
 
 
-class Stopped(Exception):
+class TrialStopped(Exception):
     """A trial that gets no more rounds, and why."""
 
     def __init__(self, state: State):
@@ -57,7 +59,7 @@ class Tuning(NamedTuple):
     grid: Mapping[str, Any]
     seeds: Sequence[int]
     folder: Path
-    search: Limits | None = None
+    search: SearchLimits | None = None
     share: float = float("inf")  # seconds, of the final runs too
     # what only the data and the method's program tell:
     better: int = 1  # 1 where a larger score is better, -1 where a smaller one is
@@ -65,21 +67,21 @@ class Tuning(NamedTuple):
     before: int = 0  # rounds of the stages before, whose scores say little of the last
 
 
-class Point(NamedTuple):
+class GridPoint(NamedTuple):
     """A point of a grid, which is always played to its end."""
 
     options: dict[str, Any]
 
 
-def points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+def list_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Every point of a grid; none where it is empty."""
     found = itertools.product(*grid.values()) if grid else ()
     return [dict(zip(grid, choice, strict=True)) for choice in found]
 
 
-def candidate(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
+def build_trial(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
     """The experiment of a trial: it sees validation data only, and keeps nothing."""
-    tried = own_words(experiment, words)
+    tried = set_method_options(experiment, words)
     schedule = tried.schedule._replace(parts=("validation",))
     keep = tried.keep._replace(models=False, checkpoint=0)
     return replace(tried, schedule=schedule, keep=keep)
@@ -87,7 +89,7 @@ def candidate(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
 
 def tune(
     task: Tuning,
-    one: One,
+    one: RunFunction,
     check: Callable[[Experiment, Path], None],
     whole: Callable[[Tuning], Tuning],
 ) -> Experiment:
@@ -101,74 +103,84 @@ def tune(
     check_space(task.folder, record.space, space, FILE)
     for number, trial in enumerate(record.tried, 1):
         for seed in task.seeds:
-            tried = replace(candidate(task.experiment, trial.options), seed=seed)
-            check(tried, _place(task, number, seed))
+            tried = replace(build_trial(task.experiment, trial.options), seed=seed)
+            check(tried, _folder_of(task, number, seed))
     task = task if record.best else whole(task)
     while record.best is None:
-        proposal = _next(task, record.tried)
+        proposal = _propose_next(task, record.tried)
         if proposal is None:
-            record = record._replace(best=chosen(record.tried, task.better).options)
+            record = record._replace(best=select_best(record.tried, task.better).options)
         else:
-            record.tried.append(_try(task, record.tried, proposal, one))
+            record.tried.append(_run_trial(task, record.tried, proposal, one))
         write_record(task.folder, record)
-    return own_words(task.experiment, record.best)
+    return set_method_options(task.experiment, record.best)
 
 
-def _next(task: Tuning, tried: Sequence[Trial]) -> Point | Ask | None:
+def _propose_next(task: Tuning, tried: Sequence[Trial]) -> GridPoint | Proposal | None:
     """What is tried next; None where the tuning is over."""
     if task.search is None:
-        left = points(task.grid)[len(tried) :]
-        return Point(left[0]) if left else None
-    repeats = [t.rounds == 0 for t in tried[-REPEATS:]]
+        left = list_points(task.grid)[len(tried) :]
+        return GridPoint(left[0]) if left else None
+    repeats = [t.rounds == 0 for t in tried[-MAX_REPEATS:]]
     enough = len(tried) >= (task.search.trials or float("inf"))
-    if tried and (enough or _left(task, tried) <= 0 or repeats.count(True) == REPEATS):
+    if tried and (
+        enough or _seconds_left_of(task, tried) <= 0 or repeats.count(True) == MAX_REPEATS
+    ):
         return None
-    return ask(turns(task.experiment, task.grid), tried, task.better, task.rounds)
+    return propose_trial(
+        searched_options_of(task.experiment, task.grid), tried, task.better, task.rounds
+    )
 
 
-def turns(experiment: Experiment, grid: Mapping[str, Any]) -> dict[str, Turn]:
+def searched_options_of(
+    experiment: Experiment, grid: Mapping[str, Any]
+) -> dict[str, SearchedOption]:
     """What a search turns."""
     return {
-        word: Turn(knob_of(values, word), is_whole(experiment, word), value_of(experiment, word))
+        word: SearchedOption(
+            knob_of(values, word), is_integer(experiment, word), value_of(experiment, word)
+        )
         for word, values in grid.items()
     }
 
 
-def _left(task: Tuning, tried: Sequence[Trial]) -> float:
+def _seconds_left_of(task: Tuning, tried: Sequence[Trial]) -> float:
     """Seconds of a method's share that are left for trials; the best so far is run at the end."""
-    final = chosen(tried, task.better).seconds or 0.0
+    final = select_best(tried, task.better).seconds or 0.0
     return task.share - final - sum(trial.seconds or 0.0 for trial in tried)
 
 
-def _place(task: Tuning, number: int, seed: int) -> Path:
+def _folder_of(task: Tuning, number: int, seed: int) -> Path:
     return task.folder / f"try{number}-seed{seed}"
 
 
-def _try(task: Tuning, tried: Sequence[Trial], proposal: Point | Ask, one: One) -> Trial:
+def _run_trial(
+    task: Tuning, tried: Sequence[Trial], proposal: GridPoint | Proposal, one: RunFunction
+) -> Trial:
     """Play a trial with every seed, as far as it is worth it."""
     begin, number = time.perf_counter(), len(tried) + 1
-    if isinstance(proposal, Point):
-        return _played(task, number, proposal.options, one)
+    if isinstance(proposal, GridPoint):
+        return _play_trial(task, number, proposal.options, one)
     before = next((t for t in tried if t.options == proposal.options), None)
     if before:
-        return _again(before)
+        return _repeat_trial(before)
     curve: dict[str, float] = {}
     # the words as given are played in any case
-    left = _left(task, tried) if tried else float("inf")
+    left = _seconds_left_of(task, tried) if tried else float("inf")
 
     def look(seed: int, report: RoundReport) -> None:
-        score = score_in(report)
+        score = score_of_report(report)
         step = report.round - task.before
         if seed == task.seeds[0] and score is not None and step > 0:
             curve[str(step)] = score
             if not proposal.goes_on(step, task.better * score):
-                raise Stopped("stopped")
+                raise TrialStopped("stopped")
         if time.perf_counter() - begin > left and report.round < report.rounds:
-            raise Stopped("out of time")
+            raise TrialStopped("out of time")
 
     for seed in task.seeds:  # what a killed search left of this trial lacks its scores on the way
-        shutil.rmtree(_place(task, number, seed), ignore_errors=True)
-    found = _played(task, number, proposal.options, one, look)
+        shutil.rmtree(_folder_of(task, number, seed), ignore_errors=True)
+    found = _play_trial(task, number, proposal.options, one, look)
     if found.state in ("stopped", "out of time"):
         found = found._replace(validation=[next(reversed(curve.values()), None)])
     spent = time.perf_counter() - begin if task.search and task.search.budget else None
@@ -178,35 +190,35 @@ def _try(task: Tuning, tried: Sequence[Trial], proposal: Point | Ask, one: One) 
     )
 
 
-def _again(before: Trial) -> Trial:
+def _repeat_trial(before: Trial) -> Trial:
     """A trial whose words were tried before: it has the same score, and cost nothing."""
     state: State = "repeated" if before.state == "finished" else before.state
     return before._replace(state=state, rounds=0, rungs=None, seconds=before.seconds and 0.0)
 
 
-def _played(
+def _play_trial(
     task: Tuning,
     number: int,
     words: Mapping[str, Any],
-    one: One,
+    one: RunFunction,
     look: Callable[[int, RoundReport], None] | None = None,
 ) -> Trial:
     """One trial with every seed; one that diverges has no score."""
-    tried = candidate(task.experiment, words)
+    tried = build_trial(task.experiment, words)
     label = f"{task.name} {' '.join(f'{k}={v}' for k, v in words.items())}"
     scores: list[float | None] = []
     state: State = "finished"
     rounds = 0
     for seed in task.seeds:
         watch = partial(look, seed) if look else None
-        place = _place(task, number, seed)
+        place = _folder_of(task, number, seed)
         try:
             run = one(label, seed, replace(tried, seed=seed), place, watch)
         except Diverged:
             scores.append(None)
             state = "diverged"
             continue
-        except Stopped as stop:
+        except TrialStopped as stop:
             return Trial(dict(words), [], rounds, stop.state)
         except CannotWrite:
             raise

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from coterie.core.errors import BadInput, shown
+from coterie.core.errors import BadInput, format_value
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
@@ -29,7 +29,9 @@ def device_of(word: str) -> torch.device:
     try:
         device = torch.device(word)
     except RuntimeError:
-        raise BadInput(f"device = {shown(word)}: give auto, cpu, cuda, cuda:1 or mps") from None
+        raise BadInput(
+            f"device = {format_value(word)}: give auto, cpu, cuda, cuda:1 or mps"
+        ) from None
     if device.type == CPU.type:
         return CPU
     kind = device.type.upper()
@@ -42,24 +44,24 @@ def device_of(word: str) -> torch.device:
     return device
 
 
-def on(device: torch.device) -> AbstractContextManager[Any]:
+def use_device(device: torch.device) -> AbstractContextManager[Any]:
     """A place in which torch makes its tensors on the device."""
     return nullcontext() if device == torch.get_default_device() else device
 
 
-def here(tree: T) -> T:
+def to_default_device(tree: T) -> T:
     """The same tree with its tensors on the device that torch makes tensors on now."""
     device = torch.get_default_device()
     moved: T = pytree.tree_map(lambda t: t.to(device) if isinstance(t, Tensor) else t, tree)
     return moved
 
 
-def array(tensor: Tensor) -> np.ndarray:
+def to_numpy(tensor: Tensor) -> np.ndarray:
     """The values of a tensor for numpy, which reads the processor's memory only."""
     values: np.ndarray = tensor.cpu().numpy()
     return values
 
 
-def exact(tensor: Tensor) -> Tensor:
+def to_double(tensor: Tensor) -> Tensor:
     """The values in double precision, on the processor: not every device has it."""
     return tensor.cpu().double()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Context:
+class PassContext:
     """What a training pass knows beside its input: which rows are real, and the key of its random
     draws.
     """
@@ -51,7 +51,7 @@ def uniform(shape: tuple[int, ...], key: Tensor) -> Tensor:
 class KeyedDropout(nn.Module):
     """Dropout whose draw is a function of the step's key."""
 
-    def __init__(self, p: float, place: int, context: Context, whole_channels: bool = False):
+    def __init__(self, p: float, place: int, context: PassContext, whole_channels: bool = False):
         super().__init__()
         self.p, self.place, self.whole_channels = p, place, whole_channels
         self._context = [context]  # in a list, so that it is no submodule

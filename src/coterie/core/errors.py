@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-SHOWN = 80  # letters of a value in a message
-LISTED = 400  # letters of a list of names in a message
+MAX_VALUE_CHARS = 80  # letters of a value in a message
+MAX_LIST_CHARS = 400  # letters of a list of names in a message
 
 
 class BadInput(ValueError):
@@ -24,25 +24,27 @@ class Interrupted(Exception):
     """Stopped from the keyboard; says how to go on."""
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as a message shows it: in one line, and cut where it is long."""
     try:
         text = " ".join(repr(value).split())
     except (ValueError, RecursionError):  # a number of thousands of digits, or lists without end
         return f"a very large {type(value).__name__}"
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 20]}...{text[-10:]}"
+    return (
+        text if len(text) <= MAX_VALUE_CHARS else f"{text[: MAX_VALUE_CHARS - 20]}...{text[-10:]}"
+    )
 
 
-CLOSE = 0.65  # how alike names are that may be mistyped; below, anything is like anything
+CLOSE_MATCH = 0.65  # how alike names are that may be mistyped; below, anything is like anything
 
 
-def nearest(word: str, valid: Iterable[str]) -> str:
+def suggest_name(word: str, valid: Iterable[str]) -> str:
     """A suffix that offers the valid name closest to `word`, or lists the valid ones."""
     names = sorted(valid)
-    close = get_close_matches(word[:SHOWN], names, n=1, cutoff=CLOSE)
+    close = get_close_matches(word[:MAX_VALUE_CHARS], names, n=1, cutoff=CLOSE_MATCH)
     if close:
         return f"; did you mean '{close[0]}'?"
     listed = ", ".join(names)
-    if len(listed) > LISTED:
-        listed = f"{listed[:LISTED].rpartition(', ')[0]}, ... ({len(names)} in all)"
+    if len(listed) > MAX_LIST_CHARS:
+        listed = f"{listed[:MAX_LIST_CHARS].rpartition(', ')[0]}, ... ({len(names)} in all)"
     return f"; choose from {listed}"

@@ -11,7 +11,7 @@ from torch import nn
 
 from coterie.core.errors import BadInput
 
-SHOWN = 12  # layers that a refusal lists
+MAX_LAYERS_LISTED = 12  # layers that a refusal lists
 Build = Callable[[], nn.Module]
 
 
@@ -20,7 +20,7 @@ def patterns_of(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def meant(name: str, pattern: str) -> bool:
+def matches_pattern(name: str, pattern: str) -> bool:
     """Whether a pattern means a parameter: a layer by its name with all that is in it, or a name
     with * in it.
     """
@@ -29,45 +29,50 @@ def meant(name: str, pattern: str) -> bool:
     return name == pattern or name.startswith(f"{pattern}.")
 
 
-def chosen(text: str, names: Iterable[str], word: str, network: str) -> set[str]:
+def select_parameters(text: str, names: Iterable[str], word: str, network: str) -> set[str]:
     """The parameters that patterns mean; one that means none is refused."""
     known = list(names)
     found: set[str] = set()
     for pattern in patterns_of(text):
-        mine = {name for name in known if meant(name, pattern)}
+        mine = {name for name in known if matches_pattern(name, pattern)}
         if not mine:
             raise BadInput(
-                f"{word} = '{pattern}' is no part of {network}, which has {_listed(known)}: give "
+                f"{word} = '{pattern}' is no part of {network}, which has "
+                f"{_list_layers(known)}: give "
                 "the beginning of a name up to a dot, or a pattern such as *.bias"
             )
         found |= mine
     return found
 
 
-def _listed(names: list[str]) -> str:
+def _list_layers(names: list[str]) -> str:
     layers = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
-    more = f" and {len(layers) - SHOWN} more layers" if len(layers) > SHOWN else ""
-    return ", ".join(layers[:SHOWN]) + more
+    more = (
+        f" and {len(layers) - MAX_LAYERS_LISTED} more layers"
+        if len(layers) > MAX_LAYERS_LISTED
+        else ""
+    )
+    return ", ".join(layers[:MAX_LAYERS_LISTED]) + more
 
 
-def freezing(build: Build, text: str, network: str) -> Build:
+def freeze_builder(build: Build, text: str, network: str) -> Build:
     """A function that makes the network with the named parts frozen; refused where nothing would
     be, or all.
     """
     with torch.random.fork_rng(devices=[]):
         module = build()
     named = [name for name, p in module.named_parameters() if p.requires_grad]
-    if chosen(text, named, "freeze", network) == set(named):
+    if select_parameters(text, named, "freeze", network) == set(named):
         raise BadInput(
             f"freeze = '{text}' leaves nothing of {network} to train: name fewer of its layers, "
-            f"which are {_listed(named)}"
+            f"which are {_list_layers(named)}"
         )
-    return partial(_frozen, build, text, network)
+    return partial(_build_frozen, build, text, network)
 
 
-def _frozen(build: Build, text: str, network: str) -> nn.Module:
+def _build_frozen(build: Build, text: str, network: str) -> nn.Module:
     module = build()
     named = dict(module.named_parameters())
-    for name in chosen(text, named, "freeze", network):
+    for name in select_parameters(text, named, "freeze", network):
         named[name].requires_grad_(False)
     return module

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, NamedTuple
 
 from coterie.core.errors import BadInput
-from coterie.core.values import BelowOne, NonNegative, Range
+from coterie.core.options import BelowOne, NonNegative, Range
 
 
 class Guard(NamedTuple):
@@ -24,7 +24,7 @@ class Guard(NamedTuple):
     dp_delta: Annotated[float, Range(0, 1, low_open=True, high_open=True)] = 1e-5
 
 
-def check(guard: Guard) -> None:
+def check_guard(guard: Guard) -> None:
     """Refuse words that would change nothing, and those that lack another."""
     usual = Guard()
     if guard.hostile != usual.hostile and guard.robust not in ("trimmed", "krum"):

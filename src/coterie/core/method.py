@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.notes import Note
+from coterie.core.options import BelowOne, LearningRate, NonNegative, NonNegativeInt, PositiveInt
 from coterie.core.point import mean
-from coterie.core.values import BelowOne, Count, NonNegative, Rate, Whole
+from coterie.core.quantities import LoggedQuantity
 
 Tree = Any  # nested tuples, dicts, points and vectors of tensors
 # (uploads [m, ...], weights [m] or [k, m]) -> one tree, or a stack of k
@@ -142,7 +142,7 @@ class Method(NamedTuple):
     # scalars of a client, every round it was active
     client_notes: Callable[[Tree], dict[str, Tensor]] | None = None
     # what every note means, and any view that needs words: reports draw by it
-    describes: Mapping[str, Note] = {}
+    describes: Mapping[str, LoggedQuantity] = {}
     needs: frozenset[str] = frozenset()  # "validation", "public", "groups"
     mixed: bool = False  # clients may have different architectures
     newcomer: Newcomer | None = None  # None: it fine-tunes the model that it is sent
@@ -163,10 +163,10 @@ class Stage(NamedTuple):
 class Train(NamedTuple):
     """What all methods share: the `[train]` table of an experiment."""
 
-    batch: Count = 16
-    rate: Rate = 0.1
-    epochs: Whole = 1
-    steps: Whole = 0  # steps per round; counts instead of epochs when positive
+    batch: PositiveInt = 16
+    rate: LearningRate = 0.1
+    epochs: NonNegativeInt = 1
+    steps: NonNegativeInt = 0  # steps per round; counts instead of epochs when positive
     momentum: BelowOne = 0.0
     decay: NonNegative = 0.0  # L2 penalty on the parameters
     weighting: Literal["size", "equal"] = "size"  # "size": n_i / sum n_j
@@ -180,16 +180,16 @@ class Train(NamedTuple):
         return replies.equal if self.weighting == "equal" else replies.weights
 
 
-def stages(method: Method | tuple[Stage, ...]) -> tuple[Stage, ...]:
+def stages_of(method: Method | tuple[Stage, ...]) -> tuple[Stage, ...]:
     """A method as stages: its own, or one named "train"."""
     return (Stage("train", method),) if isinstance(method, Method) else method
 
 
-def nothing(*_: Any) -> tuple[()]:
+def return_nothing(*_: Any) -> tuple[()]:
     """For a hook that has nothing to give: an empty payload, state or upload."""
     return ()
 
 
-def unchanged(server: Any, *_: Any) -> Any:
+def keep_server(server: Any, *_: Any) -> Any:
     """For a `receive` that learns nothing."""
     return server

@@ -13,36 +13,36 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value
 
-from coterie.core.dense import SLOPES, dense_layers, outputs_and_slope
-from coterie.core.device import CPU, here, on
-from coterie.core.draws import Context
+from coterie.core.dense_gradient import OUTPUT_GRADIENTS, find_dense_layers, forward_backward
+from coterie.core.device import CPU, to_default_device, use_device
+from coterie.core.draws import PassContext
 from coterie.core.errors import BadInput
-from coterie.core.layers import PURE, RowBatchNorm, prepare
 from coterie.core.method import Batch, Train
 from coterie.core.point import Point, Vector, zeros
+from coterie.core.pure_layers import PURE, MaskedBatchNorm, replace_layers
 from coterie.core.task import TASKS, Goal, class_losses, divergence
 
 Loss = Callable[[Tensor, Batch], Tensor]  # (logits, batch) -> scalar
 
 
-class Count:
+class GradientCounter:
     """How often a network was differentiated since the program began; engines take differences."""
 
     def __init__(self) -> None:
         self.value = 0
 
 
-GRADIENTS = Count()
+GRADIENT_COUNT = GradientCounter()
 
 
-def average(rows: Tensor, batch: Batch) -> Tensor:
+def masked_mean(rows: Tensor, batch: Batch) -> Tensor:
     """Mean of one value per row over the real rows of a batch."""
     return (rows * batch.mask).sum() / batch.mask.sum().clamp(min=1)
 
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     """Mean cross-entropy with the labels."""
-    return average(class_losses(logits, batch.y), batch)
+    return masked_mean(class_losses(logits, batch.y), batch)
 
 
 def kl(
@@ -53,7 +53,7 @@ def kl(
     elementwise: bool = False,
 ) -> Tensor:
     """Mean over rows of KL(target || softmax(logits / T)); over classes too if `elementwise`."""
-    return average(divergence(target, logits, temperature), batch) / (
+    return masked_mean(divergence(target, logits, temperature), batch) / (
         logits.shape[-1] if elementwise else 1
     )
 
@@ -84,7 +84,7 @@ def _first_names(module: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(tensor), name) for name, tensor in named}
 
 
-def _copied(module: nn.Module, name: str) -> nn.Module:
+def _copy_module(module: nn.Module, name: str) -> nn.Module:
     try:
         return copy.deepcopy(module)
     except RuntimeError as problem:
@@ -110,14 +110,14 @@ class Model:
         self.goal = task if isinstance(task, Goal) else TASKS[task].learn_by_name()
         self.build, self.task, self.name = build, self.goal.name, name
         self.input_shape, self.options = input_shape, options or {}
-        with on(CPU), torch.random.fork_rng(devices=[]):
+        with use_device(CPU), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             plain = build()
-        self.context = Context()
+        self.context = PassContext()
         self._saved = list(plain.state_dict())
         self._first = _first_names(plain)  # weights that several layers share have several names
-        self._train = prepare(_copied(plain, name), self.context).train()
-        self._eval = prepare(plain, self.context).eval()
+        self._train = replace_layers(_copy_module(plain, name), self.context).train()
+        self._eval = replace_layers(plain, self.context).eval()
         # buffers that no file holds are the network's own, as positions are: the same for everybody
         self._constant = {k for k, _ in self._train.named_buffers()} - set(self._saved)
         named = dict(self._train.named_parameters())
@@ -127,13 +127,13 @@ class Model:
         self.frozen = self._freeze()
         self.size = sum(p.numel() for p in named.values() if p.requires_grad)
         self.outputs = list(named.values())[-1].shape[0]  # classes: rows of the last layer
-        self._dense = self._closed_form()
+        self._dense = self._find_closed_form()
         self._elsewhere: dict[torch.device, dict[str, Tensor]] = {}  # what is in no point, moved
         self._lower: torch.dtype | None = None  # the precision of training passes, if it is another
         self._written = [  # buffers that layers of others may write over
             k
             for k, _ in self._train.named_buffers()
-            if k not in self._constant and not self._pure(k)
+            if k not in self._constant and not self._is_pure(k)
         ]
 
     def _freeze(self) -> dict[str, Tensor]:
@@ -147,9 +147,9 @@ class Model:
                     p.data = p.data.to(dtype)
         return {k: p.detach() for k, p in self._eval.named_parameters() if not p.requires_grad}
 
-    def _closed_form(self) -> list[str] | None:
+    def _find_closed_form(self) -> list[str] | None:
         """The layers of a network whose gradient is known in closed form."""
-        names = dense_layers(self._train) if self.goal.losses in SLOPES else None
+        names = find_dense_layers(self._train) if self.goal.losses in OUTPUT_GRADIENTS else None
         weights = {f"{name}.weight" for name in names or [] if name}
         return names if weights <= set(self.shapes) and not self.frozen else None
 
@@ -166,7 +166,7 @@ class Model:
             return nullcontext()
         return torch.autocast(x.device.type, self._lower, cache_enabled=False)
 
-    def _fixed(self, device: torch.device) -> dict[str, Tensor]:
+    def _constants_on(self, device: torch.device) -> dict[str, Tensor]:
         """What of the network is in no point, on a device; nothing where it lies there already."""
         if device == CPU:
             return {}
@@ -175,7 +175,7 @@ class Model:
             self._elsewhere[device] = {k: t.to(device) for k, t in (self.frozen | buffers).items()}
         return self._elsewhere[device]
 
-    def _pure(self, buffer: str) -> bool:
+    def _is_pure(self, buffer: str) -> bool:
         return isinstance(self._train.get_submodule(buffer.rpartition(".")[0]), PURE)
 
     def init(self, rng: np.random.Generator) -> Point:
@@ -184,10 +184,10 @@ class Model:
 
     def start(self, seed: int) -> Point:
         """The random model of a seed, the same wherever it is made."""
-        with on(CPU), torch.random.fork_rng(devices=[]):
+        with use_device(CPU), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             point = self.point(self.build())
-        return here(point)
+        return to_default_device(point)
 
     def point(self, module: nn.Module) -> Point:
         """The point a module stands at."""
@@ -222,7 +222,7 @@ class Model:
 
     def module(self, point: Point) -> nn.Module:
         """A plain `nn.Module` with the point's parameters and buffers."""
-        with on(CPU), torch.random.fork_rng(devices=[]):
+        with use_device(CPU), torch.random.fork_rng(devices=[]):
             module = self.build()
         lost = (set(point.params) | set(point.buffers)) - set(self._first)
         missing = set(self.shapes) - set(point.params)
@@ -235,14 +235,14 @@ class Model:
 
     def logits(self, point: Point, batch: Batch) -> Tensor:
         """Outputs as the model is used: dropout off, BatchNorm with its running statistics."""
-        tensors = self._fixed(batch.x.device) | point.params | point.buffers
+        tensors = self._constants_on(batch.x.device) | point.params | point.buffers
         return first_output(functional_call(self._eval, tensors, (batch.x,)))
 
     def forward(self, point: Point, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Outputs as the model is trained, and the buffers this pass made."""
         written = {k: point.buffers[k].clone() for k in self._written}
-        tensors = self._fixed(batch.x.device) | point.params | point.buffers | written
-        GRADIENTS.value += 1  # a network runs in training mode to be differentiated
+        tensors = self._constants_on(batch.x.device) | point.params | point.buffers | written
+        GRADIENT_COUNT.value += 1  # a network runs in training mode to be differentiated
         with self.context.over(batch.mask, batch.key), self._cast(batch.x):
             out = first_output(functional_call(self._train, tensors, (batch.x,)))
         out = out if self._lower is None else out.to(batch.mask.dtype)
@@ -260,11 +260,11 @@ class Model:
 
     def loss(self, point: Point, batch: Batch) -> Tensor:
         """Mean loss on a batch, as the model is used."""
-        return average(self.goal.losses(self.logits(point, batch), batch.y), batch)
+        return masked_mean(self.goal.losses(self.logits(point, batch), batch.y), batch)
 
     def data_loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """Mean loss of given outputs against the batch's labels."""
-        return average(self.goal.losses(logits, batch.y), batch)
+        return masked_mean(self.goal.losses(logits, batch.y), batch)
 
     def grad(self, point: Point, batch: Batch, loss: Loss | None = None) -> Vector:
         """Gradient of the mean loss, or of `loss(logits, batch)`, in training mode."""
@@ -288,10 +288,10 @@ class Model:
     def _dense_gradient(
         self, names: list[str], point: Point, batch: Batch
     ) -> tuple[Vector, Tensor]:
-        GRADIENTS.value += 1
+        GRADIENT_COUNT.value += 1
         share = (batch.mask / batch.mask.sum().clamp(min=1)).unsqueeze(-1)
-        slopes = SLOPES[self.goal.losses]
-        logits, gradient = outputs_and_slope(
+        slopes = OUTPUT_GRADIENTS[self.goal.losses]
+        logits, gradient = forward_backward(
             names, point.params, batch.x, lambda out: share * slopes(out, batch.y)
         )
         ordered = {k: gradient[k] for k in point.params}
@@ -299,7 +299,7 @@ class Model:
 
     def slope(self, point: Point, batch: Batch) -> Vector:
         """Gradient of the sum of the real rows' losses, as the model is used."""
-        GRADIENTS.value += 1
+        GRADIENT_COUNT.value += 1
         return Vector(
             grad(lambda params: self.measure(Point(params, point.buffers), batch)[0])(point.params)
         )
@@ -326,7 +326,9 @@ class Model:
     def norms(self) -> Callable[[str], bool]:
         """Tells whether a parameter or buffer belongs to a BatchNorm layer."""
         owners = {
-            name for name, layer in self._train.named_modules() if isinstance(layer, RowBatchNorm)
+            name
+            for name, layer in self._train.named_modules()
+            if isinstance(layer, MaskedBatchNorm)
         }
         return lambda name: name.rpartition(".")[0] in owners
 

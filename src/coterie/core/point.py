@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from coterie.core.device import exact
+from coterie.core.device import to_double
 
 Leaves = dict[str, Tensor]
 T = TypeVar("T")
@@ -110,7 +110,7 @@ pytree.register_pytree_node(
 )
 
 
-def tree(f: Callable[..., Any], first: T, *rest: T) -> T:
+def tree_map(f: Callable[..., Any], first: T, *rest: T) -> T:
     """Apply `f` to matching tensors of one or more trees."""
     mapped: T = pytree.tree_map(f, first, *rest)
     return mapped
@@ -124,7 +124,7 @@ def zeros(like: Point | Vector) -> Vector:
 def _mix(weights: Tensor, stacked: Tensor) -> Tensor:
     """weights [m] or [k, m] times a stack [m, ...]."""
     if not stacked.is_floating_point():  # BatchNorm's count of batches
-        return _mix(weights, exact(stacked)).round().to(stacked)
+        return _mix(weights, to_double(stacked)).round().to(stacked)
     mixed: Tensor = torch.tensordot(weights.to(stacked), stacked, dims=1)
     return mixed
 
@@ -133,7 +133,7 @@ def mean(stacked: T, weights: Tensor) -> T:
     """Weighted sum over a stack of trees; weights [m] give one tree, weights [k, m] a stack of
     k.
     """
-    return tree(lambda a: _mix(weights, a), stacked)
+    return tree_map(lambda a: _mix(weights, a), stacked)
 
 
 def blend(a: Point, b: Point, t: float | Tensor) -> Point:
@@ -150,25 +150,25 @@ def blend(a: Point, b: Point, t: float | Tensor) -> Point:
 def stack(trees: Iterable[T]) -> T:
     """Trees of one shape as one tree with a leading dimension."""
     first, *rest = trees
-    return tree(lambda *leaves: torch.stack(leaves), first, *rest)
+    return tree_map(lambda *leaves: torch.stack(leaves), first, *rest)
 
 
 def pick(stacked: T, index: Any) -> T:
     """Row(s) `index` of a stack."""
-    return tree(lambda a: a[index], stacked)
+    return tree_map(lambda a: a[index], stacked)
 
 
-def in_order(stacked: T, order: Sequence[int], count: int) -> T:
+def pick_ordered(stacked: T, order: Sequence[int], count: int) -> T:
     """Rows of a stack of `count`; the stack itself where these are all of them in their order."""
     return stacked if list(order) == list(range(count)) else pick(stacked, order)
 
 
-def flat(stacked: Point | Vector) -> Tensor:
+def flatten(stacked: Point | Vector) -> Tensor:
     """The parameters of a stack of m models as one matrix [m, d]."""
     return torch.cat([a.flatten(1) for a in stacked.params.values()], dim=1)
 
 
-def unflat(rows: Tensor, like: Point) -> Leaves:
+def unflatten(rows: Tensor, like: Point) -> Leaves:
     """Rows [m, d] as stacked parameters shaped like one model."""
     leaves: Leaves = {}
     start = 0

@@ -12,7 +12,7 @@ import torch
 from coterie.core.device import CPU
 
 Rng = np.random.Generator
-TOGETHER = 2**15  # streams that are seeded at once
+STREAMS_AT_ONCE = 2**15  # streams that are seeded at once
 FEW = 16  # streams that are seeded faster one by one
 # numpy's SeedSequence and PCG64, which its policy keeps as they are
 POOL, SHIFT = 4, np.uint32(16)
@@ -22,15 +22,15 @@ LEFT, RIGHT = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
 TIMES, BITS = 0x2360ED051FC65DA44385DF649FCCF645, 2**128 - 1
 
 
-def number(seed: int, *what: object) -> int:
+def derive_seed(seed: int, *what: object) -> int:
     """A 63-bit number that depends on nothing but its arguments."""
-    text = _named(seed, *what)
+    text = _join_names(seed, *what)
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
-def _numbers(seed: int, what: Sequence[object], items: Sequence[object]) -> np.ndarray:
+def _derive_seeds(seed: int, what: Sequence[object], items: Sequence[object]) -> np.ndarray:
     """`number(seed, *what, item)` of many items [n]; what they share is read once."""
-    shared = blake2b(f"{_named(seed, *what)}\x1f".encode(), digest_size=8)
+    shared = blake2b(f"{_join_names(seed, *what)}\x1f".encode(), digest_size=8)
     found = bytearray()
     for item in items:
         one = shared.copy()
@@ -39,13 +39,13 @@ def _numbers(seed: int, what: Sequence[object], items: Sequence[object]) -> np.n
     return np.frombuffer(found, "<u8").astype(np.uint64) >> np.uint64(1)
 
 
-def _named(seed: int, *what: object) -> str:
+def _join_names(seed: int, *what: object) -> str:
     return "\x1f".join([str(int(seed)), *(str(part) for part in what)])
 
 
 def stream(seed: int, *what: object) -> Rng:
     """The generator for one purpose, as in `stream(seed, "batches", round, client)`."""
-    return Rng(np.random.PCG64(number(seed, *what)))
+    return Rng(np.random.PCG64(derive_seed(seed, *what)))
 
 
 def torch_stream(rng: Rng) -> torch.Generator:
@@ -53,7 +53,7 @@ def torch_stream(rng: Rng) -> torch.Generator:
     return torch.Generator(CPU).manual_seed(int(rng.integers(2**63)))
 
 
-class Later:
+class LazyStream:
     """A stream that is seeded when something is first drawn from it: most clients' never are."""
 
     def __init__(self, seed: int, *what: object):
@@ -83,38 +83,38 @@ def streams(seed: int, what: str | tuple[object, ...], items: Sequence[object]) 
         return
     source = np.random.PCG64(0)
     rng, at = Rng(source), source.state
-    for k in range(0, len(items), TOGETHER):
-        some = items[k : k + TOGETHER]
-        for high, low, top, rest in _seeds(_numbers(seed, names, some)).tolist():
+    for k in range(0, len(items), STREAMS_AT_ONCE):
+        some = items[k : k + STREAMS_AT_ONCE]
+        for high, low, top, rest in _expand_seeds(_derive_seeds(seed, names, some)).tolist():
             inc = ((top << 64 | rest) << 1 | 1) & BITS
             at["state"] = {"state": ((inc + (high << 64 | low)) * TIMES + inc) & BITS, "inc": inc}
             source.state = at
             yield rng
 
 
-def _seeds(numbers: np.ndarray) -> np.ndarray:
+def _expand_seeds(numbers: np.ndarray) -> np.ndarray:
     """[n, 4] uint64: what SeedSequence makes of each number for a PCG64."""
     pool: list[np.ndarray] = []
     constant = FIRST
     words = [numbers.astype(np.uint32), (numbers >> np.uint64(32)).astype(np.uint32)]
     for word in [*words, *[np.zeros_like(words[0])] * (POOL - len(words))]:
-        mixed, constant = _hashed(word, constant, FIRST_TIMES)
+        mixed, constant = _hash_word(word, constant, FIRST_TIMES)
         pool.append(mixed)
     for source in range(POOL):
         for into in range(POOL):
             if source != into:
-                mixed, constant = _hashed(pool[source], constant, FIRST_TIMES)
+                mixed, constant = _hash_word(pool[source], constant, FIRST_TIMES)
                 both: np.ndarray = pool[into] * LEFT - mixed * RIGHT
                 pool[into] = both ^ both >> SHIFT
     out, constant = [], LAST
     for k in range(2 * POOL):
-        mixed, constant = _hashed(pool[k % POOL], constant, LAST_TIMES)
+        mixed, constant = _hash_word(pool[k % POOL], constant, LAST_TIMES)
         out.append(mixed.astype(np.uint64))
     pairs = [out[k] | out[k + 1] << np.uint64(32) for k in range(0, 2 * POOL, 2)]
     return np.stack(pairs, axis=1)
 
 
-def _hashed(word: np.ndarray, constant: int, times: int) -> tuple[np.ndarray, int]:
+def _hash_word(word: np.ndarray, constant: int, times: int) -> tuple[np.ndarray, int]:
     """A word mixed with a constant, and the next constant."""
     after = constant * times & 0xFFFFFFFF
     mixed = (word ^ np.uint32(constant)) * np.uint32(after)

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from coterie.core.method import Average, Tree
-from coterie.core.point import mean, tree
+from coterie.core.point import mean, tree_map
 
-LEAST = 3  # uploads below which nobody can be told from the others
+MIN_UPLOADS = 3  # uploads below which nobody can be told from the others
 
 
-def average_by(rule: str, hostile: float) -> Average:
+def build_average(rule: str, hostile: float) -> Average:
     """The average that stands for the weighted mean: "median", "trimmed", else the mean itself."""
     if rule not in ("median", "trimmed"):
         return mean
@@ -32,24 +32,24 @@ def average_by(rule: str, hostile: float) -> Average:
 
     def average(stacked: Tree, weights: Tensor) -> Tree:
         rows = weights if weights.dim() == 2 else weights[None]
-        made = tree(lambda a: _leaf(a, rows, trim), stacked)
-        return made if weights.dim() == 2 else tree(lambda a: a[0], made)
+        made = tree_map(lambda a: _average_leaf(a, rows, trim), stacked)
+        return made if weights.dim() == 2 else tree_map(lambda a: a[0], made)
 
     return average
 
 
-def _leaf(stacked: Tensor, rows: Tensor, trim: float) -> Tensor:
+def _average_leaf(stacked: Tensor, rows: Tensor, trim: float) -> Tensor:
     """One array [m, ...] averaged by rows of weights [k, m], on the processor."""
     if not stacked.is_floating_point():
         return mean(stacked, rows)
     flat = stacked.cpu().reshape(len(stacked), -1)
     order = flat.argsort(0)
     values = flat.gather(0, order)
-    made = torch.stack([_trimmed(values, order, row, trim) for row in rows.cpu()])
+    made = torch.stack([_trimmed_mean(values, order, row, trim) for row in rows.cpu()])
     return made.reshape(len(rows), *stacked.shape[1:]).to(stacked)
 
 
-def _trimmed(values: Tensor, order: Tensor, weights: Tensor, trim: float) -> Tensor:
+def _trimmed_mean(values: Tensor, order: Tensor, weights: Tensor, trim: float) -> Tensor:
     """Sorted values [m, d] averaged by what is left of their weights; a trim of one half leaves
     the median.
     """
@@ -69,10 +69,10 @@ def _trimmed(values: Tensor, order: Tensor, weights: Tensor, trim: float) -> Ten
     return (kept * values).sum(0) / kept.sum(0) * total
 
 
-def nearest(changes: Tensor, hostile: float) -> Tensor:
+def select_krum(changes: Tensor, hostile: float) -> Tensor:
     """The places [m - f], in order, of the uploads that Multi-Krum keeps; f is `hostile` m."""
     m = len(changes)
-    f = min(int(hostile * m + 1e-9), (m - LEAST) // 2)
+    f = min(int(hostile * m + 1e-9), (m - MIN_UPLOADS) // 2)
     if f < 1:
         return torch.arange(m)
     apart = torch.cdist(changes, changes, compute_mode="donot_use_mm_for_euclid_dist").square()
@@ -82,7 +82,7 @@ def nearest(changes: Tensor, hostile: float) -> Tensor:
     return kept
 
 
-def bounded(changes: Tensor) -> Tensor:
+def compute_clip_factors(changes: Tensor) -> Tensor:
     """The factors [m] that make no change longer than the median length."""
     lengths = changes.norm(dim=1)
     tiny = torch.finfo(lengths.dtype).tiny

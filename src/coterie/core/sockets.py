@@ -8,7 +8,7 @@ import socket
 
 from coterie.core.errors import BadInput
 
-WAITING = 1024  # connections that may wait in line
+MAX_WAITING = 1024  # connections that may wait in line
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -25,14 +25,14 @@ def listen(host: str, port: int) -> socket.socket:
         if os.name != "nt":  # there it would share a taken port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
-        listener.listen(WAITING)
+        listener.listen(MAX_WAITING)
     except OSError as problem:
         listener.close()
-        raise BadInput(_why(host, port, problem, way)) from None
+        raise BadInput(_explain_error(host, port, problem, way)) from None
     return listener
 
 
-def _why(host: str, port: int, problem: OSError, way: str) -> str:
+def _explain_error(host: str, port: int, problem: OSError, way: str) -> str:
     if problem.errno == errno.EADDRINUSE:
         return f"port {port} of {host} is taken: give another --port, or --port 0 for a free one"
     if problem.errno == errno.EACCES:

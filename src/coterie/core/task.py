@@ -26,10 +26,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.core.device import exact
-from coterie.core.values import OneOf
+from coterie.core.device import to_double
+from coterie.core.options import OneOf
 
-Rows = Callable[[Tensor, Tensor], Tensor]  # (outputs [B, K], targets) -> [B]
+RowFunction = Callable[[Tensor, Tensor], Tensor]  # (outputs [B, K], targets) -> [B]
 Weights = Sequence[Sequence[float]]
 FEW = 20  # different whole numbers that are still read as classes
 
@@ -38,8 +38,8 @@ class Goal(NamedTuple):
     """What a network learns: a task with what the training rows say of the label."""
 
     name: str
-    losses: Rows
-    counted: Rows  # what is averaged over rows beside the loss
+    losses: RowFunction
+    counted: RowFunction  # what is averaged over rows beside the loss
     measure: str  # what that average is called
     predict: Callable[[Tensor], Tensor]  # outputs -> probabilities [B, K], or numbers [B]
     # outputs -> [B] numbers of classes, [B] numbers, or [B, labels] 0 and 1
@@ -55,7 +55,7 @@ def class_losses(logits: Tensor, y: Tensor) -> Tensor:
     return torch.logsumexp(logits, -1) - logits.gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
 
-def _weighted(losses: Rows, weights: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+def _weight_losses(losses: RowFunction, weights: Tensor, logits: Tensor, y: Tensor) -> Tensor:
     return losses(logits, y) * weights.to(y.device)[y]
 
 
@@ -69,19 +69,19 @@ def squared_losses(output: Tensor, y: Tensor) -> Tensor:
     return 0.5 * (output - y.reshape(output.shape)).square().sum(-1)
 
 
-def _right(logits: Tensor, y: Tensor) -> Tensor:
+def _is_correct(logits: Tensor, y: Tensor) -> Tensor:
     return logits.argmax(-1) == y
 
 
-def _right_one_logit(logits: Tensor, y: Tensor) -> Tensor:
+def _is_correct_one_logit(logits: Tensor, y: Tensor) -> Tensor:
     return (logits.squeeze(-1) > 0).to(y.dtype) == y
 
 
-def _nothing(output: Tensor, y: Tensor) -> Tensor:
+def _zero_scores(output: Tensor, y: Tensor) -> Tensor:
     return torch.zeros_like(output[..., 0])
 
 
-def _two(logits: Tensor) -> Tensor:
+def _two_probabilities(logits: Tensor) -> Tensor:
     yes = torch.sigmoid(logits.squeeze(-1))
     return torch.stack([1 - yes, yes], dim=-1)
 
@@ -97,29 +97,29 @@ def divergence(target: Tensor, logits: Tensor, temperature: Tensor | float = 1.0
     return (torch.xlogy(target, target) - target * log_p).sum(-1)
 
 
-def _padded(logits: Tensor) -> Tensor:
+def _pad_logit(logits: Tensor) -> Tensor:
     """One logit z stands for (0, z)."""
     return F.pad(logits, (1, 0))
 
 
-def _as_it_is(outputs: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
+def _identity(outputs: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
     return outputs
 
 
-def _half_square(target: Tensor, outputs: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
+def _squared_distance(target: Tensor, outputs: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
     """Outputs as they are say all there is to say: a temperature changes nothing."""
     return 0.5 * (outputs - target).square().sum(-1)
 
 
 def classes(weights: Sequence[float] = ()) -> Goal:
     """One logit per class; weights: of the classes in the loss."""
-    losses: Rows = class_losses
+    losses: RowFunction = class_losses
     if weights:
-        losses = partial(_weighted, losses, torch.tensor(weights))
+        losses = partial(_weight_losses, losses, torch.tensor(weights))
     return Goal(
         name="classes",
         losses=losses,
-        counted=_right,
+        counted=_is_correct,
         measure="accuracy",
         predict=softmax,
         # logits tell classes apart where probabilities have become equal
@@ -131,32 +131,32 @@ def classes(weights: Sequence[float] = ()) -> Goal:
 
 def one_logit(weights: Sequence[float] = ()) -> Goal:
     """Two classes told apart by one logit."""
-    losses: Rows = _one_logit_losses
+    losses: RowFunction = _one_logit_losses
     if weights:
-        losses = partial(_weighted, losses, torch.tensor(weights))
+        losses = partial(_weight_losses, losses, torch.tensor(weights))
     return Goal(
         name="binary",
         losses=losses,
-        counted=_right_one_logit,
+        counted=_is_correct_one_logit,
         measure="accuracy",
-        predict=_two,
-        answer=lambda z: _two(z).argmax(-1),
-        soften=lambda z, T: softmax(_padded(z), T),
-        distance=lambda target, z, T: divergence(target, _padded(z), T),
+        predict=_two_probabilities,
+        answer=lambda z: _two_probabilities(z).argmax(-1),
+        soften=lambda z, T: softmax(_pad_logit(z), T),
+        distance=lambda target, z, T: divergence(target, _pad_logit(z), T),
     )
 
 
-def squared() -> Goal:
+def squared_error() -> Goal:
     """Vectors of numbers as they are, as the means of the two-level Gaussian."""
     return Goal(
         name="squared",
         losses=squared_losses,
-        counted=_nothing,
+        counted=_zero_scores,
         measure="accuracy",  # of nothing: 0, as there are no classes
         predict=lambda outputs: outputs,
         answer=lambda outputs: outputs.reshape(len(outputs), -1).squeeze(-1),
-        soften=_as_it_is,
-        distance=_half_square,
+        soften=_identity,
+        distance=_squared_distance,
     )
 
 
@@ -164,7 +164,7 @@ def regression(centre: float = 0.0, spread: float = 1.0) -> Goal:
     """One number per row, learnt as (y - centre) / spread."""
 
     def back(z: Tensor) -> Tensor:
-        return exact(z) * spread + centre
+        return to_double(z) * spread + centre
 
     def predict(out: Tensor) -> Tensor:
         return back(out.squeeze(-1))
@@ -176,13 +176,13 @@ def regression(centre: float = 0.0, spread: float = 1.0) -> Goal:
         measure="mae",
         predict=predict,
         answer=predict,
-        soften=_as_it_is,
-        distance=_half_square,
+        soften=_identity,
+        distance=_squared_distance,
         truth=back,
     )
 
 
-def _poisson(mean: float, outputs: Tensor, y: Tensor) -> Tensor:
+def _poisson_losses(mean: float, outputs: Tensor, y: Tensor) -> Tensor:
     """Half the deviance of a Poisson rate mean * exp(output), in units of the mean."""
     log_rate, share = outputs.squeeze(-1), y / mean
     return torch.xlogy(share, share) - share * log_rate - share + log_rate.exp()
@@ -192,60 +192,60 @@ def counts(mean: float = 1.0) -> Goal:
     """Numbers 0, 1, 2, ... with a Poisson distribution; the rate is mean * exp(output)."""
 
     def predict(out: Tensor) -> Tensor:
-        return exact(out.squeeze(-1)).exp() * mean
+        return to_double(out.squeeze(-1)).exp() * mean
 
     return Goal(
         name="counts",
-        losses=partial(_poisson, mean),
+        losses=partial(_poisson_losses, mean),
         counted=lambda out, y: (out.squeeze(-1).exp() * mean - y).abs(),
         measure="mae",
         predict=predict,
         answer=predict,
-        soften=_as_it_is,  # log-rates
-        distance=_half_square,
-        truth=exact,
+        soften=_identity,  # log-rates
+        distance=_squared_distance,
+        truth=to_double,
     )
 
 
-def ordered(outputs: Tensor) -> Tensor:
+def cumulative_logits(outputs: Tensor) -> Tensor:
     """[B, K - 1] logit P(y > k), falling in k, from free outputs."""
     steps = F.softplus(outputs[..., 1:]).cumsum(-1)
     return torch.cat([outputs[..., :1], outputs[..., :1] - steps], dim=-1)
 
 
-def level_logs(outputs: Tensor) -> Tensor:
+def level_log_probs(outputs: Tensor) -> Tensor:
     """[B, K] log P(y = k).
 
     Between two cumulative logits a > b it is log(sigmoid(a) - sigmoid(b)), written so that nothing
     is lost where both are near 0 or near 1.
     """
-    c = ordered(outputs)
+    c = cumulative_logits(outputs)
     above, below = c[..., :-1], c[..., 1:]
     middle = F.logsigmoid(above) + F.logsigmoid(-below) + torch.log(-torch.expm1(below - above))
     return torch.cat([F.logsigmoid(-c[..., :1]), middle, F.logsigmoid(c[..., -1:])], dim=-1)
 
 
 def _level_losses(outputs: Tensor, y: Tensor) -> Tensor:
-    return -level_logs(outputs).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+    return -level_log_probs(outputs).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
 
 def _levels(outputs: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
-    return level_logs(outputs / temperature).exp()
+    return level_log_probs(outputs / temperature).exp()
 
 
 def _level_distance(target: Tensor, outputs: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
-    return (torch.xlogy(target, target) - target * level_logs(outputs / temperature)).sum(-1)
+    return (torch.xlogy(target, target) - target * level_log_probs(outputs / temperature)).sum(-1)
 
 
 def ordinal(weights: Sequence[float] = ()) -> Goal:
     """Ordered classes, by cumulative logits."""
-    losses: Rows = _level_losses
+    losses: RowFunction = _level_losses
     if weights:
-        losses = partial(_weighted, losses, torch.tensor(weights))
+        losses = partial(_weight_losses, losses, torch.tensor(weights))
     return Goal(
         name="ordinal",
         losses=losses,
-        counted=lambda out, y: level_logs(out).argmax(-1) == y,
+        counted=lambda out, y: level_log_probs(out).argmax(-1) == y,
         measure="accuracy",
         predict=_levels,
         answer=lambda out: _levels(out).argmax(-1),
@@ -549,7 +549,7 @@ TASKS = {
         Task(
             name="squared",
             form=VECTOR,
-            goal=lambda centre, spread, weights: squared(),
+            goal=lambda centre, spread, weights: squared_error(),
             is_plain=True,
         ),
     )

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coterie.core.errors import BadInput
-from coterie.core.files import writing
+from coterie.core.files import catch_write_errors
 from coterie.core.method import Tree
 from coterie.core.point import Point, Vector
 
@@ -70,7 +70,7 @@ def decode(skeleton: Any, tensors: dict[str, Tensor]) -> Tree:
         else [decode(v, tensors) for v in body]
     )
     if kind == "named":
-        return _class(body)(*items)
+        return _find_class(body)(*items)
     return items if kind == "list" else tuple(items)
 
 
@@ -84,7 +84,7 @@ def _class_name(kind: type) -> str:
     return name
 
 
-def _class(name: str) -> Any:
+def _find_class(name: str) -> Any:
     """A named tuple of a module that is already loaded: a file can never cause an import."""
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
@@ -93,7 +93,7 @@ def _class(name: str) -> Any:
     if not (isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")):
         raise BadInput(
             f"the file speaks of {name}, which is not loaded here: import the method that wrote "
-            "it first"
+            "it first, or go on with the version that wrote it"
         )
     return found
 
@@ -103,7 +103,7 @@ def save_tree(tree: Tree, folder: Path, name: str) -> None:
     tensors: dict[str, Tensor] = {}
     skeleton = encode(tree, tensors)
     text = json.dumps({"format": FORMAT, "tree": skeleton})
-    with writing(folder):
+    with catch_write_errors(folder):
         save_file(tensors, folder / f"{name}.safetensors")
         (folder / f"{name}.json").write_text(text, encoding="utf-8")
 

@@ -6,8 +6,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from coterie.data.lazy import Maker
+from coterie.data.lazy_rows import RowGenerator
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -44,7 +45,7 @@ class Source(NamedTuple):
     top: float = 255.0  # the largest pixel value
     channels: Channels | None = None  # None: those of the rows at hand
     # takes the options of `load`: rows that are made when they are asked for, None: load them all
-    lazily: Callable[..., Maker | None] | None = None
+    lazily: Callable[..., RowGenerator | None] | None = None
     split_options: Mapping[str, Mapping[str, Any]] = NOTHING  # of splits, as papers have them here
 
     @property
@@ -53,10 +54,21 @@ class Source(NamedTuple):
         return "seed" in inspect.signature(self.load).parameters
 
 
-def unregistered(folder: object) -> Dataset:
+def refuse_loading(folder: object) -> Dataset:
     """The loader of data that have no name in the registry."""
     raise NotImplementedError("data at hand are not loaded")
 
 
-PLAIN = Source(unregistered)  # nothing is special about data at hand
-TEXTS = Source(unregistered, network="bag")  # data of one's own that are read word by word
+UNREGISTERED = Source(refuse_loading)  # nothing is special about data at hand
+UNREGISTERED_TEXTS = Source(
+    refuse_loading, network="bag"
+)  # data of one's own that are read word by word
+
+
+class Public(NamedTuple):
+    """Data that server and clients both know, for methods that transfer knowledge."""
+
+    name: str
+    x: torch.Tensor  # [n, ...] of the private input shape
+    y: torch.Tensor | None  # [n] int64, only where labels were asked for
+    checksum: str

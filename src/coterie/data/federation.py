@@ -1,8 +1,7 @@
 """A federation: one store of all rows, and which of them each client trains and is tested on."""
 
 import hashlib
-import warnings
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,38 +9,30 @@ import pyarrow as pa
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from coterie.core.html import html_table
-from coterie.data.columns import Place
-from coterie.data.cutting import middle
-from coterie.data.held import Held, counts_of
-from coterie.data.lazy import maker_of
-from coterie.data.preparation import Preparation
-from coterie.data.target import Target, usual_target
+from coterie.core.html import format_html_table
+from coterie.data.arrays import digest_of, update_digest
+from coterie.data.client_rows import ClientRows, counts_of
+from coterie.data.dataset import Public
+from coterie.data.lazy_rows import generator_of
+from coterie.data.partition.cuts import half_of
+from coterie.data.prepare.preparation import Preparation
+from coterie.data.read.columns import RowSource
+from coterie.data.target import Target, default_target_of
 
-BLOCK = 4096  # rows worked on at once, so that no second copy of a large store is made
 PARTS = ("train", "validation", "select", "test")
 SHOWN = 50  # clients listed in a notebook
 # inputs that nobody changes: their digest, None until it is first asked for
-READ: MutableMapping[torch.Tensor, Any] = WeakTensorKeyDictionary()
+INPUT_DIGESTS: MutableMapping[torch.Tensor, Any] = WeakTensorKeyDictionary()
 # the columns of label_counts
-COUNTS = pa.schema(
+COUNTS_SCHEMA = pa.schema(
     [("client", pa.int32()), ("part", pa.string()), ("label", pa.int32()), ("rows", pa.int64())]
 )
 
 
 # the columns of row_numbers
-ROWS = pa.schema(
+ROWS_SCHEMA = pa.schema(
     [("client", pa.int32()), ("part", pa.string()), ("file", pa.string()), ("row", pa.int64())]
 )
-
-
-class Public(NamedTuple):
-    """Data that server and clients both know, for methods that transfer knowledge."""
-
-    name: str
-    x: torch.Tensor  # [n, ...] of the private input shape
-    y: torch.Tensor | None  # [n] int64, only where labels were asked for
-    checksum: str
 
 
 class Newcomers(NamedTuple):
@@ -72,7 +63,7 @@ class Federation(NamedTuple):
     table: torch.Tensor | None = None  # [words + 1, dimension] word vectors
     labels: list[str] | None = None  # [classes] names of the classes, where they have any
     rows: np.ndarray | None = None  # [n] which row of the data set each one is; None: not known
-    place: Place | None = None  # the files that the rows of a user's data came from
+    place: RowSource | None = None  # the files that the rows of a user's data came from
     preparation: Preparation | None = None  # how cells and pixels became inputs
     select: Sequence[np.ndarray] = ()  # rows that choose rounds and methods; (): nobody has any
     newcomers: Newcomers | None = None  # clients that are kept out of training
@@ -91,7 +82,7 @@ class Federation(NamedTuple):
     def target(self) -> Target:
         """What is learnt of the labels."""
         known = self.preparation.target if self.preparation else None
-        return known or usual_target(self.classes)
+        return known or default_target_of(self.classes)
 
     @property
     def words(self) -> int:
@@ -106,25 +97,25 @@ class Federation(NamedTuple):
 
     def _repr_html_(self) -> str:
         """Who holds how much, for notebooks; the first clients of many."""
-        rows = client_rows(self)
+        rows = summarize_clients(self)
         more = f", the first {SHOWN} shown" if len(rows) > SHOWN else ""
         caption = f"{self.name}: {self.clients:,} clients, {self.sizes.sum():,} training rows{more}"
-        return html_table(ClientRow._fields, rows[:SHOWN], caption)
+        return format_html_table(ClientSummary._fields, rows[:SHOWN], caption)
 
 
-def refitted(federation: Federation) -> Federation:
+def train_on_validation(federation: Federation) -> Federation:
     """The same clients with their validation rows among those they train on."""
     pairs = zip(federation.train, federation.validation, strict=True)
     return federation._replace(
-        train=Held.of([np.concatenate(both) for both in pairs]),
-        validation=Held.none(federation.clients),
+        train=ClientRows.of([np.concatenate(both) for both in pairs]),
+        validation=ClientRows.none(federation.clients),
     )
 
 
 def part_of(federation: Federation, part: str) -> Sequence[np.ndarray]:
     """The rows that each client has in a part: one of PARTS."""
     if part == "select" and not len(federation.select):
-        return Held.none(federation.clients)
+        return ClientRows.none(federation.clients)
     rows: Sequence[np.ndarray] = getattr(federation, part)
     return rows
 
@@ -135,15 +126,15 @@ def with_select(federation: Federation) -> Federation:
     """
     if len(federation.select):
         return federation
-    held = Held.of(federation.validation)
-    first = middle(held.counts)
+    held = ClientRows.of(federation.validation)
+    first = half_of(held.counts)
     return federation._replace(
-        validation=Held(held.rows, held.first, first),
-        select=Held(held.rows, held.first + first, held.counts - first),
+        validation=ClientRows(held.rows, held.first, first),
+        select=ClientRows(held.rows, held.first + first, held.counts - first),
     )
 
 
-class ClientRow(NamedTuple):
+class ClientSummary(NamedTuple):
     """What one client holds, for printing."""
 
     client: int
@@ -156,60 +147,60 @@ class ClientRow(NamedTuple):
     group: int
 
 
-def class_counts(federation: Federation) -> np.ndarray:
+def count_classes(federation: Federation) -> np.ndarray:
     """[clients, classes] rows of each class that a client holds in all its parts."""
     kinds = federation.classes
     found = np.zeros((federation.clients, kinds), np.int64)
     y = federation.y.numpy()
     for part in PARTS if kinds else ():
-        held = Held.of(part_of(federation, part))
+        held = ClientRows.of(part_of(federation, part))
         owned = held.owners() * kinds + y[held.joined()]
         found += np.bincount(owned, minlength=found.size).reshape(found.shape)
     return found
 
 
-def label_counts(federation: Federation) -> pa.Table:
+def count_labels(federation: Federation) -> pa.Table:
     """One row per class that a client holds in a part, in the order of parts and clients.
 
     There are no rows where there are no classes.
     """
-    found = [COUNTS.empty_table()]
+    found = [COUNTS_SCHEMA.empty_table()]
     y, kinds = federation.y.numpy(), federation.classes
     for part in PARTS if kinds else ():
-        held = Held.of(part_of(federation, part))
+        held = ClientRows.of(part_of(federation, part))
         owned, counts = np.unique(held.owners() * kinds + y[held.joined()], return_counts=True)
         client, label = np.divmod(owned, kinds)
         columns = [client, pa.repeat(part, len(owned)), label, counts]
-        found.append(pa.table(columns, names=COUNTS.names).cast(COUNTS))
+        found.append(pa.table(columns, names=COUNTS_SCHEMA.names).cast(COUNTS_SCHEMA))
     return pa.concat_tables(found)
 
 
-def row_numbers(federation: Federation) -> pa.Table:
+def list_rows(federation: Federation) -> pa.Table:
     """Which row of which file is in which part of which client; rows are counted from 0.
 
     A data set that is not a file of the user's has its own name as file. There are no rows where
     the federation was made by hand.
     """
-    found = [ROWS.empty_table()]
-    place = federation.place or Place((federation.name,), (np.iinfo(np.int64).max,))
+    found = [ROWS_SCHEMA.empty_table()]
+    place = federation.place or RowSource((federation.name,), (np.iinfo(np.int64).max,))
     ends = np.cumsum(place.sizes)
     names = pa.array(place.files, pa.string())
     for part in PARTS if federation.rows is not None else ():
-        held = Held.of(part_of(federation, part))
+        held = ClientRows.of(part_of(federation, part))
         row = np.asarray(federation.rows)[held.joined()]
         file = np.searchsorted(ends, row, side="right")
         inside = row - (ends - np.array(place.sizes))[file]
         columns = [held.owners(), pa.repeat(part, len(row)), names.take(pa.array(file)), inside]
-        found.append(pa.table(columns, names=ROWS.names).cast(ROWS))
+        found.append(pa.table(columns, names=ROWS_SCHEMA.names).cast(ROWS_SCHEMA))
     return pa.concat_tables(found)
 
 
-def client_rows(federation: Federation) -> list[ClientRow]:
+def summarize_clients(federation: Federation) -> list[ClientSummary]:
     """One row per client."""
-    classes = (class_counts(federation) > 0).sum(1)
+    classes = (count_classes(federation) > 0).sum(1)
     parts = zip(*(counts_of(part_of(federation, part)).tolist() for part in PARTS), strict=True)
     return [
-        ClientRow(
+        ClientSummary(
             client=i,
             name=federation.names[i],
             train=train,
@@ -223,70 +214,43 @@ def client_rows(federation: Federation) -> list[ClientRow]:
     ]
 
 
-def checksum(federation: Federation) -> str:
+def checksum_of(federation: Federation) -> str:
     """A digest of all that a run can depend on: rows, labels, owners, names and public data."""
-    parts = [Held.of(part_of(federation, part)) for part in PARTS]
+    parts = [ClientRows.of(part_of(federation, part)) for part in PARTS]
     sizes = [part.counts for part in parts]
     public = federation.public.checksum if federation.public else ""
     text = "\x1f".join([*federation.names, str(federation.classes), public])
     late = federation.newcomers
     if late is not None:
-        held = [Held.of(getattr(late, part)).joined() for part in PARTS]
+        held = [ClientRows.of(getattr(late, part)).joined() for part in PARTS]
         text = "\x1f".join([text, *late.names, digest_of(late.groups, *held)])
     words = np.frombuffer(text.encode(), np.uint8)
-    maker = maker_of(federation.x)
+    maker = generator_of(federation.x)
     if maker is not None:
         made = np.frombuffer(maker.digest.encode(), np.uint8)
         return digest_of(made, federation.groups, *(part.first for part in parts), *sizes, words)
     rows = [part.joined() for part in parts]
-    digest = _inputs_digest(federation.x)
+    digest = _digest_inputs(federation.x)
     for array in (federation.y.numpy(), federation.groups, *rows, *sizes, words):
-        _read(digest, array)
+        update_digest(digest, array)
     return str(digest.hexdigest())
 
 
-def read_once(federation: Federation) -> Federation:
+def cache_digest(federation: Federation) -> Federation:
     """The same federation, of which checksum reads the inputs once while they exist: only for
     inputs that nobody can change.
     """
-    if maker_of(federation.x) is None:
-        READ.setdefault(federation.x, None)
+    if generator_of(federation.x) is None:
+        INPUT_DIGESTS.setdefault(federation.x, None)
     return federation
 
 
-def _inputs_digest(x: torch.Tensor) -> Any:
+def _digest_inputs(x: torch.Tensor) -> Any:
     """A digest that has read the inputs and can go on."""
-    known = READ.get(x)
+    known = INPUT_DIGESTS.get(x)
     if known is None:
         known = hashlib.blake2b(digest_size=16)
-        _read(known, x.numpy())
-        if x in READ:
-            READ[x] = known
+        update_digest(known, x.numpy())
+        if x in INPUT_DIGESTS:
+            INPUT_DIGESTS[x] = known
     return known.copy()
-
-
-def blocks(n: int) -> Iterator[slice]:
-    """The rows 0 to n, a block at a time."""
-    return (slice(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
-
-
-def as_tensor(array: np.ndarray) -> torch.Tensor:
-    """The array's own memory as a tensor; nothing in a federation is ever written to."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        backwards = any(step < 0 for step in array.strides)  # torch counts forwards only
-        return torch.from_numpy(array.copy() if backwards else array)
-
-
-def digest_of(*arrays: np.ndarray) -> str:
-    """A digest of the values, types and shapes of arrays."""
-    digest = hashlib.blake2b(digest_size=16)
-    for array in arrays:
-        _read(digest, array)
-    return digest.hexdigest()
-
-
-def _read(digest: Any, array: np.ndarray) -> None:
-    digest.update(f"{array.dtype}{array.shape}".encode())
-    for at in blocks(len(array)):
-        digest.update(np.ascontiguousarray(array[at]).data)

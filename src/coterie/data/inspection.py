@@ -9,20 +9,20 @@ import numpy as np
 import polars as pl
 
 from coterie.core.task import TASKS
-from coterie.data.columns import CATEGORY, DATE, NUMBER, TEXT, Column
 from coterie.data.federation import PARTS, Federation, part_of
-from coterie.data.pieces import Own, shortened
-from coterie.data.preparation import Fitted, Preparation
-from coterie.data.texts import DISTINCT, is_text
+from coterie.data.prepare.preparation import FittedColumn, Preparation
+from coterie.data.read.columns import CATEGORY, DATE, NUMBER, TEXT, Column
+from coterie.data.read.file_rows import UserData, format_names
+from coterie.data.read.tokenizer import ID_LIKE, is_text
 
-TELLING = 0.95  # a column that shares so much of the label's information gives it away
+LEAKAGE = 0.95  # a column that shares so much of the label's information gives it away
 MOSTLY = 0.9  # a label that so many rows have is right nearly always
 GRID = 30  # intervals that a number is put in to compare it with the label
-SAMPLE = 50_000  # rows that are compared with the label
-LEAST = 20  # rows below which chance alone looks like a finding
+MAX_SAMPLE = 50_000  # rows that are compared with the label
+MIN_ROWS = 20  # rows below which chance alone looks like a finding
 
 
-class ColumnFound(NamedTuple):
+class ColumnSummary(NamedTuple):
     """One column, for printing."""
 
     name: str
@@ -32,22 +32,22 @@ class ColumnFound(NamedTuple):
     becomes: str  # what is done with it
 
 
-def columns_found(whole: Own, preparation: Preparation) -> list[ColumnFound]:
+def summarize_columns(whole: UserData, preparation: Preparation) -> list[ColumnSummary]:
     """Every column of a table, with what it becomes."""
     columns = whole.columns or []
     return [
-        ColumnFound(
+        ColumnSummary(
             name=column.name,
             kind=column.kind,
             missing=float(np.isnan(cells).mean()),
-            holds=_held(cells, column),
-            becomes=_becomes(fitted, preparation.scale),
+            holds=_describe_values(cells, column),
+            becomes=_describe_preparation(fitted, preparation.scale),
         )
         for column, fitted, cells in zip(columns, preparation.columns, whole.data.x.T, strict=True)
     ]
 
 
-def _held(cells: np.ndarray, column: Column) -> str:
+def _describe_values(cells: np.ndarray, column: Column) -> str:
     """The range of numbers and dates, the number of texts."""
     cells = cells[~np.isnan(cells)]
     if not len(cells):
@@ -61,7 +61,7 @@ def _held(cells: np.ndarray, column: Column) -> str:
     return f"{low:.4g} to {high:.4g}"
 
 
-def _becomes(fitted: Fitted, scale: str) -> str:
+def _describe_preparation(fitted: FittedColumn, scale: str) -> str:
     """What is done with a column."""
     more = ", gaps" if fitted.indicator else ""
     if fitted.kind == TEXT:
@@ -78,7 +78,7 @@ def _becomes(fitted: Fitted, scale: str) -> str:
     return f"{words.get(scale, 'as it is') if fitted.kind == NUMBER else '0 or 1'}{more}"
 
 
-def target_summary(federation: Federation) -> list[tuple[float, float]]:
+def summarize_target(federation: Federation) -> list[tuple[float, float]]:
     """Mean and deviation of every client's label, over all its rows and in the label's unit."""
     target = federation.target
     parts = zip(*(part_of(federation, part) for part in PARTS), strict=True)
@@ -87,7 +87,7 @@ def target_summary(federation: Federation) -> list[tuple[float, float]]:
     return [(float(y.mean() * scale + shift), float(y.std() * scale)) for y in held]
 
 
-def client_quantiles(
+def compute_quantiles(
     federation: Federation, more: Mapping[str, Sequence[float]]
 ) -> list[tuple[str, list[float]]]:
     """Rows per client, and what more is known of each: least, quarters, most."""
@@ -98,16 +98,16 @@ def client_quantiles(
     ]
 
 
-def problems(whole: Own) -> list[str]:
+def find_problems(whole: UserData) -> list[str]:
     """What looks wrong, a line each."""
-    found = _label_problems(whole)
+    found = _find_label_problems(whole)
     if whole.columns is not None:
-        found += _column_problems(whole)
-        found += _double_rows(whole)
+        found += _find_column_problems(whole)
+        found += _find_duplicates(whole)
     return found
 
 
-def _label_problems(whole: Own) -> list[str]:
+def _find_label_problems(whole: UserData) -> list[str]:
     """Names that are probably one class or client, and classes of one row."""
     found = []
     for word, names in (("labels", whole.labels), ("clients", whole.clients)):
@@ -116,13 +116,13 @@ def _label_problems(whole: Own) -> list[str]:
             alike.setdefault("".join(name.split()).casefold(), []).append(name)
         same = [f"'{a[0]}' and '{a[1]}'" for a in alike.values() if len(a) > 1]
         if same:
-            found.append(f"{word} that differ only by case or blanks: {shortened(same)}")
+            found.append(f"{word} that differ only by case or blanks: {format_names(same)}")
     if not whole.data.classes:
         return found
     counts = np.bincount(whole.data.y, minlength=len(whole.labels))
     rare = [f"'{whole.labels[k]}'" for k in np.flatnonzero(counts == 1)]
     if rare:
-        found.append(f"labels of a single row: {shortened(rare)}")
+        found.append(f"labels of a single row: {format_names(rare)}")
     most, share = int(counts.argmax()), counts.max() / len(whole.data.y)
     if len(whole.labels) > 1 and share >= MOSTLY:
         found.append(
@@ -136,14 +136,14 @@ def _label_problems(whole: Own) -> list[str]:
     return found
 
 
-def _column_problems(whole: Own) -> list[str]:
+def _find_column_problems(whole: UserData) -> list[str]:
     """Columns that are constant, ids, too large, or that give the label away."""
     constant, ids, large = list[str](), list[str](), list[str]()
     telling, empty, sentences = list[str](), list[str](), list[str]()
-    rows, labels = len(whole.data.y), _grades(whole)
+    rows, labels = len(whole.data.y), _label_bins_of(whole)
     picked = np.arange(rows)
-    if rows > SAMPLE:
-        picked = np.random.default_rng(0).choice(rows, SAMPLE, replace=False)
+    if rows > MAX_SAMPLE:
+        picked = np.random.default_rng(0).choice(rows, MAX_SAMPLE, replace=False)
     for column, cells in zip(whole.columns or [], whole.data.x.T, strict=True):
         name, filled = f"'{column.name}'", cells[~np.isnan(cells)]
         different = len(np.unique(filled))
@@ -160,9 +160,9 @@ def _column_problems(whole: Own) -> list[str]:
             continue
         if column.note == "beyond 2^53":
             large.append(name)
-        if rows >= LEAST and _is_id(filled, different, column):
+        if rows >= MIN_ROWS and _is_id(filled, different, column):
             ids.append(name)
-        elif rows >= LEAST and _tells(cells[picked], different, labels[picked]):
+        elif rows >= MIN_ROWS and _is_leaking(cells[picked], different, labels[picked]):
             telling.append(name)
     lines = (
         ("columns without any cell", empty),
@@ -172,10 +172,10 @@ def _column_problems(whole: Own) -> list[str]:
         ("free text, of no use as names (--text COLUMN reads one word by word)", sentences),
         ("columns that all but give the label away (known before it?)", telling),
     )
-    return [f"{line}: {shortened(names)}" for line, names in lines if names]
+    return [f"{line}: {format_names(names)}" for line, names in lines if names]
 
 
-def _grades(whole: Own) -> np.ndarray:
+def _label_bins_of(whole: UserData) -> np.ndarray:
     """Labels to compare columns with: classes, or the tenths that numbers fall into."""
     y = whole.data.y if whole.data.y.ndim == 1 else whole.data.y[:, 0]
     if whole.data.classes:
@@ -185,12 +185,12 @@ def _grades(whole: Own) -> np.ndarray:
 
 def _is_id(filled: np.ndarray, different: int, column: Column) -> bool:
     """Whether nearly every row has a value of its own, and values are names or whole numbers."""
-    if column.kind not in (NUMBER, CATEGORY) or different < DISTINCT * len(filled):
+    if column.kind not in (NUMBER, CATEGORY) or different < ID_LIKE * len(filled):
         return False
     return column.kind == CATEGORY or bool((filled == np.floor(filled)).all())
 
 
-def _tells(cells: np.ndarray, different: int, labels: np.ndarray) -> bool:
+def _is_leaking(cells: np.ndarray, different: int, labels: np.ndarray) -> bool:
     """Whether a column and the label nearly determine each other.
 
     Many-valued columns are put in intervals of equally many rows, as each value of its own would
@@ -200,7 +200,7 @@ def _tells(cells: np.ndarray, different: int, labels: np.ndarray) -> bool:
 
     held = ~np.isnan(cells)
     cells, labels = cells[held], labels[held]
-    if len(cells) < LEAST or len(np.unique(labels)) < 2:
+    if len(cells) < MIN_ROWS or len(np.unique(labels)) < 2:
         return False
     if different > GRID:
         edges = np.unique(np.quantile(cells, np.linspace(0, 1, GRID + 1)[1:-1]))
@@ -208,10 +208,10 @@ def _tells(cells: np.ndarray, different: int, labels: np.ndarray) -> bool:
     _, codes = np.unique(cells, return_inverse=True)
     # how much of the label's information the column holds, whatever else it holds
     order = normalized_mutual_info_score(labels, codes, average_method="min")
-    return bool(order >= TELLING and len(np.unique(codes)) <= len(codes) / 5)
+    return bool(order >= LEAKAGE and len(np.unique(codes)) <= len(codes) / 5)
 
 
-def _double_rows(whole: Own) -> list[str]:
+def _find_duplicates(whole: UserData) -> list[str]:
     """Rows that are there more than once: in one client they may cross its parts."""
     x, y = whole.data.x, whole.data.y.reshape(len(whole.data.x), -1)[:, 0]
     frame = pl.DataFrame(x, schema=[str(k) for k in range(x.shape[1])]).with_columns(

@@ -6,11 +6,11 @@ import numpy as np
 
 from coterie.core.errors import BadInput
 from coterie.core.rng import stream
+from coterie.data.client_rows import ClientRows
 from coterie.data.federation import Federation, Newcomers, part_of
-from coterie.data.held import Held
 
 
-def newcomer_numbers(wanted: float, clients: int, seed: int) -> np.ndarray:
+def select_newcomers(wanted: float, clients: int, seed: int) -> np.ndarray:
     """Which clients are newcomers: a share below 1 of them, or a count, drawn by the seed."""
     if not wanted:
         return np.zeros(0, np.int64)
@@ -32,8 +32,8 @@ def keep_out(federation: Federation, numbers: np.ndarray) -> Federation:
     stay = np.setdiff1d(np.arange(federation.clients), numbers)
     groups = np.asarray(federation.groups)
 
-    def of(who: np.ndarray, part: str) -> Held:
-        return Held.of(part_of(federation, part)).only(who)
+    def of(who: np.ndarray, part: str) -> ClientRows:
+        return ClientRows.of(part_of(federation, part)).only(who)
 
     late = Newcomers(
         train=of(numbers, "train"),
@@ -61,18 +61,18 @@ def with_newcomers(federation: Federation) -> Federation:
     if late is None:
         return federation
     return federation._replace(
-        train=_joined(federation.train, late.train),
-        validation=_joined(federation.validation, late.validation),
-        select=_joined(part_of(federation, "select"), late.select),
-        test=_joined(federation.test, late.test),
+        train=_append_clients(federation.train, late.train),
+        validation=_append_clients(federation.validation, late.validation),
+        select=_append_clients(part_of(federation, "select"), late.select),
+        test=_append_clients(federation.test, late.test),
         groups=np.concatenate([np.asarray(federation.groups), late.groups]),
         names=[*federation.names, *late.names],
         newcomers=None,
     )
 
 
-def _joined(here: Sequence[np.ndarray], late: Sequence[np.ndarray]) -> Held:
-    return Held.of(here).plus(Held.of(late))
+def _append_clients(here: Sequence[np.ndarray], late: Sequence[np.ndarray]) -> ClientRows:
+    return ClientRows.of(here).plus(ClientRows.of(late))
 
 
 def with_few_rows(late: Newcomers, rows: int, seed: int) -> Newcomers:

@@ -46,7 +46,7 @@ class Target(NamedTuple):
         return TASKS[self.task].outputs(classes, len(self.columns))
 
 
-def from_words(words: Mapping[str, Any]) -> Target:
+def target_from_dict(words: Mapping[str, Any]) -> Target:
     """A target as `words` wrote it."""
     fixed = {
         "columns": tuple(words["columns"]),
@@ -55,7 +55,7 @@ def from_words(words: Mapping[str, Any]) -> Target:
     return Target(**({k: v for k, v in words.items() if k in Target._fields} | fixed))
 
 
-def usual_target(classes: int) -> Target:
+def default_target_of(classes: int) -> Target:
     """Of data that do not say more: classes, or vectors of numbers where there are none."""
     return Target(choose_task(classes).name)
 
@@ -74,21 +74,21 @@ class Label(NamedTuple):
     table: bool = False  # of a table: whole numbers may be a quantity; those of arrays are classes
 
 
-class Reading(NamedTuple):
+class TaskGuess(NamedTuple):
     """What a label is read as, and the line that says so where it was guessed."""
 
     task: str
     said: str = ""
 
 
-def read_as(label: Label, train: np.ndarray, wanted: str | None, classes: int) -> Reading:
+def guess_task(label: Label, train: np.ndarray, wanted: str | None, classes: int) -> TaskGuess:
     """The task of a label; only its training rows are looked at."""
     if wanted is not None:
-        return Reading(wanted)
+        return TaskGuess(wanted)
     seen, said = _look(label, train, classes)
     task = next(task for task in reversed(TASKS.values()) if task.guess(seen))
     otherwise = task.otherwise if seen.table and seen.whole else ""
-    return Reading(task.name, f"{said} read as {task.name}{otherwise}")
+    return TaskGuess(task.name, f"{said} read as {task.name}{otherwise}")
 
 
 def _look(label: Label, train: np.ndarray, classes: int) -> tuple[Seen, str]:
@@ -123,7 +123,7 @@ def check_label(label: Label, task: str, classes: int, place: Any, data: str) ->
         raise BadInput(f"'{data}': {why}")
     refusal = learnt.refusal or learnt.form.refusal
     if label.numbers is not None and refusal is not None:
-        _refuse(label, refusal, place, data)
+        _check_numbers(label, refusal, place, data)
     if not learnt.fits(classes):
         raise BadInput(
             f"'{data}': task = {task}, but '{name}' has {classes:,} different values; "
@@ -131,7 +131,7 @@ def check_label(label: Label, task: str, classes: int, place: Any, data: str) ->
         )
 
 
-def _refuse(label: Label, refusal: Refusal, place: Any, data: str) -> None:
+def _check_numbers(label: Label, refusal: Refusal, place: Any, data: str) -> None:
     """Refuse the first number that cannot be."""
     values = np.asarray(label.numbers)
     found = np.flatnonzero(refusal.find(values))

@@ -24,12 +24,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from coterie.core.errors import BadInput
-from coterie.deploy.files import SERVER_DAYS
+from coterie.deploy.config_files import SERVER_DAYS
 
 CA, CA_KEY = "ca.crt", "ca.key"
 CERTIFICATE, KEY = "server.crt", "server.key"
 SITE_KEY, SITE_PUBLIC = "site.key", "site.pub"
-AUTHORITY_DAYS, SOON = 3650, 30
+AUTHORITY_DAYS, EXPIRY_WARNING_DAYS = 3650, 30
 LOOPBACK = ("localhost", "127.0.0.1")
 USES = (
     "digital_signature",
@@ -48,16 +48,16 @@ def make_authority(folder: Path, days: int = AUTHORITY_DAYS) -> None:
     """The authority that signs server certificates; its key stays in this folder and is needed only
     to renew.
     """
-    private_folder(folder)
+    make_private_folder(folder)
     key = ec.generate_private_key(ec.SECP384R1())
-    name = _name("coterie federation authority")
+    name = _common_name("coterie federation authority")
     builder = (
-        _certificate(name, name, key.public_key(), days)
+        _build_certificate(name, name, key.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
+        .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
-    write_new(folder / CA_KEY, _pem(key), private=True)
+    write_new(folder / CA_KEY, _to_pem(key), private=True)
     write_new(folder / CA, builder.sign(key, hashes.SHA384()).public_bytes(files.Encoding.PEM))
 
 
@@ -67,10 +67,10 @@ def make_server_certificate(
     """A key and a certificate for a server that is reached under these names and addresses, and
     from its own machine.
     """
-    private_folder(folder)
+    make_private_folder(folder)
     key = ec.generate_private_key(ec.SECP256R1())
-    certificate = _signed(authority, key.public_key(), hosts, days)
-    write_new(folder / KEY, _pem(key), private=True)
+    certificate = _sign_certificate(authority, key.public_key(), hosts, days)
+    write_new(folder / KEY, _to_pem(key), private=True)
     write_new(folder / CERTIFICATE, certificate)
     write_new(folder / CA, (authority / CA).read_bytes())
 
@@ -81,17 +81,17 @@ def renew_server_certificate(
     """A new certificate for the server's key, for the same hosts where none are given; returns the
     hosts.
     """
-    old = load(folder / CERTIFICATE)
+    old = load_certificate(folder / CERTIFICATE)
     wanted = list(hosts) or hosts_of(old)
     temporary = folder / f"{CERTIFICATE}.part"
-    temporary.write_bytes(_signed(authority, _public(old), wanted, days))
+    temporary.write_bytes(_sign_certificate(authority, _public_key_of(old), wanted, days))
     os.replace(temporary, folder / CERTIFICATE)
-    return hosts_of(load(folder / CERTIFICATE))
+    return hosts_of(load_certificate(folder / CERTIFICATE))
 
 
 def make_site_key(folder: Path, name: str) -> None:
     """A site's key for node authentication, and its public half."""
-    private_folder(folder)
+    make_private_folder(folder)
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(
         files.Encoding.PEM, files.PrivateFormat.OpenSSH, files.NoEncryption()
@@ -101,7 +101,7 @@ def make_site_key(folder: Path, name: str) -> None:
     write_new(folder / SITE_PUBLIC, public + f" {name}\n".encode())
 
 
-def fingerprint(public: str) -> str:
+def compute_fingerprint(public: str) -> str:
     """A public key as ssh-keygen -l names it; BadInput where it is no key of a site."""
     try:
         key = files.load_ssh_public_key(public.encode())
@@ -113,7 +113,7 @@ def fingerprint(public: str) -> str:
     return f"SHA256:{b64encode(digest).decode().rstrip('=')}"
 
 
-def as_header(public: str) -> str:
+def encode_header(public: str) -> str:
     """A site's public key as its requests carry it."""
     pem = files.load_ssh_public_key(public.encode()).public_bytes(
         files.Encoding.PEM, files.PublicFormat.SubjectPublicKeyInfo
@@ -123,17 +123,19 @@ def as_header(public: str) -> str:
 
 def days_left(certificate: Path) -> float:
     """Days until a certificate expires; negative where it has."""
-    return (load(certificate).not_valid_after_utc - datetime.now(UTC)).total_seconds() / 86400
+    return (
+        load_certificate(certificate).not_valid_after_utc - datetime.now(UTC)
+    ).total_seconds() / 86400
 
 
-def check_days(certificate: Path, way: str) -> str:
+def check_expiry(certificate: Path, way: str) -> str:
     """A warning where a certificate expires soon, "" where it does not; an expired one is
     refused.
     """
     left = days_left(certificate)
     if left <= 0:
         raise BadInput(f"{certificate} expired {-left:.0f} days ago: {way}")
-    return f"{certificate} expires in {left:.0f} days: {way}" if left < SOON else ""
+    return f"{certificate} expires in {left:.0f} days: {way}" if left < EXPIRY_WARNING_DAYS else ""
 
 
 def check_private(key: Path) -> None:
@@ -153,7 +155,7 @@ def hosts_of(certificate: x509.Certificate) -> list[str]:
     ]
 
 
-def private_folder(folder: Path) -> None:
+def make_private_folder(folder: Path) -> None:
     """A folder that only its owner may enter."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
@@ -173,13 +175,13 @@ def write_new(path: Path, content: bytes, private: bool = False) -> None:
         file.write(content)
 
 
-def _signed(
+def _sign_certificate(
     authority: Path, public: ec.EllipticCurvePublicKey, hosts: Sequence[str], days: int
 ) -> bytes:
     """A server certificate as PEM."""
     if not 1 <= days <= AUTHORITY_DAYS:
         raise BadInput(f"days = {days}: give a number from 1 to {AUTHORITY_DAYS}")
-    issuer, key = load(authority / CA), _authority_key(authority)
+    issuer, key = load_certificate(authority / CA), _authority_key(authority)
     left = int(days_left(authority / CA))
     if days > left:
         raise BadInput(
@@ -188,9 +190,9 @@ def _signed(
         )
     everywhere = list(dict.fromkeys([*hosts, *LOOPBACK]))
     builder = (
-        _certificate(_name(everywhere[0][:64]), issuer.subject, public, days)
+        _build_certificate(_common_name(everywhere[0][:64]), issuer.subject, public, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage("digital_signature"), critical=True)
+        .add_extension(_key_usage("digital_signature"), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(
             x509.SubjectAlternativeName([_general_name(host) for host in everywhere]),
@@ -204,7 +206,7 @@ def _signed(
     return builder.sign(key, hashes.SHA384()).public_bytes(files.Encoding.PEM)
 
 
-def _certificate(
+def _build_certificate(
     subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
     start = datetime.now(UTC)
@@ -219,7 +221,7 @@ def _certificate(
     )
 
 
-def load(path: Path) -> x509.Certificate:
+def load_certificate(path: Path) -> x509.Certificate:
     """A certificate file."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
@@ -243,13 +245,13 @@ def _authority_key(authority: Path) -> ec.EllipticCurvePrivateKey:
         raise BadInput(f"{path} is no private key in PEM format: restore it from a copy") from None
     if (
         not isinstance(key, ec.EllipticCurvePrivateKey)
-        or key.public_key() != load(authority / CA).public_key()
+        or key.public_key() != load_certificate(authority / CA).public_key()
     ):
         raise BadInput(f"{path} does not belong to {authority / CA}: restore both from a copy")
     return key
 
 
-def _public(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
+def _public_key_of(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise BadInput(
@@ -259,11 +261,11 @@ def _public(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
     return key
 
 
-def _usage(*wanted: str) -> x509.KeyUsage:
+def _key_usage(*wanted: str) -> x509.KeyUsage:
     return x509.KeyUsage(**{use: use in wanted for use in USES})
 
 
-def _name(text: str) -> x509.Name:
+def _common_name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
@@ -274,5 +276,5 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def _to_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(files.Encoding.PEM, files.PrivateFormat.PKCS8, files.NoEncryption())

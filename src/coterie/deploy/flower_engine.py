@@ -26,33 +26,41 @@ from coterie.core.method import Tree
 from coterie.core.point import stack
 from coterie.data.federation import PARTS, Federation, part_of
 from coterie.deploy import wire
-from coterie.deploy.files import Rules
-from coterie.deploy.lines import plain
-from coterie.deploy.privacy import change_norm
-from coterie.deploy.replay import add_line
-from coterie.deploy.replies import Answer, Bounds, Work, accepted, bounds, measures, whole
-from coterie.deploy.roll import Roll
+from coterie.deploy.config_files import Rules
+from coterie.deploy.logs import sanitize
+from coterie.deploy.replay import append_line
+from coterie.deploy.replies import (
+    Answer,
+    Bounds,
+    SiteWork,
+    accept_work,
+    check_reply,
+    compute_bounds,
+    read_measures,
+)
+from coterie.deploy.roster import Roster
 from coterie.deploy.scales import Scales
+from coterie.deploy.upload_privacy import change_norm
 from coterie.deploy.wire import DIVERGED, LOST, Content
 from coterie.engines.base import (
     Effort,
     Engine,
-    Measured,
+    EngineSetup,
+    ExchangeRequest,
+    ExchangeResult,
+    Metrics,
     Moment,
-    Outcome,
     Predictions,
     Send,
-    Setup,
-    Trip,
     Uploads,
     Views,
-    bytes_down,
+    count_download,
 )
-from coterie.engines.local.states import tensors
+from coterie.engines.local.states import to_tensors
 
 RULES = Rules()
-PATIENCE = 15.0  # seconds before a site is asked again for what it did not do
-Say = Callable[[str], None]
+RETRY_SECONDS = 15.0  # seconds before a site is asked again for what it did not do
+LogLine = Callable[[str], None]
 
 
 class FlowerEngine(Engine):
@@ -60,19 +68,19 @@ class FlowerEngine(Engine):
 
     def __init__(
         self,
-        setup: Setup,
+        setup: EngineSetup,
         *,
-        roll: Roll,
+        roll: Roster,
         run: str,  # names the run on the sites' disks
         words: Mapping[str, Any],  # of the experiment, for the sites
         rules: Rules = RULES,
         removed: Sequence[int] = (),  # sites that are never asked again
         journal: Path | None = None,  # a line for each exchange: who was asked, who answered
         scales: Scales | None = None,  # of the columns; None: rows are as they are
-        say: Say = print,
+        say: LogLine = print,
     ):
         super().__init__(setup.alone())
-        self.roll, self.run, self.words, self.rules, self.journal, self._say = (
+        self.roll, self.run, self.words, self.rules, self.journal, self._log = (
             roll,
             run,
             words,
@@ -86,10 +94,12 @@ class FlowerEngine(Engine):
         self._refused: dict[
             int, str
         ] = {}  # why a site's last reply was left out, for the site to say too
-        self._had: set[int] = set()  # sites that had a state once and have lost it
+        self._lost_state: set[int] = set()  # sites that had a state once and have lost it
         self._broken: set[int] = set()  # sites whose update in this exchange is not finite
         self._notes: dict[int, dict[str, float]] = {}
-        self._typical: dict[int, Tree] = {}  # a state of each architecture, for its structure
+        self._template_states: dict[
+            int, Tree
+        ] = {}  # a state of each architecture, for its structure
 
     def take(self, federation: Federation, architecture: np.ndarray) -> None:
         super().take(federation, architecture)
@@ -100,7 +110,7 @@ class FlowerEngine(Engine):
 
     def enter(self, stage: int) -> None:
         self.stage = stage  # sites change their states when the next message comes
-        self._typical = {}
+        self._template_states = {}
 
     def dump(self) -> Tree:
         self._saved = dict(self.tokens)
@@ -117,32 +127,32 @@ class FlowerEngine(Engine):
     # One trip to the sites and back
 
     @torch.no_grad()
-    def exchange(self, trip: Trip) -> Outcome:
+    def exchange(self, trip: ExchangeRequest) -> ExchangeResult:
         begin = time.perf_counter()
         index, when, averaged = trip.number, trip.when, trip.averaged
         asked = [i for i in sorted(trip.clients) if i in trip.answered and i not in self.removed]
         if index:  # who lost its state in the middle of a round has nothing to go on from
             asked = [i for i in asked if i in self.tokens]
-        payloads = {i: tensors(trip.send(i)) for i in asked}
+        payloads = {i: to_tensors(trip.send(i)) for i in asked}
         likes = {
-            a: self._like(index, a, payloads)
+            a: self._upload_template(index, a, payloads)
             for a in sorted({int(self.architecture[i]) for i in asked})
         }
         token = f"{self.stage}-{when.round}-{index}"
-        works: dict[int, Work] = {}
+        works: dict[int, SiteWork] = {}
         self._broken = set()
-        tries = self._until_enough(index, when, asked, payloads, likes, works, token)
+        tries = self._ask_until_enough(index, when, asked, payloads, likes, works, token)
         for i, work in works.items():
             self.tokens[i], self._notes[i] = work.token, work.notes
-        anew = sorted(self._had & set(works))
-        self._had -= set(works)
+        anew = sorted(self._lost_state & set(works))
+        self._lost_state -= set(works)
         uploads = []
         for a in likes:
             ids = [i for i in works if i in averaged and self.architecture[i] == a]
             if ids:
                 uploads.append(Uploads(a, ids, stack([works[i].upload for i in ids])))
-        traffic = bytes_down(list(payloads.values()), set(), trip.shared)
-        up = sum(_bytes(works[i].upload) for i in works if i in averaged)
+        traffic = count_download(list(payloads.values()), set(), trip.shared)
+        up = sum(_count_bytes(works[i].upload) for i in works if i in averaged)
         self.note(
             stage=when.stage,
             round=when.round,
@@ -157,16 +167,18 @@ class FlowerEngine(Engine):
         )
         effort = reduce(Effort.plus, (w.effort for w in works.values()), Effort())
         traffic = traffic._replace(up=up, **effort._asdict())
-        return Outcome(self.replies(uploads, when), traffic, set(works), frozenset(self._broken))
+        return ExchangeResult(
+            self.replies(uploads, when), traffic, set(works), frozenset(self._broken)
+        )
 
-    def _until_enough(
+    def _ask_until_enough(
         self,
         index: int,
         when: Moment,
         asked: list[int],
         payloads: dict[int, Tree],
         likes: dict[int, Tree],
-        works: dict[int, Work],
+        works: dict[int, SiteWork],
         token: str,
     ) -> int:
         """Ask until enough sites have answered; those who have are not asked again. The number of
@@ -183,7 +195,7 @@ class FlowerEngine(Engine):
                 and i not in self._broken  # and would be again
                 and (index == 0 or i in self.tokens)
             }
-            most = {a: bounds(like) for a, like in likes.items()}
+            most = {a: compute_bounds(like) for a, like in likes.items()}
             sizes = {i: most[int(self.architecture[i])] for i in missing}
             begin = time.monotonic()
             answers = self._ask("train", when, missing, sizes, exchange=index)
@@ -192,30 +204,36 @@ class FlowerEngine(Engine):
                 try:
                     a = int(self.architecture[i])
                     notes = self.method(a).describes
-                    works[i] = accepted(answer, token, likes[a], missing[i], notes, longest)
+                    works[i] = accept_work(answer, token, likes[a], missing[i], notes, longest)
                 except Exception as problem:  # whatever is wrong with one reply is its site's own
-                    self._left_out(i, answer, self._at(when), _why(problem))
-            for i, why in self._outliers(works, payloads).items():
+                    self._leave_out(
+                        i, answer, self._format_moment(when), _describe_problem(problem)
+                    )
+            for i, why in self._find_outliers(works, payloads).items():
                 del works[i]
                 far.add(i)
-                self._left_out(i, answers.get(i, ""), self._at(when), why)
+                self._leave_out(i, answers.get(i, ""), self._format_moment(when), why)
             if len(works) + len(self._broken) >= needed or not asked:
                 return attempt
             if attempt < self.rules.tries:
-                self._say(
-                    f"{self._at(when)}: {len(works)} of {len(asked)} sites answered and {needed} "
+                self._log(
+                    f"{self._format_moment(when)}: {len(works)} of {len(asked)} sites answered "
+                    f"and {needed} "
                     "are needed: "
                     f"asking the others again ({attempt} of {self.rules.tries} tries)"
                 )
                 self._wait([i for i in asked if i not in works])
         raise BadInput(
-            f"{self._at(when)}: {len(works)} of {len(asked)} sites answered in {self.rules.tries} "
+            f"{self._format_moment(when)}: {len(works)} of {len(asked)} sites answered in "
+            f"{self.rules.tries} "
             f"tries and {needed} are needed: "
             "the run stops and its state is kept; start the server again when they are back, or "
             "lower rules.needed"
         )
 
-    def _outliers(self, works: Mapping[int, Work], payloads: Mapping[int, Tree]) -> dict[int, str]:
+    def _find_outliers(
+        self, works: Mapping[int, SiteWork], payloads: Mapping[int, Tree]
+    ) -> dict[int, str]:
         """Sites whose upload changed far more of what they were sent than the others' did, and
         why they are left out; sites are compared with those of their own architecture.
         """
@@ -236,16 +254,16 @@ class FlowerEngine(Engine):
                     )
         return out
 
-    def _left_out(self, i: int, answer: Answer, at: str, why: str) -> None:
+    def _leave_out(self, i: int, answer: Answer, at: str, why: str) -> None:
         """Say whose reply does not count and why, here and, with the next message, at the site."""
-        self._missed(i, answer, f"{at}: {self.roll.names[i]} {why}")
+        self._drop_reply(i, answer, f"{at}: {self.roll.names[i]} {why}")
         if not (isinstance(answer, Content) and answer.head.get("error")):  # else it said so itself
             self._refused[i] = f"{at}: this site {why}"
 
     def _wait(self, missing: Sequence[int]) -> None:
         """A pause, longer while none of the missing sites is there."""
         begin, deadline = time.monotonic(), self.rules.deadline
-        time.sleep(min(PATIENCE, deadline / 4))
+        time.sleep(min(RETRY_SECONDS, deadline / 4))
         while not set(missing) & set(self.roll.look()) and time.monotonic() < begin + deadline:
             time.sleep(min(1.0, deadline / 4))
 
@@ -277,41 +295,41 @@ class FlowerEngine(Engine):
             questions[i] = wire.pack(head, payload)
         return self.roll.ask(questions, kind, self.rules.deadline, sizes)
 
-    def _missed(self, i: int, answer: Answer, line: str) -> None:
+    def _drop_reply(self, i: int, answer: Answer, line: str) -> None:
         """Say who does not count, and forget a state that its site has lost."""
-        self._say(line)
+        self._log(line)
         if isinstance(answer, Content) and answer.head.get("code") == DIVERGED:
             self._broken.add(i)
         if isinstance(answer, Content) and answer.head.get("code") == LOST and i in self.tokens:
             self.tokens.pop(i)
             self._saved.pop(i, None)
-            self._had.add(i)
-            self._say(f"{self.roll.names[i]} begins anew, like a newcomer, when it is asked next")
+            self._lost_state.add(i)
+            self._log(f"{self.roll.names[i]} begins anew, like a newcomer, when it is asked next")
 
-    def _like(self, index: int, a: int, payloads: Mapping[int, Tree]) -> Tree:
+    def _upload_template(self, index: int, a: int, payloads: Mapping[int, Tree]) -> Tree:
         """What an upload of this architecture looks like: that of a client without any rows."""
         payload = next(p for i, p in payloads.items() if self.architecture[i] == a)
         method, none = self.method(a), torch.tensor(1)
         exchange = method.round[index]
-        state = self._typical.get(a)
+        state = self._template_states.get(a)
         if state is None or index == 0:
-            state = tensors(method.join(payload, streams.stream(self.seed, "join", "structure")))
+            state = to_tensors(method.join(payload, streams.stream(self.seed, "join", "structure")))
         if exchange.prepare:
-            state = tensors(exchange.prepare(state, payload, none))
+            state = to_tensors(exchange.prepare(state, payload, none))
         carry = exchange.start(state, payload)
         for work in exchange.passes:
             carry = work.step(carry, None) if work.plan is None else carry
         state, upload = exchange.finish(carry, state, payload)
-        self._typical[a] = tensors(state)
-        return tensors(upload)
+        self._template_states[a] = to_tensors(state)
+        return to_tensors(upload)
 
-    def _at(self, when: Moment) -> str:
+    def _format_moment(self, when: Moment) -> str:
         return f"{when.stage}, round {when.round + 1}"
 
     def note(self, **line: Any) -> None:
         """A line of the journal."""
         if self.journal is not None:
-            add_line(self.journal, line)
+            append_line(self.journal, line)
 
     # Numbers
 
@@ -323,22 +341,22 @@ class FlowerEngine(Engine):
         when: Moment,
         parts: Sequence[str] = PARTS,
         final: bool = False,
-    ) -> Measured:
-        out: Measured = {
+    ) -> Metrics:
+        out: Metrics = {
             ("personal", p, m): np.full(len(clients), np.nan)
             for p in parts
             for m in ("loss", self.models[0].goal.measure)
         }
-        asked = {i: tensors(send(i)) for i in clients if i not in self.removed}
+        asked = {i: to_tensors(send(i)) for i in clients if i not in self.removed}
         place = {i: k for k, i in enumerate(clients)}
         for i, answer in self._ask("evaluate", when, asked, parts=list(parts), final=final).items():
             try:
                 views = ("personal", *self.method(int(self.architecture[i])).views)
                 task = self.models[int(self.architecture[i])].task
-                values = measures(whole(answer), views, parts, self.rows[i], task)
+                values = read_measures(check_reply(answer), views, parts, self.rows[i], task)
             except Exception as problem:  # whatever is wrong with one reply is its site's own
                 at = f"evaluation after {when.stage}, round {when.round}"
-                self._left_out(i, answer, at, _why(problem))
+                self._leave_out(i, answer, at, _describe_problem(problem))
                 continue
             for view, part, metric, value in values:
                 out.setdefault((view, part, metric), np.full(len(clients), np.nan))[place[i]] = (
@@ -366,29 +384,30 @@ class FlowerEngine(Engine):
         """Let every site write its own model; who is away gets another chance while the others
         do.
         """
-        left = {i: tensors(send(i)) for i in clients if i not in self.removed}
+        left = {i: to_tensors(send(i)) for i in clients if i not in self.removed}
         for attempt in range(min(2, self.rules.tries)):
             for i, answer in self._ask("finish", when, left).items():
                 try:
-                    whole(answer)
+                    check_reply(answer)
                     del left[i]
                 except Exception as problem:  # whatever is wrong with one reply is its site's own
                     last = "; it will when the server is started again" if attempt else ""
-                    self._missed(
+                    self._drop_reply(
                         i,
                         answer,
-                        f"at the end {self.roll.names[i]} {_why(problem)}: it has not written its "
+                        f"at the end {self.roll.names[i]} {_describe_problem(problem)}: it has "
+                        "not written its "
                         f"model{last}",
                     )
             if not left:
                 return
 
 
-def _why(problem: Exception) -> str:
+def _describe_problem(problem: Exception) -> str:
     """What is wrong with a reply, as one line."""
     known = isinstance(problem, BadInput)
-    return plain(problem if known else f"is left out: {type(problem).__name__} ({problem})")
+    return sanitize(problem if known else f"is left out: {type(problem).__name__} ({problem})")
 
 
-def _bytes(upload: Tree) -> int:
+def _count_bytes(upload: Tree) -> int:
     return sum(t.nbytes for t in pytree.tree_leaves(upload))

@@ -33,10 +33,10 @@ from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from coterie.core.errors import BadInput
+from coterie.deploy.authentication import AuthenticationFailed, Member, Members, authenticate
 from coterie.deploy.certificates import CA, CERTIFICATE, KEY
-from coterie.deploy.crowd import Crowd, Guest, listen
-from coterie.deploy.lines import Ration, plain
-from coterie.deploy.passes import Member, Members, Stranger, prove
+from coterie.deploy.connections import Connection, ConnectionPool, listen
+from coterie.deploy.logs import LogLimiter, sanitize
 
 FLEET = "/v1/fleet/"
 QUESTION, REPLY, ARRIVAL, LEAVING = (
@@ -45,14 +45,14 @@ QUESTION, REPLY, ARRIVAL, LEAVING = (
     FLEET + "activate-node",
     FLEET + "deactivate-node",
 )
-HELD = 10.0  # seconds a question for messages stays open; SuperNode gives up after 30
-PAUSE = 0.3  # seconds between two looks for a message, when few are waiting
-LOOKS = 10.0  # looks per second at most, however many are waiting
-LARGEST = 2**26  # bytes of one request; Flower cuts arrays into pieces of 5 MB
-LARGEST_HEAD = 2**15  # bytes of the head of a request
-TOGETHER = 2**29  # bytes of all requests that are being read or passed on
-AT_ONCE = 16  # requests of one site that are being answered
-BODY = 120.0  # seconds for the body of a request
+LONG_POLL_SECONDS = 10.0  # seconds a question for messages stays open; SuperNode gives up after 30
+POLL_SECONDS = 0.3  # seconds between two looks for a message, when few are waiting
+MAX_POLLS_PER_SECOND = 10.0  # looks per second at most, however many are waiting
+MAX_REQUEST_BYTES = 2**26  # bytes of one request; Flower cuts arrays into pieces of 5 MB
+MAX_HEAD_BYTES = 2**15  # bytes of the head of a request
+MAX_TOTAL_BYTES = 2**29  # bytes of all requests that are being read or passed on
+MAX_CONCURRENT = 16  # requests of one site that are being answered
+BODY_SECONDS = 120.0  # seconds for the body of a request
 BACKLOG = 128  # connections that are accepted in one go
 OWN_HEADERS = {
     "host",
@@ -63,9 +63,9 @@ OWN_HEADERS = {
     "upgrade",
     "content-encoding",
 }
-STARTING = 10.0  # seconds
+START_SECONDS = 10.0  # seconds
 NOBODY = Member("", "this machine", 0)  # whoever comes without keys, on this machine only
-Note = Callable[[str], None]
+LogRefusal = Callable[[str], None]
 
 
 class Gate:
@@ -78,12 +78,12 @@ class Gate:
         superlink: str,
         folder: Path,
         insecure: bool,
-        note: Note,
+        note: LogRefusal,
         members: Members,
     ) -> None:
-        self.crowd = Crowd()
-        self.refusals = Ration(lambda line: note(f"refused: {line}"))
-        self._door = _Door(
+        self.crowd = ConnectionPool()
+        self.refusals = LogLimiter(lambda line: note(f"refused: {line}"))
+        self._door = _GateApp(
             superlink, str(folder / CA), insecure, self.refusals, note, members, self.crowd
         )
         config = uvicorn.Config(
@@ -92,8 +92,8 @@ class Gate:
             lifespan="on",
             ws="none",
             loop="asyncio",  # accepts connections by calling the doorway's own accept
-            http=_speaker(self.crowd),
-            h11_max_incomplete_event_size=LARGEST_HEAD,
+            http=_build_protocol(self.crowd),
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             backlog=BACKLOG,
             access_log=False,
             timeout_graceful_shutdown=2,
@@ -103,7 +103,7 @@ class Gate:
         config.load()
         if config.ssl:
             config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
-            config.ssl.sslobject_class = _handshakes(self.refusals)
+            config.ssl.sslobject_class = _log_handshakes(self.refusals)
         # what matters is told in our own words
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         self._server = uvicorn.Server(config)
@@ -116,7 +116,7 @@ class Gate:
             ) from None
         self._thread = threading.Thread(target=self._run, name="gate", daemon=True)
         self._thread.start()
-        until = time.monotonic() + STARTING
+        until = time.monotonic() + START_SECONDS
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > until:
                 raise BadInput(f"the gate on {listen_on}:{port} does not start")
@@ -137,7 +137,7 @@ class Gate:
         self._thread.join(5)
 
 
-def _speaker(crowd: Crowd) -> type[asyncio.Protocol]:
+def _build_protocol(crowd: ConnectionPool) -> type[asyncio.Protocol]:
     """HTTP that tells the crowd which connection it speaks on, so that it can be ended."""
 
     class Speaker(H11Protocol):
@@ -152,7 +152,7 @@ def _speaker(crowd: Crowd) -> type[asyncio.Protocol]:
     return Speaker
 
 
-class _Door:
+class _GateApp:
     """The ASGI application."""
 
     def __init__(
@@ -160,10 +160,10 @@ class _Door:
         superlink: str,
         authority: str,
         insecure: bool,
-        refused: Note,
-        note: Note,
+        refused: LogRefusal,
+        note: LogRefusal,
         members: Members,
-        crowd: Crowd,
+        crowd: ConnectionPool,
     ) -> None:
         self.base = f"{'http' if insecure else 'https'}://{superlink}"
         self.trust: bool | ssl.SSLContext = (
@@ -181,7 +181,7 @@ class _Door:
         self, scope: dict, receive: Callable[[], Awaitable[dict]], send: Callable
     ) -> None:  # type: ignore[type-arg]
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._lifespan(receive, send)
             return
         try:
             response = await self._answer(Request(scope, receive))  # type: ignore[arg-type]
@@ -189,10 +189,10 @@ class _Door:
             return
         await response(scope, receive, send)  # type: ignore[arg-type]
 
-    async def _live(self, receive: Callable[[], Awaitable[dict]], send: Callable) -> None:  # type: ignore[type-arg]
+    async def _lifespan(self, receive: Callable[[], Awaitable[dict]], send: Callable) -> None:  # type: ignore[type-arg]
         await receive()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-        watch = asyncio.create_task(self._watch())
+        watch = asyncio.create_task(self._close_expired())
         async with httpx.AsyncClient(
             verify=self.trust, timeout=60, limits=limits, trust_env=False
         ) as self.client:
@@ -201,7 +201,7 @@ class _Door:
         watch.cancel()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _watch(self) -> None:
+    async def _close_expired(self) -> None:
         """Once per second, end the connections that had their time."""
         while True:
             await asyncio.sleep(1)
@@ -209,59 +209,61 @@ class _Door:
                 self.crowd.drop(guest)
 
     async def _answer(self, request: Request) -> Response:
-        who = plain(request.client.host if request.client else "someone", 100)
+        who = sanitize(request.client.host if request.client else "someone", 100)
         path = request.url.path
         if not path.startswith(FLEET) or ".." in path or request.method != "POST":
-            asked = plain(f"{request.method} {path}", 100)
+            asked = sanitize(f"{request.method} {path}", 100)
             self.refused(f"{who} asked for {asked}, which is not for sites")
-            return _shut(404)
+            return _refusal_response(404)
         try:
-            member = NOBODY if self.insecure else prove(request.headers, self.members)
-        except Stranger as stranger:
+            member = NOBODY if self.insecure else authenticate(request.headers, self.members)
+        except AuthenticationFailed as stranger:
             self.refused(f"{who} {stranger.line}")
-            return _shut(400 if path == ARRIVAL else 401, stranger.answer)
-        size = _size(request)
-        if size > LARGEST:
-            self.refused(f"{member.name} at {who} sent more than {LARGEST:,} bytes at once")
-            return _shut(413)
-        if self.answering[member.key] >= AT_ONCE and not self.insecure:
-            self.refused(f"{member.name} at {who} asked {AT_ONCE + 1} things at once")
-            return _shut(503)
-        if self.held + size > TOGETHER:
+            return _refusal_response(400 if path == ARRIVAL else 401, stranger.answer)
+        size = _announced_size(request)
+        if size > MAX_REQUEST_BYTES:
+            self.refused(
+                f"{member.name} at {who} sent more than {MAX_REQUEST_BYTES:,} bytes at once"
+            )
+            return _refusal_response(413)
+        if self.answering[member.key] >= MAX_CONCURRENT and not self.insecure:
+            self.refused(f"{member.name} at {who} asked {MAX_CONCURRENT + 1} things at once")
+            return _refusal_response(503)
+        if self.held + size > MAX_TOTAL_BYTES:
             self.refused(f"{member.name} at {who} has to wait: the gate is full of uploads")
-            return _shut(503)
+            return _refusal_response(503)
         return await self._serve(who, path, request, member, size)
 
     async def _serve(
         self, who: str, path: str, request: Request, member: Member, size: int
     ) -> Response:
         """The answer to a site; meanwhile its connection is nobody's to end."""
-        guest = self._guest(request)
+        guest = self._find_connection(request)
         self.held += size
         self.answering[member.key] += 1
         try:
-            body = await _body(request, size)
+            body = await _read_body(request, size)
             if body is None:
                 self.refused(f"{member.name} at {who} sent more than it announced")
-                return _shut(413)
-            if path == REPLY and not self.insecure and not _in_its_name(body, member.node):
+                return _refusal_response(413)
+            if path == REPLY and not self.insecure and not _is_own_reply(body, member.node):
                 self.refused(f"{member.name} at {who} answered in the name of another site")
-                return _shut(403)
+                return _refusal_response(403)
             self.passed += 1
             answer = await self._ask(path, request, body)
             if path == ARRIVAL and answer.status_code >= 400 and answer.status_code != 503:
                 answer = await self._arrive(member, request, body, answer)
-            return Response(answer.content, answer.status_code, _kept(answer.headers))
+            return Response(answer.content, answer.status_code, _forward_headers(answer.headers))
         except TimeoutError:
-            self.refused(f"{member.name} at {who} sent no whole request in {BODY:g} s")
-            return _shut(408)
+            self.refused(f"{member.name} at {who} sent no whole request in {BODY_SECONDS:g} s")
+            return _refusal_response(408)
         finally:
             self.held -= size
             self.answering[member.key] -= 1
             if guest is not None:
                 guest.busy, guest.since = False, time.monotonic()
 
-    def _guest(self, request: Request) -> Guest | None:
+    def _find_connection(self, request: Request) -> Connection | None:
         """The connection of a request that has proved itself."""
         peer = (request.client.host, request.client.port) if request.client else ("", 0)
         guest = self.crowd.guests.get(peer)
@@ -286,20 +288,20 @@ class _Door:
 
     async def _ask(self, path: str, request: Request, body: bytes) -> httpx.Response:
         """SuperLink's answer; where it has no message yet, the one it has a little later."""
-        until = time.monotonic() + HELD
+        until = time.monotonic() + LONG_POLL_SECONDS
         self.waiting += 1
         try:
             while True:
                 try:
                     answer = await self.client.post(
-                        self.base + path, content=body, headers=_kept(request.headers)
+                        self.base + path, content=body, headers=_forward_headers(request.headers)
                     )
                 except httpx.TransportError:
                     return httpx.Response(503)  # SuperLink is away for a moment; sites try again
                 empty = path == QUESTION and answer.status_code == 200 and not answer.content
                 if not empty or self.closing or time.monotonic() > until:
                     return answer
-                await asyncio.sleep(max(PAUSE, self.waiting / LOOKS))
+                await asyncio.sleep(max(POLL_SECONDS, self.waiting / MAX_POLLS_PER_SECOND))
                 if (
                     await request.is_disconnected()
                 ):  # whoever gets a message must still be there to take it
@@ -308,18 +310,20 @@ class _Door:
             self.waiting -= 1
 
 
-def _size(request: Request) -> int:
+def _announced_size(request: Request) -> int:
     """How many bytes a request may have: what it announces, else the most there may be."""
     text = request.headers.get("content-length")
     if text is None:
-        return LARGEST if "transfer-encoding" in request.headers else 0
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else LARGEST + 1
+        return MAX_REQUEST_BYTES if "transfer-encoding" in request.headers else 0
+    return (
+        int(text) if text.isascii() and text.isdigit() and len(text) < 16 else MAX_REQUEST_BYTES + 1
+    )
 
 
-async def _body(request: Request, largest: int) -> bytes | None:
+async def _read_body(request: Request, largest: int) -> bytes | None:
     """All of a request, if it is no larger than it may be; TimeoutError if it does not end."""
     parts, size = [], 0
-    async with asyncio.timeout(BODY):
+    async with asyncio.timeout(BODY_SECONDS):
         async for part in request.stream():
             size += len(part)
             if size > largest:
@@ -328,12 +332,12 @@ async def _body(request: Request, largest: int) -> bytes | None:
     return b"".join(parts)
 
 
-def _shut(code: int, words: str = "") -> Response:
+def _refusal_response(code: int, words: str = "") -> Response:
     """A refusal, after which the connection is over: what follows is not read."""
     return Response(words, code, {"connection": "close"}, media_type="application/json")
 
 
-def _in_its_name(body: bytes, node: int) -> bool:
+def _is_own_reply(body: bytes, node: int) -> bool:
     """Whether all replies of a request say that they are of this node; SuperLink asks whose request
     it is, not whose replies are in it.
     """
@@ -344,11 +348,11 @@ def _in_its_name(body: bytes, node: int) -> bool:
     return all(reply.metadata.src_node_id == node for reply in replies)
 
 
-def _kept(headers: object) -> dict[str, str]:
+def _forward_headers(headers: object) -> dict[str, str]:
     return {k: v for k, v in headers.items() if k.lower() not in OWN_HEADERS}  # type: ignore[attr-defined]
 
 
-def _handshakes(refused: Note) -> type[ssl.SSLObject]:
+def _log_handshakes(refused: LogRefusal) -> type[ssl.SSLObject]:
     """TLS that tells why a handshake failed; asyncio itself keeps silent about it."""
 
     class Told(ssl.SSLObject):
@@ -358,7 +362,9 @@ def _handshakes(refused: Note) -> type[ssl.SSLObject]:
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 raise
             except ssl.SSLError as problem:
-                refused(f"a connection without TLS as it must be here: {_reason(problem)}")
+                refused(
+                    f"a connection without TLS as it must be here: {_explain_tls_error(problem)}"
+                )
                 raise
 
     return Told
@@ -367,7 +373,7 @@ def _handshakes(refused: Note) -> type[ssl.SSLObject]:
 UNTRUSTED = "it does not trust this server's certificate (another ca.crt, or none)"
 
 
-def _reason(problem: ssl.SSLError) -> str:
+def _explain_tls_error(problem: ssl.SSLError) -> str:
     known = {
         "HTTP_REQUEST": "it spoke plaintext",
         "WRONG_VERSION_NUMBER": "it spoke plaintext or an unknown protocol",

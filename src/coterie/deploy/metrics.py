@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.core.errors import BadInput
-from coterie.deploy.replay import JOURNAL, journal
-from coterie.running.progress import lines
+from coterie.deploy.replay import JOURNAL, read_exchanges
+from coterie.running.progress import read_lines
 
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Number(NamedTuple):
+class Metric(NamedTuple):
     """One number that a server tells."""
 
     name: str
@@ -29,34 +29,34 @@ class Number(NamedTuple):
     value: float
 
 
-Look = Callable[[], tuple[Mapping[str, bool], list[Number]]]  # what is up, and the numbers
+HealthCheck = Callable[[], tuple[Mapping[str, bool], list[Metric]]]  # what is up, and the numbers
 
 
-def of_run(folder: Path) -> list[Number]:
+def collect_run_metrics(folder: Path) -> list[Metric]:
     """The numbers of a run's folder, which may not be there yet."""
-    written = journal(folder) if (folder / JOURNAL).exists() else []
+    written = read_exchanges(folder) if (folder / JOURNAL).exists() else []
     exchanges = [line for line in written if "came" not in line]
-    rounds = lines(folder) if folder.is_dir() else []
+    rounds = read_lines(folder) if folder.is_dir() else []
     found = [
-        Number("rounds_done", "gauge", "Rounds that are done.", len(rounds)),
-        Number("exchanges_total", "counter", "Exchanges with the sites.", len(exchanges)),
+        Metric("rounds_done", "gauge", "Rounds that are done.", len(rounds)),
+        Metric("exchanges_total", "counter", "Exchanges with the sites.", len(exchanges)),
     ]
     if exchanges:
         last = exchanges[-1]
         found += [
-            Number("sites_asked", "gauge", "Sites of the last exchange.", len(last["asked"])),
-            Number("sites_answered", "gauge", "Those who answered.", len(last["answered"])),
-            Number("exchange_seconds", "gauge", "Seconds of the last exchange.", last["seconds"]),
-            Number("exchange_time", "gauge", "When it ended, Unix time.", last["time"]),
+            Metric("sites_asked", "gauge", "Sites of the last exchange.", len(last["asked"])),
+            Metric("sites_answered", "gauge", "Those who answered.", len(last["answered"])),
+            Metric("exchange_seconds", "gauge", "Seconds of the last exchange.", last["seconds"]),
+            Metric("exchange_time", "gauge", "When it ended, Unix time.", last["time"]),
         ]
     for score in ("accuracy", "loss"):
         told = [line[score] for line in rounds if line.get(score) is not None]
         if told:
-            found.append(Number(score, "gauge", f"Mean {score} of the sites.", told[-1]))
+            found.append(Metric(score, "gauge", f"Mean {score} of the sites.", told[-1]))
     return found
 
 
-def text_of(numbers: list[Number]) -> str:
+def render_metrics(numbers: list[Metric]) -> str:
     """Numbers as Prometheus reads them."""
     return "".join(
         f"# HELP coterie_{n.name} {n.meaning}\n# TYPE coterie_{n.name} {n.kind}\n"
@@ -65,12 +65,12 @@ def text_of(numbers: list[Number]) -> str:
     )
 
 
-class Metrics:
+class MetricsServer:
     """A running service of health and numbers."""
 
-    def __init__(self, host: str, port: int, look: Look) -> None:
+    def __init__(self, host: str, port: int, look: HealthCheck) -> None:
         try:
-            self._server = ThreadingHTTPServer((host, port), _handler(look))
+            self._server = ThreadingHTTPServer((host, port), _build_handler(look))
         except OSError as problem:
             raise BadInput(
                 f"--metrics-port {port} on {host} cannot be used: {problem.strerror}"
@@ -85,20 +85,20 @@ class Metrics:
         self._server.server_close()
 
 
-def _handler(look: Look) -> type[BaseHTTPRequestHandler]:
+def _build_handler(look: HealthCheck) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # seconds for who says nothing
 
         def do_GET(self) -> None:
             up, numbers = look()
             if self.path == "/metrics":
-                self._send(200, TEXT, text_of(numbers))
+                self._send(200, CONTENT_TYPE, render_metrics(numbers))
             elif self.path == "/health":
                 good = all(up.values())
                 words = {"healthy": good, **up}
                 self._send(200 if good else 503, "application/json", json.dumps(words))
             else:
-                self._send(404, TEXT, "there are /health and /metrics\n")
+                self._send(404, CONTENT_TYPE, "there are /health and /metrics\n")
 
         def _send(self, code: int, kind: str, text: str) -> None:
             self.send_response(code)

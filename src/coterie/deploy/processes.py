@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import BadInput
-from coterie.deploy.lines import Log
+from coterie.deploy.logs import RotatingLog
 
 HERE = "127.0.0.1"
 HOME = "flower"  # Flower's own files, in the folder of a server or site
 LONGEST_SOCKET = 100  # bytes of a Unix socket's path; systems allow 104 to 108
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 PARENT_DIES = 1  # PR_SET_PDEATHSIG
-OFF = {
+ENVIRONMENT_SWITCHES = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     # else SuperLink fetches what an app lists, such as another torch
@@ -37,7 +37,7 @@ OFF = {
     "OTEL_SDK_DISABLED": "true",
     "NO_COLOR": "1",
 }
-Line = Callable[[str], None]
+LogLine = Callable[[str], None]
 
 
 class Stopped(BaseException):  # not an Exception: nothing that deals with mistakes may swallow it
@@ -50,7 +50,7 @@ class Child:
     """
 
     def __init__(
-        self, command: Sequence[str], home: Path, log: Path, hear: Line = lambda line: None
+        self, command: Sequence[str], home: Path, log: Path, hear: LogLine = lambda line: None
     ) -> None:
         self.name, self.log = Path(command[0]).name, log
         pipes: dict[str, Any] = {
@@ -60,7 +60,7 @@ class Child:
         }
         self._process = subprocess.Popen(
             command,
-            env=environment(home),
+            env=build_environment(home),
             text=True,
             errors="replace",
             start_new_session=True,
@@ -73,7 +73,7 @@ class Child:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        keep = Log(self.log)
+        keep = RotatingLog(self.log)
         with self._process.stdout:
             for line in self._process.stdout:
                 plain = COLOURS.sub("", line.rstrip())
@@ -127,7 +127,7 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PARENT_DIES, signal.SIGTERM)
 
 
-def environment(home: Path) -> dict[str, str]:
+def build_environment(home: Path) -> dict[str, str]:
     """What Flower's programs see: our switches, their files in `home`, and the programs beside this
     Python first.
     """
@@ -135,7 +135,7 @@ def environment(home: Path) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("FLWR_")}
     return (
         kept
-        | OFF
+        | ENVIRONMENT_SWITCHES
         | {
             "FLWR_HOME": str(home),
             "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
@@ -143,7 +143,7 @@ def environment(home: Path) -> dict[str, str]:
     )
 
 
-def program(name: str) -> str:
+def find_program(name: str) -> str:
     """The path of one of Flower's programs, which stand beside this Python."""
     path = Path(sys.executable).parent / name
     if not path.exists():
@@ -151,11 +151,11 @@ def program(name: str) -> str:
     return str(path)
 
 
-def flwr(home: Path, *arguments: str) -> dict[str, Any]:
+def run_flwr(home: Path, *arguments: str) -> dict[str, Any]:
     """What one call of Flower's command line answers."""
     done = subprocess.run(
-        [program("flwr"), *arguments, "--format", "json"],
-        env=environment(home),
+        [find_program("flwr"), *arguments, "--format", "json"],
+        env=build_environment(home),
         capture_output=True,
         text=True,
         check=False,
@@ -170,7 +170,7 @@ def flwr(home: Path, *arguments: str) -> dict[str, Any]:
     return answer
 
 
-def free_port(host: str = HERE) -> int:
+def find_free_port(host: str = HERE) -> int:
     """A port that no one has at this moment."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))

@@ -17,11 +17,11 @@ from sklearn.datasets import load_digits
 
 from coterie.core.errors import BadInput
 from coterie.data.federation import Federation
-from coterie.deploy.current import MODEL
-from coterie.deploy.files import inside, read_server, read_site
-from coterie.deploy.processes import Child, program
-from coterie.deploy.replay import gathered, largest_difference, replay
-from coterie.deploy.rows import read_public
+from coterie.deploy.config_files import read_server, read_site, resolve_path
+from coterie.deploy.current_model import MODEL
+from coterie.deploy.processes import Child, find_program
+from coterie.deploy.replay import gather_sites, largest_difference, replay
+from coterie.deploy.site_rows import read_public
 
 Hear = Callable[[str, str], None]  # who, what
 
@@ -71,7 +71,7 @@ class Rehearsal:
             said.append(line)
             self.hear(who, line)
 
-        whole = [*(command or [program("coterie")]), *arguments]
+        whole = [*(command or [find_program("coterie")]), *arguments]
         self.running[who] = Child(whole, self.folder, self.folder / f"{who}.log", hear)
         return self.running[who]
 
@@ -86,7 +86,7 @@ class Rehearsal:
     def kill(self, who: str) -> None:
         """SIGKILL a process and all under it, as when its machine goes dark."""
         child = self.running.pop(who)
-        for pid in [child.pid, *under(child.pid)]:
+        for pid in [child.pid, *list_descendants(child.pid)]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         child.wait()
@@ -117,9 +117,9 @@ class Rehearsal:
         server = read_server(self.folder / "server")
         data = server.data
         home = read_site(self.folder / "sites" / server.names[0]).site
-        federation = gathered(self.files, server, home.label, home.features)
+        federation = gather_sites(self.files, server, home.label, home.features)
         public = (
-            read_public(inside(self.folder / "server", data.public), home.label)
+            read_public(resolve_path(self.folder / "server", data.public), home.label)
             if data.public
             else None
         )
@@ -132,7 +132,7 @@ class Rehearsal:
         return largest_difference(replay(run, self.simulated()), self.models())
 
 
-def under(pid: int) -> list[int]:
+def list_descendants(pid: int) -> list[int]:
     """All processes below one, as Linux lists them."""
     parents: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -170,11 +170,11 @@ def write_digits(
         ours = np.concatenate(
             [left[near][: 3 * rows // 4], left[~near][i :: len(names)][: rows - 3 * rows // 4]]
         )
-        _write(folder / f"{name}.csv", x[ours] / 16, y[ours])
+        _write_csv(folder / f"{name}.csv", x[ours] / 16, y[ours])
     if public:
-        _write(public, x[shown] / 16, y[shown])
+        _write_csv(public, x[shown] / 16, y[shown])
 
 
-def _write(path: Path, x: np.ndarray, y: np.ndarray) -> None:
+def _write_csv(path: Path, x: np.ndarray, y: np.ndarray) -> None:
     head = ",".join(["label", *(f"pixel{k}" for k in range(x.shape[1]))])
     np.savetxt(path, np.column_stack([y, x]), fmt="%.6g", delimiter=",", header=head, comments="")

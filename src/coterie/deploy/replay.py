@@ -16,23 +16,23 @@ from coterie.core.errors import BadInput
 from coterie.core.model import Model
 from coterie.core.point import pick
 from coterie.data.federation import PARTS, Federation, part_of
-from coterie.data.own import SUFFIXES
-from coterie.deploy.files import Server
-from coterie.deploy.rows import at_home, read_rows
-from coterie.deploy.scales import read_scales, scaled
-from coterie.engines.base import Outcome, Setup, Trip
+from coterie.data.read.user_data import SUFFIXES
+from coterie.deploy.config_files import ServerConfig
+from coterie.deploy.scales import read_scales, scale_federation
+from coterie.deploy.site_rows import read_rows, site_federation
+from coterie.engines.base import EngineSetup, ExchangeRequest, ExchangeResult
 from coterie.engines.local.engine import LocalEngine
-from coterie.engines.local.states import States
+from coterie.engines.local.states import StateStore
 from coterie.experiment.build import Networks
 from coterie.results.folder import read_about, read_experiment
-from coterie.running.assemble import assemble, open_loop
+from coterie.running.assembly import assemble, open_loop
 from coterie.running.loop import Loop
 
 JOURNAL = "answers.jsonl"
 Key = tuple[str, int, int]  # stage, round, exchange
 
 
-def journal(folder: Path) -> list[dict[str, Any]]:
+def read_exchanges(folder: Path) -> list[dict[str, Any]]:
     """The exchanges of a run: asked, answered, seconds, training (the longest site's), tries, time.
 
     A server that went back to its checkpoint did some exchanges twice: the last time counts. A line
@@ -58,7 +58,7 @@ def read_journal(folder: Path) -> tuple[list[dict[str, Any]], list[int]]:
     return list(found.values()), torn
 
 
-def add_line(path: Path, line: Mapping[str, Any]) -> None:
+def append_line(path: Path, line: Mapping[str, Any]) -> None:
     """Append to a journal; a line that was cut off before stays alone on its own."""
     with path.open("ab+") as file:
         size = file.seek(0, 2)
@@ -70,9 +70,9 @@ def add_line(path: Path, line: Mapping[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def overhead(folder: Path) -> tuple[list[float], list[float]]:
+def measure_overhead(folder: Path) -> tuple[list[float], list[float]]:
     """Seconds of every exchange, and of every round, beyond the slowest site's own work."""
-    lines = [line for line in journal(folder) if "came" not in line]
+    lines = [line for line in read_exchanges(folder) if "came" not in line]
     exchanges = [line["seconds"] - line["training"] for line in lines]
     rounds: dict[tuple[str, int], float] = {}
     for line, more in zip(lines, exchanges, strict=True):
@@ -82,34 +82,38 @@ def overhead(folder: Path) -> tuple[list[float], list[float]]:
     return exchanges, list(rounds.values())
 
 
-class _Again(LocalEngine):
+class _ReplayEngine(LocalEngine):
     """A local engine whose clients forget their states where sites had lost theirs."""
 
-    def __init__(self, setup: Setup, anew: Mapping[Key, Sequence[int]]):
-        self._anew = anew  # who lost its state before each exchange
+    def __init__(self, setup: EngineSetup, anew: Mapping[Key, Sequence[int]]):
+        self._lost_states = anew  # who lost its state before each exchange
         super().__init__(setup)
 
-    def exchange(self, trip: Trip) -> Outcome:
-        lost = set(self._anew.get((trip.when.stage, trip.when.round, trip.number), ()))
+    def exchange(self, trip: ExchangeRequest) -> ExchangeResult:
+        lost = set(self._lost_states.get((trip.when.stage, trip.when.round, trip.number), ()))
         if lost:
-            self.states = [_without(store, lost) for store in self.states]
+            self.states = [_forget_states(store, lost) for store in self.states]
         return super().exchange(trip)
 
 
-def _without(store: States, lost: set[int]) -> States:
-    kept, new = [i for i in store.slots if i not in lost], States()
+def _forget_states(store: StateStore, lost: set[int]) -> StateStore:
+    kept, new = [i for i in store.slots if i not in lost], StateStore()
     if kept:
         new.scatter(kept, store.gather(kept))
     return new
 
 
-def gathered(files: Path, server: Server, label: str = "label", features: str = "") -> Federation:
+def gather_sites(
+    files: Path, server: ServerConfig, label: str = "label", features: str = ""
+) -> Federation:
     """The rows of all sites on this machine, from a folder with NAME.csv (or .parquet, .npz, ...)
     of each: numbered as in server.toml, whatever the order of the files, and cut as sites cut them.
     """
     shape, clients = server.data, len(server.names)
     own = [
-        at_home(read_rows(_file_of(files, name), label, features), shape, name, i, clients, None)
+        site_federation(
+            read_rows(_find_file(files, name), label, features), shape, name, i, clients, None
+        )
         for i, name in enumerate(server.names)
     ]
     starts = np.cumsum([0, *(len(f.y) for f in own)])[:-1]
@@ -127,7 +131,7 @@ def gathered(files: Path, server: Server, label: str = "label", features: str = 
     )
 
 
-def _file_of(files: Path, name: str) -> Path:
+def _find_file(files: Path, name: str) -> Path:
     """The file of a site, known by its name."""
     found = [path for path in sorted(files.glob(f"{name}.*")) if path.suffix in SUFFIXES]
     if len(found) != 1:
@@ -152,7 +156,7 @@ def replay(
     """
     experiment, known = read_experiment(folder), read_about(folder)
     scales = read_scales(folder)
-    federation = scaled(federation, scales)
+    federation = scale_federation(federation, scales)
     _check_rows(folder, federation, known)
     lines, torn = read_journal(folder)
     came = [name for line in lines for name in line.get("came", [])]
@@ -165,7 +169,7 @@ def replay(
     anew = {_key(line): line["anew"] for line in lines}
     took_part = sorted(set().union(*answers.values()))
     assembly = assemble(experiment, federation, models, known["architecture"], took_part)
-    loop = open_loop(assembly, lambda setup: _Again(setup.alone(), anew), answers)
+    loop = open_loop(assembly, lambda setup: _ReplayEngine(setup.alone(), anew), answers)
     _check_whole(folder, loop, answers, torn, say)
     loop.go()
     return loop
@@ -180,7 +184,8 @@ def _check_rows(folder: Path, federation: Federation, known: Mapping[str, Any]) 
     if mine != theirs and sorted(mine) == sorted(theirs):
         raise BadInput(
             f"the clients {', '.join(mine[:10])} are those of {folder} in another order than "
-            f"{', '.join(theirs[:10])}: make the federation by `coterie.deploy.replay.gathered`, "
+            f"{', '.join(theirs[:10])}: make the federation by "
+            "`coterie.deploy.replay.gather_sites`, "
             "which knows sites by their names"
         )
     rows = {part: [len(r) for r in part_of(federation, part)] for part in PARTS}

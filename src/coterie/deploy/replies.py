@@ -20,25 +20,25 @@ from torch.utils import _pytree as pytree
 from coterie.analysis.scores import LOSS, Score, scores_of
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
-from coterie.core.notes import Note, declared
 from coterie.core.point import Point, Vector
+from coterie.core.quantities import LoggedQuantity, find_declaration
 from coterie.core.tree import encode
 from coterie.data.federation import PARTS
 from coterie.deploy import wire
-from coterie.deploy.lines import plain
+from coterie.deploy.logs import sanitize
 from coterie.deploy.wire import Content, Head
 from coterie.engines.base import Effort
-from coterie.engines.local.states import tensors
+from coterie.engines.local.states import to_tensors
 from coterie_relay import unpacked
 from coterie_relay.frames import Frame
 
-HEAD = 2**18  # bytes of the head of a reply, beside what describes its arrays
-SPARE = 2**20  # bytes of a body beyond twice what is needed
-MOST_ROWS = 10**9
-MOST_STEPS = 10**12
-MOST_NOTES = 5_000
+HEAD_BYTES = 2**18  # bytes of the head of a reply, beside what describes its arrays
+SPARE_BYTES = 2**20  # bytes of a body beyond twice what is needed
+MAX_ROWS = 10**9
+MAX_STEPS = 10**12
+MAX_LOGGED = 5_000
 LARGEST_NUMBER = 1e30  # of a loss or a note
-LONGEST_WORD = 200  # characters of a name, a version, a digest
+MAX_CHARACTERS = 200  # characters of a name, a version, a digest
 FORM = ("error", "tree", "table", "digest", "seconds")
 KEYS = {  # of a reply of each kind, beside its form; an error has those of "error"
     "hello": ("name", "version", "rows", "columns", "public"),
@@ -54,11 +54,11 @@ Answer = Content | str  # a reply, or why there is none
 class Bounds(NamedTuple):
     """The most bytes that a reply may have."""
 
-    head: int = HEAD
+    head: int = HEAD_BYTES
     body: int = 0
 
 
-class Work(NamedTuple):
+class SiteWork(NamedTuple):
     """A site's accepted reply to an exchange."""
 
     token: str
@@ -68,29 +68,29 @@ class Work(NamedTuple):
     seconds: float
 
 
-def bounds(like: Tree) -> Bounds:
+def compute_bounds(like: Tree) -> Bounds:
     """What a reply with such an upload needs, and a little more."""
     found: dict[str, Any] = {}
-    skeleton = json.dumps(encode(tensors(like), found))
+    skeleton = json.dumps(encode(to_tensors(like), found))
     table = sum(64 + 24 * t.dim() for t in found.values())
     # a site with another network is told of its shapes, so a little more than needed is read
-    body = 2 * sum(t.nbytes for t in found.values()) + SPARE
-    return Bounds(HEAD + 2 * (len(skeleton) + table), body)
+    body = 2 * sum(t.nbytes for t in found.values()) + SPARE_BYTES
+    return Bounds(HEAD_BYTES + 2 * (len(skeleton) + table), body)
 
 
-def read(reply: Any, kind: str, bound: Bounds) -> Answer:
+def read_reply(reply: Any, kind: str, bound: Bounds) -> Answer:
     """A message of Flower as a reply of this kind, or why it is none; raises nothing."""
     try:
         if reply.has_error():
             said = reply.error.reason or f"error {reply.error.code}"
-            return f"cannot answer: {plain(said, 300)}"
-        return _checked(unpacked(reply.content), kind, bound)
+            return f"cannot answer: {sanitize(said, 300)}"
+        return _check_frame(unpacked(reply.content), kind, bound)
     except Exception as problem:  # whatever a hostile message makes its reader raise
         why = problem if isinstance(problem, BadInput) else f"{type(problem).__name__}: {problem}"
-        return f"sent what cannot be read: {plain(why)}"
+        return f"sent what cannot be read: {sanitize(why)}"
 
 
-def _checked(frame: Frame, kind: str, bound: Bounds) -> Content:
+def _check_frame(frame: Frame, kind: str, bound: Bounds) -> Content:
     sizes = (("head", len(frame.head), bound.head), ("body", len(frame.body), bound.body))
     for part, size, most in sizes:
         if size > most:
@@ -100,76 +100,78 @@ def _checked(frame: Frame, kind: str, bound: Bounds) -> Content:
     known = (*FORM, *KEYS["error" if head.get("error") else kind])
     strange = [key for key in head if key not in known]
     if strange:
-        raise BadInput(f"it has a word '{plain(strange[0], 40)}' that no such reply has")
+        raise BadInput(f"it has a word '{sanitize(strange[0], 40)}' that no such reply has")
     for word in ("error", "name", "version", "columns", "public", "code", "token"):
         value = head.get(word, "")
-        if not isinstance(value, str) or len(value) > (10_000 if word == "error" else LONGEST_WORD):
-            raise BadInput(f"its {word} is {plain(value, 40)}, not a short text")
+        if not isinstance(value, str) or len(value) > (
+            10_000 if word == "error" else MAX_CHARACTERS
+        ):
+            raise BadInput(f"its {word} is {sanitize(value, 40)}, not a short text")
     return content
 
 
-def whole(answer: Answer) -> Content:
+def check_reply(answer: Answer) -> Content:
     """A reply that is not an error."""
     if isinstance(answer, str):
         raise BadInput(answer)
     if answer.head.get("error"):
-        raise BadInput(f"refused: {plain(answer.head['error'])}")
+        raise BadInput(f"refused: {sanitize(answer.head['error'])}")
     return answer
 
 
-def facts(answer: Answer, registered: str) -> Head:
+def check_hello(answer: Answer, registered: str) -> Head:
     """What a site says of itself when it is greeted; `registered` is the name of its key."""
     if isinstance(answer, str):
         raise BadInput(f"'{registered}' {answer}" if registered else f"a node {answer}")
     head = answer.head
-    who = registered or plain(head.get("name"), 80)  # a name that no key proves may be anybody's
+    who = registered or sanitize(head.get("name"), 80)  # a name that no key proves may be anybody's
     if head.get("error"):
-        raise BadInput(f"'{who}' says: {plain(head['error'])}")
+        raise BadInput(f"'{who}' says: {sanitize(head['error'])}")
     rows = head.get("rows")
     if not isinstance(rows, dict) or set(rows) != set(PARTS):
         raise BadInput(f"'{who}' does not say how many rows it has")
     for part in PARTS:
-        if not _is_whole(rows[part], MOST_ROWS):
-            told = plain(rows[part], 40)
+        if not _is_whole(rows[part], MAX_ROWS):
+            told = sanitize(rows[part], 40)
             raise BadInput(
                 f"'{who}' says that it has {told} rows to {part}: it must be a whole number from "
-                f"0 to {MOST_ROWS:,}"
+                f"0 to {MAX_ROWS:,}"
             )
     if not re.fullmatch(r"[0-9a-f]*", head.get("columns", "")):
         raise BadInput(f"'{who}' does not say which columns it has")
     return head
 
 
-def accepted(
+def accept_work(
     answer: Answer,
     token: str,
     like: Tree,  # what its upload looks like
     payload: Tree,  # what it was sent
-    describes: Mapping[str, Note],
+    describes: Mapping[str, LoggedQuantity],
     longest: float,
-) -> Work:
+) -> SiteWork:
     """A site's work, if it is what was asked for; it cannot have worked longer than `longest`."""
-    content = whole(answer)
+    content = check_reply(answer)
     head: Head = content.head
     effort, seconds = head.get("effort"), head.get("seconds", math.nan)
     if head.get("token") != token:
-        said = plain(head.get("token"), 40)
+        said = sanitize(head.get("token"), 40)
         raise BadInput(f"answered another question ({said} instead of {token}): left out")
     if (
         not isinstance(effort, list)
         or len(effort) != len(Effort._fields)
-        or not all(_is_whole(n, MOST_STEPS) for n in effort)
+        or not all(_is_whole(n, MAX_STEPS) for n in effort)
     ):
         raise BadInput("does not say what its work took: left out")
     if not _is_number(seconds) or not 0 <= seconds <= longest:
-        raise BadInput(f"says that it worked {plain(seconds, 40)} seconds: left out")
-    notes = _notes(head.get("notes"), describes)
+        raise BadInput(f"says that it worked {sanitize(seconds, 40)} seconds: left out")
+    notes = _check_logged(head.get("notes"), describes)
     try:
-        upload = wire.fitting(content, like)
+        upload = wire.decode_like(content, like)
         _check_choices(upload, payload)
     except BadInput as problem:
         raise BadInput(f"is left out: {problem}") from None
-    return Work(
+    return SiteWork(
         token=token,
         upload=upload,
         notes=notes,
@@ -184,11 +186,11 @@ def _check_choices(upload: Tree, payload: Tree) -> None:
     Where whole numbers were sent, as the ids of the models in the payload, it is one of them;
     else it is the number of one of the models that were sent as a stack.
     """
-    sent = _arrays(payload)
+    sent = _list_arrays(payload)
     offered = [t for t in sent if not t.is_floating_point() and t.dim()]
     models = [t for t in pytree.tree_leaves(payload) if t.dim()]
     stacked = min((len(t) for t in models), default=0)
-    for got in _arrays(upload):
+    for got in _list_arrays(upload):
         if got.is_floating_point() or got.dtype == torch.bool or not got.numel():
             continue
         known = torch.cat([t.reshape(-1).to(got.dtype) for t in offered]) if offered else None
@@ -197,25 +199,25 @@ def _check_choices(upload: Tree, payload: Tree) -> None:
             raise BadInput(f"its upload chooses number {int(got[~good][0])}, which was not offered")
 
 
-def _arrays(tree: Tree) -> list[Tensor]:
+def _list_arrays(tree: Tree) -> list[Tensor]:
     """The arrays of a tree that are not part of a model."""
     leaves = pytree.tree_leaves(tree, is_leaf=lambda part: isinstance(part, Point | Vector))
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
-def _notes(found: Any, describes: Mapping[str, Note]) -> dict[str, float]:
+def _check_logged(found: Any, describes: Mapping[str, LoggedQuantity]) -> dict[str, float]:
     """What the method notes of its client; NaN is how a method says that it has nothing to note."""
     if not isinstance(found, dict) or not all(_is_nan(v) or _is_number(v) for v in found.values()):
         raise BadInput("sent notes that are no numbers: left out")
-    if len(found) > MOST_NOTES:
-        raise BadInput(f"sent {len(found):,} notes, more than {MOST_NOTES:,}: left out")
+    if len(found) > MAX_LOGGED:
+        raise BadInput(f"sent {len(found):,} notes, more than {MAX_LOGGED:,}: left out")
     for name in found:
-        if len(name) > LONGEST_WORD or not declared(name, describes):
-            raise BadInput(f"sent a note '{plain(name, 40)}' that the method has not: left out")
+        if len(name) > MAX_CHARACTERS or not find_declaration(name, describes):
+            raise BadInput(f"sent a note '{sanitize(name, 40)}' that the method has not: left out")
     return {name: float(value) for name, value in found.items()}
 
 
-def measures(
+def read_measures(
     content: Content,
     views: Sequence[str],
     parts: Sequence[str],
@@ -227,10 +229,10 @@ def measures(
     found = content.head.get("values")
     if not isinstance(found, list) or len(found) > len(views) * len(parts) * len(known):
         raise BadInput("sent no list of measures, or too long a one: left out")
-    return [_measure(value, views, parts, rows, known) for value in found]
+    return [_check_measure(value, views, parts, rows, known) for value in found]
 
 
-def _measure(
+def _check_measure(
     given: Any,
     views: Sequence[str],
     parts: Sequence[str],
@@ -238,17 +240,17 @@ def _measure(
     known: Mapping[str, Score],  # the loss, then what the task is usually judged by
 ) -> tuple[str, str, str, float]:
     if not isinstance(given, list) or len(given) != 4:
-        raise BadInput(f"sent {plain(given, 60)} as a measure: left out")
+        raise BadInput(f"sent {sanitize(given, 60)} as a measure: left out")
     view, part, metric, value = given
     if view not in views or part not in parts or not isinstance(metric, str) or metric not in known:
-        raise BadInput(f"sent a measure that nobody asked for, {plain(given, 60)}: left out")
+        raise BadInput(f"sent a measure that nobody asked for, {sanitize(given, 60)}: left out")
     # a score of a diverged model is not a number either
     if _is_nan(value) and (not rows[part] or metric not in list(known)[:2]):
         return view, part, metric, math.nan
     low, most = known[metric].bounds
     low = -LARGEST_NUMBER if metric == LOSS.name else low  # of some losses
     if not _is_number(value) or not low <= value <= most + 1e-6:
-        raise BadInput(f"sent {plain(value, 40)} as the {metric} of its {part} rows: left out")
+        raise BadInput(f"sent {sanitize(value, 40)} as the {metric} of its {part} rows: left out")
     return view, part, metric, float(value)
 
 

@@ -21,15 +21,15 @@ import torch
 from coterie.core.errors import BadInput
 from coterie.core.task import TASKS
 from coterie.data.federation import Federation
-from coterie.data.moments import Moments
+from coterie.data.prepare.moments import Moments
 from coterie.deploy import wire
-from coterie.deploy.files import Shape
-from coterie.deploy.lines import plain
-from coterie.deploy.replies import LARGEST_NUMBER, Answer, bounds, whole
-from coterie.deploy.roll import Roll, Say
+from coterie.deploy.config_files import DataShape
+from coterie.deploy.logs import sanitize
+from coterie.deploy.replies import LARGEST_NUMBER, Answer, check_reply, compute_bounds
+from coterie.deploy.roster import LogLine, Roster
 
 FILE = "scales.json"  # in the folder of the run
-KIND = "moments"
+MOMENTS = "moments"
 
 
 class Scales(NamedTuple):
@@ -53,7 +53,7 @@ def moments_of(federation: Federation, client: int) -> Moments:
     return Moments.of(np.concatenate(columns, 1))
 
 
-def pooled(summaries: Sequence[Moments], target: bool = False) -> Scales:
+def pool_scales(summaries: Sequence[Moments], target: bool = False) -> Scales:
     """The scale of all rows together, in the order of the sites' numbers; target: the last column
     is the label.
     """
@@ -71,7 +71,7 @@ def pooled(summaries: Sequence[Moments], target: bool = False) -> Scales:
     return Scales(centre[:-1], spread[:-1], [centre[-1], spread[-1]])
 
 
-def unknown(shape: Shape) -> Scales | None:
+def placeholder_scales(shape: DataShape) -> Scales | None:
     """What stands for the scale before the sites have agreed on one; None: there will be none."""
     if not shape.sums:
         return None
@@ -79,7 +79,7 @@ def unknown(shape: Shape) -> Scales | None:
     return Scales([0.0] * columns, [1.0] * columns, [0.0, 1.0] * shape.learnt.is_number)
 
 
-def scaled(federation: Federation, scales: Scales | None) -> Federation:
+def scale_federation(federation: Federation, scales: Scales | None) -> Federation:
     """The same federation with its rows, public rows and numbers to learn, scaled as a simulation
     scales a table; None: as they are.
     """
@@ -88,8 +88,8 @@ def scaled(federation: Federation, scales: Scales | None) -> Federation:
     public, kept = federation.public, federation.preparation
     if scales.centre:
         if public is not None:
-            public = public._replace(x=_rows(public.x, scales))
-        federation = federation._replace(x=_rows(federation.x, scales), public=public)
+            public = public._replace(x=_scale_rows(public.x, scales))
+        federation = federation._replace(x=_scale_rows(federation.x, scales), public=public)
     if kept is None:
         return federation
     if scales.centre and kept.columns:
@@ -102,7 +102,7 @@ def scaled(federation: Federation, scales: Scales | None) -> Federation:
     return federation._replace(preparation=kept)
 
 
-def _rows(x: torch.Tensor, scales: Scales) -> torch.Tensor:
+def _scale_rows(x: torch.Tensor, scales: Scales) -> torch.Tensor:
     """Rows [n, columns] scaled in double precision."""
     columns = math.prod(x.shape[1:])
     if columns != len(scales.centre):
@@ -116,7 +116,7 @@ def _rows(x: torch.Tensor, scales: Scales) -> torch.Tensor:
     return made.to(torch.get_default_dtype()).reshape(x.shape)
 
 
-def from_words(given: Any) -> Scales | None:
+def parse_scales(given: Any) -> Scales | None:
     """The scales of a message or a file; None where it has none."""
     if given is None:
         return None
@@ -137,34 +137,34 @@ def from_words(given: Any) -> Scales | None:
 def read_scales(run: Path) -> Scales | None:
     """The scale that a run was begun with; None where rows are as they are."""
     path = run / FILE
-    return from_words(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    return parse_scales(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
 
 def ask_scales(
-    roll: Roll,
+    roll: Roster,
     words: Mapping[str, Any],
     rows: Sequence[int],  # training rows of every site; 0: it is not asked
     columns: int,
     seconds: float,
-    say: Say,
+    say: LogLine,
     target: bool = False,  # whether the last column is the label
     outlier: float = 0.0,  # how many times further than usual from the others' a mean may lie
 ) -> Scales:
     """The scale of all sites that answer; who does not is scaled by that of the others."""
     like = tuple(torch.zeros(columns, dtype=torch.float64) for _ in range(3))
     questions = {
-        i: wire.pack({"kind": KIND, "words": words, "site": i, "name": roll.names[i]})
+        i: wire.pack({"kind": MOMENTS, "words": words, "site": i, "name": roll.names[i]})
         for i, count in enumerate(rows)
         if count
     }
-    most = dict.fromkeys(questions, bounds(like))
+    most = dict.fromkeys(questions, compute_bounds(like))
     found: dict[int, Moments] = {}
-    for i, answer in roll.ask(questions, KIND, seconds, most).items():
+    for i, answer in roll.ask(questions, MOMENTS, seconds, most).items():
         try:
-            found[i] = _checked(answer, like, rows[i])
+            found[i] = _check_moments(answer, like, rows[i])
         except Exception as problem:  # whatever is wrong with one reply is its site's own
-            say(f"scale of the columns: {roll.names[i]} {plain(problem)}; without its rows")
-    for i, why in strangers(found, outlier).items():
+            say(f"scale of the columns: {roll.names[i]} {sanitize(problem)}; without its rows")
+    for i, why in find_outliers(found, outlier).items():
         del found[i]
         say(f"scale of the columns: {roll.names[i]} {why}; without its rows")
     if not found:
@@ -172,10 +172,10 @@ def ask_scales(
             "no site told the mean and deviation of its columns: look at what they say, or write "
             'scale = "none" into [data] of server.toml'
         )
-    return pooled([found[i] for i in sorted(found)], target)
+    return pool_scales([found[i] for i in sorted(found)], target)
 
 
-def strangers(found: Mapping[int, Moments], outlier: float) -> dict[int, str]:
+def find_outliers(found: Mapping[int, Moments], outlier: float) -> dict[int, str]:
     """Sites whose columns are so far from the others' that they would scale everybody's rows, and
     why; what is usual is the median over sites, so that one of them cannot change it.
     """
@@ -198,8 +198,8 @@ def strangers(found: Mapping[int, Moments], outlier: float) -> dict[int, str]:
     return out
 
 
-def _checked(answer: Answer, like: Any, rows: int) -> Moments:
-    count, total, squares = (t.numpy() for t in wire.fitting(whole(answer), like))
+def _check_moments(answer: Answer, like: Any, rows: int) -> Moments:
+    count, total, squares = (t.numpy() for t in wire.decode_like(check_reply(answer), like))
     if (count < 0).any() or (count > rows).any() or (count != np.floor(count)).any():
         raise BadInput(f"counts cells that {rows:,} rows cannot have")
     if (squares < 0).any() or max(np.abs(total).max(), squares.max()) > LARGEST_NUMBER:

@@ -25,35 +25,49 @@ from torch.utils import _pytree as pytree
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
 from coterie.core.version import __version__
-from coterie.data.federation import PARTS, Federation, Public
-from coterie.data.moments import Moments
-from coterie.deploy import files, wire
-from coterie.deploy.current import MODEL, write_current
-from coterie.deploy.files import Privacy, Shape, inside, read_site, strictest
-from coterie.deploy.privacy import entropy, protect
-from coterie.deploy.rows import at_home, check_rows, counts, read_public, read_rows
-from coterie.deploy.scales import KIND, Scales, from_words, moments_of, scaled, unknown
-from coterie.deploy.store import Kept, Store
+from coterie.data.dataset import Public
+from coterie.data.federation import PARTS, Federation
+from coterie.data.prepare.moments import Moments
+from coterie.deploy import config_files, wire
+from coterie.deploy.config_files import DataShape, Privacy, combine_privacy, read_site, resolve_path
+from coterie.deploy.current_model import MODEL, write_current_model
+from coterie.deploy.scales import (
+    MOMENTS,
+    Scales,
+    moments_of,
+    parse_scales,
+    placeholder_scales,
+    scale_federation,
+)
+from coterie.deploy.site_rows import (
+    check_rows,
+    count_parts,
+    read_public,
+    read_rows,
+    site_federation,
+)
+from coterie.deploy.state_store import StateStore, StoredState
+from coterie.deploy.upload_privacy import protect, secure_rng
 from coterie.deploy.wire import DIVERGED, LOST, Content, Head
-from coterie.engines.base import Measured, Moment, Trip
+from coterie.engines.base import ExchangeRequest, Metrics, Moment
 from coterie.engines.local.engine import LocalEngine
-from coterie.engines.local.states import tensors
-from coterie.experiment.config import PYTHON, Experiment, change, from_toml
-from coterie.running.assemble import assemble
+from coterie.engines.local.states import to_tensors
+from coterie.experiment.config import PYTHON, Experiment, change_options, flatten_options
+from coterie.running.assembly import assemble
 from coterie_relay import frames
 from coterie_relay.frames import BadFrame, Frame
 
 NO_PRIVACY = Privacy()
-PATIENCE = 60.0  # seconds for a message to come or go through the socket
-KINDS = ("hello", KIND, "train", "evaluate", "finish")
-Words = dict[str, Any]
-Say = Callable[[str], None]
-aloud = partial(print, flush=True)
-Agree = Callable[[Words], None]
-Build = Callable[[Words, int, Scales | None], tuple[LocalEngine, Federation]]
+SOCKET_SECONDS = 60.0  # seconds for a message to come or go through the socket
+KINDS = ("hello", MOMENTS, "train", "evaluate", "finish")
+Config = dict[str, Any]
+LogLine = Callable[[str], None]
+print_line = partial(print, flush=True)
+Agree = Callable[[Config], None]
+Build = Callable[[Config, int, Scales | None], tuple[LocalEngine, Federation]]
 
 
-class Lost(Exception):
+class StateLost(Exception):
     """The state that a message builds on is not on this site's disk."""
 
 
@@ -70,15 +84,15 @@ class Site:
         self,
         name: str,
         folder: Path,
-        about: Callable[[Words], Head],  # what a hello is answered with
+        about: Callable[[Config], Head],  # what a hello is answered with
         build: Build,  # the words of an experiment, the client's number, the scale -> its engine
-        sums: Callable[[Words, int], Moments],  # what the sites' common scale is made of
+        sums: Callable[[Config, int], Moments],  # what the sites' common scale is made of
         privacy: Privacy = NO_PRIVACY,
-        say: Say = aloud,
+        say: LogLine = print_line,
         state: str = "state",
         agree: Agree = lambda words: None,  # raises BadInput for words that this site does not run
     ):
-        self.name, self.folder, self._about, self._build, self._privacy, self._say = (
+        self.name, self.folder, self._about, self._build, self._privacy, self._log = (
             name,
             folder,
             about,
@@ -86,8 +100,8 @@ class Site:
             privacy,
             say,
         )
-        self.store = Store(inside(folder, state), say)
-        self._sums, self._agree = sums, agree
+        self.store = StateStore(resolve_path(folder, state), say)
+        self._compute_sums, self._agree = sums, agree
         self._built: tuple[str, LocalEngine, Federation] | None = None
 
     def answer(self, frame: Frame) -> Frame:
@@ -97,7 +111,7 @@ class Site:
             content = wire.unpack(frame)
             head, tree = self._handle(content)
             return wire.pack({"error": "", **head, "seconds": time.perf_counter() - begin}, tree)
-        except Lost as lost:
+        except StateLost as lost:
             return self._refusal(str(lost), LOST)
         except NotFinite as problem:
             return self._refusal(str(problem), DIVERGED)
@@ -110,7 +124,7 @@ class Site:
 
     def _refusal(self, why: str, code: str = "") -> Frame:
         line = " ".join(why.split())[:500]
-        self._say(f"refused a message: {line}")
+        self._log(f"refused a message: {line}")
         return wire.pack({"error": line, "code": code, "name": self.name})
 
     def _handle(self, content: Content) -> tuple[Head, Tree]:
@@ -125,38 +139,38 @@ class Site:
         if kind == "hello":
             self.engine(words, 0)  # refuses what could not run here
             return {"name": self.name, "version": __version__, **self._about(words)}, ()
-        number = _whole(head, "site")
+        number = _read_whole(head, "site")
         if head.get("name") != self.name:
             raise BadInput(
                 f"the message is for site '{head.get('name')}', this is '{self.name}': start the "
                 "server again"
             )
         if head.get("refused"):
-            self._say(
+            self._log(
                 "the server could not use the last reply. "
                 f"{' '.join(str(head['refused']).split())[:500]}"
             )
-        if kind == KIND:
-            return {"name": self.name}, self._moments(words, number)
-        engine, federation = self.engine(words, number, from_words(head.get("scales")))
+        if kind == MOMENTS:
+            return {"name": self.name}, self._pack_moments(words, number)
+        engine, federation = self.engine(words, number, parse_scales(head.get("scales")))
         have = {part: len(getattr(federation, part)[number]) for part in PARTS}
         if head.get("rows") != have:
             raise BadInput(
                 f"the data of '{self.name}' have changed since the run began (rows "
                 f"{head.get('rows')}, now {have})"
             )
-        when = self._enter(engine, head, number)
-        payload = tensors(content.tree())
+        when = self._enter_stage(engine, head, number)
+        payload = to_tensors(content.tree())
         if kind == "train":
             return self._train(engine, head, number, when, payload)
         if kind == "evaluate":
             return self._evaluate(engine, federation, head, number, when, payload), ()
-        self._measured(engine, federation, head, number, when, payload, PARTS, final=False)
-        self._say(f"the run is over: the model of '{self.name}' is {self.folder / MODEL}")
+        self._measure(engine, federation, head, number, when, payload, PARTS, final=False)
+        self._log(f"the run is over: the model of '{self.name}' is {self.folder / MODEL}")
         return {"name": self.name}, ()
 
     def engine(
-        self, words: Words, number: int, scales: Scales | None = None
+        self, words: Config, number: int, scales: Scales | None = None
     ) -> tuple[LocalEngine, Federation]:
         """The engine of these words and this scale of the columns, built once."""
         key = json.dumps([words, number, scales], sort_keys=True)
@@ -164,29 +178,29 @@ class Site:
             self._built = (key, *self._build(words, number, scales))
         return self._built[1:]
 
-    def _guard(self, words: Words) -> Privacy:
+    def _effective_privacy(self, words: Config) -> Privacy:
         """What this site does to what leaves it."""
-        return strictest(Privacy(*words.get("privacy", ())), self._privacy)
+        return combine_privacy(Privacy(*words.get("privacy", ())), self._privacy)
 
-    def _moments(self, words: Words, number: int) -> Tree:
+    def _pack_moments(self, words: Config, number: int) -> Tree:
         """What standardising needs to know of this site's training rows."""
-        guard = self._guard(words)
+        guard = self._effective_privacy(words)
         if guard.clip or guard.noise:
             raise BadInput(
                 f"[privacy] of '{self.name}' lets no mean of its columns out: write scale = "
                 '"none" into [data] of server.toml'
             )
-        found = self._sums(words, number)
+        found = self._compute_sums(words, number)
         return tuple(
             torch.as_tensor(part, dtype=torch.float64)
             for part in (found.count, found.total, found.squares)
         )
 
-    def _enter(self, engine: LocalEngine, head: Head, number: int) -> Moment:
+    def _enter_stage(self, engine: LocalEngine, head: Head, number: int) -> Moment:
         """Put the engine where the message says: its stage, and the client's state that it builds
         on.
         """
-        stage, base, run = _whole(head, "stage"), head.get("base"), str(head.get("run"))
+        stage, base, run = _read_whole(head, "stage"), head.get("base"), str(head.get("run"))
         a = int(engine.architecture[number])
         if stage >= len(engine.programs[a]):
             raise BadInput(
@@ -194,7 +208,7 @@ class Site:
             )
         kept = None if base is None else self.store.load(run, str(base))
         if base is not None and kept is None:
-            raise Lost(f"site '{self.name}' lost its state {base}")
+            raise StateLost(f"site '{self.name}' lost its state {base}")
         nobody: list[Any] = [([], None) for _ in engine.models]
         if kept is None:
             engine.restore(nobody, stage)
@@ -203,18 +217,18 @@ class Site:
             engine.restore(mine, min(kept.stage, stage))
             for later in range(kept.stage + 1, stage + 1):
                 engine.enter(later)
-        return Moment(engine.programs[a][stage].name, _whole(head, "round"))
+        return Moment(engine.programs[a][stage].name, _read_whole(head, "round"))
 
     def _train(
         self, engine: LocalEngine, head: Head, number: int, when: Moment, payload: Tree
     ) -> tuple[Head, Tree]:
-        index, run, words = _whole(head, "exchange"), str(head["run"]), head["words"]
+        index, run, words = _read_whole(head, "exchange"), str(head["run"]), head["words"]
         a = int(engine.architecture[number])
         if index >= len(engine.method(a).round):
             raise BadInput(
                 f"the message is of exchange {index}, the method has {len(engine.method(a).round)}"
             )
-        trip = Trip(
+        trip = ExchangeRequest(
             number=index,
             when=when,
             clients=[number],
@@ -230,11 +244,11 @@ class Site:
             )
         engine.keep(worked, trip.answered)
         token = f"{engine.stage}-{when.round}-{index}"
-        self.store.save(run, token, Kept(engine.stage, worked.state))
+        self.store.save(run, token, StoredState(engine.stage, worked.state))
         self.store.keep(run, {token, *(str(t) for t in head.get("keep", []))})
-        guard = self._guard(words)
+        guard = self._effective_privacy(words)
         upload = pytree.tree_map(lambda t: t[0], worked.upload)
-        upload = protect(upload, payload, guard.clip, guard.noise, entropy())
+        upload = protect(upload, payload, guard.clip, guard.noise, secure_rng())
         noted = engine.client_notes([number]) if guard.measures else {}
         notes = {name: values[number] for name, values in noted.items()}
         return {"token": token, "effort": list(worked.effort), "notes": notes}, upload
@@ -249,12 +263,12 @@ class Site:
         payload: Tree,
     ) -> Head:
         parts, final = [p for p in head.get("parts", []) if p in PARTS], bool(head.get("final"))
-        found = self._measured(engine, federation, head, number, when, payload, parts, final)
-        if not self._guard(head["words"]).measures:
+        found = self._measure(engine, federation, head, number, when, payload, parts, final)
+        if not self._effective_privacy(head["words"]).measures:
             return {"values": []}
         return {"values": [[*key, float(column[0])] for key, column in found.items()]}
 
-    def _measured(
+    def _measure(
         self,
         engine: LocalEngine,
         federation: Federation,
@@ -264,7 +278,7 @@ class Site:
         payload: Tree,
         parts: Sequence[str],
         final: bool,
-    ) -> Measured:
+    ) -> Metrics:
         """What the client's own model is worth now; the model is kept for whoever predicts here."""
 
         def send(_: int) -> Tree:
@@ -272,11 +286,11 @@ class Site:
 
         found = engine.evaluate([number], send, when, parts, final)
         place = self.folder / MODEL
-        write_current(engine, federation, number, send, when, place, head["words"], found)
+        write_current_model(engine, federation, number, send, when, place, head["words"], found)
         return found
 
 
-def _whole(head: Head, word: str) -> int:
+def _read_whole(head: Head, word: str) -> int:
     value = head.get(word)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
         raise BadInput(
@@ -288,48 +302,55 @@ def _whole(head: Head, word: str) -> int:
 # From a folder
 
 
-def open_site(folder: Path, say: Say = aloud, agree: Agree = lambda words: None) -> Site:
+def open_site(folder: Path, say: LogLine = print_line, agree: Agree = lambda words: None) -> Site:
     """The site of a folder with a site.toml; its data are read now, so that a mistake is seen at
     once.
     """
     settings = read_site(folder)
     home = settings.site
-    rows = read_rows(inside(folder, home.data), home.label, home.features)
-    public = read_public(inside(folder, home.public), home.label) if home.public else None
+    rows = read_rows(resolve_path(folder, home.data), home.label, home.features)
+    public = read_public(resolve_path(folder, home.public), home.label) if home.public else None
 
-    def about(words: Words) -> Head:
+    def about(words: Config) -> Head:
         shape = shape_of(words)
         check_rows(rows, shape)
         return {
-            "rows": counts(len(rows.y), shape),
+            "rows": count_parts(len(rows.y), shape),
             "columns": rows.columns,
             "public": public.checksum if public else "",
         }
 
-    def raw(words: Words, number: int) -> Federation:
+    def raw(words: Config, number: int) -> Federation:
         clients = len(words["architecture"])
-        return at_home(
-            rows, shape_of(words), home.name, number, clients, _agreed(public, words, home.public)
+        return site_federation(
+            rows,
+            shape_of(words),
+            home.name,
+            number,
+            clients,
+            _check_public(public, words, home.public),
         )
 
-    def build(words: Words, number: int, scales: Scales | None) -> tuple[LocalEngine, Federation]:
-        federation = scaled(raw(words, number), scales or unknown(shape_of(words)))
-        return engine_of(words, federation, number), federation
+    def build(words: Config, number: int, scales: Scales | None) -> tuple[LocalEngine, Federation]:
+        federation = scale_federation(
+            raw(words, number), scales or placeholder_scales(shape_of(words))
+        )
+        return build_engine(words, federation, number), federation
 
-    def sums(words: Words, number: int) -> Moments:
+    def sums(words: Config, number: int) -> Moments:
         return moments_of(raw(words, number), number)
 
     return Site(home.name, folder, about, build, sums, settings.privacy, say, home.state, agree)
 
 
-def shape_of(words: Words) -> Shape:
+def shape_of(words: Config) -> DataShape:
     """What the rows must look like, as the server says."""
-    shape: Shape = files.read_table(Shape, words.get("data", {}), "data")
-    files.check_shape(shape)
+    shape: DataShape = config_files.read_table(DataShape, words.get("data", {}), "data")
+    config_files.check_shape(shape)
     return shape
 
 
-def _agreed(public: Public | None, words: Words, place: str) -> Public | None:
+def _check_public(public: Public | None, words: Config, place: str) -> Public | None:
     """The public rows, if they are the server's."""
     wanted = words.get("public", "")
     if not wanted:
@@ -344,18 +365,18 @@ def _agreed(public: Public | None, words: Words, place: str) -> Public | None:
     return public
 
 
-def engine_of(words: Words, federation: Federation, number: int) -> LocalEngine:
+def build_engine(words: Config, federation: Federation, number: int) -> LocalEngine:
     """The engine of an experiment's words, from the methods and networks that are installed
     here.
     """
-    sections: Words = {
+    sections: Config = {
         name: words[name]
         for name in ("method", "seed", "model", "train", "options")
         if name in words
     }
-    experiment = change(
+    experiment = change_options(
         Experiment(),
-        from_toml(
+        flatten_options(
             {
                 "data": {"name": f"{PYTHON}{federation.name}"},
                 "schedule": {"metric": str(words.get("metric", ""))},
@@ -369,19 +390,19 @@ def engine_of(words: Words, federation: Federation, number: int) -> LocalEngine:
     return LocalEngine(assembly.setup.alone())
 
 
-def serve(
+def serve_folder(
     folder: Path,
     path: Path,
-    say: Say = aloud,
+    say: LogLine = print_line,
     stop: Callable[[], bool] = lambda: False,
     agree: Agree = lambda words: None,
 ) -> None:
     """Answer what comes over a Unix socket, one message at a time, until `stop` says so."""
-    attend(open_site(folder, say, agree), path, say, stop)
+    serve_socket(open_site(folder, say, agree), path, say, stop)
 
 
-def attend(
-    site: Site, path: Path, say: Say = aloud, stop: Callable[[], bool] = lambda: False
+def serve_socket(
+    site: Site, path: Path, say: LogLine = print_line, stop: Callable[[], bool] = lambda: False
 ) -> None:
     """A site on its socket; only the owner of the file may connect."""
     path.unlink(missing_ok=True)
@@ -400,7 +421,7 @@ def attend(
             except TimeoutError:
                 continue
             with connection:
-                connection.settimeout(PATIENCE)
+                connection.settimeout(SOCKET_SECONDS)
                 try:
                     frames.send(connection, site.answer(frames.receive(connection)))
                 except (OSError, BadFrame) as problem:

@@ -23,7 +23,7 @@ from torch import Tensor
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
 from coterie.core.tree import decode, encode
-from coterie.engines.local.states import tensors as as_tensors
+from coterie.engines.local.states import to_tensors as as_tensors
 from coterie_relay.frames import LARGEST_BODY, LARGEST_HEAD, Frame
 
 SCHEMA = 2  # raised when a side with the older form could not understand the newer
@@ -31,7 +31,7 @@ LARGEST_DIMENSIONS = 32
 LARGEST_SIDE = 2**62
 LOST = "lost"  # code of a site's error: the state that the server names is not there
 DIVERGED = "diverged"  # the same: what the site made of the message is not finite
-KINDS = {
+DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
     "float16": torch.float16,
@@ -42,7 +42,7 @@ KINDS = {
     "uint8": torch.uint8,
     "bool": torch.bool,
 }
-NAMES = {kind: name for name, kind in KINDS.items()}
+DTYPE_NAMES = {kind: name for name, kind in DTYPES.items()}
 Head = dict[str, Any]
 
 
@@ -69,12 +69,12 @@ def pack(head: Head, tree: Tree = ()) -> Frame:
     found: dict[str, Tensor] = {}
     skeleton = encode(as_tensors(tree), found)
     for tensor in found.values():
-        if tensor.dtype not in NAMES:
+        if tensor.dtype not in DTYPE_NAMES:
             raise BadInput(
-                f"an array of {tensor.dtype} cannot be sent: use one of {', '.join(KINDS)}"
+                f"an array of {tensor.dtype} cannot be sent: use one of {', '.join(DTYPES)}"
             )
-    body = b"".join(_bytes(t) for t in found.values())
-    table = [[NAMES[t.dtype], list(t.shape)] for t in found.values()]
+    body = b"".join(_to_bytes(t) for t in found.values())
+    table = [[DTYPE_NAMES[t.dtype], list(t.shape)] for t in found.values()]
     text = json.dumps({**head, "tree": skeleton, "table": table, "digest": digest(body)})
     if len(text) > LARGEST_HEAD or len(body) > LARGEST_BODY:
         raise BadInput(
@@ -95,7 +95,8 @@ def unpack(frame: Frame) -> Content:
     try:
         head = json.loads(frame.head)
         table = [
-            (KINDS[kind], tuple(_side(side) for side in shape)) for kind, shape in head["table"]
+            (DTYPES[kind], tuple(_check_side(side) for side in shape))
+            for kind, shape in head["table"]
         ]
         whole = isinstance(head["tree"], dict) and isinstance(head["digest"], str)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as problem:
@@ -116,12 +117,12 @@ def unpack(frame: Frame) -> Content:
         raise BadInput("the message is damaged (its bytes are not as they were sent)")
     found, start = {}, 0
     for number, ((kind, shape), size) in enumerate(zip(table, sizes, strict=True)):
-        found[str(number)] = _tensor(frame.body[start : start + size], kind, shape)
+        found[str(number)] = _to_tensor(frame.body[start : start + size], kind, shape)
         start += size
     return Content(head, found)
 
 
-def fitting(content: Content, like: Tree) -> Tree:
+def decode_like(content: Content, like: Tree) -> Tree:
     """What was sent, if it is just as `like` in structure, kinds and shapes, and every number is
     finite.
     """
@@ -134,11 +135,12 @@ def fitting(content: Content, like: Tree) -> Tree:
         )
     if content.tensors.keys() != wanted.keys():
         raise BadInput(f"its upload has {len(content.tensors)} arrays, {len(wanted)} expected")
-    for number, name in names(skeleton):
+    for number, name in array_names(skeleton):
         got, want = content.tensors[number], wanted[number]
         if got.shape != want.shape or got.dtype != want.dtype:
             raise BadInput(
-                f"its upload has {_shown(got)} in {name}, but {_shown(want)} was expected: use "
+                f"its upload has {_describe_tensor(got)} in {name}, but "
+                f"{_describe_tensor(want)} was expected: use "
                 "the same networks and version"
             )
         if got.is_floating_point() and not bool(torch.isfinite(got).all()):
@@ -150,20 +152,20 @@ def fitting(content: Content, like: Tree) -> Tree:
     return decode(skeleton, content.tensors)
 
 
-def names(skeleton: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def array_names(skeleton: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """(number, name) of every array of a tree, as in ("0", "layers.0.weight")."""
     (kind, body), *_ = skeleton.items()
     if kind in ("tensor", "array"):
         yield body, path or "its only array"
     elif kind in ("point", "vector"):
         for part in body:
-            yield from names(part, path)
+            yield from array_names(part, path)
     elif kind == "dict":
         for key, value in body:
-            yield from names(value, f"{path}.{key}" if path else str(key))
+            yield from array_names(value, f"{path}.{key}" if path else str(key))
     elif kind != "value":
         for place, value in enumerate(skeleton["items"] if kind == "named" else body):
-            yield from names(value, f"{path}.{place}" if path else str(place))
+            yield from array_names(value, f"{path}.{place}" if path else str(place))
 
 
 def digest(body: bytes) -> str:
@@ -171,21 +173,21 @@ def digest(body: bytes) -> str:
     return hashlib.blake2b(body, digest_size=16).hexdigest()
 
 
-def _side(side: Any) -> int:
+def _check_side(side: Any) -> int:
     if not isinstance(side, int) or isinstance(side, bool) or abs(side) > LARGEST_SIDE:
         raise ValueError(f"an array cannot have a side of {str(side)[:40]}")
     return side
 
 
-def _shown(tensor: Tensor) -> str:
-    return f"{NAMES[tensor.dtype]} {list(tensor.shape)}"
+def _describe_tensor(tensor: Tensor) -> str:
+    return f"{DTYPE_NAMES[tensor.dtype]} {list(tensor.shape)}"
 
 
-def _bytes(tensor: Tensor) -> bytes:
+def _to_bytes(tensor: Tensor) -> bytes:
     array = tensor.numpy()
     return np.ascontiguousarray(array if sys.byteorder == "little" else array.byteswap()).tobytes()
 
 
-def _tensor(data: bytes, kind: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    array = np.frombuffer(data, np.dtype(NAMES[kind]).newbyteorder("<")).reshape(shape)
+def _to_tensor(data: bytes, kind: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    array = np.frombuffer(data, np.dtype(DTYPE_NAMES[kind]).newbyteorder("<")).reshape(shape)
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))

@@ -17,11 +17,11 @@ from typing import NamedTuple
 from coterie.deploy import certificates as keys
 from coterie.deploy.processes import HERE, Child
 
-SECRET, OWN = "superexec.secret", "own"
+SECRET, CERTIFICATE_FOLDER = "superexec.secret", "own"
 DAYS = 3000  # of a certificate that is made anew at every start
 
 
-class Lock(NamedTuple):
+class WorkerAuth(NamedTuple):
     """What keeps others of the same machine out."""
 
     secret: Path
@@ -44,21 +44,21 @@ class Lock(NamedTuple):
         ]
 
 
-def new_lock(home: Path, insecure: bool) -> Lock:
+def create_worker_auth(home: Path, insecure: bool) -> WorkerAuth:
     """A new secret, and a new certificate for 127.0.0.1 whose authority is forgotten at once."""
     (home / SECRET).unlink(missing_ok=True)
     keys.write_new(home / SECRET, secrets.token_bytes(32), private=True)
     if insecure:
-        return Lock(home / SECRET, None)
-    place = home / OWN
+        return WorkerAuth(home / SECRET, None)
+    place = home / CERTIFICATE_FOLDER
     shutil.rmtree(place, ignore_errors=True)
     keys.make_authority(place / "authority")
     keys.make_server_certificate(place / "authority", place, [HERE], DAYS)
     shutil.rmtree(place / "authority")
-    return Lock(home / SECRET, place)
+    return WorkerAuth(home / SECRET, place)
 
 
-def worker(
+def start_worker(
     home: Path,
     port: int,
     secret: Path,

@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from coterie.core.device import CPU, here
+from coterie.core.device import CPU, to_default_device
 from coterie.core.method import Batch, Method, Replies, Stage, Tree
-from coterie.core.point import Point, in_order, pick
+from coterie.core.point import Point, pick, pick_ordered
 from coterie.data.federation import PARTS, Federation
-from coterie.engines.public import public_draw, public_rows
-from coterie.engines.settings import ALONE, Settings
+from coterie.engines.public_batches import draw_public_rows, public_tensors
+from coterie.engines.settings import SEQUENTIAL, ExecutionSettings
 
 Send = Callable[[int], Tree]
-Measured = dict[tuple[str, str, str], np.ndarray]  # {(view, part, metric): [clients]}
+Metrics = dict[tuple[str, str, str], np.ndarray]  # {(view, part, metric): [clients]}
 Views = Iterator[
     tuple[int, list[int], dict[str, Point]]
 ]  # (architecture, clients, {view: stacked})
@@ -69,7 +69,7 @@ class Uploads(NamedTuple):
     upload: Tree  # [m, ...]
 
 
-class Trip(NamedTuple):
+class ExchangeRequest(NamedTuple):
     """One exchange of a round, as the loop asks for it."""
 
     number: int  # of the exchange in its round
@@ -82,7 +82,7 @@ class Trip(NamedTuple):
     shared: frozenset[int] = frozenset()
 
 
-class Outcome(NamedTuple):
+class ExchangeResult(NamedTuple):
     """What came of one exchange."""
 
     replies: Replies
@@ -93,7 +93,7 @@ class Outcome(NamedTuple):
     broken: frozenset[int] = frozenset()
 
 
-class Setup(NamedTuple):
+class EngineSetup(NamedTuple):
     """What every engine is given."""
 
     federation: Federation
@@ -101,13 +101,13 @@ class Setup(NamedTuple):
     programs: Sequence[tuple[Stage, ...]]  # the method's stages, built for each model
     architecture: np.ndarray  # [N] index into models
     seed: int = 0
-    settings: Sequence[Settings] = ()  # of each architecture; (): all are to be chosen
+    settings: Sequence[ExecutionSettings] = ()  # of each architecture; (): all are to be chosen
     rounds: int = 1  # of the whole run; a long one repays more preparation
     metric: str = ""  # what the run is judged by; "": what its task always measures
 
-    def alone(self) -> Setup:
+    def alone(self) -> EngineSetup:
         """The same with one client after another, as real sites run."""
-        return self._replace(settings=[ALONE] * len(self.models))
+        return self._replace(settings=[SEQUENTIAL] * len(self.models))
 
 
 class Engine(ABC):
@@ -115,21 +115,21 @@ class Engine(ABC):
 
     device = CPU  # where its tensors live; whoever lets it work makes theirs there too, `with on`
 
-    def __init__(self, setup: Setup):
+    def __init__(self, setup: EngineSetup):
         self.models, self.programs, self.seed = setup.models, setup.programs, setup.seed
         self.rounds, self.metric = setup.rounds, setup.metric
         self.stage = 0
-        self.use(setup.settings or [Settings()] * len(setup.models))
+        self.use(setup.settings or [ExecutionSettings()] * len(setup.models))
         self.take(setup.federation, setup.architecture)
 
-    def use(self, settings: Sequence[Settings]) -> None:
+    def use(self, settings: Sequence[ExecutionSettings]) -> None:
         """Run the clients of each architecture as its settings say, from now on."""
         self.settings = list(settings)
 
     def take(self, federation: Federation, architecture: np.ndarray) -> None:
         """Work on this federation; it is given again when clients have come."""
         self.architecture = architecture
-        self.sizes, self.public = federation.sizes, here(federation.public)
+        self.sizes, self.public = federation.sizes, to_default_device(federation.public)
 
     def method(self, architecture: int) -> Method:
         return self.programs[architecture][self.stage].method
@@ -139,7 +139,7 @@ class Engine(ABC):
         return self.method(architecture).model_of.get(view, self.models[architecture])
 
     @abstractmethod
-    def exchange(self, trip: Trip) -> Outcome:
+    def exchange(self, trip: ExchangeRequest) -> ExchangeResult:
         """Let the clients work; those that answer keep their new state, those also averaged reach
         the server.
         """
@@ -156,7 +156,7 @@ class Engine(ABC):
         when: Moment,
         parts: Sequence[str] = PARTS,
         final: bool = False,
-    ) -> Measured:
+    ) -> Metrics:
         """Loss and accuracy of every view on every part, NaN for an empty part.
 
         `final` adds the scores of test rows.
@@ -208,10 +208,10 @@ class Engine(ABC):
         for a in sorted({u.architecture for u in uploads}):
             mine = [u for u in uploads if u.architecture == a]
             ids = [i for u in mine for i in u.clients]
-            whole = cat([u.upload for u in mine])
+            whole = concat([u.upload for u in mine])
             order = sorted(range(len(ids)), key=lambda k: ids[k])
-            picked = in_order(whole, order, len(ids))
-            groups.append(self._one(a, [ids[k] for k in order], picked))
+            picked = pick_ordered(whole, order, len(ids))
+            groups.append(self._build_replies(a, [ids[k] for k in order], picked))
         if not groups:
             return Replies(torch.zeros(0, dtype=torch.int64), None, torch.zeros(0))
         public = self._public_batch(when)
@@ -220,12 +220,12 @@ class Engine(ABC):
         ids = [i for g in groups for i in g.ids.tolist()]
         order = sorted(range(len(ids)), key=lambda k: ids[k])
         upload = None
-        if len({_shape(g.upload) for g in groups}) == 1:
-            upload = pick(cat([g.upload for g in groups]), order)
-        whole = self._one(0, [ids[k] for k in order], upload)
+        if len({_structure_of(g.upload) for g in groups}) == 1:
+            upload = pick(concat([g.upload for g in groups]), order)
+        whole = self._build_replies(0, [ids[k] for k in order], upload)
         return whole._replace(groups=tuple(groups), public=public)
 
-    def _one(self, a: int, ids: list[int], upload: Tree) -> Replies:
+    def _build_replies(self, a: int, ids: list[int], upload: Tree) -> Replies:
         sizes = torch.as_tensor(self.sizes[ids], dtype=torch.get_default_dtype())
         return Replies(torch.tensor(ids), upload, sizes, architecture=a, model=self.models[a])
 
@@ -238,27 +238,27 @@ class Engine(ABC):
         ]
         if not plans or self.public is None:
             return None
-        draw = public_draw(self.public, self.seed, when.stage, when.round, plans[0].draw)
+        draw = draw_public_rows(self.public, self.seed, when.stage, when.round, plans[0].draw)
         rows = torch.as_tensor(draw)
-        x, y = public_rows(self.public, torch.get_default_dtype())
+        x, y = public_tensors(self.public, torch.get_default_dtype())
         return Batch(
             x[rows], y[rows], torch.ones(len(rows)), torch.arange(len(rows)), torch.tensor(0)
         )
 
 
-def cat(trees: list[Tree]) -> Tree:
+def concat(trees: list[Tree]) -> Tree:
     """Stacks of trees joined into one stack."""
     return (
         trees[0] if len(trees) == 1 else pytree.tree_map(lambda *leaves: torch.cat(leaves), *trees)
     )
 
 
-def _shape(tree: Tree) -> Any:
+def _structure_of(tree: Tree) -> Any:
     leaves, spec = pytree.tree_flatten(tree)
     return str(spec), tuple((tuple(a.shape[1:]), a.dtype) for a in leaves)
 
 
-def bytes_down(payloads: Sequence[Tree], sent: set[Any], shared: frozenset[int]) -> Traffic:
+def count_download(payloads: Sequence[Tree], sent: set[Any], shared: frozenset[int]) -> Traffic:
     """Bytes of payloads; a tensor that lies in the server's own storage is broadcast, any other is
     for one client.
     """
@@ -278,6 +278,6 @@ def bytes_down(payloads: Sequence[Tree], sent: set[Any], shared: frozenset[int])
     return Traffic(down, broadcast)
 
 
-def bytes_up(upload: Tree, clients: int) -> int:
+def count_upload(upload: Tree, clients: int) -> int:
     """Bytes of so many clients' uploads, given stacked."""
     return sum(leaf[0].nbytes for leaf in pytree.tree_leaves(upload)) * clients if clients else 0

@@ -12,12 +12,14 @@ from coterie.core.method import Tree
 from coterie.core.point import Point, Vector
 
 
-def broken(state: Tree, upload: Tree, clients: int) -> list[int]:
+def find_non_finite(state: Tree, upload: Tree, clients: int) -> list[int]:
     """The places in a chunk whose upload, or a model in whose new state, is not finite.
 
     Of a state only models count: a method may keep "nothing yet" as NaN or infinity beside them.
     """
-    suspects = [t for t in (*_models(state), *pytree.tree_leaves(upload)) if _suspect(t)]
+    suspects = [
+        t for t in (*_model_tensors(state), *pytree.tree_leaves(upload)) if _may_be_non_finite(t)
+    ]
     if not suspects:  # one sum per tensor has told
         return []
     good = torch.ones(clients, dtype=torch.bool)
@@ -26,12 +28,12 @@ def broken(state: Tree, upload: Tree, clients: int) -> list[int]:
     return [k for k in range(clients) if not good[k]]
 
 
-def _suspect(leaf: Tensor) -> bool:
+def _may_be_non_finite(leaf: Tensor) -> bool:
     """Whether a tensor may hold NaN or infinity: then its sum is neither a number."""
     return leaf.is_floating_point() and bool(leaf.numel()) and not bool(leaf.sum().isfinite())
 
 
-def _models(state: Tree) -> Iterator[Tensor]:
+def _model_tensors(state: Tree) -> Iterator[Tensor]:
     """The tensors of all points and vectors in a tree."""
     kinds = (Point, Vector)
     for part in pytree.tree_leaves(state, is_leaf=lambda t: isinstance(t, kinds)):

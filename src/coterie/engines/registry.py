@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from coterie.engines.base import Engine
-from coterie.engines.local.engine import local
-from coterie.engines.ray.engine import ray
+from coterie.engines.local.engine import build_local_engine
+from coterie.engines.ray.engine import build_ray_engine
 
 ENGINES: dict[str, Callable[..., Engine]] = {
-    "local": local,
-    "ray": ray,
+    "local": build_local_engine,
+    "ray": build_ray_engine,
 }

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast, get_args
 
-from coterie.core.values import Whole
+from coterie.core.options import NonNegativeInt
 
-Path = Literal["auto", "vectorized", "sequential"]
-Compile = Literal["auto", "yes", "trace", "no"]
+ExecutionPath = Literal["auto", "vectorized", "sequential"]
+CompileMode = Literal["auto", "yes", "trace", "no"]
 Precision = Literal["float32", "bfloat16"]  # of a network's training passes
 
 
-class Settings(NamedTuple):
+class ExecutionSettings(NamedTuple):
     """How the clients of one architecture run; what is open is chosen once and then reused."""
 
-    path: Path = "auto"  # all clients of a chunk stacked, or one after another
-    width: Whole = 0  # clients per chunk; 0: to be chosen
+    path: ExecutionPath = "auto"  # all clients of a chunk stacked, or one after another
+    width: NonNegativeInt = 0  # clients per chunk; 0: to be chosen
     # steps turned into machine code by a C compiler, traced once and replayed, or run as written
-    compile: Compile = "auto"
+    compile: CompileMode = "auto"
 
     @property
     def open(self) -> bool:
@@ -30,22 +30,26 @@ class Settings(NamedTuple):
         return f"{self.path}:{self.width}:{self.compile}"
 
     @classmethod
-    def read(cls, text: str) -> Settings:
+    def read(cls, text: str) -> ExecutionSettings:
         """The settings of such a word; ValueError where it is none."""
         path, width, compile_ = text.split(":")
-        if path not in get_args(Path) or compile_ not in get_args(Compile) or int(width) < 0:
+        if (
+            path not in get_args(ExecutionPath)
+            or compile_ not in get_args(CompileMode)
+            or int(width) < 0
+        ):
             raise ValueError(text)
-        return cls(cast(Path, path), int(width), cast(Compile, compile_))
+        return cls(cast(ExecutionPath, path), int(width), cast(CompileMode, compile_))
 
 
-ALONE = Settings("sequential", 1, "no")  # one client after another, as real sites run
+SEQUENTIAL = ExecutionSettings("sequential", 1, "no")  # one client after another, as real sites run
 
 
-def text_of(settings: Sequence[Settings]) -> str:
+def text_of(settings: Sequence[ExecutionSettings]) -> str:
     """The settings of all architectures as one line."""
     return " ".join(s.text() for s in settings)
 
 
-def read_all(text: str) -> list[Settings]:
+def read_settings(text: str) -> list[ExecutionSettings]:
     """The settings of such a line; ValueError where it is none."""
-    return [Settings.read(word) for word in text.split()]
+    return [ExecutionSettings.read(word) for word in text.split()]

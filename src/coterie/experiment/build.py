@@ -11,49 +11,49 @@ import numpy as np
 import torch
 
 from coterie.core.device import AUTO, device_of
-from coterie.core.errors import BadInput, shown
-from coterie.core.files import home, there
-from coterie.core.freezing import freezing
-from coterie.core.guard import check as check_guard
+from coterie.core.errors import BadInput, format_value
+from coterie.core.files import expand_home, path_exists
+from coterie.core.freezing import freeze_builder
+from coterie.core.guard import check_guard as check_guard
 from coterie.core.memory import check_memory
 from coterie.core.method import Batch
 from coterie.core.model import Model, first_output
+from coterie.core.options import Seed, check_table, coerce
 from coterie.core.task import TASKS
-from coterie.core.values import Seed, checked, coerce
+from coterie.data.client_rows import ClientRows
 from coterie.data.dataset import Dataset
-from coterie.data.datasets import DATASETS, source_of
-from coterie.data.dealing import build as build_data
-from coterie.data.dealing import read as read_data
 from coterie.data.federation import PARTS, Federation, part_of
-from coterie.data.held import Held
-from coterie.data.newcomers import keep_out, newcomer_numbers
-from coterie.data.own import read as read_own
-from coterie.data.pieces import Own
+from coterie.data.newcomers import keep_out, select_newcomers
+from coterie.data.pipeline import build_federation as build_data
+from coterie.data.pipeline import read_data as read_data
+from coterie.data.read.catalog import DATASETS, source_of
+from coterie.data.read.file_rows import UserData
+from coterie.data.read.user_data import read_user_data as read_own
 from coterie.data.target import task_of
 from coterie.experiment.config import (
-    HANDED,
     PYTHON,
+    SUPPLIED,
     Experiment,
     check_train,
-    data_options,
-    fields,
+    data_options_of,
+    default_model_of,
+    default_partition_name,
+    known_options_of,
     options_of,
-    usual_model,
-    usual_split,
 )
-from coterie.networks import nets
+from coterie.networks import registry
 
-Given = Federation | Own | Dataset | None  # data at hand; None: the words say which
+Given = Federation | UserData | Dataset | None  # data at hand; None: the words say which
 # networks of one's own, dealt to clients in turn
 Networks = Sequence[Model | Callable[[], torch.nn.Module]] | None
 
 
-def check_words(experiment: Experiment) -> None:
+def check_experiment(experiment: Experiment) -> None:
     """Refuse values that mean nothing, before any data are read."""
     for table in (experiment.train, experiment.schedule, experiment.keep, experiment.guard):
-        checked(table)
+        check_table(table)
     coerce(Seed, experiment.seed, "seed", 0)
-    for section, known in fields(experiment).items():
+    for section, known in known_options_of(experiment).items():
         words = getattr(experiment, section)
         for word, value in words.items() if isinstance(words, dict) else ():
             if value is not None and word in known:
@@ -74,30 +74,30 @@ def check_words(experiment: Experiment) -> None:
             "compile = auto, trace or no"
         )
     folder = experiment.data.get("data_dir")
-    if folder and there(home(folder)) and not home(folder).is_dir():
+    if folder and path_exists(expand_home(folder)) and not expand_home(folder).is_dir():
         raise BadInput(
             f"data_dir = '{folder}': this is a file, give the folder that holds the data sets"
         )
 
 
-def anchored(experiment: Experiment) -> Experiment:
+def anchor_paths(experiment: Experiment) -> Experiment:
     """The experiment with whole paths, so that it means the same in another folder."""
     data = dict(experiment.data)
     if data["name"] not in DATASETS and not data["name"].startswith(PYTHON):
-        data["name"] = str(home(data["name"]).absolute())
+        data["name"] = str(expand_home(data["name"]).absolute())
     if data.get("data_dir"):
-        data["data_dir"] = str(home(data["data_dir"]).absolute())
+        data["data_dir"] = str(expand_home(data["data_dir"]).absolute())
     return replace(experiment, data=data)
 
 
-def rows_of(experiment: Experiment) -> Own | None:
+def read_shared_data(experiment: Experiment) -> UserData | None:
     """The data of an experiment before they are dealt, which are those of every seed; None where
     each seed has rows of its own, or makes them when they are asked for.
     """
     name, source = str(experiment.data["name"]), source_of(experiment.data["name"])
     if name.startswith(PYTHON) or source.drawn or source.lazily:
         return None
-    known = data_options(name)
+    known = data_options_of(name)
     options = {k: v for k, v in experiment.data.items() if k in known and v is not None}
     return read_data(name, experiment.data.get("data_dir") or None, options)
 
@@ -109,7 +109,7 @@ def federation_of(
     taken where it is the same.
     """
     if isinstance(given, Federation):
-        return _without_newcomers(given, experiment)
+        return _keep_out_newcomers(given, experiment)
     words, split = dict(experiment.data), dict(experiment.split)
     name, folder, seed = (
         words.pop("name"),
@@ -121,7 +121,7 @@ def federation_of(
         raise BadInput(
             f"the data '{name}' were given as Python objects: give them again from Python, as data="
         )
-    own = data_options(name)
+    own = data_options_of(name)
     extra = {k: v for k, v in words.items() if k in own and v is not None}
     extra = extra if given is None else {}  # data at hand were read with them already
     if source_of(name).drawn:
@@ -141,30 +141,30 @@ def federation_of(
     )
 
 
-def _without_newcomers(given: Federation, experiment: Experiment) -> Federation:
+def _keep_out_newcomers(given: Federation, experiment: Experiment) -> Federation:
     """A federation that was dealt already, with the newcomers that the words ask for."""
     wanted = float(experiment.data.get("newcomers") or 0)
     if given.newcomers is not None or not wanted:
         return given
     seed = experiment.data.get("seed")
-    numbers = newcomer_numbers(
+    numbers = select_newcomers(
         wanted, given.clients, experiment.seed if seed is None else int(seed)
     )
     return keep_out(given, numbers)
 
 
-def own_of(experiment: Experiment) -> Own | None:
+def user_data_of(experiment: Experiment) -> UserData | None:
     """The file or folder of one's own that an experiment names, not dealt yet; else nothing."""
     name = str(experiment.data["name"])
     if name in DATASETS or name.startswith(PYTHON):
         return None
-    known = data_options(name)
+    known = data_options_of(name)
     return read_own(name, **{k: v for k, v in experiment.data.items() if k in known})
 
 
 def check_federation(federation: Federation) -> None:
     """Refuse a federation made by hand that no engine could run."""
-    parts = [Held.of(part_of(federation, part)) for part in PARTS]
+    parts = [ClientRows.of(part_of(federation, part)) for part in PARTS]
     per_client: dict[str, Any] = {
         "validation": federation.validation,
         "select": part_of(federation, "select"),
@@ -208,13 +208,13 @@ def models_of(
     """The networks of an experiment, in its precision; several names, separated by commas, are
     dealt to clients in turn.
     """
-    models = _networks(experiment, federation, given)
+    models = _build_networks(experiment, federation, given)
     if experiment.engine.get("precision", "float32") == "float32":
         return models
-    return [_in_bfloat16(model, federation) for model in models]
+    return [_to_bfloat16(model, federation) for model in models]
 
 
-def _in_bfloat16(model: Model, federation: Federation) -> Model:
+def _to_bfloat16(model: Model, federation: Federation) -> Model:
     """The network with training passes in bfloat16, once it has been seen to make a difference."""
     lower = model.in_precision(torch.bfloat16)
     rows = federation.x[:2]
@@ -232,47 +232,49 @@ def _in_bfloat16(model: Model, federation: Federation) -> Model:
     return lower
 
 
-def _networks(
+def _build_networks(
     experiment: Experiment, federation: Federation, given: Networks = None
 ) -> list[Model]:
     words = dict(experiment.model)
     name, freeze = words.pop("name", ""), words.pop("freeze", "")
     if given:
-        return [_own_model(make, federation, freeze) for make in given]
+        return [_wrap_user_model(make, federation, freeze) for make in given]
     if name.startswith(PYTHON):
         raise BadInput(
             f"the network '{name}' was given as a Python object: give it again from Python, as "
             "model="
         )
     if not name:
-        name, options = usual_model(federation.name, federation.words > 0)
+        name, options = default_model_of(federation.name, federation.words > 0)
         words = options | words
     shape, outputs = federation.input_shape, federation.target.outputs(federation.classes)
     models = []
-    for net, own in map(nets.read_spec, name.split(",")):
+    for net, own in map(registry.parse_spec, name.split(",")):
         known = options_of("model", net)
         options = {k: d for k, (_, d) in known.items() if d is not None} | {
             k: v for k, v in (words | own).items() if k in known
         }
-        entry = nets.NETS[net]
+        entry = registry.NETS[net]
         if entry.wants_table and federation.table is not None:
             options["table"] = federation.table
-        _check_words(net, federation)
+        _check_text_network(net, federation)
         if entry.wants_words and federation.words:
             options["words"] = federation.words
         binary = entry.one_logit and federation.classes == 2
-        make: Callable[[], torch.nn.Module] = partial(nets.build, net, shape, outputs, **options)
+        make: Callable[[], torch.nn.Module] = partial(
+            registry.build_network, net, shape, outputs, **options
+        )
         check_size(make, net, experiment)
-        make = freezing(make, freeze, net) if freeze else make
+        make = freeze_builder(make, freeze, net) if freeze else make
         model = Model(make, task_of(federation.target, binary), net, shape, options)
         model.check(shape, federation.x.dtype)
         models.append(model)
     return models
 
 
-def _check_words(net: str, federation: Federation) -> None:
+def _check_text_network(net: str, federation: Federation) -> None:
     """Refuse a network of numbers for texts, and the other way round."""
-    takes = [name for name, entry in nets.NETS.items() if entry.wants_words]
+    takes = [name for name, entry in registry.NETS.items() if entry.wants_words]
     if federation.words and net not in takes:
         raise BadInput(
             f"net '{net}' takes numbers, but '{federation.name}' has texts: use {', '.join(takes)}"
@@ -298,25 +300,27 @@ def check_size(make: Callable[[], torch.nn.Module], name: str, experiment: Exper
     )
 
 
-def net_name(make: Callable[[], torch.nn.Module]) -> str:
+def network_name_of(make: Callable[[], torch.nn.Module]) -> str:
     """What a user's network is called."""
     name = str(getattr(make, "__name__", "model"))
     return "model" if name == "<lambda>" else name
 
 
-def _own_model(
+def _wrap_user_model(
     make: Model | Callable[[], torch.nn.Module], federation: Federation, freeze: str = ""
 ) -> Model:
     """A user's network, once it has been seen to take these rows and to tell these classes
     apart.
     """
-    build, name = (make.build, make.name) if isinstance(make, Model) else (make, net_name(make))
+    build, name = (
+        (make.build, make.name) if isinstance(make, Model) else (make, network_name_of(make))
+    )
     if freeze and isinstance(make, Model):
         raise BadInput(
             f"freeze = '{freeze}' for {name}, which is a Model already: give the function that "
             "makes the network, or set requires_grad=False in it"
         )
-    build = freezing(build, freeze, name) if freeze else build
+    build = freeze_builder(build, freeze, name) if freeze else build
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             rows = federation.x[:2]
@@ -324,7 +328,8 @@ def _own_model(
             made: object = build()
             if not isinstance(made, torch.nn.Module):
                 raise BadInput(
-                    f"{name} gives {shown(made)}: give a function that makes a torch.nn.Module"
+                    f"{name} gives {format_value(made)}: give a function that makes a "
+                    "torch.nn.Module"
                 )
             out = first_output(made.eval()(rows))
     except (RuntimeError, IndexError, ValueError) as error:
@@ -342,20 +347,24 @@ def _own_model(
             f"{name} gives outputs of shape {list(out.shape[1:])} a row, but the data have "
             f"{what}: give [{wanted}]"
         )
-    if isinstance(make, Model) and (make.task == federation.target.task or _plain(federation)):
+    if isinstance(make, Model) and (
+        make.task == federation.target.task or _has_plain_target(federation)
+    ):
         return make
     model = Model(build, task_of(federation.target, binary), name, federation.input_shape)
     model.check(federation.input_shape, federation.x.dtype)
     return model
 
 
-def _plain(federation: Federation) -> bool:
+def _has_plain_target(federation: Federation) -> bool:
     """Whether a model that says no task of its own may be taken as it is."""
     target = federation.target
     return TASKS[target.task].is_plain and not target.weights
 
 
-def resolved(experiment: Experiment, federation: Federation, models: list[Model]) -> Experiment:
+def fill_defaults(
+    experiment: Experiment, federation: Federation, models: list[Model]
+) -> Experiment:
     """The experiment with every default written out, so that a later version's defaults do not
     change it.
     """
@@ -364,11 +373,11 @@ def resolved(experiment: Experiment, federation: Federation, models: list[Model]
         task = federation.preparation.target.task
         experiment = replace(experiment, data=experiment.data | {"task": task})
     if not split.get("name"):
-        split["name"] = usual_split(experiment.data)
+        split["name"] = default_partition_name(experiment.data)
     if not model.get("name"):
         model = (
             {"name": ",".join(m.name for m in models)}
-            | {k: v for m in models for k, v in m.options.items() if k not in HANDED}
+            | {k: v for m in models for k, v in m.options.items() if k not in SUPPLIED}
             | model
         )
     engine = dict(experiment.engine)
@@ -378,7 +387,7 @@ def resolved(experiment: Experiment, federation: Federation, models: list[Model]
     came = len(federation.newcomers.names) if federation.newcomers else 0
     known = {
         section: {k: default for k, (_, default) in words.items()}
-        for section, words in fields(experiment).items()
+        for section, words in known_options_of(experiment).items()
     }
     if not model.get("freeze"):
         known["model"].pop("freeze")  # as if there were no such word

@@ -5,33 +5,38 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from coterie.core.errors import BadInput, nearest, shown
-from coterie.core.files import there
+from coterie.core.errors import BadInput, format_value, suggest_name
+from coterie.core.files import path_exists
 from coterie.experiment.config import PYTHON, Experiment
 
-RECIPES = Path(__file__).parents[1] / "recipes"
-NAME = 60  # letters of the data's name in the name of a folder
+PACKAGE = Path(__file__).parents[1]
+FOLDERS = (PACKAGE / "recipes", PACKAGE / "lab" / "recipes")  # for everybody, and of the papers
+MAX_NAME = 60  # letters of the data's name in the name of a folder
 
 
-def config_path(name: str | Path) -> Path:
+def find_config(name: str | Path) -> Path:
     """A TOML file, or a recipe by its name."""
-    path, recipe = Path(name), RECIPES / f"{name}.toml"
-    if there(path) and not (path.is_dir() and there(recipe)):
+    path, recipe = Path(name), _recipe_paths().get(str(name))
+    if path_exists(path) and not (path.is_dir() and recipe):
         return path
-    if not there(recipe):
+    if recipe is None:
         raise BadInput(
-            f"there is no file {shown(str(name))} and no recipe of that "
-            f"name{nearest(str(name), recipes())}"
+            f"there is no file {format_value(str(name))} and no recipe of that "
+            f"name{suggest_name(str(name), list_recipes())}"
         )
     return recipe
 
 
-def recipes() -> list[str]:
+def list_recipes() -> list[str]:
     """Names of the recipes that come with coterie."""
-    return sorted(path.stem for path in RECIPES.glob("*.toml"))
+    return sorted(_recipe_paths())
 
 
-def data_name(experiment: Experiment) -> str:
+def _recipe_paths() -> dict[str, Path]:
+    return {path.stem: path for folder in FOLDERS for path in folder.glob("*.toml")}
+
+
+def data_name_of(experiment: Experiment) -> str:
     """The data of an experiment in one short word, for the name of a folder."""
     stem = Path(str(experiment.data["name"]).removeprefix(PYTHON)).stem
-    return re.sub(r"[\x00-\x1f/\\]", "_", stem)[:NAME] or "data"
+    return re.sub(r"[\x00-\x1f/\\]", "_", stem)[:MAX_NAME] or "data"

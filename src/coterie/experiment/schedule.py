@@ -6,24 +6,24 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NamedTuple
 
-from coterie.core.values import MANY, BelowOne, Count, Range, Whole
+from coterie.core.options import MAX_COUNT, BelowOne, NonNegativeInt, PositiveInt, Range
 
 
 class Schedule(NamedTuple):
     """Who does what when: the `[schedule]` table of an experiment."""
 
-    rounds: Count = 50
-    sample: Annotated[float, Range(0, MANY)] = (
+    rounds: PositiveInt = 50
+    sample: Annotated[float, Range(0, MAX_COUNT)] = (
         1.0  # clients asked a round: a share up to 1, a count above
     )
     # "all": everybody trains, the sampled are averaged (pFedMe's and PFML's published runs)
     trains: Literal["sampled", "all"] = "sampled"
     drop: BelowOne = 0.0  # chance that a client asked does not answer
-    evaluate: Whole = 0  # every so many rounds; 0: twenty times a run
+    evaluate: NonNegativeInt = 0  # every so many rounds; 0: twenty times a run
     parts: tuple[Literal["train", "validation", "test"], ...] = ("train", "validation", "test")
     metric: str = ""  # what decides: best round, tuning, answer; "": the usual one of the task
-    newcomer_rounds: Count = 10  # of local work, for each client that came after training
-    few_shot: tuple[Count, ...] = ()  # training rows with which newcomers are measured too
+    newcomer_rounds: PositiveInt = 10  # of local work, for each client that came after training
+    few_shot: tuple[PositiveInt, ...] = ()  # training rows with which newcomers are measured too
 
     def asked(self, clients: int) -> int:
         """Clients sampled a round."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from coterie.core.errors import BadInput, nearest, shown
+from coterie.core.errors import BadInput, format_value, suggest_name
 
 WORDS = {
     "width": "networks {} as wide",
@@ -35,10 +35,10 @@ Ratio = float | tuple[float, float]  # a share, or ours and the paper's
 def ratios_of(words: Any) -> dict[str, Ratio]:
     """The table `[smaller]` of a recipe, checked."""
     if not isinstance(words, Mapping):
-        raise BadInput(f"smaller = {shown(words)}: give a table, as [smaller]")
+        raise BadInput(f"smaller = {format_value(words)}: give a table, as [smaller]")
     for word in words:
         if word not in WORDS:
-            raise BadInput(f"[smaller] has no word '{word}'{nearest(word, WORDS)}")
+            raise BadInput(f"[smaller] has no word '{word}'{suggest_name(word, WORDS)}")
     return {word: _ratio(word, value) for word, value in words.items()}
 
 
@@ -47,7 +47,8 @@ def _ratio(word: str, value: Any) -> Ratio:
     numbers = all(isinstance(n, int | float) and not isinstance(n, bool) for n in pair)
     if len(pair) != 2 or not numbers or not 0 < pair[0] < pair[1]:
         raise BadInput(
-            f"smaller.{word} = {shown(value)}: give a share below 1, or ours and the paper's, as "
+            f"smaller.{word} = {format_value(value)}: give a share below 1, or ours and the "
+            "paper's, as "
             "[5, 20]"
         )
     return (pair[0], pair[1]) if isinstance(value, list | tuple) else float(value)

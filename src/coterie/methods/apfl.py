@@ -17,16 +17,16 @@ from torch import Tensor
 
 from coterie.core.method import Batch, Method, Newcomer, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
-from coterie.core.notes import Kind, Note
+from coterie.core.options import Share
 from coterie.core.point import Point, blend
-from coterie.core.values import Share
+from coterie.core.quantities import LoggedQuantity, QuantityKind
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 PENALTY = 0.02
 
 
-class Client(NamedTuple):
+class APFLState(NamedTuple):
     """A client's state."""
 
     v: Point
@@ -65,18 +65,21 @@ def apfl(model: Model, train: Train, alpha: Share = 0.5, adaptive: bool = True) 
             begin(w, train), begin(state.v, train), state.alpha, torch.tensor(True)
         ),
         passes=(Pass(step, train.plan()),),
-        finish=lambda c, state, w: (Client(c.v.w, c.alpha), c.w.w),
+        finish=lambda c, state, w: (APFLState(c.v.w, c.alpha), c.w.w),
     )
     return base._replace(
-        join=lambda w, rng: Client(w, torch.tensor(alpha)),  # v starts at the first w it sees
+        join=lambda w, rng: APFLState(w, torch.tensor(alpha)),  # v starts at the first w it sees
         round=(trip,),
         personal=lambda state, w: blend(w, state.v, state.alpha),
         views={"global": lambda state, w: w},
         newcomer=Newcomer("trains its v, and its share of it, beside the received w"),
         client_notes=lambda state: {"alpha": state.alpha},
         describes={
-            "alpha": Note(
-                "alpha", Kind.COURSE, "", "The share of a client's own model in its mixture."
+            "alpha": LoggedQuantity(
+                "alpha",
+                QuantityKind.COURSE,
+                "",
+                "The share of a client's own model in its mixture.",
             )
         },
     )

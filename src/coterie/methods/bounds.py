@@ -8,21 +8,21 @@ from typing import NamedTuple
 import torch
 
 from coterie.core.errors import BadInput
-from coterie.core.memory import gigabytes, memory
+from coterie.core.memory import format_gigabytes, read_memory_limit
 from coterie.methods.peers import are_few
 
-SMALLER = "give fewer clients or a smaller network"
-SHARE = 2  # a server may take one part in so many of the machine's memory
+DEFAULT_HINT = "give fewer clients or a smaller network"
+MEMORY_FRACTION = 2  # a server may take one part in so many of the machine's memory
 
 
-def most_clients(needed: Callable[[int], int]) -> int:
+def find_max_clients(needed: Callable[[int], int]) -> int:
     """The largest number of clients whose bytes fit."""
     low, high = 0, 1
-    while needed(high) <= memory() // SHARE and high < 2**40:
+    while needed(high) <= read_memory_limit() // MEMORY_FRACTION and high < 2**40:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        fits = needed(middle) <= memory() // SHARE
+        fits = needed(middle) <= read_memory_limit() // MEMORY_FRACTION
         low, high = (middle, high) if fits else (low, middle)
     return low
 
@@ -36,11 +36,12 @@ def check_clients(name: str, clients: int, needed: Callable[[int], int], way: st
             f"{name} finds peers and bundles on the processor only, not on "
             f"{torch.get_default_device()}: leave out --device, or --peers and --bundles"
         )
-    if needed(clients) > memory() // SHARE:
+    if needed(clients) > read_memory_limit() // MEMORY_FRACTION:
         raise BadInput(
-            f"{name} with {clients:,} clients takes {gigabytes(needed(clients))} GB at the "
-            f"server, more than half of this machine's {gigabytes(memory())} GB; at most "
-            f"{most_clients(needed):,} clients fit: {way or SMALLER}"
+            f"{name} with {clients:,} clients takes {format_gigabytes(needed(clients))} GB at the "
+            f"server, more than half of this machine's {format_gigabytes(read_memory_limit())} "
+            "GB; at most "
+            f"{find_max_clients(needed):,} clients fit: {way or DEFAULT_HINT}"
         )
 
 

@@ -15,23 +15,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.core.device import exact
+from coterie.core.device import to_double
 from coterie.core.errors import BadInput
 from coterie.core.method import Facts, Method, Replies, Train
 from coterie.core.model import Model
-from coterie.core.point import Point, flat, pick, stack, tree
+from coterie.core.options import NonNegativeInt, Positive
+from coterie.core.point import Point, flatten, pick, stack, tree_map
 from coterie.core.rng import Rng
-from coterie.core.values import Positive, Whole
 from coterie.methods.bounds import check_clients
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
-from coterie.methods.oracle import CLUSTERS, per_cluster, with_largest
+from coterie.methods.oracle import CLUSTER_QUANTITIES, average_clusters, join_largest
 from coterie.methods.peers import find_centres, find_nearest, sketch
 
-SQUARE = 40  # bytes per pair of members at the peak of a split
+BYTES_PER_PAIR = 40  # bytes per pair of members at the peak of a split
 
 
-class Server(NamedTuple):
+class CFLServer(NamedTuple):
     """A model for every cluster, and what its members last sent."""
 
     models: Point  # [k, ...]
@@ -42,11 +42,11 @@ class Server(NamedTuple):
     speed: Tensor  # the largest |mean dW| of all clients before any split
 
 
-def cut(updates: Tensor) -> Tensor:
+def bisect_updates(updates: Tensor) -> Tensor:
     """Which of two halves [m] each update [m, d] belongs to."""
     from sklearn.cluster import AgglomerativeClustering
 
-    unit = F.normalize(exact(updates), dim=1)
+    unit = F.normalize(to_double(updates), dim=1)
     distance = (1 - unit @ unit.T).clamp(min=0).fill_diagonal_(0)  # -cos, moved to be a distance
     found = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit(
         distance.numpy()
@@ -54,7 +54,7 @@ def cut(updates: Tensor) -> Tensor:
     return torch.as_tensor(found.labels_, dtype=torch.int64)
 
 
-def cut_bundles(updates: Tensor, bundles: int) -> Tensor:
+def bisect_bundles(updates: Tensor, bundles: int) -> Tensor:
     """The same where members of a bundle stay together."""
     unit = F.normalize(updates, dim=1)
     points = sketch([unit])
@@ -64,7 +64,7 @@ def cut_bundles(updates: Tensor, bundles: int) -> Tensor:
     count = int(bundle.max()) + 1
     if count == 1:  # one direction: any halves are as good as others
         return (torch.arange(len(points)) * 2 >= len(points)).long()
-    return cut(torch.zeros(count, unit.shape[1]).index_add(0, bundle, unit))[bundle]
+    return bisect_updates(torch.zeros(count, unit.shape[1]).index_add(0, bundle, unit))[bundle]
 
 
 @method(
@@ -78,9 +78,9 @@ def cfl(
     train: Train,
     eps1: Positive = 0.4,
     eps2: Positive = 1.6,
-    after: Whole = 20,
+    after: NonNegativeInt = 20,
     relative: bool = True,
-    bundles: Whole = 0,
+    bundles: NonNegativeInt = 0,
 ) -> Method:
     """FedAvg that splits clusters whose members disagree.
 
@@ -95,9 +95,9 @@ def cfl(
 
     def needed(n: int) -> int:
         pairs = min(n, bundles) if bundles else n
-        return n * 4 * 4 * model.size + SQUARE * pairs**2
+        return n * 4 * 4 * model.size + BYTES_PER_PAIR * pairs**2
 
-    def init(rng: Rng, facts: Facts) -> Server:
+    def init(rng: Rng, facts: Facts) -> CFLServer:
         bundled = 0 < bundles < facts.clients
         way = "give --bundles 1000 to link 1,000 bundles of clients, or fewer clients"
         check_clients(
@@ -106,7 +106,7 @@ def cfl(
             needed,
             "" if bundled else way,
         )
-        return Server(
+        return CFLServer(
             models=stack([model.init(rng)]),
             cluster=torch.zeros(facts.clients, dtype=torch.int64),
             updates=torch.zeros(facts.clients, model.size),
@@ -115,11 +115,11 @@ def cfl(
             speed=torch.tensor(0.0),
         )
 
-    def note(server: Server, replies: Replies) -> Server:
+    def note(server: CFLServer, replies: Replies) -> CFLServer:
         """Write down this round's dW_i and how far they move together."""
         ids = replies.ids
         updates = server.updates.index_copy(
-            0, ids, flat(replies.upload - pick(server.models, server.cluster[ids]))
+            0, ids, flatten(replies.upload - pick(server.models, server.cluster[ids]))
         )
         reported = server.reported.index_fill(0, ids, True)
         whole = reported.all() and not server.cluster.any()
@@ -128,26 +128,26 @@ def cfl(
             updates=updates, reported=reported, round=server.round + 1, speed=speed
         )
 
-    def stuck(server: Server, members: Tensor) -> bool:
+    def stuck(server: CFLServer, members: Tensor) -> bool:
         """Whether a cluster stands still while a member still pulls."""
         if len(members) <= 2 or server.round <= after or not server.reported[members].all():
             return False
         mine, unit = server.updates[members], server.speed if relative else 1.0
         return bool(mine.mean(0).norm() < eps1 * unit and mine.norm(dim=1).max() > eps2 * unit)
 
-    def split(server: Server, members: Tensor) -> Server:
+    def split(server: CFLServer, members: Tensor) -> CFLServer:
         """One half keeps the cluster's number, the other gets a new one and a copy of the model."""
         mine = server.updates[members]
         bundled = 0 < bundles < len(members)
-        moved = members[(cut_bundles(mine, bundles) if bundled else cut(mine)) == 1]
+        moved = members[(bisect_bundles(mine, bundles) if bundled else bisect_updates(mine)) == 1]
         old, new = int(server.cluster[moved[0]]), int(server.cluster.max()) + 1
         return server._replace(
-            models=tree(lambda a: torch.cat([a, a[old : old + 1]]), server.models),
+            models=tree_map(lambda a: torch.cat([a, a[old : old + 1]]), server.models),
             cluster=server.cluster.index_fill(0, moved, new),
             reported=server.reported.index_fill(0, members, False),
         )
 
-    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
+    def receive(server: CFLServer, replies: Replies, rng: Rng) -> CFLServer:
         server = note(server, replies)
         for c in range(int(server.cluster.max()) + 1):
             members = (server.cluster == c).nonzero().flatten()
@@ -155,14 +155,14 @@ def cfl(
                 server = split(server, members)
         cluster = server.cluster[replies.ids]
         return server._replace(
-            models=per_cluster(
+            models=average_clusters(
                 server.models, replies.upload, cluster, replies.equal, replies.average
             )
         )
 
-    def admit(server: Server) -> Server:
+    def admit(server: CFLServer) -> CFLServer:
         return server._replace(
-            cluster=with_largest(server.cluster),
+            cluster=join_largest(server.cluster),
             updates=torch.cat([server.updates, torch.zeros(1, model.size)]),
             reported=torch.cat([server.reported, torch.tensor([False])]),
         )
@@ -177,5 +177,5 @@ def cfl(
         round=(trip,),
         admit=admit,
         notes=lambda server: {"cluster": server.cluster},
-        describes=CLUSTERS,
+        describes=CLUSTER_QUANTITIES,
     )

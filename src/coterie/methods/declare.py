@@ -10,32 +10,32 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
-from coterie.core.errors import BadInput, nearest
+from coterie.core.errors import BadInput, suggest_name
 from coterie.core.method import Train
 from coterie.core.model import Model
+from coterie.core.options import coerce, declared_options
 from coterie.core.task import Task, find_task
-from coterie.core.values import coerce, declared
 
 Builder = Callable[..., Any]  # (model, train, **options) -> Method, or its stages
 B = TypeVar("B", bound=Builder)
-When = tuple[str, Any]  # an option and the value it must have
-Unused = Mapping[str, When | None]  # words of [train]; None: never used
+Condition = tuple[str, Any]  # an option and the value it must have
+UnusedSettings = Mapping[str, Condition | None]  # words of [train]; None: never used
 # What a server makes of the uploads: only their mean ("mean"), a mean and more of each ("models"),
 # something else ("other"); "nothing": there are none.
-Uploads = Literal["mean", "models", "other", "nothing"]
+UploadUse = Literal["mean", "models", "other", "nothing"]
 # How clients use their training rows in what they upload: only by `model.grad` ("gradients"), or
 # in another way too.
-Rows = Literal["gradients", "other"]
+RowUse = Literal["gradients", "other"]
 
 
-class Told(NamedTuple):
+class UploadDeclaration(NamedTuple):
     """What a method says of its uploads: robust averages and guarantees of privacy rest on it."""
 
-    uploads: Uploads = "other"
-    rows: Rows = "other"
+    uploads: UploadUse = "other"
+    rows: RowUse = "other"
 
 
-class Tasks(NamedTuple):
+class SupportedTasks(NamedTuple):
     """The tasks that a method learns, and why no other."""
 
     learn: Callable[[Task], bool]
@@ -45,11 +45,11 @@ class Tasks(NamedTuple):
 def method(
     when: str = "",
     without: tuple[str, ...] = (),
-    only: Mapping[str, When] | None = None,
+    only: Mapping[str, Condition] | None = None,
     name: str = "",
-    uploads: Uploads = "other",
-    rows: Rows = "other",
-    tasks: Tasks | None = None,
+    uploads: UploadUse = "other",
+    rows: RowUse = "other",
+    tasks: SupportedTasks | None = None,
     former: Mapping[str, Any] | None = None,
 ) -> Callable[[B], B]:
     """A builder that refuses what it cannot use, under `name` (its own, if none is given).
@@ -66,15 +66,15 @@ def method(
 
         @wraps(builder)
         def build(model: Model, train: Train, *values: Any, **options: Any) -> Any:
-            given = dict(zip(declared(builder), values, strict=False)) | options
+            given = dict(zip(declared_options(builder), values, strict=False)) | options
             checked = check_options(label, builder, given)
             check_train(label, build, train, checked)
             check_task(label, build, model)
             return builder(model, train, **checked)
 
-        vars(build)["unused"] = {**unused(builder), **dict.fromkeys(without), **(only or {})}
+        vars(build)["unused"] = {**unused_of(builder), **dict.fromkeys(without), **(only or {})}
         vars(build)["when"] = when or when_of(builder)
-        vars(build)["told"] = Told(uploads, rows)
+        vars(build)["told"] = UploadDeclaration(uploads, rows)
         vars(build)["tasks"] = tasks or tasks_of(builder)
         vars(build)["former"] = former or {}
         return cast(B, build)
@@ -93,9 +93,9 @@ def was_nothing(builder: Builder | None, option: str, value: Any) -> bool:
     return option in former and value == former[option]
 
 
-def tasks_of(builder: Builder) -> Tasks | None:
+def tasks_of(builder: Builder) -> SupportedTasks | None:
     """The tasks that a builder's method learns; None: all."""
-    known: Tasks | None = getattr(builder, "tasks", None)
+    known: SupportedTasks | None = getattr(builder, "tasks", None)
     return known
 
 
@@ -109,27 +109,27 @@ def check_task(name: str, builder: Builder, model: Model) -> None:
         )
 
 
-def unused(builder: Builder) -> Unused:
+def unused_of(builder: Builder) -> UnusedSettings:
     """The words of `[train]` that a builder does not use, or only sometimes; {} for one that says
     nothing."""
-    words: Unused = getattr(builder, "unused", {})
+    words: UnusedSettings = getattr(builder, "unused", {})
     return words
 
 
-def told(builder: Builder) -> Told:
+def declaration_of(builder: Builder) -> UploadDeclaration:
     """What a builder says of its uploads; nothing is taken for granted of one that says nothing."""
-    said: Told = getattr(builder, "told", Told())
+    said: UploadDeclaration = getattr(builder, "told", UploadDeclaration())
     return said
 
 
 def check_options(name: str, builder: Builder, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options as values of their declared types; unknown ones and those out of range are
     refused."""
-    known, checked = declared(builder), {}
+    known, checked = declared_options(builder), {}
     for option, value in options.items():
         if option not in known:
             raise BadInput(
-                f"{name} has no option '{option}'{nearest(option, known) if known else ''}"
+                f"{name} has no option '{option}'{suggest_name(option, known) if known else ''}"
             )
         kind, default = known[option]
         checked[option] = coerce(kind, value, f"{name}.{option}", default)
@@ -138,7 +138,7 @@ def check_options(name: str, builder: Builder, options: Mapping[str, Any]) -> di
 
 def check_train(name: str, builder: Builder, train: Train, options: Mapping[str, Any]) -> None:
     """Refuse a word of `[train]` that would change nothing, unless it has its default."""
-    for word, when in unused(builder).items():
+    for word, when in unused_of(builder).items():
         value = getattr(train, word)
         if value == Train._field_defaults[word]:
             continue
@@ -148,7 +148,7 @@ def check_train(name: str, builder: Builder, train: Train, options: Mapping[str,
                 "that uses it, such as fedavg"
             )
         option, needed = when
-        if options.get(option, declared(builder)[option][1]) != needed:
+        if options.get(option, declared_options(builder)[option][1]) != needed:
             way = (
                 {True: "yes", False: "no"}.get(needed, needed)
                 if isinstance(needed, bool)
@@ -181,8 +181,8 @@ def variant(
     parameters = inspect.signature(base).parameters
     _describe(build, base, {k: p for k, p in parameters.items() if k not in gone})
     build.__name__, build.__doc__ = name, about
-    vars(build)["unused"], vars(build)["tasks"] = unused(base), tasks_of(base)
-    return method(when, uploads=told(base).uploads, rows=told(base).rows)(build)
+    vars(build)["unused"], vars(build)["tasks"] = unused_of(base), tasks_of(base)
+    return method(when, uploads=declaration_of(base).uploads, rows=declaration_of(base).rows)(build)
 
 
 def extends(base: Builder) -> Callable[[B], B]:
@@ -205,7 +205,7 @@ def extends(base: Builder) -> Callable[[B], B]:
             own | {k: p for k, p in inspect.signature(base).parameters.items() if k not in own},
             base,
         )
-        vars(build)["unused"], vars(build)["tasks"] = unused(base), tasks_of(base)
+        vars(build)["unused"], vars(build)["tasks"] = unused_of(base), tasks_of(base)
         return cast(B, build)
 
     return decorate
@@ -218,7 +218,7 @@ def _describe(
     base: Builder | None = None,
 ) -> None:
     """Give a builder the signature, annotations and place of what it stands for."""
-    hints = {k: kind for b in (base, source) if b for k, (kind, _) in declared(b).items()}
+    hints = {k: kind for b in (base, source) if b for k, (kind, _) in declared_options(b).items()}
     build.__signature__ = inspect.Signature(list(parameters.values()))
     build.__annotations__ = {k: hints[k] for k in parameters if k in hints}
     build.__module__ = source.__module__

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from coterie.core.method import Batch, Method, Newcomer, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
+from coterie.core.options import NonNegative
 from coterie.core.point import Point
-from coterie.core.values import NonNegative
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 

@@ -18,19 +18,19 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Batch, Method, Newcomer, Pass, Train, unchanged
+from coterie.core.method import Batch, Method, Newcomer, Pass, Train, keep_server
 from coterie.core.model import Descent, Model, begin, layer_of, sgd
-from coterie.core.notes import Kind, Note
+from coterie.core.options import NonNegative, PositiveInt, PositiveShare
 from coterie.core.point import Leaves, Point
+from coterie.core.quantities import LoggedQuantity, QuantityKind
 from coterie.core.rng import Rng
-from coterie.core.values import Count, NonNegative, PositiveShare
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
-FULL = 1024  # rows per step where `batch` is 0
+FULL_BATCH = 1024  # rows per step where `batch` is 0
 
 
-class Client(NamedTuple):
+class FedALAState(NamedTuple):
     """A client's state."""
 
     own: Point  # Theta_i
@@ -38,14 +38,14 @@ class Client(NamedTuple):
     visits: Tensor
 
 
-class Carry(NamedTuple):
+class FedALACarry(NamedTuple):
     go: Descent
     own: Point
     received: Point
     weights: Leaves
 
 
-def mix(own: Point, received: Point, weights: Leaves) -> Point:
+def mix_layers(own: Point, received: Point, weights: Leaves) -> Point:
     """Theta^_i: the received model, on the top layers only as far as the weights say."""
     top = {k: own.params[k] + (received.params[k] - own.params[k]) * w for k, w in weights.items()}
     return Point(received.params | top, received.buffers)
@@ -55,10 +55,10 @@ def mix(own: Point, received: Point, weights: Leaves) -> Point:
 def fedala(
     model: Model,
     train: Train,
-    top_layers: Count = 1,
+    top_layers: PositiveInt = 1,
     share: PositiveShare = 0.8,
     weight_rate: NonNegative = 1.0,
-    first_epochs: Count = 10,
+    first_epochs: PositiveInt = 10,
 ) -> Method:
     """FedAvg whose clients take from the global model's top layers what helps them.
 
@@ -73,24 +73,24 @@ def fedala(
     inside = model.head(top_layers)
     _, local = sgd(model, train)
 
-    def join(w: Point, rng: Rng) -> Client:
-        return Client(
+    def join(w: Point, rng: Rng) -> FedALAState:
+        return FedALAState(
             w, {k: torch.ones_like(a) for k, a in w.params.items() if inside(k)}, torch.tensor(0)
         )
 
-    def learn(c: Carry, batch: Batch) -> Carry:
-        g = model.grad(mix(c.own, c.received, c.weights), batch).params
+    def learn(c: FedALACarry, batch: Batch) -> FedALACarry:
+        g = model.grad(mix_layers(c.own, c.received, c.weights), batch).params
         # d Theta^ / d W = Theta - Theta_i
         slope = {k: g[k] * (c.received.params[k] - c.own.params[k]) for k in c.weights}
         return c._replace(
             weights={k: (w - weight_rate * slope[k]).clamp(0, 1) for k, w in c.weights.items()}
         )
 
-    def settle(c: Carry, _: None) -> Carry:
-        return c._replace(go=begin(mix(c.own, c.received, c.weights), train))
+    def settle(c: FedALACarry, _: None) -> FedALACarry:
+        return c._replace(go=begin(mix_layers(c.own, c.received, c.weights), train))
 
-    def steps(state: Client, w: Point, rows: Tensor) -> Tensor:
-        epoch = -(-max(1, int(int(rows) * share)) // (train.batch or FULL))
+    def steps(state: FedALAState, w: Point, rows: Tensor) -> Tensor:
+        epoch = -(-max(1, int(int(rows) * share)) // (train.batch or FULL_BATCH))
         return torch.tensor(
             epoch * (0 if state.visits == 0 else first_epochs if state.visits == 1 else 1)
         )
@@ -101,15 +101,15 @@ def fedala(
         Pass(settle),
     )
     trip = base.round[0]._replace(
-        start=lambda state, w: Carry(begin(w, train), state.own, w, state.weights),
+        start=lambda state, w: FedALACarry(begin(w, train), state.own, w, state.weights),
         passes=(*aggregate, Pass(lambda c, batch: c._replace(go=local(c.go, batch)), train.plan())),
-        finish=lambda c, state, w: (Client(c.go.w, c.weights, state.visits + 1), c.go.w),
+        finish=lambda c, state, w: (FedALAState(c.go.w, c.weights, state.visits + 1), c.go.w),
         steps=steps,
     )
     use = trip._replace(
         passes=aggregate,
         finish=lambda c, state, w: (state._replace(own=c.go.w), ()),
-        receive=unchanged,
+        receive=keep_server,
         steps=None,
     )
     return base._replace(
@@ -123,7 +123,9 @@ def fedala(
             "taken": torch.cat([w.flatten() for w in state.weights.values()]).mean()
         },
         describes={
-            "taken": Note("share taken from the global model", Kind.COURSE),
-            "own": Note("the client's model before it takes from the global one", Kind.VIEW),
+            "taken": LoggedQuantity("share taken from the global model", QuantityKind.COURSE),
+            "own": LoggedQuantity(
+                "the client's model before it takes from the global one", QuantityKind.VIEW
+            ),
         },
     )

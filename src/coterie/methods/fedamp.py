@@ -23,10 +23,17 @@ from torch import Tensor
 
 from coterie.core.method import Batch, Exchange, Facts, Method, Newcomer, Pass, Replies, Train
 from coterie.core.model import Descent, Model, begin, descend
-from coterie.core.notes import Kind, Note
+from coterie.core.options import (
+    BelowOne,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveShare,
+    Range,
+)
 from coterie.core.point import Point
+from coterie.core.quantities import LoggedQuantity, QuantityKind
 from coterie.core.rng import Rng
-from coterie.core.values import BelowOne, NonNegative, Positive, PositiveShare, Range, Whole
 from coterie.methods.bounds import Room, check_room
 from coterie.methods.declare import method
 from coterie.methods.last_models import LastModels, start_models
@@ -38,12 +45,12 @@ Attend = Callable[[LastModels, int, float], tuple[Mixing, float]]
 Decay = Callable[[int], float]  # k -> alpha_k
 WAY = "give --peers 50 to hear the 50 nearest, or fewer clients"
 NOTES = {
-    "xi": Note("attention weights xi", Kind.MATRIX),
-    "u_i": Note("the mixture that the server sends a client", Kind.VIEW),
+    "xi": LoggedQuantity("attention weights xi", QuantityKind.MATRIX),
+    "u_i": LoggedQuantity("the mixture that the server sends a client", QuantityKind.VIEW),
 }
 
 
-class Server(NamedTuple):
+class FedAMPServer(NamedTuple):
     """The last known models of all clients, and what is passed on."""
 
     last: LastModels
@@ -53,7 +60,7 @@ class Server(NamedTuple):
     round: Tensor  # k
 
 
-class Message(NamedTuple):
+class FedAMPPayload(NamedTuple):
     """What goes down."""
 
     u: Point
@@ -88,25 +95,27 @@ def pass_messages(
 ) -> Method:
     """Message passing with the weights that `attend` finds."""
 
-    def init(rng: Rng, facts: Facts) -> Server:
+    def init(rng: Rng, facts: Facts) -> FedAMPServer:
         n, size = facts.clients, model.size
         room = Room(pair=56, entry=60, client=36 * size, client_of_few=16 * size)
         check_room(name, n, peers, room, WAY)
         last, xi, pull = start_models(model.init(rng), n), start_own(n, peers), lam / alpha(0)
-        return Server(last, xi, xi.mix_early(last.models), torch.tensor(pull), torch.tensor(0))
+        return FedAMPServer(
+            last, xi, xi.mix_early(last.models), torch.tensor(pull), torch.tensor(0)
+        )
 
-    def mix(server: Server, last: LastModels) -> Server:
+    def mix(server: FedAMPServer, last: LastModels) -> FedAMPServer:
         xi, used = attend(last, server.xi.limit(peers), alpha(int(server.round)))
         xi = xi._replace(weights=xi.weights.to(server.xi.weights))
         u = xi.mix_early(last.models)
         return server._replace(last=last, xi=xi, u=u, pull=torch.tensor(lam / used))
 
-    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
+    def receive(server: FedAMPServer, replies: Replies, rng: Rng) -> FedAMPServer:
         last = server.last.remember(replies.ids, replies.upload)
         return mix(server._replace(round=server.round + 1), last)
 
-    def send(server: Server, i: int, rng: Rng) -> Message:
-        return Message(server.xi.mix(server.last.models, i, server.u), server.pull)
+    def send(server: FedAMPServer, i: int, rng: Rng) -> FedAMPPayload:
+        return FedAMPPayload(server.xi.mix(server.last.models, i, server.u), server.pull)
 
     def step(c: Carry, batch: Batch) -> Carry:
         go = descend(c.go, model.grad(c.go.w, batch), train)
@@ -141,7 +150,7 @@ def fedamp(
     alpha: Positive = 1.0,
     sigma: Annotated[float, Range(0, 1e12, low_open=True)] = 5.0,
     alpha_decay: PositiveShare = 1.0,
-    peers: Whole = 0,
+    peers: NonNegativeInt = 0,
 ) -> Method:
     """Clients whose models are near exchange more; alpha_k = alpha * alpha_decay^k.
 
@@ -166,7 +175,7 @@ def heurfedamp(
     sigma: NonNegative = 25.0,
     own: BelowOne = 0.0,
     alpha_decay: PositiveShare = 1.0,
-    peers: Whole = 0,
+    peers: NonNegativeInt = 0,
 ) -> Method:
     """FedAMP by cosines of models.
 

@@ -6,15 +6,15 @@ min_w sum_i (n_i / n) f_i(w): clients descend from w, the server averages what t
 
 from typing import Any, NamedTuple
 
-from coterie.core.method import Exchange, Method, Pass, Replies, Train, nothing
+from coterie.core.method import Exchange, Method, Pass, Replies, Train, return_nothing
 from coterie.core.model import Model, sgd
+from coterie.core.options import Positive
 from coterie.core.point import Point, blend
 from coterie.core.rng import Rng
-from coterie.core.values import Positive
 from coterie.methods.declare import method
 
 
-class Global(NamedTuple):
+class FedAvgServer(NamedTuple):
     """The server's state: one model for all."""
 
     w: Point
@@ -34,8 +34,8 @@ def fedavg(model: Model, train: Train, beta: Positive = 1.0) -> Method:
         return server._replace(w=average if beta == 1 else blend(server.w, average, beta))
 
     return Method(
-        init=lambda rng, facts: Global(model.init(rng)),
-        join=nothing,
+        init=lambda rng, facts: FedAvgServer(model.init(rng)),
+        join=return_nothing,
         round=(
             Exchange(
                 send=lambda server, i, rng: server.w,

@@ -9,7 +9,7 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Method, Train
 from coterie.core.model import Model
 from coterie.methods.declare import method
-from coterie.methods.fedper import keep_home
+from coterie.methods.fedper import keep_layers_local
 
 
 @method(when="inputs differ in look or scale, and the network has batch norm", uploads="mean")
@@ -21,4 +21,4 @@ def fedbn(model: Model, train: Train) -> Method:
             f"fedbn keeps BatchNorm layers at home, and {model.name} has none: give a model with "
             "BatchNorm, or use fedavg"
         )
-    return keep_home(model, train, norm)
+    return keep_layers_local(model, train, norm)

@@ -22,23 +22,23 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from coterie.core.method import Batch, BatchPlan, Facts, Method, Pass, Replies, Train
-from coterie.core.model import Model, average
-from coterie.core.notes import Kind, Note
-from coterie.core.point import Point, mean, pick, tree
+from coterie.core.model import Model, masked_mean
+from coterie.core.options import MAX_COUNT, InnerShare, NonNegativeInt, Positive, PositiveInt, Range
+from coterie.core.point import Point, mean, pick, tree_map
+from coterie.core.quantities import LoggedQuantity, QuantityKind
 from coterie.core.rng import Rng
-from coterie.core.values import MANY, Count, InnerShare, Positive, Range, Whole
-from coterie.methods.declare import Tasks, extends, method
+from coterie.methods.declare import SupportedTasks, extends, method
 from coterie.methods.fedavg import fedavg
-from coterie.methods.finetune import tuned
+from coterie.methods.finetune import add_finetuning
 
-LOOK = 10  # steps between looks at the held-out rows
+CHECK_EVERY = 10  # steps between looks at the held-out rows
 ROWS = 256  # rows predicted at once
 
 
-DISTILLED = "Of the prototypes on held-out public rows, before and after distillation."
+KL_MEANING = "Of the prototypes on held-out public rows, before and after distillation."
 
 
-class Server(NamedTuple):
+class FedDFServer(NamedTuple):
     prototypes: tuple[Point, ...]  # one per architecture
     architecture: Tensor  # [N]
     # [architectures, 2], KL from the ensemble on held-out rows before and after the last
@@ -46,7 +46,7 @@ class Server(NamedTuple):
     gaps: Tensor
 
 
-class Budget(NamedTuple):
+class DistillationBudget(NamedTuple):
     """How long a distillation may take, and on what."""
 
     batch: int
@@ -79,7 +79,7 @@ def ensemble(replies: Replies, public: Batch) -> Tensor:
     return model.goal.soften(torch.stack(logits).mean(0), 1.0)
 
 
-def shuffled(rows: Tensor, size: int, rng: np.random.Generator) -> Iterator[Tensor]:
+def shuffle_batches(rows: Tensor, size: int, rng: np.random.Generator) -> Iterator[Tensor]:
     """Whole batches of rows, reshuffled each time they run out."""
     while True:
         order = rows[torch.as_tensor(rng.permutation(len(rows)))]
@@ -87,22 +87,27 @@ def shuffled(rows: Tensor, size: int, rng: np.random.Generator) -> Iterator[Tens
 
 
 def distil(
-    model: Model, w: Point, public: Batch, target: Tensor, budget: Budget, rng: np.random.Generator
+    model: Model,
+    w: Point,
+    public: Batch,
+    target: Tensor,
+    budget: DistillationBudget,
+    rng: np.random.Generator,
 ) -> tuple[Point, Tensor]:
     """The model after its distillation, and its KL from the target on held-out rows before and
     after [2]."""
     order = torch.as_tensor(rng.permutation(len(public.y)))
     held = rows_of(public, order[: max(1, int(budget.held * len(order)))])
     rest = order[len(held.y) :]
-    batches = shuffled(rest, min(budget.batch, len(rest)), rng)
+    batches = shuffle_batches(rest, min(budget.batch, len(rest)), rng)
 
     def far(outputs: Tensor, batch: Batch) -> Tensor:
-        return average(model.goal.distance(target[batch.place], outputs, 1.0), batch)
+        return masked_mean(model.goal.distance(target[batch.place], outputs, 1.0), batch)
 
     def gap(w: Point) -> float:
         return float(far(predict(model, w, held), held))
 
-    student = Point(tree(torch.clone, w.params), w.buffers)
+    student = Point(tree_map(torch.clone, w.params), w.buffers)
     adam = Adam(student.params.values(), lr=budget.rate)
     cosine = CosineAnnealingLR(adam, max(1, budget.steps))
     best, least, found = w, gap(w), 0
@@ -116,7 +121,7 @@ def distil(
         adam.step()
         cosine.step()
         student = Point(student.params, g.fresh or student.buffers)
-        if s % LOOK == 0 or s == budget.steps:
+        if s % CHECK_EVERY == 0 or s == budget.steps:
             now = gap(student)
             if now < least:
                 best, least, found = (
@@ -133,15 +138,15 @@ def distil(
 
 @method(
     when="networks differ, one model per network is enough",
-    tasks=Tasks(lambda task: task.has_label, "distils class probabilities, or numbers"),
+    tasks=SupportedTasks(lambda task: task.has_label, "distils class probabilities, or numbers"),
 )
 def feddf(
     model: Model,
     train: Train,
-    draw: Annotated[int, Range(2, MANY)] = 300,
-    public_batch: Count = 128,
-    distil_steps: Whole = 100,
-    patience: Count = 50,
+    draw: Annotated[int, Range(2, MAX_COUNT)] = 300,
+    public_batch: PositiveInt = 128,
+    distil_steps: NonNegativeInt = 100,
+    patience: PositiveInt = 50,
     distil_rate: Positive = 1e-3,
     held: InnerShare = 0.2,
     clip: Positive = 5.0,
@@ -152,14 +157,14 @@ def feddf(
     round at most, 0 for none (published: 10,000, patience 1,000). patience: steps without progress.
     clip: longest gradient.
     """
-    budget = Budget(public_batch, distil_steps, patience, distil_rate, held, clip)
+    budget = DistillationBudget(public_batch, distil_steps, patience, distil_rate, held, clip)
     base = fedavg(model, train)
 
-    def init(rng: Rng, facts: Facts) -> Server:
+    def init(rng: Rng, facts: Facts) -> FedDFServer:
         prototypes = tuple(m.init(rng) for m in facts.models)
-        return Server(prototypes, facts.architecture, torch.zeros(len(prototypes), 2))
+        return FedDFServer(prototypes, facts.architecture, torch.zeros(len(prototypes), 2))
 
-    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
+    def receive(server: FedDFServer, replies: Replies, rng: Rng) -> FedDFServer:
         prototypes, gaps = list(server.prototypes), server.gaps.clone()
         public: Any = replies.public
         target: Any = ensemble(replies, public) if distil_steps else None
@@ -172,7 +177,7 @@ def feddf(
                 )
         return server._replace(prototypes=tuple(prototypes), gaps=gaps)
 
-    def admit(server: Server) -> Server:
+    def admit(server: FedDFServer) -> FedDFServer:
         turn = len(server.architecture) % len(server.prototypes)
         return server._replace(architecture=torch.cat([server.architecture, torch.tensor([turn])]))
 
@@ -191,7 +196,9 @@ def feddf(
         round=(trip,),
         admit=admit,
         notes=lambda server: {"kl_before": server.gaps[:, 0], "kl_after": server.gaps[:, 1]},
-        describes={"kl": Note("distance to the ensemble", Kind.PAIR, "KL", DISTILLED)},
+        describes={
+            "kl": LoggedQuantity("distance to the ensemble", QuantityKind.PAIR, "KL", KL_MEANING)
+        },
         needs=frozenset({"public"}),
         mixed=True,
     )
@@ -199,7 +206,7 @@ def feddf(
 
 @method(when="as feddf, then own epochs")
 @extends(feddf)
-def pfeddf(model: Model, train: Train, tune_epochs: Count = 20, **options: Any) -> Method:
+def pfeddf(model: Model, train: Train, tune_epochs: PositiveInt = 20, **options: Any) -> Method:
     """FedDF whose clients fine-tune their architecture's prototype for `tune_epochs` epochs before
     use."""
-    return tuned(feddf(model, train, **options), train, tune_epochs)
+    return add_finetuning(feddf(model, train, **options), train, tune_epochs)

@@ -32,10 +32,10 @@ from coterie.core.method import (
     Train,
 )
 from coterie.core.model import Descent, Model, begin, sgd
-from coterie.core.notes import Kind, Note
-from coterie.core.point import Point, mean, pick, tree
+from coterie.core.options import MAX_COUNT, NonNegativeInt, Range, Share
+from coterie.core.point import Point, mean, pick, tree_map
+from coterie.core.quantities import LoggedQuantity, QuantityKind
 from coterie.core.rng import Rng
-from coterie.core.values import MANY, Range, Share, Whole
 from coterie.methods.bounds import Room, check_room
 from coterie.methods.declare import method
 from coterie.methods.last_models import LastModels, start_models
@@ -43,12 +43,12 @@ from coterie.methods.mixing import Mixing, start_zero
 
 WAY = "give --peers 50 to keep the 50 that matter most, or fewer clients"
 NOTES = {
-    "P": Note("affinities P", Kind.MATRIX),
-    "after_mixing": Note("the mixture, before the client trains it", Kind.VIEW),
+    "P": LoggedQuantity("affinities P", QuantityKind.MATRIX),
+    "after_mixing": LoggedQuantity("the mixture, before the client trains it", QuantityKind.VIEW),
 }
 
 
-class Server(NamedTuple):
+class FedFomoServer(NamedTuple):
     """The last known models of all clients, and who helped whom."""
 
     last: LastModels
@@ -63,13 +63,13 @@ class Offer(NamedTuple):
     ids: Tensor  # [M]
 
 
-class Upload(NamedTuple):
+class FedFomoUpload(NamedTuple):
     theta: Point
     ids: Tensor  # [M], whose models were scored
     scores: Tensor  # [M], d_ij with its sign
 
 
-class Client(NamedTuple):
+class FedFomoState(NamedTuple):
     """A client's state."""
 
     theta: Point
@@ -87,22 +87,22 @@ class Carry(NamedTuple):
     scores: Tensor  # [M]
 
 
-def score(theta: Point, models: Point, gains: Tensor) -> Tensor:
+def score_models(theta: Point, models: Point, gains: Tensor) -> Tensor:
     """d_ij [M] from the gains L_i(theta_i) - L_i(theta_j); 0 for theta_i itself."""
     length = vmap(lambda w: (w - theta).squared())(models).sqrt()
     return torch.where(length > 0, gains / torch.where(length > 0, length, 1.0), 0.0)
 
 
-def mix(theta: Point, models: Point, scores: Tensor) -> Point:
+def mix_models(theta: Point, models: Point, scores: Tensor) -> Point:
     """theta + sum_j w_j (theta_j - theta) with weights w_j in proportion to the positive scores."""
     good = scores.clamp(min=0)
     total = good.sum()
     weights = torch.where(total > 0, good / torch.where(total > 0, total, 1.0), 0.0)
-    stacked = tree(lambda a, b: torch.cat([a.unsqueeze(0), b]), theta, models)
+    stacked = tree_map(lambda a, b: torch.cat([a.unsqueeze(0), b]), theta, models)
     return mean(stacked, torch.cat([(1 - weights.sum()).reshape(1), weights]))
 
 
-def choose_offers(server: Server, i: int, count: int, eps: float, rng: Rng) -> list[int]:
+def choose_offers(server: FedFomoServer, i: int, count: int, eps: float, rng: Rng) -> list[int]:
     """Whose models client i is sent: its own, then the best or, by chance, any; its own again where
     there are no more."""
     others = server.affinity.rank(i, server.last.heard, eps, rng)
@@ -114,10 +114,10 @@ def choose_offers(server: Server, i: int, count: int, eps: float, rng: Rng) -> l
 def fedfomo(
     model: Model,
     train: Train,
-    offers: Annotated[int, Range(2, MANY)] = 5,
+    offers: Annotated[int, Range(2, MAX_COUNT)] = 5,
     eps: Share = 0.3,
     eps_step: Share = 0.05,
-    peers: Whole = 0,
+    peers: NonNegativeInt = 0,
     own: Literal["stays", "competes"] = "stays",
 ) -> Method:
     """Every client mixes those offered models that help on its validation part.
@@ -130,23 +130,25 @@ def fedfomo(
     """
     _, local = sgd(model, train)
 
-    def init(rng: Rng, facts: Facts) -> Server:
+    def init(rng: Rng, facts: Facts) -> FedFomoServer:
         n, each = facts.clients, 16 * model.size
         room = Room(pair=10, entry=24, client=each, client_of_few=each)
         check_room("fedfomo", n, peers, room, WAY)
-        return Server(start_models(model.init(rng), n), start_zero(n, peers), torch.tensor(0))
+        return FedFomoServer(
+            start_models(model.init(rng), n), start_zero(n, peers), torch.tensor(0)
+        )
 
-    def send(server: Server, i: int, rng: Rng) -> Offer:
+    def send(server: FedFomoServer, i: int, rng: Rng) -> Offer:
         count = min(offers, len(server.last.heard))
         chance = max(0.0, eps - eps_step * int(server.round))
         ids = torch.tensor(choose_offers(server, i, count, chance, rng))
         return Offer(pick(server.last.models, ids), ids)
 
-    def join(offer: Offer, rng: Rng) -> Client:
+    def join(offer: Offer, rng: Rng) -> FedFomoState:
         first = pick(offer.models, 0)
-        return Client(first, first)
+        return FedFomoState(first, first)
 
-    def start(state: Client, offer: Offer) -> Carry:
+    def start(state: FedFomoState, offer: Offer) -> Carry:
         none = torch.zeros(len(offer.ids))
         theta = state.mixed if own == "competes" else state.theta
         first = torch.arange(len(offer.ids)) == 0
@@ -168,16 +170,16 @@ def fedfomo(
         return c._replace(own=c.own + mine, losses=c.losses + losses, rows=seen)
 
     def combine(c: Carry, _: None) -> Carry:
-        scores = c.once * score(c.go.w, c.models, (c.own - c.losses) / c.rows.clamp(min=1))
-        mixed = mix(c.go.w, c.models, scores)
+        scores = c.once * score_models(c.go.w, c.models, (c.own - c.losses) / c.rows.clamp(min=1))
+        mixed = mix_models(c.go.w, c.models, scores)
         return c._replace(go=begin(mixed, train), mixed=mixed, scores=scores)
 
-    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
+    def receive(server: FedFomoServer, replies: Replies, rng: Rng) -> FedFomoServer:
         theta, ids, scores = replies.upload
         affinity = server.affinity.add(replies.ids, ids, scores)
-        return Server(server.last.remember(replies.ids, theta), affinity, server.round + 1)
+        return FedFomoServer(server.last.remember(replies.ids, theta), affinity, server.round + 1)
 
-    def admit(server: Server) -> Server:
+    def admit(server: FedFomoServer) -> FedFomoServer:
         return server._replace(last=server.last.admit(), affinity=server.affinity.admit())
 
     trip = Exchange(
@@ -188,7 +190,10 @@ def fedfomo(
             Pass(combine),
             Pass(lambda c, batch: c._replace(go=local(c.go, batch)), train.plan()),
         ),
-        finish=lambda c, _, offer: (Client(c.go.w, c.mixed), Upload(c.go.w, offer.ids, c.scores)),
+        finish=lambda c, _, offer: (
+            FedFomoState(c.go.w, c.mixed),
+            FedFomoUpload(c.go.w, offer.ids, c.scores),
+        ),
         receive=receive,
     )
     return Method(

@@ -13,66 +13,72 @@ it.
 
 from typing import Literal
 
-from coterie.core.method import Method, Stage, Train, unchanged
-from coterie.core.model import Model, average
+from coterie.core.method import Method, Stage, Train, keep_server
+from coterie.core.model import Model, masked_mean
+from coterie.core.options import NonNegative, NonNegativeInt, Positive, PositiveInt
 from coterie.core.point import mean
-from coterie.core.values import Count, NonNegative, Positive, Whole
-from coterie.methods.declare import Tasks, method
-from coterie.methods.soft import Answers, Match, Public, over_predictions, soft
+from coterie.methods.declare import SupportedTasks, method
+from coterie.methods.distillation import (
+    Match,
+    PublicOptions,
+    ServerRules,
+    build_distillation_method,
+    match_soft,
+)
 
 
 @method(
     when="networks differ, clients are rather alike",
     without=("weighting",),
-    tasks=Tasks(lambda task: task.has_label, "compares predictions"),
+    tasks=SupportedTasks(lambda task: task.has_label, "compares predictions"),
 )
 def fedmd(
     model: Model,
     train: Train,
     match: Literal["soft", "logits"] = "soft",
-    draw: Count = 300,
-    public_batch: Count = 256,
-    distil_epochs: Count = 1,
+    draw: PositiveInt = 300,
+    public_batch: PositiveInt = 256,
+    distil_epochs: PositiveInt = 1,
     distil_rate: NonNegative = 0.0,
     temperature: Positive = 10.0,
     lam: NonNegative = 1.0,
     T2_scale: bool = False,
-    pretrain: Whole = 0,
+    pretrain: NonNegativeInt = 0,
 ) -> Method | tuple[Stage, ...]:
     """Every client is taught by the equal mean of the active clients' outputs on public rows.
 
     draw: public rows per round. distil_rate: 0 for the private rate. temperature and T2_scale (the
     loss times T^2) are those of "soft". pretrain: epochs on private data before the first round.
     """
-    near = soft(model, temperature, lam, T2_scale)
+    near = match_soft(model, temperature, lam, T2_scale)
     if match == "logits":
         near = Match(
             name="mae",
             say=lambda logits: logits,
-            gap=lambda target, logits, batch: average((logits - target).abs().mean(-1), batch),
+            gap=lambda target, logits, batch: masked_mean((logits - target).abs().mean(-1), batch),
             weight=lam,
         )
-    answers = Answers(
+    answers = ServerRules(
         mix=lambda facts: (),
         hear=lambda server, replies: server._replace(
             ids=replies.ids, said=mean(replies.upload, replies.equal)
         ),
         teach=lambda server, i: server.said,
-        learn=unchanged,
+        learn=keep_server,
     )
-    public = Public(draw, public_batch, distil_epochs, distil_rate)
-    method = over_predictions(model, train, near, public, answers)
-    return _pretrained(method, train, pretrain) if pretrain else method
+    public = PublicOptions(draw, public_batch, distil_epochs, distil_rate)
+    method = build_distillation_method(model, train, near, public, answers)
+    return _add_pretraining(method, train, pretrain) if pretrain else method
 
 
-def _pretrained(method: Method, train: Train, epochs: int) -> tuple[Stage, ...]:
+def _add_pretraining(method: Method, train: Train, epochs: int) -> tuple[Stage, ...]:
     """The method after private training of all clients."""
     trip = method.round[0]
     private = trip.passes[0]
     alone = trip._replace(
         passes=(private._replace(plan=train.plan(epochs=epochs, steps=0)),),
         finish=lambda c, state, seed: (state._replace(w=c.go.w, before=c.go.w), ()),
-        receive=unchanged,
+        receive=keep_server,
     )
     return Stage("pretrain", method._replace(round=(alone,)), rounds=1, everyone=True), Stage(
         "train", method

@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import BadInput
-from coterie.core.freezing import chosen
-from coterie.core.method import Batch, Facts, Method, Newcomer, Pass, Train, unchanged
+from coterie.core.freezing import select_parameters
+from coterie.core.method import Batch, Facts, Method, Newcomer, Pass, Train, keep_server
 from coterie.core.model import Descent, Model, begin, layer_of, sgd
+from coterie.core.options import NonNegativeInt
 from coterie.core.point import Leaves, Point, merge, split
 from coterie.core.rng import Rng
-from coterie.core.values import Whole
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 Step = Callable[[Descent, Batch], Descent]
 
 
-class Shared(NamedTuple):
+class SharedLayers(NamedTuple):
     """The server's state, and all that travels down: the common layers, and the seed of the start
     of the others."""
 
@@ -34,7 +34,7 @@ class Shared(NamedTuple):
     seed: Tensor
 
 
-def own_layers(model: Model, head: int, method_name: str) -> Callable[[str], bool]:
+def find_own_layers(model: Model, head: int, method_name: str) -> Callable[[str], bool]:
     """Tells whether a name belongs to the last layers; refuses a head that leaves nothing to
     share.
     """
@@ -52,7 +52,7 @@ def own_layers(model: Model, head: int, method_name: str) -> Callable[[str], boo
     return model.head(head)
 
 
-def only(step: Step, moves: Callable[[str], bool], train: Train) -> Step:
+def restrict_step(step: Step, moves: Callable[[str], bool], train: Train) -> Step:
     """An SGD step on the layers that `moves` names; momentum is by coordinate, so that of the
     others rests too."""
 
@@ -67,15 +67,15 @@ def only(step: Step, moves: Callable[[str], bool], train: Train) -> Step:
     return part
 
 
-def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method:
+def keep_layers_local(model: Model, train: Train, mine: Callable[[str], bool]) -> Method:
     """FedAvg of all layers but those whose name is `mine`; these start from the common seed and
     stay with their client."""
 
-    def init(rng: Rng, facts: Facts) -> Shared:
+    def init(rng: Rng, facts: Facts) -> SharedLayers:
         seed = int(rng.integers(2**63))
-        return Shared(split(model.start(seed), mine)[1], torch.tensor(seed))
+        return SharedLayers(split(model.start(seed), mine)[1], torch.tensor(seed))
 
-    def whole(own: Point, shared: Shared) -> Point:
+    def whole(own: Point, shared: SharedLayers) -> Point:
         return merge(own, shared.base, model.shapes)
 
     base = fedavg(model, train)
@@ -87,8 +87,8 @@ def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method
             base=replies.average(replies.upload, train.weights(replies))
         ),
     )
-    fit_own = Pass(only(sgd(model, train)[1], mine, train), train.plan())
-    alone = trip._replace(passes=(fit_own,), receive=unchanged)
+    fit_own = Pass(restrict_step(sgd(model, train)[1], mine, train), train.plan())
+    alone = trip._replace(passes=(fit_own,), receive=keep_server)
     rule = Newcomer("trains its own layers, the common ones held", round=(alone,))
     return base._replace(
         init=init,
@@ -104,22 +104,22 @@ def keep_home(model: Model, train: Train, mine: Callable[[str], bool]) -> Method
     uploads="mean",
     rows="gradients",
 )
-def fedper(model: Model, train: Train, head: Whole = 1, own: str = "") -> Method:
+def fedper(model: Model, train: Train, head: NonNegativeInt = 1, own: str = "") -> Method:
     """FedAvg of the base; the last `head` layers stay with their client.
 
     own: the parameters that stay instead, by the beginnings of their names or patterns such as
     *lora*.
     """
     if not own:
-        return keep_home(model, train, own_layers(model, head, "fedper"))
+        return keep_layers_local(model, train, find_own_layers(model, head, "fedper"))
     if head != 1:
         raise BadInput(
             f"fedper.own = '{own}' says what stays with a client, and so does head = {head}: leave "
             "out one of them"
         )
-    names = chosen(own, model.shapes, "fedper.own", model.name)
+    names = select_parameters(own, model.shapes, "fedper.own", model.name)
     if names == set(model.shapes):
         raise BadInput(
             f"fedper.own = '{own}' leaves nothing of {model.name} to share: name less, or use local"
         )
-    return keep_home(model, train, names.__contains__)
+    return keep_layers_local(model, train, names.__contains__)

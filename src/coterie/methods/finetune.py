@@ -4,21 +4,21 @@ before using it.
 The global model's training is untouched; the copy is thrown away and made anew at every evaluation.
 """
 
-from coterie.core.method import Method, Newcomer, Train, unchanged
+from coterie.core.method import Method, Newcomer, Train, keep_server
 from coterie.core.model import Model
-from coterie.core.values import Whole
+from coterie.core.options import NonNegativeInt
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 
-def tuned(base: Method, train: Train, epochs: int) -> Method:
+def add_finetuning(base: Method, train: Train, epochs: int) -> Method:
     """The method whose clients train a copy of what they receive for some epochs before using "
     "it."""
     trip = base.round[0]
     tune = trip._replace(
         passes=(trip.passes[0]._replace(plan=train.plan(epochs=epochs, steps=0)),),
         finish=lambda c, state, w: (c.w, ()),
-        receive=unchanged,
+        receive=keep_server,
     )
     return base._replace(
         personalize=tune,
@@ -33,6 +33,6 @@ def tuned(base: Method, train: Train, epochs: int) -> Method:
     uploads="mean",
     rows="gradients",
 )
-def finetune(model: Model, train: Train, tune_epochs: Whole = 5) -> Method:
+def finetune(model: Model, train: Train, tune_epochs: NonNegativeInt = 5) -> Method:
     """FedAvg whose clients fine-tune for `tune_epochs` epochs before use."""
-    return tuned(fedavg(model, train), train, tune_epochs)
+    return add_finetuning(fedavg(model, train), train, tune_epochs)

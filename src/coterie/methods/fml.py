@@ -16,18 +16,18 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 from torch.func import grad
 
-from coterie.core import values
+from coterie.core import options
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Method, Newcomer, Pass, Train
-from coterie.core.model import Descent, Model, average, begin, descend
+from coterie.core.model import Descent, Model, begin, descend, masked_mean
 from coterie.core.point import Point, Vector
 from coterie.core.task import find_task
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
-from coterie.networks.nets import build, read_spec
+from coterie.networks.registry import build_network, parse_spec
 
 Reduction = Literal["batchmean", "elementwise"]
-Slopes = Callable[[Point, Point, Batch], tuple[Vector, Vector]]
+MutualGradients = Callable[[Point, Point, Batch], tuple[Vector, Vector]]
 
 
 class Carry(NamedTuple):
@@ -37,7 +37,7 @@ class Carry(NamedTuple):
     p: Descent
 
 
-class Share(NamedTuple):
+class LossWeights(NamedTuple):
     """What a model's loss is made of."""
 
     labels: float
@@ -48,8 +48,8 @@ class Share(NamedTuple):
 def fml(
     model: Model,
     train: Train,
-    alpha: values.Share = 0.5,
-    beta: values.Share = 0.5,
+    alpha: options.Share = 0.5,
+    beta: options.Share = 0.5,
     kl: Reduction = "batchmean",
     auxiliary: str = "",
 ) -> Method:
@@ -59,8 +59,10 @@ def fml(
     kl: "batchmean" is the mean over rows, "elementwise" over classes too. auxiliary: another
     network for the private model, such as "mlr" or "dnn:hidden=20".
     """
-    private = companion(model, auxiliary)
-    slopes = mutual(model, private, Share(beta, 1 - beta), Share(alpha, 1 - alpha), kl)
+    private = build_private_model(model, auxiliary)
+    slopes = build_mutual_gradients(
+        model, private, LossWeights(beta, 1 - beta), LossWeights(alpha, 1 - alpha), kl
+    )
 
     def step(c: Carry, batch: Batch) -> Carry:
         slope_g, slope_p = slopes(c.g.w, c.p.w, batch)
@@ -82,9 +84,13 @@ def fml(
     )
 
 
-def mutual(
-    shared: Model, own: Model, of_shared: Share, of_own: Share, kl: Reduction = "batchmean"
-) -> Slopes:
+def build_mutual_gradients(
+    shared: Model,
+    own: Model,
+    of_shared: LossWeights,
+    of_own: LossWeights,
+    kl: Reduction = "batchmean",
+) -> MutualGradients:
     """Gradients of `labels f_i + peer KL(p_peer || p)` for two models at once, from one forward
     pass of each."""
     goal = shared.goal
@@ -94,12 +100,12 @@ def mutual(
             "no classes: use a method without it"
         )
 
-    def loss(model: Model, share: Share, mine: Tensor, other: Tensor, batch: Batch) -> Tensor:
+    def loss(model: Model, share: LossWeights, mine: Tensor, other: Tensor, batch: Batch) -> Tensor:
         value = share.labels * model.data_loss(mine, batch)
         if not share.peer:
             return value
         target = goal.soften(other.detach(), 1.0)
-        apart = average(goal.distance(target, mine, 1.0), batch)
+        apart = masked_mean(goal.distance(target, mine, 1.0), batch)
         return value + share.peer * (apart / target.shape[-1] if kl == "elementwise" else apart)
 
     def slopes(w: Point, m: Point, batch: Batch) -> tuple[Vector, Vector]:
@@ -116,7 +122,7 @@ def mutual(
     return slopes
 
 
-def companion(model: Model, words: str) -> Model:
+def build_private_model(model: Model, words: str) -> Model:
     """The network that stays on the client: a net and its options, as in "dnn:hidden=20", or the
     shared one for ""."""
     if not words:
@@ -125,9 +131,13 @@ def companion(model: Model, words: str) -> Model:
     if shape is None:
         why = "the shared model does not say its input_shape"
         raise BadInput(f"auxiliary = '{words}', but {why}: leave auxiliary empty")
-    name, options = read_spec(words)
+    name, options = parse_spec(words)
     own = Model(
-        lambda: build(name, shape, model.outputs, **options), model.goal, name, shape, options
+        lambda: build_network(name, shape, model.outputs, **options),
+        model.goal,
+        name,
+        shape,
+        options,
     )
     if own.outputs != model.outputs:
         raise BadInput(

@@ -20,39 +20,39 @@ from coterie.core.method import (
     Pass,
     Replies,
     Train,
-    unchanged,
+    keep_server,
 )
 from coterie.core.model import Descent, Model, sgd
-from coterie.core.point import Point, pick, stack, tree
+from coterie.core.options import Range
+from coterie.core.point import Point, pick, stack, tree_map
 from coterie.core.rng import Rng
-from coterie.core.values import Range
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
-from coterie.methods.oracle import CLUSTERS, per_cluster
+from coterie.methods.oracle import CLUSTER_QUANTITIES, average_clusters
 
 
-class Server(NamedTuple):
+class IFCAServer(NamedTuple):
     """The k models, and who chose which one last."""
 
     models: Point  # [k, ...]
     cluster: Tensor  # [N], -1 where not known
 
 
-class Choosing(NamedTuple):
+class ClusterLosses(NamedTuple):
     """Losses [k] summed over the rows seen so far."""
 
     models: Point
     losses: Tensor
 
 
-class Chosen(NamedTuple):
+class ClusterDescent(NamedTuple):
     """The number of the chosen model, and that model on its way down."""
 
     cluster: Tensor
     descent: Descent
 
 
-class Upload(NamedTuple):
+class IFCAUpload(NamedTuple):
     """The trained model and its number."""
 
     w: Point
@@ -64,28 +64,28 @@ def ifca(model: Model, train: Train, clusters: Annotated[int, Range(1, 10_000)] 
     """FedAvg of `clusters` models, each client in the cluster whose model fits it best."""
     begin, descend = sgd(model, train)
 
-    def init(rng: Rng, facts: Facts) -> Server:
-        return Server(
+    def init(rng: Rng, facts: Facts) -> IFCAServer:
+        return IFCAServer(
             stack([model.init(rng) for _ in range(clusters)]), torch.full((facts.clients,), -1)
         )
 
-    def weigh(c: Choosing, batch: Batch) -> Choosing:
+    def weigh(c: ClusterLosses, batch: Batch) -> ClusterLosses:
         losses = [model.measure(pick(c.models, j), batch)[0] for j in range(clusters)]
         return c._replace(losses=c.losses + torch.stack(losses))
 
-    def choose(c: Choosing, _: None) -> Chosen:
+    def choose(c: ClusterLosses, _: None) -> ClusterDescent:
         j = c.losses.argmin()
-        return Chosen(
-            j, begin(tree(lambda a: a.index_select(0, j.reshape(1)).squeeze(0), c.models))
+        return ClusterDescent(
+            j, begin(tree_map(lambda a: a.index_select(0, j.reshape(1)).squeeze(0), c.models))
         )
 
-    def step(c: Chosen, batch: Batch) -> Chosen:
+    def step(c: ClusterDescent, batch: Batch) -> ClusterDescent:
         return c._replace(descent=descend(c.descent, batch))
 
-    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
+    def receive(server: IFCAServer, replies: Replies, rng: Rng) -> IFCAServer:
         w, cluster = replies.upload
-        return Server(
-            per_cluster(server.models, w, cluster, train.weights(replies), replies.average),
+        return IFCAServer(
+            average_clusters(server.models, w, cluster, train.weights(replies), replies.average),
             server.cluster.index_copy(0, replies.ids, cluster),
         )
 
@@ -93,9 +93,9 @@ def ifca(model: Model, train: Train, clusters: Annotated[int, Range(1, 10_000)] 
     base = fedavg(model, train)
     trip = base.round[0]._replace(
         send=lambda server, i, rng: server.models,
-        start=lambda cluster, models: Choosing(models, torch.zeros(clusters)),
+        start=lambda cluster, models: ClusterLosses(models, torch.zeros(clusters)),
         passes=(*look, Pass(step, train.plan())),
-        finish=lambda c, cluster, models: (c.cluster, Upload(c.descent.w, c.cluster)),
+        finish=lambda c, cluster, models: (c.cluster, IFCAUpload(c.descent.w, c.cluster)),
         receive=receive,
     )
     return base._replace(
@@ -103,7 +103,7 @@ def ifca(model: Model, train: Train, clusters: Annotated[int, Range(1, 10_000)] 
         join=lambda models, rng: torch.tensor(-1),
         round=(trip,),
         personalize=trip._replace(
-            passes=look, finish=lambda c, cluster, models: (c.descent.w, ()), receive=unchanged
+            passes=look, finish=lambda c, cluster, models: (c.descent.w, ()), receive=keep_server
         ),
         personal=lambda w, models: w,
         admit=lambda server: server._replace(
@@ -112,5 +112,5 @@ def ifca(model: Model, train: Train, clusters: Annotated[int, Range(1, 10_000)] 
         notes=lambda server: {"cluster": server.cluster},
         newcomer=Newcomer("takes the cluster's model of least training loss", rounds=0),
         client_notes=lambda cluster: {"cluster": cluster},
-        describes=CLUSTERS,
+        describes=CLUSTER_QUANTITIES,
     )

@@ -14,15 +14,15 @@ from torch import Tensor
 from torch.nn.functional import normalize, softmax
 
 from coterie.core.method import Facts
-from coterie.core.notes import Kind, Note
+from coterie.core.quantities import LoggedQuantity, QuantityKind
 from coterie.methods.bounds import Room, check_room
+from coterie.methods.distillation import DistillationServer
 from coterie.methods.mixing import FREE, Mixing, find_places, scale_rows, start_equal
 from coterie.methods.peers import cut_blocks, find_nearest, sketch
-from coterie.methods.soft import Server
 
 RowNorm = Literal["project", "softmax5"]
 PEERS = "give --peers 50 to learn from the 50 nearest, or fewer clients"
-COEFFICIENTS = {"c": Note("knowledge coefficients c", Kind.MATRIX)}
+COEFFICIENTS = {"c": LoggedQuantity("knowledge coefficients c", QuantityKind.MATRIX)}
 NEVER = -1e9  # stands for an absent entry where rows are projected
 
 
@@ -41,13 +41,13 @@ def start(name: str, facts: Facts, peers: int, said: int, way: str = PEERS) -> K
     return Knowledge(start_equal(facts.clients, peers), facts.sizes / facts.sizes.sum())
 
 
-def admit(server: Server) -> Server:
+def admit(server: DistillationServer) -> DistillationServer:
     """Room for one more client."""
     c, data = server.mix
     return server._replace(mix=Knowledge(c.admit_equal(), torch.cat([data, data.mean()[None]])))
 
 
-def describe(server: Server) -> dict[str, Tensor]:
+def describe(server: DistillationServer) -> dict[str, Tensor]:
     """c for reports."""
     found: dict[str, Tensor] = server.mix.c.describe("c")
     return found
@@ -104,7 +104,7 @@ def put_part(c: Mixing, ids: Tensor, part: Part) -> Mixing:
     return Mixing(weights)
 
 
-def project(rows: Tensor, mass: Tensor) -> Tensor:
+def project_to_simplex(rows: Tensor, mass: Tensor) -> Tensor:
     """The nearest point to each row of {c >= 0, sum c = mass}; rows [n, m], mass [n, 1]."""
     high = rows.sort(descending=True).values
     excess = (high.cumsum(1) - mass) / torch.arange(1, rows.shape[1] + 1)
@@ -112,7 +112,7 @@ def project(rows: Tensor, mass: Tensor) -> Tensor:
     return (rows - excess.gather(1, positive - 1)).clamp(min=0)
 
 
-def descend(
+def descend_knowledge(
     c: Mixing,
     ids: Tensor,
     gradients: Iterable[Gradient],
@@ -127,7 +127,7 @@ def descend(
     for gradient in gradients:
         values = part.values - rate * (gradient(part) + 2 * rho * (part.values - even))
         if row_norm == "project":
-            part = part._replace(values=project(part.mask(values, NEVER), mass))
+            part = part._replace(values=project_to_simplex(part.mask(values, NEVER), mass))
         else:
             part = part._replace(values=part.mask(values, 0.0))
     if row_norm == "softmax5":

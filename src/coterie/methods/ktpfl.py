@@ -20,15 +20,27 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from coterie.core.errors import BadInput
-from coterie.core.method import Facts, Method, Replies, Train, unchanged
+from coterie.core.method import Facts, Method, Replies, Train, keep_server
 from coterie.core.model import Model
-from coterie.core.values import Count, NonNegative, Positive, Whole
+from coterie.core.options import NonNegative, NonNegativeInt, Positive, PositiveInt
 from coterie.methods import knowledge
-from coterie.methods.declare import Tasks, method, variant
+from coterie.methods.declare import SupportedTasks, method, variant
+from coterie.methods.distillation import (
+    DistillationServer,
+    PublicOptions,
+    ServerRules,
+    build_distillation_method,
+    match_soft,
+)
 from coterie.methods.knowledge import Knowledge, RowNorm
-from coterie.methods.soft import Answers, Public, Server, over_predictions, soft
 
-LEARNING = ("rate_c", "rho", "row_norm", "literal_eq7", "peers")  # options of the steps on c
+LEARNING_OPTIONS = (
+    "rate_c",
+    "rho",
+    "row_norm",
+    "literal_eq7",
+    "peers",
+)  # options of the steps on c
 
 
 class Reading(NamedTuple):
@@ -45,14 +57,14 @@ class Reading(NamedTuple):
 @method(
     when="networks differ, or weights may not leave; few clients",
     without=("weighting",),
-    tasks=Tasks(lambda task: task.has_output_per_class, "mixes class probabilities"),
+    tasks=SupportedTasks(lambda task: task.has_output_per_class, "mixes class probabilities"),
 )
 def ktpfl(
     model: Model,
     train: Train,
-    draw: Count = 300,
-    public_batch: Count = 256,
-    distil_epochs: Count = 1,
+    draw: PositiveInt = 300,
+    public_batch: PositiveInt = 256,
+    distil_epochs: PositiveInt = 1,
     distil_rate: NonNegative = 0.0,
     temperature: Positive = 10.0,
     lam: NonNegative = 1.0,
@@ -62,8 +74,8 @@ def ktpfl(
     row_norm: RowNorm = "project",
     literal_eq7: bool = False,
     mix: Literal["learned", "similar", "topk"] = "learned",
-    k: Count = 5,
-    peers: Whole = 0,
+    k: PositiveInt = 5,
+    peers: NonNegativeInt = 0,
 ) -> Method:
     """Each client is taught by its own learned mixture of everyone's soft predictions on public
     rows.
@@ -90,29 +102,29 @@ def ktpfl(
         way = "use fedmd, or fewer clients" if rule else knowledge.PEERS
         return knowledge.start(name, facts, peers, draw * model.outputs, way)
 
-    def hear(server: Server, replies: Replies) -> Server:
+    def hear(server: DistillationServer, replies: Replies) -> DistillationServer:
         ids, s, (c, data) = replies.ids, replies.upload, server.mix
         c = knowledge.follow(c, ids, rule(s)) if rule else knowledge.fill(c, ids, [s])
         return server._replace(mix=Knowledge(c, data), ids=ids, said=s)
 
-    def teach(server: Server, i: int) -> Tensor:
+    def teach(server: DistillationServer, i: int) -> Tensor:
         target: Tensor = server.mix.c.mix_among(server.said, i, server.ids)
         return target
 
-    def learn(server: Server) -> Server:
+    def learn(server: DistillationServer) -> DistillationServer:
         (c, data), ids = server.mix, server.ids
         part = data[ids][:, None] if reading.literal_eq7 else None
         steps = [
             partial(knowledge.prediction_gradient, s=s, lam=lam, data=part)
             for s in server.said.split(public_batch, dim=1)
         ]
-        c = knowledge.descend(c, ids, steps, rate_c, rho, reading.row_norm)
+        c = knowledge.descend_knowledge(c, ids, steps, rate_c, rho, reading.row_norm)
         return server._replace(mix=Knowledge(c, data))
 
-    match = soft(model, temperature, lam, reading.T2_scale)
-    public = Public(draw, public_batch, distil_epochs, distil_rate)
-    answers = Answers(start, hear, teach, unchanged if rule else learn)
-    method = over_predictions(model, train, match, public, answers)
+    match = match_soft(model, temperature, lam, reading.T2_scale)
+    public = PublicOptions(draw, public_batch, distil_epochs, distil_rate)
+    answers = ServerRules(start, hear, teach, keep_server if rule else learn)
+    method = build_distillation_method(model, train, match, public, answers)
     described = {**method.describes, **knowledge.COEFFICIENTS}
     return method._replace(admit=knowledge.admit, notes=knowledge.describe, describes=described)
 
@@ -123,7 +135,7 @@ sim_pfl = variant(
     "KT-pFL that mixes by the cosine similarity of predictions (the authors' code: temperature 1).",
     when="as ktpfl with fixed weights by similarity",
     mix="similar",
-    without=(*LEARNING, "k"),
+    without=(*LEARNING_OPTIONS, "k"),
 )
 topk_pfl = variant(
     ktpfl,
@@ -131,5 +143,5 @@ topk_pfl = variant(
     "KT-pFL by the equal mean of the `k` clients with the nearest predictions, itself included.",
     when="as ktpfl with the k most similar clients",
     mix="topk",
-    without=LEARNING,
+    without=LEARNING_OPTIONS,
 )

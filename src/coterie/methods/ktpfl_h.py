@@ -19,17 +19,19 @@ from torch import Tensor
 
 from coterie.core.method import Exchange, Facts, Method, Newcomer, Pass, Replies, Train
 from coterie.core.model import Model, sgd
-from coterie.core.notes import Kind, Note
-from coterie.core.point import Point, blend, flat
+from coterie.core.options import NonNegative, NonNegativeInt, Share
+from coterie.core.point import Point, blend, flatten
+from coterie.core.quantities import LoggedQuantity, QuantityKind
 from coterie.core.rng import Rng
-from coterie.core.values import NonNegative, Share, Whole
 from coterie.methods import knowledge
 from coterie.methods.declare import method
+from coterie.methods.distillation import DistillationServer
 from coterie.methods.knowledge import Knowledge, RowNorm
-from coterie.methods.soft import Server
 
 BEFORE_MIXING = {
-    "before_mixing": Note("after private training, before it takes from others", Kind.VIEW)
+    "before_mixing": LoggedQuantity(
+        "after private training, before it takes from others", QuantityKind.VIEW
+    )
 }
 
 
@@ -48,7 +50,7 @@ def ktpfl_h(
     rate_c: NonNegative = 0.01,
     rho: NonNegative = 0.6,
     row_norm: RowNorm = "project",
-    peers: Whole = 0,
+    peers: NonNegativeInt = 0,
 ) -> Method:
     """KT-pFL over parameters: w^n <- w^n - mu (w^n - wbar_n), wbar_n = sum_m c[n,m] w^m.
 
@@ -57,26 +59,26 @@ def ktpfl_h(
     """
     begin, step = sgd(model, train)
 
-    def learn(server: Server, replies: Replies, rng: Rng) -> Server:
-        (c, data), w = server.mix, flat(server.said)
+    def learn(server: DistillationServer, replies: Replies, rng: Rng) -> DistillationServer:
+        (c, data), w = server.mix, flatten(server.said)
         steps = [partial(knowledge.model_gradient, w=w)]
-        c = knowledge.descend(c, server.ids, steps, rate_c, rho, row_norm)
+        c = knowledge.descend_knowledge(c, server.ids, steps, rate_c, rho, row_norm)
         return server._replace(mix=Knowledge(c, data))
 
-    def init(rng: Rng, facts: Facts) -> Server:
+    def init(rng: Rng, facts: Facts) -> DistillationServer:
         seed = torch.tensor(int(rng.integers(2**63)))
-        return Server(seed, knowledge.start("ktpfl-h", facts, peers, model.size))
+        return DistillationServer(seed, knowledge.start("ktpfl-h", facts, peers, model.size))
 
     def join(seed: Tensor, rng: Rng) -> Client:
         w = model.start(int(seed))
         return Client(w, w)
 
-    def hear(server: Server, replies: Replies, rng: Rng) -> Server:
+    def hear(server: DistillationServer, replies: Replies, rng: Rng) -> DistillationServer:
         ids, w, (c, data) = replies.ids, replies.upload, server.mix
         c = knowledge.fill(c, ids, w.params.values())
         return server._replace(mix=Knowledge(c, data), ids=ids, said=w)
 
-    def answer(server: Server, i: int, rng: Rng) -> Point:
+    def answer(server: DistillationServer, i: int, rng: Rng) -> Point:
         wbar: Point = server.mix.c.mix_among(server.said, i, server.ids)
         return wbar
 

@@ -10,9 +10,9 @@ representation, as in its supervised experiments.
 from coterie.core.errors import BadInput
 from coterie.core.method import Method, Train
 from coterie.core.model import Model, layer_of
-from coterie.core.values import Count
+from coterie.core.options import PositiveInt
 from coterie.methods.declare import method
-from coterie.methods.fedper import keep_home
+from coterie.methods.fedper import keep_layers_local
 
 
 @method(
@@ -20,7 +20,7 @@ from coterie.methods.fedper import keep_home
     uploads="mean",
     rows="gradients",
 )
-def lgfedavg(model: Model, train: Train, head: Count = 1) -> Method:
+def lgfedavg(model: Model, train: Train, head: PositiveInt = 1) -> Method:
     """FedAvg of the last `head` layers; the layers before them stay with their client."""
     there = len({layer_of(name) for name in model.shapes})
     if there == 1:
@@ -34,4 +34,4 @@ def lgfedavg(model: Model, train: Train, head: Count = 1) -> Method:
             f"to {there}"
         )
     shared = model.head(head)
-    return keep_home(model, train, lambda name: not shared(name))
+    return keep_layers_local(model, train, lambda name: not shared(name))

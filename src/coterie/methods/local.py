@@ -6,12 +6,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.method import Exchange, Method, Newcomer, Pass, Train, unchanged
+from coterie.core.method import Exchange, Method, Newcomer, Pass, Train, keep_server
 from coterie.core.model import Model, sgd
 from coterie.methods.declare import method
 
 
-class Start(NamedTuple):
+class LocalServer(NamedTuple):
     """The server's state: the seed of the common start, all that ever travels."""
 
     seed: Tensor
@@ -27,7 +27,7 @@ def local(model: Model, train: Train) -> Method:
     """Each client trains alone."""
     begin, step = sgd(model, train)
     return Method(
-        init=lambda rng, facts: Start(torch.tensor(int(rng.integers(2**63)))),
+        init=lambda rng, facts: LocalServer(torch.tensor(int(rng.integers(2**63)))),
         join=lambda seed, rng: model.start(int(seed)),
         round=(
             Exchange(
@@ -35,7 +35,7 @@ def local(model: Model, train: Train) -> Method:
                 start=lambda w, seed: begin(w),
                 passes=(Pass(step, train.plan()),),
                 finish=lambda c, w, seed: (c.w, ()),
-                receive=unchanged,
+                receive=keep_server,
             ),
         ),
         personal=lambda w, seed: w,

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from coterie.core.device import array
-from coterie.core.point import mean, pick, tree
+from coterie.core.device import to_numpy
+from coterie.core.point import mean, pick, tree_map
 from coterie.methods.peers import Likeness, are_few, cut_blocks
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class Mixing(NamedTuple):
 
     def mix_rows(self, stacked: T) -> T:
         """Every row's weighted sum over a stack of trees."""
-        return tree(self._mix_tensor, stacked) if self.sparse else mean(stacked, self.weights)
+        return tree_map(self._mix_tensor, stacked) if self.sparse else mean(stacked, self.weights)
 
     def mix_early(self, stacked: T) -> Any:
         """Every row's mixture, where all at once are cheaper than one by one; else ()."""
@@ -83,7 +83,7 @@ class Mixing(NamedTuple):
         if not self.sparse:
             new = rows.to_matrix(self.weights.shape[1])
             return Mixing(self.weights.index_copy(0, of, new))
-        return tree(lambda old, new: old.index_copy(0, of, new), self, rows)
+        return tree_map(lambda old, new: old.index_copy(0, of, new), self, rows)
 
     def replace_among(self, ids: Tensor, rows: Mixing) -> Mixing:
         """The same with rows of the clients `ids` over each other, which have no other entries."""
@@ -173,12 +173,12 @@ class Mixing(NamedTuple):
     def rank(self, i: int, known: Tensor, eps: float, rng: np.random.Generator) -> Iterator[int]:
         """Other clients of those known [N], one after the other: that of client i's largest entry,
         or any with chance eps; ties fall at random."""
-        there = array(known.nonzero().flatten())
+        there = to_numpy(known.nonzero().flatten())
         if self.sparse:
             yield from self._rank_few(i, known, there, eps, rng)
             return
         there = rng.permutation(there)
-        order = np.argsort(-array(self.weights[i])[there], kind="stable")
+        order = np.argsort(-to_numpy(self.weights[i])[there], kind="stable")
         left = [int(j) for j in there[order] if j != i]
         while left:
             yield left.pop(int(rng.integers(len(left))) if rng.random() < eps else 0)

@@ -7,20 +7,20 @@ from typing import Any
 
 from torch import nn
 
-from coterie.core.method import Stage, Train, stages
+from coterie.core.method import Stage, Train, stages_of
 from coterie.core.model import Model
 
 
 def needs_of(builder: Callable[..., Any]) -> tuple[str, ...]:
     """The needs of all its stages, as in `Method.needs`, with default words and options."""
-    return tuple(sorted({need for stage in built(builder) for need in stage.method.needs}))
+    return tuple(sorted({need for stage in build_stages(builder) for need in stage.method.needs}))
 
 
-def built(builder: Callable[..., Any]) -> tuple[Stage, ...]:
+def build_stages(builder: Callable[..., Any]) -> tuple[Stage, ...]:
     """The stages of a method for a small network, with default words and options."""
-    return tuple(stages(builder(Model(_network, name="small"), Train())))
+    return tuple(stages_of(builder(Model(_build_network, name="small"), Train())))
 
 
-def _network() -> nn.Module:
+def _build_network() -> nn.Module:
     """A network with which every method can be built: layers to share, and BatchNorm."""
     return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))

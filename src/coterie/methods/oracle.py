@@ -11,24 +11,24 @@ from torch import Tensor
 
 from coterie.core.method import Average, Facts, Method, Replies, Train
 from coterie.core.model import Model
-from coterie.core.notes import Kind, Note
-from coterie.core.point import Point, mean, pick, tree
+from coterie.core.point import Point, mean, pick, tree_map
+from coterie.core.quantities import LoggedQuantity, QuantityKind
 from coterie.core.rng import Rng
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 T = TypeVar("T")
-CLUSTERS = {"cluster": Note("clusters", Kind.GROUPS)}
+CLUSTER_QUANTITIES = {"cluster": LoggedQuantity("clusters", QuantityKind.GROUPS)}
 
 
-class Server(NamedTuple):
+class OracleServer(NamedTuple):
     """A model for every group."""
 
     models: Point  # [k, ...]
     cluster: Tensor  # [N]
 
 
-def per_cluster(
+def average_clusters(
     models: T, uploads: T, cluster: Tensor, weights: Tensor, average: Average = mean
 ) -> T:
     """Models [k, ...] replaced by the mean of the uploads [m, ...] of their cluster [m]; one
@@ -36,10 +36,10 @@ def per_cluster(
     heard = cluster.unique()
     rows = (heard[:, None] == cluster) * weights
     fresh: T = average(uploads, rows / rows.sum(1, keepdim=True))
-    return tree(lambda old, new: old.index_copy(0, heard, new), models, fresh)
+    return tree_map(lambda old, new: old.index_copy(0, heard, new), models, fresh)
 
 
-def with_largest(cluster: Tensor) -> Tensor:
+def join_largest(cluster: Tensor) -> Tensor:
     """Room for a newcomer, in the largest cluster."""
     return torch.cat([cluster, cluster.bincount().argmax()[None]])
 
@@ -48,15 +48,19 @@ def with_largest(cluster: Tensor) -> Tensor:
 def oracle(model: Model, train: Train) -> Method:
     """One FedAvg for each true group."""
 
-    def init(rng: Rng, facts: Facts) -> Server:
+    def init(rng: Rng, facts: Facts) -> OracleServer:
         _, cluster = facts.groups.unique(return_inverse=True)
         copies = int(cluster.max()) + 1
-        return Server(tree(lambda a: a.expand(copies, *a.shape).clone(), model.init(rng)), cluster)
+        return OracleServer(
+            tree_map(lambda a: a.expand(copies, *a.shape).clone(), model.init(rng)), cluster
+        )
 
-    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
+    def receive(server: OracleServer, replies: Replies, rng: Rng) -> OracleServer:
         cluster, weights = server.cluster[replies.ids], train.weights(replies)
         return server._replace(
-            models=per_cluster(server.models, replies.upload, cluster, weights, replies.average)
+            models=average_clusters(
+                server.models, replies.upload, cluster, weights, replies.average
+            )
         )
 
     base = fedavg(model, train)
@@ -67,8 +71,8 @@ def oracle(model: Model, train: Train) -> Method:
     return base._replace(
         init=init,
         round=(trip,),
-        admit=lambda server: server._replace(cluster=with_largest(server.cluster)),
+        admit=lambda server: server._replace(cluster=join_largest(server.cluster)),
         notes=lambda server: {"cluster": server.cluster},
-        describes=CLUSTERS,
+        describes=CLUSTER_QUANTITIES,
         needs=frozenset({"groups"}),
     )

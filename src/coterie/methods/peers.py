@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from coterie.core.device import exact
-from coterie.core.point import Point, flat
+from coterie.core.device import to_double
+from coterie.core.point import Point, flatten
 
 SKETCH = 64  # numbers per sketch
 EXACT = 20_000  # sketches among which all pairs are looked at
@@ -82,11 +82,11 @@ def find_nearest(of: Tensor, on: Tensor, own: Tensor, count: int) -> Peers:
     middle = on.mean(0)  # near 0 float32 tells more points apart
     of, on = of - middle, on - middle
     if len(on) <= EXACT:
-        return _among(of, on, own, torch.arange(len(on)), count)
-    return _in_groups(of, on, own, count)
+        return _search_all(of, on, own, torch.arange(len(on)), count)
+    return _search_groups(of, on, own, count)
 
 
-def _among(of: Tensor, on: Tensor, own: Tensor, places: Tensor, count: int) -> Peers:
+def _search_all(of: Tensor, on: Tensor, own: Tensor, places: Tensor, count: int) -> Peers:
     """The nearest of the candidates `places`, sorted, by looking at all of them."""
     candidates = on[places]
     squares = candidates.square().sum(1)
@@ -103,13 +103,13 @@ def _among(of: Tensor, on: Tensor, own: Tensor, places: Tensor, count: int) -> P
     return Peers(ids, there)
 
 
-def _in_groups(of: Tensor, on: Tensor, own: Tensor, count: int) -> Peers:
+def _search_groups(of: Tensor, on: Tensor, own: Tensor, count: int) -> Peers:
     """The nearest in the groups around a client's own group."""
     centres = find_centres(on, int(len(on) ** 0.5))
     nobody = torch.full((max(len(of), len(on)),), -1)
     groups = torch.arange(len(centres))
-    home = _among(of, centres, nobody[: len(of)], groups, 1).ids[:, 0]
-    group = _among(on, centres, nobody[: len(on)], groups, 1).ids[:, 0]
+    home = _search_all(of, centres, nobody[: len(of)], groups, 1).ids[:, 0]
+    group = _search_all(on, centres, nobody[: len(on)], groups, 1).ids[:, 0]
     around = torch.cdist(centres, centres).argsort(1)
     order, sizes = group.argsort(stable=True), group.bincount(minlength=len(centres))
     starts = sizes.cumsum(0) - sizes
@@ -122,7 +122,7 @@ def _in_groups(of: Tensor, on: Tensor, own: Tensor, count: int) -> Peers:
         enough = int((sizes[around[g]].cumsum(0) <= count).sum()) + 1
         near = around[g][: max(PROBES, enough)].tolist()
         places = torch.cat([order[starts[j] : starts[j] + sizes[j]] for j in near]).sort().values
-        ids[asking], there[asking] = _among(of[asking], on, own[asking], places, count)
+        ids[asking], there[asking] = _search_all(of[asking], on, own[asking], places, count)
     return Peers(ids, there)
 
 
@@ -150,7 +150,7 @@ def measure_squares(parts: Iterable[Tensor], ids: Tensor) -> Tensor:
 def measure_pairs(of: Tensor, on: Tensor) -> Tensor:
     """Squared distances [n, p] of rows [n, d] from rows [p, d], exact where they are near."""
     mode = "donot_use_mm_for_euclid_dist"
-    apart: Tensor = torch.cdist(exact(of), exact(on), compute_mode=mode).square()
+    apart: Tensor = torch.cdist(to_double(of), to_double(on), compute_mode=mode).square()
     return apart
 
 
@@ -170,8 +170,8 @@ def compare_distances(models: Point, known: Tensor, peers: int) -> Likeness:
     if peers:
         ids, there = _find_known(sketch(parts), known, peers)
         return Likeness(measure_squares(parts, ids), ids, there)
-    w = flat(models)
-    w = exact(w - w.mean(0))
+    w = flatten(models)
+    w = to_double(w - w.mean(0))
     gram = w @ w.T
     square = gram.diagonal()
     return Likeness((square[:, None] + square - 2 * gram).clamp(min=0), (), _all_others(known))
@@ -180,7 +180,7 @@ def compare_distances(models: Point, known: Tensor, peers: int) -> Likeness:
 def compare_cosines(models: Point, known: Tensor, peers: int) -> Likeness:
     """Cosines of models with known [N] others: all, or the largest of so many peers."""
     if not peers:
-        unit = normalize(exact(flat(models)))
+        unit = normalize(to_double(flatten(models)))
         return Likeness(unit @ unit.T, (), _all_others(known))
     parts = models.params.values()
     square = sum((a.flatten(1).double().square().sum(1) for a in parts), torch.zeros(()))

@@ -11,10 +11,10 @@ FO leaves H_i out; HF takes H_i g' = (grad f_i(w + delta g'; D'') - grad f_i(w -
 
 from typing import Literal
 
-from coterie.core.method import Batch, BatchPlan, Method, Newcomer, Pass, Train, unchanged
+from coterie.core.method import Batch, BatchPlan, Method, Newcomer, Pass, Train, keep_server
 from coterie.core.model import Descent, Model, descend
+from coterie.core.options import NonNegative, Positive
 from coterie.core.point import Point, Vector
-from coterie.core.values import NonNegative, Positive
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
@@ -53,7 +53,7 @@ def perfedavg(
         start=lambda state, w: w,
         passes=(Pass(adapt, BatchPlan(batch=train.batch, steps=1)),),
         finish=lambda w, state, sent: (w, ()),
-        receive=unchanged,
+        receive=keep_server,
     )
     return base._replace(
         round=(trip,),

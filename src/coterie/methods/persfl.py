@@ -25,10 +25,10 @@ from torch import Tensor
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Stage, Train
-from coterie.core.model import Model, average
-from coterie.core.values import NonNegative, Positive, Range, Share
-from coterie.methods.declare import Tasks, method, variant
-from coterie.methods.students import Personal, before_school, distil_teacher, grid_of
+from coterie.core.model import Model, masked_mean
+from coterie.core.options import NonNegative, Positive, Range, Share
+from coterie.methods.declare import SupportedTasks, method, variant
+from coterie.methods.students import PersFLState, distil_teacher, grid_of, init_state
 from coterie.methods.teacher import Teacher, find_teacher
 
 SOFT = {  # one value per row, of the log-probabilities t of the teacher and s of the student
@@ -56,7 +56,7 @@ class Reading(NamedTuple):
 @method(
     when="clients differ, and distilling after training is affordable",
     uploads="mean",
-    tasks=Tasks(
+    tasks=SupportedTasks(
         lambda task: task.has_output_per_class,
         "distils over classes and chooses students by accuracy",
     ),
@@ -89,14 +89,14 @@ def persfl(
     def loss(target: Tensor, logits: Tensor, lam: Tensor, T: Tensor, batch: Batch) -> Tensor:
         rows = SOFT[reading.soft](F.log_softmax(target / T, -1), F.log_softmax(logits / T, -1))
         hard = (1 - lam) * model.data_loss(logits, batch)
-        return hard + lam * T**2 * reading.scale(logits.shape[-1]) * average(rows, batch)
+        return hard + lam * T**2 * reading.scale(logits.shape[-1]) * masked_mean(rows, batch)
 
     first = find_teacher(model, train, last, keep_models)
     tuned = train._replace(rate=distil_rate or train.rate)
     second = distil_teacher(model, tuned, distil_epochs, grid, loss, first, last)
 
-    def enter(state: Teacher) -> Personal:
-        return before_school(state, grid)
+    def enter(state: Teacher) -> PersFLState:
+        return init_state(state, grid)
 
     return (
         Stage("train", first),

@@ -18,17 +18,26 @@ from torch import Tensor
 from torch.func import vjp
 from torch.nn.functional import linear, relu
 
-from coterie.core.device import CPU, here
-from coterie.core.method import Exchange, Facts, Method, Newcomer, Pass, Replies, Train, nothing
+from coterie.core.device import CPU, to_default_device
+from coterie.core.method import (
+    Exchange,
+    Facts,
+    Method,
+    Newcomer,
+    Pass,
+    Replies,
+    Train,
+    return_nothing,
+)
 from coterie.core.model import Model, sgd
-from coterie.core.notes import Kind, Note
-from coterie.core.point import Leaves, Point, Vector, mean, pick, tree, zeros
+from coterie.core.options import BelowOne, NonNegative, Positive, Range
+from coterie.core.point import Leaves, Point, Vector, mean, pick, tree_map, zeros
+from coterie.core.quantities import LoggedQuantity, QuantityKind
 from coterie.core.rng import Rng, torch_stream
-from coterie.core.values import BelowOne, NonNegative, Positive, Range
 from coterie.methods.declare import method
 
 
-class Server(NamedTuple):
+class PFedHNServer(NamedTuple):
     phi: Point  # the hyper-network
     v: Tensor  # [N, e], embeddings
     phi_speed: Vector  # momentum
@@ -36,12 +45,12 @@ class Server(NamedTuple):
     buffers: Leaves  # of the clients' models
 
 
-class Upload(NamedTuple):
+class PFedHNUpload(NamedTuple):
     delta: Vector
     buffers: Leaves
 
 
-def build(
+def build_hypernetwork(
     shapes: dict[str, tuple[int, ...]],
     inputs: int,
     hidden: int,
@@ -58,7 +67,7 @@ def build(
         for part, size in (("weight", (outputs, fan_in)), ("bias", (outputs,))):
             drawn = torch.rand(size, generator=generator, device=CPU)
             params[f"{name}.{part}"] = (2 * drawn - 1) / fan_in**0.5
-    return here(Point(params))
+    return to_default_device(Point(params))
 
 
 def generate(phi: Leaves, v: Tensor, shapes: dict[str, tuple[int, ...]]) -> Leaves:
@@ -78,7 +87,7 @@ def pull_back(
 ) -> tuple[Vector, Tensor]:
     """sum_i weights_i (d theta_i / d phi)^T Delta_i, and (d theta_i / d v_i)^T Delta_i [m, e]."""
     back = vjp(lambda p, e: generate(p, e, shapes), phi.params, v)[1]
-    d_phi, d_v = back(tree(lambda a: a * weights.reshape(-1, *(1,) * (a.dim() - 1)), delta))
+    d_phi, d_v = back(tree_map(lambda a: a * weights.reshape(-1, *(1,) * (a.dim() - 1)), delta))
     return Vector(d_phi), d_v / weights[:, None]
 
 
@@ -102,18 +111,20 @@ def pfedhn(
     begin, step = sgd(model, train)
     shapes = model.shapes
 
-    def init(rng: Rng, facts: Facts) -> Server:
+    def init(rng: Rng, facts: Facts) -> PFedHNServer:
         length = embedding or int(1 + facts.clients / 4)
-        phi = build(shapes, length, hyper_hidden, hyper_layers, rng)
-        v = here(torch.randn(facts.clients, length, generator=torch_stream(rng), device=CPU))
-        return Server(phi, v, zeros(phi), torch.zeros_like(v), model.init(rng).buffers)
+        phi = build_hypernetwork(shapes, length, hyper_hidden, hyper_layers, rng)
+        v = to_default_device(
+            torch.randn(facts.clients, length, generator=torch_stream(rng), device=CPU)
+        )
+        return PFedHNServer(phi, v, zeros(phi), torch.zeros_like(v), model.init(rng).buffers)
 
-    def send(server: Server, i: int, rng: Rng) -> Point:
+    def send(server: PFedHNServer, i: int, rng: Rng) -> Point:
         return Point(
             pick(generate(server.phi.params, server.v[i : i + 1], shapes), 0), server.buffers
         )
 
-    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
+    def receive(server: PFedHNServer, replies: Replies, rng: Rng) -> PFedHNServer:
         ids, weights = replies.ids, train.weights(replies)
         v = server.v[ids]
         d_phi, d_v = pull_back(server.phi, v, replies.upload.delta.params, weights, shapes)
@@ -123,7 +134,7 @@ def pfedhn(
             scale * d_phi + server_decay * server.phi.as_vector()
         )
         v_speed = server_momentum * server.v_speed[ids] + (scale * d_v + server_decay * v)
-        return Server(
+        return PFedHNServer(
             phi=server.phi - server_rate * phi_speed,
             v=server.v.index_copy(0, ids, v - server_rate * v_speed),
             phi_speed=phi_speed,
@@ -131,7 +142,7 @@ def pfedhn(
             buffers=mean(replies.upload.buffers, weights),
         )
 
-    def fit_embedding(server: Server, replies: Replies, rng: Rng) -> Server:
+    def fit_embedding(server: PFedHNServer, replies: Replies, rng: Rng) -> PFedHNServer:
         """A newcomer's own step: v_i moves, the hyper-network rests."""
         ids = replies.ids
         v, weights = server.v[ids], torch.ones(len(ids))
@@ -143,7 +154,7 @@ def pfedhn(
             v_speed=server.v_speed.index_copy(0, ids, v_speed),
         )
 
-    def admit(server: Server) -> Server:
+    def admit(server: PFedHNServer) -> PFedHNServer:
         middle = server.v.mean(0, keepdim=True)  # a newcomer starts amid the others
         return server._replace(
             v=torch.cat([server.v, middle]), v_speed=torch.cat([server.v_speed, 0 * middle])
@@ -153,12 +164,12 @@ def pfedhn(
         send=send,
         start=lambda state, theta: begin(theta),
         passes=(Pass(step, train.plan()),),
-        finish=lambda c, state, theta: (state, Upload(theta - c.w, c.w.buffers)),
+        finish=lambda c, state, theta: (state, PFedHNUpload(theta - c.w, c.w.buffers)),
         receive=receive,
     )
     return Method(
         init=init,
-        join=nothing,
+        join=return_nothing,
         round=(trip,),
         newcomer=Newcomer(
             "fits its embedding, the hyper-network held",
@@ -168,5 +179,5 @@ def pfedhn(
         personal=lambda state, theta: theta,
         admit=admit,
         notes=lambda server: {"v": server.v},
-        describes={"v": Note("embeddings v of the clients", Kind.VECTORS)},
+        describes={"v": LoggedQuantity("embeddings v of the clients", QuantityKind.VECTORS)},
     )

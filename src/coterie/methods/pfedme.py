@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from coterie.core.method import Batch, Method, Newcomer, Pass, Train
 from coterie.core.model import Model
-from coterie.core.notes import Kind, Note
+from coterie.core.options import NonNegative, Positive, PositiveInt
 from coterie.core.point import Point
-from coterie.core.values import Count, NonNegative, Positive
+from coterie.core.quantities import LoggedQuantity, QuantityKind
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 
-class Carry(NamedTuple):
+class PFedMeState(NamedTuple):
     """The local copy w_i of the global model, and the personal theta."""
 
     w: Point
@@ -33,7 +33,7 @@ def pfedme(
     model: Model,
     train: Train,
     lam: NonNegative = 15.0,
-    inner: Count = 5,
+    inner: PositiveInt = 5,
     inner_rate: Positive = 0.05,
     beta: Positive = 1.0,
     mu: NonNegative = 0.0,
@@ -45,7 +45,7 @@ def pfedme(
     each step (the paper). Either way it starts at the received w in each round.
     """
 
-    def step(c: Carry, batch: Batch) -> Carry:
+    def step(c: PFedMeState, batch: Batch) -> PFedMeState:
         theta = c.theta if keep_theta else c.w
         for _ in range(inner):
             pull = lam * (theta - c.w)
@@ -53,19 +53,21 @@ def pfedme(
                 pull = pull + mu * theta.as_vector()
             theta = theta - inner_rate * (model.grad(theta, batch) + pull)
         w = c.w - train.rate * lam * (c.w - theta)
-        return Carry(Point(w.params, theta.buffers), theta)
+        return PFedMeState(Point(w.params, theta.buffers), theta)
 
     base = fedavg(model, train, beta)
     trip = base.round[0]._replace(
-        start=lambda state, w: Carry(w, w),
+        start=lambda state, w: PFedMeState(w, w),
         passes=(Pass(step, train.plan()),),
         finish=lambda c, state, w: (c, c.w),
     )
     return base._replace(
-        join=lambda w, rng: Carry(w, w),
+        join=lambda w, rng: PFedMeState(w, w),
         round=(trip,),
         personal=lambda state, w: state.theta,
         views={"global": lambda state, w: w, "w_i": lambda state, w: state.w},
         newcomer=Newcomer("trains its theta around the received w"),
-        describes={"w_i": Note("the client's copy of the global model", Kind.VIEW)},
+        describes={
+            "w_i": LoggedQuantity("the client's copy of the global model", QuantityKind.VIEW)
+        },
     )

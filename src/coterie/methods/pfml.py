@@ -26,11 +26,11 @@ from typing import Literal, NamedTuple
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Method, Newcomer, Pass, Train
 from coterie.core.model import Descent, Model, begin, descend
+from coterie.core.options import NonNegative, Positive, PositiveInt
 from coterie.core.point import Point, Vector
-from coterie.core.values import Count, NonNegative, Positive
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
-from coterie.methods.fml import Reduction, Share, companion, mutual
+from coterie.methods.fml import LossWeights, Reduction, build_mutual_gradients, build_private_model
 
 
 class Carry(NamedTuple):
@@ -49,7 +49,7 @@ def pfml(
     model: Model,
     train: Train,
     lam: NonNegative = 2.0,
-    inner: Count = 3,
+    inner: PositiveInt = 3,
     inner_rate: NonNegative = 0.0,
     beta: Positive = 1.0,
     kl: Reduction = "elementwise",
@@ -79,9 +79,11 @@ def pfml(
             "pfml.aux_init = 'reset' says what m_i is held to, and so does pfml.anchor = 'step': "
             "use aux_init = start"
         )
-    _contracts(lam, inner, inner_rate, train.rate, anchor)
-    own = companion(model, auxiliary)
-    slopes = mutual(model, own, Share(1.0, kl_weight), Share(1.0, kl_weight), kl)
+    _check_contraction(lam, inner, inner_rate, train.rate, anchor)
+    own = build_private_model(model, auxiliary)
+    slopes = build_mutual_gradients(
+        model, own, LossWeights(1.0, kl_weight), LossWeights(1.0, kl_weight), kl
+    )
 
     def nearer(x: Point, slope: Vector, anchor: Point) -> Point:
         """One inner step: down L, and towards the anchor."""
@@ -126,7 +128,7 @@ def pfml(
     )
 
 
-def _contracts(lam: float, inner: int, inner_rate: float, rate: float, anchor: str) -> None:
+def _check_contraction(lam: float, inner: int, inner_rate: float, rate: float, anchor: str) -> None:
     """Refuse rates at which the proximal terms alone, without any loss, throw a model ever farther
     from its anchor."""
     left = 1 - inner_rate * lam  # of x - anchor after an inner step

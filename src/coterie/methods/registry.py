@@ -4,10 +4,10 @@ import re
 import warnings
 from importlib.metadata import entry_points
 
-from coterie.core.errors import BadInput, shown
+from coterie.core.errors import BadInput, format_value
 from coterie.methods.apfl import apfl
 from coterie.methods.cfl import cfl
-from coterie.methods.declare import Builder, method, told
+from coterie.methods.declare import Builder, declaration_of, method
 from coterie.methods.ditto import ditto
 from coterie.methods.fedala import fedala
 from coterie.methods.fedamp import fedamp, heurfedamp
@@ -74,13 +74,14 @@ METHODS: dict[str, Builder] = {
 }
 
 
-def add(name: str, builder: Builder) -> None:
+def add_method(name: str, builder: Builder) -> None:
     """Make a method known by its name; its options are checked as those of every other."""
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,60}", name):
         raise BadInput(
-            f"a method named {shown(name)}: write letters, digits, '.', '_' or '-', at most 60"
+            f"a method named {format_value(name)}: write letters, digits, '.', '_' or '-', at "
+            "most 60"
         )
-    said = told(builder)
+    said = declaration_of(builder)
     METHODS[name] = method(name=name, uploads=said.uploads, rows=said.rows)(builder)
 
 
@@ -90,7 +91,7 @@ def load_installed() -> None:
         if point.name in METHODS:
             continue
         try:
-            add(point.name, point.load())
+            add_method(point.name, point.load())
         except Exception as problem:  # somebody else's module must not take coterie down with it
             warnings.warn(
                 f"the method '{point.name}' ({point.value}) cannot be loaded: {problem}",

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from coterie.core.method import Batch, Facts, Method, Pass, Replies, Train
 from coterie.core.model import Descent, Model, begin, descend
+from coterie.core.options import Positive
 from coterie.core.point import Point, Vector, blend, zeros
 from coterie.core.rng import Rng
-from coterie.core.values import Positive
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 
-class Server(NamedTuple):
+class ScaffoldServer(NamedTuple):
     """The model, the common control variate, and every client's share of it."""
 
     x: Point
@@ -31,7 +31,7 @@ class Server(NamedTuple):
     share: Tensor  # [N], p_i
 
 
-class Payload(NamedTuple):
+class ScaffoldPayload(NamedTuple):
     """What goes down: two models' worth."""
 
     x: Point
@@ -47,7 +47,7 @@ class Carry(NamedTuple):
     steps: Tensor  # K
 
 
-class Upload(NamedTuple):
+class ScaffoldUpload(NamedTuple):
     """What goes up: two models' worth."""
 
     y: Point
@@ -61,12 +61,12 @@ def scaffold(model: Model, train: Train, beta: Positive = 1.0) -> Method:
     """FedAvg whose clients correct their drift; `beta` is the server's step towards the mean (1:
     the mean itself)."""
 
-    def init(rng: Rng, facts: Facts) -> Server:
+    def init(rng: Rng, facts: Facts) -> ScaffoldServer:
         x = model.init(rng)
         n = facts.sizes if train.weighting == "size" else torch.ones_like(facts.sizes)
-        return Server(x, zeros(x), n / n.sum())
+        return ScaffoldServer(x, zeros(x), n / n.sum())
 
-    def start(c_i: Vector, payload: Payload) -> Carry:
+    def start(c_i: Vector, payload: ScaffoldPayload) -> Carry:
         nothing = torch.zeros(())
         return Carry(begin(payload.x, train), payload.c - c_i, nothing, nothing)
 
@@ -75,18 +75,18 @@ def scaffold(model: Model, train: Train, beta: Positive = 1.0) -> Method:
         reach = 1 + train.momentum * c.reach
         return Carry(go, c.correction, reach, c.steps + reach)
 
-    def finish(c: Carry, c_i: Vector, payload: Payload) -> tuple[Vector, Upload]:
+    def finish(c: Carry, c_i: Vector, payload: ScaffoldPayload) -> tuple[Vector, ScaffoldUpload]:
         change = (1 / (c.steps.clamp(min=1) * train.rate)) * (payload.x - c.go.w) - payload.c
-        return c_i + change, Upload(c.go.w, change)
+        return c_i + change, ScaffoldUpload(c.go.w, change)
 
-    def receive(server: Server, replies: Replies, rng: Rng) -> Server:
+    def receive(server: ScaffoldServer, replies: Replies, rng: Rng) -> ScaffoldServer:
         y, change = replies.upload
         return server._replace(
             x=blend(server.x, replies.average(y, train.weights(replies)), beta),
             c=server.c + replies.average(change, server.share[replies.ids]),
         )
 
-    def admit(server: Server) -> Server:
+    def admit(server: ScaffoldServer) -> ScaffoldServer:
         """A newcomer of middle size, whose c_i is 0."""
         old = len(server.share) / (len(server.share) + 1)
         return server._replace(
@@ -95,7 +95,7 @@ def scaffold(model: Model, train: Train, beta: Positive = 1.0) -> Method:
 
     base = fedavg(model, train)
     trip = base.round[0]._replace(
-        send=lambda server, i, rng: Payload(server.x, server.c),
+        send=lambda server, i, rng: ScaffoldPayload(server.x, server.c),
         start=start,
         passes=(Pass(step, train.plan()),),
         finish=finish,

@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.device import array, exact
+from coterie.core.device import to_double, to_numpy
 from coterie.core.errors import BadInput
 from coterie.core.method import (
     Batch,
@@ -44,22 +44,22 @@ from coterie.core.method import (
     Train,
 )
 from coterie.core.model import Descent, Model, sgd
-from coterie.core.notes import Kind, Note
-from coterie.core.point import Point, Vector, blend, flat, tree, zeros
-from coterie.core.values import Count, NonNegative, Range, Whole
+from coterie.core.options import NonNegative, NonNegativeInt, PositiveInt, Range
+from coterie.core.point import Point, Vector, blend, flatten, tree_map, zeros
+from coterie.core.quantities import LoggedQuantity, QuantityKind
 from coterie.methods import selffl_clusters as at_clusters
 from coterie.methods import selffl_steps as law_of_steps
 from coterie.methods import uncertainty as law
 from coterie.methods.declare import method
-from coterie.methods.fedavg import Global, fedavg
-from coterie.methods.selffl_steps import EPS, Choice, Rule, StepsRule, Units
+from coterie.methods.fedavg import FedAvgServer, fedavg
+from coterie.methods.selffl_steps import EPS, StepChoice, StepRule, StepsRule, Units
 
 Others = Literal["active", "seen"]
 Level = Literal["client", "group", "variance"]
-SIGMA0 = Note("uncertainty between clients, sigma_0^2", Kind.SERVER, log=True)
+SIGMA0 = LoggedQuantity("uncertainty between clients, sigma_0^2", QuantityKind.SERVER, log=True)
 
 
-class Server(NamedTuple):
+class SelfFLServer(NamedTuple):
     """The global model, and what is known of every client."""
 
     theta: Point
@@ -72,24 +72,24 @@ class Server(NamedTuple):
     clusters: Any  # Clusters of another `level` than clients; else ()
 
 
-class Payload(NamedTuple):
+class SelfFLPayload(NamedTuple):
     theta: Point
     s0sq: Tensor
     others: Tensor  # S_-m: a client never sees another's variance
 
 
-class Upload(NamedTuple):
+class SelfFLUpload(NamedTuple):
     theta: Point
     var: Tensor  # s_m^2; -1 without history
     optimum: Any  # the converged model of Algorithm 2; else ()
 
 
-class State(NamedTuple):
+class SelfFLState(NamedTuple):
     theta: Point  # the latest personal model
     mean: Vector  # of the client's models so far
     var: Tensor  # s_m^2, their variance
     t: Tensor  # times it was active
-    choice: Choice  # of its last round
+    choice: StepChoice  # of its last round
 
 
 class Carry(NamedTuple):
@@ -98,7 +98,7 @@ class Carry(NamedTuple):
     boost: Tensor
 
 
-class Gathering(NamedTuple):
+class Aggregation(NamedTuple):
     """How the server makes theta and s0^2 of the replies; the words are options of `selffl`."""
 
     train: Train
@@ -113,16 +113,18 @@ class Gathering(NamedTuple):
     known_spread: float
 
 
-def fresh(theta: Point) -> State:
+def init_state(theta: Point) -> SelfFLState:
     """A client that has not been active yet."""
     none = torch.tensor(0.0)
-    return State(theta=theta, mean=zeros(theta), var=none, t=none, choice=law_of_steps.unchosen())
+    return SelfFLState(
+        theta=theta, mean=zeros(theta), var=none, t=none, choice=law_of_steps.empty_choice()
+    )
 
 
 def filled(var: Tensor) -> Tensor:
     """s_m^2 in double precision; the median stands for that of a client without history, and 1
     where nobody has any."""
-    var = exact(var)
+    var = to_double(var)
     known = var[var >= 0]
     middle = known.quantile(0.5) if len(known) else var.new_ones(())
     s2 = torch.where(var < 0, middle, var)
@@ -131,34 +133,34 @@ def filled(var: Tensor) -> Tensor:
 
 def weighed(var: Tensor, seen: Tensor, s0sq: Tensor) -> Tensor:
     """w of all that were seen, in double precision; 0 for the others."""
-    w = law.weights(exact(s0sq).clamp(min=0), filled(var))
+    w = law.weights(to_double(s0sq).clamp(min=0), filled(var))
     return w * seen if (var >= 0).any() else seen.double()
 
 
-def precisions(server: Server) -> Tensor:
+def compute_precisions(server: SelfFLServer) -> Tensor:
     """w_m [N] of all clients seen; 0 for the others."""
     seen = (server.var.cpu() >= 0) | (server.sizes.cpu() > 0)
     return weighed(server.var, seen, server.s0sq)
 
 
-def cluster_precisions(server: Server) -> Tensor:
+def cluster_precisions(server: SelfFLServer) -> Tensor:
     """The same [k] of all clusters that have a model."""
     clusters = server.clusters
     return weighed(clusters.var, clusters.heard.cpu(), server.s0sq)
 
 
-def with_sums(server: Server, others: Others) -> Server:
+def update_sums(server: SelfFLServer, others: Others) -> SelfFLServer:
     """The server with S_-m [N] of all clients; 0 while no variance is known."""
     if (server.var < 0).all():
         return server._replace(others=torch.zeros_like(server.others))
-    w = precisions(server)
+    w = compute_precisions(server)
     if others == "active" and server.active.any():
         w = w * server.active.cpu()
-    sums = torch.from_numpy(law.without(array(w)))
+    sums = torch.from_numpy(law.sum_of_others(to_numpy(w)))
     return server._replace(others=sums.to(server.others))
 
 
-def admit(how: Gathering, server: Server) -> Server:
+def admit(how: Aggregation, server: SelfFLServer) -> SelfFLServer:
     """Room for one more client."""
 
     def more(a: Tensor, value: float) -> Tensor:
@@ -171,13 +173,13 @@ def admit(how: Gathering, server: Server) -> Server:
         others=more(server.others, 0),
         clusters=server.clusters and at_clusters.admit(server.clusters),
     )
-    return with_sums(grouped(how, wider), how.others)
+    return update_sums(grouped(how, wider), how.others)
 
 
-def entered(how: Gathering, theta: Point, facts: Facts) -> Server:
+def init_server(how: Aggregation, theta: Point, facts: Facts) -> SelfFLServer:
     """The server before its first round."""
     n = facts.clients
-    server = Server(
+    server = SelfFLServer(
         theta=theta,
         s0sq=torch.tensor(how.known_spread),
         var=how.known_variance / facts.sizes if how.known_variance else -torch.ones(n),
@@ -188,14 +190,14 @@ def entered(how: Gathering, theta: Point, facts: Facts) -> Server:
         clusters=(),
     )
     if how.level == "client":
-        return with_sums(server, how.others)
+        return update_sums(server, how.others)
     group = facts.groups.unique(return_inverse=True)[1]
     count = int(group.max()) + 1 if how.level == "group" else min(how.clusters, n)
     server = server._replace(clusters=at_clusters.unheard(group, theta, count))
-    return with_sums(grouped(how, server), how.others)
+    return update_sums(grouped(how, server), how.others)
 
 
-def grouped(how: Gathering, server: Server) -> Server:
+def grouped(how: Aggregation, server: SelfFLServer) -> SelfFLServer:
     """The server with its clusters by the newest variances, where these decide."""
     if how.level != "variance":
         return server
@@ -203,7 +205,7 @@ def grouped(how: Gathering, server: Server) -> Server:
     return server._replace(clusters=server.clusters._replace(of=of.to(server.var.device)))
 
 
-def received(how: Gathering, server: Server, replies: Replies) -> Server:
+def update_server(how: Aggregation, server: SelfFLServer, replies: Replies) -> SelfFLServer:
     """The server after a round."""
     put, upload = (replies.ids,), replies.upload
     server = server._replace(
@@ -212,18 +214,18 @@ def received(how: Gathering, server: Server, replies: Replies) -> Server:
         active=torch.zeros_like(server.active).index_put(put, torch.ones(len(replies.ids))),
     )
     if how.known_spread < 0 and len(replies.ids) > 1:  # one has no spread: the old value stands
-        models = flat(upload.optimum if how.augmented else upload.theta)
+        models = flatten(upload.optimum if how.augmented else upload.theta)
         server = server._replace(s0sq=law.spread(models, how.spread))
     if how.level != "client":
         server = with_representatives(how, grouped(how, server), replies)
-    theta = aggregated(how, server, replies)
-    return with_sums(server._replace(theta=theta), how.others)
+    theta = aggregate_models(how, server, replies)
+    return update_sums(server._replace(theta=theta), how.others)
 
 
-def with_representatives(how: Gathering, server: Server, replies: Replies) -> Server:
+def with_representatives(how: Aggregation, server: SelfFLServer, replies: Replies) -> SelfFLServer:
     """The server with the newest models of the clusters whose clients have answered."""
     ids = replies.ids
-    weights = precisions(server)[ids.cpu()] if how.weigh else how.train.weights(replies)
+    weights = compute_precisions(server)[ids.cpu()] if how.weigh else how.train.weights(replies)
     known = (server.var >= 0).any()
     var = filled(server.var)[ids.cpu()] if known else -torch.ones(len(ids))
     clusters = at_clusters.updated(
@@ -237,7 +239,7 @@ def with_representatives(how: Gathering, server: Server, replies: Replies) -> Se
     return server._replace(clusters=clusters)
 
 
-def aggregated(how: Gathering, server: Server, replies: Replies) -> Point:
+def aggregate_models(how: Aggregation, server: SelfFLServer, replies: Replies) -> Point:
     """theta of the models of clients, smoothed by the activity rate, or of all clusters (11)."""
     clusters, models = server.clusters, replies.upload.theta
     if clusters:
@@ -245,7 +247,7 @@ def aggregated(how: Gathering, server: Server, replies: Replies) -> Point:
         w = cluster_precisions(server)[clusters.heard.cpu()]
         sizes = at_clusters.rows_of(clusters, server.sizes)
     else:
-        w, sizes = precisions(server)[replies.ids.cpu()], server.sizes[replies.ids]
+        w, sizes = compute_precisions(server)[replies.ids.cpu()], server.sizes[replies.ids]
     weights = w / w.sum() if how.weigh else how.train.weights(replies._replace(sizes=sizes))
     theta: Point = replies.average(models, weights)
     if how.smooth and not clusters and server.rate < 1:
@@ -253,22 +255,22 @@ def aggregated(how: Gathering, server: Server, replies: Replies) -> Point:
     return theta
 
 
-def noted(server: Server) -> dict[str, Tensor]:
+def noted(server: SelfFLServer) -> dict[str, Tensor]:
     """What the server writes down after a round."""
     found = {"sigma0": server.s0sq}
     return found | {"cluster": server.clusters.of} if server.clusters else found
 
 
-def work(model: Model, rule: Rule, how: Gathering, converge_steps: int) -> Exchange:
+def build_exchange(model: Model, rule: StepRule, how: Aggregation, converge_steps: int) -> Exchange:
     """A round: the client's start (10) and steps (8), its variance (13), the server's sums."""
     begin, plain_step = sgd(model, rule.train)
 
-    def prepare(state: State, sent: Payload, rows: Tensor) -> State:
+    def prepare(state: SelfFLState, sent: SelfFLPayload, rows: Tensor) -> SelfFLState:
         told = float(sent.s0sq), float(sent.others)
-        choice = law_of_steps.choose(rule, float(state.var), float(state.t), *told, int(rows))
+        choice = law_of_steps.choose_steps(rule, float(state.var), float(state.t), *told, int(rows))
         return state._replace(choice=choice)
 
-    def start(state: State, sent: Payload) -> Carry:
+    def start(state: SelfFLState, sent: SelfFLPayload) -> Carry:
         theta = sent.theta - state.choice.pull * (state.theta - sent.theta)
         return Carry(begin(theta), theta, state.choice.boost)
 
@@ -278,26 +280,28 @@ def work(model: Model, rule: Rule, how: Gathering, converge_steps: int) -> Excha
         summed = sgd(model, rule.train, lambda out, batch: c.boost * model.data_loss(out, batch))[1]
         return c._replace(way=summed(c.way, batch))
 
-    def finish(c: Carry, state: State, sent: Payload) -> tuple[State, Upload]:
+    def finish(
+        c: Carry, state: SelfFLState, sent: SelfFLPayload
+    ) -> tuple[SelfFLState, SelfFLUpload]:
         theta = c.theta if how.augmented else c.way.w
         t = state.t + 1
-        centre, var = law.online(t, state.mean, state.var, c.way.w.as_vector())
+        centre, var = law.update_moments(t, state.mean, state.var, c.way.w.as_vector())
         told = state.choice.s2 if rule.known_variance else torch.where(t < 2, -1.0, var)
-        new = State(theta=theta, mean=centre, var=var, t=t, choice=state.choice)
-        return new, Upload(theta, told, c.way.w if how.augmented else ())
+        new = SelfFLState(theta=theta, mean=centre, var=var, t=t, choice=state.choice)
+        return new, SelfFLUpload(theta, told, c.way.w if how.augmented else ())
 
     passes: tuple[Pass, ...] = (Pass(step, rule.train.plan(adaptive=True)),)
     if how.augmented:
         further = Pass(step, rule.train.plan(steps=converge_steps))
         passes = (*passes, Pass(lambda c, _: c._replace(theta=c.way.w)), further)
     return Exchange(
-        send=lambda server, i, rng: Payload(server.theta, server.s0sq, server.others[i]),
+        send=lambda server, i, rng: SelfFLPayload(server.theta, server.s0sq, server.others[i]),
         prepare=prepare,
         steps=lambda state, sent, rows: state.choice.steps,
         start=start,
         passes=passes,
         finish=finish,
-        receive=lambda server, replies, rng: received(how, server, replies),
+        receive=lambda server, replies, rng: update_server(how, server, replies),
     )
 
 
@@ -310,8 +314,8 @@ def work(model: Model, rule: Rule, how: Gathering, converge_steps: int) -> Excha
 def selffl(
     model: Model,
     train: Train,
-    l_max: Count = 40,
-    l_base: Whole = 20,
+    l_max: PositiveInt = 40,
+    l_base: NonNegativeInt = 20,
     units: Units = "per_sample",
     steps_rule: StepsRule = "formula",
     fl_weight: law.FlWeight = "paper",
@@ -320,12 +324,12 @@ def selffl(
     start_rule: bool = True,
     adapt_steps: bool = True,
     weigh: bool = True,
-    warm: Whole = 0,
+    warm: NonNegativeInt = 0,
     smooth: bool = True,
     augmented: bool = False,
-    converge_steps: Count = 100,
+    converge_steps: PositiveInt = 100,
     level: Level = "client",
-    clusters: Count = 5,
+    clusters: PositiveInt = 5,
     known_variance: NonNegative = 0.0,
     known_spread: Annotated[float, Range(-1, 1e6)] = -1.0,
 ) -> Method | tuple[Stage, ...]:
@@ -355,7 +359,7 @@ def selffl(
             f"selffl: warm = {warm} descends the mean loss, known_variance the summed one: "
             "give only one of them"
         )
-    rule = Rule(
+    rule = StepRule(
         train=train,
         l_max=l_max,
         l_base=l_base,
@@ -366,7 +370,7 @@ def selffl(
         adapt_steps=adapt_steps,
         known_variance=known_variance,
     )
-    how = Gathering(
+    how = Aggregation(
         train=train,
         weigh=weigh,
         smooth=smooth,
@@ -381,27 +385,29 @@ def selffl(
     )
     clustered = {} if level == "client" else {"cluster": at_clusters.NOTE}
     own = Method(
-        init=lambda rng, facts: entered(how, model.init(rng), facts),
-        join=lambda sent, rng: fresh(sent.theta),
-        round=(work(model, rule, how, converge_steps),),
-        personal=lambda state, sent: tree(
+        init=lambda rng, facts: init_server(how, model.init(rng), facts),
+        join=lambda sent, rng: init_state(sent.theta),
+        round=(build_exchange(model, rule, how, converge_steps),),
+        personal=lambda state, sent: tree_map(
             lambda mine, its: torch.where(state.t > 0, mine, its), state.theta, sent.theta
         ),
         views={"global": lambda state, sent: sent.theta},
         admit=lambda server: admit(how, server),
         newcomer=Newcomer("starts at theta and takes Self-FL's steps"),
         notes=noted,
-        client_notes=lambda state: law_of_steps.notes(state.choice, state.var, state.t, rule),
-        describes={"sigma0": SIGMA0, **clustered, **law_of_steps.NOTES},
+        client_notes=lambda state: law_of_steps.logged_choice(
+            state.choice, state.var, state.t, rule
+        ),
+        describes={"sigma0": SIGMA0, **clustered, **law_of_steps.QUANTITIES},
         needs=frozenset({"groups"} if level == "group" else ()),
     )
     if not warm:
         return own
 
-    def enter(before: Global, facts: Facts) -> Server:
-        return entered(how, before.w, facts)
+    def enter(before: FedAvgServer, facts: Facts) -> SelfFLServer:
+        return init_server(how, before.w, facts)
 
     # a client's state waits through the warm start untouched, so t_m is 0 when Self-FL begins
     steps = train._replace(steps=l_base or train.steps)
-    before = fedavg(model, steps)._replace(join=lambda w, rng: fresh(w))
+    before = fedavg(model, steps)._replace(join=lambda w, rng: init_state(w))
     return (Stage("warm", before, rounds=warm), Stage("train", own, enter=enter))

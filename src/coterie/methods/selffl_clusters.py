@@ -16,16 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.device import array, exact
+from coterie.core.device import to_double, to_numpy
 from coterie.core.method import Average
-from coterie.core.notes import Kind, Note
-from coterie.core.point import Point, mean, pick, tree
-from coterie.methods.oracle import per_cluster, with_largest
+from coterie.core.point import Point, mean, pick, tree_map
+from coterie.core.quantities import LoggedQuantity, QuantityKind
+from coterie.methods.oracle import average_clusters, join_largest
 
 SWEEPS = 100  # of k-means at most; it ends when nobody changes cluster
-NOTE = Note(
+NOTE = LoggedQuantity(
     "clusters",
-    Kind.GROUPS,
+    QuantityKind.GROUPS,
     meaning="The server keeps the latest model of every cluster and aggregates these.",
 )
 
@@ -43,7 +43,7 @@ def unheard(of: Tensor, theta: Point, clusters: int) -> Clusters:
     """Clusters before any client has answered."""
     return Clusters(
         of=of,
-        models=tree(lambda a: a.expand(clusters, *a.shape).clone(), theta),
+        models=tree_map(lambda a: a.expand(clusters, *a.shape).clone(), theta),
         var=-torch.ones(clusters),
         heard=torch.zeros(clusters, dtype=torch.bool),
     )
@@ -55,8 +55,8 @@ def updated(
     """Clusters of which clients `ids` have answered with models [m, ...] of variances [m]."""
     of = clusters.of[ids]
     return clusters._replace(
-        models=per_cluster(clusters.models, models, of, weights, average),
-        var=per_cluster(clusters.var, var, of, weights, mean),
+        models=average_clusters(clusters.models, models, of, weights, average),
+        var=average_clusters(clusters.var, var, of, weights, mean),
         heard=clusters.heard.index_fill(0, of, True),
     )
 
@@ -74,7 +74,7 @@ def rows_of(clusters: Clusters, sizes: Tensor) -> Tensor:
 def by_variance(s2: Tensor, clusters: int) -> Tensor:
     """[N] clusters of alike variances, from the smallest: k-means of their logarithms, from
     quantiles."""
-    logs = np.log(array(exact(s2)))
+    logs = np.log(to_numpy(to_double(s2)))
     centres = np.quantile(logs, (np.arange(clusters) + 0.5) / clusters, method="inverted_cdf")
     found = np.zeros(len(logs), dtype=np.int64)
     for _ in range(SWEEPS):
@@ -90,4 +90,4 @@ def by_variance(s2: Tensor, clusters: int) -> Tensor:
 
 def admit(clusters: Clusters) -> Clusters:
     """Room for a newcomer: of an unknown group, so in the largest cluster."""
-    return clusters._replace(of=with_largest(clusters.of))
+    return clusters._replace(of=join_largest(clusters.of))

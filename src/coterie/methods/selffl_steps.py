@@ -12,33 +12,37 @@ import torch
 from torch import Tensor
 
 from coterie.core.method import Train
-from coterie.core.notes import Kind, Note
+from coterie.core.quantities import LoggedQuantity, QuantityKind
 from coterie.methods import uncertainty as law
 
 EPS = 1e-12  # a variance is never smaller
 NONE, HISTORY, CURVED, SETTLED, FLOOR, CAP = range(6)  # the guard that chose l
 
-NOTES = {
-    "sigma2": Note(
+QUANTITIES = {
+    "sigma2": LoggedQuantity(
         "uncertainty of a client, sigma_m^2",
-        Kind.COURSE,
+        QuantityKind.COURSE,
         meaning="The variance of a client's own models over its rounds, summed over parameters.",
         log=True,
     ),
-    "steps_taken": Note("local steps", Kind.COURSE, meaning="l, rounded and within its limits."),
-    "raw_steps": Note(
+    "steps_taken": LoggedQuantity(
+        "local steps", QuantityKind.COURSE, meaning="l, rounded and within its limits."
+    ),
+    "raw_steps": LoggedQuantity(
         "local steps before limits",
-        Kind.COURSE,
+        QuantityKind.COURSE,
         meaning="The l that solves equation (8), before it is rounded and cut.",
         log=True,
         histogram=True,
     ),
-    "r": Note("share of the way left, r", Kind.COURSE, meaning="1 - 1 / GAIN of equation (8)."),
-    "h": Note("share covered by one step, h", Kind.COURSE, log=True),
-    "capped": Note("clients at the largest number of steps", Kind.SHARE),
-    "guard": Note(
+    "r": LoggedQuantity(
+        "share of the way left, r", QuantityKind.COURSE, meaning="1 - 1 / GAIN of equation (8)."
+    ),
+    "h": LoggedQuantity("share covered by one step, h", QuantityKind.COURSE, log=True),
+    "capped": LoggedQuantity("clients at the largest number of steps", QuantityKind.SHARE),
+    "guard": LoggedQuantity(
         "rule that chose the steps",
-        Kind.FINAL,
+        QuantityKind.FINAL,
         meaning="0 equation (8), 1 no history, 2 one step overshoots, 3 nothing to personalize, "
         "4 at least one step, 5 at most l_max.",
     ),
@@ -48,7 +52,7 @@ Units = Literal["per_sample", "plain", "per_batch"]
 StepsRule = Literal["formula", "fraction"]
 
 
-class Choice(NamedTuple):
+class StepChoice(NamedTuple):
     """How a client works in one round."""
 
     s2: Tensor  # the s_m^2 it was made with
@@ -61,7 +65,7 @@ class Choice(NamedTuple):
     boost: Tensor  # factor of the mean-loss gradient
 
 
-class Rule(NamedTuple):
+class StepRule(NamedTuple):
     """What decides a choice; see the options of `selffl`."""
 
     train: Train
@@ -86,30 +90,32 @@ class Rule(NamedTuple):
         return max((1.0 if self.known_variance else per_row) * self.train.rate / s2, EPS)
 
 
-def unchosen() -> Choice:
+def empty_choice() -> StepChoice:
     """Of a client that has not been active yet."""
     none = torch.tensor(0.0)
-    return Choice(*(none,) * 5, steps=torch.tensor(0), guard=torch.tensor(HISTORY), boost=none)
+    return StepChoice(*(none,) * 5, steps=torch.tensor(0), guard=torch.tensor(HISTORY), boost=none)
 
 
-def choose(rule: Rule, var: float, t: float, s0sq: float, others: float, rows: int) -> Choice:
+def choose_steps(
+    rule: StepRule, var: float, t: float, s0sq: float, others: float, rows: int
+) -> StepChoice:
     """The choice of a client of variance `var` that was active `t` times, told s0^2 and S_-m."""
     s2 = max(rule.known_variance / rows if rule.known_variance else var, EPS)
     base = rule.plain_steps(rows)
     boost = rows / rule.known_variance if rule.known_variance else 1.0
     unknown = (t < 2 and not rule.known_variance) or s0sq < 0 or others <= 0
     if unknown or not math.isfinite(s2 + s0sq + others):  # a plain step of FedAvg
-        return _choice(s2=s2, steps=base, guard=HISTORY, boost=boost)
+        return _build_choice(s2=s2, steps=base, guard=HISTORY, boost=boost)
     pull = min(law.weights(s0sq, s2) / others, 1.0) if rule.start_rule else 0.0
     r = law.share(s2, law.trust(s0sq, others, rule.fl_weight))
     h = rule.curvature(s2, rows)
-    raw, steps, guard = count(rule, r, h, base)
+    raw, steps, guard = count_steps(rule, r, h, base)
     if not rule.adapt_steps:
         steps, guard = base, NONE
-    return _choice(s2=s2, pull=pull, r=r, h=h, raw=raw, steps=steps, guard=guard, boost=boost)
+    return _build_choice(s2=s2, pull=pull, r=r, h=h, raw=raw, steps=steps, guard=guard, boost=boost)
 
 
-def _choice(
+def _build_choice(
     s2: float,
     steps: int,
     guard: int,
@@ -118,11 +124,11 @@ def _choice(
     r: float = 0.0,
     h: float = 0.0,
     raw: float = 0.0,
-) -> Choice:
-    return Choice(*map(torch.tensor, (s2, pull, r, h, raw, steps, guard, boost)))
+) -> StepChoice:
+    return StepChoice(*map(torch.tensor, (s2, pull, r, h, raw, steps, guard, boost)))
 
 
-def count(rule: Rule, r: float, h: float, base: int) -> tuple[float, int, int]:
+def count_steps(rule: StepRule, r: float, h: float, base: int) -> tuple[float, int, int]:
     """l before and after rounding and guards, and the guard that fired."""
     formula = rule.steps_rule == "formula"
     if formula and h >= 1 - 1e-6:  # one step would overshoot: (8) has no solution
@@ -134,7 +140,7 @@ def count(rule: Rule, r: float, h: float, base: int) -> tuple[float, int, int]:
     return raw, steps, CAP if steps < round(raw) else FLOOR if steps > round(raw) else NONE
 
 
-def notes(choice: Choice, var: Tensor, t: Tensor, rule: Rule) -> dict[str, Tensor]:
+def logged_choice(choice: StepChoice, var: Tensor, t: Tensor, rule: StepRule) -> dict[str, Tensor]:
     """What a client writes down of its last round; NaN where the rule had no say."""
     missing = torch.tensor(math.nan)
     ruled = choice.guard != HISTORY

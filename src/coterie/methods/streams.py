@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.device import array, exact
+from coterie.core.device import to_double, to_numpy
 from coterie.core.errors import BadInput
 from coterie.core.method import Replies
-from coterie.core.point import Point, mean, pick, tree
+from coterie.core.point import Point, mean, pick, tree_map
 from coterie.methods.bounds import Room, check_room
 from coterie.methods.mixing import Mixing
 from coterie.methods.peers import are_few, cut_blocks
@@ -72,7 +72,7 @@ def group_rows(
     seed = int(rng.integers(2**31))
     if rows.sparse:
         return _group_few(rows, streams, known, n, seed)
-    points = array(exact(rows.weights)).round(12)
+    points = to_numpy(to_double(rows.weights)).round(12)
     group = torch.as_tensor(_group_points(points, streams, seed), dtype=torch.int64)
     member = torch.nn.functional.one_hot(group).T.to(rows.weights.dtype)
     return group, Mixing((member / member.sum(1, keepdim=True)) @ rows.weights)
@@ -150,13 +150,13 @@ def average_uploads(
     if len(mine) == len(ids):
         return fresh
     common = _average_all(replies, n[ids])
-    return tree(lambda all, new: all.index_copy(0, mine, new), common, fresh)
+    return tree_map(lambda all, new: all.index_copy(0, mine, new), common, fresh)
 
 
 def _average_all(replies: Replies, n: Tensor) -> Point:
     """FedAvg's mean, once for each of the answers."""
     whole: Point = replies.average(replies.upload, n / n.sum())
-    return tree(lambda a: a.expand(len(n), *a.shape), whole)
+    return tree_map(lambda a: a.expand(len(n), *a.shape), whole)
 
 
 def average_few(replies: Replies, mine: Tensor, rows: Mixing) -> Point:
@@ -167,7 +167,7 @@ def average_few(replies: Replies, mine: Tensor, rows: Mixing) -> Point:
     parts: list[Point] = []
     for block in cut_blocks(len(mine), len(mine)):
         parts.append(replies.average(uploads, pick(rows, block).to_matrix(len(mine))))
-    return tree(lambda *all: torch.cat(all), parts[0], *parts[1:])
+    return tree_map(lambda *all: torch.cat(all), parts[0], *parts[1:])
 
 
 def admit(server: Server) -> Server:
@@ -179,7 +179,7 @@ def admit(server: Server) -> Server:
     listeners = torch.zeros(k).index_add(0, server.stream, n)
     middle = mean(server.models, (listeners / listeners.sum())[None])
     return server._replace(
-        models=tree(lambda a, b: torch.cat([a, b]), server.models, middle),
+        models=tree_map(lambda a, b: torch.cat([a, b]), server.models, middle),
         stream=torch.cat([server.stream, torch.tensor([k])]),
         mix=server.mix.admit(row) if server.mix else (),
         weights=server.weights.admit(row),
@@ -195,7 +195,7 @@ def place_newcomer(server: Server, replies: Replies, rows: Tensor) -> Server:
     at, count = server.stream[ids], len(next(iter(server.models.params.values())))
     fresh = kept.over_groups(server.stream[:known], count).mix_rows(server.models)
     return server._replace(
-        models=tree(lambda old, new: old.index_copy(0, at, new), server.models, fresh),
+        models=tree_map(lambda old, new: old.index_copy(0, at, new), server.models, fresh),
         mix=server.mix.replace(at, kept) if server.mix else (),
         weights=server.weights.replace(ids, kept),
         sigma=server.sigma.index_copy(0, ids, replies.upload.variance.sqrt()),

@@ -11,28 +11,28 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from coterie.core.device import here
-from coterie.core.method import Batch, Exchange, Method, Newcomer, Pass, Train, unchanged
+from coterie.core.device import to_default_device
+from coterie.core.method import Batch, Exchange, Method, Newcomer, Pass, Train, keep_server
 from coterie.core.model import Descent, Model, begin, sgd
 from coterie.core.point import Point
 from coterie.methods.teacher import (
     VALIDATION,
-    Models,
+    GlobalModels,
     Tally,
     Teacher,
     adopt,
-    choose,
-    count,
-    empty,
+    count_batch,
+    empty_tally,
     repeat,
-    take,
+    select_where,
+    take_row,
 )
 
 # (teacher's logits, student's, lambda, T, batch)
 SoftLoss = Callable[[Tensor, Tensor, Tensor, Tensor, Batch], Tensor]
 
 
-class Personal(NamedTuple):
+class PersFLState(NamedTuple):
     """A client's state in stage 2; lambda, T and accuracies are -1 before it has distilled."""
 
     teacher: Teacher
@@ -50,25 +50,25 @@ class Best(NamedTuple):
     loss: Tensor
 
 
-class School(NamedTuple):
+class StudentsCarry(NamedTuple):
     """Carry of stage 2: received models on trial, then the teacher and its students, one for each
     of g points of the grid."""
 
     teacher: Teacher
-    models: Models
+    models: GlobalModels
     trial: Tally
     students: Descent  # [g, ...]
     tally: Tally
     best: Best  # [g, ...]
 
 
-def better(best: Best, new: Best) -> Best:
+def keep_better(best: Best, new: Best) -> Best:
     """The better checkpoint: by accuracy, then loss, then the earlier; never a diverged one."""
     more = (new.accuracy > best.accuracy) & ~new.loss.isnan()
-    return choose(more | (new.accuracy == best.accuracy) & (new.loss < best.loss), new, best)
+    return select_where(more | (new.accuracy == best.accuracy) & (new.loss < best.loss), new, best)
 
 
-def winner(accuracy: Tensor, loss: Tensor) -> Tensor:
+def find_best(accuracy: Tensor, loss: Tensor) -> Tensor:
     """Index of the highest accuracy; ties: the lowest loss, then the first.
 
     The first has the smaller lambda, then the smaller T, as the grid ascends in them.
@@ -94,9 +94,9 @@ def grid_of(lambdas: list[float], temperatures: list[float]) -> Grid:
     return Grid(points, *torch.tensor(points).unbind(1))
 
 
-def before_school(teacher: Teacher, grid: Grid) -> Personal:
+def init_state(teacher: Teacher, grid: Grid) -> PersFLState:
     """A client's state as it enters stage 2."""
-    return Personal(
+    return PersFLState(
         teacher=teacher,
         w=teacher.w,
         lam=torch.tensor(-1.0),
@@ -105,37 +105,41 @@ def before_school(teacher: Teacher, grid: Grid) -> Personal:
     )
 
 
-def school_of(teacher: Teacher, models: Models, grid: Grid, train: Train) -> School:
+def start_students(
+    teacher: Teacher, models: GlobalModels, grid: Grid, train: Train
+) -> StudentsCarry:
     """The students at the teacher, before anything is validated."""
     w, g = repeat(teacher.w, grid.size), grid.size
-    return School(
+    return StudentsCarry(
         teacher=teacher,
         models=models,
-        trial=empty(len(next(iter(models.stack.params.values())))),
+        trial=empty_tally(len(next(iter(models.stack.params.values())))),
         students=begin(w, train),
-        tally=empty(g),
+        tally=empty_tally(g),
         best=Best(w, torch.full((g,), -1.0), torch.full((g,), math.inf)),
     )
 
 
-def lessons(model: Model, train: Train, grid: Grid, loss: SoftLoss) -> tuple[Pass, ...]:
+def build_epoch(model: Model, train: Train, grid: Grid, loss: SoftLoss) -> tuple[Pass, ...]:
     """One epoch of all students: they learn, are validated, and their best checkpoint is kept."""
 
-    def learn(c: School, batch: Batch) -> School:
+    def learn(c: StudentsCarry, batch: Batch) -> StudentsCarry:
         target = model.logits(c.teacher.w, batch)
 
         def one(student: Descent, lam: Tensor, T: Tensor) -> Descent:
             _, step = sgd(model, train, lambda logits, batch: loss(target, logits, lam, T, batch))
             return step(student, batch)
 
-        return c._replace(students=vmap(one)(c.students, *here((grid.lams, grid.temps))))
+        return c._replace(
+            students=vmap(one)(c.students, *to_default_device((grid.lams, grid.temps)))
+        )
 
-    def validate(c: School, batch: Batch) -> School:
-        return c._replace(tally=count(model, c.students.w, c.tally, batch))
+    def validate(c: StudentsCarry, batch: Batch) -> StudentsCarry:
+        return c._replace(tally=count_batch(model, c.students.w, c.tally, batch))
 
-    def examine(c: School, _: None) -> School:
+    def examine(c: StudentsCarry, _: None) -> StudentsCarry:
         new = Best(c.students.w, c.tally.right / c.tally.rows, c.tally.loss / c.tally.rows)
-        return c._replace(best=vmap(better)(c.best, new), tally=empty(grid.size))
+        return c._replace(best=vmap(keep_better)(c.best, new), tally=empty_tally(grid.size))
 
     return (
         Pass(learn, train.plan(epochs=1, steps=0)),
@@ -144,19 +148,19 @@ def lessons(model: Model, train: Train, grid: Grid, loss: SoftLoss) -> tuple[Pas
     )
 
 
-def graduate(c: School, grid: Grid) -> Personal:
+def select_student(c: StudentsCarry, grid: Grid) -> PersFLState:
     """A client's state after stage 2: the best student of the grid."""
-    k = winner(c.best.accuracy, c.best.loss)
-    return Personal(
+    k = find_best(c.best.accuracy, c.best.loss)
+    return PersFLState(
         teacher=c.teacher,
-        w=take(c.best.w, k),
-        lam=take(here(grid.lams), k),
-        temperature=take(here(grid.temps), k),
+        w=take_row(c.best.w, k),
+        lam=take_row(to_default_device(grid.lams), k),
+        temperature=take_row(to_default_device(grid.temps), k),
         accuracy=c.best.accuracy,
     )
 
 
-def grid_notes(state: Personal, grid: Grid) -> dict[str, Tensor]:
+def logged_grid(state: PersFLState, grid: Grid) -> dict[str, Tensor]:
     """What a client writes down: its teacher, its choice, and how every student did."""
     accuracies = {
         f"grid_accuracy[lambda={lam:g},T={T:g}]": state.accuracy[k]
@@ -177,38 +181,38 @@ def distil_teacher(
 ) -> Method:
     """Stage 2: all students of the grid are trained at once."""
 
-    def validate(c: School, batch: Batch) -> School:
-        return c._replace(trial=count(model, c.models.stack, c.trial, batch))
+    def validate(c: StudentsCarry, batch: Batch) -> StudentsCarry:
+        return c._replace(trial=count_batch(model, c.models.stack, c.trial, batch))
 
-    def enrol(c: School, _: None) -> School:
+    def enrol(c: StudentsCarry, _: None) -> StudentsCarry:
         teacher = adopt(c.teacher, c.models, c.trial, last)
         w = repeat(teacher.w, grid.size)
         students, best = c.students._replace(w=w), c.best._replace(w=w)
         return c._replace(teacher=teacher, students=students, best=best)
 
-    def personal(state: Personal, models: Models) -> Point:
+    def personal(state: PersFLState, models: GlobalModels) -> Point:
         teacher: Point = first.personal(state.teacher, models)
-        return choose(state.lam >= 0, state.w, teacher)
+        return select_where(state.lam >= 0, state.w, teacher)
 
     trip = Exchange(
         send=lambda server, i, rng: server,
-        start=lambda state, models: school_of(state.teacher, models, grid, train),
+        start=lambda state, models: start_students(state.teacher, models, grid, train),
         passes=(
             Pass(validate, VALIDATION),
             Pass(enrol),
-            *lessons(model, train, grid, loss) * epochs,
+            *build_epoch(model, train, grid, loss) * epochs,
         ),
-        finish=lambda c, state, models: (graduate(c, grid), ()),
-        receive=unchanged,
+        finish=lambda c, state, models: (select_student(c, grid), ()),
+        receive=keep_server,
         copies=grid.size,
     )
     teacher = {"teacher": lambda state, models: state.teacher.or_else(models.last)}
     return first._replace(
-        join=lambda models, rng: before_school(first.join(models, rng), grid),
+        join=lambda models, rng: init_state(first.join(models, rng), grid),
         round=(trip,),
         personal=personal,
         views={**first.views, **teacher},
-        client_notes=lambda state: grid_notes(state, grid),
+        client_notes=lambda state: logged_grid(state, grid),
         newcomer=Newcomer(
             "picks the best global model that is kept as its teacher and distils", rounds=1
         ),

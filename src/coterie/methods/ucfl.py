@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from coterie.core.device import exact
-from coterie.core.method import Facts, Method, Newcomer, Replies, Stage, Train, nothing
+from coterie.core.device import to_double
+from coterie.core.method import Facts, Method, Newcomer, Replies, Stage, Train, return_nothing
 from coterie.core.model import Model
-from coterie.core.notes import Kind, Note
-from coterie.core.point import Point, flat, pick, stack, tree
+from coterie.core.options import MAX_COUNT, NonNegativeInt, Range
+from coterie.core.point import Point, flatten, pick, stack, tree_map
+from coterie.core.quantities import LoggedQuantity, QuantityKind
 from coterie.core.rng import Rng
-from coterie.core.values import MANY, Range, Whole
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 from coterie.methods.gradient_spread import ask_gradient
@@ -42,18 +42,21 @@ from coterie.methods.streams import (
     place_newcomer,
 )
 
-NOTES = {
-    "W": Note("similarity weights W", Kind.MATRIX),
-    "sigma": Note(
-        "gradient spread sigma", Kind.FINAL, "", "Of a client's batches around its mean gradient."
+QUANTITIES = {
+    "W": LoggedQuantity("similarity weights W", QuantityKind.MATRIX),
+    "sigma": LoggedQuantity(
+        "gradient spread sigma",
+        QuantityKind.FINAL,
+        "",
+        "Of a client's batches around its mean gradient.",
     ),
 }
-STREAMS = {"streams": Note("streams", Kind.GROUPS)}
+STREAM_QUANTITIES = {"streams": LoggedQuantity("streams", QuantityKind.GROUPS)}
 
 
 def find_sigma(variance: Tensor) -> Tensor:
     """sigma [m] from sigma^2 [m]; one of 0 counts as the smallest other one, none of -1."""
-    sigma = exact(variance).clamp(min=0).sqrt()
+    sigma = to_double(variance).clamp(min=0).sqrt()
     known = sigma[sigma > 0]
     least = known.min() if len(known) else torch.tensor(torch.finfo(sigma.dtype).eps)
     return torch.where(sigma > 0, sigma, least.to(sigma.dtype))
@@ -61,7 +64,7 @@ def find_sigma(variance: Tensor) -> Tensor:
 
 def weigh(square: Tensor, mine: Tensor, theirs: Tensor, n: Tensor) -> Tensor:
     """Rows of (6) by squared distances of gradients, both sigmas and the others' sizes."""
-    return torch.softmax(exact(n).log() - square / (2 * mine * theirs), dim=1).to(n)
+    return torch.softmax(to_double(n).log() - square / (2 * mine * theirs), dim=1).to(n)
 
 
 def find_rows(g: Tensor, sigma: Tensor, n: Tensor, peers: int) -> Mixing:
@@ -71,10 +74,10 @@ def find_rows(g: Tensor, sigma: Tensor, n: Tensor, peers: int) -> Mixing:
     return Mixing(rows, near.ids)
 
 
-def compare(server: Server, replies: Replies, rng: Rng, streams: int, peers: int) -> Server:
+def compare_clients(server: Server, replies: Replies, rng: Rng, streams: int, peers: int) -> Server:
     """The server with W, the streams and a model for each of them."""
     ids, n, variance = replies.ids, server.sizes, replies.upload.variance
-    g = flat(replies.upload.g)
+    g = flatten(replies.upload.g)
     compared = Compared(
         start=pick(server.models, 0),
         g=torch.zeros(len(n), g.shape[1], dtype=g.dtype).index_copy(0, ids, g),
@@ -106,7 +109,7 @@ def mix_models(server: Server, replies: Replies, peers: int) -> Server:
 
     fresh = average_uploads(rows, at, replies, known, n, find)
     return server._replace(
-        models=tree(lambda old, new: old.index_copy(0, at, new), server.models, fresh)
+        models=tree_map(lambda old, new: old.index_copy(0, at, new), server.models, fresh)
     )
 
 
@@ -117,7 +120,7 @@ def place(server: Server, replies: Replies, rng: Rng) -> Server:
     (_, g, variance), mine, one = server.compared, replies.upload, len(replies.ids)
     n = server.sizes[: len(variance)] * (variance >= 0)
     sigma = find_sigma(torch.cat([mine.variance, variance]))
-    rows = weigh(measure_pairs(flat(mine.g), g), sigma[:one, None], sigma[one:], n)
+    rows = weigh(measure_pairs(flatten(mine.g), g), sigma[:one, None], sigma[one:], n)
     return place_newcomer(server, replies, rows)
 
 
@@ -128,8 +131,8 @@ def ucfl(
     model: Model,
     train: Train,
     batches: Annotated[float, Range(1, 10_000, low_open=True)] = 2.5,
-    streams: Annotated[int, Range(-1, MANY)] = 0,
-    peers: Whole = 0,
+    streams: Annotated[int, Range(-1, MAX_COUNT)] = 0,
+    peers: NonNegativeInt = 0,
 ) -> tuple[Stage, ...]:
     """A mixture of all clients' models for each client, weighted by the likeness of their
     gradients.
@@ -165,19 +168,19 @@ def ucfl(
         return found | {"streams": server.stream} if streams else found
 
     def weigh_clients(server: Server, replies: Replies, rng: Rng) -> Server:
-        return compare(server, replies, rng, streams, peers)
+        return compare_clients(server, replies, rng, streams, peers)
 
     def receive(server: Server, replies: Replies, rng: Rng) -> Server:
         return mix_models(server, replies, peers)
 
     similarity = Method(
         init=init,
-        join=nothing,
+        join=return_nothing,
         round=(ask_gradient(model, batches, send, weigh_clients),),
         personal=lambda state, theta: theta,
         admit=admit,
         notes=notes,
-        describes=NOTES | STREAMS if streams else NOTES,
+        describes=QUANTITIES | STREAM_QUANTITIES if streams else QUANTITIES,
     )
     trip = fedavg(model, train).round[0]._replace(send=send, receive=receive)
     look = ask_gradient(model, batches, send_start, place)

@@ -33,7 +33,7 @@ def weights(s0sq: Array, s2: Array) -> Array:
     return 1 / (s0sq + s2)
 
 
-def without(values: np.ndarray) -> np.ndarray:
+def sum_of_others(values: np.ndarray) -> np.ndarray:
     """For each client the sum over all others; by sums from both ends, as total minus own would
     cancel.
     """
@@ -54,7 +54,7 @@ def global_optimum(z: np.ndarray, s0sq: Array, s2: np.ndarray) -> np.ndarray:
 def start(z: np.ndarray, s0sq: Array, s2: np.ndarray) -> np.ndarray:
     """theta_m^INIT (7): what all the others say of theta_0."""
     w = weights(s0sq, s2)
-    theta: np.ndarray = without(w * z) / without(w)
+    theta: np.ndarray = sum_of_others(w * z) / sum_of_others(w)
     return theta
 
 
@@ -95,7 +95,7 @@ def fl_optimum(
     z: np.ndarray, s0sq: Array, s2: np.ndarray, fl_weight: FlWeight = "paper"
 ) -> np.ndarray:
     """theta_m^FL (3), the posterior mean of theta_m given everybody's data."""
-    rest = without(weights(s0sq, s2))
+    rest = sum_of_others(weights(s0sq, s2))
     r = share(s2, trust(s0sq, rest, fl_weight))
     theta: np.ndarray = (1 - r) * z + r * start(z, s0sq, s2)
     return theta
@@ -111,7 +111,7 @@ def spread(rows: Array, kind: Spread = "mean") -> Array:
     return distances.sum() if kind == "sum" else distances.mean()
 
 
-def online(t: Tensor, mean: Vector, var: Tensor, x: Vector) -> tuple[Vector, Tensor]:
+def update_moments(t: Tensor, mean: Vector, var: Tensor, x: Vector) -> tuple[Vector, Tensor]:
     """Mean and variance of t vectors from those of the first t - 1 and the t-th (19); the variance
     is summed over coordinates.
     """

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from coterie.networks.layers import Shape, Width, active, chain, image, scaled
+from coterie.networks.blocks import Shape, Width, chain, check_image_shape, scale_size, with_relu
 
 
 def cifarnet(input_shape: Shape, classes: int) -> nn.Module:
@@ -43,23 +43,23 @@ def lenet5(input_shape: Shape, classes: int) -> nn.Module:
 def mcmahan(input_shape: Shape, classes: int, width: Width = 1.0) -> nn.Module:
     """The CNN of McMahan et al. (KT-pFL's homogeneous runs), with padded convolutions; `width`
     scales every layer."""
-    channels, *sides = image("mcmahan", input_shape, least=4)
-    a, b, dense = (scaled(size, width) for size in (32, 64, 512))
+    channels, *sides = check_image_shape("mcmahan", input_shape, least=4)
+    a, b, dense = (scale_size(size, width) for size in (32, 64, 512))
     return chain(
-        conv1=active(nn.Conv2d(channels, a, 5, padding=2), nn.MaxPool2d(2)),
-        conv2=active(nn.Conv2d(a, b, 5, padding=2), nn.MaxPool2d(2)),
+        conv1=with_relu(nn.Conv2d(channels, a, 5, padding=2), nn.MaxPool2d(2)),
+        conv2=with_relu(nn.Conv2d(a, b, 5, padding=2), nn.MaxPool2d(2)),
         flat=nn.Flatten(),
-        dense1=active(nn.Linear(b * math.prod(side // 4 for side in sides), dense)),
+        dense1=with_relu(nn.Linear(b * math.prod(side // 4 for side in sides), dense)),
         head=nn.Linear(dense, classes),
     )
 
 
 def smallcnn(input_shape: Shape, classes: int) -> nn.Module:
     """A small CNN that also takes 8x8 digits."""
-    channels, *sides = image("smallcnn", input_shape, least=4)
+    channels, *sides = check_image_shape("smallcnn", input_shape, least=4)
     return chain(
-        conv1=active(nn.Conv2d(channels, 16, 3, padding=1), nn.MaxPool2d(2)),
-        conv2=active(nn.Conv2d(16, 32, 3, padding=1), nn.MaxPool2d(2)),
+        conv1=with_relu(nn.Conv2d(channels, 16, 3, padding=1), nn.MaxPool2d(2)),
+        conv2=with_relu(nn.Conv2d(16, 32, 3, padding=1), nn.MaxPool2d(2)),
         flat=nn.Flatten(),
         head=nn.Linear(32 * math.prod(side // 4 for side in sides), classes),
     )
@@ -67,19 +67,19 @@ def smallcnn(input_shape: Shape, classes: int) -> nn.Module:
 
 def kt_alexnet(input_shape: Shape, classes: int, width: Width = 1.0) -> nn.Module:
     """KT-pFL's AlexNet, with dropout before both wide dense layers; `width` scales every layer."""
-    channels, *sides = image("kt-alexnet", input_shape, least=15)
-    a, b, c, d, dense = (scaled(size, width) for size in (64, 192, 384, 256, 4096))
+    channels, *sides = check_image_shape("kt-alexnet", input_shape, least=15)
+    a, b, c, d, dense = (scale_size(size, width) for size in (64, 192, 384, 256, 4096))
     return chain(
-        conv1=active(nn.Conv2d(channels, a, 3, stride=2, padding=1), nn.MaxPool2d(2)),
-        conv2=active(nn.Conv2d(a, b, 3, padding=1), nn.MaxPool2d(2)),
-        conv3=active(nn.Conv2d(b, c, 3, padding=1)),
-        conv4=active(nn.Conv2d(c, d, 3, padding=1)),
-        conv5=active(nn.Conv2d(d, d, 3, padding=1), nn.MaxPool2d(2)),
+        conv1=with_relu(nn.Conv2d(channels, a, 3, stride=2, padding=1), nn.MaxPool2d(2)),
+        conv2=with_relu(nn.Conv2d(a, b, 3, padding=1), nn.MaxPool2d(2)),
+        conv3=with_relu(nn.Conv2d(b, c, 3, padding=1)),
+        conv4=with_relu(nn.Conv2d(c, d, 3, padding=1)),
+        conv5=with_relu(nn.Conv2d(d, d, 3, padding=1), nn.MaxPool2d(2)),
         flat=nn.Flatten(),
         drop1=nn.Dropout(0.5),
-        dense1=active(nn.Linear(d * math.prod((side + 1) // 2 // 8 for side in sides), dense)),
+        dense1=with_relu(nn.Linear(d * math.prod((side + 1) // 2 // 8 for side in sides), dense)),
         drop2=nn.Dropout(0.5),
-        dense2=active(nn.Linear(dense, dense)),
+        dense2=with_relu(nn.Linear(dense, dense)),
         head=nn.Linear(dense, classes),
     )
 
@@ -88,12 +88,14 @@ def lenet(
     name: str, input_shape: Shape, classes: int, pool: Callable[[int], nn.Module], second: int = 84
 ) -> nn.Sequential:
     """Two 5x5 convolutions, each pooled, and three dense layers: what four networks share."""
-    channels, *sides = image(name, input_shape, least=16)
+    channels, *sides = check_image_shape(name, input_shape, least=16)
     return chain(
-        conv1=active(nn.Conv2d(channels, 6, 5), pool(2)),
-        conv2=active(nn.Conv2d(6, 16, 5), pool(2)),
+        conv1=with_relu(nn.Conv2d(channels, 6, 5), pool(2)),
+        conv2=with_relu(nn.Conv2d(6, 16, 5), pool(2)),
         flat=nn.Flatten(),
-        dense1=active(nn.Linear(16 * math.prod(((side - 4) // 2 - 4) // 2 for side in sides), 120)),
-        dense2=active(nn.Linear(120, second)),
+        dense1=with_relu(
+            nn.Linear(16 * math.prod(((side - 4) // 2 - 4) // 2 for side in sides), 120)
+        ),
+        dense2=with_relu(nn.Linear(120, second)),
         head=nn.Linear(second, classes),
     )

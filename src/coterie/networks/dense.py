@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from coterie.networks.layers import Shape, Units, active, chain
+from coterie.networks.blocks import Shape, Units, chain, with_relu
 
 
 def mlr(input_shape: Shape, classes: int) -> nn.Module:
@@ -18,7 +18,9 @@ def dnn(input_shape: Shape, classes: int, hidden: Units = 100, norm: bool = Fals
     dense = nn.Linear(math.prod(input_shape), hidden)
     return chain(
         flat=nn.Flatten(),
-        dense1=active(nn.Sequential(dense, nn.BatchNorm1d(hidden))) if norm else active(dense),
+        dense1=with_relu(nn.Sequential(dense, nn.BatchNorm1d(hidden)))
+        if norm
+        else with_relu(dense),
         head=nn.Linear(hidden, classes),
     )
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.core.errors import BadInput
-from coterie.networks.layers import Depth, Shape, Units, by, simpler
+from coterie.networks.blocks import Depth, Shape, Units, format_shape, suggest_network
 
 
 def lstm(
@@ -21,7 +21,7 @@ def lstm(
     [words, features] is given. Its output is one logit for two classes, else one per class.
     """
     if table is not None and not (isinstance(table, Tensor) and table.ndim == 2):
-        what = by(table.shape) if isinstance(table, Tensor) else repr(table)
+        what = format_shape(table.shape) if isinstance(table, Tensor) else repr(table)
         raise BadInput(
             f"table = {what} for net 'lstm': give a tensor [words, features], one row per word"
         )
@@ -30,13 +30,15 @@ def lstm(
         hint = (
             "give its table of word vectors, or " if table is None and len(input_shape) == 1 else ""
         )
-        way_out = hint + simpler(input_shape)
-        raise BadInput(f"net 'lstm' takes {wanted}, but the input is {by(input_shape)}: {way_out}")
+        way_out = hint + suggest_network(input_shape)
+        raise BadInput(
+            f"net 'lstm' takes {wanted}, but the input is {format_shape(input_shape)}: {way_out}"
+        )
     features = input_shape[1] if table is None else table.shape[1]
     return Lstm(features, hidden, layers, 1 if classes <= 2 else classes, table)
 
 
-class Cell(nn.Module):
+class LstmLayer(nn.Module):
     """An LSTM layer with ONE bias per gate; nn.LSTM has two, and does not run under vmap."""
 
     def __init__(self, features: int, hidden: int) -> None:
@@ -71,7 +73,7 @@ class Lstm(nn.Module):
     ) -> None:
         super().__init__()
         self.cells = nn.Sequential(
-            *(Cell(hidden if layer else features, hidden) for layer in range(layers))
+            *(LstmLayer(hidden if layer else features, hidden) for layer in range(layers))
         )
         self.head = nn.Linear(hidden, outputs)
         # a plain attribute: a parameter or buffer would be stacked, once for every client

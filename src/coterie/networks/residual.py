@@ -3,28 +3,28 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.networks.layers import Shape, Width, chain, image, scaled
+from coterie.networks.blocks import Shape, Width, chain, check_image_shape, scale_size
 
 
 def kt_resnet18(input_shape: Shape, classes: int, width: Width = 1.0) -> nn.Module:
     """KT-pFL's ResNet-18 in its CIFAR form: 3x3 stem, no max pool, no convolution biases."""
-    channels, *_ = image("kt-resnet18", input_shape, least=1)
-    size = scaled(64, width)
+    channels, *_ = check_image_shape("kt-resnet18", input_shape, least=1)
+    size = scale_size(64, width)
     layers: dict[str, nn.Module] = {
         "stem": chain(conv=conv3(channels, size), bn=nn.BatchNorm2d(size), relu=nn.ReLU())
     }
     for stage, full in enumerate((64, 128, 256, 512), start=1):
-        before, size = size, scaled(full, width)
+        before, size = size, scale_size(full, width)
         stride = 1 if stage == 1 else 2
         layers[f"stage{stage}"] = nn.Sequential(
-            Residual(before, size, stride), Residual(size, size, 1)
+            ResidualBlock(before, size, stride), ResidualBlock(size, size, 1)
         )
     return chain(
         **layers, pool=nn.AdaptiveAvgPool2d(1), flat=nn.Flatten(), head=nn.Linear(size, classes)
     )
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """ResNet's basic block: two 3x3 convolutions beside a shortcut."""
 
     def __init__(self, before: int, size: int, stride: int) -> None:

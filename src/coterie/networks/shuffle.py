@@ -3,20 +3,20 @@
 import torch
 from torch import Tensor, nn
 
-from coterie.networks.layers import Shape, Width, chain, image, scaled
+from coterie.networks.blocks import Shape, Width, chain, check_image_shape, scale_size
 
 
 def kt_shufflenet(input_shape: Shape, classes: int, width: Width = 1.0) -> nn.Module:
     """KT-pFL's ShuffleNetV2 x1: 3x3 stem without ReLU, convolutions with biases."""
-    channels, *_ = image("kt-shufflenet", input_shape, least=1)
-    size, last = scaled(24, width), scaled(1024, width)
+    channels, *_ = check_image_shape("kt-shufflenet", input_shape, least=1)
+    size, last = scale_size(24, width), scale_size(1024, width)
     layers: dict[str, nn.Module] = {
         "stem": chain(conv=nn.Conv2d(channels, size, 3, padding=1), bn=nn.BatchNorm2d(size))
     }
     for stage, (full, units) in enumerate(((116, 4), (232, 8), (464, 4)), start=1):
-        before, size = size, 2 * scaled(full // 2, width)  # even: a unit halves its channels
+        before, size = size, 2 * scale_size(full // 2, width)  # even: a unit halves its channels
         layers[f"stage{stage}"] = nn.Sequential(
-            Widen(before, size), *(Shuffle(size) for _ in range(units - 1))
+            DownsampleUnit(before, size), *(ShuffleUnit(size) for _ in range(units - 1))
         )
     layers["last"] = pointwise(size, last)
     return chain(
@@ -24,7 +24,7 @@ def kt_shufflenet(input_shape: Shape, classes: int, width: Width = 1.0) -> nn.Mo
     )
 
 
-class Widen(nn.Module):
+class DownsampleUnit(nn.Module):
     """The first unit of a stage: both branches see every channel and halve the image."""
 
     def __init__(self, before: int, size: int) -> None:
@@ -38,7 +38,7 @@ class Widen(nn.Module):
         return interleave(self.left(x), self.right(x))
 
 
-class Shuffle(nn.Module):
+class ShuffleUnit(nn.Module):
     """A later unit of a stage: half of the channels pass unchanged."""
 
     def __init__(self, size: int) -> None:

@@ -14,37 +14,37 @@ import numpy as np
 from coterie.core.task import find_task
 from coterie.core.version import __version__
 from coterie.experiment.config import PYTHON
-from coterie.reports.accuracy import accuracy_figures
-from coterie.reports.clients import clients_data
-from coterie.reports.cost import cost_figures
-from coterie.reports.data import data_figures
+from coterie.reports.accuracy_figures import build_accuracy_figures
+from coterie.reports.clients import build_clients_data
+from coterie.reports.configurations import describe_setup, split_configurations
+from coterie.reports.cost_figures import build_cost_figures
+from coterie.reports.data_figures import build_data_figures
 from coterie.reports.evidence import Evidence
-from coterie.reports.fairness import fairness_figures
+from coterie.reports.fairness_figures import build_fairness_figures
 from coterie.reports.figures import Figure
-from coterie.reports.forest import forest
-from coterie.reports.newcomers import newcomer_figures
-from coterie.reports.notes import note_figures
-from coterie.reports.setup import configurations, header
-from coterie.reports.table import ReportTable
-from coterie.reports.tables import tables
+from coterie.reports.forest_figure import build_forest
+from coterie.reports.logged_figures import build_logged_figures
+from coterie.reports.method_tables import build_tables
+from coterie.reports.newcomer_tables import build_newcomer_figures
+from coterie.reports.report_table import ReportTable
 from coterie.results.folder import CONFIG
 
 DIGITS, TABLE_DIGITS = 5, 6  # significant ones
 
 
-def all_figures(evidence: Evidence) -> list[Figure]:
+def build_figures(evidence: Evidence) -> list[Figure]:
     """Every figure these runs allow, in the page's order."""
-    found = [figure for figure in [forest(evidence)] if figure]
+    found = [figure for figure in [build_forest(evidence)] if figure]
     found += [
-        *accuracy_figures(evidence),
-        *newcomer_figures(evidence),
-        *fairness_figures(evidence),
-        *cost_figures(evidence),
+        *build_accuracy_figures(evidence),
+        *build_newcomer_figures(evidence),
+        *build_fairness_figures(evidence),
+        *build_cost_figures(evidence),
     ]
-    return [*found, *note_figures(evidence), *data_figures(evidence)]
+    return [*found, *build_logged_figures(evidence), *build_data_figures(evidence)]
 
 
-def page_data(evidence: Evidence, paths: Sequence[str | Path]) -> dict[str, Any]:
+def build_page(evidence: Evidence, paths: Sequence[str | Path]) -> dict[str, Any]:
     """The whole page; `paths` are the folders it was asked for."""
     names = [os.fspath(path) if not Path(path).is_absolute() else Path(path).name for path in paths]
     found = evidence.comparison.answer
@@ -57,20 +57,20 @@ def page_data(evidence: Evidence, paths: Sequence[str | Path]) -> dict[str, Any]
             "command": " ".join(["coterie report", *names]),
         },
         "measure": evidence.first.measure,
-        "setup": header(evidence),
-        "answer": answer(evidence),
+        "setup": describe_setup(evidence),
+        "answer": answer_lines(evidence),
         "use": found.use if found else None,
         "diverged": evidence.diverged,
         "left_out": {row.method: row.left_out for row in evidence.rows},
         "warnings": evidence.warnings,
         "methods": evidence.methods,
-        "figures": [_figure(figure) for figure in all_figures(evidence)],
-        "clients": clients_data(evidence),
+        "figures": [_figure(figure) for figure in build_figures(evidence)],
+        "clients": build_clients_data(evidence),
         **_runs(evidence),
     }
     return {
-        **plain(rest, DIGITS),
-        "tables": plain([_table(table) for table in tables(evidence)], TABLE_DIGITS),
+        **to_plain(rest, DIGITS),
+        "tables": to_plain([_table(table) for table in build_tables(evidence)], TABLE_DIGITS),
     }
 
 
@@ -84,7 +84,7 @@ def _title(evidence: Evidence) -> str:
     )
 
 
-def answer(evidence: Evidence) -> list[str]:
+def answer_lines(evidence: Evidence) -> list[str]:
     """The answer, and what cannot be said of these runs and why."""
     found = evidence.comparison.answer
     said = [str(found)] if found else []
@@ -141,7 +141,7 @@ def _table(table: ReportTable) -> dict[str, Any]:
 def _runs(evidence: Evidence) -> dict[str, Any]:
     """The words that all runs share, and every run with those of its own."""
     records = [(name, record) for name, found in evidence.records.items() for record in found]
-    common, own = configurations([record.run.experiment.words() for _, record in records])
+    common, own = split_configurations([record.run.experiment.words() for _, record in records])
     runs = [
         {
             "name": name,
@@ -164,14 +164,14 @@ def _runs(evidence: Evidence) -> dict[str, Any]:
     return {"common": common, "runs": runs}
 
 
-def plain(value: Any, digits: int) -> Any:
+def to_plain(value: Any, digits: int) -> Any:
     """Python's own lists and numbers, rounded; None for NaN and infinities."""
     if isinstance(value, bool | int | str) or value is None:
         return value
     if isinstance(value, float | np.floating):
         return float(f"{value:.{digits}g}") if isfinite(value) else None
     if isinstance(value, dict):
-        return {key: plain(item, digits) for key, item in value.items()}
+        return {key: to_plain(item, digits) for key, item in value.items()}
     if isinstance(value, np.integer):
         return int(value)
-    return [plain(item, digits) for item in value]
+    return [to_plain(item, digits) for item in value]

@@ -31,12 +31,12 @@ COLOURS = (
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)))
 MARKERS = "osD^vP"
 SUFFIXES = (".png", ".svg")
-MANY = 200  # dots that are drawn small
-TICKS = 24  # names written on an axis at most
-PANELS = 4  # frames of a heat map on paper
-CELLS = 150  # cells of a heat map that carry their number
-ROOM = 72  # letters on an axis
-LONG = 14  # characters of a name on an axis
+MAX_LARGE_DOTS = 200  # dots that are drawn small
+MAX_TICKS = 24  # names written on an axis at most
+MAX_PANELS = 4  # frames of a heat map on paper
+MAX_NUMBERED_CELLS = 150  # cells of a heat map that carry their number
+AXIS_CHARACTERS = 72  # letters on an axis
+NAME_CHARACTERS = 14  # characters of a name on an axis
 
 
 class Canvas(Plain):
@@ -56,7 +56,7 @@ class Style(NamedTuple):
     marker: str
 
 
-def styles(methods: Sequence[str], figure: Figure) -> dict[str, Style]:
+def assign_styles(methods: Sequence[str], figure: Figure) -> dict[str, Style]:
     """The looks of every name in a figure; a method has the same in all of them."""
     others = [s.name for s in figure.series if s.name not in methods]
     shown = any(s.name in methods for s in figure.series)
@@ -67,9 +67,9 @@ def styles(methods: Sequence[str], figure: Figure) -> dict[str, Style]:
     }
 
 
-def save(figure: Figure, methods: Sequence[str], folder: Path) -> list[Path]:
+def save_figure(figure: Figure, methods: Sequence[str], folder: Path) -> list[Path]:
     """Write one figure under its key."""
-    canvas = draw(figure, methods)
+    canvas = draw_figure(figure, methods)
     paths = [folder / f"{figure.key}{suffix}" for suffix in SUFFIXES]
     with rc_context({"svg.hashsalt": "coterie"}):  # the same figure gives the same file
         for path in paths:
@@ -79,20 +79,20 @@ def save(figure: Figure, methods: Sequence[str], folder: Path) -> list[Path]:
     return paths
 
 
-def draw(figure: Figure, methods: Sequence[str]) -> Canvas:
+def draw_figure(figure: Figure, methods: Sequence[str]) -> Canvas:
     """The figure, with how to read it below."""
-    looks = styles(methods, figure)
+    looks = assign_styles(methods, figure)
     if figure.heat:
-        canvas = _heat(figure)
+        canvas = _draw_heat(figure)
     else:
         canvas = Canvas(figsize=(7.2, 4.6), layout="constrained")
         axes = canvas.subplots()
-        KINDS[figure.kind](axes, figure, looks)
+        DRAWERS[figure.kind](axes, figure, looks)
         lying = figure.kind == "forest"
         axes.set_xlabel(figure.y if lying else figure.x, parse_math=False)
         axes.set_ylabel(figure.x if lying else figure.y, parse_math=False)
         if not lying:
-            _whole_numbers(axes, figure)
+            _use_integer_ticks(axes, figure)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#e4e8ee", linewidth=0.8)
         axes.set_axisbelow(True)
@@ -111,7 +111,7 @@ def draw(figure: Figure, methods: Sequence[str]) -> Canvas:
     return canvas
 
 
-def _whole_numbers(axes: Axes, figure: Figure) -> None:
+def _use_integer_ticks(axes: Axes, figure: Figure) -> None:
     """No tick at round 2.5."""
     for line, values in (
         (axes.xaxis, [v for s in figure.series for v in s.x]),
@@ -121,20 +121,22 @@ def _whole_numbers(axes: Axes, figure: Figure) -> None:
             line.set_major_locator(MaxNLocator(integer=True))
 
 
-def _positions(figure: Figure) -> tuple[dict[Any, int], bool]:
+def _category_positions(figure: Figure) -> tuple[dict[Any, int], bool]:
     """The place of every category, and whether there are any."""
     names = list(dict.fromkeys(x for s in figure.series for x in s.x))
     return {name: k for k, name in enumerate(names)}, any(isinstance(name, str) for name in names)
 
 
-def _name_axis(axes: Axes, names: Sequence[str], room: float = ROOM) -> None:
+def _name_axis(axes: Axes, names: Sequence[str], room: float = AXIS_CHARACTERS) -> None:
     """Names side by side where they fit into so many letters, else slanted, else only some."""
     step = -(-len(names) // int(room / 3))
     words = [
-        textwrap.shorten(n, 2 * LONG, placeholder="…") if " " in n else n[: 2 * LONG]
+        textwrap.shorten(n, 2 * NAME_CHARACTERS, placeholder="…")
+        if " " in n
+        else n[: 2 * NAME_CHARACTERS]
         for n in names[::step]
     ]
-    folded = [textwrap.fill(word, LONG) for word in words]
+    folded = [textwrap.fill(word, NAME_CHARACTERS) for word in words]
     slanted = (
         len(words) * (1 + max(len(line) for word in folded for line in word.splitlines() or [""]))
         > room
@@ -146,96 +148,98 @@ def _name_axis(axes: Axes, names: Sequence[str], room: float = ROOM) -> None:
     axes.set_xticks(range(0, len(names), step), words, fontsize=8, parse_math=False, **turned)
 
 
-def _lines(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
+def _draw_lines(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
     for s in figure.series:
         style = looks[s.name]
         marker = style.marker if len(s.x) <= 25 else None
         axes.plot(
             s.x,
-            _floats(s.y),
+            _to_floats(s.y),
             color=style.colour,
             ls=style.dash,
             marker=marker,
             ms=4,
             lw=1.6,
-            label=_label(s),
+            label=_escape_label(s),
         )
         if s.low:
             axes.fill_between(
-                s.x, _floats(s.low), _floats(s.high), color=style.colour, alpha=0.12, lw=0
+                s.x, _to_floats(s.low), _to_floats(s.high), color=style.colour, alpha=0.12, lw=0
             )
 
 
-def _density(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
+def _draw_density(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
     for s in figure.series:
         style = looks[s.name]
-        axes.plot(s.x, _floats(s.y), color=style.colour, ls=style.dash, lw=1.6, label=_label(s))
-        axes.fill_between(s.x, 0, _floats(s.y), color=style.colour, alpha=0.08, lw=0)
+        axes.plot(
+            s.x, _to_floats(s.y), color=style.colour, ls=style.dash, lw=1.6, label=_escape_label(s)
+        )
+        axes.fill_between(s.x, 0, _to_floats(s.y), color=style.colour, alpha=0.08, lw=0)
     axes.axvline(0, color="#5b6675", lw=0.8)
     axes.set_ylim(bottom=0)
 
 
-def _dots(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
-    place, named = _positions(figure)
+def _draw_dots(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
+    place, named = _category_positions(figure)
     for k, s in enumerate(figure.series):
         style = looks[s.name]
         step = 0.7 * ((k + 0.5) / len(figure.series) - 0.5) if named else 0.0
         x = [place[v] + step for v in s.x] if named else s.x
         axes.scatter(
             x,
-            _floats(s.y),
+            _to_floats(s.y),
             s=26 if named else 7,
             color=style.colour,
             marker=style.marker,
             alpha=0.85,
             lw=0,
-            label=_label(s),
+            label=_escape_label(s),
         )
     if named:
         _name_axis(axes, list(place))
 
 
-def _points(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
-    size = 26 if len(figure.series[0].x) <= MANY else 7
+def _draw_points(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
+    size = 26 if len(figure.series[0].x) <= MAX_LARGE_DOTS else 7
     for s in figure.series:
         style = looks[s.name]
         axes.scatter(
-            _floats(s.x),
-            _floats(s.y),
+            _to_floats(s.x),
+            _to_floats(s.y),
             s=size,
             color=style.colour,
             marker=style.marker,
             alpha=0.7,
             lw=0,
-            label=_label(s),
+            label=_escape_label(s),
         )
-    numbers = np.concatenate([_floats([*s.x, *s.y]) for s in figure.series])
+    numbers = np.concatenate([_to_floats([*s.x, *s.y]) for s in figure.series])
     ends = [np.nanmin(numbers), np.nanmax(numbers)]
     axes.plot(ends, ends, color="#5b6675", lw=0.8)  # here both models serve a client alike
 
 
-def _bars(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
-    place, _ = _positions(figure)
+def _draw_bars(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
+    place, _ = _category_positions(figure)
     width = 0.8 / len(figure.series)
     for k, s in enumerate(figure.series):
         x = np.array([place[v] for v in s.x]) + (k + 0.5) * width - 0.4
         own = len(figure.series) == 1 and all(name in looks for name in s.x)  # a bar per method
         colours = [looks[name].colour for name in s.x] if own else looks[s.name].colour
-        y = _floats(s.y)
-        axes.bar(x, y, 0.92 * width, color=colours, label=_label(s))
+        y = _to_floats(s.y)
+        axes.bar(x, y, 0.92 * width, color=colours, label=_escape_label(s))
         if s.low:
-            ends = np.abs(np.nan_to_num(np.stack([y - _floats(s.low), _floats(s.high) - y])))
+            ends = np.abs(np.nan_to_num(np.stack([y - _to_floats(s.low), _to_floats(s.high) - y])))
             axes.errorbar(x, y, ends, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=1.5)
     _name_axis(axes, list(place))
 
 
-def _forest(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
+def _draw_forest(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
     """Differences lying down, the best method on top."""
-    place, _ = _positions(figure)
+    place, _ = _category_positions(figure)
     for k, s in enumerate(figure.series):
-        style, y = looks[s.name], _floats(s.y)
+        style, y = looks[s.name], _to_floats(s.y)
         at = np.array([place[v] for v in s.x]) + 0.25 * (k - (len(figure.series) - 1) / 2)
-        ends = np.abs(np.nan_to_num(np.stack([y - _floats(s.low), _floats(s.high) - y])))
+        ends = np.abs(np.nan_to_num(np.stack([y - _to_floats(s.low), _to_floats(s.high) - y])))
         axes.errorbar(
             y,
             at,
@@ -245,21 +249,21 @@ def _forest(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
             ms=5,
             elinewidth=1,
             capsize=2,
-            label=_label(s),
+            label=_escape_label(s),
         )
     axes.axvline(0, color="#5b6675", lw=0.8)
     axes.set_yticks(range(len(place)), [str(n) for n in place], fontsize=8, parse_math=False)
     axes.invert_yaxis()
 
 
-def _heat(figure: Figure) -> Canvas:
+def _draw_heat(figure: Figure) -> Canvas:
     """One panel, or a few frames from the first to the last."""
     assert figure.heat
     rows, columns, frames, diverging = figure.heat
     picked = [
         frames[k]
         for k in np.unique(
-            np.linspace(0, len(frames) - 1, min(PANELS, len(frames))).round().astype(int)
+            np.linspace(0, len(frames) - 1, min(MAX_PANELS, len(frames))).round().astype(int)
         )
     ]
     values = np.array([z for _, z in frames], dtype=float)
@@ -283,18 +287,18 @@ def _heat(figure: Figure) -> Canvas:
         )
         axes.set_facecolor("#e3e6ea")
         axes.set_title(title, fontsize=9, parse_math=False)
-        _name_axis(axes, columns, ROOM if len(picked) == 1 else ROOM / 2)
-        step = -(-len(rows) // TICKS)
+        _name_axis(axes, columns, AXIS_CHARACTERS if len(picked) == 1 else AXIS_CHARACTERS / 2)
+        step = -(-len(rows) // MAX_TICKS)
         axes.set_yticks(
             range(0, len(rows), step),
-            [n[: 2 * LONG] for n in rows[::step]],
+            [n[: 2 * NAME_CHARACTERS] for n in rows[::step]],
             fontsize=8,
             parse_math=False,
         )
         axes.set_xlabel(figure.x, parse_math=False)
         if not k:
             axes.set_ylabel(figure.y, parse_math=False)
-        if cells.size <= CELLS and len(columns) <= 12:
+        if cells.size <= MAX_NUMBERED_CELLS and len(columns) <= 12:
             for i, j in np.argwhere(~np.isnan(cells)):
                 dark = (
                     abs(cells[i, j]) > 0.6 * high
@@ -314,19 +318,19 @@ def _heat(figure: Figure) -> Canvas:
     return canvas
 
 
-def _floats(values: Sequence[Any]) -> np.ndarray:
+def _to_floats(values: Sequence[Any]) -> np.ndarray:
     return np.array([np.nan if v is None else v for v in values], dtype=float)
 
 
-def _label(series: Series) -> str:
+def _escape_label(series: Series) -> str:
     return series.name.replace("$", r"\$")  # a legend reads formulas
 
 
-KINDS: dict[str, Callable[[Axes, Figure, dict[str, Style]], None]] = {
-    "lines": _lines,
-    "density": _density,
-    "dots": _dots,
-    "points": _points,
-    "bars": _bars,
-    "forest": _forest,
+DRAWERS: dict[str, Callable[[Axes, Figure, dict[str, Style]], None]] = {
+    "lines": _draw_lines,
+    "density": _draw_density,
+    "dots": _draw_dots,
+    "points": _draw_points,
+    "bars": _draw_bars,
+    "forest": _draw_forest,
 }

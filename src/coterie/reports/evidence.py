@@ -13,18 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from coterie.analysis.numbers import means
+from coterie.analysis.nan_math import nan_mean
 from coterie.analysis.scores import Score
-from coterie.core.notes import Note, from_words
-from coterie.results.comparison import Comparison, Row
+from coterie.core.quantities import LoggedQuantity, from_json
+from coterie.results.comparison import Comparison, MethodRow
 from coterie.results.folder import SPLIT
+from coterie.results.metric_table import EVERYONE
 from coterie.results.run import Run
-from coterie.results.table import EVERYONE
 
 Key = tuple[str, str, str]  # view, part, metric
 
 
-class Column(NamedTuple):
+class MetricColumn(NamedTuple):
     """All rows of one metric, round by round."""
 
     rounds: np.ndarray
@@ -32,7 +32,7 @@ class Column(NamedTuple):
     values: np.ndarray
 
 
-def columns(table: pa.Table) -> dict[Key, Column]:
+def split_columns(table: pa.Table) -> dict[Key, MetricColumn]:
     """The long table taken apart once, as a report asks for most of its metrics."""
     whole = table.unify_dictionaries().combine_chunks()
     words, code = [], np.zeros(len(whole), dtype=np.int64)
@@ -48,16 +48,18 @@ def columns(table: pa.Table) -> dict[Key, Column]:
         at, cut = int(code[k[0]]), slice(k[0], k[-1] + 1)
         at, m = divmod(at, len(words[2]))
         v, p = divmod(at, len(words[1]))
-        found[words[0][v], words[1][p], words[2][m]] = Column(*(column[cut] for column in rest))
+        found[words[0][v], words[1][p], words[2][m]] = MetricColumn(
+            *(column[cut] for column in rest)
+        )
     return found
 
 
 @dataclass(frozen=True)
-class Record:
+class RunRecord:
     """A run and its columns."""
 
     run: Run
-    columns: Mapping[Key, Column]
+    columns: Mapping[Key, MetricColumn]
 
     @cached_property
     def slim(self) -> Run:
@@ -124,9 +126,9 @@ class Record:
         return sorted(found, key=lambda view: (view != "personal", view))
 
     @cached_property
-    def describes(self) -> dict[str, Note]:
+    def describes(self) -> dict[str, LoggedQuantity]:
         """What the method's notes and views mean, as the run wrote it down."""
-        return from_words(self.run.about.get("notes", {}))
+        return from_json(self.run.about.get("notes", {}))
 
     @cached_property
     def notes(self) -> list[str]:
@@ -142,7 +144,7 @@ class Record:
 class Evidence:
     """Every method's runs, one per seed and the same seeds for all; what is wrong with others."""
 
-    records: dict[str, list[Record]]
+    records: dict[str, list[RunRecord]]
     seeds: list[int]
     warnings: list[str]
     diverged: dict[str, str] = field(default_factory=dict)  # {method: why it is not shown}
@@ -186,7 +188,7 @@ class Evidence:
         )
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[MethodRow]:
         """The comparison's row of every method."""
         return self.comparison.rows()
 
@@ -198,7 +200,7 @@ class Evidence:
     def clientwise(self, name: str, view: str = "personal") -> np.ndarray:
         """[N] the mean over seeds where they share a split, else the first seed's values."""
         block = self.measured(name, view=view)
-        return means(block, 0) if self.fixed_split else block[0]
+        return nan_mean(block, 0) if self.fixed_split else block[0]
 
     def counts(self) -> tuple[list[int], np.ndarray] | None:
         """(labels [K], rows [N, K]) of the first seed, all parts together; None where unknown."""

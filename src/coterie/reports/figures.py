@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.analysis.numbers import means
-from coterie.analysis.significance import spread
+from coterie.analysis.nan_math import nan_mean
+from coterie.analysis.significance import seed_interval
 from coterie.reports.evidence import Evidence
 
-NAMED = 64  # clients up to which an axis shows their names
+MAX_NAMED = 64  # clients up to which an axis shows their names
 QUARTILES = "the middle half of the clients (quartiles)"
 
 
@@ -50,12 +50,12 @@ class Figure(NamedTuple):
     section: str = ""
 
 
-def slug(text: str) -> str:
+def slugify(text: str) -> str:
     """Text as part of a file's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-")
 
 
-def spread_words(seeds: int, one: str = "") -> str:
+def describe_spread(seeds: int, one: str = "") -> str:
     """What `spread` draws, as "spans ..."; `one`: what is drawn with one seed."""
     if seeds == 1:
         return f"spans {one}"
@@ -64,7 +64,7 @@ def spread_words(seeds: int, one: str = "") -> str:
     return f"spans the 95 % interval of the mean over {seeds} seeds"
 
 
-def whose(evidence: Evidence) -> str:
+def describe_shown_clients(evidence: Evidence) -> str:
     """Which clients a figure with one mark per client shows."""
     first, count = evidence.seeds[0], len(evidence.seeds)
     if count == 1:
@@ -77,19 +77,19 @@ def whose(evidence: Evidence) -> str:
     )
 
 
-def axis(evidence: Evidence, part: str | None = None) -> str:
+def axis_title(evidence: Evidence, part: str | None = None) -> str:
     """The title of an axis of the measure."""
     part = part or evidence.first.part
     unit = f" ({evidence.unit})" if evidence.unit else ""
     return f"{part} {evidence.judged.label}{unit}"
 
 
-def words(evidence: Evidence) -> str:
+def measure_title(evidence: Evidence) -> str:
     """What is measured, as the beginning of a title."""
     return f"{evidence.first.part.capitalize()} {evidence.judged.label}"
 
 
-def over_rounds(
+def build_round_series(
     blocks: Sequence[tuple[np.ndarray, np.ndarray]], name: str, scale: float = 1
 ) -> Series:
     """The mean over clients by round, from (rounds [R], values [R, N]) of each seed.
@@ -105,13 +105,13 @@ def over_rounds(
         rounds, values = rounds[known], cut[0][known]
         low, high = np.nanquantile(values, [0.25, 0.75], axis=1) if len(values) else ([], [])
         ends = list(map(float, low)), list(map(float, high))
-        return Series(name, rounds.tolist(), means(values, 1).tolist(), *ends)
-    found = [spread(at) for at in np.stack([means(values, 1) for values in cut], 1)]
+        return Series(name, rounds.tolist(), nan_mean(values, 1).tolist(), *ends)
+    found = [seed_interval(at) for at in np.stack([nan_mean(values, 1) for values in cut], 1)]
     middle, below, above = ([each[k] for each in found] for k in range(3))
     return Series(name, rounds.tolist(), middle, below, above)
 
 
-def client_dots(
+def build_client_dots(
     evidence: Evidence, values: Mapping[str, np.ndarray], largest_first: bool = False
 ) -> tuple[tuple[Series, ...], str]:
     """(series, title of the x axis) with a dot per client, in order of the mean over the series.
@@ -120,17 +120,17 @@ def client_dots(
     clients are a cloud.
     """
     names, sign = evidence.names, -1 if largest_first else 1
-    common = np.argsort(sign * means(np.stack(list(values.values())), 0), kind="stable")
+    common = np.argsort(sign * nan_mean(np.stack(list(values.values())), 0), kind="stable")
     series = []
     for name, v in values.items():
-        order = common if len(names) <= NAMED else np.argsort(sign * v, kind="stable")
+        order = common if len(names) <= MAX_NAMED else np.argsort(sign * v, kind="stable")
         shown = [names[i] for i in order]
-        x: list[Any] = shown if len(names) <= NAMED else list(range(1, len(names) + 1))
-        series.append(Series(name, x, v[order].tolist(), text=_hover(name, shown, v[order])))
-    title = "client" if len(names) <= NAMED else "clients, each series in its own order"
+        x: list[Any] = shown if len(names) <= MAX_NAMED else list(range(1, len(names) + 1))
+        series.append(Series(name, x, v[order].tolist(), text=_hover_texts(name, shown, v[order])))
+    title = "client" if len(names) <= MAX_NAMED else "clients, each series in its own order"
     return tuple(series), title
 
 
-def _hover(name: str, clients: Sequence[str], values: np.ndarray) -> list[str]:
+def _hover_texts(name: str, clients: Sequence[str], values: np.ndarray) -> list[str]:
     pairs = zip(clients, values, strict=True)
     return [f"client {client}, {name}: {value:.4g}" for client, value in pairs]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from coterie.analysis.fairness import gain_fairness
 from coterie.analysis.gains import Improvement, improvement, qoi_global
-from coterie.analysis.numbers import mean_of
+from coterie.analysis.nan_math import mean_of
 from coterie.analysis.scores import Score
 from coterie.reports.evidence import Evidence
-from coterie.reports.gains import gains
-from coterie.reports.table import Column, ReportTable
+from coterie.reports.gain_figures import compute_gains
+from coterie.reports.report_table import ReportTable, TableColumn
 
 
-def gain_tables(evidence: Evidence) -> list[ReportTable]:
+def build_gain_tables(evidence: Evidence) -> list[ReportTable]:
     """Who gains over FedAvg and Local, how much, and how evenly; and over FedAvg alone."""
-    found, over = gains(evidence)
+    found, over = compute_gains(evidence)
     if not found:
         return []
     made = [
-        _gains(
+        _gain_table(
             "gains",
             over,
             {name: [improvement(q) for q in block] for name, block in found.items()},
@@ -32,18 +32,18 @@ def gain_tables(evidence: Evidence) -> list[ReportTable]:
             name: [improvement(q) for q in qoi_global(sign * evidence.measured(name), base, share)]
             for name in names
         }
-        made.append(_gains("gains-fedavg", "FedAvg", alone, evidence))
+        made.append(_gain_table("gains-fedavg", "FedAvg", alone, evidence))
     unit, form = ("points", ".2f") if evidence.judged.share else ("", ".4g")
     fields = ("jain", "cosine", "evenness", "entropy", "variance", "n")
-    columns = [Column("method")]
+    columns = [TableColumn("method")]
     for side in ("gains", "losses"):
         columns += [
-            Column(f"{f} of {side}", "", "high", ".3f")
+            TableColumn(f"{f} of {side}", "", "high", ".3f")
             for f in ("Jain", "cosine", "evenness", "entropy")
         ]
         columns += [
-            Column(f"variance of {side}", f"{unit}²" if unit else "", "low", form),
-            Column("clients that " + side[:-1].replace("losse", "lose"), "", "", ".1f"),
+            TableColumn(f"variance of {side}", f"{unit}²" if unit else "", "low", form),
+            TableColumn("clients that " + side[:-1].replace("losse", "lose"), "", "", ".1f"),
         ]
     rows = []
     for name, block in found.items():
@@ -63,7 +63,7 @@ def gain_tables(evidence: Evidence) -> list[ReportTable]:
     return [*made, ReportTable("fairness", "Fairness of gains and losses", note, columns, rows)]
 
 
-def _gains(
+def _gain_table(
     key: str, over: str, found: dict[str, list[Improvement]], evidence: Evidence
 ) -> ReportTable:
     judged = evidence.judged
@@ -77,9 +77,9 @@ def _gains(
         "apd": ("APD", "high"),
     }
     columns = [
-        Column("method"),
+        TableColumn("method"),
         *(
-            Column(word, "%" if k < 2 else unit, better, ".1f" if k < 2 else form)
+            TableColumn(word, "%" if k < 2 else unit, better, ".1f" if k < 2 else form)
             for k, (word, better) in enumerate(heads.values())
         ),
     ]
@@ -88,7 +88,7 @@ def _gains(
         for name, seeds in found.items()
     ]
     note = (
-        f"Gain of a client: {_less(judged, over)}. PUI, PUD: share of "
+        f"Gain of a client: {_define_gain(judged, over)}. PUI, PUD: share of "
         "clients that gain and lose. "
         "MPI, API: median and mean gain of those that gain; MPD, APD: median and mean loss "
         "of those that lose. Means over seeds."
@@ -96,7 +96,7 @@ def _gains(
     return ReportTable(key, f"Gains over {over}", note, columns, rows)
 
 
-def _less(judged: Score, over: str) -> str:
+def _define_gain(judged: Score, over: str) -> str:
     """What a gain is, so that more of it is better."""
     if judged.higher:
         return f"its own model's {judged.label} less that of {over}"

@@ -13,12 +13,12 @@ import pyarrow as pa
 from coterie.comparison.plan import FILE, read_plan
 from coterie.core.errors import BadInput
 from coterie.core.version import __version__
-from coterie.reports.evidence import Evidence, Record, columns
+from coterie.reports.evidence import Evidence, RunRecord, split_columns
 from coterie.results.folder import ABOUT, CONFIG, read_about
-from coterie.results.run import load
+from coterie.results.run import load_run
 
 # of run.json
-NEEDED = (
+REQUIRED_KEYS = (
     "status",
     "data",
     "clients",
@@ -28,11 +28,11 @@ NEEDED = (
     "models",
     "coterie",
 )
-DAMAGES = (ValueError, ArithmeticError, RecursionError, pa.ArrowException)
-LISTED = 3  # names spelled out in a warning
+READ_ERRORS = (ValueError, ArithmeticError, RecursionError, pa.ArrowException)
+MAX_LISTED = 3  # names spelled out in a warning
 
 
-def gather(paths: Sequence[str | Path]) -> Evidence:
+def gather_evidence(paths: Sequence[str | Path]) -> Evidence:
     """The runs in folders of runs and comparisons; bad input only where none can be used."""
     if not paths:
         raise BadInput(
@@ -40,17 +40,17 @@ def gather(paths: Sequence[str | Path]) -> Evidence:
             "`coterie report runs/...`"
         )
     warnings: list[str] = []
-    read: list[tuple[str, Record]] = []
+    read: list[tuple[str, RunRecord]] = []
     places: dict[Path, str] = {}
     for path in map(Path, paths):
-        for name, folder in _candidates(path, warnings):
+        for name, folder in _find_candidates(path, warnings):
             places.setdefault(folder.resolve(), name)
-    diverged = _diverged(places)
+    diverged = _find_diverged(places)
     for folder, name in places.items():
         if (name or folder.name) in diverged:
             continue
         try:
-            record = _read(folder)
+            record = _read_record(folder)
         except BadInput as problem:
             warnings.append(
                 f"{folder.name} is left out: {str(problem).replace(str(folder), folder.name)}"
@@ -60,14 +60,14 @@ def gather(paths: Sequence[str | Path]) -> Evidence:
     if not read:
         warnings += [f"{name} diverged ({why})" for name, why in diverged.items()]
         raise BadInput(f"no run can be read: {'; '.join(warnings)}")
-    records = _aligned(_named(_comparable(read, warnings)), warnings)
+    records = _align_seeds(_group_runs(_keep_comparable(read, warnings)), warnings)
     seeds = [r.run.experiment.seed for r in next(iter(records.values()))]
     for name, runs in records.items():
-        warnings += [_remark(name, record, records) for record in runs]
+        warnings += [_describe_run(name, record, records) for record in runs]
     return Evidence(records, seeds, [w for w in warnings if w], diverged)
 
 
-def _diverged(places: Mapping[Path, str]) -> dict[str, str]:
+def _find_diverged(places: Mapping[Path, str]) -> dict[str, str]:
     """{method, or folder of a run by itself: why it diverged}; with any seed is enough."""
     found: dict[str, str] = {}
     for folder, name in places.items():
@@ -80,7 +80,7 @@ def _diverged(places: Mapping[Path, str]) -> dict[str, str]:
     return found
 
 
-def _candidates(path: Path, warnings: list[str]) -> list[tuple[str, Path]]:
+def _find_candidates(path: Path, warnings: list[str]) -> list[tuple[str, Path]]:
     """(name in the comparison or "", folder) of every run a path stands for."""
     if not path.is_dir():
         file = f"{path} is a file: give the folder of a run or comparison"
@@ -99,7 +99,7 @@ def _candidates(path: Path, warnings: list[str]) -> list[tuple[str, Path]]:
         if missing:
             warnings.append(
                 f"{path.name}: {len(missing)} of {len(wanted)} runs have not begun: "
-                f"{_some(missing)}"
+                f"{_list_some(missing)}"
             )
         return [(name, folder) for name, folder in wanted if folder.name not in missing]
     elif (path / ABOUT).exists() or (path / CONFIG).exists():
@@ -115,26 +115,26 @@ def _candidates(path: Path, warnings: list[str]) -> list[tuple[str, Path]]:
     return []
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:LISTED]) + (
-        f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+def _list_some(names: Sequence[str]) -> str:
+    return ", ".join(names[:MAX_LISTED]) + (
+        f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     )
 
 
-def _read(folder: Path) -> Record:
+def _read_record(folder: Path) -> RunRecord:
     try:
-        run = load(folder)
-        lacks = [word for word in NEEDED if word not in run.about]
+        run = load_run(folder)
+        lacks = [word for word in REQUIRED_KEYS if word not in run.about]
         if lacks:
             raise BadInput(
                 f"{folder / ABOUT} lacks {', '.join(lacks)}: it is damaged or of another version"
             )
-        record = Record(run, columns(run.table))
+        record = RunRecord(run, split_columns(run.table))
         _ = record.describes  # a declaration that cannot be read is said now
         found = record.last(run.measure, run.part, "personal")
     except BadInput:
         raise
-    except (LookupError, TypeError, AttributeError, OSError, *DAMAGES) as damage:
+    except (LookupError, TypeError, AttributeError, OSError, *READ_ERRORS) as damage:
         what = f"{type(damage).__name__}: {' '.join(str(damage).split())[:200]}"
         raise BadInput(
             f"{folder} is damaged ({what}): restore it from a copy, or run again"
@@ -147,13 +147,15 @@ def _read(folder: Path) -> Record:
     return record
 
 
-def _comparable(read: list[tuple[str, Record]], warnings: list[str]) -> list[tuple[str, Record]]:
+def _keep_comparable(
+    read: list[tuple[str, RunRecord]], warnings: list[str]
+) -> list[tuple[str, RunRecord]]:
     """Those with the data, clients and measured part that most others of their seed have."""
 
-    def kind(record: Record) -> tuple[int, int, str]:
+    def kind(record: RunRecord) -> tuple[int, int, str]:
         return record.clients, record.run.about["classes"], record.run.part
 
-    def left_out(record: Record, why: str) -> None:
+    def left_out(record: RunRecord, why: str) -> None:
         warnings.append(f"{record.run.folder.name} is left out: {why}")
 
     usual = Counter(kind(r) for _, r in read).most_common(1)[0][0]
@@ -177,9 +179,9 @@ def _comparable(read: list[tuple[str, Record]], warnings: list[str]) -> list[tup
     return kept
 
 
-def _named(read: list[tuple[str, Record]]) -> dict[str, dict[int, Record]]:
+def _group_runs(read: list[tuple[str, RunRecord]]) -> dict[str, dict[int, RunRecord]]:
     """Runs that differ in nothing but the seed go together; others are told apart by folder."""
-    found: dict[str, dict[int, Record]] = {}
+    found: dict[str, dict[int, RunRecord]] = {}
     words: dict[str, dict[str, Any]] = {}
     for name, record in read:
         own = {
@@ -201,7 +203,9 @@ def _named(read: list[tuple[str, Record]]) -> dict[str, dict[int, Record]]:
     return found
 
 
-def _aligned(found: dict[str, dict[int, Record]], warnings: list[str]) -> dict[str, list[Record]]:
+def _align_seeds(
+    found: dict[str, dict[int, RunRecord]], warnings: list[str]
+) -> dict[str, list[RunRecord]]:
     """Every method with the same seeds, so that all figures speak of the same data."""
     votes = Counter(seed for runs in found.values() for seed in runs)
     most = max(votes, key=lambda seed: (votes[seed], -seed))
@@ -216,13 +220,13 @@ def _aligned(found: dict[str, dict[int, Record]], warnings: list[str]) -> dict[s
         lacking = [name for name, runs in found.items() if seed not in runs]
         if any(seed in runs for runs in found.values()):
             warnings.append(
-                f"seed {seed} is left out: {_some(lacking)} "
+                f"seed {seed} is left out: {_list_some(lacking)} "
                 f"{'has' if len(lacking) == 1 else 'have'} no run with it"
             )
     return {name: [runs[seed] for seed in common] for name, runs in found.items()}
 
 
-def _remark(name: str, record: Record, records: Mapping[str, list[Record]]) -> str:
+def _describe_run(name: str, record: RunRecord, records: Mapping[str, list[RunRecord]]) -> str:
     """What a reader must know of a run that is shown all the same."""
     about, schedule = record.run.about, record.run.experiment.schedule
     usual = Counter(

@@ -7,12 +7,19 @@ from itertools import pairwise
 
 import numpy as np
 
-from coterie.analysis.numbers import there
-from coterie.core.notes import Note
+from coterie.analysis.nan_math import drop_nan
+from coterie.core.quantities import LoggedQuantity
 from coterie.reports.evidence import Evidence
-from coterie.reports.figures import Figure, Series, axis, slug, whose, words
-from coterie.reports.note_words import Runs, caption_of, scale_of, title_of
-from coterie.reports.noted import by_round
+from coterie.reports.figures import (
+    Figure,
+    Series,
+    axis_title,
+    describe_shown_clients,
+    measure_title,
+    slugify,
+)
+from coterie.reports.logged_labels import Runs, caption_of, scale_of, title_of
+from coterie.reports.logged_values import values_by_round
 
 BINS = 10
 LEAST = 10  # clients of which a histogram tells more than their dots
@@ -29,10 +36,10 @@ def accuracy_histogram(evidence: Evidence) -> Figure | None:
         return None
     return Figure(
         key="histogram",
-        title=f"Clients by {words(evidence)[:1].lower()}{words(evidence)[1:]}",
-        note=f"How many clients' own models end in which range. {whose(evidence)}",
+        title=f"Clients by {measure_title(evidence)[:1].lower()}{measure_title(evidence)[1:]}",
+        note=f"How many clients' own models end in which range. {describe_shown_clients(evidence)}",
         kind="bars",
-        x=axis(evidence),
+        x=axis_title(evidence),
         y="clients",
         series=series,
         section="accuracy",
@@ -40,11 +47,11 @@ def accuracy_histogram(evidence: Evidence) -> Figure | None:
 
 
 def note_histogram(
-    evidence: Evidence, name: str, note: Note, runs: Runs, round: int | None = None
+    evidence: Evidence, name: str, note: LoggedQuantity, runs: Runs, round: int | None = None
 ) -> Figure | None:
     """The clients that wrote a note in a round, by its value; in the middle one, if none is
     named."""
-    blocks = {method: by_round(records[0], name) for method, records in runs.items()}
+    blocks = {method: values_by_round(records[0], name) for method, records in runs.items()}
     shown = round or _middle(*next(iter(blocks.values())))
     values = {
         method: scale_of(note) * block[int(np.searchsorted(rounds, shown))]
@@ -57,7 +64,7 @@ def note_histogram(
     unit = f" ({note.unit})" if note.unit else ""
     who = f"Clients that noted it in round {shown}; seed {evidence.seeds[0]}."
     return Figure(
-        key=f"histogram-{slug(name)}-{slug(next(iter(runs)))}",
+        key=f"histogram-{slugify(name)}-{slugify(next(iter(runs)))}",
         title=f"{title_of(note)} of the clients of one round",
         note=caption_of(note.meaning, who),
         kind="bars",
@@ -83,7 +90,7 @@ def bars(
     top: the end of the last range, the largest value if none is given. logs: the ranges grow by a
     factor, and what is not positive is left out.
     """
-    known = {name: there(found) for name, found in values.items()}
+    known = {name: drop_nan(found) for name, found in values.items()}
     known = {name: found[found > 0] if logs else found for name, found in known.items()}
     together = np.concatenate([*known.values(), np.zeros(0)])
     if not len(together):

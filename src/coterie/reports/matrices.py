@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from coterie.reports.figures import Heat
-from coterie.reports.noted import Frame
+from coterie.reports.logged_values import Frame
 
-GROUPS = 64  # rows and columns of a matrix at most
-PEERS = 10  # named for each client
-NOTHING = 1e-6  # of the largest weight: smaller ones are shown as 0
+MAX_GROUPS = 64  # rows and columns of a matrix at most
+MAX_PEERS = 10  # named for each client
+NEGLIGIBLE = 1e-6  # of the largest weight: smaller ones are shown as 0
 
 
 def groups_of(last: np.ndarray, true_groups: np.ndarray) -> tuple[np.ndarray, str]:
@@ -20,23 +20,23 @@ def groups_of(last: np.ndarray, true_groups: np.ndarray) -> tuple[np.ndarray, st
     A client's group is itself, its true group, or one of clients with alike rows.
     """
     n, known = len(last), np.unique(true_groups)
-    if n <= GROUPS:
+    if n <= MAX_GROUPS:
         return np.argsort(np.argsort(true_groups, kind="stable"), kind="stable"), "clients"
-    if 2 <= len(known) <= GROUPS:
+    if 2 <= len(known) <= MAX_GROUPS:
         return np.searchsorted(known, true_groups), "true groups"
     from sklearn.cluster import AgglomerativeClustering
 
-    found = AgglomerativeClustering(GROUPS).fit_predict(np.nan_to_num(last))
-    return _by_size(found), "groups of clients with alike rows at the last round"
+    found = AgglomerativeClustering(MAX_GROUPS).fit_predict(np.nan_to_num(last))
+    return _sort_by_size(found), "groups of clients with alike rows at the last round"
 
 
-def _by_size(found: np.ndarray) -> np.ndarray:
+def _sort_by_size(found: np.ndarray) -> np.ndarray:
     """The same groups, the largest first."""
     rank = np.argsort(-np.bincount(found), kind="stable")
     return np.argsort(rank)[found]
 
 
-def between(matrix: np.ndarray, group: np.ndarray) -> np.ndarray:
+def mean_between(matrix: np.ndarray, group: np.ndarray) -> np.ndarray:
     """[G, G] mean weight of a client of one group on a client of another, never on itself.
 
     NaN where there is no such pair.
@@ -50,14 +50,14 @@ def between(matrix: np.ndarray, group: np.ndarray) -> np.ndarray:
     return np.where(pairs > 0, total / np.maximum(pairs, 1), np.nan)
 
 
-def peers(matrix: np.ndarray) -> list[list[tuple[int, float]]]:
+def find_peers(matrix: np.ndarray) -> list[list[tuple[int, float]]]:
     """For every client the PEERS others it learns most from, (client, weight), exact.
 
     None of weight 0 or less.
     """
     weights = np.array(matrix, dtype=float)
     np.fill_diagonal(weights, -np.inf)
-    count = min(PEERS, len(weights))
+    count = min(MAX_PEERS, len(weights))
     top = np.argsort(-weights, axis=1, kind="stable")[:, :count]
     return [
         [(int(j), float(row[j])) for j in picked if row[j] > 0]
@@ -74,12 +74,14 @@ def labels_of(group: np.ndarray, how: str, names: Sequence[str]) -> list[str]:
     return [f"{word} {g + 1} ({s} client{'s' if s > 1 else ''})" for g, s in enumerate(sizes)]
 
 
-def heat(found: Sequence[Frame], names: Sequence[str], true_groups: np.ndarray) -> tuple[Heat, str]:
+def build_mixing_heat(
+    found: Sequence[Frame], names: Sequence[str], true_groups: np.ndarray
+) -> tuple[Heat, str]:
     """(the matrices between groups, what the groups are)."""
     group, how = groups_of(found[-1][1], true_groups)
     labels = labels_of(group, how, names)
-    least = NOTHING * max(float(np.abs(m).max()) for _, m in found)
-    small = [(number, between(m, group)) for number, m in found]
+    least = NEGLIGIBLE * max(float(np.abs(m).max()) for _, m in found)
+    small = [(number, mean_between(m, group)) for number, m in found]
     frames = [
         (f"round {number}", np.where(np.abs(cell) < least, 0.0, cell).tolist())
         for number, cell in small
@@ -88,7 +90,7 @@ def heat(found: Sequence[Frame], names: Sequence[str], true_groups: np.ndarray) 
     return Heat(labels, labels, frames, diverging), how
 
 
-def vectors(
+def build_vector_heat(
     found: Sequence[Frame], names: Sequence[str], true_groups: np.ndarray
 ) -> tuple[Heat, str]:
     """(a row per client or the mean per group, what the rows are); at most GROUPS columns."""
@@ -98,7 +100,7 @@ def vectors(
     for number, values in found:
         total = np.zeros((len(size), values.shape[1]))
         np.add.at(total, group, values)
-        frames.append((f"round {number}", (total / size[:, None])[:, :GROUPS].tolist()))
-    columns = [str(k + 1) for k in range(min(GROUPS, found[-1][1].shape[1]))]
+        frames.append((f"round {number}", (total / size[:, None])[:, :MAX_GROUPS].tolist()))
+    columns = [str(k + 1) for k in range(min(MAX_GROUPS, found[-1][1].shape[1]))]
     diverging = bool(min(v.min() for _, v in found) < 0)
     return Heat(labels_of(group, how, names), columns, frames, diverging), how

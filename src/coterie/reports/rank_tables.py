@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from coterie.analysis.numbers import LEVEL
+from coterie.analysis.nan_math import LEVEL
 from coterie.reports.evidence import Evidence
-from coterie.reports.table import Column, ReportTable, of_measure, points_of
+from coterie.reports.report_table import ReportTable, TableColumn, measure_column, points_column
 
 
-def rank_tables(evidence: Evidence) -> list[ReportTable]:
+def build_rank_tables(evidence: Evidence) -> list[ReportTable]:
     """Mean ranks, whom a method beats, all corrected p, and differences to FedAvg and Local."""
     if len(evidence.methods) < 2:
         return []
@@ -19,10 +19,10 @@ def rank_tables(evidence: Evidence) -> list[ReportTable]:
     )
     said = f" {found.note[:1].upper()}{found.note[1:]}." if found.note else ""
     columns = [
-        Column("method"),
-        Column("mean rank", "", "low", ".2f"),
-        of_measure(evidence, "mean"),
-        Column("significantly better than"),
+        TableColumn("method"),
+        TableColumn("mean rank", "", "low", ".2f"),
+        measure_column(evidence, "mean"),
+        TableColumn("significantly better than"),
     ]
     rows = []
     for k, name in enumerate(found.methods):
@@ -45,8 +45,8 @@ def rank_tables(evidence: Evidence) -> list[ReportTable]:
         )
     ]
     heads = [
-        Column("method"),
-        *(Column(f"against {name}", "p", "", ".3g") for name in found.methods),
+        TableColumn("method"),
+        *(TableColumn(f"against {name}", "p", "", ".3g") for name in found.methods),
     ]
     cells = [
         [
@@ -56,10 +56,10 @@ def rank_tables(evidence: Evidence) -> list[ReportTable]:
         for i, name in enumerate(found.methods)
     ]
     made.append(ReportTable("p-values", "p of every pair", test + said, heads, cells))
-    return [*made, *_differences(evidence)]
+    return [*made, *_difference_tables(evidence)]
 
 
-def _differences(evidence: Evidence) -> list[ReportTable]:
+def _difference_tables(evidence: Evidence) -> list[ReportTable]:
     others = [name for name in ("fedavg", "local") if name in evidence.records]
     rows = []
     for name in evidence.methods:
@@ -71,10 +71,10 @@ def _differences(evidence: Evidence) -> list[ReportTable]:
     if not rows:
         return []
     columns = [
-        Column("method"),
-        Column("against"),
-        *(points_of(evidence, w, "", "+.2f") for w in ("difference", "low", "high")),
-        Column("so it is"),
+        TableColumn("method"),
+        TableColumn("against"),
+        *(points_column(evidence, w, "", "+.2f") for w in ("difference", "low", "high")),
+        TableColumn("so it is"),
     ]
     how = (
         "seeds averaged for each client"

@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import BadInput
-from coterie.core.files import write
-from coterie.reports.content import all_figures, page_data
-from coterie.reports.gather import gather
+from coterie.core.files import write_text
+from coterie.reports.content import build_figures, build_page
+from coterie.reports.gather import gather_evidence
+from coterie.reports.method_tables import build_tables
 from coterie.reports.page import render
-from coterie.reports.tables import tables
 
 PAGE = "report.html"
-SIGN = '<meta name="generator" content="coterie'  # by which an older report is known
-HEAD = 4096  # characters in which it stands
+GENERATOR_TAG = '<meta name="generator" content="coterie'  # by which an older report is known
+HEAD_LENGTH = 4096  # characters in which it stands
 
 
 def report_data(paths: Sequence[str | Path]) -> dict[str, Any]:
     """All that a page shows of these folders, as plain JSON values."""
-    return page_data(gather(paths), paths)
+    return build_page(gather_evidence(paths), paths)
 
 
 def report_html(paths: Sequence[str | Path]) -> str:
@@ -42,25 +42,25 @@ def write_and_warn(
     paths: Sequence[str | Path], out: str | Path | None = None, files: str | Path | None = None
 ) -> tuple[Path, list[str]]:
     """(the page, a line for each run that is left out or not whole): see `write_report`."""
-    target = Path(out) if out else default_page(paths)
-    check_page(target)
+    target = Path(out) if out else default_path(paths)
+    check_target(target)
     if files and Path(files).exists() and not Path(files).is_dir():
         raise BadInput(f"{files} is a file: give --files a folder")
-    evidence = gather(paths)
-    write(target, render(page_data(evidence, paths)))
+    evidence = gather_evidence(paths)
+    write_text(target, render(build_page(evidence, paths)))
     if files:
-        from coterie.reports.files import write_files  # matplotlib takes a second to load
+        from coterie.reports.figure_files import write_files  # matplotlib takes a second to load
 
-        write_files(all_figures(evidence), tables(evidence), evidence.methods, Path(files))
+        write_files(build_figures(evidence), build_tables(evidence), evidence.methods, Path(files))
     return target, evidence.warnings
 
 
-def default_page(paths: Sequence[str | Path]) -> Path:
+def default_path(paths: Sequence[str | Path]) -> Path:
     """Inside a single folder, else in the working folder."""
     return Path(paths[0]) / PAGE if len(paths) == 1 and Path(paths[0]).is_dir() else Path(PAGE)
 
 
-def check_page(target: Path) -> None:
+def check_target(target: Path) -> None:
     """Refuse to write where no page can be, or over a file that is not a report."""
     if target.is_dir():
         raise BadInput(f"{target} is a folder: name the page, as in --out {target / PAGE}")
@@ -70,7 +70,7 @@ def check_page(target: Path) -> None:
         )
     if target.exists():
         with target.open(encoding="utf-8", errors="replace") as file:
-            if SIGN not in file.read(HEAD):
+            if GENERATOR_TAG not in file.read(HEAD_LENGTH):
                 raise BadInput(
                     f"{target} exists and is no report of coterie: give another name with --out"
                 )

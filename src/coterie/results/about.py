@@ -30,13 +30,13 @@ def check_about(known: Any, path: Path) -> dict[str, Any]:
     rows = known["rows"]
     if isinstance(rows, dict) and isinstance(known["clients"], list) and "select" not in rows:
         rows["select"] = [0] * len(known["clients"])  # a run from before such rows were kept
-    wrong = _wrong(known)
+    wrong = _find_wrong(known)
     if wrong:
         raise BadInput(f"{path} is damaged ({wrong}): restore it from a copy, or run again")
     return known
 
 
-def _wrong(known: dict[str, Any]) -> str:
+def _find_wrong(known: dict[str, Any]) -> str:
     """The first word whose value cannot be what a run wrote; "" where there is none."""
     for word, kind in KINDS.items():
         if not isinstance(known[word], kind) or isinstance(known[word], bool):
@@ -47,16 +47,18 @@ def _wrong(known: dict[str, Any]) -> str:
     if set(known["rows"]) != set(PARTS):
         return "rows"
     for word, numbers in (*known["rows"].items(), ("groups", known["groups"])):
-        if not isinstance(numbers, list) or len(numbers) != clients or not _whole(numbers):
+        if not isinstance(numbers, list) or len(numbers) != clients or not _are_counts(numbers):
             return f"{word} of its clients"
     models = known["models"]
     if not models or not all(
-        isinstance(m, dict) and isinstance(m.get("name"), str) and _whole([m.get("parameters")])
+        isinstance(m, dict)
+        and isinstance(m.get("name"), str)
+        and _are_counts([m.get("parameters")])
         for m in models
     ):
         return "models"
     return "" if 0 <= known["classes"] < 2**31 else "classes"
 
 
-def _whole(numbers: list[Any]) -> bool:
+def _are_counts(numbers: list[Any]) -> bool:
     return all(type(n) is int and 0 <= n < 2**53 for n in numbers)

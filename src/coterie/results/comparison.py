@@ -14,25 +14,31 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from coterie.analysis.answer import Answer, Measure, Spent, answer, measure_of
-from coterie.analysis.numbers import mean_of
-from coterie.analysis.significance import Difference, RankTable, mean_interval, paired, rank_table
-from coterie.core.errors import BadInput, nearest
-from coterie.core.files import plain, there, write
-from coterie.core.html import html_table, paragraph
+from coterie.analysis.answer import Answer, Measure, MethodCost, find_answer, measure_of
+from coterie.analysis.nan_math import mean_of
+from coterie.analysis.significance import (
+    Difference,
+    RankTable,
+    build_rank_table,
+    mean_interval,
+    paired_difference,
+)
+from coterie.core.errors import BadInput, suggest_name
+from coterie.core.files import check_regular_file, path_exists, write_text
+from coterie.core.html import format_html_table, format_paragraph
 from coterie.results.costs import rounds_to_reach
 from coterie.results.folder import read_about
 from coterie.results.frames import as_pandas
-from coterie.results.newcomers import NewcomerRow, newcomer_rows
+from coterie.results.guard_summary import format_guard
+from coterie.results.metric_table import best_round, curve_of, total_of, values_of
+from coterie.results.newcomer_results import NewcomerRow, newcomer_rows
 from coterie.results.plotting import plots_of
-from coterie.results.promises import guard_lines
 from coterie.results.run import Run
-from coterie.results.table import best_round, curve, total, values
 
 TIE = 1e-9  # accuracies that differ by less are the same
 
 
-class Row(NamedTuple):
+class MethodRow(NamedTuple):
     """One method over all seeds: the mean over seeds of each seed's figure; accuracies are losses
     where there are no classes.
     """
@@ -69,9 +75,9 @@ class Comparison:
     def first(self) -> Run:
         return next(iter(self.runs.values()))[0]
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[MethodRow]:
         """One row per method, in the order they were asked for."""
-        return [_row(name, runs) for name, runs in self.runs.items()]
+        return [_build_row(name, runs) for name, runs in self.runs.items()]
 
     def accuracy(self, method: str, part: str = "test", view: str = "personal") -> np.ndarray:
         """[seeds, clients] accuracy of every client's own model, or of another view such as
@@ -94,7 +100,7 @@ class Comparison:
                 f"{method} has no best round, as there are no select rows: raise --validation"
             )
         return np.stack(
-            [_measured(run, round, view) for run, round in zip(runs, rounds, strict=True)]
+            [_values_of_run(run, round, view) for run, round in zip(runs, rounds, strict=True)]
         )
 
     def views(self, method: str) -> list[str]:
@@ -106,7 +112,7 @@ class Comparison:
 
     def _check(self, method: str, view: str) -> None:
         if method not in self.runs:
-            raise BadInput(f"method '{method}' was not compared{nearest(method, self.runs)}")
+            raise BadInput(f"method '{method}' was not compared{suggest_name(method, self.runs)}")
         known = self.runs[method][0].views
         if view not in known:
             raise BadInput(f"{method} has no view '{view}': it has {', '.join(known)}")
@@ -124,7 +130,8 @@ class Comparison:
         if len(self.runs) + len(self.diverged) < 2 or self.first.part != "test":
             return None
         spent = {
-            row.method: Spent(row.bytes_down + row.bytes_up, row.gradients) for row in self.rows()
+            row.method: MethodCost(row.bytes_down + row.bytes_up, row.gradients)
+            for row in self.rows()
         }
         test = {name: self.measured(name) for name in self.runs}
         select = {
@@ -134,7 +141,7 @@ class Comparison:
         votes = {name: a for name, a in select.items() if a.size and not np.isnan(a).all()}
         if len(votes) < len(select):
             votes = {}  # of another version, or without such rows: nobody votes
-        found = answer(
+        found = find_answer(
             test,
             votes,
             spent,
@@ -161,9 +168,9 @@ class Comparison:
         ]
         # one line for all methods that have it in common
         guarded = {
-            line: [n for n, runs in self.runs.items() if line in guard_lines(runs[0])]
+            line: [n for n, runs in self.runs.items() if line in format_guard(runs[0])]
             for runs in self.runs.values()
-            for line in guard_lines(runs[0])
+            for line in format_guard(runs[0])
         }
         for line, names in guarded.items():
             said.append(line if len(names) == len(self.runs) else f"{', '.join(names)}: {line}")
@@ -172,7 +179,7 @@ class Comparison:
             if count:
                 updates = "1 update was" if count == 1 else f"{count:,} updates were"
                 said.append(f"{name}: {updates} not finite and left out.")
-        poor = [name for name, runs in self.runs.items() if _only_guesses(runs)]
+        poor = [name for name, runs in self.runs.items() if _is_trivial(runs)]
         if poor:
             verb = "is" if len(poor) == 1 else "are"
             floor = mean_of([nan if r.floor is None else r.floor for r in self.runs[poor[0]]])
@@ -187,7 +194,7 @@ class Comparison:
         """Methods by mean rank, and which are significantly better than which; where there are no
         classes, of minus the loss.
         """
-        return rank_table(
+        return build_rank_table(
             {name: self._sign * self.measured(name) for name in self.runs}, self.fixed_split
         )
 
@@ -214,7 +221,7 @@ class Comparison:
             raise BadInput(f"target = {target:g}: give an {judged.label} from 0 to 1")
         sign, found = self._sign, {}
         for name, runs in self.runs.items():
-            curves = [curve(run.table, run.measure, run.part) for run in runs]
+            curves = [curve_of(run.table, run.measure, run.part) for run in runs]
             found[name] = rounds_to_reach(
                 curves[0][0], sign * np.mean([means for _, means in curves], axis=0), sign * target
             )
@@ -224,7 +231,7 @@ class Comparison:
         """How much better `method` serves a client than `other`, on the measured part, with its
         interval; above 0 is better.
         """
-        return paired(
+        return paired_difference(
             self._sign * self.measured(method), self._sign * self.measured(other), self.fixed_split
         )
 
@@ -245,7 +252,7 @@ class Comparison:
         """
         if of not in ("methods", "clients"):
             raise BadInput(f"of = {of!r}: give 'methods' or 'clients'")
-        rows = _client_rows(self) if of == "clients" else _method_rows(self)
+        rows = _build_client_rows(self) if of == "clients" else _build_method_rows(self)
         return as_pandas(pa.Table.from_pylist(rows))
 
     @property
@@ -263,12 +270,12 @@ class Comparison:
             [
                 row.method,
                 *map(judged.text, (row.mean, row.deviation, row.worst)),
-                f"{_traffic(row):.2f}",
+                f"{_traffic_of(row):.2f}",
             ]
             for row in rows
         ]
         found = self.answer
-        said = [paragraph(text) for text in self.remarks()] if found is None else []
+        said = [format_paragraph(text) for text in self.remarks()] if found is None else []
         caption = (
             f"{self.first.part.capitalize()} {judged.label}{judged.unit} of "
             f"every client's own model: {len(self.first.rows):,} clients, "
@@ -276,7 +283,7 @@ class Comparison:
         )
         heads = ["method", "mean", "deviation over clients", "worst client", "MB"]
         return "".join(
-            [found._repr_html_() if found else "", *said, html_table(heads, cells, caption)]
+            [found._repr_html_() if found else "", *said, format_html_table(heads, cells, caption)]
         )
 
     @property
@@ -285,7 +292,7 @@ class Comparison:
         return self.first.judged.sign
 
 
-def _only_guesses(runs: list[Run]) -> bool:
+def _is_trivial(runs: list[Run]) -> bool:
     """Whether a method, as a mean over seeds, is no better than whoever knows nothing."""
     if any(run.floor is None for run in runs):
         return False
@@ -294,18 +301,18 @@ def _only_guesses(runs: list[Run]) -> bool:
     return mean_of(gains) <= TIE
 
 
-def _measured(run: Run, round: int | None = None, view: str = "personal") -> np.ndarray:
+def _values_of_run(run: Run, round: int | None = None, view: str = "personal") -> np.ndarray:
     """[N] what a run is judged by, at a round (the last one)."""
-    return values(run.table, run.measure, run.part, view, round)[1]
+    return values_of(run.table, run.measure, run.part, view, round)[1]
 
 
-def _at_best(run: Run) -> tuple[float, float]:
+def _best_value_of(run: Run) -> tuple[float, float]:
     """(mean, round) at the round that is best on select rows."""
     found = best_round(run.table, run.measure)
-    return (nan, nan) if found is None else (mean_of(_measured(run, found)), found)
+    return (nan, nan) if found is None else (mean_of(_values_of_run(run, found)), found)
 
 
-def _row(name: str, runs: list[Run]) -> Row:
+def _build_row(name: str, runs: list[Run]) -> MethodRow:
     tests = [run.summary(run.part) for run in runs]
     means = np.array([t.mean for t in tests])
     interval = mean_interval(means)
@@ -313,7 +320,7 @@ def _row(name: str, runs: list[Run]) -> Row:
     def over(f: Callable[[Run], float]) -> float:
         return float(np.mean([f(run) for run in runs]))
 
-    return Row(
+    return MethodRow(
         name,
         float(means.mean()),
         interval.low,
@@ -323,31 +330,31 @@ def _row(name: str, runs: list[Run]) -> Row:
         float(np.mean([t.deviation for t in tests])),
         float(np.mean([t.worst for t in tests])),
         over(lambda r: mean_of(r.measured("select"))),
-        over(lambda r: _at_best(r)[0]),
-        over(lambda r: _at_best(r)[1]),
-        over(lambda r: total(r.table, "bytes_down")),
-        over(lambda r: total(r.table, "bytes_broadcast")),
-        over(lambda r: total(r.table, "bytes_up")),
-        over(lambda r: total(r.table, "steps")),
-        over(lambda r: total(r.table, "gradients")),
-        over(lambda r: total(r.table, "seconds") / r.table["round"].to_numpy().max()),
+        over(lambda r: _best_value_of(r)[0]),
+        over(lambda r: _best_value_of(r)[1]),
+        over(lambda r: total_of(r.table, "bytes_down")),
+        over(lambda r: total_of(r.table, "bytes_broadcast")),
+        over(lambda r: total_of(r.table, "bytes_up")),
+        over(lambda r: total_of(r.table, "steps")),
+        over(lambda r: total_of(r.table, "gradients")),
+        over(lambda r: total_of(r.table, "seconds") / r.table["round"].to_numpy().max()),
         over(lambda r: r.left_out),
     )
 
 
-def _traffic(row: Row) -> float:
+def _traffic_of(row: MethodRow) -> float:
     """Megabytes down and up."""
     return (row.bytes_down + row.bytes_up) / 1e6
 
 
-def _method_rows(comparison: Comparison) -> list[dict[str, Any]]:
+def _build_method_rows(comparison: Comparison) -> list[dict[str, Any]]:
     """What table.csv has, row by row; a method that diverged has no figures."""
     scores = comparison.scores()
     rows = [row._asdict() | scores[row.method] | {"diverged": ""} for row in comparison.rows()]
     return rows + [{"method": name, "diverged": why} for name, why in comparison.diverged.items()]
 
 
-def _client_rows(comparison: Comparison) -> list[dict[str, Any]]:
+def _build_client_rows(comparison: Comparison) -> list[dict[str, Any]]:
     """What clients.csv has, row by row."""
     head = f"{comparison.first.part}_{comparison.first.measure}"
     return [
@@ -367,9 +374,9 @@ def write_csv(comparison: Comparison) -> None:
     ]
     clients = [
         {k: f"{v:.6f}" if isinstance(v, float) else v for k, v in row.items()}
-        for row in _client_rows(comparison)
+        for row in _build_client_rows(comparison)
     ]
-    _write_rows(comparison.folder / "table.csv", _method_rows(comparison))
+    _write_rows(comparison.folder / "table.csv", _build_method_rows(comparison))
     _write_rows(comparison.folder / "clients.csv", clients)
     if late:
         _write_rows(comparison.folder / "newcomers.csv", late)
@@ -377,10 +384,10 @@ def write_csv(comparison: Comparison) -> None:
 
 def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """A CSV with the columns of its first row, whole or not at all."""
-    if there(path):
-        plain(path)  # to open a pipe would wait for ever
+    if path_exists(path):
+        check_regular_file(path)  # to open a pipe would wait for ever
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0]))
     writer.writeheader()
     writer.writerows(rows)
-    write(path, text.getvalue())
+    write_text(path, text.getvalue())

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
-from coterie.core.errors import BadInput, nearest
+from coterie.core.errors import BadInput, suggest_name
+from coterie.results.metric_table import EVERYONE, curve_of
 from coterie.results.run import Run
-from coterie.results.table import EVERYONE, curve
 
 Uplink = Literal["serial", "parallel"]
 Axis = Literal["round", "bytes", "broadcast", "steps", "gradients", "time"]
@@ -49,10 +49,10 @@ def harmonic(m: int) -> float:
     return float((1 / np.arange(1, m + 1)).sum())
 
 
-def _time(down: float, clients: int, up: float, system: System, uplink: Uplink) -> float:
+def _time_of(down: float, clients: int, up: float, system: System, uplink: Uplink) -> float:
     """Broadcasts, the slowest client, uploads one after another (or at once), all in models."""
     if uplink not in ("serial", "parallel"):
-        raise BadInput(f"uplink = '{uplink}'{nearest(uplink, ('serial', 'parallel'))}")
+        raise BadInput(f"uplink = '{uplink}'{suggest_name(uplink, ('serial', 'parallel'))}")
     if system.mu <= 0:
         raise BadInput(f"mu = {system.mu:g}: give a rate above 0 (inf: no delay)")
     sent = up if uplink == "serial" else up / max(clients, 1)
@@ -69,10 +69,10 @@ def round_time(
     """
     if clients < 1:
         raise BadInput(f"a round of {clients} clients: give at least 1 client")
-    return _time(streams, clients, clients, System(rho, t_min, mu), uplink)
+    return _time_of(streams, clients, clients, System(rho, t_min, mu), uplink)
 
 
-def elapsed(
+def simulate_rounds(
     streams: Sequence[int],
     clients: Sequence[int],
     rho: float,
@@ -114,7 +114,7 @@ class Costs(NamedTuple):
         return Costs(self.round, self.clients, *(np.cumsum(column) for column in self[2:]))
 
 
-def costs(run: Run) -> Costs:
+def costs_of(run: Run) -> Costs:
     """Every round's costs from a run's table.
 
     A client-step is one step of one client on its mini-batch, in all passes of a round, those that
@@ -130,19 +130,19 @@ def costs(run: Run) -> Costs:
     names = ("bytes_down", "bytes_broadcast", "bytes_up", "steps", "gradients", "seconds")
     return Costs(
         rounds,
-        _column(rows, "clients", rounds, usual).astype(int),
-        *(_column(rows, name, rounds) for name in names),
+        _column_of(rows, "clients", rounds, usual).astype(int),
+        *(_column_of(rows, name, rounds) for name in names),
     )
 
 
-def _column(rows: pa.Table, metric: str, rounds: np.ndarray, missing: float = 0.0) -> np.ndarray:
+def _column_of(rows: pa.Table, metric: str, rounds: np.ndarray, missing: float = 0.0) -> np.ndarray:
     mine = rows.filter(pc.field("metric") == metric)
     found = np.full(len(rounds), float(missing))
     found[np.searchsorted(rounds, mine["round"].to_numpy())] = mine["value"].to_numpy()
     return found
 
 
-def model_bytes(run: Run) -> float:
+def model_bytes_of(run: Run) -> float:
     """Bytes of one model; where architectures differ, the mean over clients."""
     sizes = np.array([model["parameters"] for model in run.about["models"]])
     return float(FLOAT * sizes[np.asarray(run.about["architecture"])].mean())
@@ -151,7 +151,7 @@ def model_bytes(run: Run) -> float:
 def system_of(system: str | System) -> System:
     """A system by its name, or as it is."""
     if isinstance(system, str) and system not in SYSTEMS:
-        raise BadInput(f"system = '{system}'{nearest(system, SYSTEMS)}")
+        raise BadInput(f"system = '{system}'{suggest_name(system, SYSTEMS)}")
     return SYSTEMS[system] if isinstance(system, str) else system
 
 
@@ -164,12 +164,12 @@ def simulated_time(
     that answer (uplinks at once: rho up / (S m)); a round of several exchanges computes once.
     FedAvg and UCFL have `round_time`.
     """
-    found, s, chosen = costs(run), model_bytes(run), system_of(system)
+    found, s, chosen = costs_of(run), model_bytes_of(run), system_of(system)
     each = zip(found.broadcast / s, found.clients, found.up / s, strict=True)
-    return np.cumsum([_time(down, int(m), up, chosen, uplink) for down, m, up in each])
+    return np.cumsum([_time_of(down, int(m), up, chosen, uplink) for down, m, up in each])
 
 
-def spent(
+def cumulative_costs_of(
     run: Run, axis: Axis, system: str | System = "slow uplink", uplink: Uplink = "serial"
 ) -> tuple[np.ndarray, np.ndarray]:
     """(rounds, what was spent up to and with each).
@@ -178,8 +178,8 @@ def spent(
         shared payloads sent once), "steps" or "gradients" of all clients, or simulated "time".
     """
     if axis not in AXES:
-        raise BadInput(f"accuracy against '{axis}'{nearest(axis, AXES)}")
-    found = costs(run).summed()
+        raise BadInput(f"accuracy against '{axis}'{suggest_name(axis, AXES)}")
+    found = costs_of(run).summed()
     if axis == "time":
         return found.round, simulated_time(run, system, uplink)
     columns = {
@@ -192,7 +192,7 @@ def spent(
     return found.round, columns[axis]
 
 
-def spent_until(
+def costs_until(
     run: Run,
     round: int,
     axis: Axis,
@@ -200,7 +200,7 @@ def spent_until(
     uplink: Uplink = "serial",
 ) -> float:
     """What was spent up to and with a round."""
-    rounds, x = spent(run, axis, system, uplink)
+    rounds, x = cumulative_costs_of(run, axis, system, uplink)
     return float(x[np.searchsorted(rounds, round)])
 
 
@@ -215,6 +215,6 @@ def accuracy_against(
     """(x, mean accuracy over clients) at every round that was measured, x as in `spent`; losses
     where there are no classes.
     """
-    rounds, means = curve(run.table, run.measure, part, view)
-    every, x = spent(run, axis, system, uplink)
+    rounds, means = curve_of(run.table, run.measure, part, view)
+    every, x = cumulative_costs_of(run, axis, system, uplink)
     return x[np.searchsorted(every, rounds)], means

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from coterie.analysis.detection import FalseAccepts, false_accepts
 from coterie.core.errors import BadInput
-from coterie.core.files import plain
+from coterie.core.files import check_regular_file
 from coterie.engines.base import Engine, Moment, Send
 from coterie.results.folder import write_table
 from coterie.results.run import Run
@@ -29,7 +29,7 @@ def relative_false_accepts(run: Run, baseline: Run, threshold: float = 0.5) -> F
     """False accepts of every client's own model over those of a baseline's, the rows of all clients
     together.
     """
-    mine, theirs = _pair(run, baseline)
+    mine, theirs = _read_pair(run, baseline)
     return false_accepts(mine["label"], mine["score"], theirs["score"], threshold)
 
 
@@ -39,7 +39,7 @@ def false_accepts_by_group(
     """The same for each true group (Self-FL: device type), every group at its own threshold; NaN
     for rows of one class alone.
     """
-    mine, theirs = _pair(run, baseline)
+    mine, theirs = _read_pair(run, baseline)
     group = np.asarray(run.about["groups"])[mine["client"]]
     found = {}
     for g in np.unique(group):
@@ -55,7 +55,7 @@ def false_accepts_by_group(
     return found
 
 
-def _pair(run: Run, baseline: Run) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _read_pair(run: Run, baseline: Run) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The scores of two runs, of the same rows."""
     mine, theirs = read_scores(run.folder), read_scores(baseline.folder)
     if not all(np.array_equal(mine[name], theirs[name]) for name in ("client", "label")):
@@ -70,7 +70,7 @@ def read_scores(folder: Path) -> dict[str, np.ndarray]:
     """client, label and score of every test row of a run, client by client."""
     path = folder / SCORES
     try:
-        table = pq.read_table(plain(path), columns=["client", "label", "score"])
+        table = pq.read_table(check_regular_file(path), columns=["client", "label", "score"])
     except FileNotFoundError:
         raise BadInput(
             f"{folder} has no {SCORES}: scores are written at the end of a run on data of two "

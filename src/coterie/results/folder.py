@@ -20,22 +20,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coterie.core.errors import BadInput
-from coterie.core.files import place, read_text, write, writing
+from coterie.core.files import catch_write_errors, move_into_place, read_text, write_text
 from coterie.core.model import Model
-from coterie.core.notes import Note, to_words
+from coterie.core.quantities import LoggedQuantity, to_json
 from coterie.core.version import __version__
-from coterie.data.federation import PARTS, Federation, checksum, label_counts, part_of
-from coterie.data.held import counts_of
+from coterie.data.client_rows import counts_of
+from coterie.data.federation import PARTS, Federation, checksum_of, count_labels, part_of
 from coterie.experiment.config import Experiment, read_experiment_file
-from coterie.experiment.values import to_toml
+from coterie.experiment.toml import to_toml
 from coterie.results.about import check_about
 
 CONFIG, ABOUT, METRICS, SPLIT = "config.toml", "run.json", "metrics.parquet", "split.parquet"
-RUNS = 6  # named in a line
+MAX_NAMED = 6  # named in a line
 LIBRARIES = ("torch", "numpy", "scikit-learn", "scipy", "pyarrow", "safetensors")
 
 
-def status(folder: Path) -> str:
+def read_status(folder: Path) -> str:
     """How far a run has come: "", "running" (or stopped), "finished" or "diverged"."""
     return str(read_about(folder).get("status")) if (folder / ABOUT).exists() else ""
 
@@ -45,7 +45,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     try:
         known = json.loads(read_text(folder / ABOUT))
     except (FileNotFoundError, NotADirectoryError):
-        raise BadInput(_no_run(folder, ABOUT)) from None
+        raise BadInput(_explain_no_run(folder, ABOUT)) from None
     except BadInput:
         raise
     except (ValueError, RecursionError):
@@ -55,7 +55,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     return check_about(known, folder / ABOUT)
 
 
-def _no_run(folder: Path, lacks: str) -> str:
+def _explain_no_run(folder: Path, lacks: str) -> str:
     """What a path is that is not the folder of a run."""
     if folder.is_file():
         return f"{folder} is a file: give the folder of a run, which `coterie run` writes"
@@ -63,28 +63,28 @@ def _no_run(folder: Path, lacks: str) -> str:
         return f"there is no folder {folder}"
     inside = sorted(str(path) for path in folder.iterdir() if (path / ABOUT).is_file())
     if inside:
-        more = f" and {len(inside) - RUNS} more" * (len(inside) > RUNS)
-        return f"{folder} holds several runs: give one, {', '.join(inside[:RUNS])}{more}"
+        more = f" and {len(inside) - MAX_NAMED} more" * (len(inside) > MAX_NAMED)
+        return f"{folder} holds several runs: give one, {', '.join(inside[:MAX_NAMED])}{more}"
     return f"{folder} is not the folder of a run: it has no {lacks}"
 
 
 def read_experiment(folder: Path) -> Experiment:
     """The words a run was started with, every default filled in."""
     if not (folder / CONFIG).exists():
-        raise BadInput(_no_run(folder, CONFIG))
+        raise BadInput(_explain_no_run(folder, CONFIG))
     return read_experiment_file(folder / CONFIG)
 
 
 def write_config(folder: Path, experiment: Experiment) -> None:
     """The words of a run, so that `coterie run --config` does it again."""
-    write(folder / CONFIG, to_toml(experiment.words()))
+    write_text(folder / CONFIG, to_toml(experiment.words()))
 
 
-def here() -> dict[str, Any]:
+def describe_environment() -> dict[str, Any]:
     """With what, on which machine and when something is computed."""
     return {
         "coterie": __version__,
-        "versions": {name: _version(name) for name in LIBRARIES},
+        "versions": {name: _version_of(name) for name in LIBRARIES},
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -96,7 +96,7 @@ def write_about(
     federation: Federation,
     models: Sequence[Model],
     architecture: np.ndarray,
-    describes: Mapping[str, Note],
+    describes: Mapping[str, LoggedQuantity],
     status: str,
     more: Mapping[str, Any] | None = None,  # of this run alone, as where it branched off
 ) -> dict[str, Any]:
@@ -105,21 +105,21 @@ def write_about(
     """
     known = {
         "status": status,
-        **here(),
-        "data": checksum(federation),
+        **describe_environment(),
+        "data": checksum_of(federation),
         "clients": federation.names,
         "rows": {part: counts_of(part_of(federation, part)).tolist() for part in PARTS},
         "groups": np.asarray(federation.groups).tolist(),
         "classes": federation.classes,
         "labels": federation.labels,
         "task": federation.target.task,
-        "models": networks(models),
+        "models": describe_networks(models),
         "architecture": architecture.tolist(),
         "input_shape": list(federation.input_shape),
-        "notes": to_words(describes),
+        "notes": to_json(describes),
         **(more or {}),
     }
-    write(folder / ABOUT, json.dumps(known, indent=1))
+    write_text(folder / ABOUT, json.dumps(known, indent=1))
     return known
 
 
@@ -128,17 +128,17 @@ def write_split(folder: Path, federation: Federation) -> None:
     if (
         federation.classes and len(federation.y) and not (folder / SPLIT).exists()
     ):  # a server of real sites has no labels
-        write_table(label_counts(federation), folder / SPLIT)
+        write_table(count_labels(federation), folder / SPLIT)
 
 
 def write_table(table: pa.Table, path: Path) -> None:
     temporary = path.with_suffix(".part")
-    with writing(path.parent):
+    with catch_write_errors(path.parent):
         pq.write_table(table, temporary, compression="zstd")
-        place(temporary, path)
+        move_into_place(temporary, path)
 
 
-def networks(models: Sequence[Model]) -> list[dict[str, Any]]:
+def describe_networks(models: Sequence[Model]) -> list[dict[str, Any]]:
     """The architectures of a run."""
     return [
         {"name": m.name, "parameters": m.size}
@@ -148,19 +148,19 @@ def networks(models: Sequence[Model]) -> list[dict[str, Any]]:
 
 
 @cache
-def _version(name: str) -> str:
+def _version_of(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
         return "absent"
 
 
-def run_folder(base: Path, name: str) -> Path:
+def name_run_folder(base: Path, name: str) -> Path:
     """An unused folder name that says what and when."""
-    return unused(base / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}")
+    return find_unused(base / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}")
 
 
-def unused(first: Path) -> Path:
+def find_unused(first: Path) -> Path:
     """The folder itself where there is none of its name, else the first free number after it."""
     folder, k = first, 2
     while folder.exists():

@@ -19,17 +19,24 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from coterie.core.errors import BadInput
-from coterie.core.files import digest, packed, save_listed, save_tensors, write, writing
+from coterie.core.files import (
+    catch_write_errors,
+    digest,
+    save_bytes,
+    save_tensors,
+    serialize_tensors,
+    write_text,
+)
 from coterie.core.model import Model
 from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Moment, Send
-from coterie.networks import nets
+from coterie.networks import registry
+from coterie.results.added_models import AddedModel, list_clients, read_added, select_newest
 from coterie.results.folder import read_about
-from coterie.results.later import Later, all_names, newest, read_later
 
 MODELS, LIST = "models", "models.json"  # the folder, and in it {file of a client: checksum}
 WRITERS = 4  # files that are written at once
-WAY_OUT = "run again, or restore it from a copy"
+REMEDY = "run again, or restore it from a copy"
 Build = Callable[[], nn.Module]
 
 
@@ -40,17 +47,17 @@ class Weights(NamedTuple):
     tensors: dict[str, Tensor]
 
 
-def plain_options(options: dict[str, Any]) -> dict[str, Any]:
+def filter_plain(options: dict[str, Any]) -> dict[str, Any]:
     """The options of a network that a file can hold; a table of word vectors is none."""
     return {k: v for k, v in options.items() if isinstance(v, int | float | str | bool)}
 
 
-def network_words(model: Model, federation: Federation) -> dict[str, Any]:
+def describe_network(model: Model, federation: Federation) -> dict[str, Any]:
     """What it takes to build a network again."""
     return {
         "model": model.name,
-        "options": plain_options(model.options),
-        "lacks": [k for k in model.options if k not in plain_options(model.options)],
+        "options": filter_plain(model.options),
+        "lacks": [k for k in model.options if k not in filter_plain(model.options)],
         "shape": model.input_shape or federation.input_shape,
         "classes": federation.classes,
         "outputs": federation.target.outputs(federation.classes),
@@ -72,32 +79,36 @@ def save_models(
     Frozen parameters are the same for every client: they lie beside, once.
     """
     target = folder / MODELS
-    digests: dict[str, str] = _listed(target)
+    digests: dict[str, str] = _read_checksums(target)
     sums: dict[str, str] = {}  # {file of a client: checksum}
     holders: dict[str, str] = {}  # {checksum: the file that was written}
     for a, chunk, views in engine.points(clients, send, when):
         model: Model = engine.model_of(a, "personal")
-        about = network_words(model, federation)
+        about = describe_network(model, federation)
         point = views["personal"]
-        with writing(folder):
+        with catch_write_errors(folder):
             target.mkdir(exist_ok=True)
         frozen = model.frozen_tensors()
         if frozen:
             path = target / f"frozen-{a}.safetensors"
             about["frozen"] = path.name
-            beside = packed(apart(frozen), {"coterie": json.dumps({"model": model.name})})
-            save_listed(beside.content, path)
+            beside = serialize_tensors(
+                copy_tensors(frozen), {"coterie": json.dumps({"model": model.name})}
+            )
+            save_bytes(beside.content, path)
             digests[path.name] = beside.checksum
         own = {n: t for n, t in model.tensors(point).items() if n not in frozen}
-        files = [client_file(i) for i in chunk]
+        files = [client_file_of(i) for i in chunk]
         # one entry, because a file with several may have them in any order and be another at
         # every run
         words = {"coterie": json.dumps(about)}
 
         def save(k: int, own: Any = own, words: Any = words, files: Any = files) -> str:
-            content, checksum = packed(apart({n: t[k] for n, t in own.items()}), words)
+            content, checksum = serialize_tensors(
+                copy_tensors({n: t[k] for n, t in own.items()}), words
+            )
             if holders.setdefault(checksum, files[k]) == files[k]:
-                save_listed(content, target / files[k])
+                save_bytes(content, target / files[k])
             return checksum
 
         one = all(t.stride(0) == 0 for t in own.values())  # the same memory for all of the chunk
@@ -105,18 +116,18 @@ def save_models(
         with ThreadPoolExecutor(WRITERS) as writers:
             found = list(writers.map(save, range(1 if one else len(chunk))))
         sums |= dict(zip(files, found * len(chunk) if one else found, strict=True))
-    _settle(target, sums, holders)
+    _rename_files(target, sums, holders)
     digests |= sums
     if digests:
-        write(target / LIST, json.dumps(dict(sorted(digests.items())), indent=1))
+        write_text(target / LIST, json.dumps(dict(sorted(digests.items())), indent=1))
 
 
-def _settle(target: Path, sums: Mapping[str, str], holders: Mapping[str, str]) -> None:
+def _rename_files(target: Path, sums: Mapping[str, str], holders: Mapping[str, str]) -> None:
     """Give every file the name of the first client that has its model, whichever was written first,
     and remove what a process that was stopped has left of the others.
     """
     left = dict(holders)
-    with writing(target):
+    with catch_write_errors(target):
         for file in sorted(sums):
             holder = left.pop(sums[file], None)
             if holder is None:
@@ -125,12 +136,12 @@ def _settle(target: Path, sums: Mapping[str, str], holders: Mapping[str, str]) -
                 os.replace(target / holder, target / file)
 
 
-def client_file(number: int) -> str:
+def client_file_of(number: int) -> str:
     """The name of a client's file, in the folder of the models."""
     return f"client-{number:05d}.safetensors"
 
 
-def free_file(folder: Path) -> str:
+def find_free_file(folder: Path) -> str:
     """The name of a file that no later model has yet; one that nothing lists may be left of a
     process that was stopped.
     """
@@ -145,17 +156,19 @@ def add_model(folder: Path, file: str, about: dict[str, Any], tensors: dict[str,
     path = target / file
     if path.exists():
         raise BadInput(f"{path} exists already: nothing is written over it")
-    known = listed(folder)
-    save_tensors(apart(tensors), path, {"coterie": json.dumps(about)})
-    write(target / LIST, json.dumps(dict(sorted({**known, file: digest(path)}.items())), indent=1))
+    known = read_checksums(folder)
+    save_tensors(copy_tensors(tensors), path, {"coterie": json.dumps(about)})
+    write_text(
+        target / LIST, json.dumps(dict(sorted({**known, file: digest(path)}.items())), indent=1)
+    )
 
 
-def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors that share no memory, as their file wants them."""
     return {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
 
 
-def _listed(target: Path) -> dict[str, str]:
+def _read_checksums(target: Path) -> dict[str, str]:
     """{file: checksum} of the models that were written before; nothing where none were."""
     try:
         return dict(json.loads((target / LIST).read_text(encoding="utf-8")))
@@ -163,7 +176,7 @@ def _listed(target: Path) -> dict[str, str]:
         return {}
 
 
-def client_number(folder: Path, names: Sequence[str], client: int | str) -> int:
+def client_number_of(folder: Path, names: Sequence[str], client: int | str) -> int:
     """The number of a client that is named or numbered."""
     if isinstance(client, str):
         if client not in names:
@@ -177,50 +190,50 @@ def client_number(folder: Path, names: Sequence[str], client: int | str) -> int:
     return int(client)
 
 
-def model_path(folder: Path, number: int, known: Mapping[str, str]) -> Path:
+def model_path_of(folder: Path, number: int, known: Mapping[str, str]) -> Path:
     """The file of a client's model: its own, else that of the first client with an equal one."""
-    path = folder / MODELS / client_file(number)
-    checksum = _checksum(path, known)
+    path = folder / MODELS / client_file_of(number)
+    checksum = _checksum_of(path, known)
     if path.exists():
         return path
     equal = (path.with_name(name) for name, one in known.items() if one == checksum)
     found = next((other for other in equal if other.exists()), None)
     if found is None:
-        raise BadInput(f"{path} is missing: {WAY_OUT}")
+        raise BadInput(f"{path} is missing: {REMEDY}")
     return found
 
 
-def listed(folder: Path) -> dict[str, str]:
+def read_checksums(folder: Path) -> dict[str, str]:
     """{file of a client: checksum} of the models of a run."""
     if not (folder / MODELS).exists():
         raise BadInput(
             f"{folder / MODELS} does not exist: the run is not finished, or was told to keep no "
             "models"
         )
-    known = _listed(folder / MODELS)
+    known = _read_checksums(folder / MODELS)
     if not known:
-        raise BadInput(f"{folder / MODELS / LIST} is missing or damaged: {WAY_OUT}")
+        raise BadInput(f"{folder / MODELS / LIST} is missing or damaged: {REMEDY}")
     return known
 
 
-def _checksum(path: Path, known: Mapping[str, str]) -> str:
+def _checksum_of(path: Path, known: Mapping[str, str]) -> str:
     """What the list says of a file."""
     if path.name not in known:
         raise BadInput(
-            f"{path.parent / LIST} does not list {path.name}, so it is damaged: {WAY_OUT}"
+            f"{path.parent / LIST} does not list {path.name}, so it is damaged: {REMEDY}"
         )
     return known[path.name]
 
 
-def _check(path: Path, known: Mapping[str, str]) -> None:
+def _check_file(path: Path, known: Mapping[str, str]) -> None:
     """Refuse a file that is not as it was written."""
-    if digest(path) != _checksum(path, known):
-        raise BadInput(f"{path} is damaged (it is not as it was written): {WAY_OUT}")
+    if digest(path) != _checksum_of(path, known):
+        raise BadInput(f"{path} is damaged (it is not as it was written): {REMEDY}")
 
 
 def read_weights(path: Path, known: dict[str, str]) -> Weights:
     """A client's model as it was written, if its file is whole."""
-    _check(path, known)
+    _check_file(path, known)
     try:
         with safe_open(path, "pt") as file:
             about = json.loads(file.metadata()["coterie"])
@@ -228,17 +241,17 @@ def read_weights(path: Path, known: dict[str, str]) -> Weights:
         if about.get("frozen"):  # the same for every client, and there once
             beside = path.with_name(about["frozen"])
             if not beside.exists():
-                raise BadInput(f"{beside} is missing: {WAY_OUT}")
-            _check(beside, known)
+                raise BadInput(f"{beside} is missing: {REMEDY}")
+            _check_file(beside, known)
             tensors |= load_file(beside)
         return Weights(about, tensors)
     except SafetensorError as damage:
-        raise BadInput(f"{path} is damaged ({damage}): {WAY_OUT}") from None
+        raise BadInput(f"{path} is damaged ({damage}): {REMEDY}") from None
 
 
-def filled(path: Path, weights: Weights, build: Build | None = None) -> nn.Module:
+def load_weights(path: Path, weights: Weights, build: Build | None = None) -> nn.Module:
     """A plain module with a client's weights; `build` makes one that is not coterie's own."""
-    module = (build or builder(weights.about))()
+    module = (build or builder_of(weights.about))()
     try:
         module.load_state_dict(weights.tensors)
     except RuntimeError as mismatch:
@@ -250,40 +263,40 @@ def load_model(folder: Path, client: int | str, build: Build | None = None) -> n
     """A client's own model as a plain `nn.Module`; `build` makes the module where it is not one of
     coterie's networks.
     """
-    trained, came = read_about(folder)["clients"], read_later(folder / MODELS)
-    names = all_names(trained, came)
-    number, known = client_number(folder, names, client), listed(folder)
-    path = newest_path(folder, names, newest(came), number, known)
-    return filled(path, read_weights(path, known), build)
+    trained, came = read_about(folder)["clients"], read_added(folder / MODELS)
+    names = list_clients(trained, came)
+    number, known = client_number_of(folder, names, client), read_checksums(folder)
+    path = newest_path_of(folder, names, select_newest(came), number, known)
+    return load_weights(path, read_weights(path, known), build)
 
 
-def newest_path(
+def newest_path_of(
     folder: Path,
     names: Sequence[str],
-    later: Mapping[str, Later],
+    later: Mapping[str, AddedModel],
     number: int,
     known: Mapping[str, str],  # the run's list of models
 ) -> Path:
     """The file of a client's newest model."""
     entry = later.get(names[number])
     if entry is None:
-        return model_path(folder, number, known)
+        return model_path_of(folder, number, known)
     path = folder / MODELS / entry.file
     if not path.exists():
-        raise BadInput(f"{path} is missing: {WAY_OUT}")
+        raise BadInput(f"{path} is missing: {REMEDY}")
     return path
 
 
-def builder(about: dict[str, Any]) -> Build:
+def builder_of(about: dict[str, Any]) -> Build:
     """What builds the network that a model's file speaks of."""
     name, lacks = about["model"], ", ".join(about["lacks"])
-    if name not in nets.NETS or lacks:
+    if name not in registry.NETS or lacks:
         why = f"its {lacks} is not in the file" if lacks else "it is a network of your own"
         raise BadInput(
             f"'{name}' cannot be built from the file alone, because {why}: pass the function that "
             "makes it as build="
         )
-    return lambda: nets.build(
+    return lambda: registry.build_network(
         name,
         tuple(about["shape"]),
         about.get("outputs") or about["classes"] or 1,

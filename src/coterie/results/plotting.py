@@ -10,20 +10,20 @@ from typing import Any
 
 from coterie.core.errors import BadInput
 
-Maker = Callable[[Path], Any]  # folder -> what draws its figures
-MAKERS: dict[str, Maker] = {}
+PlotMaker = Callable[[Path], Any]  # folder -> what draws its figures
+PLOT_MAKERS: dict[str, PlotMaker] = {}
 
 
-def offer(maker: Maker) -> None:
+def register_plots(maker: PlotMaker) -> None:
     """Let `.plot` draw with this."""
-    MAKERS["figures"] = maker
+    PLOT_MAKERS["figures"] = maker
 
 
 def plots_of(folder: Path) -> Any:
     """What draws the figures of a folder."""
-    if "figures" not in MAKERS:
+    if "figures" not in PLOT_MAKERS:
         raise BadInput(
             "nothing draws yet: `import coterie` and load the folder with coterie.load, or use "
             f"coterie.reports.plots.Plots({str(folder)!r})"
         )
-    return MAKERS["figures"](folder)
+    return PLOT_MAKERS["figures"](folder)

@@ -11,21 +11,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coterie.analysis.numbers import mean_of
-from coterie.analysis.scores import Score, named, scores_of, usual_measure
-from coterie.core.checkpoint import checkpoints
+from coterie.analysis.nan_math import mean_of
+from coterie.analysis.scores import Score, default_measure_of, find_score, scores_of
+from coterie.core.checkpoint import list_checkpoints
 from coterie.core.errors import BadInput
-from coterie.core.files import plain
-from coterie.core.html import html_table
+from coterie.core.files import check_regular_file
+from coterie.core.html import format_html_table
 from coterie.core.task import choose_task, find_task
 from coterie.experiment.config import Experiment
 from coterie.results.folder import METRICS, read_about, read_experiment
 from coterie.results.frames import as_pandas
+from coterie.results.metric_table import (
+    LEFT_OUT,
+    MARK,
+    Summary,
+    Table,
+    summarize,
+    total_of,
+    values_of,
+)
 from coterie.results.models import Build
-from coterie.results.newcomers import Came, NewcomerRow, newcomer_rows
-from coterie.results.personal import Models, PersonalModel, predict_of
+from coterie.results.newcomer_results import NewcomerResults, NewcomerRow, newcomer_rows
+from coterie.results.personal_models import Models, PersonalModel, predict_rows
 from coterie.results.plotting import plots_of
-from coterie.results.table import LEFT_OUT, MARK, Summary, Table, summarize, total, values
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class Run:
         """What clients are judged by: the metric that was asked for, else "accuracy" of classes,
         "mae" of numbers, "loss" where the data are vectors.
         """
-        return self.experiment.schedule.metric or usual_measure(self.task)
+        return self.experiment.schedule.metric or default_measure_of(self.task)
 
     @property
     def task(self) -> str:
@@ -61,7 +69,7 @@ class Run:
     @property
     def judged(self) -> Score:
         """What is known of that measure."""
-        return named(self.measure)
+        return find_score(self.measure)
 
     @property
     def part(self) -> str:
@@ -78,11 +86,11 @@ class Run:
 
     def accuracy(self, part: str = "test", view: str = "personal") -> np.ndarray:
         """[N] accuracy of every client at the last round; NaN without rows in the part."""
-        return values(self.table, "accuracy", part, view)[1]
+        return values_of(self.table, "accuracy", part, view)[1]
 
     def measured(self, part: str = "test", view: str = "personal") -> np.ndarray:
         """[N] what clients are judged by, at the last round."""
-        return values(self.table, self.measure, part, view)[1]
+        return values_of(self.table, self.measure, part, view)[1]
 
     def summary(self, part: str = "test", view: str = "personal") -> Summary:
         """Mean, size-weighted mean, sample deviation and worst client."""
@@ -93,7 +101,7 @@ class Run:
     @property
     def left_out(self) -> int:
         """Updates of clients that were not finite and reached nobody, in all rounds."""
-        return int(total(self.table, LEFT_OUT))
+        return int(total_of(self.table, LEFT_OUT))
 
     @property
     def left_out_clients(self) -> list[int]:
@@ -138,13 +146,13 @@ class Run:
         """{score: mean over the clients' own models on the shown part}, of the scores that were
         measured at the end.
         """
-        found = {name: mean_of(values(self.table, name, self.part)[1]) for name in self.scored}
+        found = {name: mean_of(values_of(self.table, name, self.part)[1]) for name in self.scored}
         return {name: value for name, value in found.items() if value == value}
 
     @property
-    def came(self) -> Came:
+    def came(self) -> NewcomerResults:
         """What is known of the clients that were kept out of training."""
-        return Came(self.table, self.about, self.judged)
+        return NewcomerResults(self.table, self.about, self.judged)
 
     def newcomers(self, rows: int | None = None) -> list[NewcomerRow]:
         """How well newcomers were served, one row per way of getting a model: by the method's rule,
@@ -169,7 +177,7 @@ class Run:
 
         clients: the column that names the client of a row, or the name of every row's client.
         """
-        return predict_of(self.models().model, rows, clients)
+        return predict_rows(self.models().model, rows, clients)
 
     def to_pandas(self) -> Any:
         """All that was measured as a pandas frame: a row per round, client, view, part and
@@ -191,27 +199,27 @@ class Run:
             f"{self.name}: {self.part} {judged.label}{judged.unit} of {len(self.rows):,} clients "
             f"after round {pc.max(self.table['round']).as_py():,} ({self.folder})"
         )
-        return html_table(["model", *Summary._fields], rows, caption)
+        return format_html_table(["model", *Summary._fields], rows, caption)
 
 
-def load(folder: Path) -> Run:
+def load_run(folder: Path) -> Run:
     """A run from its folder; one that was stopped as it stood at its last checkpoint."""
     known = read_about(folder)
     found = [
         p
-        for p in (folder / METRICS, *(c / MARK for c in reversed(checkpoints(folder))))
+        for p in (folder / METRICS, *(c / MARK for c in reversed(list_checkpoints(folder))))
         if p.exists()
     ]
     if not found:
         raise BadInput(f"{folder} has no metrics yet: `coterie resume {folder}` goes on with it")
-    return Run(folder, read_experiment(folder), _first_readable(found).whole(), known)
+    return Run(folder, read_experiment(folder), _read_first(found).whole(), known)
 
 
-def _first_readable(paths: list[Path]) -> Table:
+def _read_first(paths: list[Path]) -> Table:
     """The table of the first path; of a checkpoint that is damaged, that of the one before."""
     try:
-        return Table.read(plain(paths[0]))
+        return Table.read(check_regular_file(paths[0]))
     except BadInput:
         if paths[0].parent.name.startswith("checkpoint-") and paths[1:]:
-            return _first_readable(paths[1:])
+            return _read_first(paths[1:])
         raise

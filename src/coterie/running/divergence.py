@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from coterie.analysis.many import scores_of_many
-from coterie.analysis.numbers import mean_of
-from coterie.analysis.scores import scores_of, trivial
+from coterie.analysis.client_scores import score_clients
+from coterie.analysis.nan_math import mean_of
+from coterie.analysis.scores import scores_of, trivial_scores_of
 from coterie.core.errors import Diverged
 from coterie.core.method import Train
 from coterie.core.task import find_task
+from coterie.data.client_rows import ClientRows, counts_of
 from coterie.data.federation import PARTS, Federation, part_of
-from coterie.data.held import Held, counts_of
 from coterie.data.target import task_of
-from coterie.engines.base import Measured
+from coterie.engines.base import Metrics
 
-NAMED = 3  # clients that a line lists by name
-LARGE = 1e6  # an input beyond it is the likely cause, whatever the rate
-TOGETHER = 4096  # clients whose scores are counted at once
+MAX_NAMES = 3  # clients that a line lists by name
+LARGE_INPUT = 1e6  # an input beyond it is the likely cause, whatever the rate
+CHUNK = 4096  # clients whose scores are counted at once
 
 
 class Failure(NamedTuple):
@@ -71,44 +71,44 @@ def failure_of(
 ) -> Failure:
     """What is known of the clients that failed in a round."""
     clients = sorted(failed)
-    cause, remedy = _cause(clients, federation, train)
+    cause, remedy = _find_cause(clients, federation, train)
     return Failure(
         round=round,
         clients=clients,
         worked=worked,
-        names=listed([federation.names[i] for i in clients]),
+        names=format_clients([federation.names[i] for i in clients]),
         cause=cause,
         remedy=remedy,
     )
 
 
-def _cause(clients: list[int], federation: Federation, train: Train | None) -> tuple[str, str]:
+def _find_cause(clients: list[int], federation: Federation, train: Train | None) -> tuple[str, str]:
     """The likely cause, and what helps: the data where they are to blame, else the rate."""
     for i in clients:
-        largest = _largest_input(federation, i)
+        largest = _find_largest_input(federation, i)
         if not np.isfinite(largest):
             return f"the data of {federation.names[i]} hold NaN or infinity", "mend the data"
-        if largest > LARGE:
+        if largest > LARGE_INPUT:
             return f"the data of {federation.names[i]} reach {largest:.3g}", "scale the data"
     rate = "the rate" if train is None else f"train.rate = {train.rate:g}"
     return f"{rate} is likely too high", "lower --rate"
 
 
-def _largest_input(federation: Federation, client: int) -> float:
+def _find_largest_input(federation: Federation, client: int) -> float:
     rows = federation.train[client]
     if not len(rows) or not len(federation.x) or not federation.x.is_floating_point():
         return 0.0
     return float(federation.x[torch.as_tensor(rows)].abs().max())
 
 
-def listed(names: Sequence[str]) -> str:
+def format_clients(names: Sequence[str]) -> str:
     """Names in a line, the first few of many."""
-    more = len(names) - NAMED
-    some = ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_NAMES
+    some = ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
     return f"client{'s' * (len(names) > 1)} {some}"
 
 
-def unmeasurable(measured: Measured, federation: Federation) -> dict[str, list[int]]:
+def find_unmeasurable(measured: Metrics, federation: Federation) -> dict[str, list[int]]:
     """{part: clients} whose own model has a loss that is not finite on rows that they have.
 
     A client whose accuracy is missing too was not measured at all: a site may be away.
@@ -127,14 +127,14 @@ def unmeasurable(measured: Measured, federation: Federation) -> dict[str, list[i
     return found
 
 
-def unmeasurable_lines(
-    round: int, measured: Measured, federation: Federation, train: Train | None
+def report_unmeasurable(
+    round: int, measured: Metrics, federation: Federation, train: Train | None
 ) -> list[str]:
     """One line per part on which own models have a loss that is not finite."""
     said = []
-    for part, clients in unmeasurable(measured, federation).items():
-        cause, remedy = _cause(clients, federation, train)
-        names = listed([federation.names[i] for i in clients])
+    for part, clients in find_unmeasurable(measured, federation).items():
+        cause, remedy = _find_cause(clients, federation, train)
+        names = format_clients([federation.names[i] for i in clients])
         said.append(
             f"round {round}: the {part} loss of the own model of {names} is not finite: {cause}; "
             f"{remedy}"
@@ -142,19 +142,19 @@ def unmeasurable_lines(
     return said
 
 
-def guess(federation: Federation) -> dict[str, float]:
+def measure_majority(federation: Federation) -> dict[str, float]:
     """{part: accuracy of always guessing the most frequent class of a client's training rows},
     mean over the clients that have such rows; nothing where labels are unknown.
     """
     if not federation.classes or federation.y.dim() != 1 or not len(federation.y):
         return {}
     y, found = federation.y.numpy(), {}
-    train = Held.of(federation.train)
+    train = ClientRows.of(federation.train)
     kinds = int(y.max()) + 1
     owned = np.bincount(train.owners() * kinds + y[train.joined()], minlength=len(train) * kinds)
     usual = owned.reshape(-1, kinds).argmax(1)
     for part in PARTS:
-        held = Held.of(part_of(federation, part))
+        held = ClientRows.of(part_of(federation, part))
         right = y[held.joined()] == usual[held.owners()]
         hits = np.bincount(held.owners(), weights=right, minlength=len(held))
         there = (held.counts > 0) & (train.counts > 0)
@@ -163,7 +163,7 @@ def guess(federation: Federation) -> dict[str, float]:
     return found
 
 
-def trivial_scores(federation: Federation) -> dict[str, float]:
+def measure_trivial(federation: Federation) -> dict[str, float]:
     """{score: mean over clients}, on the shown part, of whoever knows nothing but a client's own
     training targets; nothing where labels are unknown.
     """
@@ -171,11 +171,11 @@ def trivial_scores(federation: Federation) -> dict[str, float]:
     if not find_task(target.task).scores or not len(federation.y):
         return {}
     y = task_of(target).truth(federation.y).numpy()
-    train, tested = Held.of(federation.train), Held.of(part_of(federation, part))
+    train, tested = ClientRows.of(federation.train), ClientRows.of(part_of(federation, part))
     both = np.flatnonzero((train.counts > 0) & (tested.counts > 0))
     found = [
-        _trivial(target.task, y, train.only(some), tested.only(some), federation.classes)
-        for some in np.split(both, range(TOGETHER, len(both), TOGETHER))
+        _trivial_scores_of(target.task, y, train.only(some), tested.only(some), federation.classes)
+        for some in np.split(both, range(CHUNK, len(both), CHUNK))
         if len(some)
     ]
     names = list(found[0]) if found else []
@@ -183,15 +183,17 @@ def trivial_scores(federation: Federation) -> dict[str, float]:
     return {name: mean for name, mean in means.items() if mean == mean}
 
 
-def _trivial(
-    task: str, y: np.ndarray, train: Held, tested: Held, classes: int
+def _trivial_scores_of(
+    task: str, y: np.ndarray, train: ClientRows, tested: ClientRows, classes: int
 ) -> dict[str, np.ndarray]:
     """{score: [clients]} of whoever knows nothing but each client's own training targets."""
     if not find_task(task).has_classes:
-        found = [trivial(task, y[a], y[b], classes) for a, b in zip(train, tested, strict=True)]
+        found = [
+            trivial_scores_of(task, y[a], y[b], classes) for a, b in zip(train, tested, strict=True)
+        ]
         return {name: np.array([one[name] for one in found]) for name in found[0]}
     owned = train.owners() * classes + y[train.joined()].astype(int)
     counts = np.bincount(owned, minlength=len(train) * classes).reshape(-1, classes)
     said = (counts / train.counts[:, None])[tested.owners()]
     names = [score.name for score in scores_of(task)]
-    return scores_of_many(task, y[tested.joined()], said, tested.counts, names)
+    return score_clients(task, y[tested.joined()], said, tested.counts, names)

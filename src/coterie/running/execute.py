@@ -13,55 +13,55 @@ import torch
 from torch.utils import _pytree as pytree
 
 from coterie.core.checkpoint import (
-    Found,
-    checkpoints,
+    FoundCheckpoint,
+    find_newest_checkpoint,
+    list_checkpoints,
     load_checkpoint,
-    newest_checkpoint,
     save_checkpoint,
 )
-from coterie.core.device import device_of, here, on
+from coterie.core.device import device_of, to_default_device, use_device
 from coterie.core.errors import BadInput
-from coterie.core.files import check_new_folder, save_tensors, writing
+from coterie.core.files import catch_write_errors, check_new_folder, save_tensors
 from coterie.core.method import Tree
-from coterie.data.federation import checksum
-from coterie.engines.settings import Settings, text_of
+from coterie.data.federation import checksum_of
+from coterie.engines.settings import ExecutionSettings, text_of
 from coterie.experiment.build import Given, Networks
 from coterie.experiment.config import Experiment
+from coterie.results.data_files import write_inputs
 from coterie.results.false_accepts import save_scores
 from coterie.results.folder import (
     CONFIG,
     METRICS,
-    networks,
+    describe_networks,
+    find_unused,
     read_about,
     read_experiment,
-    status,
-    unused,
+    read_status,
     write_about,
     write_config,
     write_split,
 )
-from coterie.results.inputs import write_inputs
+from coterie.results.metric_table import MARK, ROWS, Table
 from coterie.results.models import save_models
-from coterie.results.run import Run, load
-from coterie.results.table import MARK, ROWS, Table
-from coterie.running.assemble import Assembly, assemble, gather, open_loop
-from coterie.running.divergence import RunDiverged, guess, trivial_scores
-from coterie.running.loop import Loop, Position, RoundReport, saying, tell
-from coterie.running.newcomer_rows import measure_newcomers
-from coterie.running.progress import FILE as PROGRESS
-from coterie.running.progress import Progress, alone
-from coterie.running.shape import (
-    Change,
-    Shape,
+from coterie.results.run import Run, load_run
+from coterie.running.assembly import Assembly, assemble, load_federation, open_loop
+from coterie.running.divergence import RunDiverged, measure_majority, measure_trivial
+from coterie.running.identity import (
+    Identity,
+    OptionChange,
     changes_of,
     check_branch,
     check_unchanged,
-    shape_of,
+    identity_of,
 )
+from coterie.running.loop import Loop, Position, RoundReport, message_report_of, print_messages
+from coterie.running.newcomer_metrics import measure_newcomers
+from coterie.running.progress import FILE as PROGRESS
+from coterie.running.progress import Progress, lock_folder
 
 LARGE = 2**24  # bytes of a checkpoint that is not written whole every time
-NOTES = 2**26  # bytes of server notes a run may write
-NOTED = "notes"  # their folder
+MAX_LOGGED = 2**26  # bytes of server notes a run may write
+LOGGED_FOLDER = "notes"  # their folder
 BRANCHED = "branched"  # of run.json: the run, the round and the words where a branch begins
 
 
@@ -71,7 +71,7 @@ Watch = Callable[[RoundReport], None]
 def execute(
     experiment: Experiment,
     folder: Path,
-    watch: Watch = tell,
+    watch: Watch = print_messages,
     data: Given = None,
     models: Networks = None,
 ) -> Run:
@@ -80,20 +80,20 @@ def execute(
     device_of(experiment.engine.get("device", "cpu"))  # one that is not here is told at once
     with threads_of(experiment):
         return execute_assembly(
-            assemble(experiment, gather(experiment, data), models), folder, watch
+            assemble(experiment, load_federation(experiment, data), models), folder, watch
         )
 
 
-def execute_assembly(assembly: Assembly, folder: Path, watch: Watch = tell) -> Run:
+def execute_assembly(assembly: Assembly, folder: Path, watch: Watch = print_messages) -> Run:
     """Play a run that is put together, in a new folder."""
     check_unused(folder)
     with threads_of(assembly.experiment):
         loop = open_loop(assembly)
         loop.engine.begin()
-        with writing(folder):
+        with catch_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        with alone(folder), on(loop.engine.device):
-            return play_rounds(loop, assembly.experiment, folder, watch)
+        with lock_folder(folder), use_device(loop.engine.device):
+            return run_rounds(loop, assembly.experiment, folder, watch)
 
 
 def check_unused(folder: Path) -> None:
@@ -112,7 +112,7 @@ def check_unused(folder: Path) -> None:
 
 def resume(
     folder: Path,
-    watch: Watch = tell,
+    watch: Watch = print_messages,
     data: Given = None,
     models: Networks = None,
     allow_change: bool = False,
@@ -123,55 +123,55 @@ def resume(
     Words that shape the result are those that the run began with; allow_change: other ones make a
     branch in a new folder, from the same checkpoint.
     """
-    experiment, state = read_experiment(folder), status(folder)
+    experiment, state = read_experiment(folder), read_status(folder)
     if state == "finished" and not allow_change:
         began = read_about(folder).get("words")
         if began:
             check_unchanged(changes_of(experiment, began), folder, CONFIG)
-        return load(folder)
-    with alone(folder), threads_of(experiment):
-        assembly = assemble(experiment, gather(experiment, data), models)
+        return load_run(folder)
+    with lock_folder(folder), threads_of(experiment):
+        assembly = assemble(experiment, load_federation(experiment, data), models)
         loop = open_loop(assembly)
         if state:  # else it was stopped before a word of it was written
-            check_same(loop, folder)
-        found = newest_checkpoint(folder)
-        changed = changes_of(assembly.experiment, _began(folder, found))
+            check_same_data(loop, folder)
+        found = find_newest_checkpoint(folder)
+        changed = changes_of(assembly.experiment, _read_initial_options(folder, found))
         if allow_change:
             check_branch(changed, CONFIG)
         else:
             check_unchanged(changed, folder, CONFIG)
         if found:
-            _say(found.said, watch, loop)
+            _report_line(found.said, watch, loop)
             restore_tree(loop, found.tree, found.folder)
             check_position(loop, found.folder)
         loop.engine.begin()
-        with on(loop.engine.device):
+        with use_device(loop.engine.device):
             if allow_change:
-                return _branch(loop, assembly.experiment, folder, watch, changed)
-            more = {k: v for k, v in _known(folder).items() if k == BRANCHED}
-            return play_rounds(loop, assembly.experiment, folder, watch, more)
+                return _run_branch(loop, assembly.experiment, folder, watch, changed)
+            more = {k: v for k, v in _read_known(folder).items() if k == BRANCHED}
+            return run_rounds(loop, assembly.experiment, folder, watch, more)
 
 
-def _known(folder: Path) -> dict[str, Any]:
-    return read_about(folder) if status(folder) else {}
+def _read_known(folder: Path) -> dict[str, Any]:
+    return read_about(folder) if read_status(folder) else {}
 
 
-def _began(folder: Path, found: Found | None) -> dict[str, Any]:
+def _read_initial_options(folder: Path, found: FoundCheckpoint | None) -> dict[str, Any]:
     """The words that a run began with; where nothing was written yet, those that stand there."""
-    return words_of(folder, found.tree if found else None)
+    return initial_options_of(folder, found.tree if found else None)
 
 
-def words_of(folder: Path, tree: Tree | None) -> dict[str, Any]:
+def initial_options_of(folder: Path, tree: Tree | None) -> dict[str, Any]:
     """The words that a run began with: those of its checkpoint, else those of its folder."""
     if tree and tree.get("words"):
         return dict(tree["words"])
-    return dict(_known(folder).get("words") or shape_of(read_experiment(folder)))
+    return dict(_read_known(folder).get("words") or identity_of(read_experiment(folder)))
 
 
-def _say(line: str, watch: Watch, loop: Loop) -> None:
+def _report_line(line: str, watch: Watch, loop: Loop) -> None:
     """Tell whoever watches something between two rounds."""
     if line:
-        watch(saying(line, loop.done, sum(loop.lengths)))
+        watch(message_report_of(line, loop.done, sum(loop.lengths)))
 
 
 def check_position(loop: Loop, folder: Path) -> None:
@@ -184,49 +184,50 @@ def check_position(loop: Loop, folder: Path) -> None:
         )
 
 
-def _branch(
+def _run_branch(
     loop: Loop,
     experiment: Experiment,
     folder: Path,
     watch: Watch,
-    changed: Mapping[str, Change],
+    changed: Mapping[str, OptionChange],
 ) -> Run:
     """The run with other words from here on, in a folder of its own; the one it comes from stays as
     it is.
     """
-    new = unused(folder.with_name(f"{folder.name}-branch"))
+    new = find_unused(folder.with_name(f"{folder.name}-branch"))
     origin = {
         "from": str(folder.resolve()),
         "round": loop.done,
         "changed": {word: [one.before, one.after] for word, one in changed.items()},
     }
-    with writing(new):
+    with catch_write_errors(new):
         new.mkdir(parents=True)
-        for name in (PROGRESS, NOTED):
+        for name in (PROGRESS, LOGGED_FOLDER):
             if (folder / name).is_dir():
                 shutil.copytree(folder / name, new / name)
             elif (folder / name).exists():
                 shutil.copyfile(folder / name, new / name)
-        for path in (new / NOTED).glob("round-*.safetensors"):
+        for path in (new / LOGGED_FOLDER).glob("round-*.safetensors"):
             if int(path.stem.removeprefix("round-")) > loop.done:
                 path.unlink()
-    with alone(new):
+    with lock_folder(new):
         if loop.done:
-            checkpoint(loop, new, _shape(experiment, loop))
-        _say(f"{new} branches off {folder} after round {loop.done}", watch, loop)
-        return play_rounds(loop, experiment, new, watch, {BRANCHED: origin})
+            write_checkpoint(loop, new, _identity_of(experiment, loop))
+        _report_line(f"{new} branches off {folder} after round {loop.done}", watch, loop)
+        return run_rounds(loop, experiment, new, watch, {BRANCHED: origin})
 
 
-def check_same(loop: Loop, folder: Path) -> None:
+def check_same_data(loop: Loop, folder: Path) -> None:
     known = read_about(folder)
-    if known["data"] != checksum(loop.federation):
+    if known["data"] != checksum_of(loop.federation):
         raise BadInput(
             f"the data have changed since {folder} was started (another checksum): restore them, "
             "or start a new run"
         )
-    if known["models"] != networks(loop.engine.models):
+    if known["models"] != describe_networks(loop.engine.models):
         raise BadInput(
-            f"{folder} was started with {known['models']}, not {networks(loop.engine.models)}: "
+            f"{folder} was started with {known['models']}, not "
+            f"{describe_networks(loop.engine.models)}: "
             "give the same network, or start a new run"
         )
 
@@ -242,7 +243,7 @@ def threads_of(experiment: Experiment) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def play_rounds(
+def run_rounds(
     loop: Loop,
     experiment: Experiment,
     folder: Path,
@@ -252,8 +253,8 @@ def play_rounds(
     """Train to the end, writing down what is needed to go on or to run again."""
     facts = {
         **(more or {}),
-        "guess": guess(loop.federation),
-        "trivial": trivial_scores(loop.federation),
+        "guess": measure_majority(loop.federation),
+        "trivial": measure_trivial(loop.federation),
         **loop.gate.facts(),
         "device": str(loop.engine.device),
     }
@@ -263,16 +264,16 @@ def play_rounds(
     write_inputs(folder, loop.federation)
     loop.table.keep(folder / ROWS)
     progress = Progress(folder, loop.done)
-    every, keeper = experiment.keep.checkpoint, Keeper(folder)
+    every, keeper = experiment.keep.checkpoint, CheckpointWriter(folder)
 
     def after(loop: Loop, report: RoundReport) -> None:
-        with writing(folder):
+        with catch_write_errors(folder):
             progress.add(report)
             if not experiment.engine.get("chosen") and loop.done == 1:
                 write_config(folder, _with_choice(experiment, loop))
-            _write_notes(folder, loop, report.rounds)
+            _write_logged(folder, loop, report.rounds)
             if every and loop.done % every == 0 and loop.done < report.rounds:
-                keeper.save(loop, _shape(experiment, loop))
+                keeper.save(loop, _identity_of(experiment, loop))
         watch(report)
 
     try:
@@ -280,12 +281,12 @@ def play_rounds(
     except RunDiverged as stop:
         facts["diverged"] = stop.failure.facts()
         _write_about(folder, loop, "diverged", experiment, facts)
-        raise RunDiverged(stop.failure, _way_on(folder)) from None
-    came = measure_newcomers(loop, lambda line: _say(line, watch, loop))
+        raise RunDiverged(stop.failure, _suggest_resume(folder)) from None
+    came = measure_newcomers(loop, lambda line: _report_line(line, watch, loop))
     if came:
         facts["newcomers"] = came
     experiment = _with_choice(experiment, loop)
-    with writing(folder):
+    with catch_write_errors(folder):
         if experiment.keep.models:
             save_models(loop.engine, loop.federation, *loop.ask(), folder)
         if loop.federation.classes == 2 and "test" in loop.schedule.parts:
@@ -294,7 +295,7 @@ def play_rounds(
         write_config(folder, experiment)
         loop.table.write(folder / METRICS)
         if every:
-            checkpoint(loop, folder, shape_of(experiment))
+            write_checkpoint(loop, folder, identity_of(experiment))
         table = loop.table.whole()
         about = _write_about(folder, loop, "finished", experiment, facts)
         if not every:  # no checkpoint speaks of them
@@ -302,9 +303,9 @@ def play_rounds(
     return Run(folder, experiment, table, about)
 
 
-def _way_on(folder: Path) -> str:
+def _suggest_resume(folder: Path) -> str:
     """How a run that diverged may go on from its last good checkpoint."""
-    found = checkpoints(folder)
+    found = list_checkpoints(folder)
     kept = int(found[-1].name.removeprefix("checkpoint-")) if found else 0
     where = f"goes on after round {kept}" if kept else "begins anew"
     return (
@@ -317,12 +318,12 @@ def _write_about(
     folder: Path, loop: Loop, status: str, experiment: Experiment, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     models, architecture = loop.engine.models, loop.engine.architecture
-    more = {"words": shape_of(experiment), **facts}
+    more = {"words": identity_of(experiment), **facts}
     return write_about(folder, loop.federation, models, architecture, loop.describes, status, more)
 
 
-def _shape(experiment: Experiment, loop: Loop) -> Shape:
-    return shape_of(_with_choice(experiment, loop))
+def _identity_of(experiment: Experiment, loop: Loop) -> Identity:
+    return identity_of(_with_choice(experiment, loop))
 
 
 def _with_choice(experiment: Experiment, loop: Loop) -> Experiment:
@@ -331,18 +332,18 @@ def _with_choice(experiment: Experiment, loop: Loop) -> Experiment:
     return replace(experiment, engine=experiment.engine | chosen)
 
 
-def _write_notes(folder: Path, loop: Loop, rounds: int) -> None:
+def _write_logged(folder: Path, loop: Loop, rounds: int) -> None:
     """What the server notes down: every round where all notes fit in NOTES bytes, else as often as
     they do.
     """
     notes: dict[str, Any] = {k: v.contiguous().clone() for k, v in loop.server_notes().items()}
     size = sum(v.nbytes for v in notes.values())
-    if notes and loop.done % max(1, -(-size * rounds // NOTES)) == 0:
-        (folder / NOTED).mkdir(exist_ok=True)
-        save_tensors(notes, folder / NOTED / f"round-{loop.done:05d}.safetensors")
+    if notes and loop.done % max(1, -(-size * rounds // MAX_LOGGED)) == 0:
+        (folder / LOGGED_FOLDER).mkdir(exist_ok=True)
+        save_tensors(notes, folder / LOGGED_FOLDER / f"round-{loop.done:05d}.safetensors")
 
 
-def checkpoint(
+def write_checkpoint(
     loop: Loop,
     folder: Path,
     words: Mapping[str, Any] | None = None,
@@ -362,7 +363,7 @@ def checkpoint(
     return save_checkpoint(folder, loop.done, tree, {MARK: loop.table.write_mark}, base)
 
 
-class Keeper:
+class CheckpointWriter:
     """The checkpoints of a run on its way: where the clients' states are large, one is whole, and
     the next hold what changed since, until they have cost as much as a whole one.
     """
@@ -375,11 +376,11 @@ class Keeper:
     def save(self, loop: Loop, words: Mapping[str, Any]) -> None:
         """One more checkpoint."""
         changes = loop.engine.dump_changes() if self.base else None
-        if changes is not None and _bytes(changes) <= self.room:
-            self.room -= _bytes(changes)
-            checkpoint(loop, self.folder, words, changes, self.base)
+        if changes is not None and _count_bytes(changes) <= self.room:
+            self.room -= _count_bytes(changes)
+            write_checkpoint(loop, self.folder, words, changes, self.base)
             return
-        final = checkpoint(loop, self.folder, words)
+        final = write_checkpoint(loop, self.folder, words)
         size = sum(path.stat().st_size for path in final.iterdir())
         if size >= LARGE:
             loop.engine.written()
@@ -388,25 +389,25 @@ class Keeper:
             self.base = None
 
 
-def _bytes(tree: Tree) -> int:
+def _count_bytes(tree: Tree) -> int:
     return sum(t.nbytes for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor))
 
 
-def restore(loop: Loop, folder: Path) -> None:
+def restore_checkpoint(loop: Loop, folder: Path) -> None:
     """Put a run where a checkpoint says."""
     restore_tree(loop, load_checkpoint(folder), folder)
 
 
 def restore_tree(loop: Loop, tree: Tree, folder: Path) -> None:
     """Put a run where the tree of a checkpoint says; `folder` has its table."""
-    with on(loop.engine.device):
-        loop.position = Position(tree["stage"], tree["round"], here(tree["server"]))
+    with use_device(loop.engine.device):
+        loop.position = Position(tree["stage"], tree["round"], to_default_device(tree["server"]))
     try:
-        loop.engine.use([Settings.read(str(text)) for text in tree["settings"]])
+        loop.engine.use([ExecutionSettings.read(str(text)) for text in tree["settings"]])
     except ValueError:
         raise BadInput(
             f"the checkpoint {folder} is of another version of coterie: delete it to begin anew"
         ) from None
-    with on(loop.engine.device):
+    with use_device(loop.engine.device):
         loop.engine.restore(tree["states"], tree["stage"])
     loop.table = Table.read(folder / MARK)

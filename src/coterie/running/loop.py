@@ -13,22 +13,22 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from coterie.analysis.numbers import mean_of
+from coterie.analysis.nan_math import mean_of
 from coterie.analysis.scores import LOSS
-from coterie.core.device import CPU, on
+from coterie.core.device import CPU, use_device
 from coterie.core.method import Facts, Method, Stage, Train
-from coterie.core.notes import check_client_notes, check_server_notes, merge
-from coterie.core.rng import Later, stream
+from coterie.core.quantities import check_client_logged, check_server_logged, merge_declarations
+from coterie.core.rng import LazyStream, stream
 from coterie.core.task import find_task
 from coterie.data.federation import Federation
-from coterie.engines.base import Engine, Measured, Moment, Traffic, Trip
+from coterie.engines.base import Engine, ExchangeRequest, Metrics, Moment, Traffic
 from coterie.experiment.schedule import Schedule
-from coterie.results.table import EVERYONE, LEFT_OUT, Table
-from coterie.running.asking import picked
-from coterie.running.divergence import Failure, RunDiverged, failure_of, unmeasurable_lines
-from coterie.running.guarding import Gate, hidden
+from coterie.results.metric_table import EVERYONE, LEFT_OUT, Table
+from coterie.running.divergence import Failure, RunDiverged, failure_of, report_unmeasurable
+from coterie.running.sampling import sample_clients
+from coterie.running.upload_guard import UploadGuard, hide_attackers
 
-GATE = Gate()
+NO_UPLOAD_GUARD = UploadGuard()
 
 
 class Position(NamedTuple):
@@ -39,7 +39,7 @@ class Position(NamedTuple):
     server: Any
 
 
-class Played(NamedTuple):
+class PlayedRound(NamedTuple):
     """One round, played: what it leaves, who took part, what it took, who failed in it."""
 
     server: Any
@@ -69,13 +69,13 @@ class RoundReport(NamedTuple):
     value: float | None = None  # of that, as accuracy and loss are
 
 
-def tell(report: RoundReport, whose: str = "") -> None:
+def print_messages(report: RoundReport, whose: str = "") -> None:
     """Say what must be said where nobody else watches."""
     for line in report.said:
         print(f"coterie: {whose}{line}", file=sys.stderr)
 
 
-def saying(line: str, round: int = 0, rounds: int = 0) -> RoundReport:
+def message_report_of(line: str, round: int = 0, rounds: int = 0) -> RoundReport:
     """A report between two rounds, which only says something."""
     return RoundReport(
         stage="",
@@ -89,7 +89,7 @@ def saying(line: str, round: int = 0, rounds: int = 0) -> RoundReport:
     )
 
 
-def facts(
+def facts_of(
     federation: Federation, models: Sequence[Any], architecture: np.ndarray, schedule: Schedule
 ) -> Facts:
     """What a server may know."""
@@ -105,7 +105,7 @@ def facts(
     )
 
 
-def lengths(program: Sequence[Stage], schedule: Schedule) -> list[int]:
+def stage_lengths_of(program: Sequence[Stage], schedule: Schedule) -> list[int]:
     """The rounds of each stage."""
     return [schedule.rounds if stage.rounds is None else stage.rounds for stage in program]
 
@@ -124,7 +124,7 @@ class Loop:
         seed: int,
         answers: Answers | None = None,  # who answered, to play a run again
         train: Train | None = None,  # named where training goes out of bounds
-        gate: Gate = GATE,  # what every upload passes on its way to the server
+        gate: UploadGuard = NO_UPLOAD_GUARD,  # what every upload passes on its way to the server
     ):
         self.gate = gate
         self.answers, self.train = answers, train
@@ -133,11 +133,13 @@ class Loop:
         self.everyone = list(range(federation.clients))
         self.table = Table()
         first = self.program[0].method
-        with on(engine.device):
-            self.facts = facts(federation, engine.models, engine.architecture, schedule)
+        with use_device(engine.device):
+            self.facts = facts_of(federation, engine.models, engine.architecture, schedule)
             self.position = Position(0, 0, first.init(stream(seed, "init"), self.facts))
-        self.lengths = lengths(self.program, schedule)
-        self.describes = merge(s.method.describes for program in engine.programs for s in program)
+        self.lengths = stage_lengths_of(self.program, schedule)
+        self.describes = merge_declarations(
+            s.method.describes for program in engine.programs for s in program
+        )
         self.server_notes()  # a note without a meaning is refused before the first round
 
     @property
@@ -172,9 +174,9 @@ class Loop:
         self.engine.enter(stage)
         self.position = Position(stage, 0, server)
 
-    def _round(self, stage: Stage, number: int, server: Any) -> Played:
+    def _round(self, stage: Stage, number: int, server: Any) -> PlayedRound:
         """All exchanges of one round."""
-        asked, averaged, answered = self._who(stage, number)
+        asked, averaged, answered = self._select_clients(stage, number)
         took_part = set(asked)
         worked: set[int] = set()
         broken: set[int] = set()
@@ -185,14 +187,14 @@ class Loop:
             send = self._sender(exchange.send, server, stage.name, number, k)
             if self.answers is not None:
                 answered = self.answers.get((stage.name, number, k), set())
-            trip = Trip(
+            trip = ExchangeRequest(
                 number=k,
                 when=when,
                 clients=asked,
                 send=send,
                 answered=answered,
                 averaged=averaged,
-                shared=_storage(server),
+                shared=_storage_of(server),
             )
             replies, cost, took_part, failed = self.engine.exchange(trip)
             traffic = traffic.plus(cost)
@@ -213,19 +215,19 @@ class Loop:
             asked = [
                 i for i in asked if i in took_part
             ]  # who was lost in one exchange is not asked in the next
-        return Played(server, sorted(took_part), traffic, failure)
+        return PlayedRound(server, sorted(took_part), traffic, failure)
 
     def _sender(self, send: Any, server: Any, *when: object) -> Callable[[int], Any]:
-        return lambda i: send(server, i, Later(self.seed, "send", *when, i))
+        return lambda i: send(server, i, LazyStream(self.seed, "send", *when, i))
 
-    def _who(self, stage: Stage, number: int) -> tuple[list[int], set[int], set[int]]:
+    def _select_clients(self, stage: Stage, number: int) -> tuple[list[int], set[int], set[int]]:
         """Who is asked to train, who is averaged, who answers."""
         n = self.federation.clients
         poisson = self.gate.guard.dp == "client"
         averaged = (
             set(range(n))
             if stage.everyone
-            else set(picked(self.schedule, n, stage.name, number, self.seed, poisson))
+            else set(sample_clients(self.schedule, n, stage.name, number, self.seed, poisson))
         )
         asked = self.everyone if self.schedule.trains == "all" else sorted(averaged)
         answered = set(asked)
@@ -237,7 +239,7 @@ class Loop:
             }
         return asked, averaged, answered
 
-    def _note(self, stage: Stage, played: Played, seconds: float) -> RoundReport:
+    def _note(self, stage: Stage, played: PlayedRound, seconds: float) -> RoundReport:
         """Write the round into the table: costs, notes, and the evaluation when it is due."""
         done, total = self.done, sum(self.lengths)
         clients, traffic = played.clients, played.traffic
@@ -268,7 +270,7 @@ class Loop:
                 np.ones(len(broken)),
             )
         written = self.engine.client_notes(clients)
-        check_client_notes(written, self.describes)
+        check_client_logged(written, self.describes)
         for metric, noted in written.items():
             ids = sorted(noted)
             self.table.add(
@@ -282,7 +284,7 @@ class Loop:
             measured = self.evaluate(final=done == total)
             for (view, part, metric), column in measured.items():
                 self.table.add(stage.name, done, np.arange(len(column)), view, part, metric, column)
-            said += unmeasurable_lines(done, measured, self.federation, self.train)
+            said += report_unmeasurable(done, measured, self.federation, self.train)
             part = "validation" if "validation" in self.schedule.parts else self.schedule.parts[-1]
             nothing = np.full(1, np.nan)  # where no site has answered
             if np.isnan(measured.get(("personal", part, self.measure), nothing)).all():
@@ -317,13 +319,13 @@ class Loop:
         """
         old, new = self.federation.clients, federation.clients
         method = self.program[self.position.stage].method
-        server = room_for(method, self.position.server, new - old)
+        server = extend_server(method, self.position.server, new - old)
         more = np.arange(old, new) % len(self.engine.models)
         self.engine.take(federation, np.concatenate([self.engine.architecture, more]))
         self.federation, self.everyone = federation, list(range(new))
         self.position = self.position._replace(server=server)
         came = self.everyone[old:]
-        trip = Trip(
+        trip = ExchangeRequest(
             number=0,
             when=self.when(),
             clients=came,
@@ -349,12 +351,12 @@ class Loop:
     def when(self) -> Moment:
         return Moment(self.program[self.position.stage].name, self.position.round)
 
-    def evaluate(self, final: bool = False) -> Measured:
+    def evaluate(self, final: bool = False) -> Metrics:
         """All clients, active or not, on every part of their data."""
         found = self.engine.evaluate(
             self.everyone, self.payload(), self.when(), self.schedule.measured, final
         )
-        return {key: hidden(self.gate, column) for key, column in found.items()}
+        return {key: hide_attackers(self.gate, column) for key, column in found.items()}
 
     @property
     def measure(self) -> str:
@@ -368,18 +370,18 @@ class Loop:
         method: Method = self.program[self.position.stage].method
         found = method.notes(self.position.server) if method.notes else {}
         notes = {k: torch.as_tensor(v, device=CPU) for k, v in found.items()}
-        check_server_notes(notes, self.describes, self.federation.clients)
+        check_server_logged(notes, self.describes, self.federation.clients)
         return notes
 
 
-def room_for(method: Method, server: Any, newcomers: int) -> Any:
+def extend_server(method: Method, server: Any, newcomers: int) -> Any:
     """The server's state with a place for each newcomer, where it keeps something per client."""
     for _ in range(newcomers):
         server = method.admit(server) if method.admit else server
     return server
 
 
-def _storage(server: Any) -> frozenset[int]:
+def _storage_of(server: Any) -> frozenset[int]:
     """The addresses of the server's own memory."""
     leaves = (t for t in pytree.tree_leaves(server) if isinstance(t, torch.Tensor))
     return frozenset(t.untyped_storage().data_ptr() for t in leaves)

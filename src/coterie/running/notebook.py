@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from coterie.running.loop import RoundReport, tell
+from coterie.running.loop import RoundReport, print_messages
 
 Watch = Callable[[str, int | None, RoundReport], None]
 
@@ -20,10 +20,10 @@ def has_widgets() -> bool:
 
 
 @contextmanager
-def progress() -> Iterator[Watch]:
+def show_progress() -> Iterator[Watch]:
     """What watches runs: a bar in a notebook with widgets, else only what must be said."""
     if not has_widgets():
-        yield _say
+        yield _print_messages
         return
     columns = [
         TextColumn("{task.description}", markup=False),
@@ -44,7 +44,7 @@ class _Bar:
         self.value = ""  # what was measured last
 
     def note(self, label: str, seed: int | None, report: RoundReport) -> None:
-        _say(label, seed, report)
+        _print_messages(label, seed, report)
         if not report.rounds:  # said between two rounds
             return
         if report.value is not None:
@@ -58,5 +58,5 @@ class _Bar:
         )
 
 
-def _say(label: str, seed: int | None, report: RoundReport) -> None:
-    tell(report, "" if seed is None else f"{label} seed {seed}: ")
+def _print_messages(label: str, seed: int | None, report: RoundReport) -> None:
+    print_messages(report, "" if seed is None else f"{label} seed {seed}: ")

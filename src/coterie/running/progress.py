@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.core.errors import BadInput
-from coterie.core.files import append, plain, write, writing
+from coterie.core.files import append_line, catch_write_errors, check_regular_file, write_text
 from coterie.running.loop import RoundReport
 
 FILE, LOCK = "progress.jsonl", ".lock"
@@ -30,21 +30,21 @@ class Progress:
 
     def __init__(self, folder: Path, done: int):
         self.path = folder / FILE
-        kept = [line for line in lines(folder) if line["round"] <= done]
-        write(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+        kept = [line for line in read_lines(folder) if line["round"] <= done]
+        write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def add(self, report: RoundReport) -> None:
         said = {k: None if v != v else v for k, v in report._asdict().items()}  # NaN is no JSON
-        append(self.path, json.dumps({**said, "time": time.time()}))
+        append_line(self.path, json.dumps({**said, "time": time.time()}))
 
 
-def lines(folder: Path) -> list[dict]:
+def read_lines(folder: Path) -> list[dict]:
     """The rounds a run has told of; a line that was cut off is left out."""
     found = []
     path = folder / FILE
     if not path.exists():
         return []
-    with plain(path).open(encoding="utf-8", errors="replace") as file:
+    with check_regular_file(path).open(encoding="utf-8", errors="replace") as file:
         for text in file:
             try:
                 line = json.loads(text)
@@ -56,14 +56,14 @@ def lines(folder: Path) -> list[dict]:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Nobody else works on the folder meanwhile; the lock goes with the process, however it
     ends.
     """
-    with writing(folder):
+    with catch_write_errors(folder):
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if not _taken(descriptor):
+        if not _acquire_lock(descriptor):
             raise BadInput(
                 f"{folder} is being worked on by another process: wait for it, or stop it first"
             )
@@ -72,26 +72,26 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def busy(folder: Path) -> bool:
+def is_busy(folder: Path) -> bool:
     """Whether a process works on the folder now."""
     if not (folder / LOCK).exists():
         return False
     descriptor = os.open(folder / LOCK, os.O_RDWR)
     try:
-        return not _take(descriptor)
+        return not _try_lock(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _taken(descriptor: int) -> bool:
+def _acquire_lock(descriptor: int) -> bool:
     for _ in range(TRIES):
-        if _take(descriptor):
+        if _try_lock(descriptor):
             return True
         time.sleep(GLANCE)
     return False
 
 
-def _take(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         import fcntl
     except ImportError:  # Windows: no lock, as before

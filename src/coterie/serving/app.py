@@ -24,20 +24,20 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from coterie.core.errors import BadInput
-from coterie.results.personal import Task
-from coterie.serving.answering import Answer, Busy
-from coterie.serving.answers import frame_of
-from coterie.serving.numbers import TEXT
-from coterie.serving.rows import ARROW, CSV, JSON
+from coterie.results.personal_models import ModelTask
+from coterie.serving.batching import Prediction, QueueFull
+from coterie.serving.metrics import CONTENT_TYPE
+from coterie.serving.predictions import prediction_frame_of
+from coterie.serving.request_rows import ARROW, CSV, JSON
 from coterie.serving.service import Service
 
-SMALL = 32_768  # bytes of a body that is read without asking another thread
+MAX_INLINE_BODY = 32_768  # bytes of a body that is read without asking another thread
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 LOOPBACK = ["127.0.0.1", "localhost", "[::1]"]
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that goes no further, with its status."""
 
     def __init__(self, status: int, line: str) -> None:
@@ -45,31 +45,31 @@ class Refused(Exception):
         self.status, self.line = status, line
 
 
-def build(service: Service, watch: float = 0.0, loopback: bool = True) -> Starlette:
+def build_app(service: Service, watch: float = 0.0, loopback: bool = True) -> Starlette:
     """The app of a service; watch: seconds between two looks for a newer run, 0 for none."""
     routes = [
-        Route("/", _page(service)),
+        Route("/", _page_route(service)),
         Route("/openapi.json", lambda request: JSONResponse(service.openapi, headers=HEADERS)),
         Route("/health", lambda request: JSONResponse(service.told(), headers=HEADERS)),
-        Route("/metrics", _metrics(service)),
-        Route("/clients/{client:path}/predict", _predict(service), methods=["POST"]),
-        Route("/clients/{client:path}/card", _card(service)),
+        Route("/metrics", _metrics_route(service)),
+        Route("/clients/{client:path}/predict", _predict_route(service), methods=["POST"]),
+        Route("/clients/{client:path}/card", _card_route(service)),
     ]
     if service.tokens is not None:
-        routes.append(Route("/reload", _reload(service), methods=["POST"]))
+        routes.append(Route("/reload", _reload_route(service), methods=["POST"]))
     # without tokens a page of another name that resolves to this machine could ask
     hosts = LOOPBACK if service.tokens is None and loopback else ["*"]
-    handlers: Any = {HTTPException: _http_problem}
+    handlers: Any = {HTTPException: _handle_http_error}
     return Starlette(
         routes=routes,
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)],
         exception_handlers=handlers,
-        lifespan=lambda app: _living(service, watch),
+        lifespan=lambda app: _lifespan(service, watch),
     )
 
 
 @contextlib.asynccontextmanager
-async def _living(service: Service, watch: float) -> AsyncIterator[None]:
+async def _lifespan(service: Service, watch: float) -> AsyncIterator[None]:
     """Listen to SIGHUP and look for newer runs while the app lives; then answer what waits."""
     loop, tasks = asyncio.get_running_loop(), []
     listens = hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread()
@@ -98,7 +98,7 @@ async def _living(service: Service, watch: float) -> AsyncIterator[None]:
         await run_in_threadpool(service.worker.close)
 
 
-def _told(status: int, line: str) -> Response:
+def _error_response(status: int, line: str) -> Response:
     """One clear line."""
     headers = dict(HEADERS)
     if status == 401:
@@ -109,11 +109,11 @@ def _told(status: int, line: str) -> Response:
     return JSONResponse({"problem": text}, status, headers)
 
 
-def _http_problem(request: Request, problem: Exception) -> Response:
+def _handle_http_error(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException)
-    answer = _told(problem.status_code, "there is no such address; see /openapi.json")
+    answer = _error_response(problem.status_code, "there is no such address; see /openapi.json")
     if problem.status_code == 405:
-        answer = _told(405, "this address takes another method; see /openapi.json")
+        answer = _error_response(405, "this address takes another method; see /openapi.json")
         answer.headers["Allow"] = (problem.headers or {}).get("Allow", "")
     return answer
 
@@ -121,78 +121,78 @@ def _http_problem(request: Request, problem: Exception) -> Response:
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def _refusing(route: Handler) -> Handler:
+def _catch_refusals(route: Handler) -> Handler:
     """A route whose refusals are one line each."""
 
     async def answered(request: Request) -> Response:
         try:
             return await route(request)
-        except Refused as problem:
-            return _told(problem.status, problem.line)
+        except RequestRefused as problem:
+            return _error_response(problem.status, problem.line)
         except BadInput as problem:
-            return _told(422, str(problem))
+            return _error_response(422, str(problem))
 
     return answered
 
 
-def _predict(service: Service) -> Handler:
+def _predict_route(service: Service) -> Handler:
     async def route(request: Request) -> Response:
         served = service.served
-        client = _opened(service, request)
-        kind = _kind(request, (JSON, CSV, ARROW))
-        body = await _body(service, request)
+        client = _authorize_client(service, request)
+        kind = _content_type(request, (JSON, CSV, ARROW))
+        body = await _read_body(service, request)
         read, most = served.reader.read, service.limits.rows
         name = served.models.names[client]
-        if kind == JSON and len(body) <= SMALL:
+        if kind == JSON and len(body) <= MAX_INLINE_BODY:
             rows = read(kind, body, name, most)
         else:
             rows = await run_in_threadpool(read, kind, body, name, most)
         try:
             waits = service.worker.ask(served, client, rows)
             answer = await asyncio.wait_for(waits, service.limits.seconds)
-        except Busy:
-            raise Refused(503, "too many requests wait: try again in a second") from None
+        except QueueFull:
+            raise RequestRefused(503, "too many requests wait: try again in a second") from None
         except TimeoutError:
-            raise Refused(504, "the answer took too long: send fewer rows") from None
+            raise RequestRefused(504, "the answer took too long: send fewer rows") from None
         except BadInput as problem:
-            raise Refused(503, f"this model cannot be used now: {problem}") from None
+            raise RequestRefused(503, f"this model cannot be used now: {problem}") from None
         told = answer.predictions if answer.probabilities is None else answer.probabilities
         if not np.isfinite(told).all():
             raise BadInput("the model gives no finite number for a row: look at its cells")
         service.numbers.rows += rows.height
-        return _answered(request, name, served.task, answer)
+        return _format_response(request, name, served.task, answer)
 
     async def timed(request: Request) -> Response:
         began = time.perf_counter()
-        response = await _refusing(route)(request)
+        response = await _catch_refusals(route)(request)
         service.numbers.note(response.status_code, time.perf_counter() - began)
         return response
 
     return timed
 
 
-def _card(service: Service) -> Handler:
+def _card_route(service: Service) -> Handler:
     async def route(request: Request) -> Response:
-        client = _opened(service, request)
+        client = _authorize_client(service, request)
         try:
             card = await run_in_threadpool(service.card, client)
         except BadInput as problem:
-            raise Refused(503, f"this model cannot be used now: {problem}") from None
+            raise RequestRefused(503, f"this model cannot be used now: {problem}") from None
         return JSONResponse(card, headers=HEADERS)
 
-    return _refusing(route)
+    return _catch_refusals(route)
 
 
-def _reload(service: Service) -> Handler:
+def _reload_route(service: Service) -> Handler:
     async def route(request: Request) -> Response:
-        token = _token(request)
+        token = _read_token(request)
         if service.tokens is None or not service.tokens.is_admin(token):
             known = service.tokens is not None and service.tokens.client(token) is not None
-            raise Refused(403 if known else 401, "only the admin's token reloads")
-        body = await _body(service, request)
+            raise RequestRefused(403 if known else 401, "only the admin's token reloads")
+        body = await _read_body(service, request)
         name = ""
         if body:
-            _kind(request, (JSON,))
+            _content_type(request, (JSON,))
             try:
                 words = json.loads(body)
             except (ValueError, RecursionError):
@@ -204,67 +204,69 @@ def _reload(service: Service) -> Handler:
                 raise BadInput('the body may be {"run": "NAME"}')
         return JSONResponse(await run_in_threadpool(service.reload, name), headers=HEADERS)
 
-    return _refusing(route)
+    return _catch_refusals(route)
 
 
-def _token(request: Request) -> str:
+def _read_token(request: Request) -> str:
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not token.strip():
-        raise Refused(401, "send the client's token, as in Authorization: Bearer TOKEN")
+        raise RequestRefused(401, "send the client's token, as in Authorization: Bearer TOKEN")
     return token.strip()
 
 
-def _opened(service: Service, request: Request) -> int:
+def _authorize_client(service: Service, request: Request) -> int:
     """The number of the client that a request names and may ask for."""
     client, numbers = request.path_params["client"], service.served.models.numbers
     if service.tokens is None:
         if client not in numbers:
-            raise Refused(404, "the run has no such client")
+            raise RequestRefused(404, "the run has no such client")
         return numbers[client]
-    owner = service.tokens.client(_token(request))
+    owner = service.tokens.client(_read_token(request))
     if owner is None:
-        raise Refused(401, "this token is not known")
+        raise RequestRefused(401, "this token is not known")
     if owner != client or client not in numbers:
-        raise Refused(403, "this token opens another client's model, not this one")
+        raise RequestRefused(403, "this token opens another client's model, not this one")
     return numbers[client]
 
 
-def _kind(request: Request, known: tuple[str, ...]) -> str:
+def _content_type(request: Request, known: tuple[str, ...]) -> str:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in known:
-        raise Refused(415, f"send {', '.join(known)}")
+        raise RequestRefused(415, f"send {', '.join(known)}")
     return kind
 
 
-async def _body(service: Service, request: Request) -> bytes:
+async def _read_body(service: Service, request: Request) -> bytes:
     """The body, if it is not too large and does not take too long."""
     most = service.limits.bytes
     line = f"the body has more than {most:,} bytes: send fewer rows"
     length = request.headers.get("content-length", "0")
     if length.isdecimal() and int(length) > most:
-        raise Refused(413, line)
+        raise RequestRefused(413, line)
 
     async def gather() -> bytes:
         found = bytearray()
         async for part in request.stream():
             found += part
             if len(found) > most:
-                raise Refused(413, line)
+                raise RequestRefused(413, line)
         return bytes(found)
 
     try:
         return await asyncio.wait_for(gather(), service.limits.seconds)
     except TimeoutError:
-        raise Refused(504, "the body took too long to come") from None
+        raise RequestRefused(504, "the body took too long to come") from None
     except ClientDisconnect:
-        raise Refused(422, "the body did not come to its end") from None
+        raise RequestRefused(422, "the body did not come to its end") from None
 
 
-def _answered(request: Request, client: str, task: Task, answer: Answer) -> Response:
+def _format_response(
+    request: Request, client: str, task: ModelTask, answer: Prediction
+) -> Response:
     """An answer in the form that is asked for."""
     wanted = request.headers.get("accept", "")
     if CSV in wanted or ARROW in wanted:
-        frame = frame_of(task, answer.predictions, answer.probabilities)
+        frame = prediction_frame_of(task, answer.predictions, answer.probabilities)
         if ARROW in wanted:
             sink = io.BytesIO()
             frame.write_ipc_stream(sink)
@@ -279,15 +281,15 @@ def _answered(request: Request, client: str, task: Task, answer: Answer) -> Resp
     return JSONResponse(words, headers=HEADERS)
 
 
-def _metrics(service: Service) -> Callable[[Request], Response]:
+def _metrics_route(service: Service) -> Callable[[Request], Response]:
     def route(request: Request) -> Response:
         text = service.numbers.text(service.gauges())
-        return Response(text, headers=HEADERS | {"Content-Type": TEXT})
+        return Response(text, headers=HEADERS | {"Content-Type": CONTENT_TYPE})
 
     return route
 
 
-def _page(service: Service) -> Callable[[Request], Response]:
+def _page_route(service: Service) -> Callable[[Request], Response]:
     """A page for a reader: the addresses, and how to ask."""
 
     def route(request: Request) -> Response:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from html import escape
 from typing import NamedTuple
 
-from coterie.results.personal import Card
-from coterie.results.promises import privacy_line
+from coterie.results.guard_summary import format_privacy
+from coterie.results.personal_models import Card
 
-MANY = 60  # columns listed on a card
-OWN = "What this client trained for itself and never sent is made of its rows without noise."
+MAX_COLUMNS = 60  # columns listed on a card
+OWN_PART_NOTE = (
+    "What this client trained for itself and never sent is made of its rows without noise."
+)
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse}td{border-top:1px solid #ccc;padding:.2rem .8rem .2rem 0;"
@@ -24,7 +26,7 @@ class Section(NamedTuple):
     rows: list[tuple[str, str]]
 
 
-def sections(card: Card) -> list[Section]:
+def build_sections(card: Card) -> list[Section]:
     """What a card says, part by part."""
     network, rows = card["network"], card["rows"]
     kind = f"{card['task']}: {', '.join(card['classes'])}" if card["classes"] else card["task"]
@@ -37,34 +39,34 @@ def sections(card: Card) -> list[Section]:
         ("rows", ", ".join(f"{rows[part]:,} {part}" for part in ("train", "validation", "test"))),
         ("seed", str(card["seed"])),
         ("data", card["data"]),
-        ("version", _version(card)),
+        ("version", _format_version(card)),
         ("date", card["date"]),
-        *_privacy(card),
+        *_privacy_rows(card),
         ("versions", ", ".join(f"{k} {v}" for k, v in card["versions"].items())),
     ]
     return [
         Section("What it is", made),
-        Section("How good it is for this client", _measured(card)),
-        Section("What it takes", _inputs(card)),
+        Section("How good it is for this client", _metric_rows(card)),
+        Section("What it takes", _input_rows(card)),
     ]
 
 
-def _version(card: Card) -> str:
+def _format_version(card: Card) -> str:
     """Which version of the client's model this is, and how it was made."""
     history = card.get("history") or [{"how": "trained in the run"}]
     return f"{card.get('version', 1)}: {history[-1]['how']}"
 
 
-def _privacy(card: Card) -> list[tuple[str, str]]:
+def _privacy_rows(card: Card) -> list[tuple[str, str]]:
     """What was promised of those who took part, and what of this model it does not cover."""
     facts = card.get("privacy")
     if not facts:
         return []
-    own = "" if facts["unit"] == "example" else f" {OWN}"
-    return [("privacy", privacy_line(facts) + own)]
+    own = "" if facts["unit"] == "example" else f" {OWN_PART_NOTE}"
+    return [("privacy", format_privacy(facts) + own)]
 
 
-def _measured(card: Card) -> list[tuple[str, str]]:
+def _metric_rows(card: Card) -> list[tuple[str, str]]:
     """The client's own values, with what they are worth."""
     found = []
     for one in card["measured"]:
@@ -75,18 +77,18 @@ def _measured(card: Card) -> list[tuple[str, str]]:
     return found or [("nothing", "was measured")]
 
 
-def _inputs(card: Card) -> list[tuple[str, str]]:
+def _input_rows(card: Card) -> list[tuple[str, str]]:
     """The columns, or the shape of an array."""
     kept = card["preparation"]
     if not kept or not kept["columns"] or kept["shape"]:
         scale = f", scaled by '{kept['scale']}'" if kept else " as they are"
         return [("rows", f"arrays of shape {card['network']['shape']}{scale}")]
-    told = [(c["name"], _column(c)) for c in kept["columns"][:MANY]]
-    more = len(kept["columns"]) - MANY
+    told = [(c["name"], _describe_column(c)) for c in kept["columns"][:MAX_COLUMNS]]
+    more = len(kept["columns"]) - MAX_COLUMNS
     return [*told, *([("...", f"and {more:,} more columns")] if more > 0 else [])]
 
 
-def _column(column: Card) -> str:
+def _describe_column(column: Card) -> str:
     """What one column holds."""
     text = str(column["kind"])
     if column["categories"]:
@@ -100,27 +102,30 @@ def _column(column: Card) -> str:
     return text + (", may be missing" if column["indicator"] else "")
 
 
-def markdown(card: Card) -> str:
+def render_markdown(card: Card) -> str:
     """A card as Markdown."""
-    lines = [f"# Model of {_plain(card['client'])}", ""]
-    for section in sections(card):
+    lines = [f"# Model of {_escape_markdown(card['client'])}", ""]
+    for section in build_sections(card):
         lines += [f"## {section.title}", "", "| | |", "|---|---|"]
-        lines += [f"| {_plain(name)} | {_plain(text)} |" for name, text in section.rows]
+        lines += [
+            f"| {_escape_markdown(name)} | {_escape_markdown(text)} |"
+            for name, text in section.rows
+        ]
         lines.append("")
     return "\n".join(lines)
 
 
-def _plain(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     """Text that breaks no table and brings no markup of its own."""
     text = escape(" ".join(text.split()), quote=False)
     return "".join(f"\\{c}" if c in "\\|`*_[]" else c for c in text)
 
 
-def page(card: Card) -> str:
+def render_page(card: Card) -> str:
     """A card as one small page that loads nothing."""
     title = f"Model of {escape(card['client'])}"
     parts = [f"<h1>{title}</h1>"]
-    for section in sections(card):
+    for section in build_sections(card):
         rows = "".join(
             f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>"
             for name, text in section.rows

@@ -10,10 +10,10 @@ from typing import Any
 
 from coterie.core.errors import BadInput
 from coterie.core.sockets import listen
-from coterie.serving.service import Limits, Service, default_tokens
+from coterie.serving.service import Service, ServiceLimits, default_token_file
 
 
-def is_near(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether a host can be reached from this machine alone."""
     try:
         return host == "localhost" or ip_address(host.strip("[]")).is_loopback
@@ -28,7 +28,7 @@ def serve(
     tokens: Path | None = None,  # None: tokens.json in the folder
     open_to_all: bool = False,  # without tokens, on this machine alone
     watch: float = 0.0,
-    limits: Limits = Limits(),  # noqa: B008  # a tuple does not change
+    limits: ServiceLimits = ServiceLimits(),  # noqa: B008  # a tuple does not change
     build: Callable[[], Any] | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
@@ -36,29 +36,29 @@ def serve(
     try:
         import uvicorn
 
-        from coterie.serving.app import build as build_app
+        from coterie.serving.app import build_app as build_app
     except ImportError:
         raise BadInput(
             "serving needs starlette and uvicorn: pip install 'coterie[serve]'"
         ) from None
-    if open_to_all and not is_near(host):
+    if open_to_all and not is_loopback(host):
         raise BadInput(f"--no-tokens on {host} would open every model to the network: use tokens")
     if open_to_all and tokens is not None:
         raise BadInput("--no-tokens leaves no use for --tokens: give one of them")
-    file = None if open_to_all else tokens or default_tokens(folder)
+    file = None if open_to_all else tokens or default_token_file(folder)
     service = Service(folder, file, limits, build)
     listener = listen(host, port)
-    address = f"http://{_name(host)}:{listener.getsockname()[1]}"
+    address = f"http://{_display_host(host)}:{listener.getsockname()[1]}"
     clients = service.served.models.names
     say(f"{len(clients):,} models of {folder}: {address}")
     if file is not None:
         say(f"tokens, one per client and the admin's: {file} (only you can read it)")
     say(f'ask: POST {address}/clients/CLIENT/predict with {{"rows": [...]}}; see {address}/')
-    if not is_near(host):
+    if not is_loopback(host):
         say("what is sent is not encrypted: put a TLS proxy before it")
     say("Ctrl-C stops it, SIGHUP reads the run again")
     config = uvicorn.Config(
-        build_app(service, watch, is_near(host)),
+        build_app(service, watch, is_loopback(host)),
         log_level="warning",
         access_log=False,  # it would show who asks
         server_header=False,
@@ -73,7 +73,7 @@ def serve(
         say("stopped")
 
 
-def _name(host: str) -> str:
+def _display_host(host: str) -> str:
     bare = host.strip("[]")
     bare = socket.gethostname() if bare in ("0.0.0.0", "::", "") else bare
     return f"[{bare}]" if ":" in bare else bare

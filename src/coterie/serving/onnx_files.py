@@ -22,16 +22,24 @@ import polars as pl
 import torch
 
 from coterie.core.errors import BadInput
-from coterie.core.files import write
-from coterie.data.columns import BOOLEAN, CATEGORY, DATE, TEXT, Column, Place, read_alike
-from coterie.data.feeding import Intake
-from coterie.data.preparation import DAY, Fitted
-from coterie.results.personal import PersonalModel, Task
-from coterie.serving.files import CARD, write_tokenizer
-from coterie.serving.whole import Whole, example_of, whole_of
+from coterie.core.files import write_text
+from coterie.data.prepare.inputs import InputBuilder
+from coterie.data.prepare.preparation import DAY, FittedColumn
+from coterie.data.read.columns import (
+    BOOLEAN,
+    CATEGORY,
+    DATE,
+    TEXT,
+    Column,
+    RowSource,
+    read_known_columns,
+)
+from coterie.results.personal_models import ModelTask, PersonalModel
+from coterie.serving.model_files import CARD, write_tokenizer
+from coterie.serving.pipeline import Pipeline, build_pipeline, example_of
 
 FILE, CELLS, PROBABILITIES = "model.onnx", "cells", "probabilities"
-CHECKED, CLOSE = 64, 1e-5  # rows that are compared, and how far apart they may be
+CHECK_ROWS, TOLERANCE = 64, 1e-5  # rows that are compared, and how far apart they may be
 
 
 class OnnxWriter:
@@ -51,9 +59,9 @@ class OnnxWriter:
 
     def __call__(self, model: PersonalModel, folder: Path) -> None:
         """Write the model into a folder, if it says what it should."""
-        whole = whole_of(model, "ONNX")
-        assert isinstance(whole, Whole)
-        proto = self._filled(model, whole)
+        whole = build_pipeline(model, "ONNX")
+        assert isinstance(whole, Pipeline)
+        proto = self._fill_graph(model, whole)
         kept = model.intake.preparation
         if model.intake.is_table and kept is not None and not kept.text:
             self._add_inputs(proto, model.intake)
@@ -61,10 +69,10 @@ class OnnxWriter:
         self.onnx.checker.check_model(proto)
         self._check(proto, model)
         (folder / FILE).write_bytes(proto.SerializeToString())
-        write(folder / CARD, json.dumps(model.card, indent=1))
+        write_text(folder / CARD, json.dumps(model.card, indent=1))
         write_tokenizer(model, folder)
 
-    def _filled(self, model: PersonalModel, whole: Whole) -> Any:
+    def _fill_graph(self, model: PersonalModel, whole: Pipeline) -> Any:
         """The graph of the network with this client's numbers."""
         kept = model.intake.preparation
         alike = [(*c.outputs, c.kind, c.indicator) for c in kept.columns] if kept else []
@@ -80,7 +88,7 @@ class OnnxWriter:
                 tensor.CopyFrom(self.onnx.numpy_helper.from_array(array, tensor.name))
         return proto
 
-    def _add_inputs(self, proto: Any, intake: Intake) -> None:
+    def _add_inputs(self, proto: Any, intake: InputBuilder) -> None:
         """One input per column in place of the cells."""
         made = self.onnx.helper
         kinds = self.onnx.TensorProto
@@ -94,7 +102,7 @@ class OnnxWriter:
             inputs.append(made.make_tensor_value_info(column.name, kind, ["rows"]))
             source = column.name
             if column.kind == CATEGORY:
-                nodes += self._text(column, k)
+                nodes += self._encode_text(column, k)
                 source = f"coterie.text{k}"
             nodes.append(made.make_node("Unsqueeze", [source, axis.name], [f"coterie.cell{k}"]))
             parts.append(f"coterie.cell{k}")
@@ -105,9 +113,9 @@ class OnnxWriter:
             del held[:]
             held.extend(more)
         graph.initializer.extend([axis, gone, zero])
-        self._know(proto, "ai.onnx.ml", 3)
+        self._add_opset(proto, "ai.onnx.ml", 3)
 
-    def _text(self, column: Fitted, k: int) -> list[Any]:
+    def _encode_text(self, column: FittedColumn, k: int) -> list[Any]:
         """A text as its place among the categories; NaN where it is missing."""
         made, names = self.onnx.helper, [f"coterie.{part}{k}" for part in ("code", "none", "wide")]
         code, none, wide = names
@@ -128,7 +136,7 @@ class OnnxWriter:
             made.make_node("Where", [none, "coterie.gone", wide], [f"coterie.text{k}"]),
         ]
 
-    def _add_labels(self, proto: Any, task: Task) -> None:
+    def _add_labels(self, proto: Any, task: ModelTask) -> None:
         """The name of the likeliest class as a second output."""
         if not task.names or task.several:
             return
@@ -148,9 +156,9 @@ class OnnxWriter:
         )
         kind = self.onnx.TensorProto.STRING
         proto.graph.output.append(made.make_tensor_value_info("label", kind, ["rows"]))
-        self._know(proto, "ai.onnx.ml", 3)
+        self._add_opset(proto, "ai.onnx.ml", 3)
 
-    def _know(self, proto: Any, domain: str, version: int) -> None:
+    def _add_opset(self, proto: Any, domain: str, version: int) -> None:
         """Say which words of ONNX the graph uses."""
         if all(known.domain != domain for known in proto.opset_import):
             proto.opset_import.append(self.onnx.helper.make_opsetid(domain, version))
@@ -160,11 +168,11 @@ class OnnxWriter:
         session = self.runtime.InferenceSession(
             proto.SerializeToString(), providers=["CPUExecutionProvider"]
         )
-        rows = drawn_rows(model.intake)
-        found = session.run([PROBABILITIES], feeds(model.intake, rows))[0]
+        rows = synthesize_rows(model.intake)
+        found = session.run([PROBABILITIES], build_feeds(model.intake, rows))[0]
         want = model.task.learnt.predict(model.outputs(rows)).numpy()
         apart = float((np.abs(found - want) / np.maximum(1, np.abs(want))).max())
-        if not apart <= CLOSE:
+        if not apart <= TOLERANCE:
             raise BadInput(
                 f"the ONNX graph of client '{model.client}' is {apart:.2g} from the model itself: "
                 "use --to torch"
@@ -172,7 +180,7 @@ class OnnxWriter:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def _silence_torch() -> Iterator[None]:
     """Without what torch's exporter says about itself."""
     log = logging.getLogger("torch.onnx")
     before = log.level
@@ -185,10 +193,10 @@ def _quietly() -> Iterator[None]:
         log.setLevel(before)
 
 
-def _graph_of(whole: Whole, example: torch.Tensor) -> Any:
+def _graph_of(whole: Pipeline, example: torch.Tensor) -> Any:
     """The graph of a module, its numbers under their names in the module."""
     rows = torch.export.Dim("rows", min=1)
-    with _quietly(), torch.no_grad():
+    with _silence_torch(), torch.no_grad():
         program: Any = torch.onnx.export(
             whole,
             (example,),
@@ -202,7 +210,7 @@ def _graph_of(whole: Whole, example: torch.Tensor) -> Any:
     return program.model_proto
 
 
-def feeds(intake: Intake, rows: Any) -> dict[str, np.ndarray]:
+def build_feeds(intake: InputBuilder, rows: Any) -> dict[str, np.ndarray]:
     """Rows as the inputs of the graph."""
     if not intake.is_table or intake.preparation is None:
         whole = np.asarray(rows)
@@ -210,7 +218,7 @@ def feeds(intake: Intake, rows: Any) -> dict[str, np.ndarray]:
     if intake.preparation.text:
         return {CELLS: intake.inputs(rows)}
     known = [Column(name=c.name, kind=c.kind, form=c.form) for c in intake.preparation.columns]
-    read = read_alike(rows, known, Place(("rows",), (rows.height,)))
+    read = read_known_columns(rows, known, RowSource(("rows",), (rows.height,)))
     found: dict[str, np.ndarray] = {}
     for column, cells in zip(read.columns, read.x.T, strict=True):
         if column.kind == CATEGORY:
@@ -221,17 +229,17 @@ def feeds(intake: Intake, rows: Any) -> dict[str, np.ndarray]:
     return found
 
 
-def drawn_rows(intake: Intake, rows: int = CHECKED) -> Any:
+def synthesize_rows(intake: InputBuilder, rows: int = CHECK_ROWS) -> Any:
     """Rows as training might have had them: of every category, unseen ones and missing ones."""
     rng, kept = np.random.default_rng(0), intake.preparation
     if not intake.is_table or kept is None:
         if kept is not None and kept.affine is not None:
             return rng.integers(0, 256, (rows, *intake.row_shape)).astype(np.float32)
         return rng.normal(size=(rows, *intake.row_shape)).astype(np.float32)
-    return pl.DataFrame([_drawn_column(c, rng, rows) for c in kept.columns])
+    return pl.DataFrame([_synthesize_column(c, rng, rows) for c in kept.columns])
 
 
-def _drawn_column(column: Fitted, rng: np.random.Generator, rows: int) -> pl.Series:
+def _synthesize_column(column: FittedColumn, rng: np.random.Generator, rows: int) -> pl.Series:
     """One column of drawn rows, a fifth of it missing."""
     gone = rng.random(rows) < 0.2
     if column.kind == TEXT:

@@ -7,13 +7,13 @@ import re
 from typing import Any
 
 from coterie.core.version import __version__
-from coterie.data.columns import BOOLEAN, CATEGORY, COMMA, DATE, TEXT
-from coterie.data.feeding import Intake
-from coterie.data.preparation import Fitted
-from coterie.results.personal import Task
-from coterie.serving.rows import ARROW, CSV, JSON, LARGEST
+from coterie.data.prepare.inputs import InputBuilder
+from coterie.data.prepare.preparation import FittedColumn
+from coterie.data.read.columns import BOOLEAN, CATEGORY, COMMA, DATE, TEXT
+from coterie.results.personal_models import ModelTask
+from coterie.serving.request_rows import ARROW, CSV, JSON, LARGEST_NUMBER
 
-Words = dict[str, Any]
+Json = dict[str, Any]
 PATTERNS = {  # of the parts of a date
     "%Y": "20[0-9]{2}",
     "%m": "(0[1-9]|1[0-2])",
@@ -23,7 +23,7 @@ PATTERNS = {  # of the parts of a date
     "%S": "[0-5][0-9]",
     "%.f": r"\.[0-9]{3}",
 }
-REFUSED = {
+REFUSAL_MEANINGS = {
     "401": "There is no token, or it is not known.",
     "403": "The token does not open this.",
     "404": "The run has no such client, or there is no such address.",
@@ -35,21 +35,21 @@ REFUSED = {
 }
 
 
-def document(intake: Intake, task: Task, most: int, tokens: bool) -> Words:
+def build_document(intake: InputBuilder, task: ModelTask, most: int, tokens: bool) -> Json:
     """The whole document."""
-    secured: list[Words] = [{"token": []}] if tokens else []
-    parts: Words = {"schemas": {"Problem": _problem(), "Rows": _rows(intake, most)}}
-    parts["schemas"]["Answer"] = _answer(task)
+    secured: list[Json] = [{"token": []}] if tokens else []
+    parts: Json = {"schemas": {"Problem": _problem_schema(), "Rows": _rows_schema(intake, most)}}
+    parts["schemas"]["Answer"] = _answer_schema(task)
     if tokens:
         parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     paths = {
-        "/clients/{client}/predict": {"post": _predict(secured, tokens)},
-        "/clients/{client}/card": {"get": _card(secured, tokens)},
-        "/health": {"get": _plain("Whether the service answers.", "health", JSON)},
-        "/metrics": {"get": _plain("Numbers for Prometheus.", "metrics", "text/plain")},
+        "/clients/{client}/predict": {"post": _predict_operation(secured, tokens)},
+        "/clients/{client}/card": {"get": _card_operation(secured, tokens)},
+        "/health": {"get": _plain_operation("Whether the service answers.", "health", JSON)},
+        "/metrics": {"get": _plain_operation("Numbers for Prometheus.", "metrics", "text/plain")},
     }
     if tokens:
-        paths["/reload"] = {"post": _reload(secured)}
+        paths["/reload"] = {"post": _reload_operation(secured)}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -62,41 +62,43 @@ def document(intake: Intake, task: Task, most: int, tokens: bool) -> Words:
     }
 
 
-def _problem() -> Words:
-    return _object({"problem": {"type": "string"}})
+def _problem_schema() -> Json:
+    return _object_schema({"problem": {"type": "string"}})
 
 
-def _object(properties: Words, more: bool = False) -> Words:
-    words: Words = {"type": "object", "properties": properties, "required": list(properties)}
+def _object_schema(properties: Json, more: bool = False) -> Json:
+    words: Json = {"type": "object", "properties": properties, "required": list(properties)}
     return words if more else words | {"additionalProperties": False}
 
 
-def _rows(intake: Intake, most: int) -> Words:
+def _rows_schema(intake: InputBuilder, most: int) -> Json:
     """The JSON body of a request."""
     kept = intake.preparation
     if intake.is_table and kept is not None:
-        row = _object({c.name: _cell(c) for c in kept.columns}, more=True)
+        row = _object_schema({c.name: _cell_schema(c) for c in kept.columns}, more=True)
     else:
-        row = _array(intake.row_shape)
+        row = _array_schema(intake.row_shape)
         if len(intake.row_shape) > 1:
-            row = {"anyOf": [row, _array((math.prod(intake.row_shape),))]}
-    return _object({"rows": {"type": "array", "items": row, "minItems": 1, "maxItems": most}})
+            row = {"anyOf": [row, _array_schema((math.prod(intake.row_shape),))]}
+    return _object_schema(
+        {"rows": {"type": "array", "items": row, "minItems": 1, "maxItems": most}}
+    )
 
 
-def _array(shape: tuple[int, ...]) -> Words:
-    inner = _array(shape[1:]) if len(shape) > 1 else _bounded("number")
+def _array_schema(shape: tuple[int, ...]) -> Json:
+    inner = _array_schema(shape[1:]) if len(shape) > 1 else _number_schema("number")
     return {"type": "array", "items": inner, "minItems": shape[0], "maxItems": shape[0]}
 
 
-def _bounded(*kinds: str) -> Words:
+def _number_schema(*kinds: str) -> Json:
     return {
         "type": kinds[0] if len(kinds) == 1 else list(kinds),
-        "minimum": -LARGEST,
-        "maximum": LARGEST,
+        "minimum": -LARGEST_NUMBER,
+        "maximum": LARGEST_NUMBER,
     }
 
 
-def _cell(column: Fitted) -> Words:
+def _cell_schema(column: FittedColumn) -> Json:
     """One cell of a column; null where it is missing."""
     if column.kind == BOOLEAN:
         return {"type": ["boolean", "null"]}
@@ -110,12 +112,12 @@ def _cell(column: Fitted) -> Words:
         found = re.sub(r"%\.f|%[A-Za-z]|.", lambda m: PATTERNS.get(m[0]) or re.escape(m[0]), form)
         return {"type": ["string", "null"], "pattern": f"^{found}$", "description": form}
     comma = " (a number, whatever the comma in training)" if column.form == COMMA else ""
-    return _bounded("number", "null") | {"description": f"a number{comma}"}
+    return _number_schema("number", "null") | {"description": f"a number{comma}"}
 
 
-def _answer(task: Task) -> Words:
+def _answer_schema(task: ModelTask) -> Json:
     """What comes back."""
-    parts: Words = {
+    parts: Json = {
         "client": {"type": "string"},
         "predictions": {"type": "array", "items": task.schema()},
     }
@@ -125,32 +127,32 @@ def _answer(task: Task) -> Words:
             "type": "array",
             "items": {"type": "array", "items": {"type": "number"}},
         }
-    return _object(parts)
+    return _object_schema(parts)
 
 
-def _refusals(*statuses: str) -> Words:
+def _refusal_responses(*statuses: str) -> Json:
     held = {JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {s: {"description": REFUSED[s], "content": held} for s in statuses}
+    return {s: {"description": REFUSAL_MEANINGS[s], "content": held} for s in statuses}
 
 
-def _shut(tokens: bool) -> tuple[str, ...]:
+def _refusal_codes(tokens: bool) -> tuple[str, ...]:
     """How a client that may not ask, or is not there, is refused."""
     return ("401", "403", "404") if tokens else ("404",)
 
 
-def _client() -> list[Words]:
+def _client_parameter() -> list[Json]:
     schema = {"type": "string", "minLength": 1}
     return [{"name": "client", "in": "path", "required": True, "schema": schema}]
 
 
-def _predict(secured: list[Words], tokens: bool) -> Words:
+def _predict_operation(secured: list[Json], tokens: bool) -> Json:
     raw = {"schema": {"type": "string", "format": "binary"}}
     answer = {JSON: {"schema": {"$ref": "#/components/schemas/Answer"}}, CSV: raw, ARROW: raw}
     return {
         "summary": "What the client's own model says of rows.",
         "operationId": "predict",
         "security": secured,
-        "parameters": _client(),
+        "parameters": _client_parameter(),
         "requestBody": {
             "required": True,
             "content": {
@@ -161,25 +163,25 @@ def _predict(secured: list[Words], tokens: bool) -> Words:
         },
         "responses": {
             "200": {"description": "One answer per row.", "content": answer},
-            **_refusals(*_shut(tokens), "413", "415", "422", "503", "504"),
+            **_refusal_responses(*_refusal_codes(tokens), "413", "415", "422", "503", "504"),
         },
     }
 
 
-def _card(secured: list[Words], tokens: bool) -> Words:
+def _card_operation(secured: list[Json], tokens: bool) -> Json:
     return {
         "summary": "All that is known of the client's own model.",
         "operationId": "card",
         "security": secured,
-        "parameters": _client(),
+        "parameters": _client_parameter(),
         "responses": {
             "200": {"description": "Its card.", "content": {JSON: {"schema": {"type": "object"}}}},
-            **_refusals(*_shut(tokens), "503"),
+            **_refusal_responses(*_refusal_codes(tokens), "503"),
         },
     }
 
 
-def _plain(summary: str, name: str, kind: str) -> Words:
+def _plain_operation(summary: str, name: str, kind: str) -> Json:
     schema = {"type": "object"} if kind == JSON else {"type": "string"}
     return {
         "summary": summary,
@@ -188,7 +190,7 @@ def _plain(summary: str, name: str, kind: str) -> Words:
     }
 
 
-def _reload(secured: list[Words]) -> Words:
+def _reload_operation(secured: list[Json]) -> Json:
     run = {"type": "string", "description": "A folder beside the one that is served."}
     body = {"type": "object", "properties": {"run": run}, "additionalProperties": False}
     told = {JSON: {"schema": {"type": "object"}}}
@@ -199,6 +201,6 @@ def _reload(secured: list[Words]) -> Words:
         "requestBody": {"content": {JSON: {"schema": body}}},
         "responses": {
             "200": {"description": "It serves now.", "content": told},
-            **_refusals("401", "403", "413", "415", "422"),
+            **_refusal_responses("401", "403", "413", "415", "422"),
         },
     }

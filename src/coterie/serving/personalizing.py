@@ -15,29 +15,45 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from coterie.analysis.scores import named, usual_measure
-from coterie.analysis.shares import share_interval
-from coterie.core.checkpoint import newest_checkpoint
+from coterie.analysis.intervals import share_interval
+from coterie.analysis.scores import default_measure_of, find_score
+from coterie.core.checkpoint import find_newest_checkpoint
 from coterie.core.errors import BadInput
 from coterie.core.model import Model
 from coterie.core.point import Point, pick
 from coterie.core.task import find_task
-from coterie.data.federation import PARTS, Federation, Newcomers, Public, as_tensor, checksum
+from coterie.data.arrays import as_tensor
+from coterie.data.dataset import Public
+from coterie.data.federation import PARTS, Federation, Newcomers, checksum_of
 from coterie.data.newcomers import with_newcomers
-from coterie.engines.base import Measured
+from coterie.engines.base import Metrics
 from coterie.engines.local.engine import LocalEngine
-from coterie.engines.settings import Settings
+from coterie.engines.settings import ExecutionSettings
 from coterie.experiment.build import Networks
 from coterie.experiment.config import PYTHON, Experiment
+from coterie.results.added_models import AddedModel, append_added
 from coterie.results.folder import read_experiment
-from coterie.results.later import Later, add_later
-from coterie.results.models import MODELS, Build, add_model, filled, free_file, network_words
-from coterie.results.personal import Models
-from coterie.running.assemble import Assembly, assemble, gather, open_loop
+from coterie.results.models import (
+    MODELS,
+    Build,
+    add_model,
+    describe_network,
+    find_free_file,
+    load_weights,
+)
+from coterie.results.personal_models import Models
+from coterie.running.assembly import Assembly, assemble, load_federation, open_loop
 from coterie.running.loop import Loop, Position
-from coterie.running.newcomers import WAYS, Served, Trained, rule_of, serve, trained
-from coterie.running.progress import alone
-from coterie.serving.labelled import Labelled, labelled
+from coterie.running.newcomer_training import (
+    WAYS,
+    FinishedRun,
+    ServedNewcomers,
+    finished_run_of,
+    rule_of,
+    train_newcomers,
+)
+from coterie.running.progress import lock_folder
+from coterie.serving.labelled_rows import LabelledRows, load_labelled_rows
 
 
 class Way(NamedTuple):
@@ -72,12 +88,12 @@ def personalize(
     models = Models(folder, build)
     check_name(models, client)
     experiment = read_experiment(folder)
-    found = labelled(models, experiment, rows, client, separator=separator)
-    run = stand(models, experiment, found, client)
+    found = load_labelled_rows(models, experiment, rows, client, separator=separator)
+    run = rebuild_run(models, experiment, found, client)
     ways, chosen = [], None
     for way in WAYS:
-        served = serve(run, way)
-        ways.append(judged(way, served.measured(), found, experiment, run.setup.models[0]))
+        served = train_newcomers(run, way)
+        ways.append(evaluate_way(way, served.measured(), found, experiment, run.setup.models[0]))
         chosen = served if way == "rule" else chosen
     assert chosen is not None
     rule = rule_of(run).rule
@@ -96,10 +112,12 @@ def check_name(models: Models, client: str) -> None:
         )
 
 
-def stand(models: Models, experiment: Experiment, rows: Labelled, client: str) -> Trained:
+def rebuild_run(
+    models: Models, experiment: Experiment, rows: LabelledRows, client: str
+) -> FinishedRun:
     """The run at its end, with one newcomer."""
     folder, about = models.folder, models.about
-    found = newest_checkpoint(folder)
+    found = find_newest_checkpoint(folder)
     if about["status"] != "finished" or found is None:
         why = "it is not finished" if found else "it kept no checkpoint (keep.checkpoint = 0)"
         raise BadInput(f"{folder} cannot take newcomers: {why}")
@@ -108,18 +126,18 @@ def stand(models: Models, experiment: Experiment, rows: Labelled, client: str) -
         networks = [models.build]
     schedule = experiment.schedule._replace(few_shot=())
     words = replace(experiment, schedule=schedule, engine={"name": "local"})
-    federation = _stand_in(models, rows, client, _public(experiment, about))
+    federation = _placeholder_federation(models, rows, client, _load_public(experiment, about))
     assembly = assemble(words, federation, networks, about.get("architecture"), clients=[])
-    loop = _restored(assembly, found.tree)
-    return trained(loop, with_newcomers(federation), _global_models(models, loop))
+    loop = _restore_loop(assembly, found.tree)
+    return finished_run_of(loop, with_newcomers(federation), _mean_models(models, loop))
 
 
-def _public(experiment: Experiment, about: dict[str, Any]) -> Public | None:
+def _load_public(experiment: Experiment, about: dict[str, Any]) -> Public | None:
     """The public rows of a run that has any, as long as its data are still there."""
     if not experiment.data.get("public"):
         return None
-    federation = gather(experiment)
-    if checksum(federation) != about["data"]:
+    federation = load_federation(experiment)
+    if checksum_of(federation) != about["data"]:
         raise BadInput(
             f"the data of '{experiment.data['name']}' have changed since the run, and its public "
             "rows with them: restore them"
@@ -127,7 +145,9 @@ def _public(experiment: Experiment, about: dict[str, Any]) -> Public | None:
     return federation.public
 
 
-def _stand_in(models: Models, rows: Labelled, client: str, public: Public | None) -> Federation:
+def _placeholder_federation(
+    models: Models, rows: LabelledRows, client: str, public: Public | None
+) -> Federation:
     """A federation with the numbers of rows that the run's clients had, and the newcomer's rows.
 
     No trained client's row is ever looked at: their lists have the right lengths, all of row 0.
@@ -157,16 +177,16 @@ def _stand_in(models: Models, rows: Labelled, client: str, public: Public | None
     )
 
 
-def _restored(assembly: Assembly, tree: Any) -> Loop:
+def _restore_loop(assembly: Assembly, tree: Any) -> Loop:
     """The run where its last checkpoint stands, in this process."""
     loop = open_loop(assembly, LocalEngine)
     loop.position = Position(tree["stage"], tree["round"], tree["server"])
-    loop.engine.use([Settings.read(str(text)) for text in tree["settings"]])
+    loop.engine.use([ExecutionSettings.read(str(text)) for text in tree["settings"]])
     loop.engine.restore(tree["states"], tree["stage"])
     return loop
 
 
-def _global_models(models: Models, loop: Loop) -> list[Point] | None:
+def _mean_models(models: Models, loop: Loop) -> list[Point] | None:
     """The mean of the clients' models as they were saved, for a method without a global model."""
     method = loop.program[loop.position.stage].method
     if "global" in method.views:
@@ -177,7 +197,7 @@ def _global_models(models: Models, loop: Loop) -> list[Point] | None:
     for i in range(loop.federation.clients):
         a = int(architecture[i])
         model: Model = loop.engine.models[a]
-        module = filled(models.folder / MODELS, models.weights(i), models.build)
+        module = load_weights(models.folder / MODELS, models.weights(i), models.build)
         point = model.point(module)
         share = float(sizes[i]) / totals[a]
         part = Point(
@@ -185,34 +205,34 @@ def _global_models(models: Models, loop: Loop) -> list[Point] | None:
             {k: share * v if v.is_floating_point() else v for k, v in point.buffers.items()},
         )
         before = sums.get(a)
-        sums[a] = part if before is None else _plus(before, part)
+        sums[a] = part if before is None else _add_points(before, part)
     return [sums.get(a, m.start(loop.seed)) for a, m in enumerate(loop.engine.models)]
 
 
-def _plus(a: Point, b: Point) -> Point:
+def _add_points(a: Point, b: Point) -> Point:
     return Point(
         {k: v + b.params[k] for k, v in a.params.items()},
         {k: v + b.buffers[k] if v.is_floating_point() else v for k, v in a.buffers.items()},
     )
 
 
-def judged(
-    way: str, measured: Measured, rows: Labelled, experiment: Experiment, model: Model
+def evaluate_way(
+    way: str, measured: Metrics, rows: LabelledRows, experiment: Experiment, model: Model
 ) -> Way:
     """A model's value on the newcomer's test rows, with its interval where it is a share of
     rows.
     """
-    name = experiment.schedule.metric or usual_measure(model.task)
+    name = experiment.schedule.metric or default_measure_of(model.task)
     value = float(measured["personal", "test", name][0])
     low = high = float("nan")
     if name == "accuracy" and find_task(model.task).has_classes:
         n = rows.counts["test"]
         low, high = share_interval(round(value * n), n)
     loss = float(measured["personal", "test", "loss"][0])
-    return Way(way=way, measure=named(name).name, value=value, low=low, high=high, loss=loss)
+    return Way(way=way, measure=find_score(name).name, value=value, low=low, high=high, loss=loss)
 
 
-def measured_words(way: Way, rows: int) -> list[dict[str, Any]]:
+def card_measurements(way: Way, rows: int) -> list[dict[str, Any]]:
     """The same as a card has it."""
     one: dict[str, Any] = {
         "part": "test",
@@ -229,9 +249,9 @@ def measured_words(way: Way, rows: int) -> list[dict[str, Any]]:
 
 def _save(
     models: Models,
-    run: Trained,
-    served: Served,
-    rows: Labelled,
+    run: FinishedRun,
+    served: ServedNewcomers,
+    rows: LabelledRows,
     client: str,
     rule: str,
     way: Way,
@@ -243,7 +263,7 @@ def _save(
         run,
         model,
         pick(views["personal"], 0),
-        Later(
+        AddedModel(
             client=client,
             version=1,
             file="",
@@ -251,13 +271,15 @@ def _save(
             date=datetime.now(UTC).isoformat(timespec="seconds"),
             architecture=a,
             rows=rows.counts,
-            measured=measured_words(way, rows.counts["test"]),
+            measured=card_measurements(way, rows.counts["test"]),
             scale=rows.scale,
         ),
     )
 
 
-def save_version(models: Models, run: Trained, model: Model, point: Point, entry: Later) -> None:
+def save_version(
+    models: Models, run: FinishedRun, model: Model, point: Point, entry: AddedModel
+) -> None:
     """Write a model as one more file of the run, and then its entry."""
     tensors: dict[str, torch.Tensor] = dict(model.tensors(point))
     if not all(torch.isfinite(t).all() for t in tensors.values() if t.is_floating_point()):
@@ -265,8 +287,8 @@ def save_version(models: Models, run: Trained, model: Model, point: Point, entry
             f"the model of '{entry.client}' is not finite, and is not saved: its rows differ too "
             "much from those of training; look at their numbers"
         )
-    about = network_words(model, run.setup.federation) | {"client": entry.client}
-    with alone(models.folder):
-        file = free_file(models.folder)
+    about = describe_network(model, run.setup.federation) | {"client": entry.client}
+    with lock_folder(models.folder):
+        file = find_free_file(models.folder)
         add_model(models.folder, file, about, tensors)
-        add_later(models.folder / MODELS, entry._replace(file=file))
+        append_added(models.folder / MODELS, entry._replace(file=file))

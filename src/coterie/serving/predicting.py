@@ -15,17 +15,17 @@ from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
 from coterie.core.errors import BadInput
-from coterie.core.files import place, writing
-from coterie.results.personal import Models, PersonalModel, Single, run_module
-from coterie.serving.answers import answer_frame
-from coterie.serving.pieces import NewRows, pieces_of
+from coterie.core.files import catch_write_errors, move_into_place
+from coterie.results.personal_models import Models, PersonalModel, SingleModel, run_module
+from coterie.serving.chunks import RowChunk, read_chunks
+from coterie.serving.predictions import build_prediction_frame
 
 SUFFIXES = (".csv", ".parquet")
-KEPT = 256  # models in memory
-Watch = Callable[[float, int], None]  # (share of the file that is done, rows)
+MAX_MODELS = 256  # models in memory
+ReportProgress = Callable[[float, int], None]  # (share of the file that is done, rows)
 
 
-class Wanted(NamedTuple):
+class PredictionRequest(NamedTuple):
     """What is to be predicted."""
 
     data: Path
@@ -38,34 +38,36 @@ class Wanted(NamedTuple):
 
 
 def predict_file(
-    models: Models | Single, wanted: Wanted, watch: Watch = lambda done, rows: None
+    models: Models | SingleModel,
+    wanted: PredictionRequest,
+    watch: ReportProgress = lambda done, rows: None,
 ) -> int:
     """Write the predictions of all rows, whole or not at all; how many they were."""
     _check(wanted)
     first = models.model(wanted.client or 0)
-    model_of = lru_cache(KEPT)(models.model)
+    model_of = lru_cache(MAX_MODELS)(models.model)
     wide = int(np.prod(first.intake.row_shape)) if not first.intake.is_table else 1
     temporary, count = wanted.out.with_name(wanted.out.name + ".part"), 0
     writer: Any = None
     try:
-        for piece in pieces_of(wanted.data, wanted.separator, wide):
-            table = _predicted(models, first, model_of, piece, wanted).to_arrow()
-            table = table.cast(_plain(table.schema))
-            with writing(wanted.out.parent):
-                writer = writer or _writer(temporary, wanted.out.suffix, table.schema)
+        for piece in read_chunks(wanted.data, wanted.separator, wide):
+            table = _predict_chunk(models, first, model_of, piece, wanted).to_arrow()
+            table = table.cast(_plain_schema(table.schema))
+            with catch_write_errors(wanted.out.parent):
+                writer = writer or _open_writer(temporary, wanted.out.suffix, table.schema)
                 writer.write_table(table)
             count += len(table)
             watch(piece.done, count)
         if writer is None:
             raise BadInput(f"{wanted.data}: the file has no rows; fill it")
         writer.close()
-        place(temporary, wanted.out)
+        move_into_place(temporary, wanted.out)
     finally:
         temporary.unlink(missing_ok=True)
     return count
 
 
-def _check(wanted: Wanted) -> None:
+def _check(wanted: PredictionRequest) -> None:
     """Refuse what cannot be done, before anything is read."""
     if bool(wanted.client) == bool(wanted.client_column):
         raise BadInput("give --client NAME, or --client-column where a column names the client")
@@ -81,21 +83,23 @@ def _check(wanted: Wanted) -> None:
         raise BadInput(f"{wanted.out} holds the rows to predict: give another --out")
 
 
-def _predicted(
-    models: Models | Single,
+def _predict_chunk(
+    models: Models | SingleModel,
     first: PersonalModel,
     model_of: Callable[[str], PersonalModel],
-    piece: NewRows,
-    wanted: Wanted,
+    piece: RowChunk,
+    wanted: PredictionRequest,
 ) -> pl.DataFrame:
     """The answers of one piece, row by row."""
-    owners = _owners(models, piece, wanted)
+    owners = _row_clients(models, piece, wanted)
     rows, place_name = piece.rows, str(wanted.data)
     if isinstance(rows, pl.DataFrame):
-        _check_kept(rows, wanted)
+        _check_keep(rows, wanted)
         held = rows.select(wanted.keep)
         if not first.intake.is_table:
-            rows = _numbers(rows.drop(*wanted.keep, wanted.client_column, strict=False), place_name)
+            rows = _parse_numbers(
+                rows.drop(*wanted.keep, wanted.client_column, strict=False), place_name
+            )
     elif wanted.keep:
         raise BadInput(f"{place_name} has no columns, so there is nothing to --keep")
     else:
@@ -112,13 +116,15 @@ def _predicted(
     assert outputs is not None
     numbers = pl.Series("row", np.arange(piece.before + 1, piece.before + len(x) + 1))
     start = pl.DataFrame([numbers, pl.Series("client", owners.tolist(), pl.String)])
-    answers = answer_frame(first.task, outputs)
+    answers = build_prediction_frame(first.task, outputs)
     taken = {*start.columns, *answers.columns}
     held = held.rename({n: f"{n} (given)" for n in held.columns if n in taken})
     return pl.concat([start, held, answers] if held.width else [start, answers], how="horizontal")
 
 
-def _owners(models: Models | Single, piece: NewRows, wanted: Wanted) -> np.ndarray:
+def _row_clients(
+    models: Models | SingleModel, piece: RowChunk, wanted: PredictionRequest
+) -> np.ndarray:
     """[n] the client of every row."""
     if wanted.client:
         name = models.names[models.number(wanted.client)]
@@ -139,13 +145,13 @@ def _owners(models: Models | Single, piece: NewRows, wanted: Wanted) -> np.ndarr
     return names.to_numpy()
 
 
-def _check_kept(rows: pl.DataFrame, wanted: Wanted) -> None:
+def _check_keep(rows: pl.DataFrame, wanted: PredictionRequest) -> None:
     for name in wanted.keep:
         if name not in rows.columns:
             raise BadInput(f"{wanted.data}: there is no column '{name}' (named in --keep)")
 
 
-def _numbers(frame: pl.DataFrame, name: str) -> pl.DataFrame:
+def _parse_numbers(frame: pl.DataFrame, name: str) -> pl.DataFrame:
     """Columns of texts that spell numbers, as numbers."""
     texts = [s.name for s in frame.iter_columns() if s.dtype == pl.String]
     try:
@@ -155,13 +161,13 @@ def _numbers(frame: pl.DataFrame, name: str) -> pl.DataFrame:
         raise BadInput(f"{name}: rows are arrays of numbers here, but {why}") from None
 
 
-def _plain(schema: pa.Schema) -> pa.Schema:
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
     """The same columns with types that every reader of Parquet and CSV knows."""
     views = {pa.string_view(): pa.string(), pa.large_string(): pa.string()}
     return pa.schema([field.with_type(views.get(field.type, field.type)) for field in schema])
 
 
-def _writer(path: Path, suffix: str, schema: pa.Schema) -> Any:
+def _open_writer(path: Path, suffix: str, schema: pa.Schema) -> Any:
     if suffix == ".parquet":
         return parquet.ParquetWriter(path, schema, compression="zstd")
     options = arrow_csv.WriteOptions(quoting_style="needed")

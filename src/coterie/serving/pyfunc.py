@@ -9,12 +9,12 @@ from typing import Any
 
 from coterie.core.errors import BadInput
 from coterie.core.version import __version__
-from coterie.results.personal import PersonalModel
-from coterie.serving.answers import answer_frame
-from coterie.serving.files import load_files, write_safetensors
+from coterie.results.personal_models import PersonalModel
+from coterie.serving.model_files import load_model_files, write_safetensors
+from coterie.serving.predictions import build_prediction_frame
 
 
-class Wrapped:
+class PyfuncModel:
     """What MLflow calls."""
 
     def __init__(self, model: PersonalModel) -> None:
@@ -22,12 +22,12 @@ class Wrapped:
 
     def predict(self, rows: Any, params: dict[str, Any] | None = None) -> Any:
         """A pandas frame: the prediction, and the probability of every class."""
-        return answer_frame(self.model.task, self.model.outputs(rows)).to_pandas()
+        return build_prediction_frame(self.model.task, self.model.outputs(rows)).to_pandas()
 
 
-def _load_pyfunc(path: str) -> Wrapped:
+def _load_pyfunc(path: str) -> PyfuncModel:
     """MLflow asks for a model by this name."""
-    return Wrapped(load_files(Path(path)))
+    return PyfuncModel(load_model_files(Path(path)))
 
 
 def write_pyfunc(model: PersonalModel, folder: Path) -> None:

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.core.errors import BadInput, shown
+from coterie.core.errors import BadInput, format_value
+from coterie.results.added_models import FILE as LATER
 from coterie.results.folder import ABOUT
-from coterie.results.later import FILE as LATER
 from coterie.results.models import MODELS
-from coterie.results.personal import Card
-from coterie.serving.answering import Served, Worker
-from coterie.serving.numbers import Numbers
-from coterie.serving.openapi import document
+from coterie.results.personal_models import Card
+from coterie.serving.batching import BatchWorker, ServedRun
+from coterie.serving.metrics import ServiceMetrics
+from coterie.serving.openapi import build_document
 from coterie.serving.tokens import FILE, Tokens, open_tokens
 
 
-class Limits(NamedTuple):
+class ServiceLimits(NamedTuple):
     """What one service takes on."""
 
     bytes: int = 10_000_000  # of a body
@@ -35,23 +35,23 @@ class Service:
         self,
         folder: Path,
         tokens: Path | None,  # None: whoever reaches it may ask
-        limits: Limits,
+        limits: ServiceLimits,
         build: Callable[[], Any] | None = None,
     ) -> None:
         self.folder, self.limits, self._build = folder, limits, build
         self.token_file = tokens
         self.seen = self.version()
-        self.served = Served(folder, limits.models, build)
+        self.served = ServedRun(folder, limits.models, build)
         self.tokens: Tokens | None = None
         if tokens is not None:
             self.tokens = open_tokens(tokens, self.served.models.names)
-        self.worker, self.numbers = Worker(limits.waiting), Numbers()
-        self.openapi = self._document()
+        self.worker, self.numbers = BatchWorker(limits.waiting), ServiceMetrics()
+        self.openapi = self._build_openapi()
         self._lock = threading.Lock()
 
-    def _document(self) -> dict[str, Any]:
+    def _build_openapi(self) -> dict[str, Any]:
         served = self.served
-        return document(
+        return build_document(
             served.reader.intake, served.task, self.limits.rows, self.tokens is not None
         )
 
@@ -71,19 +71,19 @@ class Service:
         served changes nothing.
         """
         with self._lock:
-            folder = self._beside(beside) if beside else self.folder
-            served = Served(folder, self.limits.models, self._build)
+            folder = self._sibling_folder(beside) if beside else self.folder
+            served = ServedRun(folder, self.limits.models, self._build)
             if self.token_file is not None:
                 self.tokens = open_tokens(self.token_file, served.models.names)
             self.folder, self.served = folder, served
-            self.openapi, self.seen = self._document(), self.version()
+            self.openapi, self.seen = self._build_openapi(), self.version()
             self.numbers.reloads += 1
             return self.told()
 
-    def _beside(self, name: str) -> Path:
+    def _sibling_folder(self, name: str) -> Path:
         """A folder beside the present one, by its plain name."""
         if name != Path(name).name or "\0" in name or name in (".", ".."):
-            raise BadInput(f"run = {shown(name)}: name a folder beside {self.folder.name}")
+            raise BadInput(f"run = {format_value(name)}: name a folder beside {self.folder.name}")
         return self.folder.absolute().parent / name
 
     def told(self) -> dict[str, Any]:
@@ -123,6 +123,6 @@ class Service:
         }
 
 
-def default_tokens(folder: Path) -> Path:
+def default_token_file(folder: Path) -> Path:
     """Where the tokens of a run lie unless they are elsewhere."""
     return folder / FILE

@@ -15,14 +15,20 @@ from coterie.core.method import Batch
 from coterie.core.model import Model
 from coterie.core.point import Point, pick
 from coterie.core.task import find_task
-from coterie.data.federation import as_tensor
+from coterie.data.arrays import as_tensor
+from coterie.results.added_models import AddedModel
 from coterie.results.folder import read_experiment
-from coterie.results.later import Later
-from coterie.results.models import Build, filled
-from coterie.results.personal import Card, Models
-from coterie.running.newcomers import Served, Trained, serve
-from coterie.serving.labelled import Labelled, labelled
-from coterie.serving.personalizing import Way, judged, measured_words, save_version, stand
+from coterie.results.models import Build, load_weights
+from coterie.results.personal_models import Card, Models
+from coterie.running.newcomer_training import FinishedRun, ServedNewcomers, train_newcomers
+from coterie.serving.labelled_rows import LabelledRows, load_labelled_rows
+from coterie.serving.personalizing import (
+    Way,
+    card_measurements,
+    evaluate_way,
+    rebuild_run,
+    save_version,
+)
 
 HOW = "went on training from version {} on {} new rows"
 
@@ -49,15 +55,17 @@ def update(
     number = models.number(client)
     name = models.names[number]
     experiment = read_experiment(folder)
-    found = labelled(models, experiment, rows, name, separator=separator)
+    found = load_labelled_rows(models, experiment, rows, name, separator=separator)
     weights = models.weights(number)
     card = models.card(number, weights)
-    run = stand(models, experiment, found, name)
+    run = rebuild_run(models, experiment, found, name)
     a = models.architecture[number]
     if a:
-        run = run._replace(setup=run.setup._replace(architecture=_last(run.setup.architecture, a)))
+        run = run._replace(
+            setup=run.setup._replace(architecture=_replace_last(run.setup.architecture, a))
+        )
     model: Model = run.setup.models[a]
-    start = model.point(filled(models.path(number), weights, build))
+    start = model.point(load_weights(models.path(number), weights, build))
     if {k: tuple(v.shape) for k, v in start.params.items()} != dict(model.shapes):
         raise BadInput(
             f"the model of '{name}' is not the network that clients share ({model.name}), but one "
@@ -65,13 +73,13 @@ def update(
         )
     drift = drift_of(card, model, start, found)
     verdict = verdict_of(drift)
-    old = serve(run._replace(few=0, starts=_starts(run, a, start)), "finetune")
-    new = serve(run._replace(starts=_starts(run, a, start)), "finetune")
+    old = train_newcomers(run._replace(few=0, starts=_replace_start(run, a, start)), "finetune")
+    new = train_newcomers(run._replace(starts=_replace_start(run, a, start)), "finetune")
     before, after = (
-        judged("finetune", each.measured(), found, experiment, model) for each in (old, new)
+        evaluate_way("finetune", each.measured(), found, experiment, model) for each in (old, new)
     )
     version = card["version"] + 1
-    entry = Later(
+    entry = AddedModel(
         client=name,
         version=version,
         file="",
@@ -79,11 +87,11 @@ def update(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         architecture=a,
         rows=found.counts,
-        measured=measured_words(after, found.counts["test"]),
+        measured=card_measurements(after, found.counts["test"]),
         drift=verdict,
         scale=found.scale,
     )
-    save_version(models, run, model, _point(new), entry)
+    save_version(models, run, model, _personal_point(new), entry)
     return Updated(
         client=name,
         version=version,
@@ -95,21 +103,21 @@ def update(
     )
 
 
-def _last(architecture: np.ndarray, a: int) -> np.ndarray:
+def _replace_last(architecture: np.ndarray, a: int) -> np.ndarray:
     return np.concatenate([architecture[:-1], [a]])
 
 
-def _starts(run: Trained, a: int, start: Point) -> list[Point]:
+def _replace_start(run: FinishedRun, a: int, start: Point) -> list[Point]:
     return [start if k == a else point for k, point in enumerate(run.starts)]
 
 
-def _point(served: Served) -> Point:
+def _personal_point(served: ServedNewcomers) -> Point:
     (_, _, views), *_ = list(served.points())
     point: Point = pick(views["personal"], 0)
     return point
 
 
-def drift_of(card: Card, model: Model, point: Point, rows: Labelled) -> list[Drift]:
+def drift_of(card: Card, model: Model, point: Point, rows: LabelledRows) -> list[Drift]:
     """What the card says of the model against what all new rows say of it."""
     n = len(rows.y)
     batch = Batch(

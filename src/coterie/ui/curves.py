@@ -14,19 +14,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from coterie.core.checkpoint import checkpoints
+from coterie.core.checkpoint import list_checkpoints
 from coterie.core.errors import BadInput
-from coterie.core.files import plain
+from coterie.core.files import check_regular_file
 from coterie.results.folder import METRICS
-from coterie.results.table import EVERYONE, MARK, Table, curve, values
+from coterie.results.metric_table import EVERYONE, MARK, Table, curve_of, values_of
 
-SHOWN = ("accuracy", "loss")
-MOST = 2000  # clients drawn
+METRICS_SHOWN = ("accuracy", "loss")
+MAX_CLIENTS = 2000  # clients drawn
 
 
-def metrics_file(folder: Path) -> Path | None:
+def find_metrics_file(folder: Path) -> Path | None:
     """The table of a finished run, else that of its last checkpoint."""
-    places = (folder / METRICS, *(c / MARK for c in reversed(checkpoints(folder))))
+    places = (folder / METRICS, *(c / MARK for c in reversed(list_checkpoints(folder))))
     return next((p for p in places if p.is_file()), None)
 
 
@@ -39,11 +39,11 @@ def version_of(path: Path | None) -> str:
     return f"{found.st_mtime_ns:x}-{found.st_size:x}" if found else ""
 
 
-def measured(path: Path, names: list[str]) -> dict[str, Any]:
+def read_curves(path: Path, names: list[str]) -> dict[str, Any]:
     """{"curves": mean over clients by round, "clients": each one's last value}."""
     table = Table.read(path).whole()
     rows = table.filter((pc.field("client") != EVERYONE) & (pc.field("part") != ""))
-    rows = rows.filter(pc.field("metric").isin(_followed(rows)))
+    rows = rows.filter(pc.field("metric").isin(_select_metrics(rows)))
     keys = ("metric", "part", "view")
     plain = (
         pa.table({k: rows[k].cast(pa.string()) for k in keys})
@@ -53,21 +53,21 @@ def measured(path: Path, names: list[str]) -> dict[str, Any]:
     )
     curves = []
     for key in sorted(plain, key=lambda k: tuple(k.values())):
-        rounds, numbers = curve(rows, key["metric"], key["part"], key["view"])
-        curves.append({**key, "rounds": rounds.tolist(), "values": _plain(numbers)})
-    return {"curves": curves, "clients": _clients(rows, curves, names)}
+        rounds, numbers = curve_of(rows, key["metric"], key["part"], key["view"])
+        curves.append({**key, "rounds": rounds.tolist(), "values": _to_finite(numbers)})
+    return {"curves": curves, "clients": _last_values(rows, curves, names)}
 
 
-def _followed(rows: pa.Table) -> list[str]:
+def _select_metrics(rows: pa.Table) -> list[str]:
     """The metrics that are drawn: the usual ones, and what else was measured round by round."""
     pairs = pa.table({"metric": rows["metric"].cast(pa.string()), "round": rows["round"]})
     counts = pairs.group_by("metric").aggregate([("round", "count_distinct")]).to_pylist()
     most = max((found["round_count_distinct"] for found in counts), default=0)
     often = [f["metric"] for f in counts if 1 < f["round_count_distinct"] == most]
-    return sorted({*SHOWN, *often})
+    return sorted({*METRICS_SHOWN, *often})
 
 
-def _clients(
+def _last_values(
     rows: pa.Table, curves: list[dict[str, Any]], names: list[str]
 ) -> dict[str, Any] | None:
     """Every client's own model at the last measured round, on test data where they are measured."""
@@ -79,43 +79,43 @@ def _clients(
     if not parts:
         return None
     part = next((p for p in ("test", "validation") if p in parts), parts[0])
-    clients, numbers = values(rows, metric, part)
-    called = [names[i] if i < len(names) else str(i) for i in clients[:MOST].tolist()]
+    clients, numbers = values_of(rows, metric, part)
+    called = [names[i] if i < len(names) else str(i) for i in clients[:MAX_CLIENTS].tolist()]
     told = {
         "metric": metric,
         "part": part,
         "round": int(pc.max(rows["round"]).as_py()),
         "all": len(clients),
     }
-    return {**told, "names": called, "values": _plain(numbers[:MOST])}
+    return {**told, "names": called, "values": _to_finite(numbers[:MAX_CLIENTS])}
 
 
-def _plain(numbers: Iterable[float]) -> list[float | None]:
+def _to_finite(numbers: Iterable[float]) -> list[float | None]:
     return [float(v) if math.isfinite(v) else None for v in numbers]
 
 
-def rows_of_metrics(path: Path, part: str) -> list[dict[str, Any]]:
+def read_progress_rows(path: Path, part: str) -> list[dict[str, Any]]:
     """A run's curve as lines of progress, for a run that wrote none."""
     table = Table.read(path).whole()
     lines: dict[int, dict[str, Any]] = {}
-    for metric in SHOWN:
-        rounds, numbers = curve(table, metric, part)
-        for r, v in zip(rounds.tolist(), _plain(numbers), strict=True):
+    for metric in METRICS_SHOWN:
+        rounds, numbers = curve_of(table, metric, part)
+        for r, v in zip(rounds.tolist(), _to_finite(numbers), strict=True):
             lines.setdefault(r, {"round": r})[metric] = v
     return [lines[r] for r in sorted(lines)]
 
 
-def end_of_metrics(path: Path, part: str) -> tuple[int, float | None, float | None]:
+def read_last_metrics(path: Path, part: str) -> tuple[int, float | None, float | None]:
     """(rounds, accuracy, loss) at the end of a run's table."""
     table = Table.read(path).whole()
-    last = [_plain(curve(table, metric, part)[1][-1:]) or [None] for metric in SHOWN]
+    last = [_to_finite(curve_of(table, metric, part)[1][-1:]) or [None] for metric in METRICS_SHOWN]
     return int(np.max(table["round"].to_numpy(), initial=0)), last[0][0], last[1][0]
 
 
 def check_metrics(path: Path) -> None:
     """Refuse a table that is missing or cut off; only its end is read."""
     try:
-        pq.read_schema(plain(path))
+        pq.read_schema(check_regular_file(path))
     except FileNotFoundError:
         raise BadInput(f"{path.name} is missing, though the run is finished: run again") from None
     except (pa.ArrowException, OSError):

@@ -17,11 +17,11 @@ from threading import Lock, Timer
 from typing import Any, NamedTuple
 
 from coterie.core.errors import BadInput
-from coterie.core.files import writing
+from coterie.core.files import catch_write_errors
 
 LOGS = ".ui-logs"  # the list passes over names that begin with a dot
 CHUNK = 2**16  # bytes of a log at once
-GRACE = 15.0  # seconds to write what a run has, before it is ended
+GRACE_SECONDS = 15.0  # seconds to write what a run has, before it is ended
 # Ctrl-C is heard even where whoever started the server had switched it off; and a run whose server
 # is gone, however it ended, stops too: its input is a pipe that the server alone holds open.
 LEASH = (
@@ -73,7 +73,7 @@ class Jobs:
             log = self._log(folder)
             if log.parent.is_symlink() or log.is_symlink():
                 raise BadInput(f"{LOGS} is a link: coterie ui writes only into the folder itself")
-            with writing(self.root):
+            with catch_write_errors(self.root):
                 log.parent.mkdir(parents=True, exist_ok=True)
                 output = log.open("wb")
             with output:
@@ -104,7 +104,7 @@ class Jobs:
             )
         if job.state == "running":
             job.process.send_signal(signal.SIGINT)
-            later = Timer(GRACE, _end, [job])
+            later = Timer(GRACE_SECONDS, _terminate, [job])
             later.daemon = True
             later.start()
 
@@ -139,15 +139,15 @@ class Jobs:
         left = [job for job in self._jobs.values() if job.state == "running"]
         for job in left:
             job.process.send_signal(signal.SIGINT)
-        end = time.monotonic() + GRACE
+        end = time.monotonic() + GRACE_SECONDS
         for job in left:
             try:
                 job.process.wait(max(0.1, end - time.monotonic()))
             except subprocess.TimeoutExpired:
-                _end(job)
+                _terminate(job)
                 job.process.wait()
 
 
-def _end(job: Job) -> None:
+def _terminate(job: Job) -> None:
     if job.process.poll() is None:
         job.process.terminate()

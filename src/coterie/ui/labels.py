@@ -11,12 +11,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
-from coterie.core.errors import BadInput, shown
-from coterie.core.files import read_text, write
+from coterie.core.errors import BadInput, format_value
+from coterie.core.files import read_text, write_text
 
 FILE = "ui-labels.json"
-LONGEST = {"name": 120, "note": 4000}  # characters
-TAG, TAGS = 40, 20  # characters per tag, tags per run
+MAX_CHARACTERS = {"name": 120, "note": 4000}  # characters
+MAX_TAG_CHARACTERS, MAX_TAGS = 40, 20  # characters per tag, tags per run
 
 
 class Label(NamedTuple):
@@ -40,54 +40,58 @@ class Labels:
             raise BadInput(f"{FILE} is a link: coterie ui reads only what lies in the folder")
         try:
             found = json.loads(read_text(self.path))
-            return {str(name): checked(words) for name, words in found.items()}
+            return {str(name): parse_label(words) for name, words in found.items()}
         except FileNotFoundError:
             return {}
         except BadInput as damage:
-            raise _damaged(str(damage)) from None
+            raise _damaged_error(str(damage)) from None
         except (ValueError, TypeError, AttributeError, RecursionError, OSError) as damage:
-            raise _damaged(" ".join(str(damage).split())[:200]) from None
+            raise _damaged_error(" ".join(str(damage).split())[:200]) from None
 
     def change(self, name: str, words: Mapping[str, Any]) -> Label:
         """Another label of one run: the words that are given, and those of before."""
         with self._lock:  # what another server has written meanwhile is read first
             known = self.read()
-            label = checked(known.get(name, Label())._asdict() | dict(words))
+            label = parse_label(known.get(name, Label())._asdict() | dict(words))
             kept = {k: v for k, v in (known | {name: label}).items() if v != Label()}
             text = json.dumps({k: v._asdict() for k, v in sorted(kept.items())}, indent=1)
-            write(self.path, text + "\n")
+            write_text(self.path, text + "\n")
         return label
 
 
-def checked(words: Mapping[str, Any]) -> Label:
+def parse_label(words: Mapping[str, Any]) -> Label:
     """A label from the words that a page sent or a file holds."""
     unknown = [word for word in words if word not in Label._fields]
     if unknown:
-        raise BadInput(f"a label has no word {shown(unknown[0])}")
-    for word, most in LONGEST.items():
+        raise BadInput(f"a label has no word {format_value(unknown[0])}")
+    for word, most in MAX_CHARACTERS.items():
         value = words.get(word, "")
         if not isinstance(value, str) or len(value) > most:
-            raise BadInput(f"{word} = {shown(value)}: give text of at most {most:,} characters")
+            raise BadInput(
+                f"{word} = {format_value(value)}: give text of at most {most:,} characters"
+            )
     tags = words.get("tags", [])
     if not isinstance(tags, list | tuple) or not all(isinstance(tag, str) for tag in tags):
-        raise BadInput(f"tags = {shown(tags)}: give a list of words")
+        raise BadInput(f"tags = {format_value(tags)}: give a list of words")
     found = tuple(dict.fromkeys(" ".join(tag.split()) for tag in tags if tag.strip()))
-    if len(found) > TAGS or any(len(tag) > TAG for tag in found):
-        raise BadInput(f"tags: give at most {TAGS}, each of at most {TAG} characters")
+    if len(found) > MAX_TAGS or any(len(tag) > MAX_TAG_CHARACTERS for tag in found):
+        raise BadInput(
+            f"tags: give at most {MAX_TAGS}, each of at most {MAX_TAG_CHARACTERS} characters"
+        )
     if not isinstance(words.get("archived", False), bool):
-        raise BadInput(f"archived = {shown(words['archived'])}: give true or false")
+        raise BadInput(f"archived = {format_value(words['archived'])}: give true or false")
     return Label(
-        name=" ".join(_writable(words.get("name", "")).split()),
-        tags=tuple(map(_writable, found)),
-        note=_writable(words.get("note", "")).strip(),
+        name=" ".join(_replace_surrogates(words.get("name", "")).split()),
+        tags=tuple(map(_replace_surrogates, found)),
+        note=_replace_surrogates(words.get("note", "")).strip(),
         archived=words.get("archived", False),
     )
 
 
-def _writable(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """The text without lone surrogates, which no file in UTF-8 holds."""
     return text.encode("utf-8", "replace").decode()
 
 
-def _damaged(why: str) -> BadInput:
+def _damaged_error(why: str) -> BadInput:
     return BadInput(f"{FILE} is damaged ({why}): mend it, or move it away to begin anew")

@@ -20,29 +20,29 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from coterie.comparison.plan import FILE as PLAN
-from coterie.core.errors import BadInput, shown
+from coterie.core.errors import BadInput, format_value
 from coterie.core.files import read_text
 from coterie.experiment.config import PYTHON
 from coterie.results.folder import ABOUT, CONFIG, METRICS
 from coterie.running.progress import FILE as PROGRESS
-from coterie.running.progress import LOCK, busy
-from coterie.ui.curves import check_metrics, end_of_metrics
-from coterie.ui.lines import ends
-from coterie.ui.words import flat, group_of
+from coterie.running.progress import LOCK, is_busy
+from coterie.ui.curves import check_metrics, read_last_metrics
+from coterie.ui.flat_config import flatten_config, group_of
+from coterie.ui.progress_file import read_ends
 
 # a folder whose watched files have not changed is not read again
 WATCHED = (CONFIG, ABOUT, METRICS, PROGRESS, PLAN)
-FRESH = 0.5  # seconds a listing serves everyone who asks
-REST = 4  # or so many times what the listing took, if that is more
-BUDGET = 1.0  # seconds spent on folders not read before; the rest is read next time
-LEAST = 200  # folders read in any case
-SILENT = 5.0  # seconds without a word before a run with a lock may be called stopped
-LOCKLESS = 300.0  # the same without a lock to ask
-DEPTH = 3  # folders below the given one that may hold runs
+FRESH_SECONDS = 0.5  # seconds a listing serves everyone who asks
+REST_FACTOR = 4  # or so many times what the listing took, if that is more
+SCAN_SECONDS = 1.0  # seconds spent on folders not read before; the rest is read next time
+MIN_FOLDERS = 200  # folders read in any case
+SILENT_SECONDS = 5.0  # seconds without a word before a run with a lock may be called stopped
+LOCKLESS_SECONDS = 300.0  # the same without a lock to ask
+MAX_DEPTH = 3  # folders below the given one that may hold runs
 
-DAMAGES = (ArithmeticError, RecursionError, MemoryError, pa.ArrowException)
+READ_ERRORS = (ArithmeticError, RecursionError, MemoryError, pa.ArrowException)
 
-NO_WORDS: Mapping[str, Any] = MappingProxyType({})
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 Mark = tuple[tuple[str, int, int], ...]  # (file, time of change, size)
 
 
@@ -72,10 +72,10 @@ class Entry(NamedTuple):
     measure: str = "accuracy"  # what the run is judged by
     value: float | None = None  # of that, at the last evaluation
     group: str = ""  # the same for runs that differ in nothing but the seed
-    words: Mapping[str, Any] = NO_WORDS  # of its configuration
+    words: Mapping[str, Any] = NO_OPTIONS  # of its configuration
 
 
-class Unknown(BadInput):
+class UnknownRun(BadInput):
     """A request named what is not in the list."""
 
 
@@ -95,7 +95,7 @@ class Library:
                 self._entries = self._scan()
                 end = time.monotonic()
                 unread = any(e.status == "unread" for e in self._entries.values())
-                self._due = end + (0 if unread else max(FRESH, REST * (end - begin)))
+                self._due = end + (0 if unread else max(FRESH_SECONDS, REST_FACTOR * (end - begin)))
             return self._entries
 
     def find(self, ids: Iterable[str]) -> list[Entry]:
@@ -103,7 +103,7 @@ class Library:
         known = self.entries()
         for name in ids:
             if name not in known:
-                raise Unknown(
+                raise UnknownRun(
                     f"there is no run '{name}' here: it was moved or deleted, or never was"
                 )
         return [known[name] for name in ids]
@@ -125,16 +125,16 @@ class Library:
 
     def _scan(self) -> dict[str, Entry]:
         now, found, kept = time.time(), dict[str, Entry](), dict[Path, tuple[Mark, Entry]]()
-        end, read = time.monotonic() + BUDGET, 0
-        for folder, files, comparison in _walk(self.root, DEPTH):
+        end, read = time.monotonic() + SCAN_SECONDS, 0
+        for folder, files, comparison in _walk(self.root, MAX_DEPTH):
             mark = tuple((e.name, s.st_mtime_ns, s.st_size) for e in files if (s := _stat(e)))
             old = self._cache.get(folder)
             if old and old[0] == mark:
                 entry = old[1]
-            elif read < LEAST or time.monotonic() < end:
+            elif read < MIN_FOLDERS or time.monotonic() < end:
                 entry, read = _read(self.root, folder, files), read + 1
             else:
-                mark, entry = (), _bare(self.root, folder, files)._replace(status="unread")
+                mark, entry = (), _unread_entry(self.root, folder, files)._replace(status="unread")
             kept[folder] = (mark, entry)
             found[entry.id] = _settle(entry, now)._replace(
                 parent=id_of(self.root, comparison) if comparison else ""
@@ -144,7 +144,7 @@ class Library:
         for entry in found.values():
             families.setdefault(entry.parent, []).append(entry)
         whole = {
-            k: _together(e, families.get(k, []), now) if e.kind == "comparison" else e
+            k: _summarize_runs(e, families.get(k, []), now) if e.kind == "comparison" else e
             for k, e in found.items()
         }
         return dict(sorted(whole.items()))
@@ -188,7 +188,7 @@ def id_of(root: Path, folder: Path) -> str:
     return quote(os.fsencode(folder.relative_to(root)), safe="/@")
 
 
-def _bare(root: Path, folder: Path, files: list[os.DirEntry]) -> Entry:
+def _unread_entry(root: Path, folder: Path, files: list[os.DirEntry]) -> Entry:
     """What is known of a folder without a look into its files."""
     kind = "comparison" if any(e.name == PLAN for e in files) else "run"
     changed = max((s.st_mtime for e in files if (s := _stat(e))), default=0.0)
@@ -197,7 +197,7 @@ def _bare(root: Path, folder: Path, files: list[os.DirEntry]) -> Entry:
 
 def _read(root: Path, folder: Path, files: list[os.DirEntry]) -> Entry:
     """What a folder says of itself, whatever state its files are in."""
-    entry = _bare(root, folder, files)
+    entry = _unread_entry(root, folder, files)
     for e in files:
         if e.is_symlink():
             return entry._replace(
@@ -206,18 +206,18 @@ def _read(root: Path, folder: Path, files: list[os.DirEntry]) -> Entry:
         if not e.is_file():  # to open a pipe would wait for ever
             return entry._replace(why=f"{e.name} is not a file: move it away")
     try:
-        return _comparison(entry) if entry.kind == "comparison" else _run(entry)
+        return _read_comparison(entry) if entry.kind == "comparison" else _read_run(entry)
     except BadInput as damage:
         return entry._replace(why=str(damage))
     except FileNotFoundError as missing:
         return entry._replace(why=f"{Path(missing.filename).name} is missing")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, *DAMAGES) as damage:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, *READ_ERRORS) as damage:
         return entry._replace(
             why=f"{folder.name} cannot be read: {' '.join(str(damage).split())[:200]}"
         )
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_text(path))
     except BadInput as damage:
@@ -229,19 +229,19 @@ def _toml(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path.name} is damaged: {' '.join(str(damage).split())}") from None
 
 
-def _run(entry: Entry) -> Entry:
+def _read_run(entry: Entry) -> Entry:
     folder = entry.path
-    config = _toml(folder / CONFIG)
+    config = _read_toml(folder / CONFIG)
     schedule = config.get("schedule", {})
     parts = schedule.get("parts") or ["validation"]
-    words = flat(config)
-    first, last, pace = ends(folder / PROGRESS)
+    words = flatten_config(config)
+    first, last, pace = read_ends(folder / PROGRESS)
     entry = entry._replace(
         method=str(config["method"]),
-        data=_data(config),
-        seed=_whole(config.get("seed", 0), "seed"),
+        data=_dataset_name(config),
+        seed=_check_whole(config.get("seed", 0), "seed"),
         part="validation" if "validation" in parts else str(parts[-1]),
-        rounds=int(last.get("rounds") or _whole(schedule.get("rounds", 0), "rounds")),
+        rounds=int(last.get("rounds") or _check_whole(schedule.get("rounds", 0), "rounds")),
         done=int(last.get("round") or 0),
         accuracy=last.get("accuracy"),
         loss=last.get("loss"),
@@ -265,7 +265,7 @@ def _run(entry: Entry) -> Entry:
         return entry._replace(status="running")
     check_metrics(folder / METRICS)
     if not last:  # no line was ever written, as by an early version
-        done, accuracy, loss = end_of_metrics(folder / METRICS, entry.part)
+        done, accuracy, loss = read_last_metrics(folder / METRICS, entry.part)
         entry = entry._replace(done=done, rounds=done, accuracy=accuracy, loss=loss)
     return entry._replace(
         status="finished", changed=datetime.fromisoformat(about["date"]).timestamp()
@@ -279,23 +279,23 @@ def _why_diverged(about: dict[str, Any]) -> str:
         raise BadInput(f"{ABOUT} is damaged: it does not say why the run diverged") from None
 
 
-def _comparison(entry: Entry) -> Entry:
-    plan = _toml(entry.path / PLAN)
+def _read_comparison(entry: Entry) -> Entry:
+    plan = _read_toml(entry.path / PLAN)
     methods, seeds = plan["methods"], plan["seeds"]
     return entry._replace(
         status="running",
         method=", ".join(map(str, methods)),
-        data=_data(plan),
-        rounds=_whole(plan.get("schedule", {}).get("rounds", 0), "rounds")
+        data=_dataset_name(plan),
+        rounds=_check_whole(plan.get("schedule", {}).get("rounds", 0), "rounds")
         * len(methods)
         * len(seeds),
         planned=len(methods) * len(seeds),
     )
 
 
-def _whole(value: Any, word: str) -> int:
+def _check_whole(value: Any, word: str) -> int:
     if type(value) is not int or not 0 <= value < 2**32:
-        raise BadInput(f"{word} = {shown(value)}, no whole number: the file is damaged")
+        raise BadInput(f"{word} = {format_value(value)}, no whole number: the file is damaged")
     return value
 
 
@@ -304,20 +304,22 @@ def _settle(entry: Entry, now: float) -> Entry:
     if entry.kind == "comparison" or entry.status != "running":
         return entry
     locked = os.name != "nt" and (entry.path / LOCK).exists()
-    silent = now - entry.changed > max(SILENT if locked else LOCKLESS, 5 * (entry.pace or 0))
-    if not silent or _busy(entry.path):
+    silent = now - entry.changed > max(
+        SILENT_SECONDS if locked else LOCKLESS_SECONDS, 5 * (entry.pace or 0)
+    )
+    if not silent or _is_busy(entry.path):
         return entry
     return entry._replace(status="stopped", why=f"coterie resume {quoted(str(entry.path))}")
 
 
-def _busy(folder: Path) -> bool:
+def _is_busy(folder: Path) -> bool:
     try:
-        return busy(folder)
+        return is_busy(folder)
     except OSError:  # a folder that is not ours to write
         return False
 
 
-def _together(entry: Entry, inner: list[Entry], now: float) -> Entry:
+def _summarize_runs(entry: Entry, inner: list[Entry], now: float) -> Entry:
     """A comparison as the sum of its runs."""
     if entry.status != "running":
         return entry
@@ -345,24 +347,24 @@ def _together(entry: Entry, inner: list[Entry], now: float) -> Entry:
     )
 
 
-def stray(folder: Path, root: Path) -> Path | None:
+def find_stray_link(folder: Path, root: Path) -> Path | None:
     """A link somewhere in a run's folder that leads out of `root`, if there is one."""
-    links = (path for path in _inside(folder) if path.is_symlink())
+    links = (path for path in _walk_paths(folder) if path.is_symlink())
     return next((p for p in links if not p.resolve().is_relative_to(root)), None)
 
 
-def odd(folder: Path) -> Path | None:
+def find_special_file(folder: Path) -> Path | None:
     """What is neither a file nor a folder in a run's folder, such as a pipe, if there is any."""
     return next(
-        (p for p in _inside(folder) if p.exists() and not (p.is_file() or p.is_dir())), None
+        (p for p in _walk_paths(folder) if p.exists() and not (p.is_file() or p.is_dir())), None
     )
 
 
-def _inside(folder: Path) -> Iterator[Path]:
+def _walk_paths(folder: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(folder):
         yield from (Path(place, name) for name in (*folders, *files))
 
 
-def _data(words: dict[str, Any]) -> str:
+def _dataset_name(words: dict[str, Any]) -> str:
     """What the data are called; those given as Python objects by their own name."""
     return str(words.get("data", {}).get("name", "")).removeprefix(PYTHON)

@@ -9,27 +9,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.device import here
+from coterie.core.device import to_default_device
 from coterie.core.method import Batch, BatchPlan
 from coterie.core.rng import Rng, streams
-from coterie.data.federation import PARTS, Federation, Public, as_tensor, part_of
-from coterie.data.held import Held
-from coterie.data.lazy import Maker, maker_of
+from coterie.data.arrays import as_tensor
+from coterie.data.client_rows import ClientRows
+from coterie.data.dataset import Public
+from coterie.data.federation import PARTS, Federation, part_of
+from coterie.data.lazy_rows import RowGenerator, generator_of
 from coterie.engines.base import Moment
-from coterie.engines.local.stacks import channels_last
-from coterie.engines.public import public_draw, public_rows
+from coterie.engines.local.stacks import to_channels_last
+from coterie.engines.public_batches import draw_public_rows, public_tensors
 
-FULL = 1024  # rows per step when a plan asks for whole parts
-Counts = Mapping[int, int] | None  # steps of each client, where the method decides on them
-MADE = 2**17  # rows that are made at once where everybody's are read
-LOOKED_UP = 2**18  # rows whose numbers and labels are looked up at once
+FULL_BATCH = 1024  # rows per step when a plan asks for whole parts
+StepCounts = Mapping[int, int] | None  # steps of each client, where the method decides on them
+ROWS_AT_ONCE = 2**17  # rows that are made at once where everybody's are read
+LOOKUP_ROWS = 2**18  # rows whose numbers and labels are looked up at once
 
 
-def batch_rows(plan: BatchPlan, largest: int) -> int:
+def padded_batch_size(plan: BatchPlan, largest: int) -> int:
     """The rows that a batch is padded to, the same for all clients: at most those of the largest
     part.
     """
-    return max(1, min(plan.batch or FULL, largest))
+    return max(1, min(plan.batch or FULL_BATCH, largest))
 
 
 def count_steps(plan: BatchPlan, n: int) -> int:
@@ -39,10 +41,10 @@ def count_steps(plan: BatchPlan, n: int) -> int:
     if plan.steps:
         return plan.steps
     n = max(1, int(n * plan.share))
-    return -(-plan.epochs * -(-n // (plan.batch or FULL)) // plan.batches)
+    return -(-plan.epochs * -(-n // (plan.batch or FULL_BATCH)) // plan.batches)
 
 
-def deal(
+def draw_batches(
     plan: BatchPlan, sizes: Sequence[int], steps: Sequence[int], rows: int, rngs: Iterable[Rng]
 ) -> tuple[np.ndarray, list[int]]:
     """The batches of clients of these sizes, [clients, steps, batches, rows], and a key of each
@@ -50,7 +52,7 @@ def deal(
 
     A batch has positions in the client's part; -1 is padding.
     """
-    size = min(plan.batch or FULL, rows)
+    size = min(plan.batch or FULL_BATCH, rows)
     shape = len(steps), max(steps, default=0), plan.batches, size
     places = np.full(shape, -1, dtype=np.int64)
     numbers, keys = np.arange(max(sizes, default=0)), []
@@ -59,13 +61,13 @@ def deal(
         part = numbers[:n]
         if plan.share < 1.0:
             part = np.sort(rng.choice(n, max(1, int(n * plan.share)), replace=False))
-        _fill(mine[:count].reshape(-1), part, size, rng if plan.shuffle else None)
+        _fill_epochs(mine[:count].reshape(-1), part, size, rng if plan.shuffle else None)
     if rows > size:
         places = np.pad(places, [(0, 0)] * 3 + [(0, rows - size)], constant_values=-1)
     return places, keys
 
 
-def _fill(places: np.ndarray, part: np.ndarray, rows: int, rng: Rng | None) -> None:
+def _fill_epochs(places: np.ndarray, part: np.ndarray, rows: int, rng: Rng | None) -> None:
     """Epoch after epoch, each shuffled anew; the last batch of an epoch may be short."""
     n = len(part)
     span = rows * max(1, -(-n // rows))
@@ -89,14 +91,14 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, lists: Sequence[np.ndarray]) -> Part:
-        held = Held.of(lists)
+        held = ClientRows.of(lists)
         held = held.moved(lambda rows: rows) if held.rows is None else held
         return cls.numbered(held, held.rows)
 
     @classmethod
-    def numbered(cls, held: Held, rows: np.ndarray | None) -> Part:
+    def numbered(cls, held: ClientRows, rows: np.ndarray | None) -> Part:
         """The part with its rows; None: they are made elsewhere, and only counts matter."""
-        index = here(as_tensor(np.zeros(0, np.int64) if rows is None else rows))
+        index = to_default_device(as_tensor(np.zeros(0, np.int64) if rows is None else rows))
         return cls(index, held.first, held.counts, int(held.counts.max(initial=0)))
 
     def of_client(self, client: int) -> Tensor:
@@ -130,7 +132,7 @@ class Batches:
         self.places, self.keys, self.each = places, keys, each
         self.plan, self.stacked = plan, stacked
         self._shortest, self._each = min(each, default=0), torch.tensor(each)
-        self._together = max(1, LOOKED_UP // max(1, places[:, :1].numel()))
+        self._together = max(1, LOOKUP_ROWS // max(1, places[:, :1].numel()))
         self._number, self._block = -1, Batch(*[torch.zeros(0)] * 5)
 
     def __call__(self, s: int) -> tuple[Batch, Tensor | None]:
@@ -150,7 +152,7 @@ class Batches:
         small = (f[k, :width] if self.stacked else f[k, 0] for f in self._block[1:])
         x = self.x.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *self.x.shape[1:])
         batch = Batch(x, *small)
-        return batch if self.stacked else channels_last(batch)
+        return batch if self.stacked else to_channels_last(batch)
 
     def _look_up(self, start: int) -> Batch:
         """The batches of some steps, with the numbers of rows instead of their inputs."""
@@ -175,20 +177,20 @@ class Batches:
         return Batch(*(f.squeeze(2) if several == 1 else f for f in turned))
 
 
-class Making(NamedTuple):
+class LazyRows(NamedTuple):
     """How the rows of clients are made that are not stored."""
 
-    maker: Maker
+    maker: RowGenerator
     owner: np.ndarray  # [N] the number that each client has there
-    held: dict[str, Held]
+    held: dict[str, ClientRows]
 
     @classmethod
-    def of(cls, federation: Federation) -> Making | None:
+    def of(cls, federation: Federation) -> LazyRows | None:
         """None where all rows are stored."""
-        maker = maker_of(federation.x)
+        maker = generator_of(federation.x)
         if maker is None:
             return None
-        held = {name: Held.of(part_of(federation, name)) for name in PARTS}
+        held = {name: ClientRows.of(part_of(federation, name)) for name in PARTS}
         owner = np.searchsorted(maker.ends, held["train"].firsts(), side="right")
         return cls(maker, owner, held)
 
@@ -201,16 +203,16 @@ class Feed(NamedTuple):
     parts: dict[str, Part]
     public: Public | None
     seed: int
-    making: Making | None = None
+    making: LazyRows | None = None
 
     @classmethod
     def of(cls, federation: Federation, seed: int) -> Feed:
-        dtype, making = torch.get_default_dtype(), Making.of(federation)
+        dtype, making = torch.get_default_dtype(), LazyRows.of(federation)
         held = {name: part_of(federation, name) for name in PARTS}
-        x, y = here((federation.x, federation.y))
+        x, y = to_default_device((federation.x, federation.y))
         return cls(
-            x=_in(dtype, x),
-            y=_in(dtype, y),
+            x=_to_dtype(dtype, x),
+            y=_to_dtype(dtype, y),
             parts={name: Part.of(part) for name, part in held.items()}
             if making is None
             else {name: Part.numbered(part, None) for name, part in making.held.items()},
@@ -224,7 +226,7 @@ class Feed(NamedTuple):
         """Clients whose rows are held at once where everybody's are read."""
         if self.making is None:
             return len(self.parts["train"].counts)
-        return max(1, int(MADE / self.making.maker.counts.mean()))
+        return max(1, int(ROWS_AT_ONCE / self.making.maker.counts.mean()))
 
     def near(self, chunk: Sequence[int]) -> tuple[Feed, Sequence[int]]:
         """A feed that has the rows of these clients, and their numbers in it; rows that are not
@@ -236,12 +238,15 @@ class Feed(NamedTuple):
         theirs = owner[np.asarray(chunk)]
         counts = maker.counts[theirs]
         moved = maker.ends[theirs] - np.cumsum(counts)  # from numbers of all rows to those here
-        x, y = (_in(torch.get_default_dtype(), here(rows)) for rows in maker.of(theirs))
+        x, y = (
+            _to_dtype(torch.get_default_dtype(), to_default_device(rows))
+            for rows in maker.of(theirs)
+        )
         parts = {}
         for name, every in held.items():
             some = every.only(chunk)
             rows = some.joined() - np.repeat(moved, some.counts)
-            made = Part.of(Held.packed(rows, some.counts))
+            made = Part.of(ClientRows.packed(rows, some.counts))
             parts[name] = made._replace(largest=self.parts[name].largest)
         return self._replace(x=x, y=y, parts=parts, making=None), range(len(chunk))
 
@@ -249,7 +254,7 @@ class Feed(NamedTuple):
         """How many training rows a client has, as methods are told it."""
         return torch.tensor(int(self.parts["train"].counts[client]))
 
-    def steps(self, plan: BatchPlan, client: int, counts: Counts) -> int:
+    def steps(self, plan: BatchPlan, client: int, counts: StepCounts) -> int:
         """The number of steps that a client takes in a pass."""
         if plan.adaptive and counts is not None:
             return counts[client]
@@ -257,7 +262,7 @@ class Feed(NamedTuple):
             return count_steps(plan, plan.draw or len(self.public.x) if self.public else 0)
         return count_steps(plan, int(self.parts[plan.part].counts[client]))
 
-    def steps_of(self, plan: BatchPlan, clients: Sequence[int], counts: Counts) -> list[int]:
+    def steps_of(self, plan: BatchPlan, clients: Sequence[int], counts: StepCounts) -> list[int]:
         """The numbers of steps of many clients."""
         if plan.part == "public" or (plan.adaptive and counts is not None):
             return [self.steps(plan, i, counts) for i in clients]
@@ -271,16 +276,16 @@ class Feed(NamedTuple):
         label: str,
         when: Moment,
         chunk: list[int],
-        counts: Counts = None,
+        counts: StepCounts = None,
         stacked: bool = True,
     ) -> tuple[Batches, list[int]]:
         """The batch of step s for every client of the chunk, and how many steps each takes."""
         near, places = self.near(chunk)
         x, y, part, sizes = near.source(plan, when, places)
-        rows = batch_rows(plan, part.largest)
+        rows = padded_batch_size(plan, part.largest)
         taken = self.steps_of(plan, chunk, counts)
         rngs = streams(self.seed, (when.kind, when.stage, when.round, label), chunk)
-        drawn, keys = deal(plan, sizes.tolist(), taken, rows, rngs)
+        drawn, keys = draw_batches(plan, sizes.tolist(), taken, rows, rngs)
         first = part.first if plan.part == "public" else part.first[places]
         batches = Batches(
             x=x,
@@ -303,13 +308,13 @@ class Feed(NamedTuple):
             part = self.parts[plan.part]
             return self.x, self.y, part, part.counts[chunk]
         assert self.public is not None
-        picked = public_draw(self.public, self.seed, when.stage, when.round, plan.draw)
+        picked = draw_public_rows(self.public, self.seed, when.stage, when.round, plan.draw)
         size = len(picked)
         part = Part(torch.as_tensor(picked), np.zeros(1, dtype=np.int64), np.array([size]), size)
         dtype = self.x.dtype if self.x.is_floating_point() else torch.get_default_dtype()
-        return *public_rows(self.public, dtype), part, np.full(len(chunk), size)
+        return *public_tensors(self.public, dtype), part, np.full(len(chunk), size)
 
 
-def _in(dtype: torch.dtype, rows: Tensor) -> Tensor:
+def _to_dtype(dtype: torch.dtype, rows: Tensor) -> Tensor:
     """Rows in the run's precision; labels and words stay whole numbers."""
     return rows.to(dtype) if rows.is_floating_point() and rows.dtype != dtype else rows

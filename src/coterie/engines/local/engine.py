@@ -9,68 +9,74 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from coterie.core.device import CPU, device_of, here, on
+from coterie.core.device import CPU, device_of, to_default_device, use_device
 from coterie.core.errors import BadInput
 from coterie.core.method import Exchange, Tree
-from coterie.core.point import in_order, pick, stack, tree
-from coterie.core.rng import Later, Rng
+from coterie.core.point import pick, pick_ordered, stack, tree_map
+from coterie.core.rng import LazyStream, Rng
 from coterie.core.task import find_task
 from coterie.data.federation import PARTS, Federation
 from coterie.engines.base import (
     Engine,
-    Measured,
+    EngineSetup,
+    ExchangeRequest,
+    ExchangeResult,
+    Metrics,
     Moment,
-    Outcome,
     Predictions,
     Send,
-    Setup,
     Traffic,
-    Trip,
     Uploads,
     Views,
-    bytes_down,
-    bytes_up,
-    cat,
+    concat,
+    count_download,
+    count_upload,
 )
-from coterie.engines.finite import broken
-from coterie.engines.local.batches import Counts, Feed
-from coterie.engines.local.choose import Case, alone_because, choose, compiles, fits
-from coterie.engines.local.evaluate import evaluate, predicted
-from coterie.engines.local.stacks import balanced, lift, share
-from coterie.engines.local.states import States, tensors
+from coterie.engines.finite import find_non_finite
+from coterie.engines.local.autotune import (
+    TuningCase,
+    can_compile,
+    choose_settings,
+    compute_max_width,
+    find_stacking_problem,
+)
+from coterie.engines.local.batches import Feed, StepCounts
+from coterie.engines.local.evaluate import evaluate, predict_client
+from coterie.engines.local.stacks import lift, split_chunks, stack_payloads
+from coterie.engines.local.states import StateStore, to_tensors
 from coterie.engines.local.steps import Stepper
-from coterie.engines.local.work import Task, Worked, perform
-from coterie.engines.settings import Settings
+from coterie.engines.local.work import ChunkResult, ChunkTask, run_exchange
+from coterie.engines.settings import ExecutionSettings
 
-UNCHOSEN = Settings("vectorized", 16, "no")  # to evaluate before the first round
-LOOKED_AT, LOOKED_AT_BYTES = 4096, 2**26  # clients, and bytes of their models, evaluated at once
+DEFAULT_SETTINGS = ExecutionSettings("vectorized", 16, "no")  # to evaluate before the first round
+EVAL_CLIENTS, EVAL_BYTES = 4096, 2**26  # clients, and bytes of their models, evaluated at once
 
 
-class Crowd(NamedTuple):
+class ClientGroup(NamedTuple):
     """The clients of one architecture that take part in an exchange, most steps first."""
 
     architecture: int
     exchange: Exchange
     clients: list[int]
-    counts: Counts
+    counts: StepCounts
 
 
 class LocalEngine(Engine):
     """All clients in this process."""
 
     def __init__(
-        self, setup: Setup, free_threads: bool = False, device: torch.device | None = None
+        self, setup: EngineSetup, free_threads: bool = False, device: torch.device | None = None
     ):
         self._free_threads = free_threads  # whether the number of threads may be chosen
         self.device = device or torch.get_default_device()
         self._steppers: dict[Any, Stepper] = {}
         self._why_alone: dict[int, str] = {}  # architecture -> why it cannot be stacked, or ""
         self._compiled: set[int] = set()  # architectures of which it is known that they can be
-        self.states = [States() for _ in setup.models]
+        self.states = [StateStore() for _ in setup.models]
         super().__init__(setup)
 
     def take(self, federation: Federation, architecture: np.ndarray) -> None:
-        with on(self.device):
+        with use_device(self.device):
             super().take(federation, architecture)
             self.feed = Feed.of(federation._replace(public=self.public), self.seed)
 
@@ -95,15 +101,15 @@ class LocalEngine(Engine):
 
     def restore(self, dumped: Tree, stage: int) -> None:
         self.stage = stage
-        self.states = [States() for _ in self.models]
+        self.states = [StateStore() for _ in self.models]
         for store, (clients, stacked) in zip(self.states, dumped, strict=True):
             if clients:
-                store.scatter(clients, here(stacked))
+                store.scatter(clients, to_default_device(stacked))
 
     # One trip to the clients and back
 
     @torch.no_grad()
-    def exchange(self, trip: Trip) -> Outcome:
+    def exchange(self, trip: ExchangeRequest) -> ExchangeResult:
         uploads: list[Uploads] = []
         traffic = Traffic()
         sent: set[Any] = set()
@@ -115,16 +121,18 @@ class LocalEngine(Engine):
             reached = [k for k in kept if chunk[k] in trip.averaged]
             if reached:
                 uploads.append(
-                    Uploads(a, [chunk[k] for k in reached], in_order(upload, reached, len(chunk)))
+                    Uploads(
+                        a, [chunk[k] for k in reached], pick_ordered(upload, reached, len(chunk))
+                    )
                 )
-            down = bytes_down(worked.payloads, sent, trip.shared)
-            up = bytes_up(upload, len(trip.answered & trip.averaged & set(chunk)))
+            down = count_download(worked.payloads, sent, trip.shared)
+            up = count_upload(upload, len(trip.answered & trip.averaged & set(chunk)))
             traffic = traffic.plus(down._replace(up=up, **worked.effort._asdict()))
         replies = self.replies(uploads, trip.when)
         answered = set(trip.clients) & trip.answered - failed
-        return Outcome(replies, traffic, answered, frozenset(failed))
+        return ExchangeResult(replies, traffic, answered, frozenset(failed))
 
-    def keep(self, worked: Worked, answered: Set[int]) -> list[int]:
+    def keep(self, worked: ChunkResult, answered: Set[int]) -> list[int]:
         """Store the new states of the clients that answered with numbers; their places in the
         chunk.
         """
@@ -133,24 +141,24 @@ class LocalEngine(Engine):
         if kept:
             clients = [worked.clients[k] for k in kept]
             # what is uploaded is the server's to do with as it likes
-            own = not _memory(worked.state) & _memory(worked.upload)
+            own = not _storage_pointers(worked.state) & _storage_pointers(worked.upload)
             self.states[worked.architecture].scatter(
-                clients, in_order(worked.state, kept, len(worked.clients)), own
+                clients, pick_ordered(worked.state, kept, len(worked.clients)), own
             )
         return kept
 
     @torch.no_grad()
-    def work(self, trip: Trip) -> Iterator[Worked]:
+    def work(self, trip: ExchangeRequest) -> Iterator[ChunkResult]:
         """Clients' new states and uploads, chunk by chunk; whoever asked decides what is kept."""
         for a in range(len(self.models)):
-            crowd = self._crowd(a, trip)
+            crowd = self._select_group(a, trip)
             if not crowd.clients:
                 continue
-            self._settle(crowd, trip)
-            for chunk in balanced(crowd.clients, self._width(crowd)):
-                payloads = _sent(trip.send, chunk)
+            self._choose_open_settings(crowd, trip)
+            for chunk in split_chunks(crowd.clients, self._width(crowd)):
+                payloads = _collect_payloads(trip.send, chunk)
                 before = self._gather(a, chunk, payloads, crowd.exchange)
-                task = Task(
+                task = ChunkTask(
                     exchange=crowd.exchange,
                     number=trip.number,
                     when=trip.when,
@@ -159,62 +167,68 @@ class LocalEngine(Engine):
                     payloads=payloads,
                     counts=crowd.counts,
                 )
-                state, upload, effort = perform(task, self._stepper(self.settings[a]), self.feed)
+                state, upload, effort = run_exchange(
+                    task, self._stepper(self.settings[a]), self.feed
+                )
                 if pytree.tree_structure(state) != pytree.tree_structure(before):
                     raise TypeError("a client's state must keep the structure that `join` gave it")
-                yield Worked(
+                yield ChunkResult(
                     architecture=a,
                     clients=chunk,
                     payloads=payloads,
                     state=state,
                     upload=upload,
                     effort=effort,
-                    broken=broken(state, upload, len(chunk)),
+                    broken=find_non_finite(state, upload, len(chunk)),
                 )
 
     @torch.no_grad()
-    def choose(self, trip: Trip) -> list[Settings]:
+    def choose(self, trip: ExchangeRequest) -> list[ExecutionSettings]:
         """The settings that suit the clients of a trip, what was open being chosen by timing."""
         for a in range(len(self.models)):
-            crowd = self._crowd(a, trip)
+            crowd = self._select_group(a, trip)
             if crowd.clients:
-                self._settle(crowd, trip)
+                self._choose_open_settings(crowd, trip)
         return self.settings
 
-    def _crowd(self, a: int, trip: Trip) -> Crowd:
+    def _select_group(self, a: int, trip: ExchangeRequest) -> ClientGroup:
         """The clients of one architecture, most steps first, so that little work is padding."""
         exchange = self.method(a).round[trip.number]
         mine = [i for i in sorted(trip.clients) if self.architecture[i] == a]
-        counts = self._adaptive(a, exchange, mine, trip.send) if exchange.steps else None
+        counts = (
+            self._count_adaptive_steps(a, exchange, mine, trip.send) if exchange.steps else None
+        )
         steps = np.zeros(len(mine), np.int64)
         for plan in (p.plan for p in exchange.passes if p.plan):
             steps += np.array(self.feed.steps_of(plan, mine, counts), np.int64)
         order = np.argsort(-steps, kind="stable")
-        return Crowd(a, exchange, [mine[k] for k in order], counts)
+        return ClientGroup(a, exchange, [mine[k] for k in order], counts)
 
-    def _adaptive(self, a: int, exchange: Exchange, clients: list[int], send: Send) -> Counts:
+    def _count_adaptive_steps(
+        self, a: int, exchange: Exchange, clients: list[int], send: Send
+    ) -> StepCounts:
         """The number of steps of each client, as the method decides on it."""
         assert exchange.steps is not None
         counts = {}
         for i in clients:
-            payload = tensors(send(i))
+            payload = to_tensors(send(i))
             state = self._state(a, i, payload, exchange)
             counts[i] = int(exchange.steps(state, payload, self.feed.training_rows(i)))
         return counts
 
-    def _settle(self, crowd: Crowd, trip: Trip) -> None:
+    def _choose_open_settings(self, crowd: ClientGroup, trip: ExchangeRequest) -> None:
         """Choose what the settings of an architecture leave open."""
         a = crowd.architecture
         self._check_path(a)
         known = not self.settings[a].open
-        if known and (not self._in_machine_code(self.settings[a]) or a in self._compiled):
+        if known and (not self._is_compiled(self.settings[a]) or a in self._compiled):
             return
 
         def ready(clients: list[int]) -> tuple[list[Tree], Tree]:
-            payloads = _sent(trip.send, clients)
+            payloads = _collect_payloads(trip.send, clients)
             return payloads, self._gather(a, clients, payloads, crowd.exchange)
 
-        case = Case(
+        case = TuningCase(
             given=self.settings[a],
             exchange=crowd.exchange,
             when=trip.when,
@@ -228,9 +242,9 @@ class LocalEngine(Engine):
         )
         self._compiled.add(a)
         if known:
-            compiles(case)  # refused where it must and cannot
+            can_compile(case)  # refused where it must and cannot
             return
-        choice = choose(case, self._free_threads)
+        choice = choose_settings(case, self._free_threads)
         self.settings[a] = choice.settings
         if choice.threads is not None:
             torch.set_num_threads(choice.threads)
@@ -238,7 +252,7 @@ class LocalEngine(Engine):
 
     def _check_path(self, a: int) -> None:
         """Let a network that cannot be stacked run one client after another, or refuse it."""
-        given, why = self.settings[a], self._alone(a)
+        given, why = self.settings[a], self._stacking_problem(a)
         if why and given.path == "vectorized":
             raise BadInput(
                 f"{self.models[a].name} cannot run with path = vectorized ({why}): use auto or "
@@ -247,31 +261,31 @@ class LocalEngine(Engine):
         if why and given.path == "auto":
             self.settings[a] = given._replace(path="sequential")
 
-    def _alone(self, a: int) -> str:
+    def _stacking_problem(self, a: int) -> str:
         """Why an architecture cannot be stacked; "" where it can, or need not be."""
         if self.settings[a].path == "sequential":
             return ""
         if a not in self._why_alone:
-            self._why_alone[a] = alone_because(self.models[a], self.feed)
+            self._why_alone[a] = find_stacking_problem(self.models[a], self.feed)
         return self._why_alone[a]
 
-    def _width(self, crowd: Crowd) -> int:
+    def _width(self, crowd: ClientGroup) -> int:
         """Clients per chunk; where clients train several models, the width was chosen for another
         exchange.
         """
         width, copies = self.settings[crowd.architecture].width, crowd.exchange.copies
         size = self.models[crowd.architecture].size
-        return min(width, fits(size, copies)) if copies > 1 else width
+        return min(width, compute_max_width(size, copies)) if copies > 1 else width
 
     def _state(self, a: int, client: int, payload: Tree, exchange: Exchange | None = None) -> Tree:
         """A client's state as an exchange begins; at first contact what it makes of the payload."""
         if client in self.states[a]:
             state = pick(self.states[a].gather([client]), 0)
         else:
-            state, _ = self._joined(a, client, payload)
+            state, _ = self._join_client(a, client, payload)
         if exchange and exchange.prepare:
             rows = self.feed.training_rows(client)
-            state = tensors(exchange.prepare(state, payload, rows))
+            state = to_tensors(exchange.prepare(state, payload, rows))
         return state
 
     def _gather(
@@ -284,18 +298,18 @@ class LocalEngine(Engine):
         known = [i for i in chunk if i in store]
         new = [pair for pair in pairs if pair[0] not in store]
         if not new or not known:
-            return self._fresh(a, new) if new else store.lend(chunk)
-        mixed = cat([store.gather(known), self._fresh(a, new)])
+            return self._join_clients(a, new) if new else store.lend(chunk)
+        mixed = concat([store.gather(known), self._join_clients(a, new)])
         order = np.argsort(np.argsort([i not in store for i in chunk], kind="stable"))
         return pick(mixed, torch.as_tensor(order))
 
-    def _joined(self, a: int, client: int, payload: Tree) -> tuple[Tree, bool]:
+    def _join_client(self, a: int, client: int, payload: Tree) -> tuple[Tree, bool]:
         """What a client makes of its first payload, and whether it drew anything for that."""
-        rng = Later(self.seed, "join", client)
+        rng = LazyStream(self.seed, "join", client)
         joined = self.method(a).join(payload, cast(Rng, rng))
-        return joined if joined is payload else tensors(joined), rng.drawn
+        return joined if joined is payload else to_tensors(joined), rng.drawn
 
-    def _fresh(self, a: int, pairs: list[tuple[int, Tree]]) -> Tree:
+    def _join_clients(self, a: int, pairs: list[tuple[int, Tree]]) -> Tree:
         """The first states of clients, stacked; who gets the same and draws nothing joins alike."""
         states: list[Tree] = []
         last: tuple[Tree, Tree] | None = None  # a payload, and what all make of it
@@ -303,60 +317,70 @@ class LocalEngine(Engine):
             if last is not None and last[0] is payload:
                 states.append(last[1])
                 continue
-            state, drew = self._joined(a, i, payload)
+            state, drew = self._join_client(a, i, payload)
             states.append(state)
             last = None if drew else (payload, state)
-        return _stacked(states, shared=all(s is p for s, (_, p) in zip(states, pairs, strict=True)))
+        return _stack_states(
+            states, shared=all(s is p for s, (_, p) in zip(states, pairs, strict=True))
+        )
 
-    def _in_machine_code(self, settings: Settings) -> bool:
+    def _is_compiled(self, settings: ExecutionSettings) -> bool:
         """Whether steps are compiled; what was chosen on the processor is traced elsewhere."""
         return settings.compile == "yes" and self.device == CPU
 
-    def _stepper(self, settings: Settings) -> Stepper:
+    def _stepper(self, settings: ExecutionSettings) -> Stepper:
         key = (settings.path, settings.compile)
         if key not in self._steppers:
             self._steppers[key] = Stepper(
                 key[0] == "vectorized",
-                compiled=self._in_machine_code(settings),
+                compiled=self._is_compiled(settings),
                 traced=key[1] in ("trace", "yes"),
             )
         return self._steppers[key]
 
     # Evaluation
 
-    def _closed(self, a: int) -> Settings:
+    def _evaluation_settings(self, a: int) -> ExecutionSettings:
         """The settings to evaluate with."""
         self._check_path(a)
         given = self.settings[a]
         if not given.open:
             return given
-        return UNCHOSEN if given.path != "sequential" else UNCHOSEN._replace(path="sequential")
+        return (
+            DEFAULT_SETTINGS
+            if given.path != "sequential"
+            else DEFAULT_SETTINGS._replace(path="sequential")
+        )
 
-    def _most(self, a: int) -> int:
+    def _evaluation_width(self, a: int) -> int:
         """Clients whose models are made at once to be looked at."""
         size: int = self.models[a].size
         tuned = self.method(a).personalize
-        most = max(1, min(LOOKED_AT, LOOKED_AT_BYTES // (4 * size), self.feed.together))
-        return min(most, self._closed(a).width, fits(size, tuned.copies)) if tuned else most
+        most = max(1, min(EVAL_CLIENTS, EVAL_BYTES // (4 * size), self.feed.together))
+        return (
+            min(most, self._evaluation_settings(a).width, compute_max_width(size, tuned.copies))
+            if tuned
+            else most
+        )
 
     @torch.no_grad()
     def points(self, clients: Sequence[int], send: Send, when: Moment) -> Views:
         for a in range(len(self.models)):
             mine = [i for i in sorted(clients) if self.architecture[i] == a]
-            for chunk in balanced(mine, self._most(a)):
+            for chunk in split_chunks(mine, self._evaluation_width(a)):
                 yield a, chunk, self._views(a, chunk, send, when)
 
     def _views(self, a: int, chunk: list[int], send: Send, when: Moment) -> dict[str, Any]:
         """The own models and other views of a chunk, stacked."""
         method = self.method(a)
-        payloads = _sent(send, chunk)
+        payloads = _collect_payloads(send, chunk)
         state = self._gather(a, chunk, payloads)
-        payload, dims = share(payloads)
+        payload, dims = stack_payloads(payloads)
         views = {k: lift(f, len(chunk), 0, dims)(state, payload) for k, f in method.views.items()}
         if method.personalize:
             if method.personalize.prepare:
                 state = self._gather(a, chunk, payloads, method.personalize)
-            task = Task(
+            task = ChunkTask(
                 exchange=method.personalize,
                 number=0,
                 when=when._replace(kind="personalize"),
@@ -364,7 +388,7 @@ class LocalEngine(Engine):
                 states=state,
                 payloads=payloads,
             )
-            state, _, _ = perform(task, self._stepper(self._closed(a)), self.feed)
+            state, _, _ = run_exchange(task, self._stepper(self._evaluation_settings(a)), self.feed)
         own = lift(method.personal, len(chunk), 0, dims)(state, payload)
         return {"personal": own, **views}
 
@@ -376,13 +400,13 @@ class LocalEngine(Engine):
         when: Moment,
         parts: Sequence[str] = PARTS,
         final: bool = False,
-    ) -> Measured:
+    ) -> Metrics:
         scored = final and "test" in parts
         return evaluate(
             self.points(clients, send, when),
             clients,
             self.feed,
-            stepper_of=lambda a: self._stepper(self._closed(a)),
+            stepper_of=lambda a: self._stepper(self._evaluation_settings(a)),
             model_of=self.model_of,
             parts=parts,
             scored=lambda a: scored and bool(find_task(self.models[a].task).scores),
@@ -396,7 +420,7 @@ class LocalEngine(Engine):
         for a, chunk, views in self.points(clients, send, when):
             model = self.model_of(a, "personal")
             for k, i in enumerate(chunk):
-                yield i, *predicted(self.feed, model, pick(views["personal"], k), i, part)
+                yield i, *predict_client(self.feed, model, pick(views["personal"], k), i, part)
 
     def client_notes(self, clients: Sequence[int]) -> dict[str, dict[int, float]]:
         out: dict[str, dict[int, float]] = {}
@@ -412,31 +436,31 @@ class LocalEngine(Engine):
         return out
 
 
-def _sent(send: Send, clients: Sequence[int]) -> list[Tree]:
+def _collect_payloads(send: Send, clients: Sequence[int]) -> list[Tree]:
     """What is sent to each client; what is one object for several of them stays one."""
     sent: list[Tree] = []
     last: tuple[Any, Tree] | None = None
     for i in clients:
         value = send(i)
         if last is None or value is not last[0]:
-            last = value, tensors(value)
+            last = value, to_tensors(value)
         sent.append(last[1])
     return sent
 
 
-def _memory(tree: Tree) -> set[int]:
+def _storage_pointers(tree: Tree) -> set[int]:
     """Where the tensors of a tree lie."""
     return {leaf.untyped_storage().data_ptr() for leaf in pytree.tree_leaves(tree)}
 
 
-def _stacked(states: list[Tree], shared: bool) -> Tree:
+def _stack_states(states: list[Tree], shared: bool) -> Tree:
     """States as one stack; what is one payload for all of them takes the memory of one."""
     if shared and all(state is states[0] for state in states):
-        return tree(lambda a: a.expand(len(states), *a.shape), states[0])
+        return tree_map(lambda a: a.expand(len(states), *a.shape), states[0])
     return stack(states)
 
 
-def local(setup: Setup, threads: int, *, device: str = "cpu") -> LocalEngine:
+def build_local_engine(setup: EngineSetup, threads: int, *, device: str = "cpu") -> LocalEngine:
     """The engine of this process; its threads are chosen where their number is 0.
 
     `device` holds the data, the states and the work: cpu, cuda, cuda:1, mps, or auto.

@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from coterie.analysis.many import scores_of_many
+from coterie.analysis.client_scores import score_clients
 from coterie.analysis.scores import LOSS, scores_of
-from coterie.core.device import array
+from coterie.core.device import to_numpy
 from coterie.core.method import Batch
 from coterie.core.point import Point, pick
-from coterie.engines.base import Measured, Views
-from coterie.engines.local.batches import FULL, Feed
-from coterie.engines.local.stacks import channels_last
+from coterie.engines.base import Metrics, Views
+from coterie.engines.local.batches import FULL_BATCH, Feed
+from coterie.engines.local.stacks import to_channels_last
 from coterie.engines.local.steps import Stepper
 
 ROWS = 256  # of a client per batch
-OfRows = Callable[[Point, Batch], tuple[Tensor, ...]]  # values of each row of a batch
+RowMapper = Callable[[Point, Batch], tuple[Tensor, ...]]  # values of each row of a batch
 ModelOf = Callable[[int, str], Any]  # (architecture, view) -> its network
 
 
@@ -36,12 +36,12 @@ def evaluate(
     parts: Sequence[str],
     scored: Callable[[int], bool],  # whether an architecture's test rows get all scores
     metric: str = "",  # measured beside loss and accuracy, in every round
-) -> Measured:
+) -> Metrics:
     """Loss, accuracy (or mean absolute error) and `metric` of every view on every part, NaN for an
     empty part.
     """
     place = {i: k for k, i in enumerate(clients)}
-    out: Measured = {}
+    out: Metrics = {}
 
     def note(key: tuple[str, str, str], values: np.ndarray) -> None:
         if key not in out:
@@ -59,18 +59,20 @@ def evaluate(
                     note((view, part, "loss"), loss / n)
                     note((view, part, model.goal.measure), right / n)
                 if metric not in ("", LOSS.name, model.goal.measure):
-                    more = _scores(near, stepper_of(a), model, points, mine, part, (metric,))
+                    more = _compute_scores(
+                        near, stepper_of(a), model, points, mine, part, (metric,)
+                    )
                     note((view, part, metric), more[metric])
         if scored(a):
             model, own = model_of(a, "personal"), found["personal"]
             names = [s.name for s in scores_of(model.task) if s.name != model.goal.measure]
-            more = _scores(near, stepper_of(a), model, own, mine, "test", names)
+            more = _compute_scores(near, stepper_of(a), model, own, mine, "test", names)
             for name, values in more.items():
                 note(("personal", "test", name), values)
     return out
 
 
-def _scores(
+def _compute_scores(
     feed: Feed,
     stepper: Stepper,
     model: Any,
@@ -80,13 +82,15 @@ def _scores(
     names: Sequence[str],
 ) -> dict[str, np.ndarray]:
     """Some scores of the clients' models on a part."""
-    owner, (said,) = by_row(feed, stepper, lambda *one: (model.chances(*one),), points, chunk, part)
+    owner, (said,) = map_rows(
+        feed, stepper, lambda *one: (model.chances(*one),), points, chunk, part
+    )
     counts = np.bincount(owner, minlength=len(chunk))
-    truth = array(model.goal.truth(feed.y[feed.parts[part].of_clients(chunk)]))
-    return scores_of_many(model.task, truth, said, counts, names)
+    truth = to_numpy(model.goal.truth(feed.y[feed.parts[part].of_clients(chunk)]))
+    return score_clients(model.task, truth, said, counts, names)
 
 
-def predicted(
+def predict_client(
     feed: Feed, model: Any, point: Point, client: int, part: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """The labels of a client's rows, and the probabilities that a model gives them; of a
@@ -94,22 +98,22 @@ def predicted(
     """
     feed, (client,) = feed.near([client])
     mine = feed.parts[part].of_client(client)
-    found = [model.chances(point, _batch(feed, block)) for block in mine.split(FULL)]
-    truth = array(model.goal.truth(feed.y[mine]))
-    return truth, array(torch.cat(found)) if found else np.zeros((0, 2))
+    found = [model.chances(point, _build_batch(feed, block)) for block in mine.split(FULL_BATCH)]
+    truth = to_numpy(model.goal.truth(feed.y[mine]))
+    return truth, to_numpy(torch.cat(found)) if found else np.zeros((0, 2))
 
 
 def measure(
     feed: Feed, stepper: Stepper, model: Any, points: Point, chunk: Sequence[int], part: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """The sum of losses and the number of rows told rightly, for each client of a chunk."""
-    owner, judged = by_row(feed, stepper, model.judge, points, chunk, part)
+    owner, judged = map_rows(feed, stepper, model.judge, points, chunk, part)
     loss, right = (np.bincount(owner, weights=values, minlength=len(chunk)) for values in judged)
     return loss, right
 
 
-def by_row(
-    feed: Feed, stepper: Stepper, f: OfRows, points: Point, chunk: Sequence[int], part: str
+def map_rows(
+    feed: Feed, stepper: Stepper, f: RowMapper, points: Point, chunk: Sequence[int], part: str
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """What a function says of every row of a chunk's clients, client by client: whose rows these
     are [n], as places in the chunk, and its values [n, ...].
@@ -117,23 +121,23 @@ def by_row(
     held = feed.parts[part]
     counts = held.counts[chunk]
     if not counts.sum():
-        outputs = f(pick(points, 0), _batch(feed, torch.zeros(1, dtype=torch.int64)))
-        return np.zeros(0, dtype=np.int64), [array(v[:0]) for v in outputs]
+        outputs = f(pick(points, 0), _build_batch(feed, torch.zeros(1, dtype=torch.int64)))
+        return np.zeros(0, dtype=np.int64), [to_numpy(v[:0]) for v in outputs]
     if all(leaf.stride(0) == 0 for leaf in pytree.tree_leaves(points)):  # one model for everybody
-        found = _blocks(feed, f, pick(points, 0), held.of_clients(chunk))
+        found = _map_blocks(feed, f, pick(points, 0), held.of_clients(chunk))
     elif stepper.vectorized:
-        return _stacked(feed, f, points, chunk, part)
+        return _map_stacked(feed, f, points, chunk, part)
     else:
         each = [
-            _blocks(feed, f, channels_last(pick(points, k)), held.of_client(i))
+            _map_blocks(feed, f, to_channels_last(pick(points, k)), held.of_client(i))
             for k, i in enumerate(chunk)
             if counts[k]
         ]
         found = [torch.cat(values) for values in zip(*each, strict=True)]
-    return np.repeat(np.arange(len(chunk)), counts), [array(values) for values in found]
+    return np.repeat(np.arange(len(chunk)), counts), [to_numpy(values) for values in found]
 
 
-def _batch(feed: Feed, rows: Tensor) -> Batch:
+def _build_batch(feed: Feed, rows: Tensor) -> Batch:
     """Real rows [..., B] as a batch."""
     x = feed.x.index_select(0, rows.reshape(-1))  # much faster than feed.x[rows]
     return Batch(
@@ -145,14 +149,16 @@ def _batch(feed: Feed, rows: Tensor) -> Batch:
     )
 
 
-def _blocks(feed: Feed, f: OfRows, point: Point, rows: Tensor) -> list[Tensor]:
+def _map_blocks(feed: Feed, f: RowMapper, point: Point, rows: Tensor) -> list[Tensor]:
     """The values of many rows under one model."""
-    found = [f(point, channels_last(_batch(feed, block))) for block in rows.split(FULL)]
+    found = [
+        f(point, to_channels_last(_build_batch(feed, block))) for block in rows.split(FULL_BATCH)
+    ]
     return [torch.cat(values) for values in zip(*found, strict=True)]
 
 
-def _stacked(
-    feed: Feed, f: OfRows, points: Point, chunk: Sequence[int], part: str
+def _map_stacked(
+    feed: Feed, f: RowMapper, points: Point, chunk: Sequence[int], part: str
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """The values of rows under the models of their clients, many clients at once.
 
@@ -170,15 +176,15 @@ def _stacked(
         width = int((counts > begin).sum())
         place = torch.arange(begin, begin + step).expand(width, step)
         real = place < sizes[:width, None]
-        batch = _batch(
+        batch = _build_batch(
             feed, held.rows[first[:width, None] + place.minimum(sizes[:width, None] - 1)]
         )
         batch = batch._replace(mask=real.to(batch.mask.dtype))
         said = lifted(pick(points, slice(width)), batch)
         found.append([v[real.to(v.device)] for v in said])
-        owners.append(order[array(real.nonzero()[:, 0])])
-        places.append(array(place[real]))
+        owners.append(order[to_numpy(real.nonzero()[:, 0])])
+        places.append(to_numpy(place[real]))
     owner = np.concatenate(owners)
     sorting = np.lexsort((np.concatenate(places), owner))
-    values = [array(torch.cat(v))[sorting] for v in zip(*found, strict=True)]
+    values = [to_numpy(torch.cat(v))[sorting] for v in zip(*found, strict=True)]
     return owner[sorting], values

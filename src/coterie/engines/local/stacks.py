@@ -20,7 +20,7 @@ def lift(f: Callable[..., Any], width: int, *dims: Tree) -> Callable[..., Any]:
 
     def over(*arguments: Any) -> Any:
         leaves, spec = pytree.tree_flatten(arguments)
-        sides = _per_leaf(dims, arguments)
+        sides = _dims_per_leaf(dims, arguments)
         stacked = [k for k, side in enumerate(sides) if side is not None]
         after: list[Any] = []
 
@@ -38,7 +38,7 @@ def lift(f: Callable[..., Any], width: int, *dims: Tree) -> Callable[..., Any]:
     return over
 
 
-def _per_leaf(dims: tuple[Tree, ...], arguments: tuple[Any, ...]) -> list[int | None]:
+def _dims_per_leaf(dims: tuple[Tree, ...], arguments: tuple[Any, ...]) -> list[int | None]:
     """0 for leaves that are stacked, None for those that are shared."""
     sides: list[int | None] = []
     for dim, argument in zip(dims, arguments, strict=True):
@@ -49,7 +49,7 @@ def _per_leaf(dims: tuple[Tree, ...], arguments: tuple[Any, ...]) -> list[int | 
     return sides
 
 
-def share(payloads: list[Tree]) -> tuple[Tree, Tree]:
+def stack_payloads(payloads: list[Tree]) -> tuple[Tree, Tree]:
     """Payloads stacked leaf by leaf; a leaf that is the same tensor for all stays single (in_dims
     None).
     """
@@ -69,7 +69,7 @@ def share(payloads: list[Tree]) -> tuple[Tree, Tree]:
     return pytree.tree_unflatten(leaves, spec), pytree.tree_unflatten(dims, spec)
 
 
-def copied(tree: Tree) -> Tree:
+def copy_tree(tree: Tree) -> Tree:
     """The same tree in memory of its own; what was one tensor in several places stays one."""
     seen: dict[Any, Tensor] = {}
 
@@ -82,7 +82,7 @@ def copied(tree: Tree) -> Tree:
     return pytree.tree_map(copy, tree)
 
 
-def channels_last(tree: Tree) -> Tree:
+def to_channels_last(tree: Tree) -> Tree:
     """Images and convolutions in the memory order that this kind of processor likes."""
 
     def turned(t: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ def channels_last(tree: Tree) -> Tree:
     return pytree.tree_map(turned, tree)
 
 
-def balanced(clients: list[int], width: int) -> Iterator[list[int]]:
+def split_chunks(clients: list[int], width: int) -> Iterator[list[int]]:
     """Chunks of nearly equal size, none wider than `width`."""
     chunks = -(-len(clients) // max(1, width))
     for k in range(chunks):

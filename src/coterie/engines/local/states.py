@@ -11,19 +11,19 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from coterie.core.memory import check_memory, memory
+from coterie.core.memory import check_memory, read_memory_limit
 from coterie.core.method import Tree
-from coterie.engines.local.mapped import mapped, scratch_file
+from coterie.engines.local.memory_map import map_tensor, open_scratch_file
 
-SHARE = 4  # of the memory, one part in so many: states beyond lie in files
+MEMORY_FRACTION = 4  # of the memory, one part in so many: states beyond lie in files
 
 
-def tensors(tree: Tree) -> Tree:
+def to_tensors(tree: Tree) -> Tree:
     """The same tree with plain numbers as tensors."""
     return pytree.tree_map(lambda a: a if isinstance(a, Tensor) else torch.as_tensor(a), tree)
 
 
-class States:
+class StateStore:
     """Client states of one architecture, in arrays that grow as clients join."""
 
     def __init__(self) -> None:
@@ -44,12 +44,12 @@ class States:
 
     def lend(self, clients: Sequence[int]) -> Tree:
         """The same to be read only: the leaves themselves, where these are all clients in order."""
-        if not self._whole(clients):
+        if not self._covers(clients):
             return self.gather(clients)
         self.lent = True
         return pytree.tree_unflatten(self.leaves, self.spec)
 
-    def _whole(self, clients: Sequence[int]) -> bool:
+    def _covers(self, clients: Sequence[int]) -> bool:
         """Whether the leaves are made of these clients and lie in memory."""
         n = len(self.slots)
         fit = not self.files and len(clients) == n and all(len(leaf) == n for leaf in self.leaves)
@@ -70,7 +70,7 @@ class States:
             self.slots.setdefault(i, len(self.slots))
         if self.changed is not None:
             self.changed.update(clients)
-        if own and self._whole(clients) and all(map(_replaces, leaves, self.leaves)):
+        if own and self._covers(clients) and all(map(_can_replace, leaves, self.leaves)):
             self.leaves, self.lent = leaves, True
             return
         if self.lent:
@@ -88,14 +88,14 @@ class States:
             return
         rows = max(needed, min(2 * n, n + max(4096, n // 8)))
         if k in self.files:  # it keeps what it has
-            self.leaves[k] = mapped(self.files[k], old, rows)
+            self.leaves[k] = map_tensor(self.files[k], old, rows)
             return
         more = (rows - n) * old.element_size() * old.shape[1:].numel()
-        if self.bytes + more <= memory() // SHARE:
+        if self.bytes + more <= read_memory_limit() // MEMORY_FRACTION:
             new = old.new_empty((rows, *old.shape[1:]))
         else:
-            self.files[k] = scratch_file(self)
-            new = mapped(self.files[k], old, rows)
+            self.files[k] = open_scratch_file(self)
+            new = map_tensor(self.files[k], old, rows)
         new[:n] = old
         self.leaves[k] = new
 
@@ -121,16 +121,16 @@ class States:
         clients = sorted(self.changed or ())
         return clients, self.gather(clients) if clients else None
 
-    def converted(self, convert: Any) -> States:
+    def converted(self, convert: Any) -> StateStore:
         """The same clients with every state converted."""
-        new = States()
+        new = StateStore()
         for i in sorted(self.slots):
             state = pytree.tree_map(lambda a: a[0], self.gather([i]))
-            new.scatter([i], pytree.tree_map(lambda a: a.unsqueeze(0), tensors(convert(state))))
+            new.scatter([i], pytree.tree_map(lambda a: a.unsqueeze(0), to_tensors(convert(state))))
         return new
 
 
-def _replaces(new: Tensor, old: Tensor) -> bool:
+def _can_replace(new: Tensor, old: Tensor) -> bool:
     """Whether a tensor may take the place of another, at no cost of memory."""
     alike = new.shape == old.shape and new.dtype == old.dtype and new.device == old.device
     return alike and new.is_contiguous() and new.untyped_storage().nbytes() == new.nbytes

@@ -14,11 +14,11 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from coterie.core.method import Batch, Tree
-from coterie.core.model import GRADIENTS
+from coterie.core.model import GRADIENT_COUNT
 from coterie.engines.local.batches import Batches
 from coterie.engines.local.native.make import make_native
-from coterie.engines.local.native.run import Native
-from coterie.engines.local.programs import Program, Untraceable, traced
+from coterie.engines.local.native.runtime import NativeStep
+from coterie.engines.local.tracing import Program, Untraceable, trace
 
 
 def _freeze(active: Tensor, new: Tree, old: Tree) -> Tree:
@@ -37,12 +37,12 @@ def _check_structure(before: Any, after: Any) -> None:
         raise TypeError(f"a step changed the structure of its carry from {before} to {after}")
 
 
-def _widths(clients: int) -> list[int]:
+def _traced_widths(clients: int) -> list[int]:
     """The numbers of clients that a program is traced for: all, and shares of them."""
     return sorted({-(-clients * k // 4) for k in range(1, 5)}) if clients >= 8 else [clients]
 
 
-def _width(active: Tensor | None, widths: list[int]) -> int:
+def _select_width(active: Tensor | None, widths: list[int]) -> int:
     """How many of the first clients a step is taken for; clients with most steps come first."""
     if active is None or len(widths) == 1:
         return widths[-1]
@@ -50,7 +50,7 @@ def _width(active: Tensor | None, widths: list[int]) -> int:
     return next(width for width in widths if width >= last)
 
 
-def _run(
+def _run_program(
     program: Program,
     leaves: list[Tensor],
     part: list[Tensor],  # the leaves of the first clients
@@ -79,18 +79,20 @@ class Stepper:
         self.vectorized = vectorized
         self.compiled, self.traced = compiled, traced or compiled
         self._replayed: dict[Any, Program | None] = {}  # None: the step cannot be traced
-        self._native: dict[Any, Native | None] = {}  # None: there is no machine code for the step
+        self._native: dict[
+            Any, NativeStep | None
+        ] = {}  # None: there is no machine code for the step
         self._one = Lock()
         self.why: dict[Any, str] = {}  # and why not
         self.gradients: dict[Any, int] = {}  # evaluations in one step of each function
 
-    def _counted(self, step: Callable[[Tree, Any], Tree]) -> Callable[[Tree, Any], Tree]:
+    def _count_gradients(self, step: Callable[[Tree, Any], Tree]) -> Callable[[Tree, Any], Tree]:
         """The same step, which notes how many gradients it takes."""
 
         def run(carry: Tree, batch: Any) -> Tree:
-            before = GRADIENTS.value
+            before = GRADIENT_COUNT.value
             new = step(carry, batch)
-            self.gradients[step] = GRADIENTS.value - before
+            self.gradients[step] = GRADIENT_COUNT.value - before
             return new
 
         return run
@@ -118,11 +120,11 @@ class Stepper:
         """All steps of a pass; `batches(s)` gives the batch of step s and who is active in it
         (None: everyone).
         """
-        if self.compiled and count and self._native.get(step, Native) is not None:
-            return self._native_loop(step, carry, batches, count)
+        if self.compiled and count and self._native.get(step, NativeStep) is not None:
+            return self._run_native(step, carry, batches, count)
         if self.traced and count and self._replayed.get(step, Program) is not None:
             return self._replay(step, carry, batches, count)
-        lifted = self.lift(self._counted(step))
+        lifted = self.lift(self._count_gradients(step))
         for s in range(count):
             batch, active = batches(s)
             new = lifted(carry, batch)
@@ -133,14 +135,14 @@ class Stepper:
         """The same from a trace of the step, with as many clients as are still at work."""
         leaves, spec = pytree.tree_flatten(carry)
         own: set[int] = set()  # leaves in memory of this loop
-        widths = _widths(len(batches.each)) if self.vectorized else [1]
+        widths = _traced_widths(len(batches.each)) if self.vectorized else [1]
         for s in range(count):
             active = batches.active(s)
-            width = _width(active, widths)
+            width = _select_width(active, widths)
             batch = list(batches.of_first(s, width))
             narrow = width < widths[-1]
             part = [a[:width] for a in leaves] if narrow else leaves
-            program = self._traced(step, spec, part, batch)
+            program = self._trace(step, spec, part, batch)
             if program is None:  # it cannot be traced, as was found in the first step
                 return self.loop(step, carry, batches, count)
             others = set(program.written + program.returned) - own
@@ -148,17 +150,17 @@ class Stepper:
                 own |= others
                 leaves = [a.clone() if k in others else a for k, a in enumerate(leaves)]
                 part = [a[:width] for a in leaves] if narrow else leaves
-                program = self._traced(step, spec, part, batch)
+                program = self._trace(step, spec, part, batch)
                 assert program is not None
             idle = None if active is None else (~active[:width]).nonzero().squeeze(1)
-            _run(program, leaves, part, batch, narrow, idle)
+            _run_program(program, leaves, part, batch, narrow, idle)
         return pytree.tree_unflatten(leaves, spec)
 
-    def _native_loop(self, step: Any, carry: Tree, batches: Batches, count: int) -> Tree:
+    def _run_native(self, step: Any, carry: Tree, batches: Batches, count: int) -> Tree:
         """The same in machine code, every client for itself."""
         leaves, spec = pytree.tree_flatten(carry)
         stacked = leaves if self.vectorized else [a.unsqueeze(0) for a in leaves]
-        program = self._compiled(step, spec, stacked, batches)
+        program = self._compile(step, spec, stacked, batches)
         if program is None:  # as was found in its first pass
             return self.loop(step, carry, batches, count)
         changed = set(program.code.changed)  # they are written over: never somebody else's tensors
@@ -172,16 +174,16 @@ class Stepper:
         leaves = stacked if self.vectorized else [a[0] for a in stacked]
         return pytree.tree_unflatten(leaves, spec)
 
-    def _compiled(
+    def _compile(
         self, step: Any, spec: Any, leaves: list[Tensor], batches: Batches
-    ) -> Native | None:
+    ) -> NativeStep | None:
         """The machine code of a step on tensors of this form; None where there is none."""
         forms = tuple((a.shape[1:], a.dtype) for a in leaves)
         key = (step, forms, batches.places.shape[2:], batches.x.shape[1:], batches.y.shape[1:])
         if key not in self._native:
             first = batches.of_first(0, 1)
             batch = Batch(*(t[0] for t in first)) if self.vectorized else first
-            n, counted = len(leaves), self._counted(step)
+            n, counted = len(leaves), self._count_gradients(step)
 
             def flat(*tensors: Tensor) -> list[Tensor]:
                 old = pytree.tree_unflatten(list(tensors[:n]), spec)
@@ -199,7 +201,7 @@ class Stepper:
                 self._native[key] = self._native[step] = None
         return self._native[key]
 
-    def _traced(
+    def _trace(
         self, step: Any, spec: Any, leaves: list[Tensor], batch: list[Tensor]
     ) -> Program | None:
         """The program of a step on tensors of this form; None where it cannot be traced."""
@@ -208,7 +210,7 @@ class Stepper:
             return self._replayed[key]
         with self._one:  # a network is traced by one thread at a time
             n = len(leaves)
-            counted = self._counted(step)
+            counted = self._count_gradients(step)
 
             def flat(*tensors: Tensor) -> list[Tensor]:
                 old = pytree.tree_unflatten(list(tensors[:n]), spec)
@@ -218,7 +220,7 @@ class Stepper:
                 return after
 
             try:
-                self._replayed[key] = traced(flat, leaves, batch)
+                self._replayed[key] = trace(flat, leaves, batch)
             except Untraceable:
                 self._replayed[key] = self._replayed[step] = None
         return self._replayed[key]

@@ -10,13 +10,13 @@ from typing import TypeVar
 
 import torch
 
-from coterie.core.device import on
+from coterie.core.device import use_device
 
 T = TypeVar("T")
 
 
 @cache
-def pool(threads: int) -> ThreadPoolExecutor:
+def thread_pool(threads: int) -> ThreadPoolExecutor:
     """Threads that compute with one core each."""
     return ThreadPoolExecutor(
         threads,
@@ -27,7 +27,7 @@ def pool(threads: int) -> ThreadPoolExecutor:
 
 
 @contextmanager
-def threads_of(number: int) -> Iterator[None]:
+def use_threads(number: int) -> Iterator[None]:
     """So many threads for every operation, and then as many as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
@@ -37,7 +37,7 @@ def threads_of(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def each(f: Callable[[int], T], count: int, safe: Callable[[], bool]) -> list[T]:
+def map_clients(f: Callable[[int], T], count: int, safe: Callable[[], bool]) -> list[T]:
     """f(0), ..., f(count - 1): one after another until it is safe to call several at once.
 
     The results do not depend on how many are.
@@ -48,11 +48,11 @@ def each(f: Callable[[int], T], count: int, safe: Callable[[], bool]) -> list[T]
     rest = range(len(found), count)
     if not rest:
         return found
-    workers, device = pool(torch.get_num_threads()), torch.get_default_device()
+    workers, device = thread_pool(torch.get_num_threads()), torch.get_default_device()
 
     def quiet(k: int) -> T:
-        with torch.no_grad(), on(device):  # a thread begins without what holds in others
+        with torch.no_grad(), use_device(device):  # a thread begins without what holds in others
             return f(k)
 
-    with threads_of(1):
+    with use_threads(1):
         return found + list(workers.map(quiet, rest))

@@ -9,14 +9,14 @@ from typing import NamedTuple
 from coterie.core.method import Exchange, Pass, Tree
 from coterie.core.point import pick, stack
 from coterie.engines.base import Effort, Moment
-from coterie.engines.local.batches import Counts, Feed
-from coterie.engines.local.stacks import channels_last, lift, share
-from coterie.engines.local.states import tensors
+from coterie.engines.local.batches import Feed, StepCounts
+from coterie.engines.local.stacks import lift, stack_payloads, to_channels_last
+from coterie.engines.local.states import to_tensors
 from coterie.engines.local.steps import Stepper
-from coterie.engines.local.threads import each
+from coterie.engines.local.threads import map_clients
 
 
-class Task(NamedTuple):
+class ChunkTask(NamedTuple):
     """An exchange for some clients, and where they stand."""
 
     exchange: Exchange
@@ -25,10 +25,10 @@ class Task(NamedTuple):
     clients: list[int]
     states: Tree  # [m, ...]
     payloads: list[Tree]
-    counts: Counts = None
+    counts: StepCounts = None
 
 
-class Worked(NamedTuple):
+class ChunkResult(NamedTuple):
     """What a chunk of clients made of one exchange; nothing of it is stored yet."""
 
     architecture: int
@@ -40,55 +40,55 @@ class Worked(NamedTuple):
     broken: list[int]  # places in the chunk whose state or upload is not finite
 
 
-def perform(task: Task, stepper: Stepper, feed: Feed) -> tuple[Tree, Tree, Effort]:
+def run_exchange(task: ChunkTask, stepper: Stepper, feed: Feed) -> tuple[Tree, Tree, Effort]:
     """The new states and uploads of the clients, stacked, and what it took."""
-    return (_stacked if stepper.vectorized else _side_by_side)(task, stepper, feed)
+    return (_run_stacked if stepper.vectorized else _run_sequential)(task, stepper, feed)
 
 
-def _stacked(task: Task, stepper: Stepper, feed: Feed) -> tuple[Tree, Tree, Effort]:
+def _run_stacked(task: ChunkTask, stepper: Stepper, feed: Feed) -> tuple[Tree, Tree, Effort]:
     """Start, passes and finish of all clients as one."""
-    payload, dims = share(task.payloads)
+    payload, dims = stack_payloads(task.payloads)
     width = len(task.clients)
     carry = lift(task.exchange.start, width, 0, dims)(task.states, payload)
     effort = Effort()
     for number, work in enumerate(task.exchange.passes):
-        label = _ordinal(task.exchange, task.number, number)
+        label = _label_pass(task.exchange, task.number, number)
         carry, taken = run_pass(
             feed, stepper, work, label, task.when, task.clients, carry, task.counts
         )
-        effort = effort.plus(_effort(task, stepper, work, taken))
+        effort = effort.plus(_compute_effort(task, stepper, work, taken))
     finish = lift(task.exchange.finish, width, 0, 0, dims)
     state, upload = finish(carry, task.states, payload)
     return state, upload, effort
 
 
-def _side_by_side(task: Task, stepper: Stepper, feed: Feed) -> tuple[Tree, Tree, Effort]:
+def _run_sequential(task: ChunkTask, stepper: Stepper, feed: Feed) -> tuple[Tree, Tree, Effort]:
     """The same with every client for itself, several at once in their passes."""
-    states = [channels_last(pick(task.states, k)) for k in range(len(task.clients))]
-    payloads = [channels_last(payload) for payload in task.payloads]
+    states = [to_channels_last(pick(task.states, k)) for k in range(len(task.clients))]
+    payloads = [to_channels_last(payload) for payload in task.payloads]
     carries = [task.exchange.start(s, p) for s, p in zip(states, payloads, strict=True)]
     effort = Effort()
     for number, work in enumerate(task.exchange.passes):
-        label = _ordinal(task.exchange, task.number, number)
+        label = _label_pass(task.exchange, task.number, number)
 
         def one(k: int, work: Pass = work, label: str = label) -> tuple[Tree, int]:
             mine = [task.clients[k]]
             return run_pass(feed, stepper, work, label, task.when, mine, carries[k], task.counts)
 
-        worked = each(one, len(carries), partial(stepper.replays, work.step))
+        worked = map_clients(one, len(carries), partial(stepper.replays, work.step))
         carries = [carry for carry, _ in worked]
         taken = sum(steps for _, steps in worked)
-        effort = effort.plus(_effort(task, stepper, work, taken))
+        effort = effort.plus(_compute_effort(task, stepper, work, taken))
     ends = [task.exchange.finish(*one) for one in zip(carries, states, payloads, strict=True)]
-    state, upload = (stack([tensors(end[k]) for end in ends]) for k in range(2))
+    state, upload = (stack([to_tensors(end[k]) for end in ends]) for k in range(2))
     return state, upload, effort
 
 
-def _effort(task: Task, stepper: Stepper, work: Pass, taken: int) -> Effort:
+def _compute_effort(task: ChunkTask, stepper: Stepper, work: Pass, taken: int) -> Effort:
     return Effort(taken, taken * stepper.gradients.get(work.step, 0) * task.exchange.copies)
 
 
-def _ordinal(exchange: Exchange, index: int, number: int) -> str:
+def _label_pass(exchange: Exchange, index: int, number: int) -> str:
     """The name of a pass: its part, and its place among the round's passes on that part.
 
     So methods share random streams where they can.
@@ -108,7 +108,7 @@ def run_pass(
     when: Moment,
     chunk: list[int],
     carry: Tree,
-    counts: Counts = None,
+    counts: StepCounts = None,
     limit: int = sys.maxsize,
 ) -> tuple[Tree, int]:
     """One pass over the batches of stacked clients, or of one alone; the number of client-steps."""

@@ -19,10 +19,11 @@ from torch.utils import _pytree as pytree
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Stage, Tree
-from coterie.data.federation import PARTS, Federation, Public, part_of
-from coterie.engines.base import Measured, Moment, Send, Setup, Trip
+from coterie.data.dataset import Public
+from coterie.data.federation import PARTS, Federation, part_of
+from coterie.engines.base import EngineSetup, ExchangeRequest, Metrics, Moment, Send
 from coterie.engines.local.engine import LocalEngine
-from coterie.engines.settings import Settings
+from coterie.engines.settings import ExecutionSettings
 
 PATIENCE = 60.0  # seconds that a cluster may take to find a core for a new actor
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
@@ -35,12 +36,12 @@ LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
 # Trees on their way: NumPy arrays, which Ray hands over without copying them into a pickle
 
 
-def arrays(tree: Tree) -> Tree:
+def to_arrays(tree: Tree) -> Tree:
     """A tree of tensors as one of arrays."""
     return pytree.tree_map(lambda t: t.detach().contiguous().numpy(), tree)
 
 
-def tensors(tree: Tree) -> Tree:
+def from_arrays(tree: Tree) -> Tree:
     """A tree of arrays as one of tensors; what comes from Ray's store is read-only and is
     copied.
     """
@@ -84,17 +85,19 @@ def pack(
         n for k, some in enumerate(used) for n in some if any(n in other for other in used[:k])
     }
     parcels = [
-        Parcel(forms, {n: arrays(leaves[n]) for n in some - common}, {i: entries[i] for i in group})
+        Parcel(
+            forms, {n: to_arrays(leaves[n]) for n in some - common}, {i: entries[i] for i in group}
+        )
         for group, some in zip(groups, used, strict=True)
     ]
-    return {n: arrays(leaves[n]) for n in common}, parcels
+    return {n: to_arrays(leaves[n]) for n in common}, parcels
 
 
 def unpack(common: dict[int, np.ndarray], parcel: Parcel) -> Send:
     """What the server sends each client of a parcel; equal leaves are one tensor again, as they
     were.
     """
-    leaves = tensors(common | parcel.own)
+    leaves = from_arrays(common | parcel.own)
 
     def send(i: int) -> Tree:
         form, numbers = parcel.clients[i]
@@ -106,7 +109,7 @@ def unpack(common: dict[int, np.ndarray], parcel: Parcel) -> Send:
 # One actor
 
 
-class Job(NamedTuple):
+class ActorJob(NamedTuple):
     """What all actors of a run are given alike."""
 
     models: Sequence[Any]
@@ -152,12 +155,12 @@ class Actor:
     def process(self) -> int:
         return os.getpid()
 
-    def hold(self, job: Job, shard: Shard) -> None:
+    def hold(self, job: ActorJob, shard: Shard) -> None:
         """Take over clients as they stand; whatever was held before is let go."""
         torch.set_default_dtype(job.dtype)
-        x, y = tensors((shard.federation.x, shard.federation.y))
+        x, y = from_arrays((shard.federation.x, shard.federation.y))
         federation = shard.federation._replace(x=x, y=y, public=job.public)
-        setup = Setup(
+        setup = EngineSetup(
             federation=federation,
             models=job.models,
             programs=job.programs,
@@ -167,7 +170,7 @@ class Actor:
             metric=job.metric,
         )
         self.engine = LocalEngine(setup)
-        held = [(clients, tensors(stacked)) for clients, stacked in shard.states]
+        held = [(clients, from_arrays(stacked)) for clients, stacked in shard.states]
         self.engine.restore(held, shard.stage)
 
     def enter(self, stage: int) -> None:
@@ -178,7 +181,7 @@ class Actor:
         what: str,
         common: dict[int, np.ndarray],
         parcel: Parcel,
-        settings: Sequence[Settings],
+        settings: Sequence[ExecutionSettings],
         when: Moment,
         *rest: Any,
     ) -> Any:
@@ -194,34 +197,39 @@ class Actor:
         chunk.
         """
         done = []
-        for worked in self.engine.work(_trip(index, when, clients, send)):
+        for worked in self.engine.work(_build_request(index, when, clients, send)):
             self.engine.keep(worked, answered)
-            state, upload = arrays(worked.state), arrays(worked.upload)
+            state, upload = to_arrays(worked.state), to_arrays(worked.upload)
             about = worked.architecture, worked.clients, worked.effort, worked.broken
             done.append((*about, state, upload))
         return done
 
-    def choose(self, clients: list[int], send: Send, when: Moment, index: int) -> list[Settings]:
+    def choose(
+        self, clients: list[int], send: Send, when: Moment, index: int
+    ) -> list[ExecutionSettings]:
         """The settings that suit these clients, by timing."""
-        return self.engine.choose(_trip(index, when, clients, send))
+        return self.engine.choose(_build_request(index, when, clients, send))
 
     def evaluate(
         self, clients: list[int], send: Send, when: Moment, parts: Sequence[str], final: bool
-    ) -> tuple[list[int], Measured]:
+    ) -> tuple[list[int], Metrics]:
         return clients, self.engine.evaluate(clients, send, when, parts, final)
 
     def points(self, clients: list[int], send: Send, when: Moment) -> list[Any]:
         return [
-            (a, chunk, arrays(views)) for a, chunk, views in self.engine.points(clients, send, when)
+            (a, chunk, to_arrays(views))
+            for a, chunk, views in self.engine.points(clients, send, when)
         ]
 
     def predictions(self, clients: list[int], send: Send, when: Moment, part: str) -> list[Any]:
         return list(self.engine.predictions(clients, send, when, part))
 
 
-def _trip(index: int, when: Moment, clients: list[int], send: Send) -> Trip:
+def _build_request(index: int, when: Moment, clients: list[int], send: Send) -> ExchangeRequest:
     """An exchange as an actor sees it: who is kept and averaged is decided elsewhere."""
-    return Trip(number=index, when=when, clients=clients, send=send, answered=set(), averaged=set())
+    return ExchangeRequest(
+        number=index, when=when, clients=clients, send=send, answered=set(), averaged=set()
+    )
 
 
 # All of them
@@ -243,7 +251,7 @@ def _connect(address: str, cores: int) -> bool:
     running already.
     """
     if address:
-        knock(address)
+        check_address(address)
     elif not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(
             32
@@ -266,7 +274,7 @@ def _connect(address: str, cores: int) -> bool:
     return True
 
 
-def knock(address: str) -> None:
+def check_address(address: str) -> None:
     """Refuse, within seconds, an address where no cluster is; Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
@@ -283,7 +291,7 @@ def knock(address: str) -> None:
         ) from None
 
 
-class Pool:
+class ActorPool:
     """Actors in numbered seats, and the cluster they are on where it was started for them."""
 
     def __init__(self, address: str = "", actors: int = 0, threads: int = 1, most: int = 2**16):

@@ -17,40 +17,40 @@ import torch
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
-from coterie.core.values import Range
+from coterie.core.options import Range
 from coterie.data.federation import PARTS, Federation
 from coterie.engines.base import (
-    Measured,
+    EngineSetup,
+    ExchangeRequest,
+    ExchangeResult,
+    Metrics,
     Moment,
-    Outcome,
     Predictions,
     Send,
-    Setup,
-    Trip,
     Views,
 )
 from coterie.engines.local import states
 from coterie.engines.local.engine import LocalEngine
-from coterie.engines.local.stacks import balanced
-from coterie.engines.local.work import Worked
+from coterie.engines.local.stacks import split_chunks
+from coterie.engines.local.work import ChunkResult
 from coterie.engines.ray.actors import (
     LOST,
-    Job,
-    Pool,
+    ActorJob,
+    ActorPool,
     Shard,
-    arrays,
-    knock,
+    check_address,
+    from_arrays,
     pack,
     ray_module,
     shard_of,
-    tensors,
+    to_arrays,
 )
 
-LIVES = 4  # actors that the same work may take down with it
+MAX_LOST_ACTORS = 4  # actors that the same work may take down with it
 BLOCK = 1024  # clients whose models or predictions are in this process at once
 
 
-def deal(
+def assign_seats(
     clients: Iterable[int],
     work: np.ndarray,
     architecture: np.ndarray,
@@ -87,14 +87,14 @@ class RayEngine(LocalEngine):
 
     def __init__(
         self,
-        setup: Setup,
+        setup: EngineSetup,
         address: str = "",
         actors: int = 0,
         threads: int = 1,  # per actor
-        pool: Pool | None = None,
+        pool: ActorPool | None = None,
     ):
         if address:  # what is wrong is said before anything runs
-            knock(address)
+            check_address(address)
         ray_module(address)
         self._address, self._count, self._threads = address, actors, threads
         self.pool, self._lent = pool, pool is not None
@@ -124,7 +124,7 @@ class RayEngine(LocalEngine):
         self._forget()
 
     def begin(self) -> None:
-        self._seated()
+        self._seat_clients()
 
     def finish(self, clients: Sequence[int], send: Send, when: Moment) -> None:
         self._forget()
@@ -134,10 +134,10 @@ class RayEngine(LocalEngine):
 
     # Who holds whom
 
-    def _seated(self) -> Pool:
+    def _seat_clients(self) -> ActorPool:
         """The actors, each with its clients."""
         if self.pool is None:
-            self.pool = Pool(
+            self.pool = ActorPool(
                 self._address, self._count, self._threads, most=self.federation.clients
             )
             self._close = weakref.finalize(self, self.pool.close)
@@ -145,10 +145,10 @@ class RayEngine(LocalEngine):
             self.pool.tenant = self._me
             self._forget()
         if not self.seat:
-            self.seat = deal(
+            self.seat = assign_seats(
                 range(len(self.sizes)), self._cost(), self.architecture, list(self.pool.actors)
             )
-            job = Job(
+            job = ActorJob(
                 models=self.models,
                 programs=self.programs,
                 public=self.public,
@@ -158,7 +158,7 @@ class RayEngine(LocalEngine):
                 dtype=torch.get_default_dtype(),
             )
             self._job = self.pool.ray.put(job)
-            self._place(self.pool, set(self.seat.values()))
+            self._load_shards(self.pool, set(self.seat.values()))
         return self.pool
 
     def _cost(self) -> np.ndarray:
@@ -167,9 +167,9 @@ class RayEngine(LocalEngine):
         cost: np.ndarray = self.sizes * np.array(parameters)
         return cost
 
-    def _place(self, pool: Pool, seats: set[int]) -> None:
+    def _load_shards(self, pool: ActorPool, seats: set[int]) -> None:
         """Give the actors in some seats their clients as they stand here."""
-        for _ in range(LIVES):
+        for _ in range(MAX_LOST_ACTORS):
             waiting = {
                 pool.actors[seat].hold.remote(self._job, self._shard(seat)): seat for seat in seats
             }
@@ -177,13 +177,13 @@ class RayEngine(LocalEngine):
             if not lost:
                 return
             seats = self._replace(pool, lost)
-        raise BadInput(_doomed([i for i, seat in self.seat.items() if seat in seats]))
+        raise BadInput(_format_lost([i for i, seat in self.seat.items() if seat in seats]))
 
     def _shard(self, seat: int) -> Shard:
         mine = [i for i, where in self.seat.items() if where == seat]
         held = [sorted(i for i in mine if i in store) for store in self.states]
         stacks = [
-            arrays(store.gather(ids)) if ids else ()
+            to_arrays(store.gather(ids)) if ids else ()
             for store, ids in zip(self.states, held, strict=True)
         ]
         return Shard(
@@ -193,7 +193,7 @@ class RayEngine(LocalEngine):
             list(zip(held, stacks, strict=True)),
         )
 
-    def _replace(self, pool: Pool, lost: set[int]) -> set[int]:
+    def _replace(self, pool: ActorPool, lost: set[int]) -> set[int]:
         """New actors for the seats of lost ones, or the clients dealt to those left; the seats that
         must be told.
         """
@@ -207,13 +207,15 @@ class RayEngine(LocalEngine):
             return lost
         homeless = [i for i, seat in self.seat.items() if seat in gone]
         kept = {i: seat for i, seat in self.seat.items() if seat not in gone}
-        moved = deal(homeless, self._cost(), self.architecture, list(pool.actors), kept)
+        moved = assign_seats(homeless, self._cost(), self.architecture, list(pool.actors), kept)
         self.seat = kept | moved
         return (lost - gone) | set(moved.values())
 
     # Work
 
-    def _ask(self, what: str, payloads: dict[int, Tree], when: Moment, *rest: Any) -> Iterator[Any]:
+    def _run_task(
+        self, what: str, payloads: dict[int, Tree], when: Moment, *rest: Any
+    ) -> Iterator[Any]:
         """What the actors make of a task for the clients of these payloads, as it comes in.
 
         The clients of a lost actor are asked again, as they stood before, after all others have
@@ -221,24 +223,24 @@ class RayEngine(LocalEngine):
         """
         pending = list(payloads)
         try:
-            for _ in range(LIVES):
-                lost = yield from self._ask_once(
+            for _ in range(MAX_LOST_ACTORS):
+                lost = yield from self._run_task_once(
                     what, {i: payloads[i] for i in pending}, when, *rest
                 )
                 if not lost:
                     return
                 pending = [i for i in pending if self.seat[i] in lost]
-                self._place(self._seated(), self._replace(self._seated(), lost))
-            raise BadInput(_doomed(pending))
+                self._load_shards(self._seat_clients(), self._replace(self._seat_clients(), lost))
+            raise BadInput(_format_lost(pending))
         except Exception:
             self._forget()  # some actors may have gone on
             raise
 
-    def _ask_once(
+    def _run_task_once(
         self, what: str, payloads: dict[int, Tree], when: Moment, *rest: Any
     ) -> Generator[Any, None, set[int]]:
         """One try; the seats of actors that were lost."""
-        pool = self._seated()
+        pool = self._seat_clients()
         groups: dict[int, list[int]] = {}
         for i in payloads:
             groups.setdefault(self.seat[i], []).append(i)
@@ -258,30 +260,30 @@ class RayEngine(LocalEngine):
                 yield found
         return lost
 
-    def exchange(self, trip: Trip) -> Outcome:
+    def exchange(self, trip: ExchangeRequest) -> ExchangeResult:
         try:
             return super().exchange(trip)
         except BaseException:
             self._forget()  # some actors may have gone on
             raise
 
-    def work(self, trip: Trip) -> Iterator[Worked]:
-        payloads = {i: states.tensors(trip.send(i)) for i in sorted(trip.clients)}
+    def work(self, trip: ExchangeRequest) -> Iterator[ChunkResult]:
+        payloads = {i: states.to_tensors(trip.send(i)) for i in sorted(trip.clients)}
         self._close_settings(payloads, trip)
         answered = trip.answered & set(trip.clients)
-        for found in self._ask("work", payloads, trip.when, trip.number, answered):
+        for found in self._run_task("work", payloads, trip.when, trip.number, answered):
             for a, chunk, effort, broken, state, upload in found:
-                yield Worked(
+                yield ChunkResult(
                     architecture=a,
                     clients=chunk,
                     payloads=[payloads[i] for i in chunk],
-                    state=tensors(state),
-                    upload=tensors(upload),
+                    state=from_arrays(state),
+                    upload=from_arrays(upload),
                     effort=effort,
                     broken=broken,
                 )
 
-    def _close_settings(self, payloads: dict[int, Tree], trip: Trip) -> None:
+    def _close_settings(self, payloads: dict[int, Tree], trip: ExchangeRequest) -> None:
         """Choose what the settings leave open: one actor times an architecture, all then run it
         alike.
         """
@@ -289,11 +291,11 @@ class RayEngine(LocalEngine):
             mine = [i for i in payloads if self.architecture[i] == a]
             if not settings.open or not mine:
                 continue
-            self._seated()
+            self._seat_clients()
             seats = sorted({self.seat[i] for i in mine})
             crowds = [[i for i in mine if self.seat[i] == seat] for seat in seats]
             largest = {i: payloads[i] for i in max(crowds, key=len)}
-            for found in self._ask("choose", largest, trip.when, trip.number):
+            for found in self._run_task("choose", largest, trip.when, trip.number):
                 self.settings[a] = found[a]
 
     def evaluate(
@@ -303,47 +305,53 @@ class RayEngine(LocalEngine):
         when: Moment,
         parts: Sequence[str] = PARTS,
         final: bool = False,
-    ) -> Measured:
+    ) -> Metrics:
         place = {i: k for k, i in enumerate(clients)}
-        payloads = {i: states.tensors(send(i)) for i in sorted(clients)}
-        out: Measured = {}
+        payloads = {i: states.to_tensors(send(i)) for i in sorted(clients)}
+        out: Metrics = {}
         for ids, measured in sorted(
-            self._ask("evaluate", payloads, when, tuple(parts), final), key=lambda found: found[0]
+            self._run_task("evaluate", payloads, when, tuple(parts), final),
+            key=lambda found: found[0],
         ):
             for key, column in measured.items():
                 out.setdefault(key, np.full(len(clients), np.nan))[[place[i] for i in ids]] = column
         return out
 
     def points(self, clients: Sequence[int], send: Send, when: Moment) -> Views:
-        for block in balanced(sorted(clients), BLOCK):
-            payloads = {i: states.tensors(send(i)) for i in block}
-            for found in self._ask("points", payloads, when):
+        for block in split_chunks(sorted(clients), BLOCK):
+            payloads = {i: states.to_tensors(send(i)) for i in block}
+            for found in self._run_task("points", payloads, when):
                 for a, chunk, views in found:
-                    yield a, chunk, tensors(views)
+                    yield a, chunk, from_arrays(views)
 
     def predictions(
         self, clients: Sequence[int], send: Send, when: Moment, part: str
     ) -> Predictions:
-        for block in balanced(sorted(clients), BLOCK):
-            payloads = {i: states.tensors(send(i)) for i in block}
+        for block in split_chunks(sorted(clients), BLOCK):
+            payloads = {i: states.to_tensors(send(i)) for i in block}
             found = [
-                entry for some in self._ask("predictions", payloads, when, part) for entry in some
+                entry
+                for some in self._run_task("predictions", payloads, when, part)
+                for entry in some
             ]
             yield from sorted(found, key=lambda entry: entry[0])
 
 
-def _doomed(clients: list[int]) -> str:
+def _format_lost(clients: list[int]) -> str:
     few = ", ".join(map(str, sorted(clients)[:5])) + (", ..." if len(clients) > 5 else "")
     return (
-        f"{LIVES} Ray actors were lost over the work of clients {few}: is there memory enough? "
+        f"{MAX_LOST_ACTORS} Ray actors were lost over the work of clients {few}: is there "
+        "memory enough? "
         "Give fewer --actors a node"
     )
 
 
-Actors = Annotated[int, Range(0, 1024)]  # 0: one per core
+ActorCount = Annotated[int, Range(0, 1024)]  # 0: one per core
 
 
-def ray(setup: Setup, threads: int, *, ray_address: str = "", actors: Actors = 0) -> RayEngine:
+def build_ray_engine(
+    setup: EngineSetup, threads: int, *, ray_address: str = "", actors: ActorCount = 0
+) -> RayEngine:
     """The engine of a Ray cluster: `ray_address` is HOST:PORT of its head, "" starts one here.
 
     `actors` = 0 gives one actor per core.

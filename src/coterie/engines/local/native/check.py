@@ -17,9 +17,9 @@ from torch import Tensor, fx
 
 from coterie.core.method import Batch
 from coterie.engines.local.native.compiler import find_library, load_once
-from coterie.engines.local.native.run import Native
-from coterie.engines.local.native.values import FORMS
-from coterie.engines.local.programs import Tape, Untraceable
+from coterie.engines.local.native.graph import SHAPE_ONLY
+from coterie.engines.local.native.runtime import NativeStep
+from coterie.engines.local.tracing import Tape, Untraceable
 
 SHARE = 1e-9  # of a leaf's change by which double precision may differ
 TIMES = 8  # as far from the truth as torch's own single precision may a step be
@@ -41,7 +41,7 @@ class Replay:
         tape.graph.eliminate_dead_code()
         self._fixed = set[fx.Node]()  # they are the same in every step
         for node in tape.graph.nodes:
-            form = node.op == "call_function" and _name(node.target) in FORMS
+            form = node.op == "call_function" and _name(node.target) in SHAPE_ONLY
             known = node.op == "call_function" and self._fixed.issuperset(node.all_input_nodes)
             if (node.op == "get_attr" or form or known) and node in tape.made:
                 self._fixed.add(node)
@@ -76,7 +76,7 @@ def _name(target: Any) -> str:
 
 
 def check(
-    native: Native,
+    native: NativeStep,
     text: str,
     f: Callable[..., list[Tensor]],
     leaves: list[Tensor],
@@ -91,7 +91,7 @@ def check(
     if verdict.exists():
         return
     step, short = Replay(f, [*leaves, *batch]), _shorten(batch, outside)
-    wide = native if double else Native(native.code, load_once(text, True), torch.float64)
+    wide = native if double else NativeStep(native.code, load_once(text, True), torch.float64)
     _check_double(wide, step, leaves, [batch, short, batch])
     if not double:
         for one in (batch, short):
@@ -117,7 +117,9 @@ def _shorten(batch: Batch, outside: int) -> Batch:
     return Batch(pad(batch.x), pad(batch.y), mask, place, batch.key)
 
 
-def _check_double(native: Native, step: Replay, leaves: list[Tensor], batches: list[Batch]) -> None:
+def _check_double(
+    native: NativeStep, step: Replay, leaves: list[Tensor], batches: list[Batch]
+) -> None:
     mine = right = [native.convert(leaf) for leaf in leaves]
     for batch in batches:
         old = right
@@ -128,7 +130,7 @@ def _check_double(native: Native, step: Replay, leaves: list[Tensor], batches: l
                 raise Untraceable(WRONG)
 
 
-def _check_single(native: Native, step: Replay, leaves: list[Tensor], batch: Batch) -> None:
+def _check_single(native: NativeStep, step: Replay, leaves: list[Tensor], batch: Batch) -> None:
     """One step that is right but for rounding will do: where rounding switches a ReLU, all
     gradients before it move and another step is taken, but code that is wrong is wrong in all.
     """

@@ -15,18 +15,18 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from coterie.engines.local.programs import Untraceable
-from coterie.engines.local.remembered import folder
+from coterie.engines.local.timing_cache import cache_folder
+from coterie.engines.local.tracing import Untraceable
 
 FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
 FLAGS += ["-fopenmp-simd", "-fPIC", "-shared", "-w"]
 QUICK = "-O1"  # of code that runs a few times, to be compared with
 HEADERS = ("real.h", "products.h", "functions.h", "convolutions.h", "pools.h")
-SECONDS = 300  # after which a compiler is given up
+TIMEOUT = 300  # after which a compiler is given up
 
 
 @cache
-def compiler() -> tuple[str, ...]:
+def find_compiler() -> tuple[str, ...]:
     """The command of a C compiler; () where there is none."""
     for name in (os.environ.get("CC", ""), "gcc", "cc", "clang"):
         found = shutil.which(name) if name else None
@@ -36,9 +36,11 @@ def compiler() -> tuple[str, ...]:
 
 
 @cache
-def _machine() -> str:
+def _describe_machine() -> str:
     """What machine code depends on beside its source."""
-    told = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=False)
+    told = subprocess.run(
+        [*find_compiler(), "--version"], capture_output=True, text=True, check=False
+    )
     try:
         about = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
         kept = [line for line in about.splitlines() if line.startswith(("flags", "model name"))]
@@ -53,7 +55,7 @@ def read_header(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def kernels() -> str:
+def read_kernels() -> str:
     """Products of small matrices, functions of numbers, and operations on images."""
     return "\n".join(map(read_header, HEADERS))
 
@@ -62,17 +64,19 @@ def find_library(body: str, double: bool = False) -> Path:
     """Where the compiled form of some C lies, or will; it computes in double precision if so
     asked.
     """
-    name = hashlib.sha256((_put_together(body, double) + _machine()).encode()).hexdigest()[:32]
-    return folder().parent / "steps" / f"{name}.so"
+    name = hashlib.sha256((_put_together(body, double) + _describe_machine()).encode()).hexdigest()[
+        :32
+    ]
+    return cache_folder().parent / "steps" / f"{name}.so"
 
 
 def _put_together(body: str, double: bool) -> str:
-    return "\n".join([f"#define DOUBLE {int(double)}", kernels(), body])
+    return "\n".join([f"#define DOUBLE {int(double)}", read_kernels(), body])
 
 
-def library(body: str, double: bool = False) -> ctypes.CDLL:
+def load_library(body: str, double: bool = False) -> ctypes.CDLL:
     """The library of some C; Untraceable where it cannot be had."""
-    if not compiler():
+    if not find_compiler():
         raise Untraceable("there is no C compiler here; gcc, clang or the package ziglang has one")
     place = find_library(body, double)
     for _ in range(2):  # a file that cannot be loaded is made anew
@@ -104,9 +108,9 @@ def _compile_into(place: Path, source: str, flags: list[str]) -> Path:
     here = Path(made)
     try:
         (here / "step.c").write_text(source, encoding="utf-8")
-        command = [*compiler(), *flags, "-o", "step.so", "step.c", "-lm"]
+        command = [*find_compiler(), *flags, "-o", "step.so", "step.c", "-lm"]
         done = subprocess.run(
-            command, cwd=here, capture_output=True, text=True, timeout=SECONDS, check=False
+            command, cwd=here, capture_output=True, text=True, timeout=TIMEOUT, check=False
         )
         if done.returncode:
             raise Untraceable(f"the C compiler said: {done.stderr.strip()[:300]}")

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import torch
 
-from coterie.engines.local.native.operations import c_type, literal
-from coterie.engines.local.native.plan import Plan
-from coterie.engines.local.native.values import Value
+from coterie.engines.local.native.fusion import FusionPlan
+from coterie.engines.local.native.graph import Value
+from coterie.engines.local.native.scalar_ops import c_literal, c_type
 
 Index = list[str]  # C of the place in each dimension
 IVDEP = "#pragma GCC ivdep\n"  # what is written over is read at its own places alone
@@ -32,7 +32,7 @@ class Buffer(NamedTuple):
 class Context:
     """A step while its C is written."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: FusionPlan):
         self.plan = plan
         self.names: dict[Value, str] = {}
         self.constants: list[torch.Tensor] = []  # tensors that are the same in every step
@@ -80,7 +80,7 @@ class Context:
         """
         formed = not isinstance(value, float) or not math.isfinite(value) or abs(value) in (0, 1)
         if formed or not dtype.is_floating_point:
-            return literal(value, dtype)
+            return c_literal(value, dtype)
         if (owner, place) not in self._numbered:
             k = len(self.numbers)
             self.numbers.append(value)

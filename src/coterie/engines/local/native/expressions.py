@@ -7,21 +7,21 @@ from collections.abc import Sequence
 import torch
 
 from coterie.engines.local.native.context import Context, Index
-from coterie.engines.local.native.operations import (
+from coterie.engines.local.native.fusion import MATMULS
+from coterie.engines.local.native.graph import Value
+from coterie.engines.local.native.scalar_ops import (
     ARITHMETIC,
-    BITS,
-    COMPARED,
-    PICKING,
-    SCALED,
+    BITWISE,
+    COMPARISONS,
+    LOOKUPS,
     TO_COPY,
-    cast,
+    WITH_ALPHA,
+    c_cast,
+    c_literal,
     clamp,
     hold,
-    literal,
 )
-from coterie.engines.local.native.plan import PRODUCTS
-from coterie.engines.local.native.values import Value
-from coterie.engines.local.programs import Untraceable
+from coterie.engines.local.tracing import Untraceable
 
 aten = torch.ops.aten
 
@@ -56,11 +56,11 @@ def load_argument(
     a = user.args[place]
     if not isinstance(a, Value):
         fixed = user.op in FORMED  # such a number chooses the C that is written
-        return literal(a, want) if fixed else c.number(user, place, a, want)
+        return c_literal(a, want) if fixed else c.number(user, place, a, want)
     mine = at[len(at) - len(a.shape) :]
     mine = ["0" if n == 1 else i for n, i in zip(a.shape, mine, strict=True)]
     text = express(c, a, mine, root) if c.plan.within(a, root) else load(c, a, mine)
-    return cast(text, a.dtype, want)
+    return c_cast(text, a.dtype, want)
 
 
 FORMED = {aten.pow.Tensor_Scalar, aten.threshold_backward.default}
@@ -68,28 +68,28 @@ FORMED = {aten.pow.Tensor_Scalar, aten.threshold_backward.default}
 
 def express(c: Context, v: Value, at: Index, root: Value) -> str:
     """C of one number of a computed value."""
-    if v.op in PRODUCTS:
+    if v.op in MATMULS:
         return "product"
-    if v.op in PICKING:
+    if v.op in LOOKUPS:
         return _pick(c, v, at)
-    kind = _find_common_type(v) if v.op in COMPARED else v.dtype
+    kind = _find_common_type(v) if v.op in COMPARISONS else v.dtype
     if v.op in (aten.where.self, TO_COPY, aten.logical_not.default):
         return _express_special(c, v, at, root)
     if v.op in (aten.clamp.default, aten.clamp_min.default):
         return _clamp(c, v, at, root)
     places = [k for k, one in enumerate(v.args) if one is not None]
-    places = places[:2] if v.op in SCALED else places
+    places = places[:2] if v.op in WITH_ALPHA else places
     a = [load_argument(c, v, k, at, root, kind) for k in places]
-    if v.op in SCALED:
+    if v.op in WITH_ALPHA:
         alpha = v.args[2] if len(v.args) > 2 else v.kwargs.get("alpha", 1)
         factor = "" if alpha == 1 else f"{c.number(v, 'alpha', alpha, kind)} * "
         place = 0 if v.op == aten.rsub.Scalar else 1
         a[place] = f"{factor}{a[place]}"
-        return SCALED[v.op](*a)
-    if v.op in COMPARED:
-        return f"({a[0]} {COMPARED[v.op]} {a[1]})"
-    if v.op in BITS:
-        return f"({a[0]} {BITS[v.op]} {a[1]})"
+        return WITH_ALPHA[v.op](*a)
+    if v.op in COMPARISONS:
+        return f"({a[0]} {COMPARISONS[v.op]} {a[1]})"
+    if v.op in BITWISE:
+        return f"({a[0]} {BITWISE[v.op]} {a[1]})"
     if v.op == aten.bitwise_not.default:
         return f"(~{a[0]})" if v.dtype != torch.bool else f"(!{a[0]})"
     if v.op == aten.pow.Tensor_Scalar and v.args[1] == 2:
@@ -119,7 +119,7 @@ def _express_special(c: Context, v: Value, at: Index, root: Value) -> str:
     text = load_argument(c, v, 0, at, root, first.dtype)
     if v.op == aten.logical_not.default:
         return f"(!({text}))"
-    return cast(text, first.dtype, v.dtype)
+    return c_cast(text, first.dtype, v.dtype)
 
 
 def _pick(c: Context, v: Value, at: Index) -> str:

@@ -10,11 +10,11 @@ from torch import Tensor
 from coterie.core.device import CPU
 from coterie.core.method import Batch
 from coterie.engines.local.native.check import check
-from coterie.engines.local.native.compiler import library
-from coterie.engines.local.native.emit import write_program, write_step
-from coterie.engines.local.native.run import Native
-from coterie.engines.local.native.values import Traced
-from coterie.engines.local.programs import Untraceable
+from coterie.engines.local.native.codegen import write_program, write_step
+from coterie.engines.local.native.compiler import load_library
+from coterie.engines.local.native.graph import TracedStep
+from coterie.engines.local.native.runtime import NativeStep
+from coterie.engines.local.tracing import Untraceable
 
 
 def make_native(
@@ -23,7 +23,7 @@ def make_native(
     batch: Batch,
     rows: Tensor,
     outside: int,
-) -> Native:
+) -> NativeStep:
     """The machine code of a step; `f(*leaves, *batch)` gives the new leaves of one client, and
     `outside` is the place of padding.
 
@@ -35,9 +35,9 @@ def make_native(
     if not rows.is_contiguous() or rows.dtype != batch.x.dtype:
         raise Untraceable("the rows lie in another order")
     n = len(leaves)
-    traced = Traced(f, given)
+    traced = TracedStep(f, given)
     code = write_step(traced, n)
     text = write_program(code, Batch(*given[n:]), n)
-    native = Native(code, library(text, traced.real == torch.float64), traced.real)
+    native = NativeStep(code, load_library(text, traced.real == torch.float64), traced.real)
     check(native, text, f, given[:n], Batch(*given[n:]), outside)
     return native

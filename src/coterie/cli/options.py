@@ -1,0 +1,73 @@
+"""The command line: thin commands over the same words as Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from coterie.comparison.plan import list_seeds
+from coterie.core.errors import BadInput, format_value
+from coterie.methods.registry import METHODS
+
+SEEDS = "How many seeds (7: 0 to 6), or a list such as 3,5,8 or 7, (that one)"
+PASS_THROUGH = {"ignore_unknown_options": True}
+
+
+def parse_arguments(arguments: Sequence[str], lone: str = "") -> tuple[str | None, dict[str, Any]]:
+    """`--word value`, `--word=value` and `--word` alone (yes) as words, and the one argument that
+    may stand alone.
+    """
+    words: dict[str, Any] = {}
+    found: str | None = None
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-") and lone and found is None:
+            found = word
+            continue
+        if not word.startswith("--") or len(word) < 3:
+            raise BadInput(
+                f"'{word}' stands alone: write {lone + ' once, and ' if lone else ''}options as "
+                "--name value"
+            )
+        name, equals, value = word[2:].partition("=")
+        words[name] = (
+            value if equals else rest.pop(0) if rest and not rest[0].startswith("--") else True
+        )
+    return found, words
+
+
+def split_method_options(
+    words: Mapping[str, Any],
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Words for all methods, and those that METHOD.WORD gives to one, {method: {word: value}}."""
+    common: dict[str, Any] = {}
+    own: dict[str, dict[str, Any]] = {}
+    for word, value in words.items():
+        section, _, name = word.partition(".")
+        if name and section.partition("@")[0] in METHODS:
+            own.setdefault(section, {})[name] = value
+        else:
+            common[word] = value
+    return common, own
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`3` as three seeds from 0, `3,5,8` as these, `3,` as the one."""
+    try:
+        numbers = [int(n) for n in text.removesuffix(",").split(",")]
+    except ValueError:
+        raise BadInput(
+            f"seeds = {format_value(text)}: give how many, or a list such as 3,5,8"
+        ) from None
+    return numbers if "," in text else list(list_seeds(numbers[0]))
+
+
+def say_seeds(text: str) -> None:
+    """Tell what a single number means before anything runs, beside the output."""
+    seeds = parse_seeds(text)
+    if "," not in text:
+        which = f"{len(seeds)} seeds, 0 to {seeds[-1]}" if len(seeds) > 1 else "one seed, 0"
+        click.echo(f"--seeds {text}: {which}; '{text},' names the single seed {text}", err=True)

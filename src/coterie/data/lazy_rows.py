@@ -1,0 +1,109 @@
+"""Rows that are made when they are asked for: inputs and labels of clients that are never stored
+all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.memory import check_memory
+
+CHUNK = 1024  # clients that are made at once where all are needed
+RowArrays = tuple[np.ndarray, np.ndarray]  # inputs [n, ...] and labels [n] of some clients
+
+
+class RowGenerator:
+    """Makes the rows of clients; those of the last ones are kept, as they are asked for often."""
+
+    def __init__(
+        self,
+        counts: np.ndarray,  # [clients] rows of each
+        make: Callable[[Sequence[int]], RowArrays],  # the rows of clients, one client after another
+        classes: int,
+        digest: str,  # of all that decides on them
+    ):
+        self.counts, self.classes, self.digest = counts, classes, digest
+        self.ends = np.cumsum(counts)
+        self._make = make
+        self._last: tuple[tuple[int, ...], tuple[Tensor, Tensor]] | None = None
+        self._labels: np.ndarray | None = None
+
+    def of(self, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of some clients, one client after another."""
+        who, last = tuple(int(i) for i in clients), self._last
+        if last is None or last[0] != who:
+            x, y = self._make(who)
+            last = who, (torch.from_numpy(x), torch.from_numpy(y))
+            self._last = last  # whole at once, as several threads may ask
+        return last[1]
+
+    def labels(self) -> np.ndarray:
+        """The labels of all clients; every client is made for them, once."""
+        if self._labels is None:
+            total = int(self.counts.sum())
+            check_memory(16 * total, f"the labels of {total:,} rows", "lower --clients")
+            found = np.empty(total, np.int64)
+            for start in range(0, len(self.counts), CHUNK):
+                some = range(start, min(start + CHUNK, len(self.counts)))
+                begin = self.ends[start] - self.counts[start]
+                found[begin : self.ends[some[-1]]] = self._make(some)[1]
+            self._labels = found
+        return self._labels
+
+
+class LazyRows:
+    """The inputs or the labels of all clients; it answers as the tensor of all rows would."""
+
+    def __init__(self, maker: RowGenerator, labels: bool):
+        self.maker, self._labels = maker, labels
+        one = self._of(maker.of([0]))
+        self.dtype: torch.dtype = one.dtype
+        self.shape = torch.Size((int(maker.ends[-1]), *one.shape[1:]))
+        self.ndim = one.ndim
+        self.nbytes = 0  # nothing is stored
+
+    def _of(self, rows: tuple[Tensor, Tensor]) -> Tensor:
+        return rows[1] if self._labels else rows[0]
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def dim(self) -> int:
+        return self.ndim
+
+    def is_floating_point(self) -> bool:
+        return self.dtype.is_floating_point
+
+    def __getitem__(self, rows: Any) -> Tensor:
+        """Some rows, by their numbers."""
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        wanted = np.asarray(rows, dtype=np.int64)
+        if wanted.ndim == 0:
+            return self[wanted[None]][0]
+        owner = np.searchsorted(self.maker.ends, wanted.ravel(), side="right")
+        clients, place = np.unique(owner, return_inverse=True)
+        counts = self.maker.counts[clients]
+        begins = self.maker.ends[clients] - counts  # among all rows, and among those made here
+        near = wanted.ravel() - (begins - (np.cumsum(counts) - counts))[place]
+        found = self._of(self.maker.of(clients.tolist()))[torch.from_numpy(near)]
+        return found.reshape(*wanted.shape, *self.shape[1:])
+
+    def numpy(self) -> np.ndarray:
+        """All rows."""
+        if self._labels:
+            return self.maker.labels()
+        what = f"{len(self):,} rows"
+        check_memory(8 * self.shape.numel(), what, "lower --clients")
+        found: np.ndarray = self[:].numpy()
+        return found
+
+
+def generator_of(rows: object) -> RowGenerator | None:
+    """What makes the rows of a federation when they are asked for; None: they are stored."""
+    return rows.maker if isinstance(rows, LazyRows) else None

@@ -1,0 +1,1 @@
+"""Preparation: how cells and pixels become inputs of a network."""

@@ -1,0 +1,1 @@
+"""Reading: data sets by name, and files and tables of one's own."""

@@ -1,0 +1,315 @@
+"""Columns of a table as numbers: what each cell says, before anything is learnt from it.
+
+Numbers stay as they are, a missing cell is NaN, a date is its seconds since 1970, and a text is its
+number in the list of all texts of its column. What these become for a model is fitted later, on
+training rows alone (coterie.data.prepare.preparation).
+"""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from coterie.core.errors import BadInput
+from coterie.data.read.table_files import EMPTY
+
+NUMBER, BOOLEAN, CATEGORY, DATE = "number", "boolean", "category", "date"
+TEXT = "text"  # sentences, which are read word by word
+EXACT = 2**53  # whole numbers beyond are not kept exactly
+MOSTLY = 0.5  # a column of texts with so many numbers is a column of numbers with mistakes
+DATES = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y")
+TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S%.f", "T%H:%M:%S", "T%H:%M:%S%.f")
+COMMA = ","
+DECIMAL_COMMA = r"^[+-]?\d{1,3}(\.\d{3})*,\d+$|^[+-]?\d+(,\d+)?$"
+
+
+class Column(NamedTuple):
+    """One column as it was found."""
+
+    name: str
+    kind: str
+    values: tuple[str, ...] = ()  # the text behind each number of a category
+    note: str = ""  # how it had to be read
+    form: str = ""  # how its texts spell dates, or "," for numbers with decimal commas
+
+
+class ParsedColumns(NamedTuple):
+    """Columns side by side."""
+
+    x: np.ndarray  # [n, columns] float64
+    columns: list[Column]
+
+
+class RowSource(NamedTuple):
+    """Which file a row of a joined table came from."""
+
+    files: tuple[str, ...]
+    sizes: tuple[int, ...]
+    before: int = 0  # rows of the only file that were read earlier
+
+    def of(self, row: int) -> tuple[str, int]:
+        """The file of a row and its number there, counted from 1."""
+        ends = np.cumsum(self.sizes)
+        k = int(np.searchsorted(ends, row, side="right"))
+        return self.files[k], row - int(ends[k] - self.sizes[k]) + 1 + self.before
+
+
+def read_columns(
+    frame: pl.DataFrame, categories: Collection[str], place: RowSource, texts: Collection[str] = ()
+) -> ParsedColumns:
+    """Every column of a frame as numbers, lists of numbers as one column each.
+
+    categories: columns whose cells are names. texts: columns whose cells are sentences.
+    """
+    found: list[tuple[np.ndarray, Column]] = []
+    for series in frame.iter_columns():
+        if series.dtype.base_type() in (pl.List, pl.Array):
+            found += _expand_lists(series, place)
+        elif series.name in texts:
+            codes, column = _encode_texts(_to_names(series))
+            found.append((codes, column._replace(kind=TEXT)))
+        else:
+            as_text = series.name in categories
+            found.append(
+                _encode_texts(_to_names(series)) if as_text else _parse_column(series, place)
+            )
+    x = np.empty((frame.height, len(found)))
+    for k, (values, _) in enumerate(found):
+        x[:, k] = values
+    return ParsedColumns(x, [column for _, column in found])
+
+
+def _parse_column(series: pl.Series, place: RowSource) -> tuple[np.ndarray, Column]:
+    """One column by its kind."""
+    kind, name = series.dtype, series.name
+    if kind == pl.Boolean:
+        return series.cast(pl.Float64).to_numpy(), Column(name, BOOLEAN)
+    if kind.is_numeric() or kind == pl.Null:
+        return _parse_numbers(series, place)
+    if kind in (pl.Date, pl.Datetime):
+        return _to_seconds(series), Column(name, DATE)
+    if kind in (pl.Duration, pl.Time):
+        spent = series.cast(pl.Duration("us")) if kind == pl.Duration else series.cast(pl.Int64)
+        unit = 1e6 if kind == pl.Duration else 1e9
+        seconds = spent.cast(pl.Int64).cast(pl.Float64).to_numpy() / unit
+        return seconds, Column(name, NUMBER, note="in seconds")
+    if kind in (pl.String, pl.Categorical, pl.Enum):
+        return _parse_texts(series.cast(pl.String), place)
+    file, _ = place.of(0)
+    raise BadInput(
+        f"{file}: column '{name}' holds {kind}, which is not a number, a text or a date; "
+        "list the others in features="
+    )
+
+
+def _parse_numbers(
+    series: pl.Series, place: RowSource, note: str = ""
+) -> tuple[np.ndarray, Column]:
+    """Finite numbers and missing ones."""
+    if series.dtype.is_integer() and series.len() > series.null_count():
+        low, high = (int(str(end)) for end in (series.min(), series.max()))
+        note = "beyond 2^53" if max(abs(low), abs(high)) > EXACT else note
+    values = np.array(series.cast(pl.Float64).to_numpy(), dtype=np.float64)
+    bad = np.flatnonzero(np.isinf(values))
+    if len(bad):
+        file, row = place.of(int(bad[0]))
+        raise BadInput(
+            f"{file}: column '{series.name}' is not finite in row {row:,}; fill or remove the row"
+        )
+    return values, Column(series.name, NUMBER, note=note)
+
+
+def _to_seconds(series: pl.Series) -> np.ndarray:
+    """Dates as seconds since 1970."""
+    moments = series.cast(pl.Datetime("us")).cast(pl.Int64)
+    return np.array(moments.cast(pl.Float64).to_numpy(), dtype=np.float64) / 1e6
+
+
+def _to_names(series: pl.Series) -> pl.Series:
+    """Names as text; 3.0 is the name 3, as gaps make whole numbers fractional."""
+    if series.dtype.is_float():
+        series = series.fill_nan(None)
+        if bool((series.drop_nulls() % 1 == 0).all()):
+            series = series.cast(pl.Int64, strict=False)
+    return _trim(series.cast(pl.String))
+
+
+def _trim(series: pl.Series) -> pl.Series:
+    """Texts without blanks around them; those that mean nothing are missing."""
+    cells = series.str.strip_chars()
+    return cells.set(cells.is_in(EMPTY), None)
+
+
+def _parse_texts(series: pl.Series, place: RowSource) -> tuple[np.ndarray, Column]:
+    """Texts that spell numbers, truth values or dates as these, else as categories."""
+    cells = _trim(series)
+    filled = cells.len() - cells.null_count()
+    if filled == 0:
+        return _parse_numbers(cells.cast(pl.Float64), place)
+    numbers = cells.cast(pl.Float64, strict=False)
+    if numbers.null_count() == cells.null_count():
+        return _parse_numbers(numbers, place, "numbers written as text")
+    if bool(cells.drop_nulls().str.contains(DECIMAL_COMMA).all()):
+        values, column = _parse_numbers(_replace_commas(cells), place, "decimal commas")
+        return values, column._replace(form=COMMA)
+    if numbers.len() - numbers.null_count() >= MOSTLY * filled:
+        odd = int((numbers.is_null() & cells.is_not_null()).arg_max() or 0)
+        file, row = place.of(odd)
+        raise BadInput(
+            f"{file}: column '{series.name}' is '{cells[odd]}' in row {row:,}, not a number; "
+            f"empty the cell, or say --categories {series.name} if its numbers are names"
+        )
+    lower = cells.str.to_lowercase()
+    if set(lower.drop_nulls().unique()) <= {"true", "false"}:
+        return (lower == "true").cast(pl.Float64).to_numpy(), Column(series.name, BOOLEAN)
+    return _parse_dates(cells) or _encode_texts(cells)
+
+
+def parse_decimal_commas(cells: pl.Series) -> pl.Series | None:
+    """Texts that are numbers with decimal commas, as numbers; None where one of them is not."""
+    found = cells.drop_nulls().str.strip_chars()
+    commas = bool(found.str.contains(",", literal=True).any())  # 007 is a name
+    if not commas or not bool(found.str.contains(DECIMAL_COMMA).all()):
+        return None
+    return _replace_commas(cells.str.strip_chars())
+
+
+def _replace_commas(cells: pl.Series) -> pl.Series:
+    """Numbers with decimal commas; what is none is missing."""
+    plain = cells.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+    return plain.cast(pl.Float64, strict=False)
+
+
+def _parse_dates(cells: pl.Series) -> tuple[np.ndarray, Column] | None:
+    """Dates, in the first form that every cell has; else nothing."""
+    first = cells.drop_nulls()[0]
+    if not any(c.isdigit() for c in first) or len(first) < 6:
+        return None
+    for day in DATES:
+        for time in TIMES:
+            moments = cells.str.to_datetime(day + time, strict=False, time_unit="us")
+            if moments.null_count() == cells.null_count():
+                form = day + time
+                return _to_seconds(moments), Column(
+                    name=cells.name, kind=DATE, note=f"read as {form}", form=form
+                )
+    return None
+
+
+def _encode_texts(cells: pl.Series) -> tuple[np.ndarray, Column]:
+    """Texts as numbers of a sorted list."""
+    names = sorted(cells.drop_nulls().unique().to_list())
+    codes = cells.cast(pl.Enum(names)).to_physical().cast(pl.Float64)
+    return codes.to_numpy(), Column(cells.name, CATEGORY, tuple(names))
+
+
+def _expand_lists(series: pl.Series, place: RowSource) -> list[tuple[np.ndarray, Column]]:
+    """Lists of equally many numbers, and lists in lists, as one column per number."""
+    rows, values = series.len(), series
+    while values.dtype.base_type() in (pl.List, pl.Array):
+        if values.dtype.base_type() == pl.Array:
+            values = values.arr.to_list()
+        lengths = values.list.len()
+        if values.null_count():
+            file, row = place.of(int(values.is_null().arg_max() or 0) * rows // values.len())
+            raise BadInput(f"{file}: column '{series.name}' is empty in row {row:,}; fill it")
+        if lengths.min() != lengths.max() or lengths.min() == 0:
+            raise BadInput(
+                f"{place.files[0]}: the lists in column '{series.name}' are empty or of unequal "
+                "length; pad them first"
+            )
+        values = values.explode()
+    if not values.dtype.is_numeric():
+        raise BadInput(
+            f"{place.files[0]}: column '{series.name}' holds lists of {values.dtype}, not numbers; "
+            "list the others in features="
+        )
+    width = values.len() // rows
+    wide = RowSource(place.files, tuple(size * width for size in place.sizes))
+    numbers, _ = _parse_numbers(values, wide)
+    table = numbers.reshape(rows, width)
+    return [(table[:, k], Column(f"{series.name}[{k}]", NUMBER)) for k in range(width)]
+
+
+def read_known_columns(
+    frame: pl.DataFrame, known: Sequence[Column], place: RowSource
+) -> ParsedColumns:
+    """Later rows, whose columns are of known kinds and spelled in known forms."""
+    names = list(dict.fromkeys(_source_of(column.name, frame.columns) for column in known))
+    lacking = [name for name in names if name not in frame.columns]
+    if lacking:
+        raise BadInput(f"{place.files[0]}: there is no column '{lacking[0]}' as in training")
+    frame = frame.select(names)
+    for column in known:
+        if column.form and frame[column.name].dtype == pl.String:
+            frame = frame.with_columns(_parse_known_form(frame[column.name], column, place))
+    names, texts = ([c.name for c in known if c.kind == kind] for kind in (CATEGORY, TEXT))
+    read = read_columns(frame, names, place, texts)
+    if len(read.columns) != len(known):
+        raise BadInput(
+            f"{place.files[0]}: its lists hold {len(read.columns)} numbers in all, and "
+            f"{len(known)} in training"
+        )
+    columns = [
+        _match_kind(column, cells, want, place)
+        for column, cells, want in zip(read.columns, read.x.T, known, strict=True)
+    ]
+    return ParsedColumns(read.x, columns)
+
+
+def _match_kind(column: Column, cells: np.ndarray, want: Column, place: RowSource) -> Column:
+    """A column as one of the kind that it had in training, if it can be one."""
+    alike = column.kind == want.kind or {column.kind, want.kind} == {NUMBER, BOOLEAN}
+    if not alike and not np.isnan(cells).all():
+        raise BadInput(
+            f"{place.files[0]}: column '{want.name}' holds a {column.kind}, but was a "
+            f"{want.kind} in training"
+        )
+    return column._replace(kind=want.kind)
+
+
+def _parse_known_form(series: pl.Series, column: Column, place: RowSource) -> pl.Series:
+    """Texts as the dates or numbers that they spelled in training; others are refused."""
+    cells = _trim(series)
+    if column.form == COMMA:
+        values = _replace_commas(cells)
+    else:
+        values = cells.str.to_datetime(column.form, strict=False, time_unit="us")
+    if values.null_count() > cells.null_count():
+        odd = int((values.is_null() & cells.is_not_null()).arg_max() or 0)
+        file, row = place.of(odd)
+        kind = "number with a decimal comma" if column.form == COMMA else f"date {column.form}"
+        raise BadInput(
+            f"{file}: column '{column.name}' is '{cells[odd]}' in row {row:,}, not a {kind} as in "
+            "training"
+        )
+    return values.alias(series.name)
+
+
+def _source_of(name: str, columns: Collection[str]) -> str:
+    """The column of the file that holds it: that of 'signal[3]' is 'signal'."""
+    return name if name in columns else name.rpartition("[")[0] or name
+
+
+def check_no_missing(read: ParsedColumns, place: RowSource) -> None:
+    """Refuse a table with an empty cell, and name the first."""
+    for column, values in zip(read.columns, read.x.T, strict=True):
+        bad = np.flatnonzero(np.isnan(values))
+        if len(bad):
+            file, row = place.of(int(bad[0]))
+            raise BadInput(
+                f"{file}: column '{column.name}' is empty in row {row:,}; fill or remove the row"
+            )
+
+
+def to_plain_numbers(read: ParsedColumns, place: RowSource) -> np.ndarray:
+    """The cells without any preparation [n, d] float64, where all are numbers."""
+    check_no_missing(read, place)
+    for column in read.columns:
+        if column.kind not in (NUMBER, BOOLEAN):
+            raise BadInput(
+                f"{place.files[0]}: column '{column.name}' holds a {column.kind}, not numbers; "
+                "encode it or list the other columns in features="
+            )
+    return read.x

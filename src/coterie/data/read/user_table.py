@@ -1,0 +1,225 @@
+"""One table of a user's own data: its columns checked, labels and clients told from features."""
+
+import io
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from coterie.core.errors import BadInput, suggest_name
+from coterie.data.read.columns import (
+    CATEGORY,
+    RowSource,
+    check_no_missing,
+    parse_decimal_commas,
+    read_columns,
+)
+from coterie.data.read.file_rows import FileRows, parse_names
+from coterie.data.read.table_files import OpenedTable, check_column_names, open_table
+
+
+class ColumnRoles(NamedTuple):
+    """Which columns of a table mean what."""
+
+    client: str  # "" where the rows have no natural clients
+    label: str  # several have commas between them
+    features: list[str]  # empty: all that have no other meaning
+    separator: str = ""  # of a CSV; "": found out
+    ignore: str = ""  # a column that is not a feature
+    cut: str = ""  # the column that rows are cut by
+    categories: tuple[str, ...] = ()  # columns whose numbers are names
+    text: str = ""  # the only feature, a column of texts
+
+    def labels(self, names: list[str]) -> list[str]:
+        """The label columns of a table; a name that holds a comma is one column."""
+        if self.label in names or "," not in self.label:
+            return [self.label]
+        return [name.strip() for name in self.label.split(",") if name.strip()]
+
+
+def read_table(path: Path, columns: ColumnRoles, like: FileRows | None = None) -> FileRows:
+    """One file as a piece; `like` is a file whose columns it must share."""
+    text = [columns.client or columns.ignore, *columns.categories, columns.text]
+    return parse_table(str(path), open_table(path, text, columns.separator), columns, like)
+
+
+def parse_table(
+    place: str, opened: OpenedTable, columns: ColumnRoles, like: FileRows | None = None
+) -> FileRows:
+    """A frame as a piece, if it has the columns that are asked for."""
+    frame, client = opened.frame, columns.client
+    check_column_names(place, frame.columns)
+    _check_wanted(place, frame.columns, columns)
+    if frame.height == 0:
+        raise BadInput(f"{place}: the file has no rows; remove it or fill it")
+    used = _select_features(place, frame.columns, columns, like)
+    labels = columns.labels(frame.columns)
+    piece = FileRows(
+        place=place,
+        x=np.empty((frame.height, 0)),
+        y=_parse_targets(frame.select(labels), place),
+        clients=_parse_values(frame[client], place).astype(str) if client else None,
+        labels=opened.labels(labels[0]),
+        columns=used,
+        told=[*opened.told, *_report_commas(frame.select(labels))],
+        targets=tuple(labels),
+    )
+    if len(used) == 1 and isinstance(frame[used[0]].dtype, pl.Struct):
+        return piece._replace(x=_decode_images(frame[used[0]], place))
+    cut = frame[columns.cut] if columns.cut else None
+    return piece._replace(frame=frame.select(used), cut=cut)
+
+
+def _check_wanted(place: str, names: list[str], columns: ColumnRoles) -> None:
+    """Refuse a table that lacks a wanted column."""
+    client, labels = columns.client, columns.labels(names)
+    wanted = [client, *labels, *columns.features, columns.cut, *columns.categories, columns.text]
+    for column in filter(None, wanted):
+        if column not in names:
+            near, hint = _suggest_column(column, names), _hint_of(column, columns)
+            raise BadInput(f"{place}: there is no column '{column}'{near}{hint}")
+    if client in labels:
+        raise BadInput(f"{place}: column '{client}' cannot be both client and label")
+    if len(set(labels)) < len(labels):
+        raise BadInput(f"{place}: label = '{columns.label}' names a column twice")
+
+
+def _select_features(
+    place: str, names: list[str], columns: ColumnRoles, like: FileRows | None
+) -> list[str]:
+    """The feature columns, in the order of `like`, because files may order theirs differently."""
+    labels = columns.labels(names)
+    others = (columns.client, *labels, columns.ignore, columns.cut)
+    used = [columns.text] if columns.text else columns.features
+    used = used or [c for c in names if c not in others and not c.startswith("__index_level_")]
+    for column in (columns.client, *labels):
+        if column in used:
+            word = "text" if columns.text else "features"
+            raise BadInput(f"{place}: column '{column}' is no feature; leave it out of {word}=")
+    if not used:
+        raise BadInput(
+            f"{place}: there is no feature column beside '{columns.label}'; "
+            "add the inputs of the model"
+        )
+    if like is None or like.columns is None:
+        return used
+    odd = sorted(set(used) ^ set(like.columns))
+    if odd:
+        raise BadInput(
+            f"{place}: column '{odd[0]}' is not in both this file and {like.place}; "
+            "give all the same"
+        )
+    return like.columns
+
+
+def _suggest_column(column: str, names: list[str]) -> str:
+    """The column that is nearest, or how many there are where these are too many to list."""
+    near = suggest_name(column, names)
+    return (
+        near if len(near) < 120 else f"; it has {len(names)} columns, '{names[0]}' to '{names[-1]}'"
+    )
+
+
+def _hint_of(column: str, columns: ColumnRoles) -> str:
+    """Which word names the column."""
+    if column == columns.client:
+        return ' (name it with --client COLUMN or client=; "" for rows without natural clients)'
+    if column in columns.labels([]):
+        return " (name it with --label COLUMN or label=)"
+    word = "features" if column in columns.features else "categories"
+    word = "text" if column == columns.text else word
+    return f" (named in {'cut_column' if column == columns.cut else word}=)"
+
+
+def _report_commas(frame: pl.DataFrame) -> list[str]:
+    """What there is to say of labels with decimal commas."""
+    texts = [cells for cells in frame.iter_columns() if cells.dtype == pl.String]
+    return [f"decimal commas in {c.name}" for c in texts if parse_decimal_commas(c) is not None]
+
+
+def _parse_targets(frame: pl.DataFrame, place: str) -> np.ndarray:
+    """The label column, or several of them as 0 and 1."""
+    columns = [_parse_values(cells, place, fractions=True) for cells in frame.iter_columns()]
+    if len(columns) == 1:
+        return columns[0]
+    for name, values in zip(frame.columns, columns, strict=True):
+        if values.dtype.kind != "i" or not np.isin(values, (0, 1)).all():
+            odd = next(v for v in values.tolist() if v not in (0, 1))
+            raise BadInput(
+                f"{place}: column '{name}' is {odd!r}, but several labels are 0 or 1 each; "
+                "name one with --label"
+            )
+    return np.stack(columns, axis=1)
+
+
+def _parse_values(cells: pl.Series, place: str, fractions: bool = False) -> np.ndarray:
+    """A label or client column as numbers or text, no cell empty; only labels have fractions."""
+    kind = cells.dtype
+    if not (kind.is_integer() or kind.is_float() or kind == pl.Boolean):
+        if kind.is_nested() or kind == pl.Binary:
+            raise BadInput(
+                f"{place}: column '{cells.name}' holds {kind}; give whole numbers or text"
+            )
+        cells = cells.cast(pl.String)
+        cells = cells.set(cells.str.strip_chars() == "", None)
+        numbers = parse_decimal_commas(cells) if fractions else None
+        cells = cells if numbers is None else numbers
+    if cells.null_count():
+        row = int(cells.is_null().arg_max() or 0) + 1
+        raise BadInput(
+            f"{place}: column '{cells.name}' is empty in row {row:,}; fill or remove the row"
+        )
+    if kind == pl.Int128:  # NumPy has no such numbers
+        cells = cells.cast(pl.String)
+    return parse_names(cells.to_numpy(), place, f"column '{cells.name}'", fractions)
+
+
+def parse_cut_column(series: pl.Series, place: RowSource, how: str) -> np.ndarray:
+    """The column that rows are cut by, as numbers: moments for `time`, else names of groups."""
+    names = [series.name] if how == "groups" else []
+    if how == "groups":
+        series = series.cast(pl.String)
+    read = read_columns(series.to_frame(), names, place)
+    check_no_missing(read, place)
+    if how == "time" and read.columns[0].kind == CATEGORY:
+        raise BadInput(
+            f"{place.files[0]}: column '{series.name}' holds neither dates nor numbers, "
+            "so rows cannot be cut by time; use --cut groups, or dates such as 2024-01-31"
+        )
+    return read.x[:, 0]
+
+
+def _decode_images(cells: pl.Series, place: str) -> np.ndarray:
+    """Encoded images (a struct with bytes, as the Hugging Face hub stores them) as uint8."""
+    images: list[np.ndarray] = []
+    for row, cell in enumerate(cells.to_list()):
+        source = io.BytesIO(cell["bytes"]) if cell and cell.get("bytes") else None
+        at = f"{place}: column '{cells.name}' in row {row + 1:,}"
+        images.append(decode_image(source, at))
+        check_same_size(images, at)
+    return np.stack(images)
+
+
+def decode_image(source: io.BytesIO | Path | None, place: str) -> np.ndarray:
+    """One encoded image as uint8 [channels, height, width], grey ones with one channel."""
+    from PIL import Image, UnidentifiedImageError  # only images need it
+
+    try:
+        if source is None:
+            raise OSError
+        with Image.open(source) as image:
+            grey = image.mode in ("1", "L")
+            pixels = np.asarray(image.convert("L" if grey else "RGB"))
+    except (UnidentifiedImageError, OSError, ValueError):
+        raise BadInput(f"{place} holds no readable image") from None
+    return pixels[None] if grey else pixels.transpose(2, 0, 1)
+
+
+def check_same_size(images: list[np.ndarray], place: str) -> None:
+    """Refuse an image of another size than the first."""
+    if images[-1].shape != images[0].shape:
+        raise BadInput(
+            f"{place} is an image of shape {list(images[-1].shape)}, the first has "
+            f"{list(images[0].shape)}; bring all to one size"
+        )

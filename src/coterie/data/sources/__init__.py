@@ -1,1 +1,0 @@
-"""The data sets that come with a loader, one family per module."""

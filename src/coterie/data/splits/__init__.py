@@ -1,1 +1,0 @@
-"""The splits: functions that say which client gets which rows."""

@@ -1,0 +1,478 @@
+"""The ServerApp of a deployment: greets the sites, plays the run through the same code as any
+experiment, ends at every site.
+
+The run's configuration names the server's folder; everything else is read from it. What the server
+says goes to its own output and, with the time, to deployment.log in that folder.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from coterie.analysis.privacy_accounting import epsilon_of
+from coterie.analysis.scores import find_score
+from coterie.core.checkpoint import list_checkpoints, load_checkpoint
+from coterie.core.errors import BadInput, Diverged
+from coterie.core.files import catch_write_errors, write_text
+from coterie.core.guard import Guard
+from coterie.data.dataset import Public
+from coterie.data.federation import PARTS, Federation
+from coterie.deploy import wire
+from coterie.deploy.config_files import (
+    EXPERIMENT,
+    RUN,
+    SERVER,
+    DataShape,
+    Privacy,
+    ServerConfig,
+    read_server,
+    resolve_path,
+)
+from coterie.deploy.flower_engine import FlowerEngine
+from coterie.deploy.logs import RotatingLog, sanitize
+from coterie.deploy.replay import JOURNAL
+from coterie.deploy.roster import GREETING_SECONDS, Roster
+from coterie.deploy.scales import FILE, Scales, ask_scales, read_scales, scale_federation
+from coterie.deploy.site_rows import read_public, server_federation
+from coterie.deploy.wire import Head
+from coterie.engines.base import EngineSetup
+from coterie.experiment.config import PYTHON, Keep, read_experiment_file
+from coterie.results.folder import read_about, read_status
+from coterie.results.guard_summary import format_privacy
+from coterie.results.run import Run, load_run
+from coterie.running.assembly import Assembly, assemble, open_loop, with_data
+from coterie.running.execute import (
+    check_same_data,
+    initial_options_of,
+    restore_checkpoint,
+    run_rounds,
+)
+from coterie.running.identity import OptionChange, changes_of, check_unchanged, find_changes
+from coterie.running.loop import Loop, RoundReport
+from coterie.running.privacy_budget import count_uploads
+from coterie.running.progress import lock_folder
+
+LOG_FILE = "deployment.log"
+SERVER_KEY = "server"  # of run.json: the words of server.toml that the run began with
+MAX_CHARACTERS = 4_000  # characters of a line
+LABEL = "label"  # the column of the public file that is not a feature
+REMIND_SECONDS = 60.0  # seconds between two lines that say who is missing
+LOOK_SECONDS = 1.0  # seconds between two looks for sites
+SIMULATION_ONLY = {  # sections of an experiment that say what a simulation does
+    "engine": "every site runs its own client",
+    "data": "rows are the sites' own, [data] of server.toml says what they look like",
+    "split": "nothing is dealt",
+    "keep": "the server keeps a checkpoint of every round, a site its own model",
+}
+LogLine = Callable[[str], None]
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """One run, from the start or from its checkpoint."""
+    folder = Path(str(context.run_config["folder"]))
+    say = build_logger(folder)
+    try:
+        play(grid, folder, say)
+    except (BadInput, Diverged) as problem:
+        say(f"stopped: {problem}")
+        raise
+
+
+def build_logger(folder: Path) -> LogLine:
+    """Says a line where it is seen, and keeps it."""
+
+    log = RotatingLog(folder / LOG_FILE)
+
+    def say(text: str) -> None:
+        line = sanitize(text, MAX_CHARACTERS)
+        print(line, flush=True)
+        log(line)
+
+    return say
+
+
+class ServerPlan(NamedTuple):
+    """What a server's folder describes, before anything is known of the sites' rows."""
+
+    server: ServerConfig
+    draft: Assembly  # as if every site had one row of each part
+    public: Public | None
+    words: dict[str, Any]  # of the experiment, for the sites
+
+    def federation(self, rows: dict[str, list[int]]) -> Federation:
+        return server_federation(
+            self.server.names[: len(rows["train"])], rows, self.server.data, self.public
+        )
+
+
+def read_server_plan(folder: Path) -> ServerPlan:
+    """A server's folder, read and checked."""
+    server = read_server(folder)
+    _check_sections(folder / EXPERIMENT)
+    data = {"name": f"{PYTHON}federation"}
+    experiment = replace(
+        read_experiment_file(folder / EXPERIMENT), data=data, split={}, keep=Keep(1, False)
+    )
+    public = (
+        read_public(resolve_path(folder, server.data.public), LABEL) if server.data.public else None
+    )
+    if public and tuple(public.x.shape[1:]) != server.data.input_shape:
+        raise BadInput(
+            f"{server.data.public} has rows of shape {list(public.x.shape[1:])}, not "
+            f"{list(server.data.input_shape)}"
+        )
+    ones = {part: [1] * len(server.names) for part in PARTS}
+    _check_guard(experiment.guard, folder / EXPERIMENT)
+    draft = assemble(experiment, server_federation(server.names, ones, server.data, public))
+    full = draft.experiment.words()
+    words = {name: full[name] for name in ("method", "seed", "model", "train", "options")} | {
+        "metric": draft.experiment.schedule.metric,
+        "architecture": draft.architecture.tolist(),
+        "data": {**server.data._asdict(), "public": ""},
+        "public": public.checksum if public else "",
+        "privacy": list(server.privacy),
+    }
+    return ServerPlan(server=server, draft=draft, public=public, words=words)
+
+
+def _check_guard(guard: Guard, path: Path) -> None:
+    """Refuse a guard that is for simulations; robust averages are for real sites too."""
+    if guard.attack != "none":
+        raise BadInput(f"{path}: attack = {guard.attack} is for simulations: remove it")
+    if guard.dp != "none":
+        raise BadInput(
+            f"{path}: dp = {guard.dp} draws noise from the run's seed, which every site knows: "
+            "remove it, and give clip and noise in [privacy] of server.toml"
+        )
+
+
+def _check_sections(path: Path) -> None:
+    """Refuse words that a run of real sites has no use for."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # told better by whoever reads the experiment
+    for section in SIMULATION_ONLY:
+        if section in found:
+            raise BadInput(
+                f"{path}: [{section}] has no effect on real sites ({SIMULATION_ONLY[section]}): "
+                "remove it"
+            )
+
+
+def play(grid: Grid, folder: Path, say: LogLine = print) -> Run:
+    """Play the run of a server's folder to its end, from its checkpoint where there is one; sites
+    may have been added since.
+    """
+    plan, run = read_server_plan(folder), folder / RUN
+    check_unchanged_options(plan, run)
+    roll, rows = _gather_sites(plan, run, grid, say)
+    old, found = read_status(run), list_checkpoints(run)
+    first = len(load_checkpoint(found[-1])["states"]["sites"]) if found else len(plan.server.names)
+    run.mkdir(exist_ok=True)
+    with lock_folder(run):
+        scales = _agree_scales(plan, roll, rows["train"], run, say)
+        known = {part: numbers[:first] for part, numbers in rows.items()}
+        loop = _build_loop(plan, roll, known, run, say, scales)
+        if old and first == len(read_about(run)["clients"]):
+            check_same_data(loop, run)
+        if found:
+            restore_checkpoint(loop, found[-1])
+            say(f"going on after round {loop.done} of {sum(loop.lengths)}")
+        if first < len(plan.server.names):
+            _admit_newcomers(plan, loop, rows, say)
+        if old == "finished":
+            loop.engine.finish(loop.everyone, loop.payload(), loop.when())
+            return load_run(run)
+        told = {SERVER_KEY: server_options(plan.server)} | promise_of(plan.server.privacy, loop)
+        done = run_rounds(
+            loop, plan.draft.experiment, run, lambda report: _log_round(report, say), told
+        )
+        if "privacy" in told:
+            say(format_privacy(told["privacy"]))
+    say(f"finished: the run is in {run}")
+    return done
+
+
+def server_options(server: ServerConfig) -> dict[str, Any]:
+    """The words of server.toml that shape a result, by their full names."""
+    tables = {"data": server.data._asdict(), "privacy": server.privacy._asdict()}
+    return {
+        f"{section}.{word}": list(value) if isinstance(value, tuple) else value
+        for section, table in tables.items()
+        for word, value in table.items()
+    }
+
+
+def check_unchanged_options(plan: ServerPlan, run: Path) -> None:
+    """Refuse to go on with other words than the run began with, as `coterie resume` does."""
+    if not read_status(run):
+        return
+    found = list_checkpoints(run)
+    way = f"move {run} away, and the next start begins a new run"
+    began = initial_options_of(run, load_checkpoint(found[-1]) if found else None)
+    changed = _experiment_changes(changes_of(plan.draft.experiment, began))
+    check_unchanged(changed, run, EXPERIMENT, way)
+    known = read_about(run).get(SERVER_KEY)
+    if known:
+        defaults = server_options(plan.server._replace(data=DataShape(), privacy=Privacy()))
+        changed = find_changes(known, server_options(plan.server), defaults)
+        check_unchanged(changed, run, SERVER, way)
+
+
+def _experiment_changes(words: Mapping[str, OptionChange]) -> dict[str, OptionChange]:
+    """Changes of what stands in a server's experiment.toml; sites may be added on the way."""
+    return {w: v for w, v in words.items() if w.partition(".")[0] not in SIMULATION_ONLY}
+
+
+def promise_of(privacy: Privacy, loop: Loop) -> dict[str, Any]:
+    """What noise on every upload promises a site that answers in all rounds, for run.json."""
+    if not privacy.noise:
+        return {}
+    heard = zip(loop.program, loop.lengths, strict=True)
+    releases = sum(rounds * count_uploads(stage) for stage, rounds in heard)
+    return {
+        "privacy": {
+            "unit": "site",
+            "epsilon": epsilon_of(privacy.noise, releases, privacy.delta),
+            "delta": privacy.delta,
+            "clip": privacy.clip,
+            "noise": privacy.noise,
+            "releases": releases,
+            "share": 1.0,
+            "sampling": "everyone",
+            "covers": "the real numbers of uploads",
+        }
+    }
+
+
+def _log_round(report: RoundReport, say: LogLine) -> None:
+    for line in (_format_round(report), *report.said):
+        say(line)
+
+
+def _gather_sites(
+    plan: ServerPlan, run: Path, grid: Grid, say: LogLine
+) -> tuple[Roster, dict[str, list[int]]]:
+    """Who is there, and how many rows every site has: as the run's folder says, else as the site
+    itself does.
+    """
+    names, removed = plan.server.names, plan.server.sites.removed
+    known: dict[str, list[int]] = (
+        read_about(run)["rows"] if read_status(run) else {part: [] for part in PARTS}
+    )
+    seen = read_about(run)["clients"] if read_status(run) else []
+    if list(names[: len(seen)]) != seen:
+        raise BadInput(
+            f"the sites of {run} are {', '.join(seen)}: in sites.names they come first, in this "
+            "order; new ones after them"
+        )
+    told: dict[int, Head] = {}
+    hello = wire.pack({"kind": "hello", "words": plan.words})
+    greeting = min(GREETING_SECONDS, plan.server.rules.deadline)
+    roll = Roster(
+        grid, names, lambda: hello, lambda i, head: _admit(plan, told, i, head), say, greeting
+    )
+    wanted = {i for i, name in enumerate(names) if name not in removed and i >= len(seen)}
+    _wait_for(plan, roll, told, wanted, say)
+    later = range(len(seen), len(names))
+    return roll, {
+        part: [*known[part], *(int(told[i]["rows"][part]) if i in told else 0 for i in later)]
+        for part in PARTS
+    }
+
+
+def _wait_for(
+    plan: ServerPlan, roll: Roster, told: dict[int, Head], wanted: set[int], say: LogLine
+) -> None:
+    """Come back when the wanted sites are there; a quorum is enough once patience is over."""
+    begin = time.monotonic()
+    reminded, rules, names = begin - REMIND_SECONDS, plan.server.rules, plan.server.names
+    while wanted:
+        roll.look()
+        _turn_away(plan, roll, told, say)
+        there = wanted & set(roll.nodes) & set(told)
+        sides = _group_by_columns(plan, told)
+        agree = len(sides) <= 1
+        if there == wanted and agree:
+            return
+        missing = ", ".join(names[i] for i in sorted(wanted - there))
+        enough = len(there) >= max(1, math.ceil(rules.quorum * len(wanted) - 1e-9))
+        if enough and agree and time.monotonic() - begin >= rules.patience:
+            say(
+                f"starting with {len(there)} of {len(wanted)} sites after {rules.patience:g} s; "
+                f"left out of this run: {missing}"
+            )
+            return
+        if time.monotonic() - reminded >= REMIND_SECONDS:
+            reminded = time.monotonic()
+            say(f"waiting for {missing}" if agree else _describe_tie(sides))
+        time.sleep(LOOK_SECONDS)
+
+
+def _admit_newcomers(
+    plan: ServerPlan, loop: Loop, rows: dict[str, list[int]], say: LogLine
+) -> None:
+    """Sites that were added to a run under way: the server makes room for them, and they begin at
+    what it sends.
+    """
+    assert isinstance(loop.engine, FlowerEngine)
+    came = plan.server.names[loop.federation.clients :]
+    loop.admit(plan.federation(rows))
+    loop.engine.note(
+        came=list(came), stage=loop.when().stage, round=loop.position.round, exchange=-1
+    )
+    say(f"new in this run: {', '.join(came)}")
+
+
+def _agree_scales(
+    plan: ServerPlan, roll: Roster, rows: Sequence[int], run: Path, say: LogLine
+) -> Scales | None:
+    """The scale of the columns: what the run began with, else what the sites agree on now."""
+    known, data = read_scales(run), plan.server.data
+    if not data.sums or known is not None:
+        return known
+    asked = [
+        0 if plan.server.names[i] in plan.server.sites.removed else n for i, n in enumerate(rows)
+    ]
+    made = ask_scales(
+        roll,
+        plan.words,
+        asked,
+        data.sums,
+        plan.server.rules.deadline,
+        say,
+        target=data.learnt.is_number,
+        outlier=plan.server.rules.outlier,
+    )
+    with catch_write_errors(run):
+        write_text(run / FILE, json.dumps(made))
+    what = [
+        *(["columns"] if made.centre else []),
+        *(["the label"] if made.target else []),
+    ]
+    say(
+        f"{' and '.join(what)} are scaled by mean and deviation of all sites' training rows "
+        f"({FILE})"
+    )
+    return made
+
+
+def _build_loop(
+    plan: ServerPlan,
+    roll: Roster,
+    rows: dict[str, list[int]],
+    run: Path,
+    say: LogLine,
+    scales: Scales | None = None,
+) -> Loop:
+    """The server's side of the run, at its start."""
+    federation = scale_federation(plan.federation(rows), scales)
+    # who was not there when the run began has no rows in it
+    gone = {i for i, number in enumerate(rows["train"]) if not number}
+    removed = [
+        i
+        for i, name in enumerate(plan.server.names)
+        if name in plan.server.sites.removed or i in gone
+    ]
+    asked = [
+        i for i in range(federation.clients) if i not in removed
+    ]  # nobody misses the others' rows
+
+    def engine(setup: EngineSetup) -> FlowerEngine:
+        return FlowerEngine(
+            setup,
+            roll=roll,
+            run=secrets.token_hex(8),
+            words=plan.words,
+            rules=plan.server.rules,
+            removed=removed,
+            journal=run / JOURNAL,
+            scales=scales,
+            say=say,
+        )
+
+    draft = plan.draft
+    if scales and scales.target:  # a network learns the number as it is scaled
+        dealt = draft.architecture[: federation.clients].tolist()
+        draft = assemble(draft.experiment, federation, architecture=dealt, clients=asked)
+    return open_loop(with_data(draft, federation, asked), engine)
+
+
+def _admit(plan: ServerPlan, told: dict[int, Head], number: int, head: Head) -> None:
+    """Keep what a site says of itself, if it fits what most of the others said."""
+    name = plan.server.names[number]
+    if not head["rows"]["train"]:
+        raise BadInput(f"'{name}' has no training rows")
+    told[number] = head
+    if number in _find_minority(told):
+        del told[number]
+        other = next(i for i in told if told[i].get("columns") != head.get("columns"))
+        raise BadInput(_describe_mismatch(plan, number, other))
+
+
+def _find_minority(told: dict[int, Head]) -> set[int]:
+    """The sites whose columns are those of fewer sites than another's."""
+    times = Counter(head.get("columns") for head in told.values())
+    most = max(times.values(), default=0)
+    return {i for i, head in told.items() if times[head.get("columns")] < most}
+
+
+def _describe_mismatch(plan: ServerPlan, number: int, other: int) -> str:
+    return (
+        f"the feature columns of '{plan.server.names[number]}' are not those of "
+        f"'{plan.server.names[other]}' in name and order: list them with `features` in site.toml"
+    )
+
+
+def _turn_away(plan: ServerPlan, roll: Roster, told: dict[int, Head], say: LogLine) -> None:
+    """Who came first decides nothing: sites with other columns than most of them go."""
+    out = _find_minority(told)
+    for i in sorted(out):
+        other = next(k for k in told if k not in out)
+        say(f"a site was refused: {_describe_mismatch(plan, i, other)}")
+        roll.nodes.pop(i, None)
+    for i in out:
+        told.pop(i)
+
+
+def _group_by_columns(plan: ServerPlan, told: dict[int, Head]) -> list[str]:
+    """The sites of the same columns, named together."""
+    names: dict[str, list[str]] = {}
+    for i in sorted(told):
+        names.setdefault(str(told[i].get("columns")), []).append(plan.server.names[i])
+    return [", ".join(side) for side in names.values()]
+
+
+def _describe_tie(sides: Sequence[str]) -> str:
+    return (
+        f"the feature columns of these sites differ in name or order, and no side has most of "
+        f"them ({'; '.join(sides)}): list the columns with `features` in site.toml"
+    )
+
+
+def _format_round(report: RoundReport) -> str:
+    score = (
+        ""
+        if report.value is None
+        else f", {find_score(report.measure).label} {report.value:.3f}, loss {report.loss:.3f}"
+    )
+    return (
+        f"{report.stage}, round {report.round} of {report.rounds}: {report.clients} sites, "
+        f"{report.seconds:.1f} s{score}"
+    )

@@ -1,0 +1,68 @@
+"""Clipping and noise on what leaves a site.
+
+What an upload tells beyond what the site was sent is its change (see core/change). All changes of
+one upload together are one long vector c. It is replaced by
+
+    c min(1, clip / |c|) + noise clip N(0, I),
+
+so its Euclidean norm before noise is at most `clip`, whatever the data, and one upload is a
+Gaussian mechanism of L2 sensitivity 2 clip (any upload against any other) with deviation noise
+clip. Running statistics of normalization layers are real numbers and are treated alike. Whole
+numbers (ids, counts of batches) are left as they are: no method derives them from rows of data.
+
+The client's own state, which stays at home, is neither clipped nor noised. The reference is what
+THIS client received, so the mechanism does not depend on how the server averages. No privacy budget
+is counted over rounds.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from coterie.core.method import Tree
+from coterie.core.updates import compute_updates, origin_of
+
+
+def secure_rng() -> np.random.Generator:
+    """Noise that nobody can draw again: a named stream could be subtracted by whoever knows the
+    run's seed.
+    """
+    return np.random.Generator(np.random.PCG64(int.from_bytes(os.urandom(32), "little")))
+
+
+def protect(
+    upload: Tree, payload: Tree, clip: float, noise: float, rng: np.random.Generator
+) -> Tree:
+    """The upload with its change clipped to the norm `clip` and Gaussian noise of deviation `noise
+    * clip` added; 0: as it is.
+    """
+    if clip <= 0:
+        return upload
+    leaves, spec = pytree.tree_flatten(upload)
+    origins = pytree.tree_leaves(origin_of(upload, payload))
+    moves = [a - b if a.is_floating_point() else a for a, b in zip(leaves, origins, strict=True)]
+    length = change_norm(upload, payload)
+    factor = 1.0 if length <= clip else clip / length
+
+    def covered(change: Tensor, origin: Tensor) -> Tensor:
+        if not change.is_floating_point():
+            return change
+        drawn = (
+            torch.from_numpy(rng.standard_normal(tuple(change.shape)))
+            if noise
+            else torch.zeros(change.shape)
+        )
+        return origin + (factor * change.double() + noise * clip * drawn).to(change.dtype)
+
+    return pytree.tree_unflatten([covered(c, b) for c, b in zip(moves, origins, strict=True)], spec)
+
+
+def change_norm(upload: Tree, payload: Tree) -> float:
+    """The Euclidean norm of what an upload tells beyond its payload."""
+    one = pytree.tree_map(lambda t: t[None], (upload, origin_of(upload, payload)))
+    return float(compute_updates(*one).square().sum()) ** 0.5

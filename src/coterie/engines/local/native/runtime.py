@@ -1,0 +1,150 @@
+"""All steps of a pass in machine code: client after client, several clients at once."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.method import Batch
+from coterie.engines.local.batches import Batches
+from coterie.engines.local.native.codegen import StepCode
+from coterie.engines.local.threads import thread_pool, use_threads
+
+
+class StepInputs(NamedTuple):
+    """The steps of some clients, and the rows that they read."""
+
+    each: Tensor  # steps per client
+    places: Tensor  # [client, step, ...] places of rows among the client's, -1 where there is none
+    first: Tensor  # per client, where its rows begin; one number where that is the same for all
+    rows: Tensor  # rows of all clients; none where places are rows
+    keys: Tensor  # per client, of its first step
+    outside: int  # what stands for the place of no row
+    x: Tensor
+    y: Tensor
+
+
+class NativeStep:
+    """A step of one client as machine code, and what it computes in."""
+
+    def __init__(self, code: StepCode, library: ctypes.CDLL, real: torch.dtype):
+        self.code, self.real = code, real
+        self._run = library.run
+        self._run.restype = None
+        self._constants = [self.convert(constant).contiguous() for constant in code.constants]
+        self._numbers = torch.tensor(code.numbers or [0.0], dtype=torch.float64)
+
+    def convert(self, tensor: Tensor) -> Tensor:
+        """A tensor in the type that the code computes in, where it holds real numbers."""
+        return tensor.to(self.real) if tensor.is_floating_point() else tensor
+
+    def run(
+        self,
+        leaves: list[Tensor],
+        batches: Batches,
+        count: int,
+        threads: int,
+        numbers: Tensor | None = None,
+    ) -> None:
+        """Take all steps, in the leaves [clients, ...].
+
+        `numbers` stand for those of `code.numbers`, of all steps or [step, number]; None: as they
+        were when the step was traced.
+        """
+        taken = StepInputs(
+            each=torch.tensor([min(e, count) for e in batches.each]),
+            places=batches.places.contiguous(),
+            first=batches.first.reshape(-1),
+            rows=batches.part.rows,
+            keys=batches.keys,
+            outside=batches.plan.draw or batches.part.largest,
+            x=batches.x,
+            y=batches.y,
+        )
+        self._run_steps(leaves, taken, threads, numbers)
+
+    def step(self, leaves: list[Tensor], batch: Batch) -> list[Tensor]:
+        """What one step of one client leaves, in memory of its own."""
+        held = [self.convert(leaf).clone().unsqueeze(0) for leaf in leaves]
+        self._run_steps(held, _make_one(Batch(*map(self.convert, batch))), 1, None)
+        return [leaf[0] for leaf in held]
+
+    def _run_steps(
+        self, leaves: list[Tensor], taken: StepInputs, threads: int, numbers: Tensor | None
+    ) -> None:
+        n = len(taken.each)
+        next_ = ctypes.c_int64(0)
+        pointers = _point_to([leaf.data_ptr() for leaf in leaves])
+        apart = torch.tensor([leaf.stride(0) * leaf.element_size() for leaf in leaves] or [0])
+        constants = _point_to([c.data_ptr() for c in self._constants])
+        given = (self._numbers if numbers is None else numbers).double().contiguous()
+
+        def work(_: int) -> None:
+            size = self.code.reals * self.real.itemsize + self.code.others
+            scratch = torch.empty(size + 128, dtype=torch.uint8)
+            aligned = -(-scratch.data_ptr() // 64) * 64
+            self._run(
+                ctypes.c_int64(n),
+                ctypes.byref(next_),
+                pointers,
+                _pointer(apart),
+                _pointer(taken.each),
+                ctypes.c_int64(taken.places.shape[1]),
+                _pointer(taken.places),
+                _pointer(taken.first),
+                ctypes.c_int64(int(len(taken.first) > 1)),
+                _pointer(taken.rows) if len(taken.rows) else None,
+                _pointer(taken.keys),
+                ctypes.c_int64(taken.outside),
+                _pointer(taken.x),
+                _pointer(taken.y),
+                constants,
+                _pointer(given),
+                ctypes.c_int64(given.shape[-1] if given.dim() > 1 else 0),
+                ctypes.c_void_p(aligned),
+            )
+
+        threads = max(1, min(threads, n))
+        if threads == 1:
+            work(0)
+        else:
+            with use_threads(1):
+                list(thread_pool(threads).map(work, range(threads)))
+
+
+def _make_one(batch: Batch) -> StepInputs:
+    """A batch as one step of one client."""
+    real = batch.mask.reshape(-1) > 0
+    place = batch.place.reshape(-1)
+    rows = int(place[real].max()) + 1 if real.any() else 1
+
+    def put(values: Tensor) -> Tensor:
+        flat = values.reshape(len(place), *values.shape[batch.mask.dim() :])
+        found = flat.new_zeros(rows, *flat.shape[1:])
+        if not real.all():
+            found[0] = flat[~real][0]  # no row is read as the first
+        found[place[real]] = flat[real]
+        return found
+
+    several = batch.key.numel() if batch.key.dim() else 1
+    return StepInputs(
+        each=torch.tensor([1]),
+        places=torch.where(real, place, -1).reshape(1, 1, -1),
+        first=torch.tensor([0]),
+        rows=torch.zeros(0, dtype=torch.int64),
+        keys=batch.key.reshape(-1)[:1] // several,
+        outside=0 if real.all() else int(place[~real][0]),
+        x=put(batch.x),
+        y=put(batch.y),
+    )
+
+
+def _pointer(tensor: Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+def _point_to(addresses: list[int]) -> Any:
+    return (ctypes.c_void_p * max(1, len(addresses)))(*addresses)

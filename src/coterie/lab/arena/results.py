@@ -1,0 +1,326 @@
+"""What the arena found: one row per run, in one Parquet file that is small enough to be kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from coterie.analysis.nan_math import drop_nan, nan_mean
+from coterie.analysis.scores import find_score
+from coterie.core.errors import BadInput
+from coterie.core.files import check_regular_file, move_into_place, read_text, write_text
+from coterie.lab.arena.cells import (
+    Arena,
+    ArenaCell,
+    base_of,
+    best_of,
+    list_cells,
+    run_folders_of,
+    state_of,
+)
+from coterie.lab.arena.properties import measure_properties
+from coterie.lab.arena.rules import ArenaScores, Properties
+from coterie.results.costs import costs_of
+from coterie.results.folder import read_about, read_status
+from coterie.results.newcomer_results import WAYS
+from coterie.results.run import Run, load_run
+from coterie.running.assembly import load_federation
+from coterie.running.newcomer_training import FINE_TUNE_RULE
+
+# what older files do not have, with what it is where it is not known
+ADDED_COLUMNS: dict[str, tuple[pa.DataType, Any]] = {
+    "epoch": (pa.int64(), 0),  # steps of all clients in one epoch of their training rows
+}
+# of runs that kept clients out of training, with what it is where a file does not have it
+NEWCOMER_COLUMNS: dict[str, tuple[pa.DataType, Any]] = {
+    "newcomers": (pa.float32(), 0.0),  # the share of the clients, or how many; 0: an ordinary run
+    "newcomer_does": (pa.string(), ""),  # by the rule; empty: the method has none
+    # of every newcomer on its test rows, way by way
+    **{f"newcomers_{way}": (pa.list_(pa.float32()), []) for way in WAYS},
+}
+RUNS = pa.schema(
+    [
+        ("federation", pa.string()),
+        ("method", pa.string()),
+        ("seed", pa.int32()),
+        ("drop", pa.float32()),  # the chance that a client asked did not answer
+        ("measure", pa.string()),
+        ("values", pa.list_(pa.float32())),  # of every client on test rows; empty: it diverged
+        ("rows", pa.list_(pa.int32())),  # test rows of every client
+        ("bytes", pa.int64()),  # up and down, of all clients and rounds
+        ("gradients", pa.int64()),
+        ("seconds", pa.float32()),  # of training, measured here
+        ("words", pa.string()),  # what was chosen on validation rows, as JSON
+        *((name, kind) for name, (kind, _) in ADDED_COLUMNS.items()),
+        *((name, kind) for name, (kind, _) in NEWCOMER_COLUMNS.items()),
+    ]
+)
+PROPERTIES = "properties.json"
+BOUNDS = ("oracle",)  # methods that are told what nobody knows
+ABOUT = "arena"  # the key of what the file says of itself
+
+
+class ArenaResults(NamedTuple):
+    """The runs of an arena, and what is to be known of all of them."""
+
+    runs: pa.Table
+    about: dict[str, Any]  # version, date, machine, rounds, trials, federations
+
+
+def collect_results(arena: Arena, out: Path) -> ArenaResults:
+    """What the finished runs below a folder say."""
+    rows: list[dict[str, Any]] = []
+    known: dict[str, Any] = {}
+    for cell in list_cells(arena):
+        for method, run in _load_ended(out / cell.folder) if state_of(cell, out).finished else ():
+            known = known or dict(_about_of(run))
+            rows.append(_build_row(arena, cell, method, run, out))
+    if not rows:
+        raise BadInput(f"no cell of the arena is finished below {out}: `coterie arena --run`")
+    about = known | {
+        "rounds": arena.common["schedule.rounds"],
+        "steps": arena.common["train.steps"],
+        "trials": arena.trials,
+        "drop": arena.drop,
+        "newcomers": arena.newcomers,
+        "unlike": arena.unlike,
+        "federations": {
+            name: {
+                "says": arena.grounds[name].says,
+                "natural": arena.grounds[name].natural,
+                "differs": arena.grounds[name].differs,
+                "properties": load_properties(arena, name, out)._asdict(),
+            }
+            for name in dict.fromkeys(row["federation"] for row in rows)
+        },
+    }
+    return ArenaResults(pa.Table.from_pylist(rows, RUNS), about)
+
+
+def load_properties(arena: Arena, name: str, out: Path) -> Properties:
+    """The properties of a federation, measured once and kept beside its runs."""
+    path = out / name / PROPERTIES
+    if not path.exists():
+        base = replace(base_of(arena, arena.grounds[name], out), method="fedavg")
+        found = measure_properties(base, load_federation(base))
+        write_text(path, json.dumps({k: round(v, 5) for k, v in found._asdict().items()}))
+    return Properties(**json.loads(read_text(path)))
+
+
+def _load_ended(folder: Path) -> list[tuple[str, Run | Path]]:
+    """Every run that came to its end; of one that diverged, its folder."""
+    found: list[tuple[str, Run | Path]] = []
+    for method, where in run_folders_of(folder).items():
+        state = read_status(where)
+        if state == "finished":
+            found.append((method, load_run(where)))
+        elif state == "diverged":
+            found.append((method, where))
+    return found
+
+
+def _about_of(run: Run | Path) -> Mapping[str, Any]:
+    about = run.about if isinstance(run, Run) else read_about(run)
+    return {word: about[word] for word in ("coterie", "versions", "python", "machine", "date")}
+
+
+def _build_row(
+    arena: Arena, cell: ArenaCell, method: str, run: Run | Path, out: Path
+) -> dict[str, Any]:
+    first = out / ArenaCell(cell.ground, arena.seeds[0]).folder
+    row: dict[str, Any] = {
+        "federation": cell.ground,
+        "method": method,
+        "seed": cell.seed,
+        "drop": cell.drop,
+        "measure": "",
+        "values": [],
+        "rows": [],
+        "bytes": 0,
+        "gradients": 0,
+        "seconds": 0.0,
+        "words": json.dumps(best_of(first, method), sort_keys=True),
+        **{name: nothing for name, (_, nothing) in (ADDED_COLUMNS | NEWCOMER_COLUMNS).items()},
+        "newcomers": cell.newcomers,
+    }
+    if not isinstance(run, Run):
+        return row
+    spent = costs_of(run)
+    came = _newcomer_columns_of(run) if cell.newcomers else {}
+    return row | {
+        "measure": run.measure,
+        "values": run.measured().tolist(),
+        "rows": run.rows.tolist(),
+        "bytes": int(spent.down.sum() + spent.up.sum()),
+        "gradients": int(spent.gradients.sum()),
+        "seconds": float(spent.seconds.sum()),
+        "epoch": _count_epoch_steps(run),
+        **came,
+    }
+
+
+def _count_epoch_steps(run: Run) -> int:
+    """Steps of all clients in one epoch of their training rows."""
+    batch = run.experiment.train.batch
+    return sum(ceil(rows / batch) if batch else 1 for rows in run.about["rows"]["train"])
+
+
+def _newcomer_columns_of(run: Run) -> dict[str, Any]:
+    """How the newcomers of a run fared, way by way, and the method's rule if it has one."""
+    came = run.came
+    return {
+        "newcomer_does": "" if came.rule == FINE_TUNE_RULE.rule else came.rule,
+        **{f"newcomers_{way}": came.values(way).tolist() for way in WAYS},
+    }
+
+
+def write_results(results: ArenaResults, path: Path) -> None:
+    """The results as a file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = results.runs.replace_schema_metadata({ABOUT: json.dumps(results.about)})
+    temporary = path.with_name(path.name + ".part")
+    pq.write_table(table, temporary, compression="zstd", compression_level=19)
+    move_into_place(temporary, path)
+
+
+def read_results(path: Path) -> ArenaResults:
+    """The results in a file."""
+    try:
+        table = pq.read_table(check_regular_file(path))
+        about = json.loads(table.schema.metadata[ABOUT.encode()])
+        for name, (kind, nothing) in (ADDED_COLUMNS | NEWCOMER_COLUMNS).items():
+            if name not in table.column_names:
+                table = table.append_column(name, pa.array([nothing] * len(table), kind))
+        return ArenaResults(table.select(RUNS.names).cast(RUNS), about)
+    except FileNotFoundError:
+        raise BadInput(f"there is no file {path}: `coterie arena --write docs` makes it") from None
+    except (pa.ArrowException, ValueError, LookupError, TypeError):
+        raise BadInput(
+            f"{path} holds no results of an arena: remove it, then `coterie arena --write docs` "
+            "makes it from runs"
+        ) from None
+
+
+class ResultsSize(NamedTuple):
+    """How much results hold."""
+
+    runs: int
+    cells: int  # federations with a seed, with or without lost clients or newcomers
+
+    def __str__(self) -> str:
+        return f"{self.runs:,} runs of {self.cells:,} cells"
+
+
+def size_of(results: ArenaResults) -> ResultsSize:
+    """How many runs and cells there are."""
+    cells = results.runs.group_by(["federation", "seed", "drop", "newcomers"]).aggregate([])
+    return ResultsSize(len(results.runs), len(cells))
+
+
+def check_no_fewer(results: ArenaResults, path: Path, out: Path) -> None:
+    """Refuse to replace a results file by less than it holds."""
+    if not path.exists():
+        return
+    now, stored = size_of(results), size_of(read_results(path))
+    if now.runs < stored.runs or now.cells < stored.cells:
+        raise BadInput(
+            f"{out} has {now}, fewer than the {stored} in {path}: run the rest with `coterie "
+            f"arena --run --out {out}`, or move that file away to write these alone"
+        )
+
+
+class Block(NamedTuple):
+    """One number per federation and method; NaN where a method could not run or diverged."""
+
+    federations: tuple[str, ...]
+    methods: tuple[str, ...]
+    values: np.ndarray  # [federations, methods]
+    ran: np.ndarray  # [federations, methods] whether a method was tried there
+
+
+Row = Mapping[str, Any]
+
+
+def build_block(rows: Sequence[Row], value: Callable[[Row], float]) -> Block:
+    """A number of each run averaged over seeds; methods that diverged with any seed have none."""
+    federations = tuple(dict.fromkeys(row["federation"] for row in rows))
+    methods = tuple(dict.fromkeys(row["method"] for row in rows))
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        number = value(row) if row["values"] else np.nan
+        found.setdefault((row["federation"], row["method"]), []).append(number)
+    values = [[np.mean(found.get((f, m), [np.nan])) for m in methods] for f in federations]
+    ran = [[(f, m) in found for m in methods] for f in federations]
+    shape = len(federations), len(methods)
+    return Block(
+        federations=federations,
+        methods=methods,
+        values=np.array(values, dtype=float).reshape(shape),
+        ran=np.array(ran, dtype=bool).reshape(shape),
+    )
+
+
+def client_points_of(row: Row) -> np.ndarray:
+    """[clients] what a run reached, in points: higher is better, 100 is the most.
+
+    A share of explained variance below -1 counts as -1, so that one client does not decide alone.
+    """
+    return drop_nan(to_points(row, row["values"]))
+
+
+def to_points(row: Row, values: Sequence[float]) -> np.ndarray:
+    """Numbers of a run's measure in points, as `goodness` has them; NaN where there is none."""
+    clipped = np.clip(np.asarray(values, dtype=float), -1, 1)
+    found: np.ndarray = 100 * find_score(row["measure"]).sign * clipped
+    return found
+
+
+def select_runs(results: ArenaResults, drop: bool = False, newcomers: bool = False) -> list[Row]:
+    """The runs in which everybody was there and answered; or those in which some did not answer,
+    or those in which some came after training.
+    """
+    rows: list[Row] = results.runs.to_pylist()
+    return [row for row in rows if (bool(row["drop"]), bool(row["newcomers"])) == (drop, newcomers)]
+
+
+def gradients_of(row: Row) -> float:
+    """Gradients of all clients in all rounds, and of the fine-tuning at the end, which no round
+    holds.
+    """
+    return float(row["gradients"]) + json.loads(row["words"]).get("tune_epochs", 0) * row["epoch"]
+
+
+def divide_by_fedavg(found: Block) -> np.ndarray:
+    """[methods] a number in times of FedAvg's, mean over federations; NaN where it did not run."""
+    if "fedavg" not in found.methods:
+        return np.full(len(found.methods), np.nan)
+    base = found.values[:, [found.methods.index("fedavg")]]
+    return nan_mean(found.values / np.where(base > 0, base, np.nan), 0)
+
+
+def arena_scores_of(results: ArenaResults) -> ArenaScores:
+    """What a guide is made of: federations with their properties, methods with their points.
+
+    Whoever is told the true groups is a bound, not a method to choose; a federation on which no
+    method came to its end says nothing.
+    """
+    rows = [row for row in select_runs(results) if row["method"] not in BOUNDS]
+    found = build_block(rows, lambda row: float(client_points_of(row).mean()))
+    told = results.about["federations"]
+    kept = np.flatnonzero(~np.isnan(found.values).all(axis=1))
+    names = tuple(found.federations[f] for f in kept)
+    properties = [Properties(**told[f]["properties"]) for f in names]
+    return ArenaScores(
+        federations=names,
+        properties=np.array(properties, dtype=float).reshape(len(names), len(Properties._fields)),
+        methods=found.methods,
+        points=found.values[kept],
+    )

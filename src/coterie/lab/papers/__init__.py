@@ -1,0 +1,1 @@
+"""The papers: their tables and figures, run again and judged."""

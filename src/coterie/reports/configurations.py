@@ -1,0 +1,64 @@
+"""What the runs of a report have in common and where they differ, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coterie.experiment.toml import to_toml
+from coterie.reports.evidence import Evidence
+
+Flat = dict[str, Any]  # {"section.word": value}
+
+
+def describe_setup(evidence: Evidence) -> list[str]:
+    """Split, network, rounds, rate and steps, each as a few words."""
+    records = [record for each in evidence.records.values() for record in each]
+    runs = [record.run for record in records]
+    split = {k: v for k, v in runs[0].experiment.split.items() if v}
+    name = str(split.pop("name", "") or "usual")
+    options = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in split.items())
+    nets = [f"{m['name']}, {m['parameters']:,} parameters" for m in runs[0].about["models"]]
+    steps = [
+        row.steps / (len(evidence.names) * max(1, record[0].round))
+        for row, record in zip(evidence.rows, evidence.records.values(), strict=True)
+    ]
+    return [
+        f"split {name}{f' ({options})' if options else ''}",
+        f"network {' and '.join(nets[:3])}{', ...' if len(nets) > 3 else ''}",
+        f"{_format_range([run.experiment.schedule.rounds for run in runs], ',d')} rounds",
+        f"rate {_format_range([run.experiment.train.rate for run in runs], 'g')}",
+        f"{_format_range(steps, '.3g')} steps per client and round",
+    ]
+
+
+def _format_range(numbers: Sequence[float], form: str) -> str:
+    low, high = (f"{end(numbers):{form}}" for end in (min, max))
+    return low if low == high else f"{low} to {high}"
+
+
+def split_configurations(words: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
+    """(what all runs say, as TOML; what each says besides, a line per word)."""
+    flat = [_flatten(each) for each in words]
+    shared = {
+        word: value
+        for word, value in flat[0].items()
+        if all(word in other and other[word] == value for other in flat)
+    }
+    common: dict[str, Any] = {}
+    for word, value in shared.items():
+        section, _, name = word.rpartition(".")
+        (common.setdefault(section, {}) if section else common)[name] = value
+    own = [
+        ", ".join(f"{w} = {v}" for w, v in each.items() if w not in shared and v is not None)
+        for each in flat
+    ]
+    return to_toml(common), own
+
+
+def _flatten(words: Mapping[str, Any]) -> Flat:
+    found: Flat = {}
+    for word, value in words.items():
+        inner = value.items() if isinstance(value, Mapping) else ()
+        found |= {f"{word}.{k}": v for k, v in inner} if inner else {word: value}
+    return {word: value for word, value in found.items() if value != {}}

@@ -1,0 +1,270 @@
+"""A run put together: data, networks, the method's program, and the engine that plays it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie.analysis.scores import check_metric
+from coterie.core.dp_sgd import PrivateModel
+from coterie.core.errors import BadInput
+from coterie.core.method import Stage, stages_of
+from coterie.core.model import Model
+from coterie.data.federation import (
+    Federation,
+    cache_digest,
+    part_of,
+    train_on_validation,
+    with_select,
+)
+from coterie.data.read.file_rows import UserData
+from coterie.engines.base import Engine, EngineSetup
+from coterie.engines.registry import ENGINES
+from coterie.engines.settings import ExecutionSettings, read_settings
+from coterie.experiment.build import (
+    Given,
+    Networks,
+    anchor_paths,
+    check_experiment,
+    check_federation,
+    federation_of,
+    fill_defaults,
+    models_of,
+    read_shared_data,
+)
+from coterie.experiment.config import PYTHON, Experiment, Options, options_of
+from coterie.methods.declare import UploadDeclaration, declaration_of
+from coterie.methods.registry import METHODS
+from coterie.running.loop import Answers, Loop, facts_of, stage_lengths_of
+from coterie.running.newcomer_metrics import check_newcomers
+from coterie.running.privacy_budget import Budget, budget_of, check_private
+from coterie.running.public_check import check_public
+from coterie.running.upload_guard import UploadGuard, attackers_of, check_guard
+
+
+class Assembly(NamedTuple):
+    """Everything that a run is made of, checked; nothing of it changes while the run is played."""
+
+    experiment: Experiment  # every default filled in
+    federation: Federation
+    models: list[Model]
+    programs: list[tuple[Stage, ...]]  # the method's stages, built for each model
+    architecture: np.ndarray  # [N] index into models
+    budget: Budget | None = None  # what differential privacy promises
+
+    @property
+    def setup(self) -> EngineSetup:
+        """What an engine is given."""
+        return EngineSetup(
+            federation=self.federation,
+            models=self.models,
+            programs=self.programs,
+            architecture=self.architecture,
+            seed=self.experiment.seed,
+            settings=_settings_of(self.experiment.engine, len(self.models)),
+            rounds=sum(stage_lengths_of(self.programs[0], self.experiment.schedule)),
+            metric=self.experiment.schedule.metric,
+        )
+
+
+def load_federation(
+    experiment: Experiment, data: Given = None, earlier: Federation | None = None
+) -> Federation:
+    """The data of an experiment; those that were made by hand are checked. `earlier` is what was
+    made of the same data for another seed.
+    """
+    check_experiment(experiment)
+    if isinstance(data, Federation) and experiment.data["name"].startswith(PYTHON):
+        check_federation(data)
+        data = with_select(data)
+    federation = federation_of(anchor_paths(experiment), data, earlier)
+    return cache_digest(federation) if data is None else federation
+
+
+def read_seed_independent(experiment: Experiment) -> UserData | None:
+    """The data of an experiment, not dealt yet, if they are those of every seed."""
+    check_experiment(experiment)
+    return read_shared_data(anchor_paths(experiment))
+
+
+def assemble(
+    experiment: Experiment,
+    federation: Federation,
+    networks: Networks = None,
+    architecture: Sequence[int] | None = None,  # of each client; None: dealt in turn
+    clients: Sequence[int] | None = None,  # whose rows are looked at; None: all
+) -> Assembly:
+    """Build the networks and the method's program, and refuse what this method cannot do here."""
+    check_experiment(experiment)
+    experiment, parts = anchor_paths(experiment), experiment.schedule.parts
+    if not any(len(rows) for part in parts for rows in part_of(federation, part)):
+        raise BadInput(
+            f"parts = {','.join(parts)}, but no client has such rows: nothing could be measured"
+        )
+    check_metric(experiment.schedule.metric, federation.target.task)
+    models = models_of(experiment, federation, networks)
+    build, options = METHODS[experiment.method], experiment.options
+    programs = [stages_of(build(model, experiment.train, **options)) for model in models]
+    dealt = np.arange(federation.clients) % len(models)
+    if architecture is not None:
+        dealt = np.array(architecture, dtype=np.int64)
+        if not len(dealt) or dealt.min() < 0 or dealt.max() >= len(models):
+            raise BadInput(
+                f"the experiment deals networks that it does not name: it has {len(models)}"
+            )
+    if _trains_on_validation(experiment, programs[0]):
+        federation = train_on_validation(federation)
+    assembly = Assembly(
+        experiment=fill_defaults(experiment, federation, models),
+        federation=federation,
+        models=models,
+        programs=programs,
+        architecture=dealt,
+    )
+    check_method(assembly, clients)
+    check_newcomers(assembly.experiment, federation)
+    return _add_privacy(assembly) if experiment.guard.dp != "none" else assembly
+
+
+def _trains_on_validation(experiment: Experiment, stages: Sequence[Stage]) -> bool:
+    """Whether a run trains on validation rows too: one that chooses nothing on them, and is no
+    trial that is judged on them.
+    """
+    if not experiment.data.get("refit") or experiment.schedule.parts == ("validation",):
+        return False
+    return not any("validation" in stage.method.needs for stage in stages)
+
+
+def _add_privacy(assembly: Assembly) -> Assembly:
+    """The same run with its budget, and with private gradients where rows are to be hidden."""
+    experiment, federation = assembly.experiment, assembly.federation
+    check_private(
+        experiment.guard,
+        experiment.method,
+        declaration_of(METHODS[experiment.method]),
+        experiment.train,
+    )
+    budget = budget_of(
+        experiment.guard,
+        assembly.programs[0],
+        federation,
+        facts_of(federation, assembly.models, assembly.architecture, experiment.schedule),
+        experiment.schedule,
+        stage_lengths_of(assembly.programs[0], experiment.schedule),
+        experiment.seed,
+    )
+    assert budget is not None
+    if budget.unit == "client":
+        return assembly._replace(budget=budget)
+    model = PrivateModel(assembly.models[0], budget.clip, budget.noise)
+    build = METHODS[experiment.method]
+    program = stages_of(build(model, experiment.train, **experiment.options))
+    return assembly._replace(budget=budget, programs=[program])
+
+
+def with_data(
+    assembly: Assembly, federation: Federation, clients: Sequence[int] | None = None
+) -> Assembly:
+    """The same run with other rows of the same clients, or of the first of them."""
+    dealt = assembly.architecture[: federation.clients]
+    if _trains_on_validation(assembly.experiment, assembly.programs[0]):
+        federation = train_on_validation(federation)
+    assembly = assembly._replace(federation=federation, architecture=dealt)
+    check_method(assembly, clients)
+    return assembly
+
+
+def engine_of(setup: EngineSetup, words: Options) -> Engine:
+    """The engine that the words of `[engine]` name."""
+    name = words["name"]
+    own = {k: v for k, v in words.items() if k in options_of("engine", name)}
+    return ENGINES[name](setup, words.get("threads", 0), **own)
+
+
+def open_loop(
+    assembly: Assembly,
+    make: Callable[[EngineSetup], Engine] | None = None,  # None: the engine that the words name
+    answers: Answers | None = None,
+) -> Loop:
+    """The run at its beginning."""
+    experiment, setup = assembly.experiment, assembly.setup
+    engine = make(setup) if make else engine_of(setup, experiment.engine)
+    words = experiment.schedule, experiment.seed
+    return Loop(engine, assembly.federation, *words, answers, experiment.train, gate_of(assembly))
+
+
+def gate_of(assembly: Assembly) -> UploadGuard:
+    """What every upload of this run passes on its way to the server."""
+    guard, seed = assembly.experiment.guard, assembly.experiment.seed
+    clients = assembly.federation.clients
+    if assembly.budget:
+        guard = guard._replace(dp_noise=assembly.budget.noise)
+    return UploadGuard(
+        guard=guard,
+        seed=seed,
+        attackers=attackers_of(guard, clients, seed),
+        expected=float(assembly.experiment.schedule.asked(clients)),
+        promise=assembly.budget.facts() if assembly.budget else {},
+    )
+
+
+def _settings_of(words: Options, architectures: int) -> list[ExecutionSettings]:
+    """How each architecture runs: as was chosen once, else as is given."""
+    try:
+        chosen = read_settings(words.get("chosen", ""))
+    except ValueError:
+        way = "leave it out, it is written by a run"
+        raise BadInput(f"chosen = '{words['chosen']}': {way}") from None
+    given = ExecutionSettings(**{k: words[k] for k in ExecutionSettings._fields if k in words})
+    return chosen if len(chosen) == architectures else [given] * architectures
+
+
+def check_method(assembly: Assembly, clients: Sequence[int] | None = None) -> None:
+    """Refuse, before any work, what this method cannot do with this federation.
+
+    Only `clients` must have the rows that the method needs; None: all.
+    """
+    federation, schedule = assembly.federation, assembly.experiment.schedule
+    name = assembly.experiment.method
+    said = declaration_of(METHODS[name]) if name in METHODS else UploadDeclaration()
+    check_guard(assembly.experiment.guard, name, said, len(assembly.models), federation.clients)
+    for stage in assembly.programs[0]:
+        _check_stage(stage, assembly, clients)
+    if schedule.rounds < 1:
+        raise BadInput(f"rounds = {schedule.rounds}: a run has at least one round")
+    if schedule.sample <= 0 or schedule.sample > federation.clients:
+        raise BadInput(
+            f"sample = {schedule.sample:g}: give a share in (0, 1] or a count up to the "
+            f"{federation.clients} clients"
+        )
+    if not 0 <= schedule.drop < 1:
+        raise BadInput(f"drop = {schedule.drop:g}: give a chance in [0, 1)")
+    if schedule.trains not in ("sampled", "all"):
+        raise BadInput(f"trains = '{schedule.trains}': choose 'sampled' or 'all'")
+
+
+def _check_stage(stage: Stage, assembly: Assembly, clients: Sequence[int] | None) -> None:
+    federation, name = assembly.federation, assembly.experiment.method
+    needs, method = stage.method.needs, stage.method
+    who = range(federation.clients) if clients is None else clients
+    lacking = [federation.names[i] for i in who if not len(federation.validation[i])]
+    if "validation" in needs and lacking:
+        why = "validation = 0 leaves none: raise --validation"
+        if clients is not None:
+            why = f"'{lacking[0]}' has none: raise validation in server.toml"
+        raise BadInput(f"{name} chooses on validation data, and {why}")
+    if "groups" in needs and len(set(np.asarray(federation.groups).tolist())) < 2:
+        raise BadInput(
+            f"{name} needs true groups: give --rotate or --permute, or a split that has them"
+        )
+    if len(assembly.models) > 1 and not method.mixed:
+        raise BadInput(
+            f"{name} needs one architecture for all clients, {len(assembly.models)} were given"
+        )
+    exchanges = [*method.round, *([method.personalize] if method.personalize else [])]
+    for plan in [p.plan for exchange in exchanges for p in exchange.passes if p.plan]:
+        if plan.part not in ("train", "validation", "public"):
+            raise BadInput(f"{name} asks for the part '{plan.part}', out of a method's reach")
+    check_public(name, method, federation)

@@ -1,0 +1,153 @@
+"""New rows with their labels, read as the rows of a run were, and cut in its parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from coterie.core.errors import BadInput
+from coterie.core.rng import stream
+from coterie.core.task import find_task
+from coterie.data.partition.cuts import cut_rows, half_of
+from coterie.data.prepare.inputs import InputBuilder, to_frame_or_array
+from coterie.data.prepare.preparation import Preparation, add_client_scale
+from coterie.data.read.columns import Column, RowSource, read_known_columns
+from coterie.experiment.config import Experiment
+from coterie.results.personal_models import Models
+from coterie.serving.chunks import read_chunks
+
+MAX_LISTED = 5  # classes named in a line
+PARTS = ("train", "validation", "select", "test")
+
+
+class LabelledRows(NamedTuple):
+    """Rows of one client, prepared, with what is learnt of their labels."""
+
+    x: np.ndarray  # [n, ...] inputs
+    y: np.ndarray  # [n] classes, or [n] or [n, labels] numbers as a network learns them
+    parts: dict[str, np.ndarray]  # rows of each of PARTS
+    scale: list[list[float]] | None  # the client's own, where clients have one
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows each part has."""
+        return {part: len(rows) for part, rows in self.parts.items()}
+
+
+def read_rows(rows: Any, separator: str = "") -> tuple[pl.DataFrame, str]:
+    """A table from a file or from Python, and what it is called in messages."""
+    if not isinstance(rows, str | Path):
+        found = to_frame_or_array(rows)
+        place = "rows"
+    else:
+        place = str(rows)
+        pieces = [piece.rows for piece in read_chunks(Path(rows), separator)]
+        frames = [piece for piece in pieces if isinstance(piece, pl.DataFrame)]
+        if len(frames) < len(pieces):
+            raise BadInput(f"{place}: arrays name no label; give a table")
+        found = pl.concat(frames) if frames else pl.DataFrame()
+    if not isinstance(found, pl.DataFrame):
+        raise BadInput(f"{place}: arrays name no label; give a table with the columns of training")
+    if not found.height:
+        raise BadInput(f"{place}: there are no rows; fill it")
+    return found, place
+
+
+def labels_of(models: Models, frame: pl.DataFrame, place: str) -> np.ndarray:
+    """What is learnt of the labels of a table; classes are those of training."""
+    kept = models.preparation
+    target = kept.target if kept else None
+    if kept is None or target is None or not target.columns or kept.shape:
+        raise BadInput(
+            f"{models.folder} was not trained on a table of your own with a label column: its "
+            "models can predict, but not learn from new files"
+        )
+    lacking = [name for name in target.columns if name not in frame.columns]
+    if lacking:
+        raise BadInput(f"{place}: there is no column '{lacking[0]}', the label in training")
+    for name in target.columns:
+        gaps = frame[name].is_null().to_numpy().nonzero()[0]
+        if len(gaps):
+            raise BadInput(f"{place}: '{name}' is empty in row {gaps[0] + 1:,}; fill or remove it")
+    if find_task(target.task).has_numbers:
+        found = [_read_numbers(frame[name], place) for name in target.columns]
+        return target.scaled(found[0] if len(found) == 1 else np.stack(found, 1))
+    known = models.about.get("labels") or [str(k) for k in range(models.about["classes"])]
+    return _read_classes(frame[target.columns[0]], list(known), place)
+
+
+def _read_numbers(column: pl.Series, place: str) -> np.ndarray:
+    found = column.cast(pl.Float64, strict=False)
+    bad = (~found.is_finite().fill_null(False)).to_numpy().nonzero()[0]
+    if len(bad):
+        raise BadInput(
+            f"{place}: '{column.name}' is {column[int(bad[0])]!r} in row {bad[0] + 1:,}, no number"
+        )
+    return found.to_numpy()
+
+
+def _read_classes(column: pl.Series, known: list[str], place: str) -> np.ndarray:
+    """The number of every row's class."""
+    code = {name: k for k, name in enumerate(known)}
+    texts = [str(value).strip() for value in column.to_list()]
+    found = np.empty(len(texts), np.int64)
+    for k, text in enumerate(texts):
+        name = text if text in code else text.removesuffix(".0")
+        if name not in code:
+            more = ", ..." * (len(known) > MAX_LISTED)
+            raise BadInput(
+                f"{place}: '{column.name}' is '{text}' in row {k + 1:,}, a class that training "
+                f"did not have: it has {', '.join(known[:MAX_LISTED])}{more}"
+            )
+        found[k] = code[name]
+    return found
+
+
+def load_labelled_rows(
+    models: Models, experiment: Experiment, rows: Any, client: str, **more: Any
+) -> LabelledRows:
+    """New rows of a client, prepared as in training and cut in the shares of the run."""
+    frame, place = read_rows(rows, **more)
+    y = labels_of(models, frame, place)
+    kept = models.preparation
+    assert kept is not None
+    parts = _split_parts(experiment, y, client, place)
+    if kept.scale == "client" and client not in kept.clients:
+        kept = _fit_client_scale(kept, frame, place, client, parts["train"])
+    x = InputBuilder(kept, tuple(models.about["input_shape"]), client).inputs(frame, place)
+    own = kept.clients.get(client) if kept.scale == "client" else None
+    return LabelledRows(x=x, y=y, parts=parts, scale=[list(own[0]), list(own[1])] if own else None)
+
+
+def _fit_client_scale(
+    kept: Preparation, frame: pl.DataFrame, place: str, client: str, train: np.ndarray
+) -> Preparation:
+    """The preparation with the client's own scale, of its training rows."""
+    known = [Column(name=c.name, kind=c.kind, form=c.form) for c in kept.columns]
+    read = read_known_columns(frame, known, RowSource((place,), (frame.height,)))
+    return add_client_scale(kept, client, read.x[train], read.columns)
+
+
+def _split_parts(
+    experiment: Experiment, y: np.ndarray, client: str, place: str
+) -> dict[str, np.ndarray]:
+    """The rows of each part, in the shares of the run: in their order where the run cut by order,
+    else at random.
+    """
+    words = experiment.data
+    validation, test = float(words.get("validation", 0.2)), float(words.get("test", 0.2))
+    how = "order" if words.get("cut") == "order" else "shuffle"
+    rng = stream(experiment.seed, "later", client)
+    every = np.arange(len(y))
+    train, held, tested = cut_rows(every, y, how, validation, test or 0.2, rng)
+    half = half_of(len(held)) if words.get("select", True) else len(held)
+    parts = dict(zip(PARTS, (train, held[:half], held[half:], tested), strict=True))
+    if not len(train) or not len(tested) or (validation and not len(held)):
+        raise BadInput(
+            f"{place}: {len(y)} rows are too few for a train, a validation and a test part; "
+            "give more"
+        )
+    return parts
