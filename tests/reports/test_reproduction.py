@@ -1,5 +1,6 @@
 """The pages of the papers' tables are what the stored results say."""
 
+import re
 from pathlib import Path
 
 from coterie.lab.papers.paper_tables import read_papers
@@ -47,3 +48,15 @@ def test_what_holds_by_construction_is_not_called_reproduced():
     for figure in ("6.2", "6.5", "6.6", "6.7"):
         (column,) = words[f"persfl-figure-{figure}"].columns
         assert [claim.answer for claim in column.trivial] == ["yes"]
+
+
+def test_the_readme_has_the_counts_of_the_index():
+    readme = " ".join((DOCS.parent / "README.md").read_text().split())
+    said = re.search(
+        r"figures (\d+) have been run: (\d+) reproduced, (\d+) trend, (\d+) not", readme
+    )
+    text = (DOCS / PAGES / INDEX).read_text()
+    found = re.search(
+        r"(\d+) of 62 tables.*?: (\d+) reproduced.*?, (\d+) trend.*?, (\d+) not reproduced", text
+    )
+    assert said.groups() == found.groups()
