@@ -86,7 +86,9 @@ def check_data_options(whole: UserData, choices: DataOptions) -> None:
             "another data set: give --public"
         )
     if choices.refit and not choices.validation:
-        raise BadInput("refit trains on validation rows too, and validation = 0 leaves none")
+        raise BadInput(
+            "refit trains on validation rows too, and validation = 0 leaves none: raise --validation"
+        )
 
 
 def _check_shares(choices: DataOptions) -> None:
