@@ -87,7 +87,8 @@ def check_data_options(whole: UserData, choices: DataOptions) -> None:
         )
     if choices.refit and not choices.validation:
         raise BadInput(
-            "refit trains on validation rows too, and validation = 0 leaves none: raise --validation"
+            "refit trains on validation rows too, and validation = 0 leaves none: "
+            "raise --validation"
         )
 
 
