@@ -14,23 +14,26 @@ from coterie.experiment.schedule import Schedule
 from coterie.methods.registry import METHODS
 from coterie.running.execute import restore_checkpoint, write_checkpoint
 from helpers.federations import SEQUENTIAL, assert_same, float64, personal, play, tiny, tiny_model
-from helpers.town import RULES, Error, Message, digest, finish, packed, town, unpacked
+from helpers.town import RULES, Error, Message, digest, finish, pack_frame, town, unpack_frame
 
 every_method = pytest.mark.parametrize("name", sorted(METHODS))
 NODE = 100  # the node of site 0; site i has 100 + i
 
 
-def at_home(here):
-    """Every site's own model as one flat vector, in the order of `personal`."""
+def at_home(here, loop=None):
+    """Every site's own model as one flat vector, in the order of `personal`, of the method's own
+    network where a loop is given.
+    """
     found = {}
+    names = {}
+    if loop:
+        for _, chunk, views in loop.engine.points(loop.everyone, loop.payload(), loop.when()):
+            point = views["personal"]
+            names |= dict.fromkeys(map(int, chunk), (*point.params, *point.buffers))
     for i, tensors in here.models_at_home().items():
         point = here.models[here.architecture[i]].start(0)
-        found[i] = torch.cat(
-            [
-                tensors[k].reshape(-1).to(torch.get_default_dtype())
-                for k in (*point.params, *point.buffers)
-            ]
-        )
+        order = names.get(i, (*point.params, *point.buffers))
+        found[i] = torch.cat([tensors[k].reshape(-1).to(torch.get_default_dtype()) for k in order])
     return found
 
 
@@ -70,11 +73,11 @@ def test_sites_equal_the_local_engine(name, tmp_path):
     way.
     """
     with float64(), town(tmp_path, name) as here:
-        loop = here.loop(Schedule(rounds=2, evaluate=2))
+        loop = here.loop(Schedule(rounds=2, eval_every=2))
         loop.go()
         finish(loop)
-        local = play(name, here.federation, here.models, evaluate=2)
-        assert_same(at_home(here), personal(local))
+        local = play(name, here.federation, here.models, eval_every=2)
+        assert_same(at_home(here, local), personal(local))
         assert_same_numbers(loop, local)
         assert not here.lines.has("left out")
         assert not here.lines.has("refused")
@@ -83,9 +86,9 @@ def test_sites_equal_the_local_engine(name, tmp_path):
 @pytest.mark.parametrize("name", ["fedavg", "ktpfl", "selffl", "persfl"])
 def test_sampled_and_dropped_clients_equal_the_local_engine(name, tmp_path):
     with float64(), town(tmp_path, name, tiny(5)) as here:
-        schedule = {"sample": 0.6, "drop": 0.2, "trains": "all"}
+        schedule = {"participation": 0.6, "dropout_clients": 0.2, "trains": "all"}
         loop = here.loop(
-            Schedule(rounds=3, evaluate=1000)._replace(**schedule), RULES._replace(needed=0.0)
+            Schedule(rounds=3, eval_every=1000)._replace(**schedule), RULES._replace(needed=0.0)
         )
         loop.go()
         finish(loop)
@@ -99,7 +102,7 @@ def test_sampled_and_dropped_clients_equal_the_local_engine(name, tmp_path):
 @pytest.mark.parametrize("name", ["ktpfl", "feddf", "fedmd"])
 def test_a_model_a_site_equals_the_local_engine(name, tmp_path):
     with float64(), town(tmp_path, name, models=[tiny_model(5), tiny_model(4)]) as here:
-        loop = here.loop(Schedule(rounds=2, evaluate=1000))
+        loop = here.loop(Schedule(rounds=2, eval_every=1000))
         loop.go()
         finish(loop)
         assert_same(at_home(here), personal(play(name, here.federation, here.models)))
@@ -109,7 +112,7 @@ def lose(here, lost):
     """Lose the replies to these (site, stage, round, exchange)."""
 
     def spoil(node, question, reply):
-        head = json.loads(unpacked(question.content).head)
+        head = json.loads(unpack_frame(question.content).head)
         return (
             None
             if (node - NODE, head.get("stage"), head.get("round"), head.get("exchange")) in lost
@@ -126,7 +129,7 @@ def test_a_lost_reply_leaves_the_old_state_on_both_sides(name, tmp_path):
     """
     with float64(), town(tmp_path, name, tiny(3)) as here:
         lose(here, {(1, 0, 1, 0), (2, 0, 0, 0), (0, 0, 2, 1)})
-        loop = here.loop(Schedule(rounds=3, evaluate=1000), RULES._replace(deadline=0.1))
+        loop = here.loop(Schedule(rounds=3, eval_every=1000), RULES._replace(deadline=0.1))
         loop.go()
         finish(loop)
         assert answered(here)["train", 1, 0] == {0, 2}
@@ -138,7 +141,7 @@ def test_a_lost_reply_leaves_the_old_state_on_both_sides(name, tmp_path):
 
 def test_a_state_counts_only_when_the_next_message_names_it(tmp_path):
     with town(tmp_path, "ditto", tiny(2)) as here:
-        loop = here.loop(Schedule(rounds=3, evaluate=1000), RULES._replace(deadline=0.1))
+        loop = here.loop(Schedule(rounds=3, eval_every=1000), RULES._replace(deadline=0.1))
         lose(here, {(1, 0, 1, 0)})
         loop.go(until=2)
         store = here.site(1).store
@@ -154,7 +157,7 @@ def test_a_state_counts_only_when_the_next_message_names_it(tmp_path):
 def test_a_site_that_was_stopped_goes_on_from_its_disk(name, tmp_path):
     """Without keys Flower gives it another node id: it is greeted again and known by its name."""
     with float64(), town(tmp_path, name, tiny(3)) as here:
-        loop = here.loop(Schedule(rounds=3, evaluate=1000))
+        loop = here.loop(Schedule(rounds=3, eval_every=1000))
         loop.go(until=1)
         here.close(1)
         here.open(1, node=777)
@@ -166,7 +169,7 @@ def test_a_site_that_was_stopped_goes_on_from_its_disk(name, tmp_path):
 
 def test_a_site_that_is_away_is_left_out_and_taken_back(tmp_path):
     with float64(), town(tmp_path, "fedavg", tiny(3)) as here:
-        loop = here.loop(Schedule(rounds=4, evaluate=1000))
+        loop = here.loop(Schedule(rounds=4, eval_every=1000))
         loop.go(until=1)
         here.close(2)
         loop.go(until=2)
@@ -203,7 +206,7 @@ def kill_at_last_receive(loop):
 def test_a_server_that_goes_back_to_its_checkpoint_is_followed_by_the_sites(name, stop, tmp_path):
     """Killed after a round that no checkpoint holds, and once more in the middle of a round."""
     with float64(), town(tmp_path, name, tiny(3)) as here:
-        schedule = Schedule(rounds=2, evaluate=1000)
+        schedule = Schedule(rounds=2, eval_every=1000)
         first = here.loop(schedule)
         first.go(until=stop)
         write_checkpoint(first, tmp_path)
@@ -229,7 +232,7 @@ def change_reply(here, site, change):
     def spoil(node, question, reply):
         if node != NODE + site or question.metadata.message_type != "train" or reply.has_error():
             return reply
-        return Message(packed(change(unpacked(reply.content))), reply_to=question)
+        return Message(pack_frame(change(unpack_frame(reply.content))), reply_to=question)
 
     here.grid.spoil = spoil
 
@@ -284,7 +287,7 @@ def with_text(frame):
 def test_a_bad_upload_drops_its_site_and_no_other(change, words, tmp_path):
     with float64(), town(tmp_path, "fedavg", tiny(3)) as here:
         change_reply(here, 1, change)
-        loop = here.loop(Schedule(rounds=2, evaluate=1000))
+        loop = here.loop(Schedule(rounds=2, eval_every=1000))
         loop.go()
         assert here.lines.has("train, round 1", *words), here.lines
         assert here.lines.has("the server could not use the last reply", "round 1", words[-1]), (
@@ -307,7 +310,7 @@ def test_a_site_started_again_in_mid_exchange_is_not_waited_for(tmp_path, monkey
             return None
 
         here.grid.spoil = killed
-        loop = here.loop(Schedule(rounds=2, evaluate=1000), rules=RULES._replace(deadline=3600.0))
+        loop = here.loop(Schedule(rounds=2, eval_every=1000), rules=RULES._replace(deadline=3600.0))
         loop.go(until=1)
         here.grid.spoil = lambda node, question, reply: reply
         loop.go()
@@ -319,7 +322,7 @@ def test_a_site_started_again_in_mid_exchange_is_not_waited_for(tmp_path, monkey
 
 def test_a_site_refuses_another_schema_with_a_clear_line_on_both_sides(tmp_path):
     with town(tmp_path, "fedavg", tiny(2)) as here:
-        loop = here.loop(Schedule(rounds=1, evaluate=1000))
+        loop = here.loop(Schedule(rounds=1, eval_every=1000))
         pack = loop.engine.roll._hello
         loop.engine.roll._hello = lambda: pack()._replace(schema=9)
         assert loop.engine.roll.look() == []
@@ -344,7 +347,7 @@ def test_too_few_answers_are_asked_for_again_and_then_the_run_stops(tmp_path):
             )
 
         here.grid.spoil = spoil
-        loop = here.loop(Schedule(rounds=2, evaluate=1000), Rules(0.75, 0.2, 2))
+        loop = here.loop(Schedule(rounds=2, eval_every=1000), Rules(0.75, 0.2, 2))
         loop.go(until=1)
         assert asked == [0, 1, 2, 3, 1, 2, 3]  # who has answered is not asked again
         assert here.lines.has("1 of 4 sites answered and 3 are needed")
@@ -366,7 +369,7 @@ def test_too_few_answers_are_asked_for_again_and_then_the_run_stops(tmp_path):
 
 def test_a_site_that_lost_its_disk_begins_anew(tmp_path):
     with town(tmp_path, "ditto", tiny(3)) as here:
-        loop = here.loop(Schedule(rounds=3, evaluate=1000))
+        loop = here.loop(Schedule(rounds=3, eval_every=1000))
         loop.go(until=1)
         site = here.site(2)
         site.store.keep(loop.engine.run, set())
@@ -386,7 +389,7 @@ def test_a_site_that_lost_its_disk_in_the_middle_of_a_round_sits_the_rest_out(tm
         asked = []
 
         def spoil(node, question, reply):
-            head = json.loads(unpacked(question.content).head)
+            head = json.loads(unpack_frame(question.content).head)
             asked.append((node - NODE, head.get("round"), head.get("exchange")))
             if asked[-1] == (2, 0, 0):
                 here.site(2).store.keep(head["run"], set())
@@ -394,9 +397,9 @@ def test_a_site_that_lost_its_disk_in_the_middle_of_a_round_sits_the_rest_out(tm
 
         here.grid.spoil = spoil
         with pytest.raises(BadInput, match="2 of 3 sites answered"):
-            here.loop(Schedule(rounds=2, evaluate=1000), Rules(0.9, 0.2, 2)).go()
+            here.loop(Schedule(rounds=2, eval_every=1000), Rules(0.9, 0.2, 2)).go()
         assert asked.count((2, 0, 1)) == 1  # not as a newcomer
-        here.loop(Schedule(rounds=2, evaluate=1000)).go()
+        here.loop(Schedule(rounds=2, eval_every=1000)).go()
         lines = [(line["answered"], line["anew"]) for line in read_exchanges(here.folder)]
         assert lines == [([0, 1, 2], []), ([0, 1], []), ([0, 1, 2], [2]), ([0, 1, 2], [])]
 
@@ -412,7 +415,7 @@ def test_no_row_of_data_is_ever_in_a_message(tmp_path):
     for name in ("persfl", "ktpfl", "fedfomo"):
         (tmp_path / name).mkdir()
         with town(tmp_path / name, name, federation) as here:
-            loop = here.loop(Schedule(rounds=1, evaluate=1))
+            loop = here.loop(Schedule(rounds=1, eval_every=1))
             loop.go()
             finish(loop)
             sent = b"".join(here.grid.seen)
@@ -425,7 +428,7 @@ def test_no_row_of_data_is_ever_in_a_message(tmp_path):
 def test_a_site_whose_key_belongs_to_another_is_refused(tmp_path):
     with town(tmp_path, "fedavg", tiny(2)) as here:
         here.grid.registered = {NODE: "0", NODE + 1: "0"}
-        loop = here.loop(Schedule(rounds=1, evaluate=1000))
+        loop = here.loop(Schedule(rounds=1, eval_every=1000))
         assert loop.engine.roll.look() == [0]
         assert here.lines.has("says that it is '1', but has the key of '0'")
 
@@ -438,14 +441,15 @@ def test_a_site_that_diverges_is_left_out_and_counted_as_on_the_local_engine(nam
     x[torch.as_tensor(federation.train[3])] *= 1e37
     federation = federation._replace(x=x)
     with town(tmp_path, name, federation) as here:
-        loop, said = here.loop(Schedule(rounds=2, evaluate=1000)), []
+        loop, said = here.loop(Schedule(rounds=2, eval_every=1000)), []
         loop.go(lambda loop, report: said.append((report.left_out, report.said)))
         assert [count for count, _ in said] == [1, 1]
-        assert all("the update of client" in line for _, (line, *_) in said)
+        lines = [line for _, some in said for line in some]
+        assert sum("the update of client" in line for line in lines) == 1  # it is said once
         assert sum("the update of this site is not finite" in line for line in here.lines) >= 2
         assert [line["tries"] for line in read_exchanges(here.folder)] == [1, 1]
         assert all(line["answered"] == [0, 1, 2] for line in read_exchanges(here.folder))
-        local = play(name, federation, here.models, settings=SEQUENTIAL, evaluate=1000)
+        local = play(name, federation, here.models, settings=SEQUENTIAL, eval_every=1000)
         finish(loop)
         theirs = personal(local)
         assert_same(

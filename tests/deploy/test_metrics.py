@@ -14,7 +14,7 @@ from coterie.deploy.replay import append_line
 
 @pytest.fixture
 def service(tmp_path):
-    up = {"superlink": True, "run": True}
+    up = {"gate": True, "run": True}
     metrics = MetricsServer(
         "127.0.0.1",
         0,
@@ -48,8 +48,8 @@ def test_numbers_are_those_of_the_run(service):
 
 def test_health_is_bad_when_a_part_has_ended(service):
     address, up, _, _ = service
-    assert get(f"{address}/health") == (200, '{"healthy": true, "superlink": true, "run": true}')
-    up["superlink"] = False
+    assert get(f"{address}/health") == (200, '{"healthy": true, "gate": true, "run": true}')
+    up["gate"] = False
     with pytest.raises(urllib.error.HTTPError) as problem:
         get(f"{address}/health")
     assert problem.value.code == 503

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from sklearn.datasets import load_digits
 from coterie.core.errors import BadInput
 from coterie.core.point import Point, Vector
 from coterie.data.pipeline import build_federation
+from coterie.deploy.audit import AUDIT, read_audit
 from coterie.deploy.config_files import (
     DataShape,
     Privacy,
@@ -46,14 +46,17 @@ from coterie.experiment.toml import to_toml
 from helpers.federations import float64, play, tiny
 from helpers.runs import words_written
 from helpers.sites import open_sites
-from helpers.town import BytesGrid, Lines, town
+from helpers.town import EXACT, BytesGrid, Lines, town
 
 # isort: split
-from coterie.deploy import server_app, wire
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from coterie.deploy import frames, server_app, wire
+from coterie.deploy.fleet_client import answer_message
+from coterie.deploy.frames import BadFrame, Frame, pack_frame, unpack_frame
+from coterie.deploy.mailbox import Mailbox
 from coterie.deploy.site import open_site
 from coterie.experiment.schedule import Schedule
-from coterie_relay import frames, packed, unpacked
-from coterie_relay.frames import BadFrame, Frame
 
 NAMES = ("east", "north", "south")
 
@@ -84,7 +87,7 @@ def trees():
 @pytest.mark.parametrize("tree", list(trees()))
 def test_a_message_gives_back_what_was_sent(tree):
     frame = wire.pack({"kind": "x", "number": 0.1}, tree)
-    content = wire.unpack(unpacked(packed(frame)))
+    content = wire.unpack(unpack_frame(pack_frame(frame)))
     assert content.head["number"] == 0.1
     a, spec = torch.utils._pytree.tree_flatten(tree)
     b, back = torch.utils._pytree.tree_flatten(content.tree())
@@ -123,47 +126,52 @@ def test_nothing_that_a_message_names_is_run_or_imported(name):
     assert "antigravity" not in sys.modules
 
 
-def test_the_relay_imports_neither_torch_nor_coterie():
-    code = (
-        "import sys, coterie_relay; print([m for m in sys.modules if m.split('.')[0] in ('torch', "
-        "'coterie', 'pyarrow')])"
-    )
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        == "[]"
-    )
-
-
-def test_a_relay_without_its_site_says_so(tmp_path):
+def test_a_site_that_has_gone_is_told_of_with_the_way_out():
     grid = BytesGrid()
-    grid.nodes = {1: tmp_path / "nobody"}
+    grid.nodes = {1: None}
     roll = server_app.Roster(
         grid, ["north"], lambda: wire.pack({"kind": "hello", "words": {}}), say=(lines := Lines())
     )
     assert roll.look() == []
-    assert lines.has("a site was refused", "the site's process does not answer", "`coterie site`")
+    assert lines.has("a site was refused", "its connection is lost", "`coterie site`")
 
 
-def test_a_frame_that_is_cut_off_or_too_large_is_refused(tmp_path):
-    import socket
+@pytest.mark.parametrize("size", [0, 1, frames.PIECE_BYTES, 3 * frames.PIECE_BYTES + 3])
+@pytest.mark.parametrize("fill", [os.urandom, bytes])
+def test_a_frame_comes_through_in_pieces(size, fill):
+    """Of which some may be equal, and are then one object of Flower's."""
+    Mailbox()  # gives this process an identity
+    frame = Frame(1, "{}", fill(size))
+    parts = frames.take_apart(Message(pack_frame(frame), 7, "train"))
+    assert len(parts.objects) <= 3 + max(0, (size - 1) // frames.PIECE_BYTES)
+    assert max(map(len, parts.objects.values())) < frames.PIECE_BYTES + 1000
+    assert unpack_frame(frames.put_together(parts.number, parts.objects).content) == frame
 
-    for data, match in (
-        (b"GET / HTTP/1.1\r\n" + b"\0" * 30, "no message of coterie"),
-        (b"coterie\n", "ended in the middle"),
-    ):
-        one, other = socket.socketpair()
-        with one, other:
-            one.sendall(data)
-            one.close()
-            with pytest.raises(BadFrame, match=match):
-                frames.receive(other)
-    one, other = socket.socketpair()
-    with one, other:
-        one.sendall(frames.SIZES.pack(frames.MAGIC, 1, 10, 2**40))
-        with pytest.raises(BadFrame, match="too large"):
-            frames.receive(other)
+
+def foreign():
+    """Messages that other applications of Flower send, and ours with holes in them."""
+    weights = ArrayRecord({"w": Array(np.zeros(2))})
+    yield RecordDict({"arrays": weights, "config": ConfigRecord({"lr": 0.1})})
+    yield RecordDict()
+    yield RecordDict({frames.RECORD: ConfigRecord({"head": "{}"})})
+    yield RecordDict({frames.RECORD: weights})
+
+
+@pytest.mark.parametrize("content", list(foreign()))
+def test_what_is_no_frame_is_refused_with_one_line_and_reaches_nobody(content):
+    Mailbox()
+    worked, lines = [], Lines()
+    reply = answer_message(Message(content, 7, "train"), worked.append, lines)
+    assert reply.has_error()
+    assert worked == []
+    assert len(lines) == 1
+    assert lines.has("refused a message that is not coterie's", "nothing of it was run")
+
+
+def test_a_frame_that_is_too_large_is_refused(monkeypatch):
+    monkeypatch.setattr(frames, "LARGEST_BODY", 3)
+    with pytest.raises(BadFrame, match="too large"):
+        unpack_frame(pack_frame(Frame(1, "{}", b"1234")))
 
 
 # States at home
@@ -259,7 +267,7 @@ def test_noise_of_a_site_cannot_be_drawn_again():
 @pytest.mark.parametrize("name", ["fedavg", "persfl", "fedfomo", "scaffold"])
 def test_a_site_clips_what_it_sends_and_not_what_it_keeps(name, tmp_path):
     with float64(), town(tmp_path, name, tiny(2), privacy=(1e-3, 0.0)) as here:
-        loop = here.loop(Schedule(rounds=1, evaluate=1000))
+        loop = here.loop(Schedule(rounds=1, eval_every=1000))
         sent, got = [], []
         exchange, original = loop.program[0].method.round[0], loop.engine.replies
         loop.engine.replies = lambda uploads, when: got.extend(uploads) or original(uploads, when)
@@ -307,7 +315,7 @@ def make_federation(
             str(folder / "files" / f"{name}.csv"),
             public="public.csv" if public else "",
         )
-        write_site(site, SiteConfig(home, Privacy()))
+        write_site(site, SiteConfig(home, Privacy(), EXACT))
     place = folder / "server"
     place.mkdir()
     shape = DataShape(
@@ -334,7 +342,7 @@ def make_federation(
     experiment = {
         "method": method,
         "seed": 5,
-        "train": {"batch": 8},
+        "train": {"batch_size": 8},
         "schedule": {"rounds": rounds},
         "options": options or {},
     }
@@ -354,14 +362,10 @@ def model_files(folder):
 
 
 def test_a_run_of_real_sites_leaves_what_any_run_leaves_and_equals_a_simulation(tmp_path):
-    """The ServerApp's main from the run's configuration; the journal replayed by the local engine
-    gives the sites' models.
-    """
-    from flwr.app import Context, RecordDict
-
+    """The journal replayed by the local engine gives the sites' models."""
     place = make_federation(tmp_path)
     with open_sites(tmp_path) as (grid, said):
-        server_app.app(grid, Context(1, 1, {}, RecordDict(), {"folder": str(place)}))
+        server_app.play(grid, place, server_app.build_logger(place, print))
     run = server_app.load_run(place / "run")
     assert run.about["clients"] == list(NAMES)
     assert run.about["status"] == "finished"
@@ -387,7 +391,7 @@ def test_two_architectures_public_rows_and_a_site_that_comes_late(tmp_path):
         2,
         40,
         {"name": "mlr,dnn", "hidden": 4},
-        options={"draw": 20, "public_batch": 8},
+        options={"draw": 20, "public_batch_size": 8},
     )
     with open_sites(tmp_path) as (grid, _):
         grid.offline = {3}
@@ -448,9 +452,9 @@ class Stop(Exception):
     [
         (
             "experiment.toml",
-            "batch = 8",
-            "batch = 9",
-            "train.batch was 8 .* experiment.toml says 9",
+            "batch_size = 8",
+            "batch_size = 9",
+            "train.batch_size was 8 .* experiment.toml says 9",
         ),
         ("experiment.toml", "seed = 5", "seed = 6", "seed was 5 .* says 6: write it back, or move"),
         ("experiment.toml", "rounds = 2", "rounds = 3", "schedule.rounds was 2"),
@@ -511,7 +515,7 @@ def test_a_server_whose_run_is_older_than_a_word_goes_on_with_its_default(tmp_pa
         ),
         (
             lambda rows: rows.replace(",9\n", ",11\n"),
-            "label '11', which this deployment does not know",
+            "'south' says: its file has a label which this deployment does not know",
         ),
         (lambda rows: "\n".join(rows.splitlines()[:3]), "none of them in its"),
         (
@@ -554,8 +558,8 @@ def test_a_site_refuses_words_that_are_not_its_own(tmp_path):
     assert "unknown method 'os.system'" in error(method="os.system")
     assert "python:" in error(model={"name": "python:evil"})
     assert "is not the public file of this deployment" in error(public="0" * 32)
-    assert "deals networks that it does not name" in error(architecture=[5])
-    assert "batch" in error(train={"batch": "many"})
+    assert "assigns networks that it does not name" in error(architecture=[5])
+    assert "batch" in error(train={"batch_size": "many"})
     head = {
         "kind": "train",
         "words": words,
@@ -577,7 +581,7 @@ def test_a_site_refuses_words_that_are_not_its_own(tmp_path):
     assert "damaged" in wire.unpack(site.answer(Frame(wire.SCHEMA, "", b""))).head["error"]
 
 
-@pytest.mark.parametrize("section", ["engine", "data", "split", "keep"])
+@pytest.mark.parametrize("section", ["engine", "dataset", "partition", "keep", "data", "split"])
 def test_words_without_effect_on_real_sites_are_refused(section, tmp_path):
     place = make_federation(tmp_path)
     path = place / "experiment.toml"
@@ -650,7 +654,10 @@ def test_a_site_runs_only_the_experiment_that_its_operator_agreed_to(tmp_path):
         error, _ = hello(words | change)
         assert f"it agreed to {digest_of(words)}" in error
     assert hello(words | {"seed": 6}, ask=lambda digest: True)[0] == ""
-    assert hello(words)[0]
+    assert hello(words)[0] == ""  # both are agreed to, each for one run
+    site = read_site(home)
+    write_site(home, site._replace(site=site.site._replace(experiment="")))
+    assert hello(words)[0], "taken out of site.toml, it is agreed to no more"
 
 
 def test_labels_are_numbered_as_the_server_says(tmp_path):
@@ -724,7 +731,7 @@ def test_a_lost_state_is_replayed_too(tmp_path):
     with open_sites(tmp_path) as (grid, _):
 
         def spoil(node, question, reply):
-            head = json.loads(unpacked(question.content).head)
+            head = json.loads(unpack_frame(question.content).head)
             if node == 1 and head["kind"] == "train" and head["round"] == 0:
                 spoil.site = Path(tmp_path / "sites" / "east" / "state" / head["run"])
             if node == 3 and head["kind"] == "train" and head["round"] == 0:
@@ -772,6 +779,35 @@ def test_a_site_that_is_added_to_a_run_under_way_takes_part(method, tmp_path):
     assert all(path.exists() for path in model_files(tmp_path).values())
     with pytest.raises(BadInput, match="south came to"):
         replay(place / "run", simulated(tmp_path))
+
+
+def test_a_site_that_is_added_to_a_running_server_joins_in(tmp_path):
+    """Between two rounds, once it is there; both ends have written down what happened."""
+    place = make_federation(tmp_path, "ditto", 4)
+    server = server_app.read_server(place)
+    write_server(place, server._replace(sites=Sites(NAMES[:2])))
+    with open_sites(tmp_path) as (grid, _):
+        grid.registered = {number + 1: name for number, name in enumerate(NAMES)}
+        grid.offline, lines = {3}, Lines()
+
+        def say(line):
+            lines(line)
+            if "round 1 of 4" in line:
+                write_server(place, server)  # its key is known, but it is not there
+            if "round 2 of 4" in line:
+                grid.offline = set()
+
+        run = server_app.play(grid, place, say)
+    assert lines.has("new in this run: south")
+    assert run.about["clients"] == list(NAMES)
+    asked = [line["answered"] for line in read_exchanges(place / "run") if "came" not in line]
+    assert asked == [[0, 1], [0, 1], [0, 1, 2], [0, 1, 2]]
+    events = read_audit(place / AUDIT)
+    assert [e["site"] for e in events if e["event"] == "joined"][:2] == ["east", "north"]
+    assert sum(e["event"] == "exchange" for e in events) >= 4
+    sent = [e for e in read_audit(tmp_path / "sites" / "south" / AUDIT) if e["event"] == "sent"]
+    assert len(sent) >= 2
+    assert all(e["bytes"] > 0 for e in sent)
 
 
 def test_a_site_that_is_removed_is_neither_waited_for_nor_asked(tmp_path):

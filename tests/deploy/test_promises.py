@@ -18,6 +18,7 @@ from coterie.deploy.config_files import (
     write_server,
 )
 from coterie.deploy.server_app import promise_of, read_server_plan
+from coterie.deploy.site import build_engine
 from coterie.experiment.schedule import Schedule
 from coterie.running.upload_guard import UploadGuard
 from helpers.federations import float64, play, tiny
@@ -26,7 +27,7 @@ from helpers.town import finish, town
 
 def test_a_site_that_keeps_its_measures_sends_none_and_still_trains(tmp_path):
     with float64(), town(tmp_path, "selffl", privacy=Privacy(measures=False)) as here:
-        loop = here.loop(Schedule(rounds=2, evaluate=1))
+        loop = here.loop(Schedule(rounds=2, eval_every=1))
         loop.go()
         finish(loop)
         assert all(np.isnan(column).all() for column in loop.evaluate().values())
@@ -74,9 +75,22 @@ def test_a_guard_for_simulations_is_refused_at_real_sites(guard, said, tmp_path)
         read_server_plan(tmp_path)
 
 
+def test_a_function_by_name_is_called_at_no_site(tmp_path):
+    config = ServerConfig(ServerAddress(), Sites(("a", "b")), Rules(), DataShape(2, 4), Privacy())
+    write_server(tmp_path, config)
+    (tmp_path / "experiment.toml").write_text('[schedule]\nmetric = "os:abort"\n')
+    with pytest.raises(BadInput, match="real sites do not call"):
+        read_server_plan(tmp_path)
+    with pytest.raises(BadInput, match="real sites do not call"):
+        build_engine({"metric": "os:abort"}, None, 0)
+    words = {"model": {"name": "os:abort"}, "architecture": [0, 0]}
+    with pytest.raises(BadInput, match="is not loaded"):  # a site has no plugins, and imports none
+        build_engine(words, tiny(2), 0)
+
+
 def test_robust_averages_are_the_same_at_real_sites(tmp_path):
     with float64(), town(tmp_path, "fedavg", tiny(6)) as here:
-        loop = here.loop(Schedule(rounds=2, evaluate=1000))
+        loop = here.loop(Schedule(rounds=2, eval_every=1000))
         loop.gate = UploadGuard(Guard(robust="median"))
         loop.go()
         local = play("fedavg", here.federation, here.models, until=0)

@@ -12,7 +12,7 @@ from coterie.deploy.replay import read_exchanges
 from coterie.deploy.site_rows import server_federation
 from coterie.experiment.schedule import Schedule
 from helpers.federations import float64, tiny
-from helpers.town import RULES, Error, Message, digest, packed, town, unpacked
+from helpers.town import RULES, Error, Message, digest, pack_frame, town, unpack_frame
 
 # isort: split
 from coterie.deploy import replies, wire
@@ -20,16 +20,16 @@ from coterie.deploy.roster import Roster
 from coterie.deploy.wire import pack
 
 NODE = 100  # the node of site 0; site i has 100 + i
-ROUNDS = Schedule(rounds=2, evaluate=1)
+ROUNDS = Schedule(rounds=2, eval_every=1)
 
 
 def spoil(here, site, kind, change):
     """Let a site answer messages of this kind with something else."""
 
     def spoilt(node, question, reply):
-        if node != NODE + site or json.loads(unpacked(question.content).head)["kind"] != kind:
+        if node != NODE + site or json.loads(unpack_frame(question.content).head)["kind"] != kind:
             return reply
-        return Message(packed(change(unpacked(reply.content))), reply_to=question)
+        return Message(pack_frame(change(unpack_frame(reply.content))), reply_to=question)
 
     here.grid.spoil = spoilt
 
@@ -270,7 +270,7 @@ def test_no_site_answers_for_another_nor_can_it_guess_what_to_answer(tmp_path):
     nonces = set()
 
     def spoil(node, question, reply):
-        nonces.add(question.content.config_records["nonce"]["nonce"])
+        nonces.add(question.content.config_records["coterie"]["nonce"])
         if node == 101:
             reply.metadata.__dict__["_src_node_id"] = 100
         return reply

@@ -15,8 +15,7 @@ from flwr.client.mod import secaggplus_mod
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Stage
 from flwr.server.workflow import SecAggPlusWorkflow
 
-import coterie_relay
-from coterie_relay import packed
+from coterie.deploy.frames import pack_frame
 from helpers.town import BytesGrid
 
 
@@ -33,9 +32,9 @@ def test_the_workflow_refuses_the_context_of_a_present_server_app():
 def test_the_mod_takes_no_message_of_ours():
     BytesGrid()  # gives this process an identity
     frame = pack({"kind": "train"}, torch.zeros(2))
-    message = Message(packed(frame), 1, "train")
+    message = Message(pack_frame(frame), 1, "train")
     with pytest.raises(KeyError, match=RECORD_KEY_CONFIGS):
-        secaggplus_mod(message, context(), coterie_relay.app)
+        secaggplus_mod(message, context(), lambda message, context: message)
 
 
 def test_an_exchange_would_take_four_trips():

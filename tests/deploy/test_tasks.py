@@ -21,6 +21,7 @@ from coterie.results.metric_table import values_of
 from coterie.results.personal_models import SingleModel
 from coterie.running.execute import execute
 from helpers.sites import NAMES, open_sites
+from helpers.town import EXACT
 
 # isort: split
 from coterie.deploy import server_app
@@ -31,9 +32,13 @@ TARGETS = {
     "counts": lambda x, rng: {"y": rng.poisson(np.exp(1 + 0.5 * x[:, 0]))},
     "binary": lambda x, rng: {"y": np.where(x[:, 0] > 0, "ill", "well")},
     "ordinal": lambda x, rng: {"y": 1 + (x[:, :1] > (-0.5, 0.5)).sum(1)},
+    "survival": lambda x, rng: {
+        "y": rng.exponential(np.exp(-x[:, 0])).round(3),
+        "z": rng.integers(0, 2, len(x)),
+    },
     "multilabel": lambda x, rng: {"y": (x[:, 0] > 0) * 1, "z": (x[:, 1] > 1e3) * 1},
 }
-WORDS = {"method": "ditto", "model": "dnn", "hidden": 4, "rounds": 3, "batch": 8, "rate": 0.05}
+WORDS = {"method": "ditto", "model": "dnn", "hidden": 4, "rounds": 3, "batch_size": 8, "lr": 0.05}
 
 
 def tables(folder, task):
@@ -63,13 +68,13 @@ def made(folder, task, *more):
         place = folder / "all" / "sites" / name
         site = read_site(place)
         data = str(folder / "rows" / f"{name}.csv")
-        write_site(place, site._replace(site=site.site._replace(data=data)))
+        write_site(place, site._replace(site=site.site._replace(data=data), limits=EXACT))
     return folder / "all", label
 
 
 def simulated(folder, task, label):
     """The same rows and words in a simulation."""
-    words = WORDS | {"data": str(folder / "rows"), "label": label, "task": task, "threads": 1}
+    words = WORDS | {"dataset": str(folder / "rows"), "label": label, "task": task, "threads": 1}
     return execute(change_options(Experiment(), words), folder / "simulated")
 
 
@@ -111,7 +116,7 @@ def test_a_site_predicts_what_its_model_says_of_rows_as_they_are(tmp_path, monke
     main()
     said = [float(row["prediction"]) for row in csv.DictReader(out.read_text().splitlines())]
     model = SingleModel(place / "sites" / "north" / MODEL).model("north")
-    centre, spread, target = json.loads((place / "server" / "run" / "scales.json").read_text())
+    centre, spread, target, _ = json.loads((place / "server" / "run" / "scales.json").read_text())
     cells = torch.tensor([[0.0, 1000.0], [2.0, 1010.0]], dtype=torch.float64)
     inputs = (cells - torch.tensor(centre)) / torch.tensor(spread)
     with torch.no_grad():
@@ -184,7 +189,7 @@ def test_a_site_with_a_label_of_another_task_is_refused_by_name(task, cell, line
 
 
 @pytest.mark.parametrize(
-    "given", [[[], [], [1.0]], [[], [], [1.0, 0.0]], [[], [], [1.0, -1.0]], [[], [], [], []]]
+    "given", [[[], [], [1.0]], [[], [], [1.0, 0.0]], [[], [], [1.0, -1.0]], [[]] * 5]
 )
 def test_a_scale_of_the_label_that_makes_no_sense_is_refused(given):
     with pytest.raises(BadInput, match="the scale of the columns"):

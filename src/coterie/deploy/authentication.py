@@ -1,7 +1,7 @@
 """Whether a request comes from a site: told from its head alone, before any of its body is read.
 
-Flower's SuperNode signs the time with the site's key and sends time, signature and public key in
-the head of every request. SuperLink checks them too, but only after it has read the whole request.
+As Flower's SuperNode does, a site signs the time with its key and sends time, signature and public
+key in the head of every request.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
+from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
+MAX_CLOCK_SECONDS = 300.0  # by which clocks may differ, either way
 MAX_CHARACTERS = 1024  # characters of any of the three words
-NOT_ACTIVATED = 2004  # Flower's code of a node that is not let in; SuperNode shows its words
+NOT_ACTIVATED = 2004  # Flower's code of a node that is not let in; the site shows the words
 Members = dict[str, tuple[str, int]]  # {public key, as requests carry it: (site, node)}
 
 
@@ -70,7 +71,7 @@ def _check_clock(name: str, signed: datetime) -> None:
     """Refuse a request of another time; whose clock is wrong nobody knows, so both are told."""
     aware = signed if signed.tzinfo else signed.replace(tzinfo=UTC)
     behind = (datetime.now(UTC) - aware).total_seconds()
-    if not -SYSTEM_TIME_TOLERANCE < behind < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE:
+    if abs(behind) > MAX_CLOCK_SECONDS:
         gap = f"{abs(behind):,.0f} s {'behind' if behind > 0 else 'ahead of'} this server's"
         why = f"the clock of {name} is {gap}: set both by NTP"
         told = f"clock skew: the site's clock is {gap}"

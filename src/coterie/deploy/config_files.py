@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 from coterie.core.errors import BadInput, suggest_name
+from coterie.core.functions import is_function_name
 from coterie.core.options import coerce
 from coterie.core.task import TASKS, Task, TaskName
+from coterie.data.read.columns import Column
+from coterie.deploy.table_columns import parse_declared
 from coterie.experiment.toml import to_toml
 
 SERVER, EXPERIMENT, SITE, RUN = "server.toml", "experiment.toml", "site.toml", "run"
@@ -24,6 +27,7 @@ NAME_PATTERN = (
     r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}"  # of a site: it names a folder, a key and a line of a log
 )
 LARGEST_PORT = 65535
+FEWEST_SUMMED = 3  # uploads of a secure sum
 Table = TypeVar("Table", bound=tuple[Any, ...])
 Config = dict[str, Any]
 
@@ -43,6 +47,7 @@ class Sites(NamedTuple):
 
     names: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()  # named once, never asked again; the number stays theirs
+    label: str = "label"  # what `add` and `approve` write into the site.toml of a new site
 
 
 class Rules(NamedTuple):
@@ -55,6 +60,8 @@ class Rules(NamedTuple):
     outlier: float = 10.0
     quorum: float = 1.0  # share of the sites that must be there for a run to start
     patience: float = 600.0  # seconds to wait for all of them before it starts with the quorum
+    # a site counts for at most so many times the median of the sites' rows; 0: for all it claims
+    claims: float = 10.0
 
 
 class DataShape(NamedTuple):
@@ -75,6 +82,9 @@ class DataShape(NamedTuple):
     scale: Literal["none", "standard"] = "none"
     # what is learnt of the label: as in `coterie run`
     task: TaskName = "classes"
+    # the columns of a table, each with its kind, as in "age: number"; their cells may be texts,
+    # dates or missing, and the sites agree on what they become
+    table: tuple[str, ...] = ()
 
     @property
     def learnt(self) -> Task:
@@ -87,15 +97,20 @@ class DataShape(NamedTuple):
         return tuple(self.labels) if self.learnt.several else ()
 
     @property
+    def table_columns(self) -> tuple[Column, ...]:
+        """Those of a table; () where rows are plain numbers."""
+        return tuple(parse_declared(text) for text in self.table)
+
+    @property
     def sums(self) -> int:
         """Columns whose mean and deviation the sites tell before the first round."""
         scaled = self.features if self.scale == "standard" else 0
-        return scaled + self.learnt.is_number
+        return (len(self.table) or scaled) + self.learnt.has_units
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one row."""
-        return self.shape or (self.features,)
+        """The shape of one row as it is read."""
+        return self.shape or (len(self.table) or self.features,)
 
 
 class Privacy(NamedTuple):
@@ -106,7 +121,40 @@ class Privacy(NamedTuple):
     )
     noise: float = 0.0  # deviation of the Gaussian noise added to it, in units of clip; 0: none
     delta: float = 1e-5  # for which the epsilon of the whole run is counted
-    measures: bool = True  # whether accuracy, loss and notes leave the site
+    # whether accuracy, loss and what a method logs leave the site; None: unless there is noise,
+    # which does not cover them
+    measures: bool | None = None
+    # whether uploads are masked, so that the server learns their weighted sum only; experimental
+    secure_sum: bool = False
+    # whether every site's own model is measured at all other sites when the run ends
+    cross_site: bool = False
+
+    @property
+    def sends_measures(self) -> bool:
+        """Whether they leave."""
+        return not self.noise if self.measures is None else self.measures
+
+
+class Limits(NamedTuple):
+    """The `[limits]` table of a site: what leaves it at most, whoever asks."""
+
+    rows: int = 10  # fewest rows of which a score, a sum or what a method logs leaves the site
+    # most digits of them, and no more of a score than its rows can tell; 0: all
+    digits: int = 3
+    # what its noised uploads may tell over all runs, see accountant; 0: as much as is agreed to
+    epsilon: float = 0.0
+
+
+class Policy(NamedTuple):
+    """The `[policy]` table of a site: experiments that it takes part in without asking its
+    operator, over columns that the operator has agreed to once.
+    """
+
+    methods: tuple[str, ...] = ()  # of such experiments; none: the operator is asked each time
+    rounds: int = 100  # of a run, at most
+    rows: int = 50  # training rows of this site, at least
+    epsilon: float = 0.0  # what the noised uploads of a run may tell; 0: without noise too
+    runs: int = 10  # that begin in this way, in all
 
 
 class ServerConfig(NamedTuple):
@@ -141,7 +189,14 @@ class SiteSettings(NamedTuple):
     features: str = ""  # columns separated by commas; none: all but the label
     public: str = ""
     state: str = "state"  # folder of the site's own state and model
-    experiment: str = ""  # digest of the experiment that this site's operator has agreed to
+    # digests of the experiments that this site's operator has agreed to, separated by commas; each
+    # is good for one run
+    experiment: str = ""
+
+    @property
+    def agreed(self) -> list[str]:
+        """The same as a list."""
+        return [digest.strip() for digest in self.experiment.split(",") if digest.strip()]
 
 
 class SiteConfig(NamedTuple):
@@ -149,6 +204,15 @@ class SiteConfig(NamedTuple):
 
     site: SiteSettings
     privacy: Privacy
+    limits: Limits = Limits()
+    policy: Policy = Policy()
+
+
+def agree_to(folder: Path, experiment: str) -> None:
+    """Let a site take part in one run, or one more, of an experiment."""
+    site = read_site(folder)
+    agreed = ",".join([*site.site.agreed, experiment])
+    write_site(folder, site._replace(site=site.site._replace(experiment=agreed)))
 
 
 def combine_privacy(asked: Privacy, own: Privacy) -> Privacy:
@@ -156,11 +220,24 @@ def combine_privacy(asked: Privacy, own: Privacy) -> Privacy:
     on itself.
     """
     clips = [clip for clip in (asked.clip, own.clip) if clip > 0]
+    both = asked.sends_measures and own.sends_measures
     return Privacy(
         clip=min(clips, default=0.0),
         noise=max(asked.noise, own.noise),
-        measures=asked.measures and own.measures,
+        measures=None if asked.measures is own.measures is None else both,
+        secure_sum=asked.secure_sum or own.secure_sum,
+        cross_site=asked.cross_site,
     )
+
+
+def parse_privacy(given: Any) -> Privacy:
+    """The privacy that a message asks for."""
+    if not isinstance(given, list) or len(given) > len(Privacy._fields):
+        raise BadInput("privacy is no list of its options")
+    words = dict(zip(Privacy._fields, given, strict=False))
+    privacy: Privacy = read_table(Privacy, words, "privacy")
+    _check_privacy(privacy)
+    return privacy
 
 
 def read_server(folder: Path) -> ServerConfig:
@@ -205,21 +282,42 @@ def check_server(server: ServerConfig) -> ServerConfig:
     _check_range("rules.tries", server.rules.tries, 1, 10**6)
     if server.rules.outlier:
         _check_range("rules.outlier", server.rules.outlier, 1, 1e12)
+    if server.rules.claims:
+        _check_range("rules.claims", server.rules.claims, 1, 1e12)
     _check_range("rules.quorum", server.rules.quorum, 0, 1)
     _check_range("rules.patience", server.rules.patience, 0, 30 * 86400)
     check_shape(server.data)
     _check_privacy(server.privacy)
+    if server.privacy.secure_sum:
+        _check_secure_sum(server)
+    if server.privacy.cross_site:
+        _check_cross_site(server)
     if server.data.scale != "none" and server.privacy.noise:
         raise BadInput(
             f"data.scale = {server.data.scale} sends means and deviations of columns, which "
             'privacy.noise does not cover: write scale = "none"'
         )
-    if server.data.learnt.is_number and server.privacy.noise:
+    if server.data.table and server.privacy.noise:
+        raise BadInput(
+            "data.table needs medians and categories of the sites' columns, which privacy.noise "
+            "does not cover: write numbers into every site's file, and features = how many there "
+            "are instead of table"
+        )
+    if server.data.learnt.has_units and server.privacy.noise:
         raise BadInput(
             f"data.task = {server.data.task} sends mean and deviation of the label, which "
             "privacy.noise does not cover: leave noise out, or learn classes"
         )
     return server
+
+
+def check_no_function(metric: str) -> None:
+    """Refuse a function by name: a server must not choose what is imported and called at a site."""
+    if is_function_name(metric):
+        raise BadInput(
+            f"metric = '{metric}' is a function of one's own, which real sites do not call: name "
+            "a measure of the task"
+        )
 
 
 def read_site(folder: Path) -> SiteConfig:
@@ -239,6 +337,10 @@ def read_site(folder: Path) -> SiteConfig:
         if not site.site.state:
             raise BadInput('site.state = "": name a folder for what this site keeps, such as state')
         _check_privacy(site.privacy)
+        if site.privacy.cross_site:
+            raise BadInput("privacy.cross_site has no effect at a site: write it into server.toml")
+        _check_limits(site.limits, site.privacy)
+        _check_policy(site.policy)
     except BadInput as problem:
         raise BadInput(f"{place}: {problem}") from None
     return site
@@ -301,15 +403,15 @@ def _check_range(word: str, value: float, low: float, high: float) -> None:
 
 def check_shape(data: DataShape) -> None:
     _check_task(data)
-    if (
-        bool(data.features) == bool(data.shape)
-        or data.features < 0
-        or any(side < 1 for side in data.shape)
-    ):
+    given = [bool(data.features), bool(data.shape), bool(data.table)]
+    if sum(given) != 1 or data.features < 0 or any(side < 1 for side in data.shape):
         raise BadInput(
-            "data.features or data.shape must say how large a row is: give one, as features = 64 "
-            "or shape = [1, 28, 28]"
+            "data.features, data.shape or data.table must say what a row is: give one, as features "
+            '= 64, shape = [1, 28, 28] or table = ["age: number", "sex: category"]'
         )
+    names = Counter(column.name for column in data.table_columns)
+    if twice := [name for name, times in names.items() if times > 1]:
+        raise BadInput(f"data.table has the column '{twice[0]}' twice: name each once")
     if data.scale != "none" and data.shape:
         raise BadInput(
             f"data.scale = {data.scale} is for rows that are flat lists, not for shape = "
@@ -354,6 +456,50 @@ def _check_privacy(privacy: Privacy) -> None:
             f"privacy.noise = {privacy.noise:g} without privacy.clip: noise is measured in units "
             "of clip, give both"
         )
+
+
+def _check_secure_sum(server: ServerConfig) -> None:
+    """Refuse what needs single uploads, and sums of so few that they tell of one."""
+    there = len(server.names) - len(server.sites.removed)
+    if there < FEWEST_SUMMED:
+        raise BadInput(
+            f"privacy.secure_sum = true with {there} sites: a sum of fewer than {FEWEST_SUMMED} "
+            "uploads tells too much of each, add sites or leave it out"
+        )
+    if server.rules.outlier:
+        raise BadInput(
+            f"rules.outlier = {server.rules.outlier:g} compares uploads, which privacy.secure_sum "
+            "hides: write outlier = 0, or leave secure_sum out"
+        )
+
+
+def _check_cross_site(server: ServerConfig) -> None:
+    """Refuse to let models out where uploads are noised or masked."""
+    for word in ("noise", "secure_sum"):
+        if value := getattr(server.privacy, word):
+            raise BadInput(
+                f"privacy.cross_site = true lets the sites' own models out, which privacy.{word} = "
+                f"{str(value).lower()} does not cover: leave one of them out"
+            )
+    if len(server.names) - len(server.sites.removed) < 2:
+        raise BadInput("privacy.cross_site = true with one site: there is no other to measure at")
+
+
+def _check_limits(limits: Limits, privacy: Privacy) -> None:
+    _check_range("limits.rows", limits.rows, 1, 10**9)
+    _check_range("limits.digits", limits.digits, 0, 17)
+    _check_range("limits.epsilon", limits.epsilon, 0, 1e6)
+    if limits.epsilon and privacy.measures:
+        raise BadInput(
+            f"limits.epsilon = {limits.epsilon:g} with privacy.measures = true: noise does not "
+            "cover scores, leave one out"
+        )
+
+
+def _check_policy(policy: Policy) -> None:
+    for word in ("rounds", "rows", "runs"):
+        _check_range(f"policy.{word}", getattr(policy, word), 1, 10**9)
+    _check_range("policy.epsilon", policy.epsilon, 0, 1e6)
 
 
 def _read(place: Path, kind: type[Table], way: str) -> Table:

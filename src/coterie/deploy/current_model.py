@@ -22,7 +22,7 @@ from coterie.engines.base import Engine, Metrics, Moment, Send
 from coterie.results.models import copy_tensors, describe_network
 from coterie.results.personal_models import NETWORK, PARTS, Card, metrics_of, model_task_of
 
-MODEL = "model.safetensors"
+MODEL, OLD = "model.safetensors", "models"
 Config = Mapping[str, Any]
 
 
@@ -46,6 +46,13 @@ def write_current_model(
         }
         about["card"]["network"]["parameters"] = sum(t.numel() for t in tensors.values())
         save_tensors(tensors, path, {"coterie": json.dumps(about)})
+
+
+def keep_old_model(folder: Path, run: str) -> None:
+    """Put the model of a run that is over beside the one that begins: models/RUN.safetensors."""
+    place = folder / OLD
+    place.mkdir(exist_ok=True)
+    (folder / MODEL).replace(place / f"{run}.safetensors")
 
 
 def _build_card(

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Tree
 from coterie.core.point import stack
 from coterie.data.federation import PARTS, Federation, part_of
-from coterie.deploy import wire
-from coterie.deploy.config_files import Rules
+from coterie.deploy import cross_site, wire
+from coterie.deploy.audit import AuditLog
+from coterie.deploy.claims import cap_sizes
+from coterie.deploy.config_files import FEWEST_SUMMED, Rules
 from coterie.deploy.logs import sanitize
 from coterie.deploy.replay import append_line
 from coterie.deploy.replies import (
@@ -40,6 +43,8 @@ from coterie.deploy.replies import (
 )
 from coterie.deploy.roster import Roster
 from coterie.deploy.scales import Scales
+from coterie.deploy.secure_masks import restore_upload
+from coterie.deploy.secure_round import SecureSum, SumFailed, sum_uploads
 from coterie.deploy.upload_privacy import change_norm
 from coterie.deploy.wire import DIVERGED, LOST, Content
 from coterie.engines.base import (
@@ -61,6 +66,7 @@ from coterie.engines.local.states import to_tensors
 RULES = Rules()
 RETRY_SECONDS = 15.0  # seconds before a site is asked again for what it did not do
 LogLine = Callable[[str], None]
+Weigh = Callable[[Mapping[int, int]], dict[int, int]]  # of training rows: see secure_round
 
 
 class FlowerEngine(Engine):
@@ -78,16 +84,13 @@ class FlowerEngine(Engine):
         journal: Path | None = None,  # a line for each exchange: who was asked, who answered
         scales: Scales | None = None,  # of the columns; None: rows are as they are
         say: LogLine = print,
+        audit: AuditLog | None = None,  # the same for whoever checks afterwards
+        secure: Weigh | None = None,  # the weights of sites in a secure sum; None: bare uploads
     ):
+        self.rules, self._weigh = rules, secure
         super().__init__(setup.alone())
-        self.roll, self.run, self.words, self.rules, self.journal, self._log = (
-            roll,
-            run,
-            words,
-            rules,
-            journal,
-            say,
-        )
+        self.roll, self.run, self.words, self.journal, self._log = roll, run, words, journal, say
+        self._audit = audit
         self.removed, self.scales = frozenset(removed), scales
         self.tokens: dict[int, str] = {}  # the state of each site that counts
         self._saved: dict[int, str] = {}  # the same at the last checkpoint
@@ -107,6 +110,7 @@ class FlowerEngine(Engine):
             {part: len(part_of(federation, part)[i]) for part in PARTS}
             for i in range(federation.clients)
         ]
+        self.sizes = cap_sizes(self.sizes, self.rules.claims)
 
     def enter(self, stage: int) -> None:
         self.stage = stage  # sites change their states when the next message comes
@@ -141,7 +145,13 @@ class FlowerEngine(Engine):
         token = f"{self.stage}-{when.round}-{index}"
         works: dict[int, SiteWork] = {}
         self._broken = set()
-        tries = self._ask_until_enough(index, when, asked, payloads, likes, works, token)
+        summed = None
+        if self._is_masked(likes, averaged):
+            tries, summed = self._sum_until_enough(
+                index, when, asked, payloads, likes, works, token
+            )
+        else:
+            tries = self._ask_until_enough(index, when, asked, payloads, likes, works, token)
         for i, work in works.items():
             self.tokens[i], self._notes[i] = work.token, work.notes
         anew = sorted(self._lost_state & set(works))
@@ -150,9 +160,13 @@ class FlowerEngine(Engine):
         for a in likes:
             ids = [i for i in works if i in averaged and self.architecture[i] == a]
             if ids:
-                uploads.append(Uploads(a, ids, stack([works[i].upload for i in ids])))
+                bare = summed is None
+                whole = stack([works[i].upload for i in ids]) if bare else _repeat(summed, len(ids))
+                uploads.append(Uploads(a, ids, whole))
         traffic = count_download(list(payloads.values()), set(), trip.shared)
         up = sum(_count_bytes(works[i].upload) for i in works if i in averaged)
+        if summed is not None:  # a masked number has 8 bytes
+            up = 8 * len(works) * sum(t.numel() for t in pytree.tree_leaves(summed))
         self.note(
             stage=when.stage,
             round=when.round,
@@ -161,6 +175,7 @@ class FlowerEngine(Engine):
             answered=sorted(works),
             anew=anew,
             tries=tries,
+            bytes=up,
             seconds=time.perf_counter() - begin,
             training=max((w.seconds for w in works.values()), default=0.0),
             time=time.time(),
@@ -184,7 +199,7 @@ class FlowerEngine(Engine):
         """Ask until enough sites have answered; those who have are not asked again. The number of
         times it took.
         """
-        needed = max(1, math.ceil(self.rules.needed * len(asked) - 1e-9))
+        needed = self._count_needed(asked)
         far: set[int] = set()  # sites whose upload was too far from what was sent
         for attempt in range(1, self.rules.tries + 1):
             missing = {
@@ -231,6 +246,76 @@ class FlowerEngine(Engine):
             "lower rules.needed"
         )
 
+    def _count_needed(self, asked: Sequence[int]) -> int:
+        """How many of the asked sites must answer."""
+        return max(1, math.ceil(self.rules.needed * len(asked) - 1e-9))
+
+    def _is_masked(self, likes: Mapping[int, Tree], averaged: Set[int]) -> bool:
+        """Whether uploads are summed behind masks: where there are any that reach the server."""
+        return bool(self._weigh and averaged and pytree.tree_leaves(list(likes.values())))
+
+    def _sum_until_enough(
+        self,
+        index: int,
+        when: Moment,
+        asked: list[int],
+        payloads: dict[int, Tree],
+        likes: dict[int, Tree],
+        works: dict[int, SiteWork],
+        token: str,
+    ) -> tuple[int, Tree]:
+        """The mean of what the sites hold, begun again without those who fail on the way; `works`
+        has those who are in it. The number of times it took.
+        """
+        ((a, like),) = likes.items()
+        needed = max(FEWEST_SUMMED, self._count_needed(asked))
+        left, at = list(asked), self._format_moment(when)
+        for attempt in range(1, self.rules.tries + 1):
+            works.clear()
+            nothing: dict[int, Tree] = {a: ()}
+            self._ask_until_enough(index, when, left, payloads, nothing, works, token)
+            try:
+                found = self._sum_masked(index, when, works, like, needed, token)
+            except SumFailed as failed:
+                self._log(f"{at}: {failed} ({attempt} of {self.rules.tries} tries)")
+                left = failed.again if len(failed.again) >= needed else left
+                if attempt < self.rules.tries:
+                    self._wait([i for i in asked if i not in left] or left)
+                continue
+            for i in set(works) - set(found.answered):
+                del works[i]
+            return attempt, restore_upload(found.total, like)
+        raise BadInput(
+            f"{at}: no secure sum of {needed} sites in {self.rules.tries} tries: the run stops and "
+            "its state is kept; start the server again when they are back"
+        )
+
+    def _sum_masked(
+        self,
+        index: int,
+        when: Moment,
+        works: Mapping[int, SiteWork],
+        like: Tree,
+        needed: int,
+        token: str,
+    ) -> SecureSum:
+        """The mean over those who answered, as one vector."""
+        assert self._weigh is not None
+
+        def ask(kind: str, told: Mapping[int, Any], sizes: Any) -> dict[int, Answer]:
+            nothing: dict[int, Tree] = dict.fromkeys(told, ())
+            return self._ask(kind, when, nothing, sizes, told, exchange=index)
+
+        def leave_out(i: int, answer: Answer, why: str) -> None:
+            self._leave_out(i, answer, self._format_moment(when), why)
+
+        weights = self._weigh({i: int(self.sizes[i]) for i in works})
+        keys = {i: work.keys for i, work in works.items()}
+        length = sum(t.numel() for t in pytree.tree_leaves(like))
+        found = sum_uploads(ask, leave_out, keys, weights, length, needed, self.run, token)
+        whole = sum(weights[i] for i in found.answered)
+        return found._replace(total=found.total / whole)
+
     def _find_outliers(
         self, works: Mapping[int, SiteWork], payloads: Mapping[int, Tree]
     ) -> dict[int, str]:
@@ -273,6 +358,7 @@ class FlowerEngine(Engine):
         when: Moment,
         payloads: Mapping[int, Tree],
         sizes: Mapping[int, Bounds] | None = None,  # of replies that hold arrays
+        each: Mapping[int, Mapping[str, Any]] | None = None,  # what one site alone is told
         **more: Any,
     ) -> dict[int, Answer]:
         questions = {}
@@ -291,6 +377,7 @@ class FlowerEngine(Engine):
                 **({} if self.scales is None else {"scales": self.scales}),
                 "keep": [known[i] for known in (self.tokens, self._saved) if i in known],
                 **more,
+                **((each or {}).get(i, {})),
             }
             questions[i] = wire.pack(head, payload)
         return self.roll.ask(questions, kind, self.rules.deadline, sizes)
@@ -330,6 +417,13 @@ class FlowerEngine(Engine):
         """A line of the journal."""
         if self.journal is not None:
             append_line(self.journal, line)
+        if self._audit is not None:
+            sites = {"asked", "answered"} & set(line)
+            names = {word: [self.roll.names[i] for i in line[word]] for word in sites}
+            where = {word: line[word] for word in ("stage", "round", "exchange")}
+            came = {"came": line["came"]} if "came" in line else {}
+            size = line.get("bytes", 0)
+            self._audit.add("exchange", run=self.run, **where, **names, **came, bytes=size)
 
     # Numbers
 
@@ -350,18 +444,13 @@ class FlowerEngine(Engine):
         asked = {i: to_tensors(send(i)) for i in clients if i not in self.removed}
         place = {i: k for k, i in enumerate(clients)}
         for i, answer in self._ask("evaluate", when, asked, parts=list(parts), final=final).items():
-            try:
+            with self._leaving_out(i, answer, f"evaluation after {when.stage}, round {when.round}"):
                 views = ("personal", *self.method(int(self.architecture[i])).views)
                 task = self.models[int(self.architecture[i])].task
                 values = read_measures(check_reply(answer), views, parts, self.rows[i], task)
-            except Exception as problem:  # whatever is wrong with one reply is its site's own
-                at = f"evaluation after {when.stage}, round {when.round}"
-                self._leave_out(i, answer, at, _describe_problem(problem))
-                continue
-            for view, part, metric, value in values:
-                out.setdefault((view, part, metric), np.full(len(clients), np.nan))[place[i]] = (
-                    value
-                )
+                for view, part, metric, value in values:
+                    empty = np.full(len(clients), np.nan)
+                    out.setdefault((view, part, metric), empty)[place[i]] = value
         return out
 
     def client_notes(self, clients: Sequence[int]) -> dict[str, dict[int, float]]:
@@ -378,6 +467,40 @@ class FlowerEngine(Engine):
         self, clients: Sequence[int], send: Send, when: Moment, part: str
     ) -> Predictions:
         return iter(())
+
+    @torch.no_grad()
+    def cross_sites(
+        self, clients: Sequence[int], send: Send, when: Moment
+    ) -> list[cross_site.Score]:
+        """What every site's own model is worth at every site; who does not answer is left out."""
+        asked = {i: to_tensors(send(i)) for i in clients if i not in self.removed}
+        likes = {i: self.models[int(self.architecture[i])].start(0) for i in asked}
+        sizes = {i: compute_bounds(like) for i, like in likes.items()}
+        models: dict[int, Tree] = {}
+        for i, answer in self._ask(cross_site.MODEL, when, asked, sizes).items():
+            with self._leaving_out(i, answer, f"model of {self.roll.names[i]}"):
+                models[i] = wire.decode_like(check_reply(answer), likes[i])
+        scores: list[cross_site.Score] = []
+        for owner, point in models.items():
+            questions: dict[int, Tree] = dict.fromkeys(asked, point)
+            for i, answer in self._ask(cross_site.JUDGE, when, questions, of=owner).items():
+                with self._leaving_out(i, answer, f"model of {self.roll.names[owner]}"):
+                    task = self.models[int(self.architecture[owner])].task
+                    parts = (cross_site.TEST,)
+                    found = read_measures(
+                        check_reply(answer), ("personal",), parts, self.rows[i], task
+                    )
+                    pair = (self.roll.names[owner], self.roll.names[i])
+                    scores += [(*pair, metric, value) for _, _, metric, value in found]
+        return scores
+
+    @contextmanager
+    def _leaving_out(self, i: int, answer: Answer, at: str) -> Iterator[None]:
+        """Whatever is wrong with one reply is its site's own."""
+        try:
+            yield
+        except Exception as problem:
+            self._leave_out(i, answer, at, _describe_problem(problem))
 
     @torch.no_grad()
     def finish(self, clients: Sequence[int], send: Send, when: Moment) -> None:
@@ -407,6 +530,11 @@ def _describe_problem(problem: Exception) -> str:
     """What is wrong with a reply, as one line."""
     known = isinstance(problem, BadInput)
     return sanitize(problem if known else f"is left out: {type(problem).__name__} ({problem})")
+
+
+def _repeat(tree: Tree, times: int) -> Tree:
+    """A stack of the same tree, whose mean is that tree; takes no memory."""
+    return pytree.tree_map(lambda t: t.expand(times, *t.shape), tree)
 
 
 def _count_bytes(upload: Tree) -> int:

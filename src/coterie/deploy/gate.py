@@ -1,21 +1,20 @@
-"""The only door to the network: passes on what sites say to SuperLink, and nothing else.
+"""The only door to the network: takes what sites say to the server's mailbox, and nothing else.
 
-SuperLink has one port for everything, and in its free edition whoever reaches that port may also
-start programs and register keys. So SuperLink listens on this machine only, and sites meet this
-gate: it lets through the paths of Flower's Fleet API, whose every request is signed by a site's
-key. It also holds a site's question for messages open until there is one, so a site that asks every
-three seconds hears at once; and it lets a site that was killed and started again in at once, where
-SuperLink would wait until it has missed the old one for a minute.
+Sites speak Flower's Fleet API over HTTPS; every request is signed by a site's key. Of Flower's
+interfaces no other is served, here or anywhere: there is nothing that starts a program. A site's
+question for messages is held open until there is one, so a site hears at once.
 
 Whoever has no site's key costs little here: connections are counted as they are accepted (see
-crowd), the head of a request must come in seconds and prove a key (see passes) before any of its
-body is read, and a body is bounded in size and time.
+connections), the head of a request must come in seconds and prove a key (see authentication) before
+any of its body is read, and a body is bounded in size and time. Whoever has one holds at most its
+own share of the gate, counted by the bytes that have come, whatever it announces.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import ssl
 import threading
 import time
@@ -24,9 +23,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import httpx
 import uvicorn
-from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PushMessagesRequest
+from flwr.proto.fleet_pb2 import RegisterNodeFleetResponse
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 from google.protobuf.message import DecodeError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -34,37 +33,21 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from coterie.core.errors import BadInput
 from coterie.deploy.authentication import AuthenticationFailed, Member, Members, authenticate
-from coterie.deploy.certificates import CA, CERTIFICATE, KEY
+from coterie.deploy.certificates import CERTIFICATE, KEY
 from coterie.deploy.connections import Connection, ConnectionPool, listen
 from coterie.deploy.logs import LogLimiter, sanitize
+from coterie.deploy.mailbox import ACTIONS, Mailbox, Refused
 
 FLEET = "/v1/fleet/"
-QUESTION, REPLY, ARRIVAL, LEAVING = (
-    FLEET + "pull-messages",
-    FLEET + "push-messages",
-    FLEET + "activate-node",
-    FLEET + "deactivate-node",
-)
-LONG_POLL_SECONDS = 10.0  # seconds a question for messages stays open; SuperNode gives up after 30
-POLL_SECONDS = 0.3  # seconds between two looks for a message, when few are waiting
-MAX_POLLS_PER_SECOND = 10.0  # looks per second at most, however many are waiting
-MAX_REQUEST_BYTES = 2**26  # bytes of one request; Flower cuts arrays into pieces of 5 MB
+QUESTION, ARRIVAL, REGISTRATION = "pull-messages", "activate-node", "register-node"
+LONG_POLL_SECONDS = 10.0  # seconds a question for messages stays open
+MAX_REQUEST_BYTES = 2**26  # bytes of one request; a frame is cut into pieces of 4 MB
 MAX_HEAD_BYTES = 2**15  # bytes of the head of a request
-MAX_TOTAL_BYTES = 2**29  # bytes of all requests that are being read or passed on
+MAX_TOTAL_BYTES = 2**29  # bytes of all requests that are being read, shared among the sites
 MAX_CONCURRENT = 16  # requests of one site that are being answered
 BODY_SECONDS = 120.0  # seconds for the body of a request
 BACKLOG = 128  # connections that are accepted in one go
-OWN_HEADERS = {
-    "host",
-    "content-length",
-    "transfer-encoding",
-    "connection",
-    "keep-alive",
-    "upgrade",
-    "content-encoding",
-}
 START_SECONDS = 10.0  # seconds
-NOBODY = Member("", "this machine", 0)  # whoever comes without keys, on this machine only
 LogRefusal = Callable[[str], None]
 
 
@@ -75,7 +58,7 @@ class Gate:
         self,
         listen_on: str,
         port: int,
-        superlink: str,
+        mailbox: Mailbox,
         folder: Path,
         insecure: bool,
         note: LogRefusal,
@@ -83,9 +66,7 @@ class Gate:
     ) -> None:
         self.crowd = ConnectionPool()
         self.refusals = LogLimiter(lambda line: note(f"refused: {line}"))
-        self._door = _GateApp(
-            superlink, str(folder / CA), insecure, self.refusals, note, members, self.crowd
-        )
+        self._door = _GateApp(mailbox, insecure, self.refusals, note, members, self.crowd)
         config = uvicorn.Config(
             self._door,
             log_config=None,
@@ -127,12 +108,16 @@ class Gate:
 
     @property
     def requests(self) -> int:
-        """Requests of sites that were passed on."""
+        """Requests of sites that were answered."""
         return self._door.passed
+
+    def is_open(self) -> bool:
+        """Whether sites can come in."""
+        return self._thread.is_alive()
 
     def close(self) -> None:
         """Let no one in any more."""
-        self._door.closing = True
+        self._door.close()
         self._server.should_exit = True
         self._thread.join(5)
 
@@ -157,25 +142,20 @@ class _GateApp:
 
     def __init__(
         self,
-        superlink: str,
-        authority: str,
+        mailbox: Mailbox,
         insecure: bool,
         refused: LogRefusal,
         note: LogRefusal,
         members: Members,
         crowd: ConnectionPool,
     ) -> None:
-        self.base = f"{'http' if insecure else 'https'}://{superlink}"
-        self.trust: bool | ssl.SSLContext = (
-            False if insecure else ssl.create_default_context(cafile=authority)
-        )
-        self.insecure = insecure
+        self.mailbox, self.insecure = mailbox, insecure
         self.refused, self.note, self.members, self.crowd = refused, note, members, crowd
-        self.waiting = 0
-        self.held = 0  # bytes of requests that are being read or passed on
+        self.held: Counter[str] = Counter()  # bytes of requests that have come, by key
         self.answering: Counter[str] = Counter()  # requests by key
         self.passed = 0
         self.closing = False
+        self.bells: dict[int, asyncio.Event] = {}  # by node, rung when there is a question for it
 
     async def __call__(
         self, scope: dict, receive: Callable[[], Awaitable[dict]], send: Callable
@@ -191,15 +171,24 @@ class _GateApp:
 
     async def _lifespan(self, receive: Callable[[], Awaitable[dict]], send: Callable) -> None:  # type: ignore[type-arg]
         await receive()
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        self.loop = asyncio.get_running_loop()
+        self.mailbox.ring = self._ring
         watch = asyncio.create_task(self._close_expired())
-        async with httpx.AsyncClient(
-            verify=self.trust, timeout=60, limits=limits, trust_env=False
-        ) as self.client:
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
         watch.cancel()
         await send({"type": "lifespan.shutdown.complete"})
+
+    def _ring(self, node: int) -> None:
+        """Wake the request of a site that waits for a question; from any thread."""
+        if node in self.bells and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.bells[node].set)
+
+    def close(self) -> None:
+        """Let nobody wait any longer."""
+        self.closing = True
+        for node in list(self.bells):
+            self._ring(node)
 
     async def _close_expired(self) -> None:
         """Once per second, end the connections that had their time."""
@@ -211,57 +200,94 @@ class _GateApp:
     async def _answer(self, request: Request) -> Response:
         who = sanitize(request.client.host if request.client else "someone", 100)
         path = request.url.path
-        if not path.startswith(FLEET) or ".." in path or request.method != "POST":
+        action = path.removeprefix(FLEET)
+        if self.insecure and path == FLEET + REGISTRATION:
+            return self._register(request)
+        if path != FLEET + action or action not in ACTIONS or request.method != "POST":
             asked = sanitize(f"{request.method} {path}", 100)
             self.refused(f"{who} asked for {asked}, which is not for sites")
             return _refusal_response(404)
         try:
-            member = NOBODY if self.insecure else authenticate(request.headers, self.members)
+            member = authenticate(request.headers, self.members)
         except AuthenticationFailed as stranger:
             self.refused(f"{who} {stranger.line}")
-            return _refusal_response(400 if path == ARRIVAL else 401, stranger.answer)
-        size = _announced_size(request)
-        if size > MAX_REQUEST_BYTES:
+            return _refusal_response(400 if action == ARRIVAL else 401, stranger.answer)
+        if _announced_size(request) > MAX_REQUEST_BYTES:
             self.refused(
                 f"{member.name} at {who} sent more than {MAX_REQUEST_BYTES:,} bytes at once"
             )
             return _refusal_response(413)
-        if self.answering[member.key] >= MAX_CONCURRENT and not self.insecure:
+        if self.answering[member.key] >= MAX_CONCURRENT:
             self.refused(f"{member.name} at {who} asked {MAX_CONCURRENT + 1} things at once")
             return _refusal_response(503)
-        if self.held + size > MAX_TOTAL_BYTES:
-            self.refused(f"{member.name} at {who} has to wait: the gate is full of uploads")
-            return _refusal_response(503)
-        return await self._serve(who, path, request, member, size)
+        return await self._serve(who, action, request, member)
 
-    async def _serve(
-        self, who: str, path: str, request: Request, member: Member, size: int
-    ) -> Response:
+    def _register(self, request: Request) -> Response:
+        """Without keys, on this machine only: whoever comes is a site under the key it says."""
+        key = request.headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER, "")
+        _, node = self.members.setdefault(key, ("", 2**32 + secrets.randbits(32)))
+        return Response(RegisterNodeFleetResponse(node_id=node).SerializeToString())
+
+    async def _serve(self, who: str, action: str, request: Request, member: Member) -> Response:
         """The answer to a site; meanwhile its connection is nobody's to end."""
         guest = self._find_connection(request)
-        self.held += size
         self.answering[member.key] += 1
+        parts: list[bytes] = []
         try:
-            body = await _read_body(request, size)
-            if body is None:
-                self.refused(f"{member.name} at {who} sent more than it announced")
-                return _refusal_response(413)
-            if path == REPLY and not self.insecure and not _is_own_reply(body, member.node):
-                self.refused(f"{member.name} at {who} answered in the name of another site")
-                return _refusal_response(403)
+            await self._read_body(request, member, parts)
             self.passed += 1
-            answer = await self._ask(path, request, body)
-            if path == ARRIVAL and answer.status_code >= 400 and answer.status_code != 503:
-                answer = await self._arrive(member, request, body, answer)
-            return Response(answer.content, answer.status_code, _forward_headers(answer.headers))
+            if action == QUESTION:
+                await self._wait_for_question(request, member.node)
+            if action == ARRIVAL and self.mailbox.knows(member.node):
+                self.note(f"{member.name} has started again: its old connection is dropped")
+            answer = await asyncio.to_thread(
+                self.mailbox.answer, action, member.node, member.name, b"".join(parts)
+            )
+            return Response(answer, media_type="application/protobuf")
         except TimeoutError:
             self.refused(f"{member.name} at {who} sent no whole request in {BODY_SECONDS:g} s")
             return _refusal_response(408)
+        except DecodeError:
+            self.refused(f"{member.name} at {who} sent what is no request of Flower's Fleet API")
+            return _refusal_response(400)
+        except Refused as problem:
+            if problem.status != 409:  # else the server was started again, or the site
+                self.refused(f"{member.name} at {who} {problem}")
+            return _refusal_response(problem.status, str(problem))
         finally:
-            self.held -= size
+            self.held[member.key] -= sum(map(len, parts))
             self.answering[member.key] -= 1
             if guest is not None:
                 guest.busy, guest.since = False, time.monotonic()
+
+    async def _read_body(self, request: Request, member: Member, parts: list[bytes]) -> None:
+        """All of a request, while it and the site's other requests fit into the site's share;
+        TimeoutError if it does not end.
+        """
+        share = max(MAX_REQUEST_BYTES, MAX_TOTAL_BYTES // max(1, len(self.members)))
+        size = 0
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                parts.append(part)
+                size += len(part)
+                self.held[member.key] += len(part)
+                if size > MAX_REQUEST_BYTES:
+                    raise Refused(413, f"sent more than {MAX_REQUEST_BYTES:,} bytes at once")
+                if self.held[member.key] > share:
+                    raise Refused(503, f"sent more than its share of the gate, {share:,} bytes")
+
+    async def _wait_for_question(self, request: Request, node: int) -> None:
+        """Come back when there is a question for this site, or when it has waited long enough."""
+        bell = self.bells[node] = asyncio.Event()
+        until = time.monotonic() + LONG_POLL_SECONDS
+        while not self.closing and not self.mailbox.has_news(node):
+            left = until - time.monotonic()
+            if left <= 0 or await request.is_disconnected():
+                return
+            try:
+                await asyncio.wait_for(bell.wait(), min(1.0, left))
+            except TimeoutError:
+                continue
 
     def _find_connection(self, request: Request) -> Connection | None:
         """The connection of a request that has proved itself."""
@@ -271,85 +297,18 @@ class _GateApp:
             guest.proved = guest.busy = True
         return guest
 
-    async def _arrive(
-        self, member: Member, request: Request, body: bytes, answer: httpx.Response
-    ) -> httpx.Response:
-        """SuperLink does not let this site in: it still takes the site's old self for alive."""
-        if self.insecure:
-            return answer
-        # signed as the arrival is
-        gone = DeactivateNodeRequest(node_id=member.node).SerializeToString()
-        await self._ask(LEAVING, request, gone)
-        answer = await self._ask(ARRIVAL, request, body)
-        if answer.status_code < 400:
-            self.note(f"{member.name} has started again: its old connection is dropped")
-            return answer
-        return httpx.Response(503)  # it is one of ours: let it try again
-
-    async def _ask(self, path: str, request: Request, body: bytes) -> httpx.Response:
-        """SuperLink's answer; where it has no message yet, the one it has a little later."""
-        until = time.monotonic() + LONG_POLL_SECONDS
-        self.waiting += 1
-        try:
-            while True:
-                try:
-                    answer = await self.client.post(
-                        self.base + path, content=body, headers=_forward_headers(request.headers)
-                    )
-                except httpx.TransportError:
-                    return httpx.Response(503)  # SuperLink is away for a moment; sites try again
-                empty = path == QUESTION and answer.status_code == 200 and not answer.content
-                if not empty or self.closing or time.monotonic() > until:
-                    return answer
-                await asyncio.sleep(max(POLL_SECONDS, self.waiting / MAX_POLLS_PER_SECOND))
-                if (
-                    await request.is_disconnected()
-                ):  # whoever gets a message must still be there to take it
-                    return answer
-        finally:
-            self.waiting -= 1
-
 
 def _announced_size(request: Request) -> int:
-    """How many bytes a request may have: what it announces, else the most there may be."""
-    text = request.headers.get("content-length")
-    if text is None:
-        return MAX_REQUEST_BYTES if "transfer-encoding" in request.headers else 0
+    """How many bytes a request says that it has; 0 where it does not say."""
+    text = request.headers.get("content-length", "0")
     return (
         int(text) if text.isascii() and text.isdigit() and len(text) < 16 else MAX_REQUEST_BYTES + 1
     )
 
 
-async def _read_body(request: Request, largest: int) -> bytes | None:
-    """All of a request, if it is no larger than it may be; TimeoutError if it does not end."""
-    parts, size = [], 0
-    async with asyncio.timeout(BODY_SECONDS):
-        async for part in request.stream():
-            size += len(part)
-            if size > largest:
-                return None
-            parts.append(part)
-    return b"".join(parts)
-
-
 def _refusal_response(code: int, words: str = "") -> Response:
     """A refusal, after which the connection is over: what follows is not read."""
     return Response(words, code, {"connection": "close"}, media_type="application/json")
-
-
-def _is_own_reply(body: bytes, node: int) -> bool:
-    """Whether all replies of a request say that they are of this node; SuperLink asks whose request
-    it is, not whose replies are in it.
-    """
-    try:
-        replies = PushMessagesRequest.FromString(body).messages_list
-    except DecodeError:
-        return True  # SuperLink cannot read it either
-    return all(reply.metadata.src_node_id == node for reply in replies)
-
-
-def _forward_headers(headers: object) -> dict[str, str]:
-    return {k: v for k, v in headers.items() if k.lower() not in OWN_HEADERS}  # type: ignore[attr-defined]
 
 
 def _log_handshakes(refused: LogRefusal) -> type[ssl.SSLObject]:

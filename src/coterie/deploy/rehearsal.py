@@ -21,7 +21,7 @@ from coterie.deploy.config_files import read_server, read_site, resolve_path
 from coterie.deploy.current_model import MODEL
 from coterie.deploy.processes import Child, find_program
 from coterie.deploy.replay import gather_sites, largest_difference, replay
-from coterie.deploy.site_rows import read_public
+from coterie.deploy.site_rows import attach_public, read_public
 
 Hear = Callable[[str, str], None]  # who, what
 
@@ -53,9 +53,9 @@ class Rehearsal:
     ) -> None:
         self.stop(*self.running)
 
-    def server(self) -> Child:
+    def server(self, *options: str) -> Child:
         """Start the server."""
-        return self._start("server", "server", str(self.folder / "server"))
+        return self._start("server", "server", str(self.folder / "server"), *options)
 
     def site(self, name: str, *options: str, command: Sequence[str] = ()) -> Child:
         """Start a site; by another command than `coterie`, where one is given."""
@@ -72,7 +72,7 @@ class Rehearsal:
             self.hear(who, line)
 
         whole = [*(command or [find_program("coterie")]), *arguments]
-        self.running[who] = Child(whole, self.folder, self.folder / f"{who}.log", hear)
+        self.running[who] = Child(whole, self.folder / f"{who}.log", hear)
         return self.running[who]
 
     def stop(self, *who: str) -> None:
@@ -88,7 +88,7 @@ class Rehearsal:
         child = self.running.pop(who)
         for pid in [child.pid, *list_descendants(child.pid)]:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
         child.wait()
 
     def until(self, who: str, words: str, seconds: float = 180.0, after: int = 0) -> str:
@@ -112,24 +112,21 @@ class Rehearsal:
         names = read_server(self.folder / "server").names
         return {i: self.folder / "sites" / name / MODEL for i, name in enumerate(names)}
 
-    def simulated(self) -> Federation:
+    def simulate(self) -> Federation:
         """The same rows as a federation on this machine."""
         server = read_server(self.folder / "server")
         data = server.data
         home = read_site(self.folder / "sites" / server.names[0]).site
         federation = gather_sites(self.files, server, home.label, home.features)
-        public = (
-            read_public(resolve_path(self.folder / "server", data.public), home.label)
-            if data.public
-            else None
-        )
-        return federation._replace(public=public)
+        place = resolve_path(self.folder / "server", data.public)
+        public = read_public(place, server.sites.label, data) if data.public else None
+        return attach_public(federation, public)
 
     def difference(self, run: Path) -> float:
         """The run played again by the local engine: the largest difference of any parameter of any
         site's model.
         """
-        return largest_difference(replay(run, self.simulated()), self.models())
+        return largest_difference(replay(run, self.simulate()), self.models())
 
 
 def list_descendants(pid: int) -> list[int]:

@@ -17,9 +17,10 @@ from coterie.core.model import Model
 from coterie.core.point import pick
 from coterie.data.federation import PARTS, Federation, part_of
 from coterie.data.read.user_data import SUFFIXES
+from coterie.deploy.claims import cap_sizes
 from coterie.deploy.config_files import ServerConfig
 from coterie.deploy.scales import read_scales, scale_federation
-from coterie.deploy.site_rows import read_rows, site_federation
+from coterie.deploy.site_rows import join_sites, read_rows, site_federation
 from coterie.engines.base import EngineSetup, ExchangeRequest, ExchangeResult
 from coterie.engines.local.engine import LocalEngine
 from coterie.engines.local.states import StateStore
@@ -85,9 +86,14 @@ def measure_overhead(folder: Path) -> tuple[list[float], list[float]]:
 class _ReplayEngine(LocalEngine):
     """A local engine whose clients forget their states where sites had lost theirs."""
 
-    def __init__(self, setup: EngineSetup, anew: Mapping[Key, Sequence[int]]):
+    def __init__(self, setup: EngineSetup, anew: Mapping[Key, Sequence[int]], claims: float):
         self._lost_states = anew  # who lost its state before each exchange
+        self._claims = claims
         super().__init__(setup)
+
+    def take(self, federation: Federation, architecture: np.ndarray) -> None:
+        super().take(federation, architecture)
+        self.sizes = cap_sizes(self.sizes, self._claims)
 
     def exchange(self, trip: ExchangeRequest) -> ExchangeResult:
         lost = set(self._lost_states.get((trip.when.stage, trip.when.round, trip.number), ()))
@@ -112,7 +118,12 @@ def gather_sites(
     shape, clients = server.data, len(server.names)
     own = [
         site_federation(
-            read_rows(_find_file(files, name), label, features), shape, name, i, clients, None
+            read_rows(_find_file(files, name), label, features, shape),
+            shape,
+            name,
+            i,
+            clients,
+            None,
         )
         for i, name in enumerate(server.names)
     ]
@@ -120,6 +131,7 @@ def gather_sites(
     train, validation, select, test = (
         [getattr(f, part)[i] + starts[i] for i, f in enumerate(own)] for part in PARTS
     )
+    own = join_sites(own) if shape.table else own
     return own[0]._replace(
         x=torch.cat([f.x for f in own]),
         y=torch.cat([f.y for f in own]),
@@ -169,7 +181,8 @@ def replay(
     anew = {_key(line): line["anew"] for line in lines}
     took_part = sorted(set().union(*answers.values()))
     assembly = assemble(experiment, federation, models, known["architecture"], took_part)
-    loop = open_loop(assembly, lambda setup: _ReplayEngine(setup.alone(), anew), answers)
+    claims = float(known.get("server", {}).get("rules.claims", 0.0))
+    loop = open_loop(assembly, lambda setup: _ReplayEngine(setup.alone(), anew, claims), answers)
     _check_whole(folder, loop, answers, torn, say)
     loop.go()
     return loop

@@ -23,14 +23,14 @@ from coterie.core.method import Tree
 from coterie.core.point import Point, Vector
 from coterie.core.quantities import LoggedQuantity, find_declaration
 from coterie.core.tree import encode
+from coterie.core.version import __version__
 from coterie.data.federation import PARTS
 from coterie.deploy import wire
+from coterie.deploy.frames import Frame, unpack_frame
 from coterie.deploy.logs import sanitize
 from coterie.deploy.wire import Content, Head
 from coterie.engines.base import Effort
 from coterie.engines.local.states import to_tensors
-from coterie_relay import unpacked
-from coterie_relay.frames import Frame
 
 HEAD_BYTES = 2**18  # bytes of the head of a reply, beside what describes its arrays
 SPARE_BYTES = 2**20  # bytes of a body beyond twice what is needed
@@ -42,10 +42,15 @@ MAX_CHARACTERS = 200  # characters of a name, a version, a digest
 FORM = ("error", "tree", "table", "digest", "seconds")
 KEYS = {  # of a reply of each kind, beside its form; an error has those of "error"
     "hello": ("name", "version", "rows", "columns", "public"),
-    "moments": ("name",),
-    "train": ("token", "effort", "notes"),
+    "moments": ("name", "facts"),
+    "train": ("token", "effort", "notes", "keys"),
+    "shares": ("shares",),
+    "masked": (),
+    "reveal": ("own", "mask"),
     "evaluate": ("values",),
     "finish": ("name",),
+    "model": (),
+    "judge": ("values",),
     "error": ("name", "code"),
 }
 Answer = Content | str  # a reply, or why there is none
@@ -66,6 +71,7 @@ class SiteWork(NamedTuple):
     notes: dict[str, float]
     effort: Effort
     seconds: float
+    keys: Any = None  # of a site that masks its upload: see secure_round
 
 
 def compute_bounds(like: Tree) -> Bounds:
@@ -84,7 +90,7 @@ def read_reply(reply: Any, kind: str, bound: Bounds) -> Answer:
         if reply.has_error():
             said = reply.error.reason or f"error {reply.error.code}"
             return f"cannot answer: {sanitize(said, 300)}"
-        return _check_frame(unpacked(reply.content), kind, bound)
+        return _check_frame(unpack_frame(reply.content), kind, bound)
     except Exception as problem:  # whatever a hostile message makes its reader raise
         why = problem if isinstance(problem, BadInput) else f"{type(problem).__name__}: {problem}"
         return f"sent what cannot be read: {sanitize(why)}"
@@ -127,6 +133,11 @@ def check_hello(answer: Answer, registered: str) -> Head:
     who = registered or sanitize(head.get("name"), 80)  # a name that no key proves may be anybody's
     if head.get("error"):
         raise BadInput(f"'{who}' says: {sanitize(head['error'])}")
+    if head.get("version", __version__) != __version__:
+        raise BadInput(
+            f"'{who}' runs coterie {sanitize(head['version'], 40)}, this server {__version__}: "
+            "install the same version at both"
+        )
     rows = head.get("rows")
     if not isinstance(rows, dict) or set(rows) != set(PARTS):
         raise BadInput(f"'{who}' does not say how many rows it has")
@@ -177,6 +188,7 @@ def accept_work(
         notes=notes,
         effort=Effort(*effort),
         seconds=float(seconds),
+        keys=head.get("keys"),
     )
 
 

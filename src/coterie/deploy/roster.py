@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
-import httpx
-from flwr.app import ConfigRecord, Message
-from flwr.serverapp import Grid
-from flwr.supercore.run import RunNotRunningException
+from flwr.app import Message
+from flwr.proto.node_pb2 import NodeInfo
 
 from coterie.core.errors import BadInput
+from coterie.deploy.frames import RECORD, Frame, pack_frame
 from coterie.deploy.logs import sanitize
+from coterie.deploy.mailbox import LARGEST
 from coterie.deploy.replies import Answer, Bounds, check_hello, read_reply
 from coterie.deploy.wire import Head
-from coterie_relay import packed
-from coterie_relay.frames import Frame
 
-POLL_SECONDS = 0.25  # seconds between two looks for replies
+POLL_SECONDS = 0.02  # seconds between two looks for replies, which are in this process
 # seconds that a message lives longer than it is waited for, so that who is late is told of in our
 # words
 SPARE_SECONDS = 5.0
@@ -33,12 +32,27 @@ TYPES = {
     "hello": "query",
     "moments": "query",
     "train": "train",
+    "shares": "query",
+    "masked": "query",
+    "reveal": "query",
     "evaluate": "evaluate",
     "finish": "train",
+    "model": "query",
+    "judge": "query",
 }
 NO_ARRAYS = Bounds()
 NONCE = "nonce"
 LogLine = Callable[[str], None]
+
+
+class Grid(Protocol):
+    """What is used of Flower's Grid."""
+
+    def get_nodes(self) -> Iterable[NodeInfo]: ...
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
 
 
 class Roster:
@@ -66,6 +80,7 @@ class Roster:
         )
         self._greeting = greeting
         self.nodes: dict[int, int] = {}  # site -> node
+        self._refused: dict[int, str] = {}  # node -> why, which is told once
         self._greeted: dict[int, float] = {}  # node -> when, in vain
 
     def look(self) -> list[int]:
@@ -83,9 +98,18 @@ class Roster:
             self._greeted[node] = now
             try:
                 self._meet(node, answer, str(online[node].name))
+                self._refused.pop(node, None)
             except Exception as problem:  # one site's words must not keep the others waiting
-                self._log(f"a site was refused: {sanitize(problem or type(problem).__name__)}")
+                why = sanitize(problem or type(problem).__name__)
+                if self._refused.get(node) != why:
+                    self._log(f"a site was refused: {why}")
+                self._refused[node] = why
         return sorted(i for i, node in self.nodes.items() if node in online)
+
+    def list_refusals(self) -> list[str]:
+        """Why nodes that are online take no part."""
+        online = {int(node.node_id) for node in self.grid.get_nodes()}
+        return [why for node, why in self._refused.items() if node in online]
 
     def _meet(self, node: int, answer: Answer, registered: str) -> None:
         head = check_hello(answer, registered)
@@ -143,9 +167,10 @@ class Roster:
         waiting: dict[str, int] = {}
         begun = self._online_since() if frames else {}
         for node, frame in frames.items():
-            content = packed(frame)
+            content, bound = pack_frame(frame), most.get(node, NO_ARRAYS)
             # the number of a message is a digest of it: who cannot guess it cannot answer it
-            content[NONCE] = ConfigRecord({NONCE: secrets.token_hex(16)})
+            content.config_records[RECORD][NONCE] = secrets.token_hex(16)
+            content.config_records[RECORD][LARGEST] = bound.head + bound.body
             message = Message(content, node, TYPES[kind], ttl=seconds + SPARE_SECONDS)
             waiting |= {number: node for number in self.grid.push_messages([message]) if number}
         answers: dict[int, Answer] = dict.fromkeys(frames, f"did not answer in {seconds:g} s")
@@ -159,9 +184,9 @@ class Roster:
             if time.monotonic() - looked >= LOOK_SECONDS:
                 looked, now = time.monotonic(), self._online_since()
                 for number, node in list(waiting.items()):
-                    if now.get(node, begun.get(node)) != begun.get(
-                        node
-                    ):  # the message died with its old process
+                    if node not in now:  # it left, or has been silent for too long
+                        answers[waiting.pop(number)] = "went away while it worked"
+                    elif now[node] != begun.get(node):  # the message died with its old process
                         answers[waiting.pop(number)] = "was started again while it worked"
             if not waiting or time.monotonic() >= until:
                 break
@@ -176,8 +201,6 @@ class Roster:
         """
         try:
             replies = list(self.grid.pull_messages([number]))
-        except (httpx.HTTPError, RunNotRunningException):  # SuperLink, not the site
-            raise
         except Exception as problem:
             return f"sent what cannot be read: {sanitize(problem or type(problem).__name__)}"
         mine = [

@@ -23,8 +23,8 @@ from torch import Tensor
 from coterie.core.errors import BadInput
 from coterie.core.method import Tree
 from coterie.core.tree import decode, encode
+from coterie.deploy.frames import LARGEST_BODY, LARGEST_HEAD, Frame
 from coterie.engines.local.states import to_tensors as as_tensors
-from coterie_relay.frames import LARGEST_BODY, LARGEST_HEAD, Frame
 
 SCHEMA = 2  # raised when a side with the older form could not understand the newer
 LARGEST_DIMENSIONS = 32
@@ -150,6 +150,11 @@ def decode_like(content: Content, like: Tree) -> Tree:
                 "site's data"
             )
     return decode(skeleton, content.tensors)
+
+
+def check_like(tree: Tree, like: Tree) -> None:
+    """Refuse a tree that is not as another in structure, kinds and shapes."""
+    decode_like(unpack(pack({}, tree)), like)
 
 
 def array_names(skeleton: Any, path: str = "") -> Iterator[tuple[str, str]]:
