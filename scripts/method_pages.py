@@ -1,35 +1,47 @@
-"""Write docs/methods/NAME.md, a page per method, from its file and its declared options.
+"""Write docs/methods/NAME.md, a page per method, and docs/reference.md, every option there is.
 
     python scripts/method_pages.py
 
-Paper and formula are the docstring of the method's file, defaults and ranges its declaration, what
-travels the measured table of docs/methods.md. Sentences that the code does not hold are in
-scripts/method_words.toml.
+Paper and formula are the docstring of the method's file, meanings, defaults and ranges of options
+what `coterie.experiment.reference` reads beside them, what travels the measured table of
+docs/methods.md. How an ambiguous paper was interpreted, and what was tried, is
+scripts/interpretations/NAME.md.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-import tomllib
 from pathlib import Path
-from typing import Any
 
-from coterie.core.options import declared_options, describe_type
-from coterie.methods.declare import unused_of, when_of
+import formulas
+
+from coterie.experiment.config import REGISTRIES, SECTIONS
+from coterie.experiment.reference import (
+    OptionEntry,
+    about_named,
+    describe_named,
+    describe_own_data,
+    describe_section,
+    format_default,
+)
+from coterie.methods.declare import group_refusals, unused_of, when_of
+from coterie.methods.listing import list_methods
 from coterie.methods.needs import build_stages, needs_of
 from coterie.methods.registry import METHODS
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "methods"
 TABLE = ROOT / "docs" / "methods.md"
-WORDS: dict[str, Any] = tomllib.loads(
-    (Path(__file__).parent / "method_words.toml").read_text(encoding="utf-8")
+REFERENCE = ROOT / "docs" / "reference.md"
+INTERPRETATIONS = Path(__file__).parent / "interpretations"
+CITED = re.compile(
+    r"arXiv:(\d{4}\.\d{5})|doi:(10\.[^\s;,)]*[^\s;,).])|(https://[^\s;,)]*[^\s;,).])"
 )
 NEEDS = {
     "public": "public rows that server and clients share (`--public`)",
     "validation": "validation rows at each client (`--validation`)",
-    "groups": "the true group of each client (data that were dealt in groups)",
+    "groups": "the true group of each client (a partition that has groups)",
 }
 TRAVELS = ("down to a client", "up from a client", "kept by a client", "kept by the server")
 
@@ -39,17 +51,8 @@ def plain(text: str) -> str:
     return re.sub(r"([\\*_<>\[\]|#])", r"\\\1", text)
 
 
-def shown(value: Any) -> str:
-    """A default as it is written on the command line."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple | list):
-        return ",".join(map(shown, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def prose(paragraph: str) -> str:
-    """A paragraph of a docstring; its indented lines, which are formulas, as they stand."""
+    """A paragraph of a docstring; its indented lines are formulas."""
     parts: list[tuple[bool, list[str]]] = []
     for line in paragraph.splitlines():
         formula = line.startswith("    ")
@@ -57,45 +60,58 @@ def prose(paragraph: str) -> str:
             parts.append((formula, []))
         parts[-1][1].append(line)
     return "\n\n".join(
-        "\n".join(["```text", inspect.cleandoc("\n" + "\n".join(lines)), "```"])
-        if formula
-        else items(lines)
-        for formula, lines in parts
+        formulas.display(lines) if formula else items(lines) for formula, lines in parts
     )
 
 
 def items(lines: list[str]) -> str:
-    """Running text, or a list where a colon or semicolon is followed by a dash; words in backticks
-    stay code."""
+    """Running text, or a list where a colon or semicolon is followed by a dash; what is in
+    backticks stays code, and letters with an index become formulas."""
     text = re.sub(r"(?<=:)\n- ", "\0- ", "\n".join(lines))
     text = re.sub(r"(?<=;)\n- ", "\1- ", text).replace("\n", " ")
-    text = "`".join(piece if i % 2 else plain(piece) for i, piece in enumerate(text.split("`")))
+    text = "`".join(piece if i % 2 else running(piece) for i, piece in enumerate(text.split("`")))
     return text.replace("\0", "\n\n").replace("\1", "\n")
 
 
-def said(name: str) -> dict[str, str]:
-    """{option: what the builder's docstring says of it}, from sentences such as "clip: ..."."""
-    text = " ".join((inspect.getdoc(METHODS[name]) or "").split())
-    known = "|".join(map(re.escape, declared_options(METHODS[name])))
-    if not known:
-        return {}
-    pieces = re.split(rf"(?:(?<=^)|(?<=\. ))((?:{known})(?:, (?:{known}))*): ", text)
-    heads, bodies = pieces[1::2], pieces[2::2]
-    return {
-        option: body.strip().removesuffix(".")
-        for head, body in zip(heads, bodies, strict=True)
-        for option in head.split(", ")
-    }
+def running(text: str) -> str:
+    """Text outside of backticks."""
+    pieces = re.split(r"(\$[^$]*\$)", formulas.inline(text))
+    return "".join(piece if piece.startswith("$") else plain(piece) for piece in pieces)
 
 
-def meaning(name: str, option: str) -> str:
-    """One line about an option; an option without one is refused, so that no page has a gap."""
-    options = WORDS["options"]
-    own = options.get(name, {}).get(option)
-    common = options.get(option) if isinstance(options.get(option), str) else None
-    if text := own or said(name).get(option) or common:
-        return text if text in (own, common) else items([text])
-    raise SystemExit(f"{name}.{option} has no meaning: add a line to scripts/method_words.toml")
+def cited(paper: str) -> str:
+    """A paper whose arXiv number, DOI or address is a link."""
+
+    def link(found: re.Match[str]) -> str:
+        number, doi, address = found.groups()
+        if number:
+            return f"[arXiv:{number}](https://arxiv.org/abs/{number})"
+        return f"[doi:{doi}](https://doi.org/{doi})" if doi else f"[{address}]({address})"
+
+    out, end = [], 0
+    for found in CITED.finditer(paper):
+        out += [items([paper[end : found.start()]]), link(found)]
+        end = found.end()
+    return "".join([*out, items([paper[end:]])])
+
+
+def table_of(entries: list[OptionEntry]) -> list[str]:
+    """A table of options; one without a meaning is refused, so that no page has a gap."""
+    for entry in entries:
+        if not entry.meaning:
+            raise SystemExit(
+                f"option '{entry.name}' has no meaning: add a comment beside its field, or a line "
+                f"'{entry.name}: ...' to the docstring of its builder"
+            )
+    return [
+        "| option | default | takes | meaning |",
+        "|---|---|---|---|",
+        *(
+            f"| `{e.name}` | {plain(e.default) or '(empty)'} | {plain(e.takes)} | "
+            f"{items([e.meaning])} |"
+            for e in entries
+        ),
+    ]
 
 
 def needs(name: str) -> list[str]:
@@ -113,39 +129,52 @@ def travels(name: str) -> list[str]:
     row = next(
         line
         for line in TABLE.read_text(encoding="utf-8").splitlines()
-        if line.startswith(f"| {name} |")
+        if line.startswith(f"| [{name}](")
     )
-    return [cell.strip() for cell in row.strip("| ").split(" | ")][2:6]
+    return [cell.strip() for cell in row.strip("| ").split(" | ")][1:5]
 
 
 def options(name: str) -> list[str]:
     """The table of options."""
-    known = declared_options(METHODS[name])
-    if not known:
+    entries = describe_named("method", name)
+    if not entries:
         return [f"{name} has no options of its own."]
-    rows = [
-        f"| `{option}` | {shown(default) or '(empty)'} | {describe_type(kind)} | "
-        f"{meaning(name, option)} |"
-        for option, (kind, default) in known.items()
-    ]
-    word, (_, default) = next(iter(known.items()))
-    how = f"Set one as in `coterie run {name} --{word} {shown(default) or 'VALUE'}`"
-    return [
-        "| option | default | takes | meaning |",
-        "|---|---|---|---|",
-        *rows,
-        "",
-        f"{how}; in a comparison as `--{name}.{word}`.",
-    ]
+    first = entries[0]
+    how = f"Set one as in `coterie run {name} --{first.name} {first.default or 'VALUE'}`"
+    return [*table_of(entries), "", f"{how}; in a comparison as `--{name}.{first.name}`."]
 
 
 def ignored(name: str) -> list[str]:
-    """The words of [train] that have no effect."""
-    words = [
-        f"`{word}`" if when is None else f"`{word}` (unless `{when[0]} = {shown(when[1])}`)"
-        for word, when in unused_of(METHODS[name]).items()
+    """The options of [train] that have no effect."""
+    found = [
+        f"`{option}`"
+        if when is None
+        else f"`{option}` (unless `{when[0]} = {format_default(when[1])}`)"
+        for option, when in unused_of(METHODS[name]).items()
     ]
-    return ["", f"Of `[train]` it does not use {', '.join(words)}."] if words else []
+    lines = ["", f"Of `[train]` it does not use {', '.join(found)}."] if found else []
+    for why, refused in group_refusals(METHODS[name]).items():
+        lines += ["", f"It refuses {', '.join(f'`{option}`' for option in refused)}, since {why}."]
+    return lines
+
+
+def newcomer(name: str) -> str:
+    """The rule by which a client that comes after training gets its model."""
+    rule = build_stages(METHODS[name])[-1].method.newcomer
+    return plain(rule.rule) if rule else "fine-tunes the model that it is sent"
+
+
+def interpretations(name: str) -> list[str]:
+    """How the paper was interpreted, where that takes more than the docstring's lines."""
+    file = INTERPRETATIONS / f"{name}.md"
+    text = file.read_text(encoding="utf-8").strip() if file.exists() else ""
+    return ["## Interpretations", "", *text.splitlines(), ""] if text else []
+
+
+def in_arena(name: str) -> list[str]:
+    """How a method did in the arena, where it was there."""
+    found = next(one for one in list_methods() if one.name == name).describe_arena()
+    return [f"**In the [arena](../arena.md):** {plain(found)}.", ""] if found else []
 
 
 def page(name: str) -> str:
@@ -153,18 +182,17 @@ def page(name: str) -> str:
     module = inspect.getmodule(METHODS[name])
     paper, *body = (inspect.getdoc(module) or "").split("\n\n")
     file = f"{module.__name__.replace('.', '/')}.py" if module else ""
-    builder = inspect.getdoc(METHODS[name]) or ""
     lines = [
         f"# {name}",
         "",
-        prose(builder.split("\n\n")[0]),
+        "\n\n".join(map(prose, about_named("method", name).split("\n\n"))),
         "",
         f"**Use it when:** {plain(when_of(METHODS[name]))}.",
         "",
-        "## Objective",
+        *in_arena(name),
+        "**Paper:** " + cited(" ".join(paper.split())),
         "",
-        *("\n\n".join(map(prose, body)).splitlines() or [prose(paper)]),
-        "",
+        *(["## Objective", "", *"\n\n".join(map(prose, body)).splitlines(), ""] if body else []),
         "## Options",
         "",
         *options(name),
@@ -183,13 +211,57 @@ def page(name: str) -> str:
         "|---|---|---|---|",
         "| " + " | ".join(travels(name)) + " |",
         "",
-        "## Paper and file",
+        f"A client that comes after training {newcomer(name)} "
+        "([newcomers](../methods.md#newcomers)).",
         "",
-        prose(paper),
-        "",
-        f"`src/{file}`",
+        *interpretations(name),
+        f"Source: `src/{file}`",
     ]
     return "\n".join(lines) + "\n"
+
+
+KINDS = {
+    "dataset": ("Data sets", "`--dataset NAME`; files are found in `--data-dir`, else downloaded."),
+    "partition": ("Partitions", "`--partition NAME`: how rows are partitioned over clients."),
+    "model": ("Networks", "`--model NAME`, or several for clients of different architectures."),
+    "engine": ("Engines", "`--engine NAME`: where clients run."),
+    "method": ("Methods", "`coterie run NAME`; formulas, needs and traffic are on their pages."),
+}
+
+
+def named(kind: str, name: str) -> list[str]:
+    """A data set, partition, network, engine or method with its own options."""
+    entries = describe_named(kind, name)
+    link = f" ([page](methods/{name}.md))" if kind == "method" else ""
+    text = "\n\n".join(map(prose, about_named(kind, name).split("\n\n")))
+    return [f"### {name}", "", f"{text}{link}", "", *(table_of(entries) if entries else []), ""]
+
+
+def reference() -> str:
+    """The page of every option."""
+    lines = [
+        "# Reference",
+        "",
+        "Every option with its meaning, range and default, written by `make docs` from the code; "
+        "`coterie run --help` and `coterie methods NAME` print the same text. An option `rounds` "
+        "of section `[schedule]` is `--rounds 100` on the command line, `rounds = 100` below "
+        "`[schedule]` in TOML, and `rounds=100` in Python. Where two sections have an option of "
+        "that name, write `--SECTION.OPTION`. `--seed` (default 0) seeds the whole run.",
+        "",
+        "## Sections of an experiment",
+        "",
+    ]
+    for section in SECTIONS:
+        if entries := describe_section(section):
+            lines += [f"### [{section}]", "", *table_of(entries), ""]
+    for kind, (title, how) in KINDS.items():
+        lines += [f"## {title}", "", how, ""]
+        for name in REGISTRIES[kind]:
+            lines += named(kind, name)
+        if kind == "dataset":
+            text = "A table, a folder with one file per client, or arrays: `--dataset my.csv`."
+            lines += ["### Files of your own", "", text, "", *table_of(describe_own_data()), ""]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 if __name__ == "__main__":
@@ -198,4 +270,5 @@ if __name__ == "__main__":
         old.unlink()
     for name in METHODS:
         (FOLDER / f"{name}.md").write_text(page(name), encoding="utf-8")
-    print(f"docs/methods: {len(METHODS)} pages are current")
+    REFERENCE.write_text(reference(), encoding="utf-8")
+    print(f"docs/methods: {len(METHODS)} pages are current, and docs/reference.md")

@@ -13,7 +13,7 @@ from helpers.federations import assert_same, float64, personal, play, tiny, tiny
 FIXED = {"adaptive": False}
 trains = pytest.mark.parametrize(
     "train",
-    [Train(batch=4), Train(batch=4, momentum=0.9, decay=0.01, rate=0.05)],
+    [Train(batch_size=4), Train(batch_size=4, momentum=0.9, weight_decay=0.01, lr=0.05)],
     ids=["plain", "momentum"],
 )
 
@@ -42,8 +42,10 @@ def test_alpha_one_is_local_with_batchnorm_and_dropout():
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
 def test_w_is_fedavgs_whatever_alpha_and_alpha_zero_uses_it(train, alpha):
     with float64():
-        mine = play("apfl", rounds=3, train=train, options={"alpha": alpha, **FIXED}, sample=0.6)
-        average = play("fedavg", rounds=3, train=train, sample=0.6)
+        mine = play(
+            "apfl", rounds=3, train=train, options={"alpha": alpha, **FIXED}, participation=0.6
+        )
+        average = play("fedavg", rounds=3, train=train, participation=0.6)
         torch.testing.assert_close(
             mine.position.server.w.params, average.position.server.w.params, rtol=0, atol=1e-9
         )
@@ -68,7 +70,7 @@ def one_round(steps, alpha=0.5, rate=0.3, rounds=2):
     """The second of two rounds of one client on all its rows: state and w before it, state after
     it.
     """
-    train = Train(batch=100, rate=rate, steps=steps)
+    train = Train(batch_size=100, lr=rate, local_steps=steps)
     loops = [
         play("apfl", tiny(1), rounds=rounds, until=n, train=train, options={"alpha": alpha})
         for n in (1, 2)
@@ -105,9 +107,9 @@ def test_alpha_descends_on_the_loss_of_the_mixture():
 
 def test_alpha_moves_once_a_round():
     with float64():
-        train = Train(batch=100, rate=0.3)
+        train = Train(batch_size=100, lr=0.3)
         alphas = [
-            states(play("apfl", tiny(1), rounds=1, train=train._replace(steps=n)))[0].alpha
+            states(play("apfl", tiny(1), rounds=1, train=train._replace(local_steps=n)))[0].alpha
             for n in (1, 6)
         ]
         assert alphas[0] != 0.5
@@ -115,7 +117,7 @@ def test_alpha_moves_once_a_round():
 
 
 def test_alpha_stays_a_share():
-    loop = play("apfl", rounds=6, train=Train(batch=4, rate=3.0))
+    loop = play("apfl", rounds=6, train=Train(batch_size=4, lr=3.0))
     alphas = [float(state.alpha) for state in states(loop).values()]
     assert all(0 <= a <= 1 for a in alphas)
     assert min(alphas) == 0 or max(alphas) == 1  # the rate is large enough to need the bounds

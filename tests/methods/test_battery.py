@@ -55,9 +55,12 @@ def test_chunk_width_changes_nothing(name):
 @every_method
 def test_sampling_and_dropouts_agree_on_both_paths(name):
     with float64():
-        wanted = personal(play(name, rounds=3, sample=0.6, drop=0.3))
+        wanted = personal(play(name, rounds=3, participation=0.6, dropout_clients=0.3))
         assert_same(
-            wanted, personal(play(name, rounds=3, sample=0.6, drop=0.3, settings=SEQUENTIAL))
+            wanted,
+            personal(
+                play(name, rounds=3, participation=0.6, dropout_clients=0.3, settings=SEQUENTIAL)
+            ),
         )
         assert all(torch.isfinite(w).all() for w in wanted.values())
 
@@ -212,7 +215,7 @@ def test_server_state_and_payload_survive_the_wire_format(name, tmp_path):
 def test_a_client_that_does_not_answer_keeps_its_state(name):
     loop = play(name, until=1)
     before = {i: _state(loop, i) for i in loop.everyone}
-    loop.schedule = loop.schedule._replace(drop=0.999999)
+    loop.schedule = loop.schedule._replace(dropout_clients=0.999999)
     loop.go(until=2)
     for i in loop.everyone:
         for p, q in zip(before[i], _state(loop, i), strict=True):
@@ -230,7 +233,7 @@ def _state(loop, client):
 
 @every_method
 def test_never_active_clients_have_a_model_too(name):
-    loop = play(name, rounds=1, sample=1.0 / 5)
+    loop = play(name, rounds=1, participation=1.0 / 5)
     models = personal(loop)
     assert len(models) == 5
     assert all(torch.isfinite(w).all() for w in models.values())
@@ -249,10 +252,10 @@ def test_resume_is_exact(name, tmp_path):
     """Stopped after any round, written to disk, read back in a new process's place and played on:
     the same bits.
     """
-    whole = play(name, rounds=3, evaluate=2)
+    whole = play(name, rounds=3, eval_every=2)
     for stop in range(1, whole.done):
-        write_checkpoint(play(name, rounds=3, evaluate=2, until=stop), tmp_path)
-        again = play(name, rounds=3, evaluate=2, until=0)
+        write_checkpoint(play(name, rounds=3, eval_every=2, until=stop), tmp_path)
+        again = play(name, rounds=3, eval_every=2, until=0)
         restore_checkpoint(again, list_checkpoints(tmp_path)[-1])
         assert again.done == stop
         again.go()
@@ -314,9 +317,7 @@ def test_a_note_that_is_not_declared_is_refused(name):
 
     noting = any(s.method.notes or s.method.client_notes for s in play(name, until=0).program)
     if noting:
-        with pytest.raises(
-            BadInput, match="is written but not declared: add it to the method's `describes`"
-        ):
+        with pytest.raises(BadInput, match="is not declared: add it to the method's `describes`"):
             play(silent, models=[MODELS.get(name, tiny_model)()], options=OPTIONS.get(name, {}))
     else:
         play(silent, models=[MODELS.get(name, tiny_model)()], options=OPTIONS.get(name, {}))

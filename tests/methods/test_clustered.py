@@ -25,7 +25,7 @@ from helpers.federations import (
     tiny_model,
 )
 
-WHOLE = Train(batch=1000, rate=0.3, epochs=5)  # the order of rows does not matter
+WHOLE = Train(batch_size=1000, lr=0.3, local_epochs=5)  # the order of rows does not matter
 
 
 def turned(groups, each=3, n=40, seed=0):

@@ -12,20 +12,43 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Train
 from coterie.core.options import PositiveInt, Range, declared_options, describe_type
 from coterie.experiment.config import Experiment, known_options_of, options_of
-from coterie.methods.declare import extends, method, unused_of, variant
+from coterie.methods.declare import extends, method, refused_of, unused_of, variant
 from coterie.methods.fedavg import fedavg
 from coterie.methods.registry import METHODS
 from coterie.networks.registry import NETS
-from helpers.federations import MODELS, OPTIONS, TRAIN, assert_same, personal, play, tiny_model
+from helpers.federations import (
+    MODELS,
+    OPTIONS,
+    TRAIN,
+    assert_same,
+    personal,
+    play,
+    tiny_images,
+    tiny_model,
+)
 
 WORDS = {
-    "batch": 3,
-    "rate": 0.05,
-    "epochs": 2,
-    "steps": 3,
+    "batch_size": 3,
+    "lr": 0.05,
+    "local_epochs": 2,
+    "local_steps": 3,
     "momentum": 0.5,
-    "decay": 0.1,
+    "weight_decay": 0.1,
     "weighting": "equal",
+    "optimizer": "adam",
+    "nesterov": True,
+    "clip_norm": 0.1,
+    "keep_optimizer": True,
+    "lr_schedule": "exponential:gamma=0.5",
+    "server_optimizer": "adam",
+    "server_lr": 0.5,
+}
+OF_IMAGES = {"augment": "flip"}
+# What a word needs beside it to mean anything.
+COMPANIONS = {
+    "nesterov": {"momentum": 0.5},
+    "keep_optimizer": {"momentum": 0.5},
+    "server_lr": {"server_optimizer": "sgd"},
 }
 every_method = pytest.mark.parametrize("name", sorted(METHODS))
 
@@ -35,8 +58,8 @@ def build(name, train=TRAIN, **options):
 
 
 @cache
-def plain_models(name):
-    return personal(play(name))
+def plain_models(name, train=TRAIN):
+    return personal(play(name, train=train))
 
 
 def moved(one, other):
@@ -45,22 +68,49 @@ def moved(one, other):
 
 
 def test_every_word_of_train_is_tried():
-    assert set(WORDS) == set(Train._fields)
+    assert {*WORDS, *OF_IMAGES} == set(Train._fields)
+
+
+@every_method
+def test_every_method_trains_on_augmented_images(name):
+    model = tiny_model(norm=name == "fedbn", image=True)
+    plain, other = (
+        personal(play(name, tiny_images(), [model], train=train))
+        for train in (TRAIN, TRAIN._replace(**OF_IMAGES))
+    )
+    assert moved(plain, other)
+
+
+def unused_by_default(builder):
+    """The words of [train] that a method does not use as long as its options are as usual."""
+    options = declared_options(builder)
+    return {
+        word
+        for word, when in unused_of(builder).items()
+        if when is None or options[when[0]][1] != when[1]
+    }
 
 
 @every_method
 @pytest.mark.parametrize("word", WORDS)
 def test_a_word_of_train_changes_the_models_or_is_refused(name, word):
-    train = TRAIN._replace(**{word: WORDS[word]})
-    plain = plain_models(name)
-    if word not in unused_of(METHODS[name]):
+    unused, refused = unused_by_default(METHODS[name]), refused_of(METHODS[name])
+    beside = {k: v for k, v in COMPANIONS.get(word, {}).items() if k not in refused}
+    train = TRAIN._replace(**beside, **{word: WORDS[word]})
+    plain = plain_models(
+        name, TRAIN._replace(**{k: v for k, v in beside.items() if k not in unused})
+    )
+    if word not in {*unused, *refused}:
         assert moved(plain, personal(play(name, train=train)))
         return
+    value = "yes" if WORDS[word] is True else WORDS[word]
     with pytest.raises(
-        BadInput, match=f"^{name} (does not use|uses) {word} = {WORDS[word]}"
+        BadInput, match=f"^{name} (does not use|uses|refuses) {word} = {value}"
     ) as caught:
         build(name, train)
     assert "\n" not in str(caught.value)
+    if word in refused:
+        return
     models = [MODELS.get(name, tiny_model)()]
     unchecked = inspect.unwrap(METHODS[name])
     assert_same(
@@ -149,7 +199,7 @@ def test_a_range_is_told_in_words():
 def test_no_option_has_the_name_of_a_word_that_every_method_has(name):
     """So that a common word is never ambiguous, whatever the method and the network."""
     known = known_options_of(Experiment(method=name))
-    common = {w for s in ("data", "train", "schedule", "engine", "keep") for w in known[s]}
+    common = {w for s in ("dataset", "train", "schedule", "engine", "keep") for w in known[s]}
     networks = {w for net in NETS for w in options_of("model", net)}
     assert not set(known["options"]) & (common | networks)
 
@@ -167,7 +217,7 @@ def test_a_variant_is_its_base_with_options_fixed():
     assert list(declared_options(METHODS["topk-pfl"])) == [
         o
         for o in declared_options(METHODS["ktpfl"])
-        if o not in ("rate_c", "rho", "row_norm", "literal_eq7", "mix", "peers")
+        if o not in ("lr_c", "rho", "row_norm", "literal_eq7", "mix", "peers")
     ]
 
 
@@ -175,12 +225,12 @@ def test_a_builder_that_extends_another_has_its_options_too():
     @method()
     @extends(fedavg)
     def longer(model, train, more: PositiveInt = 1, **options):
-        return fedavg(model, train._replace(epochs=train.epochs + more), **options)
+        return fedavg(model, train._replace(local_epochs=train.local_epochs + more), **options)
 
     assert declared_options(longer) == {"more": (PositiveInt, 1), **declared_options(fedavg)}
     assert_same(
         personal(play(longer, options={"more": 1, "beta": 0.5})),
-        personal(play("fedavg", train=TRAIN._replace(epochs=2), options={"beta": 0.5})),
+        personal(play("fedavg", train=TRAIN._replace(local_epochs=2), options={"beta": 0.5})),
         0,
     )
     with pytest.raises(BadInput, match=r"longer\.beta = -1"):

@@ -10,7 +10,7 @@ from coterie.core.point import Point, pick
 from coterie.methods.fedala import FedALACarry, fedala, mix_layers
 from helpers.federations import assert_same, float64, personal, play, tiny, tiny_model, watched
 
-WHOLE = Train(batch=100, epochs=3, rate=0.2)
+WHOLE = Train(batch_size=100, local_epochs=3, lr=0.2)
 
 
 def states(loop):
@@ -42,7 +42,7 @@ def test_weights_of_one_adopt_the_global_model_and_zero_keeps_ones_own_top():
 
 def test_with_weights_of_one_it_is_fedavg():
     with float64():
-        mine = play("fedala", rounds=4, train=WHOLE, options={"weight_rate": 0.0})
+        mine = play("fedala", rounds=4, train=WHOLE, options={"weight_lr": 0.0})
         average = play("fedavg", rounds=4, train=WHOLE)
         assert_same(personal(mine), personal(average))
         torch.testing.assert_close(mine.position.server.w.params, average.position.server.w.params)
@@ -58,7 +58,7 @@ def test_a_weight_descends_on_the_loss_of_the_mixture():
         weights = {
             k: torch.full(shape, 0.9) for k, shape in model.shapes.items() if model.head(1)(k)
         }
-        learn = fedala(model, Train(), weight_rate=rate).round[0].passes[0].step
+        learn = fedala(model, Train(), weight_lr=rate).round[0].passes[0].step
         after = learn(FedALACarry(begin(received, Train()), own, received, weights), batch).weights
         free = {k: w.clone().requires_grad_() for k, w in weights.items()}
         slopes = torch.autograd.grad(
@@ -70,7 +70,7 @@ def test_a_weight_descends_on_the_loss_of_the_mixture():
 
 
 def test_weights_stay_shares_and_move():
-    loop = play("fedala", rounds=5, options={"weight_rate": 50.0})
+    loop = play("fedala", rounds=5, options={"weight_lr": 50.0})
     weights = torch.cat(
         [w.flatten() for state in states(loop).values() for w in state.weights.values()]
     )
@@ -100,7 +100,7 @@ def test_learning_the_weights_lowers_the_loss_of_the_start():
 
 def test_local_training_starts_at_the_mixture():
     with float64():
-        model, train = tiny_model(), Train(batch=100, rate=0.2, steps=1)
+        model, train = tiny_model(), Train(batch_size=100, lr=0.2, local_steps=1)
         loops = [
             play("fedala", models=[model], train=train, rounds=3, until=n, options={"share": 1.0})
             for n in (2, 3)
@@ -124,7 +124,7 @@ def test_the_layers_below_are_the_global_ones(layers):
 
 
 def test_first_visits_learn_nothing_second_ones_much_later_ones_little():
-    model, train = tiny_model(), Train(batch=4)
+    model, train = tiny_model(), Train(batch_size=4)
     trip = fedala(model, train, share=0.5, first_epochs=7).round[0]
     state = fedala(model, train).join(model.start(0), None)
     counts = [
@@ -153,7 +153,7 @@ def test_using_a_model_leaves_the_client_as_it_was():
         ({"top_layers": 3}, "top_layers = 3: tiny-5 has 2 layers"),
         ({"top_layers": 0}, "top_layers = 0"),
         ({"share": 0.0}, "share = 0"),
-        ({"weight_rate": -1.0}, "weight_rate = -1"),
+        ({"weight_lr": -1.0}, "weight_lr = -1"),
         ({"first_epochs": 0}, "first_epochs = 0"),
     ],
     ids=str,

@@ -75,7 +75,7 @@ def test_heuristic_weighs_the_like_minded():
 @both
 def test_lam_zero_is_local(name):
     with float64():
-        train = Train(batch=4, momentum=0.9)
+        train = Train(batch_size=4, momentum=0.9)
         mine = play(name, rounds=3, train=train, options={"lam": 0.0})
         assert_same(personal(mine), personal(play("local", rounds=3, train=train)))
 
@@ -104,7 +104,7 @@ def test_a_client_reaches_the_proximal_minimum(pull):
         federation = tiny(1)
         targets = federation.x + 3
         net = Model(lambda: build_network("mean", (6,), 1), "squared", "mean")
-        train = Train(batch=100, rate=0.1, steps=400)
+        train = Train(batch_size=100, lr=0.1, local_steps=400)
         options = {"lam": pull, "alpha": 1.0}
         loop = play(
             fedamp,
@@ -138,7 +138,7 @@ def test_clients_of_one_mind_find_each_other(name):
 @both
 def test_u_mixes_the_last_known_models_of_those_heard(name):
     with float64():
-        loop = play(name, rounds=2, sample=0.4)
+        loop = play(name, rounds=2, participation=0.4)
         server = loop.position.server
         (models, heard), xi = server.last, server.xi.weights
         assert not heard.all()

@@ -23,7 +23,7 @@ from helpers.federations import (
 )
 
 OFF = {"distil_steps": 0}
-LONG = {"draw": 24, "public_batch": 8, "distil_steps": 150, "patience": 150, "distil_rate": 0.01}
+LONG = {"draw": 24, "public_batch_size": 8, "distil_steps": 150, "patience": 150, "distil_lr": 0.01}
 
 
 def pair():
@@ -35,7 +35,7 @@ def one(point):
 
 
 @pytest.mark.parametrize(
-    "schedule", [{}, {"sample": 0.6, "drop": 0.2}], ids=["everyone", "sampled"]
+    "schedule", [{}, {"participation": 0.6, "dropout_clients": 0.2}], ids=["everyone", "sampled"]
 )
 def test_without_distillation_it_is_fedavg(schedule):
     with float64():
@@ -98,7 +98,7 @@ def test_knowledge_crosses_architectures():
     rows = rows[federation.y[rows].numpy() == 2]
     found = {}
     for steps in (0, 60):
-        options = LONG | {"draw": 100, "public_batch": 64, "distil_steps": steps}
+        options = LONG | {"draw": 100, "public_batch_size": 64, "distil_steps": steps}
         loop = play("feddf", federation, pair(), rounds=5, options=options)
         module = loop.engine.models[0].module(loop.position.server.prototypes[0])
         found[steps] = float((module(federation.x[rows]).argmax(-1) == 2).float().mean())
@@ -137,7 +137,7 @@ def test_the_held_out_rows_choose_the_step():
 
 def test_an_architecture_without_answers_keeps_its_prototype():
     with float64():
-        loop, [(_, replies, _)] = watched("feddf", models=pair(), sample=1.0 / 5)
+        loop, [(_, replies, _)] = watched("feddf", models=pair(), participation=1.0 / 5)
         [group] = replies.groups
         before = play("feddf", models=pair(), until=0).position.server
         silent = 1 - group.architecture
@@ -192,7 +192,7 @@ def test_pfeddf_is_fine_tuned_feddf():
         ({"distil_steps": -1}, "distil_steps = -1"),
         ({"held": 1.0}, "held = 1"),
         ({"patience": 0}, "patience = 0"),
-        ({"distil_rate": 0.0}, "distil_rate = 0"),
+        ({"distil_lr": 0.0}, "distil_lr = 0"),
     ],
     ids=str,
 )

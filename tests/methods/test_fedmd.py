@@ -51,10 +51,12 @@ def test_distillation_is_a_plain_step_on_the_distance(match):
         model = tiny_model()
         options = {
             "match": match,
-            "public_batch": DRAW,
+            "public_batch_size": DRAW,
             "temperature": 3.0,
             "lam": 0.5,
-            "distil_rate": 0.2,
+            "T2_scale": False,
+            "distil_lr": 0.2,
+            "distil_epochs": 1,
         }
         loop, ((_, first, _), (sent, _, _)) = watched("fedmd", models=[model], options=options)
         for i in range(5):
@@ -85,10 +87,12 @@ def test_logits_of_three_architectures_agree_on_both_paths():
     with float64():
         models = [tiny_model(5), tiny_model(7, norm=True), tiny_model(3)]
         options = {"match": "logits"}
-        stacked = play("fedmd", tiny(7), models, rounds=3, options=options, sample=5)
+        stacked = play("fedmd", tiny(7), models, rounds=3, options=options, participation=5)
         assert_same(
             personal(stacked),
-            personal(play("fedmd", tiny(7), models, 3, SEQUENTIAL, options=options, sample=5)),
+            personal(
+                play("fedmd", tiny(7), models, 3, SEQUENTIAL, options=options, participation=5)
+            ),
         )
 
 
@@ -103,10 +107,10 @@ def test_one_target_is_broadcast_to_all():
 
 def test_pretraining_is_private_training_of_everyone():
     with float64():
-        early = play("fedmd", options={"pretrain": 3}, until=1, sample=2)
+        early = play("fedmd", options={"pretrain": 3}, until=1, participation=2)
         alone = play(
             lambda model, train: (
-                Stage("pretrain", local(model, train._replace(epochs=3)), 1, everyone=True),
+                Stage("pretrain", local(model, train._replace(local_epochs=3)), 1, everyone=True),
             )
         )
         assert_same(personal(early), personal(alone))

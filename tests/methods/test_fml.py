@@ -26,7 +26,7 @@ def flat(point):
 
 @pytest.mark.parametrize(
     "train",
-    [Train(batch=4), Train(batch=4, rate=0.05, momentum=0.9, decay=0.01)],
+    [Train(batch_size=4), Train(batch_size=4, lr=0.05, momentum=0.9, weight_decay=0.01)],
     ids=["plain", "momentum"],
 )
 def test_labels_only_is_fedavg_and_local_side_by_side(train):
@@ -36,12 +36,13 @@ def test_labels_only_is_fedavg_and_local_side_by_side(train):
             rounds=3,
             train=train,
             options={"alpha": 1.0, "beta": 1.0},
-            sample=0.6,
+            participation=0.6,
             trains="all",
         )
-        average = play("fedavg", rounds=3, train=train, sample=0.6, trains="all")
+        average = play("fedavg", rounds=3, train=train, participation=0.6, trains="all")
         assert_same(
-            personal(both), personal(play("local", rounds=3, train=train, sample=0.6, trains="all"))
+            personal(both),
+            personal(play("local", rounds=3, train=train, participation=0.6, trains="all")),
         )
         torch.testing.assert_close(
             flat(both.position.server.w), flat(average.position.server.w), rtol=0, atol=1e-9
@@ -55,7 +56,7 @@ def test_two_rounds_equal_plain_torch_modules_and_optimizers(alpha, beta, kl):
     """The same with nn.Module, torch.optim.SGD and F.kl_div, on whole parts so that the order of
     rows says nothing.
     """
-    train = Train(batch=100, rate=0.1, steps=4, momentum=0.9, decay=0.01)
+    train = Train(batch_size=100, lr=0.1, local_steps=4, momentum=0.9, weight_decay=0.01)
     options = {"alpha": alpha, "beta": beta, "kl": kl, "auxiliary": "dnn:hidden=4"}
     with float64():
         federation, model = tiny(3), shared()

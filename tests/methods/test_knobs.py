@@ -20,7 +20,7 @@ from coterie.methods.search_space import (
 def test_every_method_has_knobs_inside_its_declared_ranges(name):
     builder, known = METHODS[name], declared_options(METHODS[name])
     found = build_search_space(name, builder, Train(), {})
-    assert "rate" in found
+    assert "lr" in found
     for word, knob in found.items():
         for value in knob.choices or (knob.low, knob.high):
             if word in known:
@@ -37,15 +37,15 @@ def test_what_is_narrowed_or_left_out_exists():
 
 
 def test_a_method_s_unused_words_are_not_searched():
-    assert "epochs" not in build_search_space("selffl", METHODS["selffl"], Train(), {})
-    assert "epochs" in build_search_space("selffl", METHODS["selffl"], Train(), {"l_base": 0})
+    assert "local_epochs" not in build_search_space("selffl", METHODS["selffl"], Train(), {})
+    assert "local_epochs" in build_search_space("selffl", METHODS["selffl"], Train(), {"l_base": 0})
 
 
 def test_steps_are_searched_where_they_count_instead_of_epochs():
-    found = build_search_space("fedavg", METHODS["fedavg"], Train(steps=20, rate=0.3), {})
-    assert found["steps"] == SearchRange(5, 80)
-    assert "epochs" not in found
-    assert found["rate"] == SearchRange(0.03, 3.0)
+    found = build_search_space("fedavg", METHODS["fedavg"], Train(local_steps=20, lr=0.3), {})
+    assert found["local_steps"] == SearchRange(5, 80)
+    assert "local_epochs" not in found
+    assert found["lr"] == SearchRange(0.03, 3.0)
 
 
 @pytest.mark.parametrize(

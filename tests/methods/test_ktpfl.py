@@ -35,7 +35,7 @@ from helpers.federations import (
 )
 
 DRAW = OPTIONS["ktpfl"]["draw"]
-WARM = {"T2_scale": True, "rate_c": 0.3, "rho": 0.1, "temperature": 2.0}
+WARM = {"T2_scale": True, "lr_c": 0.3, "rho": 0.1, "temperature": 2.0}
 
 
 def predictions(clients=4, rows=7, classes=3, seed=0):
@@ -135,7 +135,7 @@ def test_c_takes_one_projected_step_for_each_public_batch():
     with float64():
         c, s, rate, rho, lam = matrix(), predictions(rows=7), 0.2, 0.3, 0.5
         method = METHODS["ktpfl"](
-            tiny_model(), TRAIN, draw=7, public_batch=3, rate_c=rate, rho=rho, lam=lam
+            tiny_model(), TRAIN, draw=7, public_batch_size=3, lr_c=rate, rho=rho, lam=lam
         )
         wanted = c.clone()
         for part in (s[:, :3], s[:, 3:6], s[:, 6:]):
@@ -153,9 +153,7 @@ def test_c_takes_one_projected_step_for_each_public_batch():
 def test_literal_equation_7_sums_over_samples_and_weighs_by_data():
     with float64():
         c, s, data = matrix(), predictions(rows=5), torch.tensor([0.1, 0.2, 0.3, 0.4])
-        method = METHODS["ktpfl"](
-            tiny_model(), TRAIN, draw=5, rate_c=0.02, rho=0.0, literal_eq7=True
-        )
+        method = METHODS["ktpfl"](tiny_model(), TRAIN, draw=5, lr_c=0.02, rho=0.0, literal_eq7=True)
         server = DistillationServer(torch.tensor(0), Knowledge(Mixing(c), data), torch.arange(4), s)
         wanted = project_to_simplex(
             c - 0.02 * 5 * data[:, None] * prediction_gradient(c, s), torch.ones(4, 1)
@@ -182,15 +180,15 @@ def test_softmax5_replaces_the_projection():
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("ktpfl", {"rate_c": 0.3}),
-        ("ktpfl-h", {"rate_c": 0.3}),
+        ("ktpfl", {"lr_c": 0.3}),
+        ("ktpfl-h", {"lr_c": 0.3}),
         ("sim-pfl", {}),
         ("topk-pfl", {"k": 2}),
     ],
 )
 def test_sampling_moves_active_entries_only_and_keeps_each_rows_mass(name, options):
     with float64():
-        loop = play(name, until=0, rounds=6, sample=3, options=options)
+        loop = play(name, until=0, rounds=6, participation=3, options=options)
         for number in range(6):
             before = loop.server_notes()["c"].clone()
             _, picked, _ = loop._select_clients(loop.program[0], number)
@@ -232,13 +230,15 @@ def test_topk_counts_the_k_nearest_alike_and_oneself_among_them():
 # The exchanges
 
 
-@pytest.mark.parametrize("schedule", [{}, {"sample": 3, "rounds": 4}, {"drop": 0.3, "rounds": 3}])
+@pytest.mark.parametrize(
+    "schedule", [{}, {"participation": 3, "rounds": 4}, {"dropout_clients": 0.3, "rounds": 3}]
+)
 def test_without_c_steps_it_is_fedmd(schedule):
     with float64():
         options = {"T2_scale": True, "temperature": 3.0}
-        still = play("ktpfl", options=options | {"rate_c": 0.0}, **schedule)
+        still = play("ktpfl", options=options | {"lr_c": 0.0}, **schedule)
         assert_same(personal(still), personal(play("fedmd", options=options, **schedule)))
-        moving = personal(play("ktpfl", options=options | {"rate_c": 0.3}, **schedule))
+        moving = personal(play("ktpfl", options=options | {"lr_c": 0.3}, **schedule))
         assert max(float((moving[i] - w).abs().max()) for i, w in personal(still).items()) > 1e-4
 
 
@@ -253,12 +253,12 @@ def test_without_distillation_it_is_local():
 
 
 @pytest.mark.parametrize("path", [STACKED, SEQUENTIAL])
-@pytest.mark.parametrize("public_batch", [8, 20, 256])
-def test_padded_public_rows_never_leak(path, public_batch):
+@pytest.mark.parametrize("public_batch_size", [8, 20, 256])
+def test_padded_public_rows_never_leak(path, public_batch_size):
     """Uploads, targets and distances are those computed at once on the rows drawn."""
     with float64():
         model = tiny_model(norm=True, dropout=0.3)
-        options = {"public_batch": public_batch, "rate_c": 0.1}
+        options = {"public_batch_size": public_batch_size, "lr_c": 0.1, "temperature": 10.0}
         loop, trips = watched("ktpfl", models=[model], settings=path, options=options)
         (_, first, _), (sent, _, _) = trips
         assert first.upload.shape == (5, DRAW, 3)
@@ -276,11 +276,12 @@ def test_distillation_is_a_plain_step_on_the_kl():
     with float64():
         model = tiny_model()
         options = {
-            "public_batch": DRAW,
+            "public_batch_size": DRAW,
             "temperature": 2.0,
             "lam": 0.5,
             "T2_scale": True,
-            "distil_rate": 0.3,
+            "distil_lr": 0.3,
+            "distil_epochs": 1,
         }
         loop, trips = watched("ktpfl", models=[model], options=options)
         x = trips[0][1].public.x
@@ -325,7 +326,7 @@ def test_three_architectures_agree_on_both_paths(name):
 
 @pytest.mark.parametrize("name", ["ktpfl", "ktpfl-h"])
 def test_opposed_groups_are_found(name):
-    options = WARM if name == "ktpfl" else {"mu": 0.5, "rate_c": 0.1, "rho": 0.1}
+    options = WARM if name == "ktpfl" else {"mu": 0.5, "lr_c": 0.1, "rho": 0.1}
     c = play(name, tiny(6), rounds=15, options=options).server_notes()["c"]
     group = torch.arange(6) % 2
     alike = group[:, None] == group
@@ -353,7 +354,7 @@ def test_the_model_before_distillation_is_a_view():
 def test_the_model_before_mixing_is_the_one_that_was_trained():
     """With mu = 1 everybody ends at a mixture, and with c = 1/N at the mean of these models."""
     with float64():
-        loop = play("ktpfl-h", rounds=1, options={"mu": 1.0, "rate_c": 0.0})
+        loop = play("ktpfl-h", rounds=1, options={"mu": 1.0, "lr_c": 0.0})
         before = personal(loop, "before_mixing")
         mixture = torch.stack(list(before.values())).mean(0)
         assert_same(personal(loop), dict.fromkeys(before, mixture))
@@ -374,11 +375,12 @@ def test_a_round_in_which_nothing_reaches_the_server_has_no_second_exchange():
 def test_clients_that_are_not_averaged_are_taught_too():
     with float64():
         for name in ("ktpfl", "ktpfl-h", "fedmd"):
-            here = personal(play(name, rounds=3, sample=2, trains="all"))
+            here = personal(play(name, rounds=3, participation=2, trains="all"))
             assert_same(
-                here, personal(play(name, rounds=3, sample=2, trains="all", settings=SEQUENTIAL))
+                here,
+                personal(play(name, rounds=3, participation=2, trains="all", settings=SEQUENTIAL)),
             )
-            alone = personal(play("local", rounds=3, sample=2, trains="all"))
+            alone = personal(play("local", rounds=3, participation=2, trains="all"))
             assert all(float((here[i] - alone[i]).abs().max()) > 1e-6 for i in here)
 
 
@@ -398,7 +400,7 @@ def test_full_mixing_with_uniform_c_is_averaging():
     with float64():
         equal = TRAIN._replace(weighting="equal")
         for model in (tiny_model(), tiny_model(norm=True)):
-            mixed = play("ktpfl-h", models=[model], options={"mu": 1.0, "rate_c": 0.0})
+            mixed = play("ktpfl-h", models=[model], options={"mu": 1.0, "lr_c": 0.0})
             assert_same(personal(mixed), personal(play("fedavg", models=[model], train=equal)))
 
 
@@ -409,7 +411,7 @@ def test_no_mixing_is_local():
 
 def test_clients_step_toward_their_own_mixture():
     with float64():
-        loop, trips = watched("ktpfl-h", options={"mu": 0.3, "rate_c": 0.2})
+        loop, trips = watched("ktpfl-h", options={"mu": 0.3, "lr_c": 0.2})
         (_, first, _), (sent, _, _) = trips
         for i in range(5):
             w = pick(first.upload, i)
@@ -468,7 +470,7 @@ def test_the_papers_four_networks_learn_from_each_other():
     models = [
         Model(lambda n=n, o=o: build_network(n, shape, classes, **o), name=n) for n, o in narrow
     ]
-    options = {"draw": 10, "public_batch": 4, "rate_c": 0.5, "temperature": 1.0}
+    options = {"draw": 10, "public_batch_size": 4, "lr_c": 0.5, "temperature": 1.0}
     loop = play("ktpfl", federation, models, rounds=1, settings=SEQUENTIAL, options=options)
     assert all(torch.isfinite(w).all() for w in personal(loop).values())
     c = loop.server_notes()["c"]
@@ -481,13 +483,13 @@ def test_the_papers_four_networks_learn_from_each_other():
     ("name", "options"),
     [
         ("ktpfl", {"draw": 0}),
-        ("ktpfl", {"public_batch": 0}),
+        ("ktpfl", {"public_batch_size": 0}),
         ("ktpfl", {"distil_epochs": 0}),
-        ("ktpfl", {"distil_rate": -1.0}),
+        ("ktpfl", {"distil_lr": -1.0}),
         ("ktpfl", {"temperature": 0.0}),
         ("ktpfl", {"lam": -0.1}),
         ("ktpfl", {"rho": -0.1}),
-        ("ktpfl", {"rate_c": -0.1}),
+        ("ktpfl", {"lr_c": -0.1}),
         ("ktpfl", {"row_norm": "projct"}),
         ("ktpfl", {"mix": "top"}),
         ("topk-pfl", {"k": 0}),

@@ -25,7 +25,7 @@ from helpers.federations import (
     tiny_model,
 )
 
-MOMENTUM = TRAIN._replace(momentum=0.9, decay=0.01)
+MOMENTUM = TRAIN._replace(momentum=0.9, weight_decay=0.01)
 
 
 def layers(loop, name):
@@ -99,7 +99,7 @@ def test_lgfedavg_is_the_complement_of_fedper():
 
 
 def test_own_layers_of_absent_clients_rest():
-    loop = play("fedper", rounds=5, sample=0.4, until=2)
+    loop = play("fedper", rounds=5, participation=0.4, until=2)
     before = layers(loop, "2")
     loop.go(until=3)
     after = layers(loop, "2")
@@ -159,7 +159,7 @@ def test_fedrep_descends_on_the_head_and_then_on_the_body(settings):
     """
     with float64():
         federation, model = tiny(clients=1), tiny_model()
-        train = Train(batch=1000, rate=0.1, epochs=2, momentum=0.5)
+        train = Train(batch_size=1000, lr=0.1, local_epochs=2, momentum=0.5)
         start = play("fedrep", federation, [model], until=0, train=train)
         module = model.module(model.start(int(start.position.server.seed)))
         x, y = federation.x[federation.train[0]], federation.y[federation.train[0]]
@@ -227,7 +227,7 @@ def test_scaffold_of_equal_clients_is_fedavg():
     """Equal gradients: nothing to correct."""
     with float64():
         x, y = torch.randn(6, 6, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
-        federation, train = given([(x, y)] * 3), Train(batch=1000, rate=0.1, epochs=4)
+        federation, train = given([(x, y)] * 3), Train(batch_size=1000, lr=0.1, local_epochs=4)
         loop = play("scaffold", federation, train=train, rounds=3)
         assert_same(personal(loop), personal(play("fedavg", federation, train=train, rounds=3)))
 
@@ -237,7 +237,11 @@ def test_the_common_variate_is_the_mean_of_the_clients(weighting):
     """c = sum_i p_i c_i over all clients, whoever takes part; a client never asked has c_i = 0."""
     with float64():
         loop = play(
-            "scaffold", rounds=6, sample=0.6, drop=0.2, train=TRAIN._replace(weighting=weighting)
+            "scaffold",
+            rounds=6,
+            participation=0.6,
+            dropout_clients=0.2,
+            train=TRAIN._replace(weighting=weighting),
         )
         clients, states = loop.engine.states[0].everything()
         p = (
@@ -262,7 +266,7 @@ def test_a_clients_variate_is_its_mean_gradient(rounds, momentum):
     with float64():
         x = torch.tensor([[[1.0, 2.0, -1.0]], [[0.5, -1.0, 3.0]]])
         model = Model(lambda: nn.Linear(3, 1, bias=False), task="squared")
-        train = Train(batch=1, rate=1e-9, steps=7, momentum=momentum)
+        train = Train(batch_size=1, lr=1e-9, local_steps=7, momentum=momentum)
         federation = given([(row, torch.tensor([50.0])) for row in x], classes=0)
         loop = play("scaffold", federation, [model], rounds, train=train)
         w = loop.position.server.x.params["weight"]
@@ -286,11 +290,11 @@ def test_scaffold_reaches_the_optimum_where_fedavg_drifts(sample, momentum):
     with float64():
         a, b = [0.2, 1.0, 4.0], [5.0, -1.0, 2.0]
         federation, model = quadratics(a, b)
-        train = Train(batch=1, rate=0.05, steps=10, momentum=momentum)
+        train = Train(batch_size=1, lr=0.05, local_steps=10, momentum=momentum)
         optimum = sum(p * q for p, q in zip(a, b, strict=True)) / sum(a)
         found = {}
         for method in ("scaffold", "fedavg"):
-            loop = play(method, federation, [model], 60, train=train, sample=sample)
+            loop = play(method, federation, [model], 60, train=train, participation=sample)
             found[method] = float(personal(loop)[0])
         assert found["scaffold"] == pytest.approx(optimum, abs=1e-3)
         assert abs(found["fedavg"] - optimum) > 0.1

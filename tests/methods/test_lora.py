@@ -20,7 +20,7 @@ METHODS = (
     *("fedrep", "lgfedavg", "fedala", "fedamp", "fedfomo", "ifca", "ucfl", "cfl", "perfedavg"),
     *("persfl", "pfedhn", "fml", "selffl"),
 )
-WORDS = FAST | {"width": 2, "rounds": 1, "batch": 8, "steps": 1}
+WORDS = FAST | {"width": 2, "rounds": 1, "batch_size": 8, "local_steps": 1}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def trainable() -> int:
 
 
 def test_bytes_are_those_of_the_trainable_parameters(data, tmp_path):
-    run = coterie.run("fedavg", data=data, model=lora_text.lora, out=tmp_path / "r", **WORDS)
+    run = coterie.run("fedavg", dataset=data, model=lora_text.lora, out=tmp_path / "r", **WORDS)
     assert (
         total_of(run.table, "bytes_down") == total_of(run.table, "bytes_up") == 2 * 4 * trainable()
     )
@@ -44,8 +44,8 @@ def test_bytes_are_those_of_the_trainable_parameters(data, tmp_path):
 def test_stacked_persons_equal_one_after_another_and_load_again(data, tmp_path):
     found = {}
     for path in ("vectorized", "sequential"):
-        words = WORDS | {"path": path, "steps": 3}
-        run = coterie.run("ditto", data=data, model=lora_text.lora, out=tmp_path / path, **words)
+        words = WORDS | {"path": path, "local_steps": 3}
+        run = coterie.run("ditto", dataset=data, model=lora_text.lora, out=tmp_path / path, **words)
         found[path] = load_file(run.folder / "models" / "client-00001.safetensors")
     for name, tensor in found["vectorized"].items():
         torch.testing.assert_close(tensor, found["sequential"][name], rtol=1e-4, atol=1e-5)
@@ -59,6 +59,6 @@ def test_stacked_persons_equal_one_after_another_and_load_again(data, tmp_path):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_trains_adapters(method, data, tmp_path):
-    words = {k: v for k, v in WORDS.items() if k != "steps" or method != "selffl"}
-    run = coterie.run(method, data=data, model=lora_text.lora, out=tmp_path / "r", **words)
+    words = {k: v for k, v in WORDS.items() if k != "local_steps" or method != "selffl"}
+    run = coterie.run(method, dataset=data, model=lora_text.lora, out=tmp_path / "r", **words)
     assert 0 <= run.summary().mean <= 1

@@ -134,9 +134,9 @@ def test_blocks_change_nothing(monkeypatch):
 @over_few
 def test_where_all_others_are_peers_it_is_the_method_to_the_bit(name):
     option = SPARSE[name][0]
-    exact = play(name, tiny(6), rounds=3, sample=4)
+    exact = play(name, tiny(6), rounds=3, participation=4)
     for count in (5, 900) if option == "peers" else (6, 900):
-        mine = play(name, tiny(6), rounds=3, sample=4, options={option: count})
+        mine = play(name, tiny(6), rounds=3, participation=4, options={option: count})
         assert_same(personal(mine), personal(exact), 0.0)
 
 
@@ -194,7 +194,13 @@ def test_lam_and_the_factors_of_equation_7_count_alike_over_peers(literal):
         c = torch.softmax(torch.randn(5, 5, generator=rng), -1)
         data = torch.rand(5, generator=rng)
         rows = Mixing(c, torch.arange(5).expand(5, 5))
-        options = {"draw": 7, "public_batch": 4, "lam": 0.3, "rate_c": 0.1, "literal_eq7": literal}
+        options = {
+            "draw": 7,
+            "public_batch_size": 4,
+            "lam": 0.3,
+            "lr_c": 0.1,
+            "literal_eq7": literal,
+        }
         learn = METHODS["ktpfl"](tiny_model(), Train(), **options).round[1].receive
         exact, few = (
             learn(Said(torch.tensor(0), Knowledge(mix, data), torch.arange(5), s), None, None)
@@ -246,7 +252,15 @@ def test_both_paths_agree_with_sampling_and_dropouts(name):
     with float64():
         options = sparse(name)
         runs = [
-            play(name, tiny(7), rounds=4, sample=5, drop=0.2, settings=s, options=options)
+            play(
+                name,
+                tiny(7),
+                rounds=4,
+                participation=5,
+                dropout_clients=0.2,
+                settings=s,
+                options=options,
+            )
             for s in (STACKED, SEQUENTIAL)
         ]
         assert_same(*map(personal, runs))
@@ -255,7 +269,7 @@ def test_both_paths_agree_with_sampling_and_dropouts(name):
 @over_few
 def test_few_peers_change_what_is_mixed_but_train_all_the_same(name):
     exact, mine = (
-        play(name, tiny(9), rounds=4, train=Train(batch=4, rate=0.05), options=options)
+        play(name, tiny(9), rounds=4, train=Train(batch_size=4, lr=0.05), options=options)
         for options in (sparse(name) | {SPARSE[name][0]: 0}, sparse(name))
     )
     found, wanted = personal(mine), personal(exact)

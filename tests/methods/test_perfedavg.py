@@ -13,7 +13,7 @@ from coterie.methods.perfedavg import curvature, perfedavg
 from helpers.federations import assert_same, float64, personal, play, tiny, tiny_model
 
 WHOLE = Train(
-    batch=100, rate=0.2, steps=1
+    batch_size=100, lr=0.2, local_steps=1
 )  # one step a round, on all rows: every batch of it is the same
 
 
@@ -73,7 +73,7 @@ def test_a_step_descends_on_the_loss_after_adaptation(variant):
         whole = grad(lambda p: model.loss(Point(adapted(p)), batch))(w.params)
         first = grad(lambda p: model.loss(Point(p), batch))(adapted(w.params))
         slope = whole if variant == "hf" else first
-        wanted = flat(w.params) - WHOLE.rate * flat(slope)
+        wanted = flat(w.params) - WHOLE.lr * flat(slope)
         options = {"variant": variant, "alpha": alpha}
         loop = play("perfedavg", federation, [model], rounds=1, train=WHOLE, options=options)
         torch.testing.assert_close(flat(loop.position.server.w.params), wanted, rtol=0, atol=1e-6)
@@ -110,7 +110,7 @@ def test_adaptation_sees_training_rows_only():
 @pytest.mark.parametrize("variant", ["hf", "fo"])
 def test_without_adaptation_it_is_fedavg(variant):
     with float64():
-        train = WHOLE._replace(steps=4, momentum=0.9, decay=0.01)
+        train = WHOLE._replace(local_steps=4, momentum=0.9, weight_decay=0.01)
         options = {"variant": variant, "alpha": 0.0}
         assert_same(
             personal(play("perfedavg", train=train, options=options)),
@@ -120,7 +120,7 @@ def test_without_adaptation_it_is_fedavg(variant):
 
 def test_each_step_takes_batches_of_its_own():
     for variant, batches in (("fo", 2), ("hf", 3)):
-        plan = perfedavg(tiny_model(), Train(batch=4), variant=variant).round[0].passes[0].plan
+        plan = perfedavg(tiny_model(), Train(batch_size=4), variant=variant).round[0].passes[0].plan
         assert plan.batches == batches
 
 

@@ -25,7 +25,7 @@ from coterie.results.metric_table import values_of
 from helpers.federations import TRAIN, assert_same, float64, personal, play, tiny, tiny_model
 
 FAST = {"distil_epochs": 1, "lambdas": "0.5", "temperatures": "5"}
-SWIFT = Train(batch=4, rate=0.6)  # validation losses rise and fall
+SWIFT = Train(batch_size=4, lr=0.6)  # validation losses rise and fall
 
 
 def state(loop, client):
@@ -87,7 +87,7 @@ def test_the_teacher_is_the_global_model_of_lowest_validation_loss():
 
 def test_the_random_start_is_no_teacher():
     with float64():
-        wild = Train(batch=4, rate=30.0)
+        wild = Train(batch_size=4, lr=30.0)
         models = fedavg_models(2, wild)
         loop = play("persfl", rounds=2, train=wild, options=FAST)
         rounds = note(loop, "teacher_round")
@@ -97,8 +97,8 @@ def test_the_random_start_is_no_teacher():
 
 def test_a_client_validates_only_what_it_receives():
     with float64():
-        models = fedavg_models(6, SWIFT, sample=0.4)
-        loop = play("persfl", rounds=6, train=SWIFT, sample=0.4, options=FAST, until=0)
+        models = fedavg_models(6, SWIFT, participation=0.4)
+        loop = play("persfl", rounds=6, train=SWIFT, participation=0.4, options=FAST, until=0)
         received = {i: set() for i in loop.everyone}
         original = loop.engine.exchange
 
@@ -124,8 +124,8 @@ def test_the_global_model_is_that_of_fedavg():
 
 def test_before_distillation_a_client_uses_its_teacher_or_else_the_global_model():
     with float64():
-        loop = play("persfl", rounds=3, sample=0.4, until=2)
-        models, own = fedavg_models(2, TRAIN, sample=0.4), personal(loop)
+        loop = play("persfl", rounds=3, participation=0.4, until=2)
+        models, own = fedavg_models(2, TRAIN, participation=0.4), personal(loop)
         flat = [torch.cat([t.flatten() for t in w.params.values()]) for w in models]
         taught = {
             i for i in loop.everyone if i in loop.engine.states[0] and state(loop, i).round == 1
@@ -139,7 +139,7 @@ def test_before_distillation_a_client_uses_its_teacher_or_else_the_global_model(
 def test_a_client_lost_in_the_second_stage_uses_its_teacher_or_else_the_global_model(rounds):
     with float64():
         loop = play("persfl", rounds=rounds, until=rounds)
-        loop.schedule = loop.schedule._replace(drop=0.999999)
+        loop.schedule = loop.schedule._replace(dropout_clients=0.999999)
         before = {i: int(state(loop, i).round) for i in loop.everyone}
         loop.go()
         assert loop.position.stage == 1
@@ -168,12 +168,12 @@ def distilled(loop, model, client, train, epochs, lam, T, kind="kl_ts", reductio
     point = state(loop, client).teacher.w
     teacher, student = model.module(point).eval(), model.module(point)
     optimizer = torch.optim.SGD(
-        student.parameters(), train.rate, train.momentum, weight_decay=train.decay
+        student.parameters(), train.lr, train.momentum, weight_decay=train.weight_decay
     )
     found = []
     for e in range(epochs):
         at, each = loop.engine.feed.batches(
-            BatchPlan(batch=train.batch), f"train-{e}", Moment("distil", 0), [client]
+            BatchPlan(batch_size=train.batch_size), f"train-{e}", Moment("distil", 0), [client]
         )
         student.train()
         for s in range(each[0]):
@@ -245,7 +245,7 @@ def test_distillation_and_selection_equal_plain_pytorch(soft, reduction, norm):
 
 def test_lambda_zero_is_fine_tuning_with_the_best_checkpoint_on_validation():
     with float64():
-        model, train = tiny_model(), Train(batch=4, rate=0.2, momentum=0.8, decay=0.01)
+        model, train = tiny_model(), Train(batch_size=4, lr=0.2, momentum=0.8, weight_decay=0.01)
         loop = play(
             "persfl",
             None,
@@ -283,9 +283,9 @@ def test_the_elementwise_mean_divides_the_soft_loss_by_the_classes():
         common = {"temperatures": 5, "distil_epochs": 2}
         one = play(
             "persfl",
-            options=common | {"lambdas": 0.5, "distil_rate": 0.3, "reduction": "elementwise"},
+            options=common | {"lambdas": 0.5, "distil_lr": 0.3, "reduction": "elementwise"},
         )
-        other = play("persfl", options=common | {"lambdas": 0.25, "distil_rate": 0.2})
+        other = play("persfl", options=common | {"lambdas": 0.25, "distil_lr": 0.2})
         assert_same(personal(one), personal(other))
 
 
@@ -297,7 +297,7 @@ def test_the_last_model_can_be_everyones_teacher():
 
 
 def test_the_second_stage_uploads_nothing_and_takes_everyone():
-    loop = play("persfl", rounds=2, sample=0.4)
+    loop = play("persfl", rounds=2, participation=0.4)
     assert all(note(loop, "lambda")[i] >= 0 for i in loop.everyone)
     assert values_of(loop.table.whole(), "bytes_up", "", "", 2)[1] > 0
     assert values_of(loop.table.whole(), "bytes_up", "", "", 3)[1] == 0
@@ -306,12 +306,12 @@ def test_the_second_stage_uploads_nothing_and_takes_everyone():
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_newcomer_takes_the_best_of_the_kept_models_or_the_last(keep):
     with float64():
-        models = fedavg_models(6, SWIFT, sample=0.2)
+        models = fedavg_models(6, SWIFT, participation=0.2)
         loop = play(
             "persfl",
             rounds=6,
             train=SWIFT,
-            sample=0.2,
+            participation=0.2,
             until=6,
             options=FAST | {"keep_models": keep},
         )
@@ -389,7 +389,7 @@ def test_a_checkpoint_is_replaced_by_a_strictly_better_one(accuracy, loss, taken
 def test_students_that_tie_leave_the_smallest_lambda_then_temperature():
     with float64():
         loop = play(
-            "persfl", options={"lambdas": "1,0.25", "temperatures": "25,5", "distil_rate": 1e-300}
+            "persfl", options={"lambdas": "1,0.25", "temperatures": "25,5", "distil_lr": 1e-300}
         )
         assert set(note(loop, "lambda").values()) == {0.25}
         assert set(note(loop, "T").values()) == {5}
@@ -405,7 +405,7 @@ def test_students_that_diverge_are_never_chosen():
     unchecked = inspect.unwrap(
         METHODS["persfl"]
     )  # such a rate is refused, but a lower one may diverge as well
-    loop = play(unchecked, options={"lambdas": (0.0,), "distil_rate": 1e30, "distil_epochs": 3})
+    loop = play(unchecked, options={"lambdas": (0.0,), "distil_lr": 1e30, "distil_epochs": 3})
     assert all(torch.isfinite(w).all() for w in personal(loop).values())
 
 
@@ -432,7 +432,7 @@ def test_chunks_are_narrowed_to_the_students_that_fit(monkeypatch):
     ("options", "says"),
     [
         ({"distil_epochs": 0}, "distil_epochs = 0"),
-        ({"distil_rate": -1.0}, "distil_rate = -1"),
+        ({"distil_lr": -1.0}, "distil_lr = -1"),
         (
             {"lambdas": "0,1.5"},
             r"persfl.lambdas = '0,1.5': give numbers separated by commas, each from 0 to 1, such "

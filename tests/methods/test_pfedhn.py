@@ -11,7 +11,7 @@ from coterie.methods.pfedhn import build_hypernetwork, generate, pfedhn, pull_ba
 from helpers.federations import float64, personal, play, tiny, tiny_model, watched
 
 SHAPES = {"a.weight": (4, 3), "a.bias": (4,)}
-PLAIN = {"server_momentum": 0.0, "server_decay": 0.0, "server_rate": 0.05}
+PLAIN = {"server_momentum": 0.0, "server_weight_decay": 0.0, "hyper_lr": 0.05}
 
 
 def loose(phi):
@@ -79,7 +79,7 @@ def test_one_averaged_step_at_the_phi_that_was_sent():
 def test_delta_is_what_local_training_took_away():
     with float64():
         model, federation = tiny_model(), tiny()
-        train = Train(batch=100, rate=0.2, steps=1)
+        train = Train(batch_size=100, lr=0.2, local_steps=1)
         _, [(sent, replies, traffic)] = watched(
             "pfedhn", federation=federation, models=[model], train=train
         )
@@ -107,7 +107,7 @@ def test_the_model_used_is_the_hyper_networks():
 
 
 def test_embeddings_of_silent_clients_stay():
-    loop, [(_, replies, _)] = watched("pfedhn", sample=0.4)
+    loop, [(_, replies, _)] = watched("pfedhn", participation=0.4)
     before = play("pfedhn", until=0).position.server
     silent = [i for i in range(5) if i not in replies.ids.tolist()]
     assert silent
@@ -126,7 +126,9 @@ def test_momentum_decay_and_clip():
         )  # momentum starts at rest
         step = loose(servers[1].phi - servers[0].phi)
         torch.testing.assert_close(step, -0.05 * loose(servers[1].phi_speed))
-        decayed = play("pfedhn", until=1, options={**PLAIN, "server_decay": 0.1}).position.server
+        decayed = play(
+            "pfedhn", until=1, options={**PLAIN, "server_weight_decay": 0.1}
+        ).position.server
         torch.testing.assert_close(
             loose(decayed.phi), loose(first.phi) - 0.05 * 0.1 * loose(start.phi)
         )
@@ -159,7 +161,7 @@ def test_a_newcomer_starts_amid_the_others():
     ("options", "line"),
     [
         ({"hyper_hidden": 0}, "hyper_hidden = 0"),
-        ({"server_rate": 0.0}, "server_rate = 0"),
+        ({"hyper_lr": 0.0}, "hyper_lr = 0"),
         ({"server_momentum": 1.0}, "server_momentum = 1"),
         ({"clip": 0.0}, "clip = 0"),
         ({"embedding": -1}, "embedding = -1"),

@@ -14,7 +14,7 @@ from coterie.methods.pfml import pfml
 from coterie.networks.registry import build_network
 from helpers.federations import assert_same, float64, personal, play, tiny, tiny_model
 
-WHOLE = Train(batch=100, rate=0.05, steps=4)  # every step sees all rows of a client
+WHOLE = Train(batch_size=100, lr=0.05, local_steps=4)  # every step sees all rows of a client
 
 
 def shared(name="mlr"):
@@ -62,7 +62,7 @@ def gap(p, anchor):
 
 def local_round(w_t, m_prev, m, x, y, lam, inner, eta_p, kl_weight, anchor, train):
     w = w_t
-    for _ in range(train.steps):
+    for _ in range(train.local_steps):
         theta, what = m, w
         if anchor == "step":
             m_prev, w_t = m, w
@@ -76,21 +76,24 @@ def local_round(w_t, m_prev, m, x, y, lam, inner, eta_p, kl_weight, anchor, trai
                 theta,
                 (eta_p, of_theta),
                 (eta_p * lam, gap(theta, m_prev)),
-                (eta_p * train.decay, theta),
+                (eta_p * train.weight_decay, theta),
             )
             what = move(
-                what, (eta_p, of_what), (eta_p * lam, gap(what, w_t)), (eta_p * train.decay, what)
+                what,
+                (eta_p, of_what),
+                (eta_p * lam, gap(what, w_t)),
+                (eta_p * train.weight_decay, what),
             )
         p_m, p_w = softmax(outputs(m, x)), softmax(outputs(w, x))
         of_m, of_w = slope(m, x, y, p_w, kl_weight), slope(w, x, y, p_m, kl_weight)
-        eta, decay = train.rate, train.rate * train.decay
+        eta, decay = train.lr, train.lr * train.weight_decay
         m = move(m, (eta, of_m), (eta * lam, gap(m, theta)), (decay, m))
         w = move(w, (eta, of_w), (eta * lam, gap(w, what)), (decay, w))
     return w, m
 
 
 def in_numpy(
-    federation, w, own, rounds, lam, inner, inner_rate, beta, kl, kl_weight, aux_init, anchor, train
+    federation, w, own, rounds, lam, inner, inner_lr, beta, kl, kl_weight, aux_init, anchor, train
 ):
     sizes = np.array([len(rows) for rows in federation.train])
     for _ in range(rounds):
@@ -101,7 +104,7 @@ def in_numpy(
             m = own[i] if aux_init == "persist" else w
             weight = kl_weight / 3 if kl == "elementwise" else kl_weight
             w_i, own[i] = local_round(
-                w, m_prev, m, x, y, lam, inner, inner_rate, weight, anchor, train
+                w, m_prev, m, x, y, lam, inner, inner_lr, weight, anchor, train
             )
             locals_.append(w_i)
         average = [
@@ -117,7 +120,7 @@ def in_numpy(
     [
         {},
         {"kl": "elementwise", "kl_weight": 2.5, "inner": 1},
-        {"aux_init": "start", "inner_rate": 0.02},
+        {"aux_init": "start", "inner_lr": 0.02},
         {"auxiliary": "dnn:hidden=4", "beta": 0.7},
         {"aux_init": "reset"},
         {"anchor": "step", "kl": "elementwise"},
@@ -128,14 +131,14 @@ def test_three_rounds_equal_an_independent_numpy_run(words):
     given = {
         "lam": 6.0,
         "inner": 3,
-        "inner_rate": 0.03,
+        "inner_lr": 0.03,
         "beta": 1.5,
         "kl": "batchmean",
         "kl_weight": 1.0,
         "aux_init": "persist",
         "anchor": "round",
     }
-    train = WHOLE._replace(decay=0.01)
+    train = WHOLE._replace(weight_decay=0.01)
     with float64():
         federation, model = tiny(3), shared()
         loop = play(pfml, federation, [model], rounds=3, train=train, options=given | words)
@@ -165,11 +168,11 @@ def test_three_rounds_equal_an_independent_numpy_run(words):
 
 @pytest.mark.parametrize(
     "train",
-    [Train(batch=4), Train(batch=4, momentum=0.9, decay=0.01, rate=0.05)],
+    [Train(batch_size=4), Train(batch_size=4, momentum=0.9, weight_decay=0.01, lr=0.05)],
     ids=["plain", "momentum"],
 )
 @pytest.mark.parametrize(
-    "schedule", [{}, {"sample": 0.6, "trains": "all"}], ids=["everyone", "sampled"]
+    "schedule", [{}, {"participation": 0.6, "trains": "all"}], ids=["everyone", "sampled"]
 )
 def test_without_prox_and_mutual_learning_w_is_fedavg_and_m_is_local(train, schedule):
     with float64():
@@ -208,8 +211,8 @@ def test_fixed_point_on_quadratics(lam):
         federation = tiny(1)
         targets = federation.x + 3  # the model is one vector that starts at 0
         net = Model(lambda: build_network("mean", (6,), 1), "squared", "mean")
-        train = Train(batch=100, rate=1 / (1 + lam), steps=80)
-        options = {"lam": lam, "inner": 3, "inner_rate": 0.02, "kl_weight": 0.0}
+        train = Train(batch_size=100, lr=1 / (1 + lam), local_steps=80)
+        options = {"lam": lam, "inner": 3, "inner_lr": 0.02, "kl_weight": 0.0}
         loop = play(
             pfml,
             federation._replace(y=targets, classes=0),
@@ -226,10 +229,10 @@ def test_fixed_point_on_quadratics(lam):
 
 def distances(anchor):
     """How far m goes in a round, by lam."""
-    train = Train(batch=100, rate=0.1, steps=50)
+    train = Train(batch_size=100, lr=0.1, local_steps=50)
     moved = []
     for lam in (0.0, 5.0, 15.0):
-        options = {"lam": lam, "inner_rate": 0.05, "anchor": anchor}
+        options = {"lam": lam, "inner_lr": 0.05, "anchor": anchor}
         before, after = (
             personal(play("pfml", tiny(2), rounds=1, until=n, train=train, options=options))
             for n in (0, 1)
@@ -257,7 +260,7 @@ def test_reset_makes_both_models_the_same_for_ever():
     """
 
     def apart(**options):
-        loop = play("pfml", rounds=3, sample=1 / 5, trains="all", options=options)
+        loop = play("pfml", rounds=3, participation=1 / 5, trains="all", options=options)
         return min(
             float((m - flat(loop.position.server.w)).norm()) for m in personal(loop).values()
         )
@@ -276,7 +279,7 @@ def test_reset_makes_both_models_the_same_for_ever():
 def test_mutual_learning_draws_the_models_together():
     def apart(kl_weight):
         loop = play(
-            "pfml", rounds=6, options={"kl_weight": kl_weight}, train=Train(batch=4, rate=0.05)
+            "pfml", rounds=6, options={"kl_weight": kl_weight}, train=Train(batch_size=4, lr=0.05)
         )
         total = 0.0
         for _, chunk, views in loop.engine.points(loop.everyone, loop.payload(), loop.when()):
@@ -339,7 +342,7 @@ def test_another_network_is_measured_as_itself():
         ({"aux_init": "persits"}, "give persist, start or reset"),
         ({"inner": 0}, "inner = 0"),
         ({"lam": -1.0}, "lam = -1"),
-        ({"lam": 20.0, "inner_rate": 0.5}, "lower lam to 0.4"),
+        ({"lam": 20.0, "inner_lr": 0.5}, "lower lam to 0.4"),
         ({"lam": 250.0}, "diverge"),
         ({"auxiliary": "dnm"}, "did you mean 'dnn'"),
         ({"auxiliary": "dnn:hiden=3"}, "did you mean 'hidden'"),
@@ -351,22 +354,22 @@ def test_another_network_is_measured_as_itself():
 )
 def test_bad_options_are_refused_in_one_line(options, line):
     with pytest.raises(BadInput, match=line) as caught:
-        pfml(shared(), Train(rate=0.01), **options)
+        pfml(shared(), Train(lr=0.01), **options)
     assert "\n" not in str(caught.value)
 
 
 def test_a_model_without_input_shape_or_classes_has_no_other_network():
     with pytest.raises(BadInput, match="input_shape"):
-        pfml(tiny_model(), Train(rate=0.01), auxiliary="dnn")
+        pfml(tiny_model(), Train(lr=0.01), auxiliary="dnn")
     with pytest.raises(BadInput, match="no classes"):
-        pfml(Model(lambda: build_network("mean", (6,), 1), "squared", "mean"), Train(rate=0.01))
+        pfml(Model(lambda: build_network("mean", (6,), 1), "squared", "mean"), Train(lr=0.01))
 
 
 def test_rates_are_refused_from_where_the_proximal_steps_diverge():
-    """With inner = 1 the outer step takes back rate lam inner_rate lam of the distance: more than
+    """With inner = 1 the outer step takes back rate lam inner_lr lam of the distance: more than
     twice it diverges.
     """
-    pfml(shared(), Train(rate=0.1), lam=19.9, inner=1, inner_rate=0.05)
+    pfml(shared(), Train(lr=0.1), lam=19.9, inner=1, inner_lr=0.05)
     with pytest.raises(BadInput, match="diverge"):
-        pfml(shared(), Train(rate=0.1), lam=20.1, inner=1, inner_rate=0.05)
-    pfml(shared(), Train(rate=0.1), lam=20.1, inner=1, inner_rate=0.05, anchor="step")
+        pfml(shared(), Train(lr=0.1), lam=20.1, inner=1, inner_lr=0.05)
+    pfml(shared(), Train(lr=0.1), lam=20.1, inner=1, inner_lr=0.05, anchor="step")

@@ -71,7 +71,7 @@ def spread(points):
 
 
 @pytest.mark.parametrize("weighting", ["size", "equal"])
-@pytest.mark.parametrize("schedule", [{}, {"sample": 0.6}])
+@pytest.mark.parametrize("schedule", [{}, {"participation": 0.6}])
 def test_without_its_three_components_it_is_fedavg(weighting, schedule):
     with float64():
         train = TRAIN._replace(weighting=weighting)
@@ -82,7 +82,7 @@ def test_without_its_three_components_it_is_fedavg(weighting, schedule):
             train=train,
             **schedule,
         )
-        base = play("fedavg", rounds=5, train=train._replace(steps=3), **schedule)
+        base = play("fedavg", rounds=5, train=train._replace(local_steps=3), **schedule)
         for name, wanted in base.position.server.w.params.items():
             torch.testing.assert_close(
                 ours.position.server.theta.params[name], wanted, rtol=0, atol=1e-12
@@ -94,7 +94,7 @@ def test_without_its_three_components_it_is_fedavg(weighting, schedule):
 def test_each_component_alone_changes_the_model(on):
     with float64():
         ours = play("selffl", options={**OFF, on: True, "l_base": 3}, rounds=5)
-        base = play("fedavg", rounds=5, train=TRAIN._replace(steps=3))
+        base = play("fedavg", rounds=5, train=TRAIN._replace(local_steps=3))
         apart = [
             (ours.position.server.theta.params[k] - w).abs().max()
             for k, w in base.position.server.w.params.items()
@@ -113,8 +113,10 @@ def test_extra_traffic_is_twelve_bytes_a_client():
 
 
 def test_base_steps_of_zero_are_those_of_the_training_table():
-    loop = play("selffl", options={**OFF, "l_base": 0}, rounds=2, train=TRAIN._replace(epochs=2))
-    assert _steps(loop) == _steps(play("fedavg", rounds=2, train=TRAIN._replace(epochs=2)))
+    loop = play(
+        "selffl", options={**OFF, "l_base": 0}, rounds=2, train=TRAIN._replace(local_epochs=2)
+    )
+    assert _steps(loop) == _steps(play("fedavg", rounds=2, train=TRAIN._replace(local_epochs=2)))
 
 
 def test_warm_start_is_fedavg_and_leaves_no_history():
@@ -123,7 +125,7 @@ def test_warm_start_is_fedavg_and_leaves_no_history():
         base = play(
             lambda m, train: (Stage("warm", fedavg(m, train)),),
             rounds=3,
-            train=TRAIN._replace(steps=4),
+            train=TRAIN._replace(local_steps=4),
         )
         for name, wanted in base.position.server.w.params.items():
             torch.testing.assert_close(
@@ -224,7 +226,7 @@ def test_without_history_a_client_takes_a_plain_step(state):
         ({"var": 100.0, "others": 0.01}, CAP, 40),  # h = .001, r = .5: l = 693
         ({"var": 1.0, "others": 1.0}, NONE, 7),  # h = .1, r = .5: l = 6.6
         ({"var": 1.0, "others": 1.0, "adapt_steps": False}, NONE, 20),
-        ({"var": 0.1, "rows": 10, "train": TRAIN._replace(rate=0.0)}, CAP, 40),
+        ({"var": 0.1, "rows": 10, "train": TRAIN._replace(lr=0.0)}, CAP, 40),
     ],
 )
 def test_each_guard_fires_where_it_should(state, guard, steps):
@@ -490,8 +492,8 @@ def test_clusters_agree_on_both_paths_and_note_who_is_where(level):
                 "selffl",
                 options={"level": level, "clusters": 2, "l_base": 3},
                 rounds=6,
-                sample=0.6,
-                drop=0.2,
+                participation=0.6,
+                dropout_clients=0.2,
                 settings=settings,
             )
             for settings in (STACKED, SEQUENTIAL)
@@ -585,7 +587,7 @@ def test_notes_tell_how_clients_worked():
 
 
 def test_a_never_active_client_uses_the_global_model():
-    loop = play("selffl", rounds=2, sample=0.2, options={"warm": 1})
+    loop = play("selffl", rounds=2, participation=0.2, options={"warm": 1})
     store = loop.engine.states[0]
     idle = [i for i in loop.everyone if i not in store or store.gather([i]).t == 0]
     assert any(i in store for i in idle)  # one that was active in the warm start only
@@ -687,7 +689,7 @@ def test_the_spread_between_active_clients_is_their_empirical_variance():
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("pfedme", {"lam": 15.0, "inner": 5, "inner_rate": 0.01}),
+        ("pfedme", {"lam": 15.0, "inner": 5, "inner_lr": 0.01}),
         ("perfedavg", {"alpha": 0.1}),
         ("ditto", {"lam": 2.0}),
     ],
@@ -704,7 +706,7 @@ def test_the_simulated_baselines_are_the_librarys(name, options):
             data,
             [Model(lambda: net("mean", (1,), 1), task="squared")],
             rounds=3,
-            train=Train(batch=0, rate=0.01, steps=gaussian.LOCAL_STEPS),
+            train=Train(batch_size=0, lr=0.01, local_steps=gaussian.LOCAL_STEPS),
             options=options,
             parts=("train",),
         )
@@ -748,7 +750,7 @@ def test_known_variances_need_no_history():
         gaussian.federation(1, seed=0),
         [Model(lambda: net("mean", (1,), 1), task="squared")],
         rounds=1,
-        train=Train(batch=0, rate=1e-4),
+        train=Train(batch_size=0, lr=1e-4),
         options={"known_variance": 0.1, "known_spread": 0.001},
         settings=SEQUENTIAL,
         parts=("train",),

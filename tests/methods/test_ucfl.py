@@ -98,9 +98,10 @@ def test_identical_data_give_rows_weighted_by_size(batches):
         assert (server.sigma > 0).all()
 
 
-@pytest.mark.parametrize("batches", [2.0, 2.5, 5.0, 10.0])
+@pytest.mark.parametrize("batches", [0.0, 2.0, 2.5, 5.0, 10.0])
 def test_identical_distributions_weigh_a_peer_by_the_number_of_batches(batches):
-    """w_ij / w_ii = exp(-1 / (K - 1)) in the mean, for rows of one distribution and equal sizes."""
+    """w_ij / w_ii = exp(-1 / (K - 1)) in the mean, for rows of one distribution and equal sizes; by
+    the rows of a client K - 1 is 300 / 150."""
     model = Model(lambda: nn.Linear(60, 10))
     factors = []
     for seed in range(3):
@@ -109,12 +110,12 @@ def test_identical_distributions_weigh_a_peer_by_the_number_of_batches(batches):
             (torch.as_tensor(rng.normal(size=(300, 60))), torch.as_tensor(rng.integers(0, 10, 300)))
             for _ in range(6)
         ]
-        weights = similar(
-            given([(x.float(), y) for x, y in clients], classes=10), seed, model, batches=batches
-        ).weights.weights
+        federation = given([(x.float(), y) for x, y in clients], classes=10)
+        options = {"batches": batches} if batches else {"batch_rows": 150}
+        weights = similar(federation, seed, model, **options).weights.weights
         peers = weights / weights.diagonal()[:, None]
         factors.append(peers[~torch.eye(6, dtype=torch.bool)])
-    found, wanted = float(torch.cat(factors).mean()), math.exp(-1 / (batches - 1))
+    found, wanted = float(torch.cat(factors).mean()), math.exp(-1 / ((batches or 3.0) - 1))
     assert found == pytest.approx(wanted, rel=0.05)
 
 
@@ -198,7 +199,7 @@ def test_opposed_groups_are_found():
     group = torch.as_tensor(federation.groups)
     same = group[:, None] == group
     for streams in (2, -1):
-        server = similar(federation, streams=streams)
+        server = similar(federation, streams=streams, batches=2.5)
         assert (server.weights.weights * same).sum(1).min() > 0.99
         assert torch.equal(server.stream[:, None] == server.stream, same)
         assert len(server.mix.weights) == 2
@@ -224,7 +225,7 @@ def test_equal_rows_need_one_stream(streams):
 
 def test_one_stream_of_rows_weighted_by_size_is_fedavg():
     with float64():
-        train = Train(batch=4, rate=0.1, epochs=2, momentum=0.9, decay=0.01)
+        train = Train(batch_size=4, lr=0.1, local_epochs=2, momentum=0.9, weight_decay=0.01)
         federation = repeated()
         one = play("ucfl", federation, train=train, options={"streams": 1}, rounds=3)
         assert_same(personal(one), personal(play("fedavg", federation, train=train, rounds=3)))
@@ -234,9 +235,9 @@ def test_without_answers_before_training_it_is_fedavg():
     """Nobody's gradient arrives: every client still has FedAvg's model."""
     with float64():
         loop = play("ucfl", until=0)
-        loop.schedule = loop.schedule._replace(drop=0.999999)
+        loop.schedule = loop.schedule._replace(dropout_clients=0.999999)
         loop.go(until=1)
-        loop.schedule = loop.schedule._replace(drop=0.0)
+        loop.schedule = loop.schedule._replace(dropout_clients=0.0)
         loop.go()
         assert_same(personal(loop), personal(play("fedavg")))
 
@@ -360,7 +361,27 @@ def test_gradients_of_a_network_with_batchnorm_are_sums_over_rows():
         )
 
 
+def test_a_run_says_with_a_number_when_its_weights_are_flat_or_each_client_is_alone():
+    """Alike clients share with all where K is large, opposed ones with their group, and all with
+    nobody where K is near 1.
+    """
+
+    def said(federation, **options):
+        found = []
+        loop = play("ucfl", federation, until=0, options=options)
+        loop.go(lambda _, report: found.extend(report.said), until=1)
+        return " ".join(found)
+
+    alike = given([rows(60, i) for i in range(6)])
+    assert "W is flat, its largest weight is 1.0/N and 6.0 of 6" in said(alike, batches=30.0)
+    assert said(opposed(), batches=3.0) == said(opposed(), batches=3.0, peers=3) == ""
+    assert "weight on itself is 1.00 in the mean" in said(alike, batches=1.01)
+    assert "weight on itself is 1.00 in the mean" in said(alike, batches=1.01, peers=3)
+
+
 def test_impossible_options_are_refused():
+    with pytest.raises(BadInput, match=r"batch_rows = 5 .*batches = 3 gives it: leave out one"):
+        ucfl(tiny_model(), TRAIN, batches=3.0, batch_rows=5)
     with pytest.raises(BadInput, match=r"batches = 1.*: .* above 1"):
         ucfl(tiny_model(), TRAIN, batches=1.0)
     with pytest.raises(BadInput, match="streams = -2"):

@@ -6,8 +6,8 @@ one batch,
     w' <- w' - eta grad f_i(w'),  v <- v - eta alpha grad f_i(vbar),
     vbar = alpha v + (1 - alpha) w',
 and alpha <- alpha - eta (<v - w', grad f_i(vbar)> + .02 alpha), kept in [0, 1], in the first step
-of a round. Readings (the authors' code): vbar is taken with the w' that has just stepped; the .02
-keeps alpha from growing unchecked.
+of a round. Interpretations (the authors' code): vbar is taken with the w' that has just stepped;
+the .02 keeps alpha from growing unchecked.
 """
 
 from typing import NamedTuple
@@ -44,19 +44,20 @@ class Carry(NamedTuple):
     when="each client shall weigh its own and the common model", uploads="mean", rows="gradients"
 )
 def apfl(model: Model, train: Train, alpha: Share = 0.5, adaptive: bool = True) -> Method:
-    """A personal model mixed with FedAvg's by a share `alpha`, learned if `adaptive`.
+    """A personal model mixed with FedAvg's by a share `alpha`.
 
-    alpha: 0 is FedAvg, 1 is local training.
+    alpha: the personal model's share at the start; 0 is FedAvg, 1 is local training.
+    adaptive: clients learn their share.
     """
 
     def step(c: Carry, batch: Batch) -> Carry:
-        w = descend(c.w, model.grad(c.w.w, batch), train)
+        w = descend(c.w, model.grad(c.w.w, batch), train, batch)
         g = model.grad(blend(w.w, c.v.w, c.alpha), batch)
-        v = descend(c.v, c.alpha * g, train)
+        v = descend(c.v, c.alpha * g, train, batch)
         if not adaptive:
             return c._replace(w=w, v=v)
         slope = (c.v.w - w.w).dot(g) + PENALTY * c.alpha
-        moved = (c.alpha - train.rate * slope).clamp(0, 1)
+        moved = (c.alpha - train.rate_at(batch) * slope).clamp(0, 1)
         return Carry(w, v, torch.where(c.first, moved, c.alpha), torch.zeros_like(c.first))
 
     base = fedavg(model, train)

@@ -1,10 +1,16 @@
 """CFL. Sattler, Müller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask
 Optimization Under Privacy Constraints. IEEE Transactions on Neural Networks and Learning Systems
-2020, Algorithm 3.
+2020, Algorithm 3. doi:10.1109/TNNLS.2020.3015958, arXiv:1910.01991.
 
-FedAvg until a cluster stands still while its members still pull: |mean_i dW_i| < eps1 and max_i
-|dW_i| > eps2. Then the cluster is cut in two by complete linkage on -cos(dW_i, dW_j), and each half
-goes on alone: w_c = w + mean_{i in c} dW_i. With `bundles` the members of a large cluster are first
+FedAvg until a cluster is stationary while its members still disagree:
+
+    |mean_i dW_i| < eps1,  max_i |dW_i| > eps2
+
+Then the cluster is cut in two by complete linkage on -cos(dW_i, dW_j), and each half goes on alone:
+
+    w_c = w + mean_{i in c} dW_i
+
+With `bundles` the members of a large cluster are first
 bundled by k-means on sketched directions, and linkage joins bundles by their mean directions, for
 servers that cannot compare all pairs.
 """
@@ -84,11 +90,16 @@ def cfl(
 ) -> Method:
     """FedAvg that splits clusters whose members disagree.
 
+    Members are averaged with equal weights, and no cluster is split before all its members have
+    reported.
+
+    eps1: a cluster is stationary below this mean update.
+    eps2: its members still disagree above this largest update.
+    after: rounds before a split.
     relative: eps1 and eps2 count in units of the largest |mean dW| before any split, since lengths
-    of updates depend on the network; else they are lengths, as published. after: rounds before a
-    split. bundles: how many a cluster of more members is bundled into before it is cut; 0: none,
-    all pairs are compared. Members are averaged with equal weights, and no cluster is split before
-    all its members have reported.
+        of updates depend on the network; no: they are lengths, as published.
+    bundles: how many bundles a larger cluster is gathered into before it is cut; 0: none, all pairs
+        are compared.
     """
     if bundles == 1:
         raise BadInput("cfl.bundles = 1, but a cluster is cut in two: give 2 or more, or 0")

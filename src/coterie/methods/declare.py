@@ -1,4 +1,4 @@
-"""How a builder declares what it takes: options in its annotations, words of `[train]` here.
+"""How a builder declares what it takes: options in its annotations, options of `[train]` here.
 
 `@method()` checks both whenever the builder is called, from an experiment or from Python.
 """
@@ -10,22 +10,36 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
+from coterie.core.augmentation import read_augmentation
 from coterie.core.errors import BadInput, suggest_name
+from coterie.core.meanings import meanings_of
 from coterie.core.method import Train
 from coterie.core.model import Model
+from coterie.core.optimizers import optimizer_of
+from coterie.core.option_names import FORMER_NAMES
 from coterie.core.options import coerce, declared_options
+from coterie.core.schedules import read_schedule
+from coterie.core.server_optimizers import NONE, server_optimizer_of
 from coterie.core.task import Task, find_task
+from coterie.methods.kept_optimizer import keep_optimizers
+from coterie.methods.server_optimizer import optimize_server
 
 Builder = Callable[..., Any]  # (model, train, **options) -> Method, or its stages
 B = TypeVar("B", bound=Builder)
+SEVERAL_OPTIMIZERS = "its clients work in several exchanges, each with an optimizer of its own"
+NO_MEAN = "its server does not go on with the mean of all models"
+# Words of [train] that belong to an optimizer: a method that takes plain steps has no use for them.
+OPTIMIZER_SETTINGS = ("optimizer", "nesterov", "clip_norm", "keep_optimizer")
 Condition = tuple[str, Any]  # an option and the value it must have
-UnusedSettings = Mapping[str, Condition | None]  # words of [train]; None: never used
+UnusedSettings = Mapping[str, Condition | None]  # options of [train]; None: never used
 # What a server makes of the uploads: only their mean ("mean"), a mean and more of each ("models"),
 # something else ("other"); "nothing": there are none.
 UploadUse = Literal["mean", "models", "other", "nothing"]
 # How clients use their training rows in what they upload: only by `model.grad` ("gradients"), or
 # in another way too.
 RowUse = Literal["gradients", "other"]
+# How a server weighs uploads in its mean: as `[train] weighting` says, or all alike.
+MeanWeights = Literal["train", "equal"]
 
 
 class UploadDeclaration(NamedTuple):
@@ -33,6 +47,7 @@ class UploadDeclaration(NamedTuple):
 
     uploads: UploadUse = "other"
     rows: RowUse = "other"
+    weights: MeanWeights = "train"  # of a mean
 
 
 class SupportedTasks(NamedTuple):
@@ -46,19 +61,23 @@ def method(
     when: str = "",
     without: tuple[str, ...] = (),
     only: Mapping[str, Condition] | None = None,
+    refuses: Mapping[str, str] | None = None,
     name: str = "",
     uploads: UploadUse = "other",
     rows: RowUse = "other",
+    weights: MeanWeights = "train",
     tasks: SupportedTasks | None = None,
     former: Mapping[str, Any] | None = None,
 ) -> Callable[[B], B]:
     """A builder that refuses what it cannot use, under `name` (its own, if none is given).
 
-    when: to use it, in a few words that lists show. without: words of `[train]` that the method
-    does not use. only: words that it uses only if an option has a certain value, as in {"steps":
-    ("l_base", 0)}. uploads, rows: see `Told`; they are said of each builder anew, since one that
-    calls another may change what it sends. tasks: those it learns, if not all. former: options of
-    earlier versions with the value that changed nothing, so that files of runs can be read.
+    when: to use it, in a few words that lists show. without: options of `[train]` that the method
+    does not use. only: options that it uses only if an option has a certain value, as in
+    {"local_steps": ("l_base", 0)}. refuses: options that would change it into something else, and
+    why, as a clause. uploads, rows, weights: see `UploadDeclaration`; they are said of each
+    builder anew, since one that calls another may change what it sends. tasks: those it learns, if
+    not all. former: options of earlier versions with the value that changed nothing, so that files
+    of runs can be read.
     """
 
     def decorate(builder: B) -> B:
@@ -70,16 +89,29 @@ def method(
             checked = check_options(label, builder, given)
             check_train(label, build, train, checked)
             check_task(label, build, model)
-            return builder(model, train, **checked)
+            # a builder that calls another one gets methods as they are, and this one is wrapped
+            plain = train._replace(keep_optimizer=False)
+            if train.server_optimizer != NONE:
+                plain = plain._replace(server_optimizer=NONE, server_lr=0.0)
+            return wrap(builder(model, plain, **checked), train, label)
 
         vars(build)["unused"] = {**unused_of(builder), **dict.fromkeys(without), **(only or {})}
+        vars(build)["refused"] = {**_said_refused(builder), **(refuses or {})}
         vars(build)["when"] = when or when_of(builder)
-        vars(build)["told"] = UploadDeclaration(uploads, rows)
+        vars(build)["told"] = UploadDeclaration(uploads, rows, weights)
         vars(build)["tasks"] = tasks or tasks_of(builder)
         vars(build)["former"] = former or {}
         return cast(B, build)
 
     return decorate
+
+
+def wrap(built: Any, train: Train, name: str) -> Any:
+    """A method with what `[train]` puts around any: kept optimizers, an optimizer of the server."""
+    optimizer = server_optimizer_of(train.server_optimizer)
+    if optimizer is not None:
+        built = optimize_server(built, optimizer, train.server_lr, name)
+    return keep_optimizers(built, name) if train.keep_optimizer else built
 
 
 def when_of(builder: Builder) -> str:
@@ -110,10 +142,30 @@ def check_task(name: str, builder: Builder, model: Model) -> None:
 
 
 def unused_of(builder: Builder) -> UnusedSettings:
-    """The words of `[train]` that a builder does not use, or only sometimes; {} for one that says
+    """The options of `[train]` that a builder does not use, or only sometimes; {} for one that says
     nothing."""
     words: UnusedSettings = getattr(builder, "unused", {})
     return words
+
+
+def refused_of(builder: Builder) -> Mapping[str, str]:
+    """The words of `[train]` that a builder refuses, and why."""
+    averages = declaration_of(builder).uploads == "mean"
+    never = () if averages else ("server_optimizer", "server_lr")
+    return {**_said_refused(builder), **dict.fromkeys(never, NO_MEAN)}
+
+
+def _said_refused(builder: Builder) -> Mapping[str, str]:
+    words: Mapping[str, str] = getattr(builder, "refused", {})
+    return words
+
+
+def group_refusals(builder: Builder) -> dict[str, list[str]]:
+    """The same by reason, as pages and lists tell it."""
+    found: dict[str, list[str]] = {}
+    for word, why in refused_of(builder).items():
+        found.setdefault(why, []).append(word)
+    return found
 
 
 def declaration_of(builder: Builder) -> UploadDeclaration:
@@ -126,7 +178,8 @@ def check_options(name: str, builder: Builder, options: Mapping[str, Any]) -> di
     """The options as values of their declared types; unknown ones and those out of range are
     refused."""
     known, checked = declared_options(builder), {}
-    for option, value in options.items():
+    for given, value in options.items():
+        option = given if given in known else FORMER_NAMES["options"].get(given, given)
         if option not in known:
             raise BadInput(
                 f"{name} has no option '{option}'{suggest_name(option, known) if known else ''}"
@@ -137,14 +190,26 @@ def check_options(name: str, builder: Builder, options: Mapping[str, Any]) -> di
 
 
 def check_train(name: str, builder: Builder, train: Train, options: Mapping[str, Any]) -> None:
-    """Refuse a word of `[train]` that would change nothing, unless it has its default."""
+    """Refuse a word of `[train]` that would change nothing, or the method into something else,
+    unless it has its default."""
+    changed = {
+        word: "yes" if value is True else value
+        for word, value in train._asdict().items()
+        if value != Train._field_defaults[word]
+    }
+    for word, why in refused_of(builder).items():
+        if word in changed:
+            raise BadInput(
+                f"{name} refuses {word} = {changed[word]}, since {why}: leave out "
+                f"--{word.replace('_', '-')}, or choose another method, such as fedavg"
+            )
     for word, when in unused_of(builder).items():
-        value = getattr(train, word)
-        if value == Train._field_defaults[word]:
+        if word not in changed:
             continue
+        value, flag = changed[word], f"--{word.replace('_', '-')}"
         if when is None:
             raise BadInput(
-                f"{name} does not use {word} = {value}: leave out --{word}, or choose a method "
+                f"{name} does not use {word} = {value}: leave out {flag}, or choose a method "
                 "that uses it, such as fedavg"
             )
         option, needed = when
@@ -155,9 +220,18 @@ def check_train(name: str, builder: Builder, train: Train, options: Mapping[str,
                 else needed
             )
             raise BadInput(
-                f"{name} uses {word} = {value} only with {option} = {way}: leave out --{word}, or "
+                f"{name} uses {word} = {value} only with {option} = {way}: leave out {flag}, or "
                 f"give --{option} {way}"
             )
+    optimizer_of(train)
+    read_schedule(train.lr_schedule)
+    read_augmentation(train.augment)
+    own = "server_optimizer" in refused_of(builder)
+    if server_optimizer_of(train.server_optimizer) is None and train.server_lr and not own:
+        raise BadInput(
+            f"server_lr = {train.server_lr:g} is that of a server optimizer: give "
+            "--server-optimizer too, or leave it out"
+        )
 
 
 def variant(
@@ -182,7 +256,9 @@ def variant(
     _describe(build, base, {k: p for k, p in parameters.items() if k not in gone})
     build.__name__, build.__doc__ = name, about
     vars(build)["unused"], vars(build)["tasks"] = unused_of(base), tasks_of(base)
-    return method(when, uploads=declaration_of(base).uploads, rows=declaration_of(base).rows)(build)
+    vars(build)["refused"] = _said_refused(base)
+    vars(build)["meanings"] = meanings_of(base)
+    return method(when, **declaration_of(base)._asdict())(build)
 
 
 def extends(base: Builder) -> Callable[[B], B]:
@@ -206,6 +282,8 @@ def extends(base: Builder) -> Callable[[B], B]:
             base,
         )
         vars(build)["unused"], vars(build)["tasks"] = unused_of(base), tasks_of(base)
+        vars(build)["refused"] = _said_refused(base)
+        vars(build)["meanings"] = meanings_of(base)
         return cast(B, build)
 
     return decorate

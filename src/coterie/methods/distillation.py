@@ -25,7 +25,7 @@ from coterie.core.method import (
     Replies,
     Train,
 )
-from coterie.core.model import Descent, Model, begin, masked_mean, sgd
+from coterie.core.model import Descent, Model, begin, masked_mean, optimize
 from coterie.core.point import Point
 from coterie.core.quantities import LoggedQuantity, QuantityKind
 from coterie.core.rng import Rng
@@ -77,7 +77,7 @@ class DistillationCarry(NamedTuple):
 class Match(NamedTuple):
     """What clients say of public rows, and how they come near to a target."""
 
-    name: str  # of the distance, in notes
+    name: str  # of the distance, in logged quantities
     say: Callable[[Tensor], Tensor]  # logits -> predictions to upload
     # (target, logits, batch) -> distance, mean over rows
     gap: Callable[[Tensor, Tensor, Batch], Tensor]
@@ -109,7 +109,7 @@ class PublicOptions(NamedTuple):
     @property
     def plan(self) -> BatchPlan:
         """One pass over the round's public rows."""
-        return BatchPlan(part="public", batch=self.batch, draw=self.draw)
+        return BatchPlan(part="public", batch_size=self.batch, draw=self.draw)
 
     @property
     def looks(self) -> int:
@@ -135,7 +135,7 @@ def build_prediction_exchange(
     model: Model, train: Train, match: Match, public: PublicOptions, answers: ServerRules
 ) -> Exchange:
     """The first exchange: private training, then predictions of the public rows."""
-    begin, step = sgd(model, train)
+    begin, step = optimize(model, train)
 
     def private(c: PrivateCarry, batch: Batch) -> PrivateCarry:
         return c._replace(go=step(c.go, batch))
@@ -163,7 +163,7 @@ def build_distillation_exchange(
     model: Model, train: Train, match: Match, public: PublicOptions, answers: ServerRules
 ) -> Exchange:
     """The second exchange: distillation towards the server's target."""
-    gentle = train._replace(rate=public.rate or train.rate)
+    gentle = train._replace(lr=public.rate or train.lr)
 
     def wanted(c: DistillationCarry, batch: Batch) -> Tensor:
         # padded rows: any, they do not count
@@ -175,7 +175,7 @@ def build_distillation_exchange(
         def loss(logits: Tensor, batch: Batch) -> Tensor:
             return match.weight * match.gap(target, logits, batch)
 
-        return c._replace(go=sgd(model, gentle, loss)[1](c.go, batch))
+        return c._replace(go=optimize(model, gentle, loss)[1](c.go, batch))
 
     def measure(c: DistillationCarry, batch: Batch) -> DistillationCarry:
         target = wanted(c, batch)
@@ -188,7 +188,7 @@ def build_distillation_exchange(
             begin(state.w, train), state.w, target, torch.zeros(2)
         ),
         passes=(
-            Pass(distil, public.plan._replace(epochs=public.epochs)),
+            Pass(distil, public.plan._replace(epochs=public.epochs, schedule=train.schedule)),
             Pass(measure, public.plan._replace(shuffle=False, steps=public.looks)),
         ),
         finish=lambda c, state, target: (state._replace(w=c.go.w, gaps=c.gaps), ()),

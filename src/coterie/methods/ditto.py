@@ -1,8 +1,10 @@
 """Ditto. Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization.
-ICML 2021, Algorithm 1.
+ICML 2021, Algorithm 1. arXiv:2012.04221.
 
-min_v f_i(v) + lam/2 |v - w|^2 with w FedAvg's model: each client keeps v, held to the w it
-received, and trains w beside it.
+    min_v f_i(v) + lam/2 |v - w|^2
+
+w is FedAvg's model: each client keeps v, regularized towards the w it received, and trains w beside
+it.
 """
 
 from typing import NamedTuple
@@ -27,11 +29,14 @@ class Carry(NamedTuple):
     when="clients differ somewhat, and fairness or attacks matter", uploads="mean", rows="gradients"
 )
 def ditto(model: Model, train: Train, lam: NonNegative = 1.0) -> Method:
-    """A personal model held to FedAvg's by a proximal term of weight `lam`."""
+    """A personal model regularized towards FedAvg's.
+
+    lam: weight of the term that regularizes v towards w; 0 is local training.
+    """
 
     def step(c: Carry, batch: Batch) -> Carry:
-        local = descend(c.local, model.grad(c.local.w, batch), train)
-        v = descend(c.v, model.grad(c.v.w, batch) + lam * (c.v.w - c.w), train)
+        local = descend(c.local, model.grad(c.local.w, batch), train, batch)
+        v = descend(c.v, model.grad(c.v.w, batch) + lam * (c.v.w - c.w), train, batch)
         return Carry(local, v, c.w)
 
     base = fedavg(model, train)

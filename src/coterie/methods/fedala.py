@@ -1,15 +1,16 @@
 """FedALA. Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for
-Personalized Federated Learning. AAAI 2023, Algorithm 1.
+Personalized Federated Learning. AAAI 2023, Algorithm 1. arXiv:2212.01197.
 
 A client does not start its round at the global Theta but at a mixture of it with its own last model
 Theta_i, element by element in the p top layers; the layers below take Theta whole:
     Theta^_i = Theta_i + (Theta - Theta_i) * W_i on the top,
     W_i <- clip(W_i - eta grad_W f_i(Theta^_i), 0, 1),
-W_i learned on a random share s of the training rows, both models held fixed. Then FedAvg's local
+W_i learned on a random share s of the training rows, both models fixed. Then FedAvg's local
 training from Theta^_i. The model used is Theta^_i for the Theta that is current. Written from the
-abstract and from memory, not beside the paper's text. Readings: W_i starts at 1 and is kept from
-round to round; at a client's first visit both models are the same and there is nothing to learn;
-the learning "until convergence" of the second is `first_epochs` passes, afterwards one a round.
+abstract and from memory, not beside the paper's text. Interpretations: W_i starts at 1 and is kept
+from round to round; at a client's first visit both models are the same and there is nothing to
+learn; the learning "until convergence" of the second is `first_epochs` passes, afterwards one a
+round.
 """
 
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Method, Newcomer, Pass, Train, keep_server
-from coterie.core.model import Descent, Model, begin, layer_of, sgd
+from coterie.core.model import Descent, Model, begin, layer_of, optimize
 from coterie.core.options import NonNegative, PositiveInt, PositiveShare
 from coterie.core.point import Leaves, Point
 from coterie.core.quantities import LoggedQuantity, QuantityKind
@@ -57,12 +58,15 @@ def fedala(
     train: Train,
     top_layers: PositiveInt = 1,
     share: PositiveShare = 0.8,
-    weight_rate: NonNegative = 1.0,
+    weight_lr: NonNegative = 1.0,
     first_epochs: PositiveInt = 10,
 ) -> Method:
     """FedAvg whose clients take from the global model's top layers what helps them.
 
-    top_layers: p. share: s. weight_rate: eta.
+    top_layers: p, how many of the top layers are mixed.
+    share: s, the share of the training rows that the weights learn on.
+    weight_lr: eta, the learning rate of the weights.
+    first_epochs: passes of the weights in a client's second round; afterwards one per round.
     """
     known = len({layer_of(k) for k in model.shapes})
     if top_layers > known:
@@ -71,7 +75,7 @@ def fedala(
             f"give 1 to {known}"
         )
     inside = model.head(top_layers)
-    _, local = sgd(model, train)
+    _, local = optimize(model, train)
 
     def join(w: Point, rng: Rng) -> FedALAState:
         return FedALAState(
@@ -83,14 +87,14 @@ def fedala(
         # d Theta^ / d W = Theta - Theta_i
         slope = {k: g[k] * (c.received.params[k] - c.own.params[k]) for k in c.weights}
         return c._replace(
-            weights={k: (w - weight_rate * slope[k]).clamp(0, 1) for k, w in c.weights.items()}
+            weights={k: (w - weight_lr * slope[k]).clamp(0, 1) for k, w in c.weights.items()}
         )
 
     def settle(c: FedALACarry, _: None) -> FedALACarry:
-        return c._replace(go=begin(mix_layers(c.own, c.received, c.weights), train))
+        return c._replace(go=c.go._replace(w=mix_layers(c.own, c.received, c.weights)))
 
     def steps(state: FedALAState, w: Point, rows: Tensor) -> Tensor:
-        epoch = -(-max(1, int(int(rows) * share)) // (train.batch or FULL_BATCH))
+        epoch = -(-max(1, int(int(rows) * share)) // (train.batch_size or FULL_BATCH))
         return torch.tensor(
             epoch * (0 if state.visits == 0 else first_epochs if state.visits == 1 else 1)
         )

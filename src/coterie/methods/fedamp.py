@@ -1,18 +1,21 @@
 """FedAMP and HeurFedAMP. Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated
-Learning on Non-IID Data. AAAI 2021, Algorithm 1.
+Learning on Non-IID Data. AAAI 2021, Algorithm 1. arXiv:2007.03797.
 
-min sum_i f_i(w_i) + lam sum_{i<j} A(|w_i - w_j|^2),  A(x) = 1 - exp(-x / sigma). The server passes
-messages, a client answers:
+    min sum_i f_i(w_i) + lam sum_{i<j} A(|w_i - w_j|^2),  A(x) = 1 - exp(-x / sigma)
+
+The server passes messages, a client answers:
     xi_ij = alpha_k A'(|w_i - w_j|^2) for j != i,  xi_ii = 1 - sum_{j != i} xi_ij,
     u_i = sum_j xi_ij w_j,
-    w_i <- argmin_w f_i(w) + lam / (2 alpha_k) |w - u_i|^2, by SGD from the client's own w_i.
+    w_i <- argmin_w f_i(w) + lam / (2 alpha_k) |w - u_i|^2
+by SGD from the client's own w_i.
 HeurFedAMP, for deep networks: xi_ii fixed,
     xi_ij = (1 - xi_ii) exp(sigma cos(w_i, w_j)) / sum_{h != i} exp(sigma cos(w_i, w_h)).
 
-Readings: alpha_k is lowered, where it must be, to the largest that leaves every xi_ii >= 0. The
-proximal term takes its step implicitly, w <- (w + eta p u_i) / (1 + eta p) with p = lam / alpha_k:
-the same minimum, and no p can make it diverge. With `peers` xi_ij is 0 but for the m clients of the
-nearest models (HeurFedAMP: of the largest cosines), for servers that cannot keep N x N numbers.
+Interpretations: alpha_k is lowered, where it must be, to the largest that leaves every xi_ii >= 0.
+The proximal term takes its step implicitly, w <- (w + eta p u_i) / (1 + eta p) with p = lam /
+alpha_k: the same minimum, and no p can make it diverge. With `peers` xi_ij is 0 but for the m
+clients of the nearest models (HeurFedAMP: of the largest cosines), for servers that cannot keep N x
+N numbers.
 """
 
 from collections.abc import Callable
@@ -118,8 +121,8 @@ def pass_messages(
         return FedAMPPayload(server.xi.mix(server.last.models, i, server.u), server.pull)
 
     def step(c: Carry, batch: Batch) -> Carry:
-        go = descend(c.go, model.grad(c.go.w, batch), train)
-        near = train.rate * c.pull
+        go = descend(c.go, model.grad(c.go.w, batch), train, batch)
+        near = train.rate_at(batch) * c.pull
         return c._replace(go=go._replace(w=go.w + (near / (1 + near)) * (c.u - go.w)))
 
     trip = Exchange(
@@ -136,7 +139,7 @@ def pass_messages(
         personal=lambda w, message: w,
         views={"u_i": lambda w, message: message.u},
         admit=lambda server: mix(server, server.last.admit()),
-        newcomer=Newcomer("trains, held to the mixture that it is sent"),
+        newcomer=Newcomer("trains, regularized towards the mixture that it is sent"),
         notes=lambda server: server.xi.describe("xi"),
         describes=NOTES,
     )
@@ -152,10 +155,14 @@ def fedamp(
     alpha_decay: PositiveShare = 1.0,
     peers: NonNegativeInt = 0,
 ) -> Method:
-    """Clients whose models are near exchange more; alpha_k = alpha * alpha_decay^k.
+    """Clients whose models are near exchange more.
 
-    sigma is in squared distances of models, which grow with the network. peers: how many others a
-    client hears, those of the nearest models; 0: all.
+    lam: strength of the attraction between models.
+    alpha: step size of the messages in the first round.
+    sigma: up to which squared distance of models, which grows with the network, they attract each
+        other.
+    alpha_decay: factor of alpha per round.
+    peers: how many others a client hears, those of the nearest models; 0: all.
     """
 
     def attend(last: LastModels, count: int, a: float) -> tuple[Mixing, float]:
@@ -179,8 +186,12 @@ def heurfedamp(
 ) -> Method:
     """FedAMP by cosines of models.
 
-    own: xi_ii, 0 for 1/N. peers: how many others a client hears, those of the largest cosines; 0:
-    all.
+    lam: strength of the attraction between models.
+    alpha: step size of the messages in the first round.
+    sigma: how strongly similarity (cosine) counts.
+    own: xi_ii, the share of a client's own model; 0: 1/N.
+    alpha_decay: factor of alpha per round.
+    peers: how many others a client hears, those of the largest cosines; 0: all.
     """
 
     def attend(last: LastModels, count: int, a: float) -> tuple[Mixing, float]:

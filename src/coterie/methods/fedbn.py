@@ -1,5 +1,5 @@
 """FedBN. Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated Learning on Non-IID Features via Local Batch
-Normalization. ICLR 2021, Algorithm 1.
+Normalization. ICLR 2021, Algorithm 1. arXiv:2102.07623.
 
 FedAvg of every layer but the BatchNorm ones, whose parameters and running statistics never leave
 their client.

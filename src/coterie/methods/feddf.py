@@ -1,11 +1,11 @@
 """FedDF. Lin, Kong, Stich, Jaggi: Ensemble Distillation for Robust Model Fusion in Federated
-Learning. NeurIPS 2020, Algorithms 1 and 3. pFedDF: FedDF, then local fine-tuning (a baseline of
-KT-pFL).
+Learning. NeurIPS 2020, Algorithms 1 and 3. arXiv:2006.07242. pFedDF: FedDF, then local
+fine-tuning (a baseline of KT-pFL).
 
 The server keeps a prototype of each architecture. A round averages the clients' models of each
 architecture, and distils every average, on public rows, towards the ensemble of all models x
 received, whatever their architecture:
-    min_w mean_rows KL(softmax(mean_k logits(x_k)) || softmax(logits(w))),
+    min_w mean_rows KL(softmax(mean_k logits(x_k)) || softmax(logits(w)))
 by Adam with cosine decay; of numbers and counts, half the squared distance from the mean output.
 Held-out rows of the draw say when to stop and which step to keep: the
 start, if no other is better.
@@ -144,20 +144,24 @@ def feddf(
     model: Model,
     train: Train,
     draw: Annotated[int, Range(2, MAX_COUNT)] = 300,
-    public_batch: PositiveInt = 128,
+    public_batch_size: PositiveInt = 128,
     distil_steps: NonNegativeInt = 100,
     patience: PositiveInt = 50,
-    distil_rate: Positive = 1e-3,
+    distil_lr: Positive = 1e-3,
     held: InnerShare = 0.2,
     clip: Positive = 5.0,
 ) -> Method:
     """FedAvg within each architecture, and distillation from all clients' models between them.
 
-    draw: public rows per round, a share `held` of them to stop by. distil_steps: Adam steps per
-    round at most, 0 for none (published: 10,000, patience 1,000). patience: steps without progress.
-    clip: longest gradient.
+    draw: public rows used in a round, a share `held` of them to stop by.
+    public_batch_size: public rows per step.
+    distil_steps: Adam steps per round at most; 0: none (published: 10,000, patience 1,000).
+    patience: steps without progress before distillation stops.
+    distil_lr: learning rate of Adam.
+    held: share of the round's public rows that decides when to stop.
+    clip: the longest gradient of a step.
     """
-    budget = DistillationBudget(public_batch, distil_steps, patience, distil_rate, held, clip)
+    budget = DistillationBudget(public_batch_size, distil_steps, patience, distil_lr, held, clip)
     base = fedavg(model, train)
 
     def init(rng: Rng, facts: Facts) -> FedDFServer:
@@ -207,6 +211,8 @@ def feddf(
 @method(when="as feddf, then own epochs")
 @extends(feddf)
 def pfeddf(model: Model, train: Train, tune_epochs: PositiveInt = 20, **options: Any) -> Method:
-    """FedDF whose clients fine-tune their architecture's prototype for `tune_epochs` epochs before
-    use."""
+    """FedDF whose clients fine-tune their architecture's prototype before use.
+
+    tune_epochs: epochs of fine-tuning before use.
+    """
     return add_finetuning(feddf(model, train, **options), train, tune_epochs)

@@ -1,16 +1,16 @@
 """FedFomo. Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order
-Model Optimization. ICLR 2021, Algorithm 1.
+Model Optimization. ICLR 2021, Algorithm 1. arXiv:2012.08565.
 
 A client is offered M models and moves towards those that do better on its validation part than its
 own theta_i:
     d_ij = (L_i(theta_i) - L_i(theta_j)) / |theta_j - theta_i|,
     w_ij = max(0, d_ij) / sum_j max(0, d_ij),
-    theta_i <- theta_i + sum_j w_ij (theta_j - theta_i), then local SGD; where no d_ij is positive
-    it keeps theta_i.
-The server learns whom to offer: P_ij <- P_ij + d_ij. A client is sent its own last model and those
-of largest P_ij, each of them with probability eps replaced by a random one; eps falls round by
-round. Reading: theta_i is the client's model of the round before (the authors' default). With
-`peers` a row of P keeps its m entries furthest from 0, the value of a client that was never tried.
+    theta_i <- theta_i + sum_j w_ij (theta_j - theta_i)
+then local SGD; where no d_ij is positive it keeps theta_i. The server learns whom to offer: P_ij <-
+P_ij + d_ij. A client is sent its own last model and those of largest P_ij, each of them with
+probability eps replaced by a random one; eps falls round by round. Interpretation: theta_i is the
+client's model of the round before (the authors' default). With `peers` a row of P keeps its m
+entries furthest from 0, the value of a client that was never tried.
 """
 
 from itertools import islice
@@ -31,7 +31,7 @@ from coterie.core.method import (
     Replies,
     Train,
 )
-from coterie.core.model import Descent, Model, begin, sgd
+from coterie.core.model import Descent, Model, begin, optimize
 from coterie.core.options import MAX_COUNT, NonNegativeInt, Range, Share
 from coterie.core.point import Point, mean, pick, tree_map
 from coterie.core.quantities import LoggedQuantity, QuantityKind
@@ -122,13 +122,15 @@ def fedfomo(
 ) -> Method:
     """Every client mixes those offered models that help on its validation part.
 
-    offers: M, the models sent to a client, its own among them. eps: chance that an offered model is
-    a random one, less `eps_step` each round. peers: how many others the server keeps in mind per
-    client, those that helped or harmed most; 0: all. own: "stays" has theta_i as the client last
-    trained it, which all offers must beat; "competes" has it as it was before that training, whose
-    result is one of the offers.
+    offers: M, the models sent to a client, its own among them.
+    eps: probability that an offered model is a random one.
+    eps_step: how much eps falls per round.
+    peers: how many others the server remembers per client, those that helped or harmed most; 0:
+        all.
+    own: "stays" has theta_i as the client last trained it, which all offers must beat; "competes"
+        has it as it was before that training, whose result is one of the offers.
     """
-    _, local = sgd(model, train)
+    _, local = optimize(model, train)
 
     def init(rng: Rng, facts: Facts) -> FedFomoServer:
         n, each = facts.clients, 16 * model.size
@@ -172,7 +174,7 @@ def fedfomo(
     def combine(c: Carry, _: None) -> Carry:
         scores = c.once * score_models(c.go.w, c.models, (c.own - c.losses) / c.rows.clamp(min=1))
         mixed = mix_models(c.go.w, c.models, scores)
-        return c._replace(go=begin(mixed, train), mixed=mixed, scores=scores)
+        return c._replace(go=c.go._replace(w=mixed), mixed=mixed, scores=scores)
 
     def receive(server: FedFomoServer, replies: Replies, rng: Rng) -> FedFomoServer:
         theta, ids, scores = replies.upload

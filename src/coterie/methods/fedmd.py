@@ -1,10 +1,11 @@
 """FedMD. Li, Wang: FedMD: Heterogenous Federated Learning via Model Distillation. NeurIPS 2019
-workshop on federated learning (arXiv 1910.03581), Algorithm 1.
+workshop on federated learning (arXiv:1910.03581), Algorithm 1.
 
 Clients of any architecture come near to the mean of everyone's outputs on public rows:
 - match "logits" (the original): mean absolute error from the mean logits;
 - match "soft" (the baseline of KT-pFL's Table 1): KL(mean_m s_m || s_n), s_n = softmax(z_n / T):
-KT-pFL with c = 1/N for ever; of numbers and counts, half the squared distance of outputs.
+KT-pFL with c = 1/N for ever, times T^2 as there; of numbers and counts, half the squared distance
+of outputs.
 
 Rounds have KT-pFL's order (private training, prediction, distillation): the original's sequence,
 whose pre-training on private data is the first round's private training, or `pretrain` epochs of
@@ -17,7 +18,7 @@ from coterie.core.method import Method, Stage, Train, keep_server
 from coterie.core.model import Model, masked_mean
 from coterie.core.options import NonNegative, NonNegativeInt, Positive, PositiveInt
 from coterie.core.point import mean
-from coterie.methods.declare import SupportedTasks, method
+from coterie.methods.declare import SEVERAL_OPTIMIZERS, SupportedTasks, method
 from coterie.methods.distillation import (
     Match,
     PublicOptions,
@@ -30,6 +31,7 @@ from coterie.methods.distillation import (
 @method(
     when="networks differ, clients are rather alike",
     without=("weighting",),
+    refuses={"keep_optimizer": SEVERAL_OPTIMIZERS},
     tasks=SupportedTasks(lambda task: task.has_label, "compares predictions"),
 )
 def fedmd(
@@ -37,18 +39,26 @@ def fedmd(
     train: Train,
     match: Literal["soft", "logits"] = "soft",
     draw: PositiveInt = 300,
-    public_batch: PositiveInt = 256,
-    distil_epochs: PositiveInt = 1,
-    distil_rate: NonNegative = 0.0,
-    temperature: Positive = 10.0,
+    public_batch_size: PositiveInt = 256,
+    distil_epochs: PositiveInt = 5,
+    distil_lr: NonNegative = 0.0,
+    temperature: Positive = 3.0,
     lam: NonNegative = 1.0,
-    T2_scale: bool = False,
+    T2_scale: bool = True,
     pretrain: NonNegativeInt = 0,
 ) -> Method | tuple[Stage, ...]:
     """Every client is taught by the equal mean of the active clients' outputs on public rows.
 
-    draw: public rows per round. distil_rate: 0 for the private rate. temperature and T2_scale (the
-    loss times T^2) are those of "soft". pretrain: epochs on private data before the first round.
+    match: what comes near the mean: "soft" by KL of softened predictions, "logits" by mean absolute
+        error.
+    draw: public rows used in a round.
+    public_batch_size: public rows per step.
+    distil_epochs: passes over the round's public rows.
+    distil_lr: learning rate of distillation; 0: that of private training.
+    lam: weight of distillation.
+    temperature: T of match = soft, which softens the predictions.
+    T2_scale: multiply the loss of match = soft by T^2.
+    pretrain: epochs on private data before the first round.
     """
     near = match_soft(model, temperature, lam, T2_scale)
     if match == "logits":
@@ -66,7 +76,7 @@ def fedmd(
         teach=lambda server, i: server.said,
         learn=keep_server,
     )
-    public = PublicOptions(draw, public_batch, distil_epochs, distil_rate)
+    public = PublicOptions(draw, public_batch_size, distil_epochs, distil_lr)
     method = build_distillation_method(model, train, near, public, answers)
     return _add_pretraining(method, train, pretrain) if pretrain else method
 

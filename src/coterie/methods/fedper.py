@@ -1,10 +1,11 @@
 """FedPer. Arivazhagan, Aggarwal, Singh, Choudhary: Federated Learning with Personalization Layers.
-2019 (arXiv 1912.00818), Algorithms 1 and 2.
+2019 (arXiv:1912.00818), Algorithms 1 and 2.
 
-min_{base, head_1..N} sum_i (n_i / n) f_i(base, head_i): clients train both together, the base is
-averaged as in FedAvg, the head never leaves its client. Evaluated: the averaged base with the
-client's own head. The paper starts heads at random; here all start alike, at the common start of
-every method.
+    min_{base, head_1..N} sum_i (n_i / n) f_i(base, head_i)
+
+Clients train both together, the base is averaged as in FedAvg, the head never leaves its client.
+Evaluated: the averaged base with the client's own head. The paper starts heads at random; here all
+start alike, at the common start of every method.
 """
 
 from collections.abc import Callable
@@ -16,14 +17,15 @@ from torch import Tensor
 from coterie.core.errors import BadInput
 from coterie.core.freezing import select_parameters
 from coterie.core.method import Batch, Facts, Method, Newcomer, Pass, Train, keep_server
-from coterie.core.model import Descent, Model, begin, layer_of, sgd
-from coterie.core.options import NonNegativeInt
-from coterie.core.point import Leaves, Point, merge, split
+from coterie.core.model import Descent, Model, begin, descend
+from coterie.core.point import Leaves, Point, Vector, merge, split, zeros
 from coterie.core.rng import Rng
+from coterie.core.split import Head, find_head
 from coterie.methods.declare import method
 from coterie.methods.fedavg import fedavg
 
 Step = Callable[[Descent, Batch], Descent]
+Gradient = Callable[[Point, Batch], Vector]
 
 
 class SharedLayers(NamedTuple):
@@ -34,37 +36,29 @@ class SharedLayers(NamedTuple):
     seed: Tensor
 
 
-def find_own_layers(model: Model, head: int, method_name: str) -> Callable[[str], bool]:
-    """Tells whether a name belongs to the last layers; refuses a head that leaves nothing to
-    share.
+def restrict_step(
+    model: Model, train: Train, moves: Callable[[str], bool], gradient: Gradient | None = None
+) -> Step:
+    """A step of the run's optimizer on the layers that `moves` names; its state is by parameter, so
+    that of the others rests too.
+
+    gradient: of the objective; None: of the loss.
     """
-    there = len({layer_of(name) for name in model.shapes})
-    if there == 1 and head:
-        raise BadInput(
-            f"{method_name} keeps the last layers at home, and {model.name} has only one layer: "
-            "give another --model, or use fedavg or local"
-        )
-    if head >= there:
-        raise BadInput(
-            f"{method_name}.head = {head}, but {model.name} has {there} layers with parameters and "
-            f"at least one must be shared: give 0 to {there - 1}, another --model, or use local"
-        )
-    return model.head(head)
-
-
-def restrict_step(step: Step, moves: Callable[[str], bool], train: Train) -> Step:
-    """An SGD step on the layers that `moves` names; momentum is by coordinate, so that of the
-    others rests too."""
+    gradient = gradient or model.grad
 
     def picked(new: Leaves, old: Leaves) -> Leaves:
         return {k: new[k] if moves(k) else a for k, a in old.items()}
 
-    def part(c: Descent, batch: Batch) -> Descent:
-        new = step(c, batch)
+    def step(c: Descent, batch: Batch) -> Descent:
+        g = gradient(c.w, batch)
+        if train.clip_norm:  # by the length of what moves
+            g = Vector(picked(g.params, zeros(g).params), g.fresh)
+        new = descend(c, g, train, batch)
         w = Point(picked(new.w.params, c.w.params), picked(new.w.buffers, c.w.buffers))
-        return Descent(w, type(c.u)(picked(new.u.params, c.u.params)) if train.momentum else ())
+        pairs = zip(new.u, c.u, strict=True)
+        return Descent(w, tuple(Vector(picked(n.params, o.params)) for n, o in pairs))
 
-    return part
+    return step
 
 
 def keep_layers_local(model: Model, train: Train, mine: Callable[[str], bool]) -> Method:
@@ -87,7 +81,7 @@ def keep_layers_local(model: Model, train: Train, mine: Callable[[str], bool]) -
             base=replies.average(replies.upload, train.weights(replies))
         ),
     )
-    fit_own = Pass(restrict_step(sgd(model, train)[1], mine, train), train.plan())
+    fit_own = Pass(restrict_step(model, train, mine), train.plan())
     alone = trip._replace(passes=(fit_own,), receive=keep_server)
     rule = Newcomer("trains its own layers, the common ones held", round=(alone,))
     return base._replace(
@@ -104,14 +98,16 @@ def keep_layers_local(model: Model, train: Train, mine: Callable[[str], bool]) -
     uploads="mean",
     rows="gradients",
 )
-def fedper(model: Model, train: Train, head: NonNegativeInt = 1, own: str = "") -> Method:
-    """FedAvg of the base; the last `head` layers stay with their client.
+def fedper(model: Model, train: Train, head: Head = 1, own: str = "") -> Method:
+    """FedAvg of the base; the head, the last layer unless named, stays with its client.
 
+    head: the head, which stays with its client: how many of the last layers, or the name of a part
+        of the network.
     own: the parameters that stay instead, by the beginnings of their names or patterns such as
-    *lora*.
+        *lora*.
     """
     if not own:
-        return keep_layers_local(model, train, find_own_layers(model, head, "fedper"))
+        return keep_layers_local(model, train, find_head(model, head, "fedper"))
     if head != 1:
         raise BadInput(
             f"fedper.own = '{own}' says what stays with a client, and so does head = {head}: leave "

@@ -1,7 +1,9 @@
 """FedProx. Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous
-Networks. MLSys 2020, Algorithm 2.
+Networks. MLSys 2020, Algorithm 2. arXiv:1812.06127.
 
-Clients minimise f_i(w') + mu/2 |w' - w|^2 from the received w.
+    min_w' f_i(w') + mu/2 |w' - w|^2
+
+Every client minimises it from the received w.
 """
 
 from typing import NamedTuple
@@ -15,7 +17,7 @@ from coterie.methods.fedavg import fedavg
 
 
 class Carry(NamedTuple):
-    """The local model and the received one it is held to."""
+    """The local model and the received one it is regularized towards."""
 
     local: Descent
     w: Point
@@ -27,11 +29,14 @@ class Carry(NamedTuple):
     rows="gradients",
 )
 def fedprox(model: Model, train: Train, mu: NonNegative = 0.1) -> Method:
-    """FedAvg with a proximal term of weight `mu`."""
+    """FedAvg with a proximal term.
+
+    mu: weight of the proximal term; 0 is FedAvg.
+    """
 
     def step(c: Carry, batch: Batch) -> Carry:
         slope = model.grad(c.local.w, batch) + mu * (c.local.w - c.w)
-        return c._replace(local=descend(c.local, slope, train))
+        return c._replace(local=descend(c.local, slope, train, batch))
 
     base = fedavg(model, train)
     trip = base.round[0]._replace(

@@ -1,5 +1,6 @@
 """FedAvg with local fine-tuning: FedAvg's model, then every client trains a copy on its own data
-before using it.
+before using it. Wang, Mathews, Kiddon, Eichner, Beaufays, Ramage: Federated Evaluation of
+On-device Personalization. 2019, arXiv:1910.10252.
 
 The global model's training is untouched; the copy is thrown away and made anew at every evaluation.
 """
@@ -12,8 +13,8 @@ from coterie.methods.fedavg import fedavg
 
 
 def add_finetuning(base: Method, train: Train, epochs: int) -> Method:
-    """The method whose clients train a copy of what they receive for some epochs before using "
-    "it."""
+    """The method whose clients train a copy of what they receive for some epochs before using
+    it."""
     trip = base.round[0]
     tune = trip._replace(
         passes=(trip.passes[0]._replace(plan=train.plan(epochs=epochs, steps=0)),),
@@ -34,5 +35,8 @@ def add_finetuning(base: Method, train: Train, epochs: int) -> Method:
     rows="gradients",
 )
 def finetune(model: Model, train: Train, tune_epochs: NonNegativeInt = 5) -> Method:
-    """FedAvg whose clients fine-tune for `tune_epochs` epochs before use."""
+    """FedAvg whose clients fine-tune the global model before use.
+
+    tune_epochs: epochs of fine-tuning before use.
+    """
     return add_finetuning(fedavg(model, train), train, tune_epochs)

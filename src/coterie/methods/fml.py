@@ -4,10 +4,10 @@ arXiv:2006.16765, 2020, Algorithm 1.
 A private model p stays on its client and learns beside the shared "meme" model g, each from the
 labels and from the other:
     L(p) = alpha f_i(p) + (1 - alpha) KL(p_g || p_p),
-    L(g) = beta f_i(g) + (1 - beta) KL(p_p || p_g),
+    L(g) = beta f_i(g) + (1 - beta) KL(p_p || p_g)
 the other's probabilities held constant; g travels and is averaged. Of numbers and counts, KL is
 half the squared distance of outputs.
-Reading: p starts at the first g it sees; at random where it is another network.
+Interpretation: p starts at the first g it sees; at random where it is another network.
 """
 
 from collections.abc import Callable
@@ -53,11 +53,13 @@ def fml(
     kl: Reduction = "batchmean",
     auxiliary: str = "",
 ) -> Method:
-    """Mutual learning: `alpha` and `beta` are the labels' shares in the private and in the shared
-    model's loss.
+    """Mutual learning of a private and a shared model.
 
-    kl: "batchmean" is the mean over rows, "elementwise" over classes too. auxiliary: another
-    network for the private model, such as "mlr" or "dnn:hidden=20".
+    alpha: the labels' share in the private model's loss.
+    beta: the labels' share in the shared model's loss.
+    kl: "batchmean" is the mean over rows, "elementwise" over rows and classes.
+    auxiliary: another network for the private model, such as "mlr" or "dnn:hidden=20"; empty: the
+        same network.
     """
     private = build_private_model(model, auxiliary)
     slopes = build_mutual_gradients(
@@ -66,7 +68,7 @@ def fml(
 
     def step(c: Carry, batch: Batch) -> Carry:
         slope_g, slope_p = slopes(c.g.w, c.p.w, batch)
-        return Carry(descend(c.g, slope_g, train), descend(c.p, slope_p, train))
+        return Carry(descend(c.g, slope_g, train, batch), descend(c.p, slope_p, train, batch))
 
     base = fedavg(model, train)
     trip = base.round[0]._replace(
@@ -112,12 +114,16 @@ def build_mutual_gradients(
         def total(w_params: dict[str, Tensor], m_params: dict[str, Tensor]) -> tuple[Tensor, Any]:
             z_w, fresh_w = shared.forward(Point(w_params, w.buffers), batch)
             z_m, fresh_m = own.forward(Point(m_params, m.buffers), batch)
-            both = loss(shared, of_shared, z_w, z_m, batch) + loss(own, of_own, z_m, z_w, batch)
-            return both, (fresh_w, fresh_m)
+            of_w = loss(shared, of_shared, z_w, z_m, batch)
+            of_m = loss(own, of_own, z_m, z_w, batch)
+            return of_w + of_m, ((fresh_w, fresh_m), (of_w.detach(), of_m.detach()))
 
-        (slope_w, slope_m), fresh = grad(total, argnums=(0, 1), has_aux=True)(w.params, m.params)
+        slopes, (fresh, values) = grad(total, argnums=(0, 1), has_aux=True)(w.params, m.params)
         fresh_w, fresh_m = ({k: b.detach() for k, b in buffers.items()} for buffers in fresh)
-        return Vector(slope_w, fresh_w), Vector(slope_m, fresh_m)
+        return (
+            shared.limit(Vector(slopes[0], fresh_w), values[0]),
+            own.limit(Vector(slopes[1], fresh_m), values[1]),
+        )
 
     return slopes
 
@@ -138,7 +144,7 @@ def build_private_model(model: Model, words: str) -> Model:
         name,
         shape,
         options,
-    )
+    ).with_bound(model.bounded)
     if own.outputs != model.outputs:
         raise BadInput(
             f"auxiliary = '{words}' has {own.outputs} outputs, the shared model {model.outputs}: "

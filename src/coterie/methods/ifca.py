@@ -1,8 +1,10 @@
 """IFCA. Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning.
-NeurIPS 2020, Algorithm 1 (model averaging).
+NeurIPS 2020, Algorithm 1 (model averaging). arXiv:2006.04088.
 
-Every client hears k models, takes the one of least loss on its training data, j_i = argmin_j
-f_i(w_j), and trains it; the server averages w_j over the clients that chose it. Evaluated: the
+    j_i = argmin_j f_i(w_j)
+
+Every client hears k models, takes the one of least loss on its training data and trains it; the
+server averages w_j over the clients that chose it. Evaluated: the
 model of least training loss among those of the server.
 """
 
@@ -22,7 +24,7 @@ from coterie.core.method import (
     Train,
     keep_server,
 )
-from coterie.core.model import Descent, Model, sgd
+from coterie.core.model import Descent, Model, optimize
 from coterie.core.options import Range
 from coterie.core.point import Point, pick, stack, tree_map
 from coterie.core.rng import Rng
@@ -59,10 +61,17 @@ class IFCAUpload(NamedTuple):
     cluster: Tensor
 
 
-@method(when="clients form a known number of groups that contradict each other", uploads="models")
+@method(
+    when="clients form a known number of groups that contradict each other",
+    refuses={"keep_optimizer": "a client may train another cluster's model in each round"},
+    uploads="models",
+)
 def ifca(model: Model, train: Train, clusters: Annotated[int, Range(1, 10_000)] = 2) -> Method:
-    """FedAvg of `clusters` models, each client in the cluster whose model fits it best."""
-    begin, descend = sgd(model, train)
+    """FedAvg of several models, each client in the cluster whose model fits it best.
+
+    clusters: number of models.
+    """
+    begin, descend = optimize(model, train)
 
     def init(rng: Rng, facts: Facts) -> IFCAServer:
         return IFCAServer(
@@ -89,7 +98,7 @@ def ifca(model: Model, train: Train, clusters: Annotated[int, Range(1, 10_000)] 
             server.cluster.index_copy(0, replies.ids, cluster),
         )
 
-    look = (Pass(weigh, BatchPlan(batch=256, shuffle=False)), Pass(choose))
+    look = (Pass(weigh, BatchPlan(batch_size=256, shuffle=False)), Pass(choose))
     base = fedavg(model, train)
     trip = base.round[0]._replace(
         send=lambda server, i, rng: server.models,

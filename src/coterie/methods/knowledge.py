@@ -1,9 +1,9 @@
 """Who helps whom: the matrix c of KT-pFL, how it is learned, and the fixed rules of its variants.
 
-c[n,m] is what client n takes from client m; see `ktpfl` for the objective and the readings taken.
-Over few peers row n of c has places for n itself and for m others, each with 1 / (m + 1) at first.
-When n speaks, its free places go to those who speak with it and are nearest to it, by sketches of
-what they say; they stay for good, so that c is learned as before, on fewer columns.
+c[n,m] is what client n takes from client m; see `ktpfl` for the objective and how it was
+interpreted. Over few peers row n of c has places for n itself and for m others, each with 1 / (m +
+1) at first. When n speaks, its free places go to those who speak with it and are nearest to it, by
+sketches of what they say; they stay for good, so that c is learned as before, on fewer columns.
 """
 
 from collections.abc import Callable, Iterable

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.method import Exchange, Method, Newcomer, Pass, Train, keep_server
-from coterie.core.model import Model, sgd
+from coterie.core.model import Model, optimize
 from coterie.methods.declare import method
 
 
@@ -25,7 +25,7 @@ class LocalServer(NamedTuple):
 )
 def local(model: Model, train: Train) -> Method:
     """Each client trains alone."""
-    begin, step = sgd(model, train)
+    begin, step = optimize(model, train)
     return Method(
         init=lambda rng, facts: LocalServer(torch.tensor(int(rng.integers(2**63)))),
         join=lambda seed, rng: model.start(int(seed)),

@@ -12,12 +12,12 @@ from coterie.core.model import Model
 
 
 def needs_of(builder: Callable[..., Any]) -> tuple[str, ...]:
-    """The needs of all its stages, as in `Method.needs`, with default words and options."""
+    """The needs of all its stages, as in `Method.needs`, with default options and options."""
     return tuple(sorted({need for stage in build_stages(builder) for need in stage.method.needs}))
 
 
 def build_stages(builder: Callable[..., Any]) -> tuple[Stage, ...]:
-    """The stages of a method for a small network, with default words and options."""
+    """The stages of a method for a small network, with default options and options."""
     return tuple(stages_of(builder(Model(_build_network, name="small"), Train())))
 
 

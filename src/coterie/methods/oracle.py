@@ -1,7 +1,7 @@
 """Oracle: FedAvg within each true group, for federations whose groups are known (the bound
 clustered methods aim at).
 
-w_g = sum_{i in g} n_i w_i / sum_{i in g} n_i.
+    w_g = sum_{i in g} n_i w_i / sum_{i in g} n_i
 """
 
 from typing import NamedTuple, TypeVar

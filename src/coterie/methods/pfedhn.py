@@ -1,13 +1,14 @@
 """pFedHN. Shamsian, Navon, Fetaya, Chechik: Personalized Federated Learning using Hypernetworks.
-ICML 2021, Algorithm 1.
+ICML 2021, Algorithm 1. arXiv:2103.04628.
 
-min_{phi, v} sum_i f_i(h(v_i; phi)): the server keeps a hyper-network phi and an embedding v_i of
-each client, and sends it the model theta_i = h(v_i; phi). The client descends to theta~_i and
-answers Delta_i = theta_i - theta~_i, which stands for the gradient: (phi, v_i) take a step along
-the vector-Jacobian product (d theta_i / d (phi, v_i))^T Delta_i. Reading: where several clients
-answer, one step for all of them at the phi that was sent, phi by the mean of their products, each
-v_i by its own. h is an MLP with a linear head for each tensor of the model; buffers (BatchNorm) are
-averaged beside it.
+    min_{phi, v} sum_i f_i(h(v_i; phi))
+
+The server keeps a hyper-network phi and an embedding v_i of each client, and sends it the model
+theta_i = h(v_i; phi). The client descends to theta~_i and answers Delta_i = theta_i - theta~_i,
+which stands for the gradient: (phi, v_i) take a step along the vector-Jacobian product (d theta_i /
+d (phi, v_i))^T Delta_i. Interpretation: where several clients answer, one step for all of them at
+the phi that was sent, phi by the mean of their products, each v_i by its own. h is an MLP with a
+linear head for each tensor of the model; buffers (BatchNorm) are averaged beside it.
 """
 
 from typing import Annotated, NamedTuple
@@ -29,7 +30,7 @@ from coterie.core.method import (
     Train,
     return_nothing,
 )
-from coterie.core.model import Model, sgd
+from coterie.core.model import Model, optimize
 from coterie.core.options import BelowOne, NonNegative, Positive, Range
 from coterie.core.point import Leaves, Point, Vector, mean, pick, tree_map, zeros
 from coterie.core.quantities import LoggedQuantity, QuantityKind
@@ -57,8 +58,8 @@ def build_hypernetwork(
     layers: int,
     rng: np.random.Generator,
 ) -> Point:
-    """A random hyper-network: each dense layer uniform within 1 / sqrt(its inputs), PyTorch's "
-    "way."""
+    """A random hyper-network: each dense layer uniform within 1 / sqrt(its inputs), PyTorch's
+    way."""
     generator = torch_stream(rng)
     sizes = {f"dense{k}": (hidden, inputs if k == 0 else hidden) for k in range(layers + 1)}
     sizes |= {f"head.{name}": (int(np.prod(shape)), hidden) for name, shape in shapes.items()}
@@ -98,17 +99,22 @@ def pfedhn(
     hyper_hidden: Annotated[int, Range(1, 100_000)] = 100,
     hyper_layers: Annotated[int, Range(0, 1_000)] = 3,
     embedding: Annotated[int, Range(0, 100_000)] = 0,
-    server_rate: Positive = 0.1,
+    hyper_lr: Positive = 0.1,
     server_momentum: BelowOne = 0.9,
-    server_decay: NonNegative = 1e-3,
+    server_weight_decay: NonNegative = 1e-3,
     clip: Positive = 50.0,
 ) -> Method:
     """A hyper-network on the server makes every client's model.
 
-    hyper_hidden, hyper_layers: width and number of its hidden layers. embedding: length of v_i; 0
-    is 1 + N/4. clip: the longest gradient of a step.
+    hyper_hidden: width of the hyper-network's hidden layers.
+    hyper_layers: number of its hidden layers.
+    embedding: length of v_i; 0: 1 + N/4.
+    hyper_lr: learning rate of the server's steps.
+    server_momentum: momentum of the server's steps.
+    server_weight_decay: weight decay of the server's steps.
+    clip: the longest gradient of a step.
     """
-    begin, step = sgd(model, train)
+    begin, step = optimize(model, train)
     shapes = model.shapes
 
     def init(rng: Rng, facts: Facts) -> PFedHNServer:
@@ -131,12 +137,12 @@ def pfedhn(
         length = (d_phi.squared() + d_v.square().sum()).sqrt()
         scale = (clip / length.clamp(min=clip)).to(v.dtype)
         phi_speed = server_momentum * server.phi_speed + (
-            scale * d_phi + server_decay * server.phi.as_vector()
+            scale * d_phi + server_weight_decay * server.phi.as_vector()
         )
-        v_speed = server_momentum * server.v_speed[ids] + (scale * d_v + server_decay * v)
+        v_speed = server_momentum * server.v_speed[ids] + (scale * d_v + server_weight_decay * v)
         return PFedHNServer(
-            phi=server.phi - server_rate * phi_speed,
-            v=server.v.index_copy(0, ids, v - server_rate * v_speed),
+            phi=server.phi - hyper_lr * phi_speed,
+            v=server.v.index_copy(0, ids, v - hyper_lr * v_speed),
             phi_speed=phi_speed,
             v_speed=server.v_speed.index_copy(0, ids, v_speed),
             buffers=mean(replies.upload.buffers, weights),
@@ -148,9 +154,9 @@ def pfedhn(
         v, weights = server.v[ids], torch.ones(len(ids))
         _, d_v = pull_back(server.phi, v, replies.upload.delta.params, weights, shapes)
         scale = clip / d_v.norm(dim=1, keepdim=True).clamp(min=clip)
-        v_speed = server_momentum * server.v_speed[ids] + (scale * d_v + server_decay * v)
+        v_speed = server_momentum * server.v_speed[ids] + (scale * d_v + server_weight_decay * v)
         return server._replace(
-            v=server.v.index_copy(0, ids, v - server_rate * v_speed),
+            v=server.v.index_copy(0, ids, v - hyper_lr * v_speed),
             v_speed=server.v_speed.index_copy(0, ids, v_speed),
         )
 

@@ -1,7 +1,8 @@
 """pFedMe. T. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS
-2020, Algorithm 1.
+2020, Algorithm 1. arXiv:2006.08848.
 
-min_w sum_i F_i(w),  F_i(w) = min_theta f_i(theta) + lam/2 |theta - w|^2:
+    min_w sum_i F_i(w),  F_i(w) = min_theta f_i(theta) + lam/2 |theta - w|^2
+
 theta is the client's own model, and the envelope's gradient is lam (w - theta).
 """
 
@@ -12,7 +13,7 @@ from coterie.core.model import Model
 from coterie.core.options import NonNegative, Positive, PositiveInt
 from coterie.core.point import Point
 from coterie.core.quantities import LoggedQuantity, QuantityKind
-from coterie.methods.declare import method
+from coterie.methods.declare import OPTIMIZER_SETTINGS, method
 from coterie.methods.fedavg import fedavg
 
 
@@ -25,7 +26,8 @@ class PFedMeState(NamedTuple):
 
 @method(
     when="clients differ somewhat, and extra gradient steps are cheap",
-    without=("momentum", "decay"),
+    without=(*OPTIMIZER_SETTINGS, "momentum", "weight_decay"),
+    only={"server_optimizer": ("beta", 1.0)},
     uploads="mean",
     rows="gradients",
 )
@@ -34,15 +36,20 @@ def pfedme(
     train: Train,
     lam: NonNegative = 15.0,
     inner: PositiveInt = 5,
-    inner_rate: Positive = 0.05,
+    inner_lr: Positive = 0.05,
     beta: Positive = 1.0,
     mu: NonNegative = 0.0,
     keep_theta: bool = True,
 ) -> Method:
-    """Moreau envelopes: `inner` descent steps on theta for each step on w_i.
+    """Moreau envelopes: several descent steps on theta for each step on w_i.
 
-    keep_theta: theta goes on from the step before (the authors' code); else it starts at w_i in
-    each step (the paper). Either way it starts at the received w in each round.
+    lam: weight of the term that regularizes theta towards w.
+    inner: descent steps on theta for each step on w_i.
+    inner_lr: learning rate of the inner steps.
+    beta: the server's step towards the mean of the uploads; 1 is the mean itself.
+    mu: weight of an L2 term on theta.
+    keep_theta: theta goes on from the step before (the authors' code); no: it starts at w_i in each
+        step (the paper). Either way it starts at the received w in each round.
     """
 
     def step(c: PFedMeState, batch: Batch) -> PFedMeState:
@@ -51,8 +58,8 @@ def pfedme(
             pull = lam * (theta - c.w)
             if mu:
                 pull = pull + mu * theta.as_vector()
-            theta = theta - inner_rate * (model.grad(theta, batch) + pull)
-        w = c.w - train.rate * lam * (c.w - theta)
+            theta = theta - inner_lr * (model.grad(theta, batch) + pull)
+        w = c.w - train.rate_at(batch) * lam * (c.w - theta)
         return PFedMeState(Point(w.params, theta.buffers), theta)
 
     base = fedavg(model, train, beta)

@@ -1,27 +1,29 @@
 """PFML. Yang, Tian, Zhang: Regularized Mutual Learning for Personalized Federated Learning. ACML
-2021, Algorithm 1.
+2021, Algorithm 1. PMLR 157, https://proceedings.mlr.press/v157/yang21c.html.
 
 A client trains its copy w_i of the global model w^t beside an auxiliary model m_i, its own, that
 never travels:
     L(w_i) = f_i(w_i) + KL(p_m || p_w),  L(m_i) = f_i(m_i) + KL(p_w || p_m)  (4), (5)
-the peer's probabilities held constant (of numbers and counts, KL is half the squared distance of
+the peer's probabilities constant (of numbers and counts, KL is half the squared distance of
 outputs), and on each batch takes `inner` steps towards theta and
 what, and one step of its own:
     theta = argmin L(m) + lam/2 |m - m_prev|^2,  m_i -= rate (grad L(m_i) + lam (m_i - theta))  (6)
     what  = argmin L(w) + lam/2 |w - w^t|^2,     w_i -= rate (grad L(w_i) + lam (w_i - what))   (9)
-The server takes w^t + beta (mean w_i - w^t)  (11).
-Momentum is that of the outer steps; the inner ones are plain descent.
-Readings: m_i stays on the client and m_prev is m_i as the last local round left it (Algorithm 1
-sets both to w^t in every round, which makes m_i and w_i the same for ever); at first contact both
-are w^t, or random where m_i is another network. The gradient of the proximal term in (6) is lam (m
-- m_prev): (8) prints the other sign. The text holds m_i to "the auxiliary model obtained in the
-last round" and w_i to w^t, which Algorithm 1 sets before its batches, and so does the default;
-with `anchor = "step"`, nearest to the paper's tables, both are held to what the last batch left,
-as in pFedMe, which makes lam a gain in speed. How KL is reduced the paper does not say: the default
-is the mean over rows and classes, as its tables suggest.
+The server takes w^t + beta (mean w_i - w^t)  (11). Momentum is that of the outer steps; the inner
+ones are plain descent. Interpretations: m_i stays on the client and m_prev is m_i as the last local
+round left it (Algorithm 1 sets both to w^t in every round, which makes m_i and w_i the same for
+ever); at first contact both are w^t, or random where m_i is another network. The gradient of the
+proximal term in (6) is lam (m
+- m_prev): (8) prints the other sign. The text regularizes m_i towards "the auxiliary model obtained
+in the last round" and w_i towards w^t, which Algorithm 1 sets before its batches, and so does the
+default; with `anchor = "step"`, nearest to the paper's tables, both are regularized towards what
+the last batch left, as in pFedMe, which makes lam a gain in speed. How KL is reduced the paper does
+not say: the default is the mean over rows and classes, as its tables suggest.
 """
 
 from typing import Literal, NamedTuple
+
+from torch import Tensor
 
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Method, Newcomer, Pass, Train
@@ -34,7 +36,7 @@ from coterie.methods.fml import LossWeights, Reduction, build_mutual_gradients, 
 
 
 class Carry(NamedTuple):
-    """The local model and the auxiliary one on their way down, and what each is held to."""
+    """The local and the auxiliary model on their way down, and what regularizes each."""
 
     w: Descent
     m: Descent
@@ -43,14 +45,16 @@ class Carry(NamedTuple):
 
 
 @method(
-    when="clients differ, and a model of their own learns beside the common one", uploads="mean"
+    when="clients differ, and a model of their own learns beside the common one",
+    only={"server_optimizer": ("beta", 1.0)},
+    uploads="mean",
 )
 def pfml(
     model: Model,
     train: Train,
     lam: NonNegative = 2.0,
     inner: PositiveInt = 3,
-    inner_rate: NonNegative = 0.0,
+    inner_lr: NonNegative = 0.0,
     beta: Positive = 1.0,
     kl: Reduction = "elementwise",
     kl_weight: NonNegative = 1.0,
@@ -60,15 +64,21 @@ def pfml(
 ) -> Method:
     """Regularized mutual learning of a shared and a personal model.
 
-    lam: for the default rate of 0.1; at another rate keep rate * lam (the paper has 15 to 30 at
-    0.01). inner_rate: 0 is the run's rate. beta: the paper has 2. kl: "elementwise" is the mean
-    over rows and classes, "batchmean" over rows, as KL is defined. kl_weight: 0 turns mutual
-    learning off. aux_init: "start" starts m_i at w^t, held to its own past; "reset" is Algorithm 1
-    to the letter. anchor: "step" holds models to what they were before each step, not before the
-    round, as the paper's Table 5 suggests. auxiliary: another network for the personal model, such
-    as "dnn:hidden=20".
+    lam: weight of the proximal terms, for the default learning rate of 0.1; at another one keep
+        their product (the paper has 15 to 30 at 0.01).
+    inner: inner steps per batch.
+    inner_lr: learning rate of the inner steps; 0: that of training.
+    beta: the server's step towards the mean of the uploads; the paper has 2.
+    kl: "elementwise" is the mean over rows and classes, "batchmean" over rows, as KL is defined.
+    kl_weight: weight of mutual learning; 0 turns it off.
+    aux_init: "persist" keeps m_i from round to round; "start" starts m_i at w^t and regularizes it
+        towards its own past; "reset" is Algorithm 1 to the letter.
+    anchor: what models are regularized towards: "round", as they were before the round, or "step",
+        before each step, as the paper's Table 5 suggests.
+    auxiliary: another network for the personal model, such as "dnn:hidden=20"; empty: the same
+        network.
     """
-    inner_rate = inner_rate or train.rate
+    inner_lr = inner_lr or train.lr
     if auxiliary and aux_init != "persist":
         raise BadInput(
             f"pfml.aux_init = '{aux_init}', but '{auxiliary}' cannot start at the shared model: "
@@ -76,32 +86,32 @@ def pfml(
         )
     if anchor == "step" and aux_init == "reset":
         raise BadInput(
-            "pfml.aux_init = 'reset' says what m_i is held to, and so does pfml.anchor = 'step': "
-            "use aux_init = start"
+            "pfml.aux_init = 'reset' says what m_i is regularized towards, and so does "
+            "pfml.anchor = 'step': use aux_init = start"
         )
-    _check_contraction(lam, inner, inner_rate, train.rate, anchor)
+    _check_contraction(lam, inner, inner_lr or train.lr, train.lr, anchor)
     own = build_private_model(model, auxiliary)
     slopes = build_mutual_gradients(
         model, own, LossWeights(1.0, kl_weight), LossWeights(1.0, kl_weight), kl
     )
 
-    def nearer(x: Point, slope: Vector, anchor: Point) -> Point:
+    def nearer(x: Point, slope: Vector, anchor: Point, rate: float | Tensor) -> Point:
         """One inner step: down L, and towards the anchor."""
         pull = lam * (x - anchor)
-        if train.decay:
-            pull = pull + train.decay * x.as_vector()
-        return x - inner_rate * (slope + pull)
+        if train.weight_decay:
+            pull = pull + train.weight_decay * x.as_vector()
+        return x - rate * (slope + pull)
 
     def step(c: Carry, batch: Batch) -> Carry:
         what, theta = c.w.w, c.m.w
         w_t, m_prev = (what, theta) if anchor == "step" else (c.w_t, c.m_prev)
         # of the outer step, and of the first inner one: both are at (w_i, m_i)
-        first = slopes(what, theta, batch)
+        first, rate = slopes(what, theta, batch), inner_lr or train.rate_at(batch)
         for k in range(inner):
             slope_w, slope_m = slopes(what, theta, batch) if k else first
-            what, theta = nearer(what, slope_w, w_t), nearer(theta, slope_m, m_prev)
-        w = descend(c.w, first[0] + lam * (c.w.w - what), train)
-        m = descend(c.m, first[1] + lam * (c.m.w - theta), train)
+            what, theta = nearer(what, slope_w, w_t, rate), nearer(theta, slope_m, m_prev, rate)
+        w = descend(c.w, first[0] + lam * (c.w.w - what), train, batch)
+        m = descend(c.m, first[1] + lam * (c.m.w - theta), train, batch)
         return c._replace(w=w, m=m)
 
     def start(m: Point, w: Point) -> Carry:
@@ -128,16 +138,16 @@ def pfml(
     )
 
 
-def _check_contraction(lam: float, inner: int, inner_rate: float, rate: float, anchor: str) -> None:
+def _check_contraction(lam: float, inner: int, inner_lr: float, lr: float, anchor: str) -> None:
     """Refuse rates at which the proximal terms alone, without any loss, throw a model ever farther
     from its anchor."""
-    left = 1 - inner_rate * lam  # of x - anchor after an inner step
+    left = 1 - inner_lr * lam  # of x - anchor after an inner step
     # share of it that the outer step takes back
-    moved = rate * lam * (1 - left**inner) if anchor == "round" else 0.0
+    moved = lr * lam * (1 - left**inner) if anchor == "round" else 0.0
     if left < -1 or moved > 2:
         raise BadInput(
-            f"lam = {lam:g} with rate = {rate:g} and inner_rate = {inner_rate:g} makes pfml's "
+            f"lam = {lam:g} with lr = {lr:g} and inner_lr = {inner_lr:g} makes pfml's "
             "proximal steps diverge: "
-            "rate * lam is 0.15 to 0.3 in the paper, so lower lam to "
-            f"{0.2 / max(rate, inner_rate):.2g} or the rate"
+            "lr * lam is 0.15 to 0.3 in the paper, so lower lam to "
+            f"{0.2 / max(lr, inner_lr):.2g} or the learning rate"
         )

@@ -6,26 +6,43 @@ from importlib.metadata import entry_points
 
 from coterie.core.errors import BadInput, format_value
 from coterie.methods.apfl import apfl
+from coterie.methods.apple import apple
 from coterie.methods.cfl import cfl
 from coterie.methods.declare import Builder, declaration_of, method
 from coterie.methods.ditto import ditto
 from coterie.methods.fedala import fedala
 from coterie.methods.fedamp import fedamp, heurfedamp
+from coterie.methods.fedas import fedas
 from coterie.methods.fedavg import fedavg
+from coterie.methods.fedbabu import fedbabu
 from coterie.methods.fedbn import fedbn
+from coterie.methods.fedcp import fedcp
+from coterie.methods.feddbe import feddbe
 from coterie.methods.feddf import feddf, pfeddf
+from coterie.methods.feddyn import feddyn
+from coterie.methods.fedem import fedem
 from coterie.methods.fedfomo import fedfomo
+from coterie.methods.fedkd import fedkd
 from coterie.methods.fedmd import fedmd
+from coterie.methods.fednova import fednova
+from coterie.methods.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
+from coterie.methods.fedpac import fedpac
 from coterie.methods.fedper import fedper
+from coterie.methods.fedproto import fedproto
 from coterie.methods.fedprox import fedprox
 from coterie.methods.fedrep import fedrep
+from coterie.methods.fedrod import fedrod
+from coterie.methods.fedtgp import fedtgp
 from coterie.methods.finetune import finetune
 from coterie.methods.fml import fml
+from coterie.methods.gpfl import gpfl
 from coterie.methods.ifca import ifca
+from coterie.methods.knnper import knnper
 from coterie.methods.ktpfl import ktpfl, sim_pfl, topk_pfl
 from coterie.methods.ktpfl_h import ktpfl_h
 from coterie.methods.lgfedavg import lgfedavg
 from coterie.methods.local import local
+from coterie.methods.moon import moon
 from coterie.methods.oracle import oracle
 from coterie.methods.perfedavg import perfedavg
 from coterie.methods.persfl import persfl, persfl_gd
@@ -41,6 +58,10 @@ METHODS: dict[str, Builder] = {
     "fedavg": fedavg,
     "finetune": finetune,
     "fedprox": fedprox,
+    "fedavgm": fedavgm,
+    "fedadam": fedadam,
+    "fedyogi": fedyogi,
+    "fedadagrad": fedadagrad,
     "ditto": ditto,
     "pfedme": pfedme,
     "persfl": persfl,
@@ -53,12 +74,16 @@ METHODS: dict[str, Builder] = {
     "selffl": selffl,
     "pfml": pfml,
     "fml": fml,
+    "fedkd": fedkd,
     "ucfl": ucfl,
     "cfl": cfl,
     "oracle": oracle,
     "ifca": ifca,
     "perfedavg": perfedavg,
     "apfl": apfl,
+    "apple": apple,
+    "fedem": fedem,
+    "knnper": knnper,
     "fedamp": fedamp,
     "heurfedamp": heurfedamp,
     "fedfomo": fedfomo,
@@ -69,8 +94,20 @@ METHODS: dict[str, Builder] = {
     "fedper": fedper,
     "fedrep": fedrep,
     "lgfedavg": lgfedavg,
+    "fedbabu": fedbabu,
+    "fedrod": fedrod,
+    "fedcp": fedcp,
+    "gpfl": gpfl,
+    "feddbe": feddbe,
+    "fedpac": fedpac,
+    "fedas": fedas,
+    "fedproto": fedproto,
+    "fedtgp": fedtgp,
     "fedbn": fedbn,
     "scaffold": scaffold,
+    "feddyn": feddyn,
+    "moon": moon,
+    "fednova": fednova,
 }
 
 
@@ -81,8 +118,7 @@ def add_method(name: str, builder: Builder) -> None:
             f"a method named {format_value(name)}: write letters, digits, '.', '_' or '-', at "
             "most 60"
         )
-    said = declaration_of(builder)
-    METHODS[name] = method(name=name, uploads=said.uploads, rows=said.rows)(builder)
+    METHODS[name] = method(name=name, **declaration_of(builder)._asdict())(builder)
 
 
 def load_installed() -> None:

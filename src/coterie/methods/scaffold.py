@@ -1,5 +1,5 @@
 """SCAFFOLD. Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled
-Averaging for Federated Learning. ICML 2020, Algorithm 1, option II.
+Averaging for Federated Learning. ICML 2020, Algorithm 1, option II. arXiv:1910.06378.
 
     y <- y - eta (grad f_i(y) - c_i + c),   c_i <- c_i - c + (x - y) / (K eta),
     x <- x + beta sum_i p_i (y_i - x)
@@ -43,7 +43,7 @@ class Carry(NamedTuple):
 
     go: Descent
     correction: Vector  # c - c_i
-    reach: Tensor  # what a gradient of now has moved, in steps: 1, more with momentum
+    reach: Tensor  # what a gradient of now moves the momentum by: 1, more with momentum
     steps: Tensor  # K
 
 
@@ -55,11 +55,20 @@ class ScaffoldUpload(NamedTuple):
 
 
 @method(
-    when="one model for all, many own steps on unlike clients", uploads="mean", rows="gradients"
+    when="one model for all, many own steps on unlike clients",
+    refuses=dict.fromkeys(
+        ("optimizer", "clip_norm", "keep_optimizer"),
+        "its (x - y) / (K eta) must be a mean gradient",
+    ),
+    only={"server_optimizer": ("beta", 1.0)},
+    uploads="mean",
+    rows="gradients",
 )
 def scaffold(model: Model, train: Train, beta: Positive = 1.0) -> Method:
-    """FedAvg whose clients correct their drift; `beta` is the server's step towards the mean (1:
-    the mean itself)."""
+    """FedAvg whose clients correct their drift.
+
+    beta: the server's step towards the mean of the uploads; 1 is the mean itself.
+    """
 
     def init(rng: Rng, facts: Facts) -> ScaffoldServer:
         x = model.init(rng)
@@ -71,12 +80,14 @@ def scaffold(model: Model, train: Train, beta: Positive = 1.0) -> Method:
         return Carry(begin(payload.x, train), payload.c - c_i, nothing, nothing)
 
     def step(c: Carry, batch: Batch) -> Carry:
-        go = descend(c.go, model.grad(c.go.w, batch) + c.correction, train)
+        go = descend(c.go, model.grad(c.go.w, batch) + c.correction, train, batch)
         reach = 1 + train.momentum * c.reach
-        return Carry(go, c.correction, reach, c.steps + reach)
+        moved = 1 + train.momentum * reach if train.nesterov else reach
+        pace = train.rate_at(batch) / train.lr
+        return Carry(go, c.correction, reach, c.steps + pace * moved)
 
     def finish(c: Carry, c_i: Vector, payload: ScaffoldPayload) -> tuple[Vector, ScaffoldUpload]:
-        change = (1 / (c.steps.clamp(min=1) * train.rate)) * (payload.x - c.go.w) - payload.c
+        change = (1 / (c.steps.clamp(min=1) * train.lr)) * (payload.x - c.go.w) - payload.c
         return c_i + change, ScaffoldUpload(c.go.w, change)
 
     def receive(server: ScaffoldServer, replies: Replies, rng: Rng) -> ScaffoldServer:

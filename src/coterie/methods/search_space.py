@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 from coterie.core.errors import BadInput, format_value
 from coterie.core.method import Train
 from coterie.core.options import Range, declared_options
-from coterie.methods.declare import Builder, unused_of
+from coterie.methods.declare import Builder, refused_of, unused_of
 
 DIGITS = 3  # significant ones of a value that is tried
 LOG_RATIO = (
@@ -23,7 +23,7 @@ LOG_RATIO = (
 
 
 class SearchRange(NamedTuple):
-    """The values of one word that a search tries: from `low` to `high`, or one of `choices`."""
+    """The values of one option that a search tries: from `low` to `high`, or one of `choices`."""
 
     low: float = 0.0
     high: float = 0.0
@@ -64,15 +64,16 @@ def parse_range(text: str, word: str) -> SearchRange:
     return knob
 
 
-# Options of a paper's reading, of sizes and of safety: they say which algorithm runs, or what it
-# costs. `--tune METHOD.OPTION=...` searches them all the same.
+# Options of a paper's interpretation, of sizes and of safety: they say which algorithm runs, or
+# what it costs. `--tune METHOD.OPTION=...` searches them all the same.
 EXCLUDED = frozenset(
     (
         *("reduction", "teacher", "kl", "aux_init", "units", "steps_rule", "fl_weight", "others"),
-        *("spread", "row_norm", "mix", "draw", "public_batch", "patience", "held", "clip"),
+        *("spread", "row_norm", "mix", "draw", "public_batch_size", "patience", "held", "clip"),
         *("hyper_hidden", "hyper_layers", "embedding", "streams", "k", "warm", "converge_steps"),
         *("known_variance", "known_spread", "delta", "eps_step", "alpha_decay", "first_epochs"),
-        *("server_momentum", "server_decay", "inner", "after", "peers", "bundles", "anchor"),
+        *("server_momentum", "server_weight_decay", "inner", "after", "peers", "bundles", "anchor"),
+        *("predict", "server_epochs", "tau", "memory"),
     )
 )
 OVERRIDES: Mapping[str, Mapping[str, SearchRange]] = {  # by method, where what follows is too wide
@@ -88,7 +89,7 @@ OVERRIDES: Mapping[str, Mapping[str, SearchRange]] = {  # by method, where what 
     "fedper": {"head": SearchRange(choices=(1, 2))},
     "fedrep": {"head": SearchRange(choices=(1, 2)), "head_epochs": SearchRange(1, 20)},
     "lgfedavg": {"head": SearchRange(choices=(1, 2))},
-    "fedala": {"top_layers": SearchRange(choices=(1, 2)), "weight_rate": SearchRange(0.1, 10)},
+    "fedala": {"top_layers": SearchRange(choices=(1, 2)), "weight_lr": SearchRange(0.1, 10)},
 }
 
 
@@ -111,14 +112,19 @@ def build_search_space(
 
 def _training_space(train: Train) -> dict[str, SearchRange]:
     """The rate within a factor of ten, and one to several times the local work."""
-    rate = SearchRange(_round_digits(train.rate / 10), min(_round_digits(train.rate * 10), 1e30))
-    if train.steps:
-        return {"rate": rate, "steps": SearchRange(max(1, train.steps // 4), 4 * train.steps)}
-    return {"rate": rate, "epochs": SearchRange(1, max(5, 2 * train.epochs))}
+    lr = SearchRange(_round_digits(train.lr / 10), min(_round_digits(train.lr * 10), 1e30))
+    if train.local_steps:
+        return {
+            "lr": lr,
+            "local_steps": SearchRange(max(1, train.local_steps // 4), 4 * train.local_steps),
+        }
+    return {"lr": lr, "local_epochs": SearchRange(1, max(5, 2 * train.local_epochs))}
 
 
 def _is_used(builder: Builder, word: str, options: Mapping[str, Any]) -> bool:
-    """Whether a method uses a word of `[train]`, with these options."""
+    """Whether a method uses an option of `[train]`, with these options."""
+    if word in refused_of(builder):
+        return False
     if word not in unused_of(builder):
         return True
     when = unused_of(builder)[word]

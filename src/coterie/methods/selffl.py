@@ -1,5 +1,5 @@
 """Self-FL. Chen, Ding, Tramel, Wu, Sahu, Avestimehr, Zhang: Self-Aware Personalized Federated
-Learning. NeurIPS 2022, Algorithms 1 and 2 (`augmented`).
+Learning. NeurIPS 2022, Algorithms 1 and 2 (`augmented`). arXiv:2204.08069.
 
 theta_m ~ N(theta_0, s0^2) is seen through z_m ~ N(theta_m, s_m^2); with w_m = 1 / (s0^2 + s_m^2)
 and S_-m = sum_{k != m} w_k
@@ -12,16 +12,16 @@ and S_-m = sum_{k != m} w_k
 
 s_m^2 is the variance of a client's own past models (13), s0^2 that between clients (14).
 
-Readings. Section 3.2 defines the empirical variance of vectors as the trace of the sum of outer
-products, without a division: so is s0^2 (`spread="sum"`), while (19) divides s_m^2 by the number
-of models. Sums run over the clients that were active, as in (23) of Algorithm 2. Both together
-make S_-m about 1 / (variance between clients), so that l is "too large" (Section 4.2) and is cut
-at l_max; with a mean over all clients ever seen (`spread="mean", others="seen"`) r is .998, l is
-below 1 and Self-FL loses to FedAvg on the paper's own data. Algorithm 1 names (7) for the start,
-which needs everybody's optimum: (10) is meant. c is 1 / N_m: (8) is written for the summed loss,
-SGD descends the mean one. (8) gives clients of large s_m^2 more steps, though the text says fewer:
-the formula is followed, `steps_rule="fraction"` takes the text. Algorithm 2 starts at (10) too.
-The clip of w_m / S_-m, the guards on l and the median for clients without history are ours.
+Interpretations. Section 3.2 defines the empirical variance of vectors as the trace of the sum of
+outer products, without a division: so is s0^2 (`spread="sum"`), while (19) divides s_m^2 by the
+number of models. Sums run over the clients that were active, as in (23) of Algorithm 2. Both
+together make S_-m about 1 / (variance between clients), so that l is "too large" (Section 4.2) and
+is cut at l_max; with a mean over all clients ever seen (`spread="mean", others="seen"`) r is .998,
+l is below 1 and Self-FL loses to FedAvg on the paper's own data. Algorithm 1 names (7) for the
+start, which needs everybody's optimum: (10) is meant. c is 1 / N_m: (8) is written for the summed
+loss, SGD descends the mean one. (8) gives clients of large s_m^2 more steps, though the text says
+fewer: the formula is followed, `steps_rule="fraction"` takes the text. Algorithm 2 starts at (10)
+too. The clip of w_m / S_-m, the guards on l and the median for clients without history are ours.
 Clusters (G.4, `level`) stand in selffl_clusters.py.
 """
 
@@ -43,14 +43,14 @@ from coterie.core.method import (
     Stage,
     Train,
 )
-from coterie.core.model import Descent, Model, sgd
+from coterie.core.model import Descent, Model, optimize
 from coterie.core.options import NonNegative, NonNegativeInt, PositiveInt, Range
 from coterie.core.point import Point, Vector, blend, flatten, tree_map, zeros
 from coterie.core.quantities import LoggedQuantity, QuantityKind
 from coterie.methods import selffl_clusters as at_clusters
 from coterie.methods import selffl_steps as law_of_steps
 from coterie.methods import uncertainty as law
-from coterie.methods.declare import method
+from coterie.methods.declare import OPTIMIZER_SETTINGS, method
 from coterie.methods.fedavg import FedAvgServer, fedavg
 from coterie.methods.selffl_steps import EPS, StepChoice, StepRule, StepsRule, Units
 
@@ -99,7 +99,7 @@ class Carry(NamedTuple):
 
 
 class Aggregation(NamedTuple):
-    """How the server makes theta and s0^2 of the replies; the words are options of `selffl`."""
+    """How the server makes theta and s0^2 of the replies; the options are options of `selffl`."""
 
     train: Train
     weigh: bool
@@ -121,7 +121,7 @@ def init_state(theta: Point) -> SelfFLState:
     )
 
 
-def filled(var: Tensor) -> Tensor:
+def fill_variances(var: Tensor) -> Tensor:
     """s_m^2 in double precision; the median stands for that of a client without history, and 1
     where nobody has any."""
     var = to_double(var)
@@ -131,22 +131,22 @@ def filled(var: Tensor) -> Tensor:
     return s2.clamp(min=EPS * max(1.0, float(middle)))
 
 
-def weighed(var: Tensor, seen: Tensor, s0sq: Tensor) -> Tensor:
+def weigh_clients(var: Tensor, seen: Tensor, s0sq: Tensor) -> Tensor:
     """w of all that were seen, in double precision; 0 for the others."""
-    w = law.weights(to_double(s0sq).clamp(min=0), filled(var))
+    w = law.weights(to_double(s0sq).clamp(min=0), fill_variances(var))
     return w * seen if (var >= 0).any() else seen.double()
 
 
 def compute_precisions(server: SelfFLServer) -> Tensor:
     """w_m [N] of all clients seen; 0 for the others."""
     seen = (server.var.cpu() >= 0) | (server.sizes.cpu() > 0)
-    return weighed(server.var, seen, server.s0sq)
+    return weigh_clients(server.var, seen, server.s0sq)
 
 
 def cluster_precisions(server: SelfFLServer) -> Tensor:
     """The same [k] of all clusters that have a model."""
     clusters = server.clusters
-    return weighed(clusters.var, clusters.heard.cpu(), server.s0sq)
+    return weigh_clients(clusters.var, clusters.heard.cpu(), server.s0sq)
 
 
 def update_sums(server: SelfFLServer, others: Others) -> SelfFLServer:
@@ -173,7 +173,7 @@ def admit(how: Aggregation, server: SelfFLServer) -> SelfFLServer:
         others=more(server.others, 0),
         clusters=server.clusters and at_clusters.admit(server.clusters),
     )
-    return update_sums(grouped(how, wider), how.others)
+    return update_sums(group_clients(how, wider), how.others)
 
 
 def init_server(how: Aggregation, theta: Point, facts: Facts) -> SelfFLServer:
@@ -194,14 +194,14 @@ def init_server(how: Aggregation, theta: Point, facts: Facts) -> SelfFLServer:
     group = facts.groups.unique(return_inverse=True)[1]
     count = int(group.max()) + 1 if how.level == "group" else min(how.clusters, n)
     server = server._replace(clusters=at_clusters.unheard(group, theta, count))
-    return update_sums(grouped(how, server), how.others)
+    return update_sums(group_clients(how, server), how.others)
 
 
-def grouped(how: Aggregation, server: SelfFLServer) -> SelfFLServer:
+def group_clients(how: Aggregation, server: SelfFLServer) -> SelfFLServer:
     """The server with its clusters by the newest variances, where these decide."""
     if how.level != "variance":
         return server
-    of = at_clusters.by_variance(filled(server.var), len(server.clusters.var))
+    of = at_clusters.by_variance(fill_variances(server.var), len(server.clusters.var))
     return server._replace(clusters=server.clusters._replace(of=of.to(server.var.device)))
 
 
@@ -217,7 +217,7 @@ def update_server(how: Aggregation, server: SelfFLServer, replies: Replies) -> S
         models = flatten(upload.optimum if how.augmented else upload.theta)
         server = server._replace(s0sq=law.spread(models, how.spread))
     if how.level != "client":
-        server = with_representatives(how, grouped(how, server), replies)
+        server = with_representatives(how, group_clients(how, server), replies)
     theta = aggregate_models(how, server, replies)
     return update_sums(server._replace(theta=theta), how.others)
 
@@ -227,8 +227,8 @@ def with_representatives(how: Aggregation, server: SelfFLServer, replies: Replie
     ids = replies.ids
     weights = compute_precisions(server)[ids.cpu()] if how.weigh else how.train.weights(replies)
     known = (server.var >= 0).any()
-    var = filled(server.var)[ids.cpu()] if known else -torch.ones(len(ids))
-    clusters = at_clusters.updated(
+    var = fill_variances(server.var)[ids.cpu()] if known else -torch.ones(len(ids))
+    clusters = at_clusters.update(
         server.clusters,
         ids,
         replies.upload.theta,
@@ -255,7 +255,7 @@ def aggregate_models(how: Aggregation, server: SelfFLServer, replies: Replies) -
     return theta
 
 
-def noted(server: SelfFLServer) -> dict[str, Tensor]:
+def log_server(server: SelfFLServer) -> dict[str, Tensor]:
     """What the server writes down after a round."""
     found = {"sigma0": server.s0sq}
     return found | {"cluster": server.clusters.of} if server.clusters else found
@@ -263,7 +263,7 @@ def noted(server: SelfFLServer) -> dict[str, Tensor]:
 
 def build_exchange(model: Model, rule: StepRule, how: Aggregation, converge_steps: int) -> Exchange:
     """A round: the client's start (10) and steps (8), its variance (13), the server's sums."""
-    begin, plain_step = sgd(model, rule.train)
+    begin, plain_step = optimize(model, rule.train)
 
     def prepare(state: SelfFLState, sent: SelfFLPayload, rows: Tensor) -> SelfFLState:
         told = float(sent.s0sq), float(sent.others)
@@ -277,7 +277,9 @@ def build_exchange(model: Model, rule: StepRule, how: Aggregation, converge_step
     def step(c: Carry, batch: Batch) -> Carry:
         if not rule.known_variance:
             return c._replace(way=plain_step(c.way, batch))
-        summed = sgd(model, rule.train, lambda out, batch: c.boost * model.data_loss(out, batch))[1]
+        summed = optimize(
+            model, rule.train, lambda out, batch: c.boost * model.data_loss(out, batch)
+        )[1]
         return c._replace(way=summed(c.way, batch))
 
     def finish(
@@ -307,7 +309,14 @@ def build_exchange(model: Model, rule: StepRule, how: Aggregation, converge_step
 
 @method(
     when="clients differ in how much they differ; steps adapt to it",
-    only={"steps": ("l_base", 0), "epochs": ("l_base", 0), "weighting": ("weigh", False)},
+    refuses=dict.fromkeys(
+        (*OPTIMIZER_SETTINGS, "lr_schedule"), "its number of steps counts plain ones of one rate"
+    ),
+    only={
+        "local_steps": ("l_base", 0),
+        "local_epochs": ("l_base", 0),
+        "weighting": ("weigh", False),
+    },
     uploads="models",
     former={"cluster": False},
 )
@@ -336,23 +345,28 @@ def selffl(
     """Start value, local steps and aggregation weights from the uncertainty within and between
     clients.
 
-    l_max, l_base: most steps per round; steps without history (0: the epochs or steps of [train]).
+    l_max: most steps in a round.
+    l_base: steps of a client without history; 0: those of [train].
     units: the c of (8): "per_sample" 1/N_m, "per_batch" B/N_m, "plain" 1.
     steps_rule: "formula" (8), or "fraction": l_max (1 - r).
-    fl_weight: "paper" aims at theta_m^FL, "exact" at the Bayes estimate: r with
-        1 / (s0^2 + 1 / S_-m) for S_-m.
+    fl_weight: "paper" aims at theta_m^FL, "exact" at the Bayes estimate: r with 1 / (s0^2 + 1 /
+        S_-m) for S_-m.
     others: the clients that S_-m sums over: "active" in the last round, or all "seen" so far.
     spread: s0^2 as the "sum" or the "mean" of squared distances between clients' models.
-    start_rule, adapt_steps, weigh: the three components; one that is off is FedAvg's.
-    warm: rounds of FedAvg before. smooth: the activity rate's smoothing on the server.
-    augmented: Algorithm 2, variances from models trained `converge_steps` further; both models are
+    start_rule: a client starts at the others' mean (10); no: at the global model, as in FedAvg.
+    adapt_steps: the number of steps follows the uncertainty (8); no: as in FedAvg.
+    weigh: uploads are weighted by their certainty (11); no: as in FedAvg.
+    warm: rounds of FedAvg before.
+    smooth: the server keeps a share 1 - C of its old model, C being the share of active clients.
+    augmented: Algorithm 2: variances from models trained `converge_steps` further; both models are
         uploaded.
+    converge_steps: further steps of Algorithm 2, with augmented.
     level: what the server aggregates: the models of active "client"s, or, without smoothing, the
-        newest model of every cluster of clients, by true "group" or by alike "variance" s_m^2.
-    clusters: how many by variance.
+        newest model of every cluster of clients, by true "group" or by similar "variance" s_m^2.
+    clusters: number of clusters, with level = variance.
     known_variance: the variance of one observation, if known: s_m^2 is it over N_m, S_-m sums over
         all clients, and the summed likelihood is descended.
-    known_spread: s0^2, if known (not negative).
+    known_spread: s0^2, if known; negative: unknown.
     """
     if known_variance and warm:
         raise BadInput(
@@ -394,7 +408,7 @@ def selffl(
         views={"global": lambda state, sent: sent.theta},
         admit=lambda server: admit(how, server),
         newcomer=Newcomer("starts at theta and takes Self-FL's steps"),
-        notes=noted,
+        notes=log_server,
         client_notes=lambda state: law_of_steps.logged_choice(
             state.choice, state.var, state.t, rule
         ),
@@ -408,6 +422,6 @@ def selffl(
         return init_server(how, before.w, facts)
 
     # a client's state waits through the warm start untouched, so t_m is 0 when Self-FL begins
-    steps = train._replace(steps=l_base or train.steps)
+    steps = train._replace(local_steps=l_base or train.local_steps)
     before = fedavg(model, steps)._replace(join=lambda w, rng: init_state(w))
     return (Stage("warm", before, rounds=warm), Stage("train", own, enter=enter))

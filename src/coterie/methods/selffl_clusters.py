@@ -4,10 +4,10 @@ The server keeps the latest model of every cluster as its representative. A roun
 clusters with active clients, by (11) over these; the others are loaded as they are, and theta is
 (11) over all representatives, so that no part of the clients is forgotten while it is silent.
 
-Readings. Only the aggregation is of clusters: s0^2, S_-m and so the clients' work stay as they are.
-The uncertainty of a representative is the mean of its clients' s_m^2. Clusters by s_m^2 are formed
-anew in every round by k-means of log s_m^2, numbered from the smallest; a client without history
-counts as the median one.
+Interpretations. Only the aggregation is of clusters: s0^2, S_-m and so the clients' work stay as
+they are. The uncertainty of a representative is the mean of its clients' s_m^2. Clusters by s_m^2
+are formed anew in every round by k-means of log s_m^2, numbered from the smallest; a client without
+history counts as the median one.
 """
 
 from typing import NamedTuple
@@ -49,7 +49,7 @@ def unheard(of: Tensor, theta: Point, clusters: int) -> Clusters:
     )
 
 
-def updated(
+def update(
     clusters: Clusters, ids: Tensor, models: Point, var: Tensor, weights: Tensor, average: Average
 ) -> Clusters:
     """Clusters of which clients `ids` have answered with models [m, ...] of variances [m]."""

@@ -81,13 +81,17 @@ class StepRule(NamedTuple):
     def plain_steps(self, rows: int) -> int:
         """Steps of a client without history."""
         train = self.train
-        return self.l_base or train.steps or train.epochs * -(-rows // (train.batch or 1024))
+        return (
+            self.l_base
+            or train.local_steps
+            or train.local_epochs * -(-rows // (train.batch_size or 1024))
+        )
 
     def curvature(self, s2: float, rows: int) -> float:
         """h: how much of the distance to the local optimum one step covers."""
-        batch = min(self.train.batch or rows, rows)
+        batch = min(self.train.batch_size or rows, rows)
         per_row = {"plain": rows, "per_sample": 1, "per_batch": batch}[self.units] / rows
-        return max((1.0 if self.known_variance else per_row) * self.train.rate / s2, EPS)
+        return max((1.0 if self.known_variance else per_row) * self.train.lr / s2, EPS)
 
 
 def empty_choice() -> StepChoice:
@@ -99,7 +103,7 @@ def empty_choice() -> StepChoice:
 def choose_steps(
     rule: StepRule, var: float, t: float, s0sq: float, others: float, rows: int
 ) -> StepChoice:
-    """The choice of a client of variance `var` that was active `t` times, told s0^2 and S_-m."""
+    """The choice of a client of variance `var` that was active `t` times, given s0^2 and S_-m."""
     s2 = max(rule.known_variance / rows if rule.known_variance else var, EPS)
     base = rule.plain_steps(rows)
     boost = rows / rule.known_variance if rule.known_variance else 1.0

@@ -1,6 +1,6 @@
 """Stage 2 of PersFL: each client trains a grid of students at once and keeps the best.
 
-See `persfl` for the paper and the readings taken.
+See `persfl` for the paper and how it was interpreted.
 """
 
 import math
@@ -13,7 +13,7 @@ from torch.func import vmap
 
 from coterie.core.device import to_default_device
 from coterie.core.method import Batch, Exchange, Method, Newcomer, Pass, Train, keep_server
-from coterie.core.model import Descent, Model, begin, sgd
+from coterie.core.model import Descent, Model, begin, optimize
 from coterie.core.point import Point
 from coterie.methods.teacher import (
     VALIDATION,
@@ -114,7 +114,7 @@ def start_students(
         teacher=teacher,
         models=models,
         trial=empty_tally(len(next(iter(models.stack.params.values())))),
-        students=begin(w, train),
+        students=vmap(lambda one: begin(one, train))(w),
         tally=empty_tally(g),
         best=Best(w, torch.full((g,), -1.0), torch.full((g,), math.inf)),
     )
@@ -127,7 +127,9 @@ def build_epoch(model: Model, train: Train, grid: Grid, loss: SoftLoss) -> tuple
         target = model.logits(c.teacher.w, batch)
 
         def one(student: Descent, lam: Tensor, T: Tensor) -> Descent:
-            _, step = sgd(model, train, lambda logits, batch: loss(target, logits, lam, T, batch))
+            _, step = optimize(
+                model, train, lambda logits, batch: loss(target, logits, lam, T, batch)
+            )
             return step(student, batch)
 
         return c._replace(

@@ -1,7 +1,7 @@
 """Stage 1 of PersFL: FedAvg whose clients keep the best global model they have seen as their
 teacher.
 
-See `persfl` for the paper and the readings taken.
+See `persfl` for the paper and how it was interpreted.
 """
 
 import math
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from coterie.core.method import Batch, BatchPlan, Exchange, Method, Pass, Replies, Train
-from coterie.core.model import Descent, Model, sgd
+from coterie.core.model import Descent, Model, optimize
 from coterie.core.point import Point, pick, tree_map
 from coterie.core.quantities import LoggedQuantity, QuantityKind
 from coterie.core.rng import Rng
@@ -47,8 +47,8 @@ QUANTITIES = {
 
 
 class GlobalModels(NamedTuple):
-    """The server's state and its payload: the last global model, or G_1 .. G_E where all are "
-    "kept."""
+    """The server's state and its payload: the last global model, or G_1 .. G_E where all are
+    kept."""
 
     stack: Point  # [m, ...]
     round: Tensor  # of the last of them; 0: the random start
@@ -122,7 +122,7 @@ def adopt(teacher: Teacher, models: GlobalModels, trial: Tally, last: bool = Fal
 
 def find_teacher(model: Model, train: Train, last: bool, keep_models: bool) -> Method:
     """Stage 1: FedAvg whose clients validate what they receive."""
-    begin, step = sgd(model, train)
+    begin, step = optimize(model, train)
 
     def receive(server: GlobalModels, replies: Replies, rng: Rng) -> GlobalModels:
         new = repeat(replies.average(replies.upload, train.weights(replies)), 1)

@@ -1,17 +1,19 @@
 """User-Centric FL. Mestoukirdi, Zecchin, Gesbert, Li, Gresset: User-Centric Federated Learning.
-IEEE Globecom Workshops 2021.
+IEEE Globecom Workshops 2021. doi:10.1109/GCWkshps52748.2021.9682003.
 
     theta_i = sum_j w_ij theta_j'                                                       (5)
-    w_ij ~ n_j exp(-|g_i - g_j|^2 / (2 sigma_i sigma_j)),  rows of W sum to 1           (6)
+    w_ij ~ n_j exp(-|g_i - g_j|^2 / (2 sigma_i sigma_j)),  rows of W add up to 1           (6)
 
 theta_j' is what client j reaches from theta_j. W is found once, in a round before training: g_i is
 the gradient of client i's mean loss at the common random start, sigma_i^2 the mean of |g_i^(k) -
 g_i|^2 over K batches of n_i / K rows (7). The paper does not say K and partitions the rows; as in
-the authors' later code K may be 2.5, and batches are floor(K) random subsets. Gradients are taken
-of the model as it is used (no dropout, BatchNorm by its running statistics), so that they are sums
-over rows. With fewer streams than clients, k-means groups the rows of W, and a group shares the
-model of its centroid row. With `peers` W has m + 1 entries per row (`streams`), for servers that
-cannot keep N x N numbers.
+the authors' later code K may be 2.5, and batches are floor(K) random subsets. By default K follows
+from a client's rows, as no single one serves few rows and many: K_i = 1 + n_i / b makes sigma_i^2
+the variance of a mean gradient over b rows at any n_i. Where W is flat, or each client weighs
+itself alone, the run says so. Gradients are taken of the model as it is used (no dropout, BatchNorm
+by its running statistics), so that they are sums over rows. With fewer streams than clients,
+k-means groups the rows of W, and a group shares the model of its centroid row. With `peers` W has m
++ 1 entries per row (`streams`), for servers that cannot keep N x N numbers.
 """
 
 from typing import Annotated
@@ -21,13 +23,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from coterie.core.device import to_double
+from coterie.core.errors import BadInput
 from coterie.core.method import Facts, Method, Newcomer, Replies, Stage, Train, return_nothing
 from coterie.core.model import Model
-from coterie.core.options import MAX_COUNT, NonNegativeInt, Range
+from coterie.core.options import MAX_COUNT, NonNegativeInt, PositiveInt, Range
 from coterie.core.point import Point, flatten, pick, stack, tree_map
 from coterie.core.quantities import LoggedQuantity, QuantityKind
 from coterie.core.rng import Rng
-from coterie.methods.declare import method
+from coterie.methods.declare import SEVERAL_OPTIMIZERS, method
 from coterie.methods.fedavg import fedavg
 from coterie.methods.gradient_spread import ask_gradient
 from coterie.methods.mixing import Mixing, start_rows
@@ -51,6 +54,10 @@ QUANTITIES = {
         "Of a client's batches around its mean gradient.",
     ),
 }
+BATCH_ROWS = 200  # by benchmarks/defaults.py
+# worth a remark: the share of clients that are mixed in effect, 1 / sum_j w_ij^2, and the mean
+# weight on oneself
+FLAT, ALONE = 2 / 3, 0.9
 STREAM_QUANTITIES = {"streams": LoggedQuantity("streams", QuantityKind.GROUPS)}
 
 
@@ -124,24 +131,53 @@ def place(server: Server, replies: Replies, rng: Rng) -> Server:
     return place_newcomer(server, replies, rows)
 
 
+def judge_weights(server: Server) -> str:
+    """Why mixing by W is nearly FedAvg or nearly training alone, where it is."""
+    rows, clients = server.weights, len(server.sizes)
+    mixed = float((1 / rows.weights.square().sum(1)).mean())
+    itself = torch.arange(clients)[:, None] == (rows.ids if rows.sparse else torch.arange(clients))
+    alone = float((rows.weights * itself).sum(1).mean())
+    n = f"{float(server.sizes.mean()):.0f} rows per client"
+    if mixed > FLAT * clients:
+        return (
+            f"ucfl does not tell clients apart by {n}: W is flat, its largest weight is "
+            f"{clients * float(rows.weights.max()):.1f}/N and {mixed:.1f} of {clients} clients are "
+            "mixed in effect, nearly FedAvg's model; unless clients are alike, give more rows or a "
+            "smaller K"
+        )
+    if alone > ALONE:
+        return (
+            f"ucfl finds nobody alike by {n}: a client's weight on itself is {alone:.2f} in the "
+            "mean, so that all train nearly alone; give more rows or a larger K"
+        )
+    return ""
+
+
 @method(
-    when="clients differ by degrees, and the server may store a model per client", uploads="models"
+    when="clients differ by degrees, and the server may store a model per client",
+    refuses={"keep_optimizer": SEVERAL_OPTIMIZERS},
+    uploads="models",
 )
 def ucfl(
     model: Model,
     train: Train,
-    batches: Annotated[float, Range(1, 10_000, low_open=True)] = 2.5,
+    batches: Annotated[float, Range(0, 10_000)] = 0.0,
+    batch_rows: PositiveInt = BATCH_ROWS,
     streams: Annotated[int, Range(-1, MAX_COUNT)] = 0,
     peers: NonNegativeInt = 0,
 ) -> tuple[Stage, ...]:
-    """A mixture of all clients' models for each client, weighted by the likeness of their
+    """A mixture of all clients' models for each client, weighted by the similarity of their
     gradients.
 
     batches: K of (7); identical distributions weigh a peer exp(-1 / (K - 1)) of oneself, so a
-    larger K shares more. streams: how many models are broadcast; 0: one per client, -1: as many as
-    the silhouette score prefers. peers: how many others a client mixes, those of the nearest
-    gradients; 0: all.
+        larger K shares more; 0: by the rows of each client, 1 + n_i / batch_rows.
+    batch_rows: b, with batches = 0: gradients are as far apart as sampling b rows would make them
+        where |g_i - g_j|^2 = sigma_i sigma_j.
+    streams: how many models are broadcast; 0: one per client, -1: as many as the silhouette score
+        prefers.
+    peers: how many others a client mixes, those of the nearest gradients; 0: all.
     """
+    _check_batches(batches, batch_rows)
 
     def init(rng: Rng, facts: Facts) -> Server:
         check_scale(model.size, streams, peers, facts.clients)
@@ -176,16 +212,30 @@ def ucfl(
     similarity = Method(
         init=init,
         join=return_nothing,
-        round=(ask_gradient(model, batches, send, weigh_clients),),
+        round=(ask_gradient(model, batches, batch_rows, send, weigh_clients),),
         personal=lambda state, theta: theta,
         admit=admit,
         notes=notes,
+        remark=judge_weights,
         describes=QUANTITIES | STREAM_QUANTITIES if streams else QUANTITIES,
     )
     trip = fedavg(model, train).round[0]._replace(send=send, receive=receive)
-    look = ask_gradient(model, batches, send_start, place)
+    look = ask_gradient(model, batches, batch_rows, send_start, place)
     rule = Newcomer("mixes the clients' models by a row from one gradient", rounds=1, round=(look,))
     return (
         Stage("similarity", similarity, rounds=1, everyone=True),
-        Stage("train", similarity._replace(round=(trip,), newcomer=rule)),
+        Stage("train", similarity._replace(round=(trip,), newcomer=rule, remark=None)),
     )
+
+
+def _check_batches(batches: float, batch_rows: int) -> None:
+    """Refuse a K whose batch holds all rows, and rows per batch beside a K."""
+    if 0 < batches <= 1:
+        raise BadInput(
+            f"ucfl.batches = {batches:g}: give a number above 1, or 0 for one by the client's rows"
+        )
+    if batches and batch_rows != BATCH_ROWS:
+        raise BadInput(
+            f"ucfl.batch_rows = {batch_rows} chooses K by a client's rows, and ucfl.batches = "
+            f"{batches:g} gives it: leave out one"
+        )
