@@ -15,9 +15,9 @@ from coterie.results.folder import read_about
 from coterie.results.metric_table import total_of
 from helpers.runs import IMAGES, arrays, results
 
-WORDS = IMAGES | {"rounds": 2, "evaluate": 2}
-OWN = {k: v for k, v in WORDS.items() if k in ("path", "width", "compile", "threads", "batch")}
-OWN |= {"rounds": 2, "evaluate": 2}
+WORDS = IMAGES | {"rounds": 2, "eval_every": 2}
+OWN = {k: v for k, v in WORDS.items() if k in ("path", "width", "compile", "threads", "batch_size")}
+OWN |= {"rounds": 2, "eval_every": 2}
 
 
 class Net(nn.Module):
@@ -57,12 +57,12 @@ def test_what_freezes_nothing_or_all_is_one_line(text, says):
     with pytest.raises(BadInput, match=says):
         freeze_builder(Net, text, "Net")
     with pytest.raises(BadInput, match=says):
-        coterie.run("fedavg", data=arrays(), model=Net, freeze=text, **OWN)
+        coterie.run("fedavg", dataset=arrays(), model=Net, freeze=text, **OWN)
 
 
 def test_only_the_trainable_part_travels_and_is_stored_beside_the_frozen_one(tmp_path):
     run = coterie.run(
-        "fedavg", data=arrays(), model=Net, freeze="backbone", out=tmp_path / "r", **OWN
+        "fedavg", dataset=arrays(), model=Net, freeze="backbone", out=tmp_path / "r", **OWN
     )
     trainable, frozen = 4 * 2 + 2, 6 * 5 + 5 + 5 * 4 + 4
     assert (
@@ -83,7 +83,9 @@ def test_only_the_trainable_part_travels_and_is_stored_beside_the_frozen_one(tmp
 
 def test_a_loaded_model_predicts_as_the_run_measured(tmp_path):
     data = arrays()
-    run = coterie.run("ditto", data=data, model=Net, freeze="backbone", out=tmp_path / "r", **OWN)
+    run = coterie.run(
+        "ditto", dataset=data, model=Net, freeze="backbone", out=tmp_path / "r", **OWN
+    )
     held = load_file(run.folder / "models" / "frozen-0.safetensors")
     federation = federation_of(run.experiment, data)
     for client in range(4):
@@ -114,7 +116,7 @@ def test_stacked_clients_equal_one_after_another(method, tmp_path):
     for path in ("vectorized", "sequential"):
         run = coterie.run(
             method,
-            data=arrays(),
+            dataset=arrays(),
             model=Net,
             freeze="backbone.0",
             out=tmp_path / path,
@@ -143,7 +145,7 @@ def test_a_run_with_frozen_layers_goes_on_as_if_it_had_not_stopped(tmp_path):
 def test_freezing_what_is_a_model_already_is_refused():
     with pytest.raises(BadInput, match="freeze = 'head' for net, which is a Model already"):
         coterie.run(
-            "fedavg", data=arrays(), model=Model(Net, "classes", "net"), freeze="head", **OWN
+            "fedavg", dataset=arrays(), model=Model(Net, "classes", "net"), freeze="head", **OWN
         )
 
 
@@ -170,7 +172,9 @@ def test_a_network_that_writes_over_such_a_buffer_is_refused():
 
 
 def test_fedper_keeps_the_named_parameters_at_home(tmp_path):
-    run = coterie.run("fedper", data=arrays(), model=Net, own="backbone", out=tmp_path / "r", **OWN)
+    run = coterie.run(
+        "fedper", dataset=arrays(), model=Net, own="backbone", out=tmp_path / "r", **OWN
+    )
     seed = 8
     assert total_of(run.table, "bytes_up") == 2 * 4 * 4 * (4 * 2 + 2)
     assert total_of(run.table, "bytes_down") == 2 * 4 * (4 * (4 * 2 + 2) + seed)
@@ -191,7 +195,7 @@ def test_fedper_refuses_names_that_leave_nothing(words, says):
     with pytest.raises(BadInput, match=says):
         coterie.run(
             "fedper",
-            data=arrays(),
+            dataset=arrays(),
             model=Net,
             **OWN,
             **{f"fedper.{k}": v for k, v in words.items()},
@@ -199,7 +203,9 @@ def test_fedper_refuses_names_that_leave_nothing(words, says):
 
 
 def test_frozen_layers_stay_as_they_were(tmp_path):
-    run = coterie.run("local", data=arrays(), model=Net, freeze="head", out=tmp_path / "r", **OWN)
+    run = coterie.run(
+        "local", dataset=arrays(), model=Net, freeze="head", out=tmp_path / "r", **OWN
+    )
     model = Model(freeze_builder(Net, "head", "Net"))
     held = load_file(run.folder / "models" / "frozen-0.safetensors")
     assert np.array_equal(held["head.weight"], model.frozen["head.weight"])

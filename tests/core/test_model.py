@@ -22,7 +22,7 @@ from coterie.running.loop import Loop
 from helpers.federations import SEQUENTIAL, STACKED, assert_same, float64, personal, play, tiny
 
 METHODS = ["local", "fedavg", "ditto", "fedper", "pfedme"]
-TRAIN = Train(batch=4, rate=0.05, steps=3)
+TRAIN = Train(batch_size=4, lr=0.05, local_steps=3)
 TOKENS = 7
 
 
@@ -185,13 +185,15 @@ def test_a_network_gives_one_result_on_every_path(name, method):
     if name in ("branch", "writer") and method == "fedper":
         pytest.skip("it has one layer, so that nothing is left to share")
     with float64():
-        alone = trained(name, method, SEQUENTIAL, sample=0.6)
-        chosen = trained(name, method, ExecutionSettings(), sample=0.6)
+        alone = trained(name, method, SEQUENTIAL, participation=0.6)
+        chosen = trained(name, method, ExecutionSettings(), participation=0.6)
         assert_same(personal(chosen), personal(alone))
         if name in ALONE:
             assert chosen.engine.settings[0].path == "sequential"
         else:
-            assert_same(personal(trained(name, method, STACKED, sample=0.6)), personal(alone))
+            assert_same(
+                personal(trained(name, method, STACKED, participation=0.6)), personal(alone)
+            )
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name not in ALONE])
@@ -209,7 +211,7 @@ def test_a_compiled_network_gives_the_same_result_or_is_refused_by_what_it_lacks
     with float64():
         plain = personal(trained(name, "local", STACKED, rounds=1))
         compiled = STACKED._replace(compile="yes")
-        if find_compiler() and name not in ("spectral_norm", "instance norm", "writer"):
+        if find_compiler() and name != "spectral_norm":
             assert_same(plain, personal(trained(name, "local", compiled, rounds=1)))
             return
         with pytest.raises(BadInput, match=r"cannot be compiled \(.*\): use compile = auto"):

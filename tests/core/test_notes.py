@@ -82,9 +82,7 @@ def test_a_client_writes_no_note_of_the_server():
             BadInput, match=f"'{name}' is declared as '{name}', which servers write"
         ):
             check_client_logged([name], ALL)
-    with pytest.raises(
-        BadInput, match=r"'r' is written but not declared: .* describes=\{'r': Note"
-    ):
+    with pytest.raises(BadInput, match=r"'r' is not declared: .* describes=\{'r': LoggedQuantity"):
         check_client_logged(["r"], ALL)
 
 

@@ -93,11 +93,17 @@ def test_every_path_casts_alike(settings):
 
 
 def accuracy(run: Run) -> float:
-    return float(run.measured().mean())
+    return float(run.client_values().mean())
 
 
 def test_training_in_bfloat16_reaches_nearly_the_accuracy_of_float32(tmp_path):
-    words = {"method": "fedavg", "clients": 5, "rounds": 20, "rate": 0.1, "epochs": 2} | FAST
+    words = {
+        "method": "fedavg",
+        "num_clients": 5,
+        "rounds": 20,
+        "lr": 0.1,
+        "local_epochs": 2,
+    } | FAST
     plain = change_options(Experiment(), words)
     runs = {
         precision: execute(
@@ -115,6 +121,6 @@ def test_training_in_bfloat16_reaches_nearly_the_accuracy_of_float32(tmp_path):
 
 
 def test_a_precision_that_changes_nothing_is_refused():
-    words = change_options(Experiment(), {"data": "gaussian", "precision": "bfloat16"})
+    words = change_options(Experiment(), {"dataset": "gaussian", "precision": "bfloat16"})
     with pytest.raises(BadInput, match="precision = bfloat16 changes nothing in mean"):
         models_of(words, load_federation(words))

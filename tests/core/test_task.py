@@ -7,12 +7,22 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from sklearn.metrics import mean_poisson_deviance
+from sklearn.metrics import mean_pinball_loss, mean_poisson_deviance
 
 import coterie
-from coterie.analysis.scores import SCORED, scores_of
+from coterie.analysis.scores import SCORED, NumberPredictions, scores_of, trivial_scores_of
 from coterie.core import task as tasks
-from coterie.core.task import TASKS, cumulative_logits, find_task, level_log_probs, name_tasks
+from coterie.core.errors import BadInput
+from coterie.core.options import check_table
+from coterie.core.task import (
+    TASKS,
+    cumulative_logits,
+    find_task,
+    is_task,
+    level_log_probs,
+    name_tasks,
+)
+from coterie.data.options import DataOptions
 
 RNG = torch.Generator().manual_seed(0)
 ROWS = 40
@@ -30,6 +40,49 @@ def test_a_regression_is_learnt_by_half_the_squared_error_and_told_in_its_own_un
     torch.testing.assert_close(task.truth(y), 50 + 10 * y.double())
     errors = (task.predict(z) - task.truth(y)).abs()
     torch.testing.assert_close(task.counted(z, y).double(), errors, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.1, 0.9])
+def test_a_quantile_is_learnt_by_the_pinball_loss(level):
+    task = TASKS[f"quantile:{level}"].learn(50.0, 10.0)
+    z, y = outputs(1), torch.randn(ROWS, generator=RNG)
+    theirs = mean_pinball_loss(y.numpy(), z[:, 0].numpy(), alpha=level)
+    assert float(task.losses(z, y).mean()) == pytest.approx(theirs, rel=1e-5)
+    said, truth = task.predict(z).numpy(), task.truth(y).numpy()
+    [first, *_] = scores_of(task.name)
+    assert first.name == task.measure
+    assert first.of(NumberPredictions(truth, said)) == pytest.approx(10 * theirs, rel=1e-5)
+    assert float(task.counted(z, y).mean()) == pytest.approx(10 * theirs, rel=1e-5)
+    assert not first.higher
+    constants = np.linspace(-3, 3, 601)
+    losses = [float(task.losses(torch.full((ROWS, 1), c), y).mean()) for c in constants]
+    below = float((y <= constants[int(np.argmin(losses))] + 0.005).float().mean())
+    assert below == pytest.approx(level, abs=1.5 / ROWS)
+
+
+@pytest.mark.parametrize(("name", "delta"), [("huber", 1.0), ("huber:1.35", 1.35)])
+def test_hubers_loss_is_that_of_torch(name, delta):
+    task, z = TASKS[name].learn(50.0, 10.0), 3 * outputs(1)
+    y = torch.randn(ROWS, generator=RNG)
+    wanted = F.huber_loss(z[:, 0], y, reduction="none", delta=delta)
+    torch.testing.assert_close(task.losses(z, y), wanted)
+    assert task.name == name
+
+
+@pytest.mark.parametrize("name", ["quantile:0", "quantile:1", "quantile:", "huber:-1", "huber:x"])
+def test_a_number_that_a_family_does_not_have_is_no_task(name):
+    assert not is_task(name)
+    with pytest.raises(BadInput, match="task = "):
+        check_table(DataOptions(task=name))
+
+
+def test_who_guesses_a_quantile_knows_its_training_rows():
+    train, truth = np.arange(101.0), np.arange(50.0, 101.0)
+    found = trivial_scores_of("quantile:0.9", train, truth, 0)
+    assert found["pinball_0.9"] == pytest.approx(
+        mean_pinball_loss(truth, np.full(51, 90.0), alpha=0.9)
+    )
+    assert {"pinball_0.9", "mae", "rmse", "r2"} == set(found)
 
 
 def test_counts_are_learnt_by_half_the_poisson_deviance():

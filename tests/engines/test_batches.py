@@ -15,7 +15,7 @@ def alone(plan, n, rows, steps, rng):
     key, part = int(rng.integers(2**40)), np.arange(n)
     if plan.share < 1:
         part = np.sort(rng.choice(n, max(1, int(n * plan.share)), replace=False))
-    batches, size = [], min(plan.batch or FULL_BATCH, rows)
+    batches, size = [], min(plan.batch_size or FULL_BATCH, rows)
     while len(batches) < steps * plan.batches:
         order = rng.permutation(part) if plan.shuffle else part
         batches += [order[k : k + size].tolist() for k in range(0, len(part), size)]
@@ -28,11 +28,11 @@ def alone(plan, n, rows, steps, rng):
 @pytest.mark.parametrize(
     "plan",
     [
-        BatchPlan(batch=7, epochs=3),
-        BatchPlan(batch=7, steps=9),
-        BatchPlan(batch=5, epochs=2, batches=3),
-        BatchPlan(batch=7, epochs=2, shuffle=False),
-        BatchPlan(batch=4, steps=5, share=0.5),
+        BatchPlan(batch_size=7, epochs=3),
+        BatchPlan(batch_size=7, steps=9),
+        BatchPlan(batch_size=5, epochs=2, batches=3),
+        BatchPlan(batch_size=7, epochs=2, shuffle=False),
+        BatchPlan(batch_size=4, steps=5, share=0.5),
         BatchPlan(),
     ],
 )

@@ -16,7 +16,7 @@ from coterie.methods.registry import METHODS
 from helpers.elsewhere import RUNS, STRAYS, TASKS
 from helpers.second_device import build
 
-pytestmark = pytest.mark.xdist_group("second device")
+pytestmark = [pytest.mark.xdist_group("second device"), pytest.mark.thorough]
 TESTS = Path(__file__).parents[1]
 
 

@@ -65,7 +65,7 @@ def quadratic(centres: list[float], sizes: list[int]) -> tuple[Federation, Model
     return federation, Model(Mean, task="squared")
 
 
-WHOLE = Train(batch=100, rate=0.2, steps=3)
+WHOLE = Train(batch_size=100, lr=0.2, local_steps=3)
 
 
 def test_fedavg_fixed_point_is_the_weighted_mean_of_the_optima():
@@ -97,8 +97,8 @@ def test_pfedme_moreau_step():
     """
     with float64():
         federation, model = quadratic([3.0], [2])
-        train = Train(batch=100, rate=0.5, steps=1)
-        options = {"lam": 2.0, "inner": 20, "inner_rate": 0.3}
+        train = Train(batch_size=100, lr=0.5, local_steps=1)
+        options = {"lam": 2.0, "inner": 20, "inner_lr": 0.3}
         loop = play("pfedme", federation, [model], rounds=1, train=train, options=options)
         theta = 3.0 / 3.0
         assert personal(loop)[0].item() == pytest.approx(theta, abs=1e-9)
@@ -119,7 +119,7 @@ def test_fedprox_without_its_term_is_fedavg_and_with_it_stays_nearer():
     with float64():
         assert_same(personal(play("fedprox", options={"mu": 0.0})), personal(play("fedavg")))
         federation, model = quadratic([1.0], [3])
-        one = Train(batch=100, rate=0.2, steps=2)
+        one = Train(batch_size=100, lr=0.2, local_steps=2)
         w = personal(play("fedprox", federation, [model], rounds=1, train=one, options={"mu": 1.0}))
         first = 0.2 * 1.0
         assert w[0].item() == pytest.approx(first - 0.2 * ((first - 1.0) + 1.0 * first), abs=1e-12)
@@ -144,7 +144,10 @@ def plain_sgd(loop: Loop, model: Model, point, client: int, train: Train, rounds
     data = loop.federation
     for number in range(rounds):
         optimizer = torch.optim.SGD(
-            module.parameters(), lr=train.rate, momentum=train.momentum, weight_decay=train.decay
+            module.parameters(),
+            lr=train.lr,
+            momentum=train.momentum,
+            weight_decay=train.weight_decay,
         )
         at, each = loop.engine.feed.batches(
             train.plan(), "train-0", Moment("train", number), [client]
@@ -155,7 +158,10 @@ def plain_sgd(loop: Loop, model: Model, point, client: int, train: Train, rounds
             optimizer.zero_grad()
             F.cross_entropy(module(batch.x[0][real]), batch.y[0][real]).backward()
             optimizer.step()
-        assert int(batch.mask[0].sum()) in (len(data.train[client]) % train.batch, train.batch)
+        assert int(batch.mask[0].sum()) in (
+            len(data.train[client]) % train.batch_size,
+            train.batch_size,
+        )
     return module
 
 
@@ -166,7 +172,7 @@ def test_training_equals_plain_pytorch(settings, norm):
     with float64():
         model, train = (
             tiny_model(norm=norm),
-            Train(batch=4, rate=0.05, epochs=2, momentum=0.9, decay=0.01),
+            Train(batch_size=4, lr=0.05, local_epochs=2, momentum=0.9, weight_decay=0.01),
         )
         federation = tiny(4)
         # a last batch of one row has no variance: BatchNorm in PyTorch refuses it, so no client has
@@ -225,15 +231,15 @@ def test_uneven_steps_freeze_finished_clients():
 
 def test_everybody_trains_but_only_the_sampled_are_averaged():
     with float64():
-        loop = play("ditto", rounds=1, sample=2, trains="all")
+        loop = play("ditto", rounds=1, participation=2, trains="all")
         assert sorted(loop.engine.states[0].slots) == [0, 1, 2, 3, 4]
-        few = play("fedavg", rounds=1, sample=2)
-        many = play("fedavg", rounds=1, sample=2, trains="all")
+        few = play("fedavg", rounds=1, participation=2)
+        many = play("fedavg", rounds=1, participation=2, trains="all")
         assert_same(personal(few), personal(many))
 
 
 def test_bytes_are_what_travelled():
-    loop = play("fedavg", rounds=1, sample=3)
+    loop = play("fedavg", rounds=1, participation=3)
     size = 4 * tiny_model().size
     rows = {r["metric"]: r["value"] for r in loop.table.whole().to_pylist() if r["client"] == -1}
     assert rows["bytes_down"] == 3 * size
@@ -266,7 +272,7 @@ def test_the_choice_by_timing_changes_no_result(name):
 
 
 def test_idle_clients_cost_no_state():
-    loop = play("ditto", rounds=1, sample=1.0 / 5)
+    loop = play("ditto", rounds=1, participation=1.0 / 5)
     assert len(loop.engine.states[0].slots) == 1
 
 
@@ -349,7 +355,7 @@ def test_double_momentum_is_not_shared_between_rounds():
     """
     with float64():
         federation, model = quadratic([1.0], [3])
-        steps = Train(batch=100, rate=0.1, steps=1, momentum=0.9)
+        steps = Train(batch_size=100, lr=0.1, local_steps=1, momentum=0.9)
         w = personal(play("local", federation, [model], rounds=2, train=steps))
         assert w[0].item() == pytest.approx(1 - 0.9**2, abs=1e-12)
 
@@ -409,7 +415,7 @@ def test_every_student_of_persfls_grid_counts():
 
 @pytest.mark.parametrize("name", ["fedamp", "ditto"])  # the state is the upload, and is not
 def test_what_the_server_does_with_an_upload_reaches_no_state(name):
-    train = TRAIN._replace(steps=3)  # as many for all: uploads stay in the order of the work
+    train = TRAIN._replace(local_steps=3)  # as many for all: uploads stay in the order of the work
     loop = play(name, rounds=2, settings=STACKED._replace(width=100), train=train)
     everyone = set(loop.everyone)
     trip = ExchangeRequest(

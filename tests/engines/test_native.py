@@ -1,5 +1,6 @@
 """A step in machine code computes what the step computes, whatever the number of threads."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -163,13 +164,13 @@ def test_compiled_code_is_found_again_and_made_anew_where_it_is_damaged(tmp_path
 def compiled(tmp_path, monkeypatch):
     """The flags of every compilation, in a cache that was empty before."""
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
-    found, plain = [], compiler._compile_into
+    found, plain = [], compiler.compile_source
 
-    def compile_into(place, source, flags):
+    def compile_source(source, flags):
         found.append(flags[0])
-        return plain(place, source, flags)
+        return plain(source, flags)
 
-    monkeypatch.setattr(compiler, "_compile_into", compile_into)
+    monkeypatch.setattr(compiler, "compile_source", compile_source)
     return found
 
 
@@ -179,7 +180,7 @@ def test_runs_that_differ_in_their_numbers_share_one_program(kind, compiled):
     torch.set_default_dtype(kind)
     try:
         for rate, momentum, decay, lam in ((0.1, 0.9, 0.01, 0.5), (0.03, 0.4, 0.002, 1.7)):
-            train = TRAIN._replace(rate=rate, momentum=momentum, decay=decay)
+            train = TRAIN._replace(lr=rate, momentum=momentum, weight_decay=decay)
             given = {"federation": tiny(), "train": train, "options": {"lam": lam}}
             found = personal(play("ditto", settings=COMPILED, **given))
             assert_same(personal(play("ditto", **given)), found, most)
@@ -187,6 +188,15 @@ def test_runs_that_differ_in_their_numbers_share_one_program(kind, compiled):
             compiled.clear()
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("rate", [0.3, 1.0])
+def test_a_run_with_a_schedule_is_compiled_once(rate, compiled):
+    """Six rounds whose rates differ, and of which the first may be 1."""
+    train = TRAIN._replace(lr=rate, lr_schedule="cosine:rounds=6:per=step")
+    found = personal(play("fedavg", rounds=6, train=train, settings=COMPILED))
+    assert compiled == ["-O3", "-O1"]
+    assert_same(personal(play("fedavg", rounds=6, train=train)), found, 1e-4)
 
 
 def test_factors_of_one_and_whole_numbers_belong_to_a_program():
@@ -276,13 +286,39 @@ def test_without_a_compiler_machine_code_is_refused_and_auto_does_without(monkey
     with pytest.raises(BadInput, match="no C compiler here; gcc, clang or the package ziglang"):
         play("fedavg", settings=COMPILED)
     monkeypatch.setattr("coterie.engines.local.autotune.MIN_STEPS_TO_COMPILE", 1)
-    assert play("fedavg", settings=ExecutionSettings()).engine.settings[0].compile != "yes"
+    loop, said = play("fedavg", settings=ExecutionSettings(), until=0), []
+    loop.go(lambda loop, report: said.extend(report.said))
+    assert loop.engine.settings[0].compile != "yes"
+    (line,) = said  # once, however many rounds
+    assert "runs without machine code, which is slower (" in line
+    assert "no C compiler here" in line
 
 
 def test_a_long_run_is_compiled_and_a_short_one_is_not(monkeypatch):
     assert play("fedavg", settings=ExecutionSettings()).engine.settings[0].compile != "yes"
     monkeypatch.setattr("coterie.engines.local.autotune.MIN_STEPS_TO_COMPILE", 1)
     assert play("fedavg", settings=ExecutionSettings()).engine.settings[0].compile == "yes"
+
+
+def test_every_exchange_is_compiled_or_traced_by_its_own_steps_in_the_whole_run(monkeypatch):
+    options = {"batches": 2.5}  # so that comparing gradients takes fewer steps than training
+    loop = play("ucfl", until=0, settings=ExecutionSettings(), options=options)
+    engine = loop.engine
+    assert [*engine._list_worthy(0).values()] == [False, False]
+    compared, trained = (
+        engine.feed.count_all_steps(stage.method.round[0].passes[0].plan, np.arange(5)) * rounds
+        for stage, rounds in zip(engine.programs[0], engine.lengths, strict=True)
+    )
+    assert compared < trained
+    monkeypatch.setattr("coterie.engines.local.autotune.MIN_STEPS_TO_COMPILE", trained)
+    loop = play("ucfl", settings=ExecutionSettings(), options=options)
+    assert [*loop.engine._list_worthy(0).values()] == [False, True]
+    assert loop.engine.settings[0].compile == "yes"
+    made = {key[1]: one._native for key, one in loop.engine._steppers.items()}
+    assert made["yes"]
+    assert not made["trace"]
+    again = play("ucfl", settings=loop.engine.settings[0], options=options, strict=False)
+    assert_same(personal(again), personal(loop), 0.0)
 
 
 @pytest.mark.parametrize("columns", [1, 2, 7, 16, 17, 60, 64, 65, 120, 128])

@@ -19,7 +19,7 @@ ODD = [math.nan, math.inf, -math.inf, 0.0, -0.0, -1.0, 1.0]
 def functions(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COTERIE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield [compiler.load_library(FUNCTIONS, double) for double in (False, True)]
+        yield [compiler.load_library(FUNCTIONS, double, "exps") for double in (False, True)]
 
 
 def called(functions, name, x):

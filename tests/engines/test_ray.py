@@ -113,18 +113,20 @@ def assert_equal_runs(here, there, tolerance=1e-9):
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_actors_and_the_local_engine_give_the_same_run(name, pool):
     with float64():
-        assert_equal_runs(*both(pool, name, evaluate=1))
+        assert_equal_runs(*both(pool, name, eval_every=1))
 
 
 @pytest.mark.parametrize("name", ["ditto", "persfl", "selffl", "fedfomo", "scaffold"])
 def test_sampling_and_dropouts_give_the_same_run(name, pool):
     with float64():
-        assert_equal_runs(*both(pool, name, rounds=3, sample=0.6, drop=0.3, evaluate=1))
+        assert_equal_runs(
+            *both(pool, name, rounds=3, participation=0.6, dropout_clients=0.3, eval_every=1)
+        )
 
 
 def test_everybody_training_and_some_averaged_gives_the_same_run(pool):
     with float64():
-        assert_equal_runs(*both(pool, "pfedme", rounds=3, sample=0.6, trains="all"))
+        assert_equal_runs(*both(pool, "pfedme", rounds=3, participation=0.6, trains="all"))
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -137,7 +139,7 @@ def test_the_number_of_actors_changes_nothing(name, count, three):
 @pytest.mark.parametrize("name", ["fedmd", "ktpfl", "feddf"])
 def test_different_networks_give_the_same_run(name, pool):
     with float64():
-        assert_equal_runs(*both(pool, name, models=[tiny_model(5), tiny_model(7)], evaluate=1))
+        assert_equal_runs(*both(pool, name, models=[tiny_model(5), tiny_model(7)], eval_every=1))
 
 
 def test_one_client_after_another_gives_the_same_run(pool):
@@ -222,13 +224,13 @@ def test_a_client_that_diverges_is_left_out_by_actors_as_here(three):
 @pytest.mark.parametrize("first", ["here", "there"])
 def test_a_run_goes_on_with_another_engine_or_other_actors(name, first, three, tmp_path):
     with float64():
-        whole = play(name, rounds=3, evaluate=1)
-        begun = play(name, rounds=3, evaluate=1, until=2 if first == "here" else 0)
+        whole = play(name, rounds=3, eval_every=1)
+        begun = play(name, rounds=3, eval_every=1, until=2 if first == "here" else 0)
         if first == "there":
             begun = over(some(three, 3), begun)
             begun.go(until=2)
         write_checkpoint(begun, tmp_path)
-        again = play(name, rounds=3, evaluate=1, until=0)
+        again = play(name, rounds=3, eval_every=1, until=0)
         if first == "here":
             again = over(some(three, 2), again)
         restore_checkpoint(again, list_checkpoints(tmp_path)[-1])
@@ -246,8 +248,8 @@ def kill(pool, seat):
 def test_a_killed_actor_is_replaced_and_changes_nothing(three):
     with float64():
         pool = some(three, 2)
-        whole = play("ditto", rounds=3, evaluate=1)
-        loop = over(pool, play("ditto", rounds=3, evaluate=1, until=0))
+        whole = play("ditto", rounds=3, eval_every=1)
+        loop = over(pool, play("ditto", rounds=3, eval_every=1, until=0))
         loop.go(until=1)
         before = pool.processes()
         kill(pool, 0)
@@ -444,8 +446,8 @@ def test_the_command_line_runs_on_ray_and_leaves_nothing_of_it(tmp_path):
     words = {
         "method": "fedavg",
         "rounds": 2,
-        "clients": 4,
-        "data.seed": 0,
+        "num_clients": 4,
+        "dataset.seed": 0,
         "path": "vectorized",
         "width": 4,
         "compile": "no",

@@ -36,6 +36,7 @@ COUNTS = [
     ("smallcnn", (1, 8, 8), 10, {}, 160 + 4_640 + 1_290),
     ("mean", (3,), 1, {}, 3),
     ("bag", (64,), 2, {"words": 5_000}, 160_000 + 66),
+    ("logistic", (13,), 2, {}, 14),
 ]
 TABLE = torch.randn(50, 6, generator=torch.Generator().manual_seed(0))
 NARROW = [
@@ -55,6 +56,8 @@ NARROW = [
     ("lstm", (5,), 2, {"hidden": 4, "table": TABLE}, 1),
     ("mean", (3,), 1, {}, 3),
     ("bag", (7,), 3, {"dimensions": 4, "words": 50}, 3),
+    ("logistic", (13,), 2, {}, 1),
+    ("logistic", (13,), 3, {}, 3),
 ]
 
 
@@ -84,7 +87,9 @@ def test_parameter_counts_are_exact(case):
 
 
 def test_every_net_is_counted_and_vectorized():
-    assert {case[0] for case in COUNTS} == {case[0] for case in NARROW} == set(NETS)
+    """Those of a folder have tests of their own."""
+    own = {name for name, net in NETS.items() if not net.wants_base}
+    assert {case[0] for case in COUNTS} == {case[0] for case in NARROW} == own
 
 
 @pytest.mark.parametrize("case", [c for c in COUNTS if c[0] != "mean"], ids=label)
@@ -92,7 +97,7 @@ def test_full_size_nets_give_a_logit_a_class(case):
     name, shape, classes, chosen, _ = case
     with torch.device("meta"):
         out = build_network(name, shape, classes, **chosen)(torch.zeros(2, *shape))
-    assert out.shape == (2, 1 if name == "lstm" else classes)
+    assert out.shape == (2, 1 if NETS[name].one_logit and classes == 2 else classes)
 
 
 @pytest.mark.parametrize("case", NARROW, ids=label)
@@ -431,9 +436,9 @@ def test_a_dense_net_may_have_batchnorm():
 
 def test_each_network_of_a_list_may_have_options_of_its_own():
     words = {
-        "data": "digits",
+        "dataset": "digits",
         "method": "local",
-        "clients": 4,
+        "num_clients": 4,
         "model": "dnn:hidden=7, dnn",
         "hidden": 9,
     }

@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from coterie.core.errors import BadInput
-from coterie.core.files import catch_write_errors, digest, move_into_place, read_text, sync
+from coterie.core.files import catch_write_errors, digest, move_into_place, read_text
 from coterie.core.method import Tree
 from coterie.core.tree import load_tree, save_tree
 
@@ -71,8 +71,7 @@ def save_checkpoint(
             digests = {path.name: digest(path) for path in sorted(temporary.iterdir())}
             (temporary / MANIFEST).write_text(json.dumps(digests, indent=1), encoding="utf-8")
             shutil.rmtree(final, ignore_errors=True)  # a damaged one
-            move_into_place(temporary, final)
-            sync(run)  # the new one is there for good before the old ones go
+            move_into_place(temporary, final)  # it is there for good before the old ones go
         found = list_checkpoints(run)
         past = [path for path in found if path <= final]
         # one of a later round was damaged, as the run has gone back before it

@@ -27,7 +27,7 @@ def _squared_gradients(output: Tensor, y: Tensor) -> Tensor:
     return output - y.reshape(output.shape)
 
 
-# The slope of a loss of rows in the network's outputs.
+# The gradient of a loss of rows in the network's outputs.
 OUTPUT_GRADIENTS: dict[RowFunction, RowFunction] = {
     class_losses: _class_gradients,
     squared_losses: _squared_gradients,
@@ -68,7 +68,7 @@ def _iterate_layers(net: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]
 def forward_backward(
     names: Sequence[str], params: dict[str, Tensor], x: Tensor, slope_of: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The outputs of rows, and the gradient of a loss whose slopes in the outputs are given."""
+    """The outputs of rows, and the gradient of a loss whose gradients in the outputs are given."""
     h = x.flatten(1)
     taken = []  # what each layer was given
     for name in names:

@@ -6,7 +6,12 @@ processor and then moved, so that they are the same whatever the device.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,8 +26,24 @@ CPU = torch.device("cpu")
 AUTO = "auto"  # an accelerator where torch sees one, else the processor
 
 
+ISA = "ONEDNN_MAX_CPU_ISA"  # bounds what oneDNN, torch's library for bfloat16, asks of a processor
+TRIAL = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
+
+
+@cache
+def avoid_broken_amx() -> None:
+    """Keep bfloat16 off the AMX unit of a processor that announces it and cannot run it, as in some
+    virtual machines, where the first product would end the process: another process tries one.
+    """
+    flags = Path("/proc/cpuinfo")
+    if ISA in os.environ or not flags.exists() or "amx_tile" not in flags.read_text():
+        return
+    if subprocess.run([sys.executable, "-c", TRIAL], capture_output=True).returncode < 0:
+        os.environ[ISA] = "AVX512_CORE_BF16"
+
+
 def device_of(word: str) -> torch.device:
-    """The device that a word names; refused where torch does not see it."""
+    """The named device; refused where torch does not see it."""
     seen = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if word == AUTO:
         return seen or CPU

@@ -46,6 +46,11 @@ class PrivateModel(Model):
                 f"dp = example with {model.name}: running statistics of its normalization layers "
                 "are made of rows without noise; give a network without BatchNorm"
             )
+        if self.goal.is_coupled:
+            raise BadInput(
+                f"dp = example clips the gradient of each row, but a row's loss in the task "
+                f"'{self.task}' depends on the rows beside it: use dp = client"
+            )
         self.clip, self.noise = clip, noise
         self._last: Tensor | None = None  # the key of the batch that was seen last
         self._turn = 0  # gradients taken of that batch
@@ -76,7 +81,7 @@ class PrivateModel(Model):
 
         count = len(batch.mask)
         keys = batch.key * count + torch.arange(count)  # every row has a dropout of its own
-        slopes, values = vmap(of_row)(batch._replace(key=keys))
+        slopes, values = vmap(of_row)(batch._replace(key=keys, pace=()))
         rows = batch.mask.sum().clamp(min=1)
         deviation = self.noise * self.clip
         noised = {

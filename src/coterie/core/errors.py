@@ -1,8 +1,9 @@
 """Errors a user can mend: one clear line that names the value, the place and the way out."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
+
+from coterie.core.option_names import find_alike
 
 MAX_VALUE_CHARS = 80  # letters of a value in a message
 MAX_LIST_CHARS = 400  # letters of a list of names in a message
@@ -35,15 +36,11 @@ def format_value(value: Any) -> str:
     )
 
 
-CLOSE_MATCH = 0.65  # how alike names are that may be mistyped; below, anything is like anything
-
-
 def suggest_name(word: str, valid: Iterable[str]) -> str:
     """A suffix that offers the valid name closest to `word`, or lists the valid ones."""
     names = sorted(valid)
-    close = get_close_matches(word[:MAX_VALUE_CHARS], names, n=1, cutoff=CLOSE_MATCH)
-    if close:
-        return f"; did you mean '{close[0]}'?"
+    if close := find_alike(word[:MAX_VALUE_CHARS], names):
+        return f"; did you mean '{close}'?"
     listed = ", ".join(names)
     if len(listed) > MAX_LIST_CHARS:
         listed = f"{listed[:MAX_LIST_CHARS].rpartition(', ')[0]}, ... ({len(names)} in all)"

@@ -77,14 +77,16 @@ def serialize_tensors(
 
 
 def save_bytes(content: bytes, path: Path) -> None:
-    """A file for a list of checksums; only what is there already is replaced whole, as a file that
-    no list names does not count yet.
+    """A file for a list of checksums, on the disk when this returns; only what is there already is
+    replaced whole, as a file that no list names does not count yet.
     """
     final = os.fspath(path)
     with catch_write_errors(path.parent):
         temporary = f"{final}.part" if os.path.exists(final) else final
         with open(temporary, "wb") as file:
             file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         if temporary != final:
             os.replace(temporary, final)
 
@@ -169,6 +171,7 @@ def move_into_place(temporary: Path, final: Path) -> None:
         for path in (*sorted(temporary.glob("*")), temporary):  # what a folder holds first
             sync(path)
         os.replace(temporary, final)
+        sync(final.parent)  # the name too
 
 
 def sync(path: Path) -> None:
@@ -186,6 +189,11 @@ def digest(path: Path) -> str:
     """A checksum of a file."""
     with check_regular_file(path).open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def digest_text(text: str) -> str:
+    """The checksum of a file that holds this text."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -11,21 +11,26 @@ from coterie.core.options import BelowOne, NonNegative, Range
 class Guard(NamedTuple):
     """What bounds a client's influence, what is known of it afterwards, and who attacks."""
 
-    # what stands for the weighted mean of uploads
+    # the robust average in place of the weighted mean of uploads
     robust: Literal["none", "median", "trimmed", "krum", "norm"] = "none"
-    # the share of uploads that `trimmed` takes off either end and `krum` leaves out
+    # the share of uploads that robust = trimmed takes off either end and krum leaves out
     hostile: Annotated[float, Range(0, 0.5, high_open=True)] = 0.25
+    # what attackers do to their uploads
     attack: Literal["none", "sign-flip", "scale", "noise"] = "none"
     attackers: BelowOne = 0.0  # the share of clients that attack
-    dp: Literal["none", "client", "example"] = "none"  # whose presence is hidden
-    dp_clip: NonNegative = 0.0  # the longest change of a client, or gradient of a row
-    dp_noise: NonNegative = 0.0  # the deviation of the noise in units of dp_clip
-    dp_epsilon: NonNegative = 0.0  # the noise is chosen so that the whole run spends this much
+    # differential privacy: "client" hides a whole client (--dp client needs --weighting equal),
+    # "example" a single row
+    dp: Literal["none", "client", "example"] = "none"
+    dp_clip: NonNegative = 0.0  # clipping norm: of a client's update, or of a row's gradient
+    dp_noise: NonNegative = 0.0  # standard deviation of the noise in units of dp_clip
+    # epsilon that the whole run may spend; the noise follows from it
+    dp_epsilon: NonNegative = 0.0
+    # delta of (epsilon, delta)-differential privacy
     dp_delta: Annotated[float, Range(0, 1, low_open=True, high_open=True)] = 1e-5
 
 
 def check_guard(guard: Guard) -> None:
-    """Refuse words that would change nothing, and those that lack another."""
+    """Refuse options that would change nothing, and those that lack another."""
     usual = Guard()
     if guard.hostile != usual.hostile and guard.robust not in ("trimmed", "krum"):
         raise BadInput(

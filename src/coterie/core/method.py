@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.augmentation import NONE as UNCHANGED
 from coterie.core.options import BelowOne, LearningRate, NonNegative, NonNegativeInt, PositiveInt
 from coterie.core.point import mean
 from coterie.core.quantities import LoggedQuantity
+from coterie.core.schedules import CONSTANT, fill_rounds
 
 Tree = Any  # nested tuples, dicts, points and vectors of tensors
 # (uploads [m, ...], weights [m] or [k, m]) -> one tree, or a stack of k
@@ -33,10 +35,11 @@ class Batch(NamedTuple):
     # the size of the draw
     place: Tensor
     key: Tensor  # scalar int64, seeds dropout in this step
+    pace: Any = ()  # scalar, the share of the learning rate in this step; (): without a schedule
 
     def one(self, j: int) -> Batch:
         """The j-th of several batches per step."""
-        return Batch(*(field[j] for field in self))
+        return Batch(self.x[j], self.y[j], self.mask[j], self.place[j], self.key[j], self.pace)
 
 
 class BatchPlan(NamedTuple):
@@ -44,7 +47,7 @@ class BatchPlan(NamedTuple):
 
     # "train", "validation" or "public"; select and test rows are out of a method's reach
     part: str = "train"
-    batch: int = 0  # rows per batch; 0: as many as fit one step of at most 1,024 rows
+    batch_size: int = 0  # rows per batch; 0: as many as fit one step of at most 1,024 rows
     epochs: int = 1  # used when steps is 0
     steps: int = 0  # steps, going round a reshuffled part
     batches: int = 1  # batches per step
@@ -52,6 +55,8 @@ class BatchPlan(NamedTuple):
     share: float = 1.0  # a random share of the part, drawn for this pass
     draw: int = 0  # rows of this round's common draw of the public set; 0: all of it
     adaptive: bool = False  # the number of steps is what Exchange.steps says
+    schedule: str = ""  # of the learning rate, as core.schedules reads it; "": none
+    augment: str = ""  # of training rows, as core.augmentation reads it; "": none
 
 
 class Pass(NamedTuple):
@@ -139,9 +144,11 @@ class Method(NamedTuple):
     model_of: Mapping[str, Any] = {}
     admit: Callable[[Any], Any] | None = None
     notes: Callable[[Any], dict[str, Tensor]] | None = None  # of the server, every round
+    # what the server has to say at the end of the stage, such as why it cannot work; "": nothing
+    remark: Callable[[Any], str] | None = None
     # scalars of a client, every round it was active
     client_notes: Callable[[Tree], dict[str, Tensor]] | None = None
-    # what every note means, and any view that needs words: reports draw by it
+    # what every quantity means, and any view that needs words: reports draw by it
     describes: Mapping[str, LoggedQuantity] = {}
     needs: frozenset[str] = frozenset()  # "validation", "public", "groups"
     mixed: bool = False  # clients may have different architectures
@@ -163,17 +170,63 @@ class Stage(NamedTuple):
 class Train(NamedTuple):
     """What all methods share: the `[train]` table of an experiment."""
 
-    batch: PositiveInt = 16
-    rate: LearningRate = 0.1
-    epochs: NonNegativeInt = 1
-    steps: NonNegativeInt = 0  # steps per round; counts instead of epochs when positive
-    momentum: BelowOne = 0.0
-    decay: NonNegative = 0.0  # L2 penalty on the parameters
-    weighting: Literal["size", "equal"] = "size"  # "size": n_i / sum n_j
+    batch_size: PositiveInt = 16  # rows per mini-batch
+    lr: LearningRate = 0.1  # learning rate of local training
+    local_epochs: NonNegativeInt = 1  # passes over a client's training rows per round
+    local_steps: NonNegativeInt = 0  # local steps per round, instead of epochs; 0: epochs count
+    momentum: BelowOne = 0.0  # momentum of local training
+    weight_decay: NonNegative = 0.0  # weight decay: L2 penalty on the parameters
+    # weights of uploads in the mean: "size" by training rows, n_i / sum n_j, or "equal"
+    weighting: Literal["size", "equal"] = "size"
+    # sgd, adam, adamw, rmsprop or adagrad, with settings as in adam:beta1=0.8
+    optimizer: str = "sgd"
+    nesterov: bool = False  # Nesterov's momentum, of sgd with momentum
+    clip_norm: NonNegative = 0.0  # largest norm of a step's gradient; 0: not clipped
+    keep_optimizer: bool = False  # a client's optimizer continues where its last round ended
+    # learning rate over rounds or local steps: constant, step, exponential or cosine, with settings
+    # as in cosine:warmup=5
+    lr_schedule: str = CONSTANT
+    # optimizer of the server on the mean update: none, sgd, adam, yogi or adagrad, with settings as
+    # in adam:tau=0.01
+    server_optimizer: str = "none"
+    server_lr: NonNegative = 0.0  # its learning rate; 0: 1 of sgd, 0.1 of adagrad, 0.01 of others
+    # what training images go through, drawn anew whenever one is read: none, crop:4 (a random crop
+    # out of a black border of 4 pixels), flip (left to right, every other time), or crop:4,flip
+    augment: str = UNCHANGED
+    # no step of sgd is longer than Polyak's, lr <= 2 loss / |gradient|^2, so that it cannot
+    # explode; auto: on tables and lists of numbers of one's own
+    bound_steps: Literal["auto", "yes", "no"] = "auto"
 
     def plan(self, **changes: Any) -> BatchPlan:
         """The local training pass."""
-        return BatchPlan(batch=self.batch, epochs=self.epochs, steps=self.steps)._replace(**changes)
+        return BatchPlan(
+            batch_size=self.batch_size,
+            epochs=self.local_epochs,
+            steps=self.local_steps,
+            schedule=self.schedule,
+            augment="" if self.augment == UNCHANGED else self.augment,
+        )._replace(**changes)
+
+    @property
+    def schedule(self) -> str:
+        """Of the learning rate, as a plan has it."""
+        return "" if self.lr_schedule == CONSTANT else self.lr_schedule
+
+    def over(self, rounds: int) -> Train:
+        """The same in a run of so many rounds."""
+        return self._replace(lr_schedule=fill_rounds(self.lr_schedule, rounds))
+
+    def rate_at(self, batch: Batch | None) -> float | Tensor:
+        """The learning rate of a step on a batch."""
+        if not self.schedule:
+            return self.lr
+        if batch is None or isinstance(batch.pace, tuple):
+            raise TypeError(
+                f"lr_schedule = {self.lr_schedule}, but a step has no batch of a scheduled pass: "
+                "give `descend` the batch, and the pass a plan of `train.plan`"
+            )
+        rate: Tensor = self.lr * batch.pace
+        return rate
 
     def weights(self, replies: Replies) -> Tensor:
         """How uploads are averaged."""

@@ -14,15 +14,17 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value
 
 from coterie.core.dense_gradient import OUTPUT_GRADIENTS, find_dense_layers, forward_backward
-from coterie.core.device import CPU, to_default_device, use_device
+from coterie.core.device import CPU, avoid_broken_amx, to_default_device, use_device
 from coterie.core.draws import PassContext
 from coterie.core.errors import BadInput
 from coterie.core.method import Batch, Train
-from coterie.core.point import Point, Vector, zeros
+from coterie.core.optimizers import OptimizerState, clip, optimizer_of
+from coterie.core.point import Point, Vector
 from coterie.core.pure_layers import PURE, MaskedBatchNorm, replace_layers
 from coterie.core.task import TASKS, Goal, class_losses, divergence
 
 Loss = Callable[[Tensor, Batch], Tensor]  # (logits, batch) -> scalar
+SMALLEST = 1e-30  # added to a squared length, so that nothing is divided by 0
 
 
 class GradientCounter:
@@ -68,6 +70,23 @@ def first_output(out: Any) -> Tensor:
     return out
 
 
+class Exit:
+    """Stands for a part of a network: it gives what it is given, and remembers it."""
+
+    def __init__(self, part: str) -> None:
+        self.part = part
+        self._given: Any = None
+
+    def __call__(self, z: Tensor, *_: Any, **__: Any) -> Tensor:
+        self._given = z
+        return z
+
+    def take(self) -> Any:
+        """What was given last; it is forgotten."""
+        given, self._given = self._given, None
+        return given
+
+
 def layer_of(name: str) -> str:
     """The layer that a parameter or buffer belongs to, also where it is parametrized."""
     owner, inside, _ = f".{name}".partition(".parametrizations.")
@@ -85,8 +104,10 @@ def _first_names(module: nn.Module) -> dict[str, str]:
 
 
 def _copy_module(module: nn.Module, name: str) -> nn.Module:
+    """A copy with trainable parameters of its own; the frozen ones are there once."""
+    frozen = {id(p): p for p in module.parameters() if not p.requires_grad}
     try:
-        return copy.deepcopy(module)
+        return copy.deepcopy(module, dict(frozen))
     except RuntimeError as problem:
         raise BadInput(
             f"{name} holds tensors that were computed, as nn.utils.weight_norm does: use "
@@ -114,12 +135,15 @@ class Model:
             torch.manual_seed(0)
             plain = build()
         self.context = PassContext()
-        self._saved = list(plain.state_dict())
+        # what the folder of a pretrained network holds, so that no file of a run need do so
+        self.base_names: frozenset[str] = getattr(plain, "base_names", frozenset())
+        written = list(plain.state_dict())
+        self._saved = [name for name in written if name not in self.base_names]
         self._first = _first_names(plain)  # weights that several layers share have several names
         self._train = replace_layers(_copy_module(plain, name), self.context).train()
         self._eval = replace_layers(plain, self.context).eval()
         # buffers that no file holds are the network's own, as positions are: the same for everybody
-        self._constant = {k for k, _ in self._train.named_buffers()} - set(self._saved)
+        self._constant = {k for k, _ in self._train.named_buffers()} - set(written)
         named = dict(self._train.named_parameters())
         self.shapes = {k: tuple(p.shape) for k, p in named.items() if p.requires_grad}
         if not self.shapes:
@@ -130,6 +154,8 @@ class Model:
         self._dense = self._find_closed_form()
         self._elsewhere: dict[torch.device, dict[str, Tensor]] = {}  # what is in no point, moved
         self._lower: torch.dtype | None = None  # the precision of training passes, if it is another
+        self._exit: Exit | None = None  # where a network ends that is cut before its end
+        self.bounded = 0.0  # the learning rate that `limit` bounds; 0: gradients are as they are
         self._written = [  # buffers that layers of others may write over
             k
             for k, _ in self._train.named_buffers()
@@ -157,9 +183,63 @@ class Model:
         """The same network with training passes in another precision; its parameters, what it
         says and what is averaged stay as they are.
         """
+        if dtype == torch.bfloat16:
+            avoid_broken_amx()
         twin = copy.copy(self)
         twin._lower, twin._dense = dtype, None  # autograd follows the casts, a closed form does not
         return twin
+
+    def with_bound(self, lr: float) -> Model:
+        """The same network with gradients that a learning rate of `lr` cannot explode on."""
+        twin = copy.copy(self)
+        twin.bounded = lr
+        return twin
+
+    def limit(self, g: Vector, loss: Tensor) -> Vector:
+        """A gradient by which a step is no longer than Polyak's: lr <= 2 f / |g|^2 (SPS_max with
+        c = 1/2: Loizou, Vaswani, Laradji, Lacoste-Julien, AISTATS 2021; losses are at least 0).
+        """
+        if not self.bounded:
+            return g
+        longest = 2 * loss.abs() / (self.bounded * g.squared() + SMALLEST)
+        return longest.clamp(max=1) * g
+
+    def cut_before(self, part: str) -> Model:
+        """The same network up to a part of it: what it says is what that part is given."""
+        twin = copy.copy(self)
+        twin._exit, twin._dense = Exit(part), None
+        twin._train, twin._eval = (
+            self._with_exit(net, twin._exit) for net in (self._train, self._eval)
+        )
+        return twin
+
+    def _with_exit(self, net: nn.Module, leave: Exit) -> nn.Module:
+        held = (self.context, *net.parameters(), *net.buffers())  # the same ones, not copies
+        copied = copy.deepcopy(net, {id(one): one for one in held})
+        copied.get_submodule(leave.part).forward = leave  # its parameters stay where they are
+        return copied
+
+    def _run(self, net: nn.Module, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
+        out = first_output(functional_call(net, tensors, (x,)))
+        if self._exit is not None and out is not self._exit.take():
+            raise BadInput(
+                f"{self.name} does not end with '{self._exit.part}', whose output it changes: name "
+                "with --head the part that gives the network's output"
+            )
+        return out
+
+    def layer(self, part: str) -> nn.Module:
+        """A part of the network, as it is trained."""
+        return self._train.get_submodule(part)
+
+    def run_part(self, part: str, point: Point, z: Tensor, batch: Batch) -> Tensor:
+        """What a part gives for `z`, in training mode; of the point, its own tensors count."""
+        known = self._constants_on(z.device) | point.params | point.buffers
+        start = f"{part}."
+        tensors = {k.removeprefix(start): a for k, a in known.items() if k.startswith(start)}
+        with self.context.over(batch.mask, batch.key), self._cast(z):
+            out = first_output(functional_call(self.layer(part), tensors, (z,)))
+        return out if self._lower is None else out.to(batch.mask.dtype)
 
     def _cast(self, x: Tensor) -> AbstractContextManager[Any]:
         if self._lower is None:
@@ -236,7 +316,7 @@ class Model:
     def logits(self, point: Point, batch: Batch) -> Tensor:
         """Outputs as the model is used: dropout off, BatchNorm with its running statistics."""
         tensors = self._constants_on(batch.x.device) | point.params | point.buffers
-        return first_output(functional_call(self._eval, tensors, (batch.x,)))
+        return self._run(self._eval, tensors, batch.x)
 
     def forward(self, point: Point, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Outputs as the model is trained, and the buffers this pass made."""
@@ -244,7 +324,7 @@ class Model:
         tensors = self._constants_on(batch.x.device) | point.params | point.buffers | written
         GRADIENT_COUNT.value += 1  # a network runs in training mode to be differentiated
         with self.context.over(batch.mask, batch.key), self._cast(batch.x):
-            out = first_output(functional_call(self._train, tensors, (batch.x,)))
+            out = self._run(self._train, tensors, batch.x)
         out = out if self._lower is None else out.to(batch.mask.dtype)
         return out, {k: tensors[k] for k in point.buffers}
 
@@ -260,11 +340,19 @@ class Model:
 
     def loss(self, point: Point, batch: Batch) -> Tensor:
         """Mean loss on a batch, as the model is used."""
-        return masked_mean(self.goal.losses(self.logits(point, batch), batch.y), batch)
+        return self.data_loss(self.logits(point, batch), batch)
+
+    def _targets(self, batch: Batch) -> Tensor:
+        """The labels; of a task whose rows are compared, padding has 0, which no row is."""
+        return batch.y * batch.mask if self.goal.is_coupled else batch.y
 
     def data_loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """Mean loss of given outputs against the batch's labels."""
-        return masked_mean(self.goal.losses(logits, batch.y), batch)
+        losses = self.goal.losses(logits, self._targets(batch))
+        if self.goal.weigh is None:
+            return masked_mean(losses, batch)
+        weights = self.goal.weigh(batch.y) * batch.mask
+        return (losses * weights).sum() / weights.sum().clamp(min=1)
 
     def grad(self, point: Point, batch: Batch, loss: Loss | None = None) -> Vector:
         """Gradient of the mean loss, or of `loss(logits, batch)`, in training mode."""
@@ -275,7 +363,8 @@ class Model:
     ) -> tuple[Vector, Tensor]:
         """Gradient and value of the loss, in training mode."""
         if loss is None and self._dense is not None and batch.x.is_floating_point():
-            return self._dense_gradient(self._dense, point, batch)
+            found = self._dense_gradient(self._dense, point, batch)
+            return self.limit(*found), found[1]
         objective = loss or self.data_loss
 
         def value(params: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -283,7 +372,8 @@ class Model:
             return objective(logits, batch), fresh
 
         slope, (loss_value, fresh) = grad_and_value(value, has_aux=True)(point.params)
-        return Vector(slope, {k: b.detach() for k, b in fresh.items()}), loss_value
+        g = Vector(slope, {k: b.detach() for k, b in fresh.items()})
+        return self.limit(g, loss_value), loss_value
 
     def _dense_gradient(
         self, names: list[str], point: Point, batch: Batch
@@ -309,8 +399,9 @@ class Model:
         padding has neither.
         """
         logits = self.logits(point, batch)
-        losses = self.goal.losses(logits, batch.y) * batch.mask
-        return losses, self.goal.counted(logits, batch.y) * batch.mask
+        y = self._targets(batch)
+        losses = self.goal.losses(logits, y) * batch.mask
+        return losses, self.goal.counted(logits, y) * batch.mask
 
     def measure(self, point: Point, batch: Batch) -> tuple[Tensor, Tensor]:
         """Sums over the real rows: loss, and what the task counts, as rows predicted right."""
@@ -384,30 +475,35 @@ class Descent(NamedTuple):
     """A model on its way down."""
 
     w: Point
-    u: Any  # the momentum, a Vector; () without one
+    u: OptimizerState  # of every parameter; () where the optimizer has none
 
 
 def begin(w: Point, train: Train) -> Descent:
-    """A model about to descend; its momentum starts at zero."""
-    return Descent(w, zeros(w) if train.momentum else ())
+    """A model about to descend, with a fresh optimizer."""
+    return Descent(w, optimizer_of(train).begin(w))
 
 
-def descend(c: Descent, g: Vector, train: Train) -> Descent:
-    """One step along a gradient, with the run's decay and momentum."""
-    if train.decay:
-        g = g + train.decay * c.w.as_vector()
-    if not train.momentum:
-        return Descent(c.w - train.rate * g, ())
-    u = train.momentum * c.u + g
-    return Descent(c.w - train.rate * u, u.stale())
+def descend(c: Descent, g: Vector, train: Train, batch: Batch | None = None) -> Descent:
+    """One step of the run's optimizer along the gradient of a batch, clipped and with weight decay
+    as `train` says; only a scheduled learning rate needs the batch.
+    """
+    optimizer, decay = optimizer_of(train), train.weight_decay
+    if train.clip_norm:
+        g = clip(g, train.clip_norm)
+    if decay and not optimizer.decoupled:
+        g = g + decay * c.w.as_vector()
+    move, u = optimizer.step(g, c.u)
+    if decay and optimizer.decoupled:
+        move = move + decay * c.w.as_vector()
+    return Descent(c.w - train.rate_at(batch) * move, u)
 
 
-def sgd(
+def optimize(
     model: Model, train: Train, loss: Loss | None = None
 ) -> tuple[Callable[[Point], Descent], Callable[..., Descent]]:
-    """SGD as `(begin, step)`; the optimizer is fresh every time."""
+    """The run's optimizer on a loss, as `(begin, step)`; it is fresh every time."""
 
     def step(c: Descent, batch: Batch) -> Descent:
-        return descend(c, model.grad(c.w, batch, loss), train)
+        return descend(c, model.grad(c.w, batch, loss), train, batch)
 
     return lambda w: begin(w, train), step

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from coterie.core.errors import BadInput, format_value
+from coterie.core.errors import BadInput, format_value, suggest_name
 
 DeclaredOptions = dict[str, tuple[Any, Any]]  # {option: (type, default)}
 
@@ -43,16 +44,17 @@ class Range(NamedTuple):
 
 
 class OneOf(NamedTuple):
-    """The words that an option takes, where a registry knows them."""
+    """The names that an option takes, where a registry knows them."""
 
     names: Callable[[], Sequence[str]]
+    also: Callable[[object], bool] = lambda value: False  # whether it is another of its words
 
 
 MAX_COUNT = 1_000_000  # more of anything than a run can count through
 PositiveInt = Annotated[int, Range(1, MAX_COUNT)]
 NonNegativeInt = Annotated[int, Range(0, MAX_COUNT)]
 Positive = Annotated[float, Range(0, 1e6, low_open=True)]
-# of training; one that is too large diverges, which is told when it happens
+# of training; one that is too large diverges, which is reported when it happens
 LearningRate = Annotated[float, Range(0, 1e30, low_open=True)]
 NonNegative = Annotated[float, Range(0, 1e6)]
 Share = Annotated[float, Range(0, 1)]
@@ -93,6 +95,30 @@ def coerce(kind: Any, value: Any, word: str, default: Any = None) -> Any:
             else ""
         )
         raise BadInput(f"{word} {given}: give {describe_type(kind)}{such}") from None
+
+
+def split_spec(spec: str) -> tuple[str, dict[str, str]]:
+    """A name and its options, written as in "adam:beta1=0.8" or "a:b=1:c=2"."""
+    name, *pairs = (piece.strip() for piece in re.split(r"[:,]", spec))
+    found = (pair.partition("=") for pair in pairs if pair)
+    return name, {key.strip(): value.strip() for key, _, value in found}
+
+
+def read_spec(
+    spec: str, known: Mapping[str, Callable[..., Any]], word: str
+) -> tuple[str, dict[str, Any]]:
+    """The name of one of several functions and its options, as values of their declared types."""
+    name, given = split_spec(spec)
+    if name not in known:
+        raise BadInput(f"{word} = {format_value(spec)}: unknown{suggest_name(name, known)}")
+    declared, options = declared_options(known[name]), {}
+    for option, value in given.items():
+        if option not in declared:
+            way = suggest_name(option, declared) if declared else ", which takes none"
+            raise BadInput(f"{word} = {format_value(spec)}: no option '{option}' of {name}{way}")
+        kind, default = declared[option]
+        options[option] = coerce(kind, value, f"{word}, {option} of {name},", default)
+    return name, options
 
 
 def check_table(table: Any, place: str = "") -> Any:
@@ -136,7 +162,8 @@ def _coerce(kind: Any, value: Any) -> Any:
     origin, inner, choices = get_origin(kind), get_args(kind), choices_of(kind)
     if choices:
         value = {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
-        if value not in choices:
+        others = (limit.also for limit in inner if isinstance(limit, OneOf))
+        if value not in choices and not any(also(value) for also in others):
             raise ValueError
         return value
     if origin is Annotated:
@@ -225,6 +252,6 @@ def describe_type(kind: Any) -> str:
         limits = get_args(inner[0])[1:] if get_origin(inner[0]) is Annotated else ()
         many = f"{describe_type(_strip_range(inner[0])).removeprefix('a ')}s"
         return ", each ".join([f"{many} separated by commas", *map(str, limits)])
-    return {int: "a whole number", float: "a number", bool: "yes or no", str: "a word"}.get(
+    return {int: "a whole number", float: "a number", bool: "yes or no", str: "text"}.get(
         kind, str(kind)
     )

@@ -23,7 +23,8 @@ from coterie.core.sequence_layers import StepwiseRnn, convert_attention, convert
 class WeightedNorm(torch.autograd.Function):
     """Channels centred and scaled by their means and variances over weighted rows.
 
-    Its slopes are written by hand: autograd would go through the images more than twice as often.
+    Its gradients are written by hand: autograd would go through the images more than twice as
+    often.
     """
 
     generate_vmap_rule = True
@@ -55,8 +56,8 @@ class WeightedNorm(torch.autograd.Function):
     def backward(
         ctx: Any, by_out: Tensor | None, by_apart: Tensor | None, *by_moments: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Slopes by the inputs, from those by the results; all but the first are None unless
-        slopes of slopes are wanted.
+        """Gradients by the inputs, from those by the results; all but the first are None unless
+        gradients of gradients are wanted.
         """
         weight, share, apart, var = ctx.saved_tensors
         by_mean, by_var = (torch.zeros_like(var) if s is None else s for s in by_moments)

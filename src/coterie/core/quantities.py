@@ -1,4 +1,4 @@
-"""What methods note while they run, and what it means: declared once, drawn by kind."""
+"""What methods log while they run, and what it means: declared once, drawn by kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAIR_SUFFIXES = ("_before", "_after")
 
 
 class QuantityKind(StrEnum):
-    """What a note holds, which decides how it is drawn; N is the number of clients."""
+    """What a logged quantity holds, which decides how it is drawn; N is the number of clients."""
 
     MATRIX = "matrix"  # server, [N, N]: row i says from whom client i learns, and how much
     GROUPS = "groups"  # server [N] or client: clients of one number share a model; -1: none yet
@@ -25,11 +25,11 @@ class QuantityKind(StrEnum):
     SERVER = "server"  # server: one number by round
     PAIR = "pair"  # NAME is written as NAME_before and NAME_after: both by round
     GRID = "grid"  # client: NAME is written as NAME[a=1,b=2]: the mean over clients of every cell
-    VIEW = "view"  # no note, but words for one of the method's views
+    VIEW = "view"  # no quantity, but words for one of the method's views
 
 
 class LoggedQuantity(NamedTuple):
-    """The meaning of a note, for whoever reads a report."""
+    """The meaning of a logged quantity, for whoever reads a report."""
 
     label: str  # as in a title: "local steps"
     kind: QuantityKind
@@ -45,7 +45,7 @@ DIMENSIONS = {
     QuantityKind.MATRIX: 2,
     QuantityKind.VECTORS: 2,
     QuantityKind.SERVER: 0,
-}  # of a server's note; 1 for the rest
+}  # of a server's quantity; 1 for the rest
 
 
 def base_name(written: str) -> str:
@@ -61,7 +61,7 @@ def base_name(written: str) -> str:
 def find_declaration(
     written: str, describes: Mapping[str, LoggedQuantity]
 ) -> LoggedQuantity | None:
-    """The declaration of a note that was written; None where there is none."""
+    """The declaration of a logged quantity that was written; None where there is none."""
     plain, joined = describes.get(written), describes.get(base_name(written))
     if plain and plain.kind not in (QuantityKind.PAIR, QuantityKind.GRID, QuantityKind.VIEW):
         return plain
@@ -72,7 +72,7 @@ def find_declaration(
 def check_server_logged(
     notes: Mapping[str, Any], describes: Mapping[str, LoggedQuantity], clients: int
 ) -> None:
-    """Refuse a note of the server that is not declared, or not of the declared kind."""
+    """Refuse a logged quantity of the server that is not declared, or not of the declared kind."""
     for name, value in notes.items():
         note, shape = _require_declared(name, describes), tuple(value.shape)
         wanted = DIMENSIONS.get(note.kind, 1)
@@ -81,7 +81,7 @@ def check_server_logged(
         fits &= note.kind is QuantityKind.PAIR or all(n == clients for n in of_clients)
         if note.kind in FROM_CLIENTS or not fits:
             raise BadInput(
-                f"the server's note '{name}' has the shape {list(shape)}, which is no "
+                f"the server's quantity '{name}' has the shape {list(shape)}, which is no "
                 f"'{note.kind}' of {clients} clients: see coterie.core.quantities.QuantityKind "
                 "for what a kind "
                 "holds"
@@ -89,11 +89,11 @@ def check_server_logged(
 
 
 def check_client_logged(names: Iterable[str], describes: Mapping[str, LoggedQuantity]) -> None:
-    """Refuse a note of a client that is not declared, or of a kind that servers write."""
+    """Refuse a client's logged quantity that is not declared, or of a kind that servers write."""
     for name in names:
         if (note := _require_declared(name, describes)).kind in FROM_SERVER:
             raise BadInput(
-                f"the note '{name}' is declared as '{note.kind}', which servers write, "
+                f"the logged quantity '{name}' is declared as '{note.kind}', which servers write, "
                 "but a client wrote it"
             )
 
@@ -102,8 +102,9 @@ def _require_declared(name: str, describes: Mapping[str, LoggedQuantity]) -> Log
     note = find_declaration(name, describes)
     if note is None:
         raise BadInput(
-            f"the note '{name}' is written but not declared: add it to the method's `describes`, "
-            f"as in describes={{'{base_name(name)}': Note('what it is', Kind.COURSE)}}"
+            f"the logged quantity '{name}' is not declared: add it to the method's `describes`, "
+            f"as in describes={{'{base_name(name)}': LoggedQuantity('what it is', "
+            "QuantityKind.COURSE)}"
         )
     return note
 
@@ -117,8 +118,8 @@ def merge_declarations(
         for name, note in describes.items():
             if found.setdefault(name, note) != note:
                 raise BadInput(
-                    f"the note '{name}' is declared twice, and not alike: "
-                    "give each stage's note its own name"
+                    f"the logged quantity '{name}' is declared twice, and not alike: "
+                    "give each stage's quantity its own name"
                 )
     return found
 
@@ -134,7 +135,7 @@ def from_json(words: Mapping[str, Mapping[str, Any]]) -> dict[str, LoggedQuantit
     for name, fields in words.items():
         if fields["kind"] not in list(QuantityKind):
             raise BadInput(
-                f"the note '{name}' is of the kind '{fields['kind']}', "
+                f"the logged quantity '{name}' is of the kind '{fields['kind']}', "
                 "which this version does not know"
             )
         found[name] = LoggedQuantity(**{**fields, "kind": QuantityKind(fields["kind"])})

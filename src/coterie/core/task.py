@@ -7,11 +7,14 @@ record. A new task is a new record, and its label is read as those of its form a
 its label read in coterie.data.target and its scores in coterie.analysis.scores.
 
 Classes have a logit each and cross-entropy; two classes may share one logit. Numbers have one
-output and half the squared error, in units of the training rows' deviation. Counts have one output,
+output and half the squared error, in units of the training rows' deviation; robust ones Huber's
+error or the pinball loss of a quantile, in the same units. Counts have one output,
 the logarithm of their rate over the training mean, and half the Poisson deviance, in units of that
 mean. Ordered classes have K - 1 outputs o, which are ordered cumulative logits:
 logit P(y > k) = o_0 - sum of softplus(o_j) over 0 < j <= k. Several labels have a logit each and
-the mean of their binary cross-entropies.
+the mean of their binary cross-entropies. Times to an event have one output, the logarithm of the
+hazard, and Cox's partial likelihood over a batch. Texts have a logit for every token of a
+vocabulary at every position, and the cross-entropy of the next one.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -27,10 +30,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.core.device import to_double
-from coterie.core.options import OneOf
+from coterie.core.options import OneOf, Range
 
 RowFunction = Callable[[Tensor, Tensor], Tensor]  # (outputs [B, K], targets) -> [B]
 Weights = Sequence[Sequence[float]]
+BLOCK = 1024  # rows that are compared with all others at once
 FEW = 20  # different whole numbers that are still read as classes
 
 
@@ -48,6 +52,11 @@ class Goal(NamedTuple):
     soften: Callable[[Tensor, Tensor | float], Tensor]
     distance: Callable[[Tensor, Tensor, Tensor | float], Tensor]  # (soft, outputs, T) -> [B]
     truth: Callable[[Tensor], Tensor] = lambda y: y  # targets as the data have them
+    # what a row's loss is depends on the rows beside it; the target of padding is 0 then
+    is_coupled: bool = False
+    # targets -> [B] how much each row counts in means; None: all the same
+    weigh: Callable[[Tensor], Tensor] | None = None
+    summarize: Callable[[Any], Any] = lambda mean: mean  # what is measured, from a mean over rows
 
 
 def class_losses(logits: Tensor, y: Tensor) -> Tensor:
@@ -182,6 +191,40 @@ def regression(centre: float = 0.0, spread: float = 1.0) -> Goal:
     )
 
 
+def quantile(centre: float = 0.0, spread: float = 1.0, level: float = 0.5) -> Goal:
+    """A quantile of a number, by the pinball loss of the standardised number."""
+
+    def losses(out: Tensor, y: Tensor) -> Tensor:
+        missing = y - out.squeeze(-1)
+        return torch.maximum(level * missing, (level - 1) * missing)
+
+    return regression(centre, spread)._replace(
+        name=_write_name("quantile", level, 0.5),
+        losses=losses,
+        counted=lambda out, y: losses(out, y) * spread,
+        measure=name_pinball(level),
+    )
+
+
+def huber(centre: float = 0.0, spread: float = 1.0, delta: float = 1.0) -> Goal:
+    """A number by half the squared error up to delta, in deviations, and linear beyond."""
+
+    def losses(out: Tensor, y: Tensor) -> Tensor:
+        error = (out.squeeze(-1) - y).abs()
+        return torch.where(error <= delta, 0.5 * error.square(), delta * (error - 0.5 * delta))
+
+    return regression(centre, spread)._replace(name=_write_name("huber", delta, 1.0), losses=losses)
+
+
+def name_pinball(level: float) -> str:
+    """What the pinball loss of a quantile is called among scores."""
+    return _write_name("pinball", level, 0.5, "_")
+
+
+def _write_name(name: str, number: float, usual: float, mark: str = ":") -> str:
+    return name if number == usual else f"{name}{mark}{number:g}"
+
+
 def _poisson_losses(mean: float, outputs: Tensor, y: Tensor) -> Tensor:
     """Half the deviance of a Poisson rate mean * exp(output), in units of the mean."""
     log_rate, share = outputs.squeeze(-1), y / mean
@@ -273,7 +316,7 @@ def _label_distance(target: Tensor, logits: Tensor, temperature: Tensor | float 
 
 
 def multilabel(weights: Sequence[Sequence[float]] = ()) -> Goal:
-    """Several labels, each there or not; accuracy is the share of them that is told right."""
+    """Several labels, each there or not; accuracy is the share of them that is predicted right."""
     return Goal(
         name="multilabel",
         losses=partial(_label_losses, torch.tensor(weights) if weights else None),
@@ -283,6 +326,108 @@ def multilabel(weights: Sequence[Sequence[float]] = ()) -> Goal:
         answer=lambda logits: (logits > 0).long(),
         soften=_sigmoid,
         distance=_label_distance,
+    )
+
+
+def _token_weights(y: Tensor) -> Tensor:
+    """How many tokens of each row are predicted: all but the first; -1 is padding."""
+    return (y[..., 1:] >= 0).sum(-1).to(torch.get_default_dtype())
+
+
+def _mean_over_tokens(values: Tensor, y: Tensor) -> Tensor:
+    """The mean of values [B, tokens - 1] over those tokens of each row that are there."""
+    held = (y[..., 1:] >= 0).to(torch.get_default_dtype())
+    return (values * held).sum(-1) / held.sum(-1).clamp(min=1)
+
+
+def _next_token_losses(logits: Tensor, y: Tensor) -> Tensor:
+    """The mean cross-entropy of each row's tokens, each given those before it."""
+    return _mean_over_tokens(class_losses(logits[..., :-1, :], y[..., 1:].clamp(min=0)), y)
+
+
+def _token_distance(target: Tensor, logits: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
+    """The mean over positions; those of padding have the same outputs everywhere."""
+    return divergence(target, logits, temperature).mean(-1)
+
+
+def causal_lm() -> Goal:
+    """The next token of texts, from outputs [B, tokens, vocabulary]; targets are the tokens
+    themselves [B, tokens], -1 where a text is over. Every token counts the same.
+    """
+    return Goal(
+        name="causal_lm",
+        losses=_next_token_losses,
+        counted=_next_token_losses,
+        measure="perplexity",
+        predict=lambda logits: logits.argmax(-1),  # probabilities of all tokens would fill memory
+        answer=lambda logits: logits.argmax(-1),
+        soften=softmax,
+        distance=_token_distance,
+        weigh=_token_weights,
+        summarize=np.exp,
+    )
+
+
+def encode_times(numbers: np.ndarray) -> np.ndarray:
+    """[n] times, below 0 where the event was not seen; of [n, 2] times and 1 or 0, or of these.
+
+    A time of 0 becomes the smallest number above it, as the target 0 is padding.
+    """
+    seen = numbers[:, 1] > 0 if numbers.ndim == 2 else ~np.signbit(numbers)
+    times = np.abs(numbers[:, 0] if numbers.ndim == 2 else numbers)
+    times = np.maximum(times, np.finfo(np.float32).tiny)
+    return np.asarray(np.where(seen, times, -times))
+
+
+def _cox_losses(outputs: Tensor, y: Tensor) -> Tensor:
+    """Of every event, log sum exp over all who are at risk then minus its own output (Breslow)."""
+    risk, times = outputs.squeeze(-1), y.abs()
+    at_risk = [  # a block of rows against all
+        torch.where(times.unsqueeze(-2) >= some.unsqueeze(-1), risk.unsqueeze(-2), -torch.inf)
+        for some in times.split(BLOCK, -1)
+    ]
+    sums = torch.cat([torch.logsumexp(block, -1) for block in at_risk], -1)
+    return torch.where(y > 0, sums - risk, 0.0)
+
+
+def count_pairs(risk: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Of every event [n]: the pairs with rows that outlived it, and those of them in which it had
+    the higher risk (Harrell's concordance; equal risks are half a pair).
+    """
+    pairs, right = [], []
+    for time, own in zip(y.split(BLOCK), risk.split(BLOCK), strict=True):
+        earlier = time[:, None] < y.abs()
+        tied = time[:, None] == -y  # who was last seen at that very time outlived it
+        both = (time[:, None] > 0) & (earlier | tied)
+        order = torch.sign(own[:, None] - risk)
+        pairs.append(both.sum(1))
+        right.append((both * (order + 1)).sum(1) / 2)
+    return torch.cat(pairs), torch.cat(right)
+
+
+def _concordance_of_rows(outputs: Tensor, y: Tensor) -> Tensor:
+    """[n] values whose mean is the concordance index; NaN where no two rows can be compared."""
+    pairs, right = count_pairs(outputs.squeeze(-1), y)
+    return right * ((y != 0).sum() / pairs.sum())
+
+
+def survival() -> Goal:
+    """Times to an event that not all rows have seen; the output is the logarithm of the hazard."""
+
+    def predict(out: Tensor) -> Tensor:
+        return to_double(out.squeeze(-1))
+
+    return Goal(
+        name="survival",
+        losses=_cox_losses,
+        counted=_concordance_of_rows,
+        measure="concordance",
+        predict=predict,
+        answer=predict,
+        soften=_identity,
+        distance=_squared_distance,
+        truth=to_double,
+        is_coupled=True,
     )
 
 
@@ -322,6 +467,10 @@ class Form:
     has_classes: bool = False
     is_number: bool = False  # one a row
     several: bool = False  # labels a row, each there or not
+    has_tokens: bool = False  # the label of a text is the text itself, token by token
+    columns: tuple[int, ...] = (1,)  # how many the label may have; (): two or more
+    # the label's cells [n] or [n, columns] as one number a row, where these are not the same
+    encode: Callable[[np.ndarray], np.ndarray] | None = None
     refusal: Refusal | None = None
     no_text: str = ""  # why {column} cannot be a {task} where it holds text; "": it can
     # one prediction in JSON; kind: the type of the classes' names, "number" where there are none
@@ -345,6 +494,8 @@ class Task:
     scores: tuple[str, ...] = ()
     in_files: tuple[str, ...] = ()  # those of them that a terminal has no room for
     probe: str = ""  # one from -1 to 1 that is high where a model is good; "": what decides
+    # the models of scikit-learn that stand beside it
+    reference: Literal["", "classifier", "regressor", "poisson"] = ""
     is_standardised: bool = False  # its number is learnt as (y - centre) / spread
     is_plain: bool = False  # data without a label column of one's own are learnt so
     least: int = 0  # classes
@@ -370,6 +521,15 @@ class Task:
     @property
     def several(self) -> bool:
         return self.form.several
+
+    @property
+    def has_tokens(self) -> bool:
+        return self.form.has_tokens
+
+    @property
+    def has_units(self) -> bool:
+        """Whether mean and deviation of the training rows are part of what is learnt."""
+        return self.is_number and self.form.encode is None
 
     @property
     def has_numbers(self) -> bool:
@@ -403,6 +563,8 @@ class Task:
 
     def scale(self, numbers: np.ndarray, centre: float, spread: float) -> np.ndarray:
         """Numbers of the label as a network learns them."""
+        if self.form.encode is not None:
+            numbers = self.form.encode(numbers)
         if self.is_standardised:
             numbers = (numbers - centre) / spread
         return numbers.astype(np.float32)
@@ -420,6 +582,10 @@ class Task:
         """Whether a label of so many classes may be learnt as this."""
         return not self.instead or self.least <= classes <= self.most
 
+    def takes(self, columns: int) -> bool:
+        """Whether the label may have so many columns."""
+        return columns in self.form.columns if self.form.columns else columns > 1
+
     def refuse_text(self, column: str) -> str:
         """Why the column cannot be the label if it holds text; "" where it can."""
         return (self.no_text or self.form.no_text).format(column=column, task=self.name)
@@ -429,8 +595,21 @@ def _say_shares(train: np.ndarray, classes: int) -> np.ndarray:
     return np.asarray(np.bincount(train.astype(int), minlength=classes) / len(train))
 
 
+def _say_token_shares(train: np.ndarray) -> np.ndarray:
+    """Shares of tokens that rows [n, tokens] predict; one that they have not is once among them."""
+    held = np.bincount(train[:, 1:][train[:, 1:] >= 0]) + 1
+    return np.asarray(held / held.sum())
+
+
 def _first(weights: Weights) -> Sequence[float]:
     return weights[0] if weights else ()
+
+
+def _is_no_time(numbers: np.ndarray) -> np.ndarray:
+    """Whether each number is none; alone, a time below 0 says that the event was not seen."""
+    if numbers.ndim == 1:
+        return np.asarray(np.isnan(numbers))
+    return np.stack([~(numbers[:, 0] >= 0), ~np.isin(numbers[:, 1], (0, 1))], 1)
 
 
 CLASS = Form(
@@ -454,6 +633,10 @@ NUMBER = Form(
 LABELS = Form(
     name="labels",
     several=True,
+    columns=(),
+    refusal=Refusal(
+        lambda v: (v != 0) & (v != 1), "neither 0 nor 1", "several labels are 0 or 1 each; "
+    ),
     trivial=(
         Trivial(
             lambda train, classes: train.mean(0),
@@ -462,7 +645,27 @@ LABELS = Form(
     ),
     schema=lambda kind: {"type": "array", "items": {"type": "integer"}},
 )
+TIME = Form(
+    name="time",
+    is_number=True,
+    columns=(1, 2),
+    encode=encode_times,
+    trivial=(Trivial(lambda train, classes: 0.0, "giving every row the same risk"),),
+    refusal=Refusal(_is_no_time, "no time, or no 1 or 0 of an event"),
+    no_text="'{column}' holds text, so it is no {task}; give times as numbers",
+)
 VECTOR = Form(name="vector", has_label=False)
+TOKENS = Form(
+    name="tokens",
+    has_tokens=True,
+    trivial=(
+        Trivial(
+            lambda train, classes: _say_token_shares(train),
+            "giving every token the share that it has in a client's training rows",
+        ),
+    ),
+    schema=lambda kind: {"type": "array", "items": {"type": "integer"}},
+)
 
 RANKED = ("auc", "average_precision", "log_loss")
 OF_CLASSES = (
@@ -471,13 +674,78 @@ OF_CLASSES = (
 )
 OF_NUMBERS = ("mae", "rmse", "r2", "pinball")
 
+
+def quantile_task(level: float = 0.5) -> Task:
+    """The record of a quantile."""
+    said = f"the {level:g} quantile" if level != 0.5 else "the median"
+    own = Trivial(
+        lambda train, classes: np.quantile(train, level),
+        f"always guessing {said} of a client's training rows",
+        (name_pinball(level),),
+    )
+    return Task(
+        name=_write_name("quantile", level, 0.5),
+        form=replace(NUMBER, trivial=(own, *_without_pinball(NUMBER.trivial))),
+        goal=lambda centre, spread, weights: quantile(centre, spread, level),
+        scores=(name_pinball(level), "mae", "rmse", "r2"),
+        probe="r2",
+        is_standardised=True,
+    )
+
+
+def _without_pinball(trivial: tuple[Trivial, ...]) -> tuple[Trivial, ...]:
+    return tuple(
+        who._replace(scores=tuple(s for s in who.scores if s != "pinball")) for who in trivial
+    )
+
+
+def huber_task(delta: float = 1.0) -> Task:
+    """The record of a number that outliers move little."""
+    return Task(
+        name=_write_name("huber", delta, 1.0),
+        form=NUMBER,
+        reference="regressor",
+        goal=lambda centre, spread, weights: huber(centre, spread, delta),
+        scores=OF_NUMBERS,
+        probe="r2",
+        is_standardised=True,
+    )
+
+
+class Family(NamedTuple):
+    """Tasks that differ in one number, as `quantile:0.9`."""
+
+    make: Callable[[float], Task]
+    limits: Range
+
+
+FAMILIES = {
+    "quantile": Family(quantile_task, Range(0, 1, low_open=True, high_open=True)),
+    "huber": Family(huber_task, Range(0, 1e6, low_open=True)),
+}
+
+
+class Tasks(dict[str, Task]):
+    """The records by name; one of a family with a number is made when it is asked for."""
+
+    def __missing__(self, name: str) -> Task:
+        family, _, number = name.partition(":")
+        try:
+            if family in FAMILIES and FAMILIES[family].limits.holds(float(number)):
+                return FAMILIES[family].make(float(number))
+        except ValueError:
+            pass
+        raise KeyError(name)
+
+
 # Where no task is named, the last that guesses it is one of such a label, so the first takes all.
-TASKS = {
-    task.name: task
+TASKS = Tasks(
+    (task.name, task)
     for task in (
         Task(
             name="classes",
             form=CLASS,
+            reference="classifier",
             goal=lambda centre, spread, weights: classes(_first(weights)),
             one_logit_goal=lambda centre, spread, weights: one_logit(_first(weights)),
             has_output_per_class=True,
@@ -493,6 +761,7 @@ TASKS = {
         Task(
             name="binary",
             form=CLASS,
+            reference="classifier",
             goal=lambda centre, spread, weights: classes(_first(weights)),
             one_logit_goal=lambda centre, spread, weights: one_logit(_first(weights)),
             is_one_logit=True,
@@ -508,6 +777,7 @@ TASKS = {
         Task(
             name="regression",
             form=NUMBER,
+            reference="regressor",
             goal=lambda centre, spread, weights: regression(centre, spread),
             scores=OF_NUMBERS,
             probe="r2",
@@ -517,9 +787,12 @@ TASKS = {
             ),
             otherwise="; --task classes for classes",
         ),
+        huber_task(),
+        quantile_task(),
         Task(
             name="counts",
             form=NUMBER,
+            reference="poisson",
             goal=lambda centre, spread, weights: counts(centre),
             scores=OF_NUMBERS,
             refusal=Refusal(lambda v: (v < 0) | (v != np.floor(v)), "no count"),
@@ -527,6 +800,7 @@ TASKS = {
         Task(
             name="ordinal",
             form=CLASS,
+            reference="classifier",
             goal=lambda centre, spread, weights: ordinal(_first(weights)),
             outputs=lambda classes, columns: classes - 1,
             scores=(*OF_CLASSES, "mae"),
@@ -547,13 +821,27 @@ TASKS = {
             guess=lambda seen: seen.columns > 1,
         ),
         Task(
+            name="survival",
+            form=TIME,
+            goal=lambda centre, spread, weights: survival(),
+            scores=("concordance",),
+            probe="concordance",
+        ),
+        Task(
+            name="causal_lm",
+            form=TOKENS,
+            goal=lambda centre, spread, weights: causal_lm(),
+            scores=("perplexity", "accuracy"),
+            probe="accuracy",
+        ),
+        Task(
             name="squared",
             form=VECTOR,
             goal=lambda centre, spread, weights: squared_error(),
             is_plain=True,
         ),
     )
-}
+)
 # of a goal that is not in the registry: its outputs are taken for those of classes
 UNKNOWN = replace(
     TASKS["classes"],
@@ -566,7 +854,15 @@ UNKNOWN = replace(
 
 def find_task(name: str) -> Task:
     """What is known of a task, or of a goal of somebody's own, by its name."""
-    return TASKS.get(name, UNKNOWN)
+    return TASKS[name] if is_task(name) else UNKNOWN
+
+
+def is_task(name: object) -> bool:
+    """Whether there is a record of this name."""
+    try:
+        return isinstance(name, str) and bool(TASKS[name])
+    except KeyError:
+        return False
 
 
 def choose_task(classes: int) -> Task:
@@ -579,4 +875,4 @@ def name_tasks() -> tuple[str, ...]:
     return tuple(name for name, task in TASKS.items() if task.has_label)
 
 
-TaskName = Annotated[str, OneOf(name_tasks)]
+TaskName = Annotated[str, OneOf(name_tasks, is_task)]

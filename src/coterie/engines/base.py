@@ -20,6 +20,7 @@ from coterie.data.federation import PARTS, Federation
 from coterie.engines.public_batches import draw_public_rows, public_tensors
 from coterie.engines.settings import SEQUENTIAL, ExecutionSettings
 
+TRAINING = "batches"  # what happens in a round of training, as its random streams call it
 Send = Callable[[int], Tree]
 Metrics = dict[tuple[str, str, str], np.ndarray]  # {(view, part, metric): [clients]}
 Views = Iterator[
@@ -33,7 +34,7 @@ class Moment(NamedTuple):
 
     stage: str
     round: int
-    kind: str = "batches"
+    kind: str = TRAINING
 
 
 class Effort(NamedTuple):
@@ -103,6 +104,9 @@ class EngineSetup(NamedTuple):
     seed: int = 0
     settings: Sequence[ExecutionSettings] = ()  # of each architecture; (): all are to be chosen
     rounds: int = 1  # of the whole run; a long one repays more preparation
+    lengths: Sequence[int] = ()  # rounds of each stage; (): all have `rounds`
+    share: float = 1.0  # of the clients that train in a round, in stages that do not ask everyone
+    strict: bool = True  # whether steps that must be machine code and cannot be are refused
     metric: str = ""  # what the run is judged by; "": what its task always measures
 
     def alone(self) -> EngineSetup:
@@ -118,6 +122,7 @@ class Engine(ABC):
     def __init__(self, setup: EngineSetup):
         self.models, self.programs, self.seed = setup.models, setup.programs, setup.seed
         self.rounds, self.metric = setup.rounds, setup.metric
+        self.lengths, self.share, self.strict = setup.lengths, setup.share, setup.strict
         self.stage = 0
         self.use(setup.settings or [ExecutionSettings()] * len(setup.models))
         self.take(setup.federation, setup.architecture)
@@ -180,7 +185,7 @@ class Engine(ABC):
     def dump(self) -> Tree:
         """The clients' side of a checkpoint."""
 
-    def written(self) -> None:
+    def mark_written(self) -> None:
         """What `dump` gave is on disk: changes are counted from here."""
         return
 
@@ -191,6 +196,10 @@ class Engine(ABC):
     @abstractmethod
     def restore(self, dumped: Tree, stage: int) -> None:
         """Put the clients where a checkpoint says."""
+
+    def take_remarks(self) -> list[str]:
+        """What whoever watches should know, once."""
+        return []
 
     def begin(self) -> None:
         """Start what takes long, so that a failure is seen early and no round is timed with it."""

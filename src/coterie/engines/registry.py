@@ -1,7 +1,7 @@
 """The engines that an experiment may name.
 
 A builder takes what every engine is given and the number of threads; its other parameters, which
-have defaults, are the words of `[engine]` that only this engine knows.
+have defaults, are the options of `[engine]` that only this engine knows.
 """
 
 from __future__ import annotations

@@ -15,9 +15,11 @@ Precision = Literal["float32", "bfloat16"]  # of a network's training passes
 class ExecutionSettings(NamedTuple):
     """How the clients of one architecture run; what is open is chosen once and then reused."""
 
-    path: ExecutionPath = "auto"  # all clients of a chunk stacked, or one after another
-    width: NonNegativeInt = 0  # clients per chunk; 0: to be chosen
-    # steps turned into machine code by a C compiler, traced once and replayed, or run as written
+    # clients of a chunk run stacked ("vectorized") or one after another; auto: the faster by timing
+    path: ExecutionPath = "auto"
+    width: NonNegativeInt = 0  # clients per chunk; 0: chosen by timing
+    # steps become machine code by a C compiler (yes), are traced once and replayed (trace), or run
+    # as written (no); auto: the faster for the length of the run
     compile: CompileMode = "auto"
 
     @property

@@ -40,16 +40,21 @@ def lenet5(input_shape: Shape, classes: int) -> nn.Module:
     return net
 
 
-def mcmahan(input_shape: Shape, classes: int, width: Width = 1.0) -> nn.Module:
-    """The CNN of McMahan et al. (KT-pFL's homogeneous runs), with padded convolutions; `width`
-    scales every layer."""
-    channels, *sides = check_image_shape("mcmahan", input_shape, least=4)
+def mcmahan(input_shape: Shape, classes: int, width: Width = 1.0, padded: bool = True) -> nn.Module:
+    """The CNN of McMahan et al. (KT-pFL's homogeneous runs, PFLlib's without padding).
+
+    width: factor of every layer's width.
+    padded: convolutions keep an image's size; no: each takes two pixels off every edge.
+    """
+    channels, *sides = check_image_shape("mcmahan", input_shape, least=4 if padded else 16)
     a, b, dense = (scale_size(size, width) for size in (32, 64, 512))
+    pad = 2 if padded else 0
+    left = [side // 4 if padded else ((side - 4) // 2 - 4) // 2 for side in sides]
     return chain(
-        conv1=with_relu(nn.Conv2d(channels, a, 5, padding=2), nn.MaxPool2d(2)),
-        conv2=with_relu(nn.Conv2d(a, b, 5, padding=2), nn.MaxPool2d(2)),
+        conv1=with_relu(nn.Conv2d(channels, a, 5, padding=pad), nn.MaxPool2d(2)),
+        conv2=with_relu(nn.Conv2d(a, b, 5, padding=pad), nn.MaxPool2d(2)),
         flat=nn.Flatten(),
-        dense1=with_relu(nn.Linear(b * math.prod(side // 4 for side in sides), dense)),
+        dense1=with_relu(nn.Linear(b * math.prod(left), dense)),
         head=nn.Linear(dense, classes),
     )
 
@@ -66,7 +71,10 @@ def smallcnn(input_shape: Shape, classes: int) -> nn.Module:
 
 
 def kt_alexnet(input_shape: Shape, classes: int, width: Width = 1.0) -> nn.Module:
-    """KT-pFL's AlexNet, with dropout before both wide dense layers; `width` scales every layer."""
+    """KT-pFL's AlexNet, with dropout before both wide dense layers.
+
+    width: factor of every layer's width.
+    """
     channels, *sides = check_image_shape("kt-alexnet", input_shape, least=15)
     a, b, c, d, dense = (scale_size(size, width) for size in (64, 192, 384, 256, 4096))
     return chain(

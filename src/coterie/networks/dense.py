@@ -13,8 +13,17 @@ def mlr(input_shape: Shape, classes: int) -> nn.Module:
     return chain(flat=nn.Flatten(), head=nn.Linear(math.prod(input_shape), classes))
 
 
+def logistic(input_shape: Shape, classes: int) -> nn.Module:
+    """Logistic regression: one dense layer, with one output for two classes."""
+    return mlr(input_shape, 1 if classes == 2 else classes)
+
+
 def dnn(input_shape: Shape, classes: int, hidden: Units = 100, norm: bool = False) -> nn.Module:
-    """One hidden dense layer, with BatchNorm before its ReLU where `norm` says so."""
+    """One hidden dense layer.
+
+    hidden: units of the hidden layer.
+    norm: BatchNorm before the ReLU.
+    """
     dense = nn.Linear(math.prod(input_shape), hidden)
     return chain(
         flat=nn.Flatten(),

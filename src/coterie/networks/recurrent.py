@@ -19,6 +19,9 @@ def lstm(
 
     It takes floats [B, steps, features], or token indices [B, steps] where a frozen `table`
     [words, features] is given. Its output is one logit for two classes, else one per class.
+
+    hidden: units of each layer.
+    layers: number of layers.
     """
     if table is not None and not (isinstance(table, Tensor) and table.ndim == 2):
         what = format_shape(table.shape) if isinstance(table, Tensor) else repr(table)

@@ -7,7 +7,10 @@ from coterie.networks.blocks import Shape, Width, chain, check_image_shape, scal
 
 
 def kt_resnet18(input_shape: Shape, classes: int, width: Width = 1.0) -> nn.Module:
-    """KT-pFL's ResNet-18 in its CIFAR form: 3x3 stem, no max pool, no convolution biases."""
+    """KT-pFL's ResNet-18 in its CIFAR form: 3x3 stem, no max pool, no convolution biases.
+
+    width: factor of every layer's width.
+    """
     channels, *_ = check_image_shape("kt-resnet18", input_shape, least=1)
     size = scale_size(64, width)
     layers: dict[str, nn.Module] = {

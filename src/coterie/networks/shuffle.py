@@ -7,7 +7,10 @@ from coterie.networks.blocks import Shape, Width, chain, check_image_shape, scal
 
 
 def kt_shufflenet(input_shape: Shape, classes: int, width: Width = 1.0) -> nn.Module:
-    """KT-pFL's ShuffleNetV2 x1: 3x3 stem without ReLU, convolutions with biases."""
+    """KT-pFL's ShuffleNetV2 x1: 3x3 stem without ReLU, convolutions with biases.
+
+    width: factor of every layer's width.
+    """
     channels, *_ = check_image_shape("kt-shufflenet", input_shape, least=1)
     size, last = scale_size(24, width), scale_size(1024, width)
     layers: dict[str, nn.Module] = {

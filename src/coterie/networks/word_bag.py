@@ -15,6 +15,8 @@ def bag(
 
     It takes numbers of words [tokens], 0 where there is none; `words` is how many numbers there
     are.
+
+    dimensions: length of a word vector.
     """
     if words is None or len(input_shape) != 1:
         raise BadInput(

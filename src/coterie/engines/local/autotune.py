@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from coterie.core.model import Model
 from coterie.core.point import stack
 from coterie.engines.base import Moment
 from coterie.engines.local.batches import Feed, StepCounts
+from coterie.engines.local.native.compiler import find_compiler
 from coterie.engines.local.stacks import copy_tree, lift, stack_payloads, to_channels_last
 from coterie.engines.local.steps import Stepper
 from coterie.engines.local.threads import use_threads
@@ -34,7 +35,10 @@ MIN_WIDTH, MAX_WIDTH = 32, 1024  # clients per chunk of a network without convol
 MIN_STEPS_TO_TRACE = (
     50  # steps of the longest client in the run from which tracing is worth its time
 )
-MIN_STEPS_TO_COMPILE = 20_000  # steps of all clients in the run from which compiling is
+# client-steps of an exchange in the whole run from which compiling is: a step of a small network
+# gains 50 to 150 microseconds, compiling and checking it takes one to two seconds once, and later
+# runs find it in the cache in a tenth of a second
+MIN_STEPS_TO_COMPILE = 5_000
 MIN_STEPS_TO_COMPILE_CONV = (
     500  # the same where there are convolutions, of which a step takes far longer
 )
@@ -47,6 +51,16 @@ STACKING_MARGIN = (
 def compute_max_width(size: int, copies: int = 1) -> int:
     """The number of clients per chunk whose models fit into memory."""
     return max(1, CHUNK_BYTES // (8 * 4 * size * copies))
+
+
+def compute_cached_width(size: int, copies: int = 1) -> int:
+    """The number of clients per chunk whose models the processor's caches hold."""
+    return max(MIN_WIDTH, min(MAX_WIDTH, CACHE_BYTES // (4 * size * copies)))
+
+
+def is_dense(shapes: Iterable[tuple[int, ...]]) -> bool:
+    """Whether a network has no convolutions: stacked clients are then always faster."""
+    return all(len(shape) <= 2 for shape in shapes)
 
 
 def find_stacking_problem(model: Model, feed: Feed) -> str:
@@ -65,7 +79,7 @@ def find_stacking_problem(model: Model, feed: Feed) -> str:
         key=torch.tensor(1),
     )
     pair = stack([model.start(0), model.start(1)])
-    batch = Batch(*(t.expand(2, *t.shape) for t in one))
+    batch = pytree.tree_map(lambda t: t.expand(2, *t.shape), one)
     try:
         torch.func.vmap(model.logits)(pair, batch)
         torch.func.vmap(lambda point, batch: model.grad(point, batch).params)(pair, batch)
@@ -89,6 +103,10 @@ class TuningCase(NamedTuple):
     size: int  # parameters of the network
     shapes: list[tuple[int, ...]]  # theirs
     rounds: int  # of the whole run
+    worth: bool = False  # whether machine code repays its compiling in this exchange
+    waits: bool = False  # whether it does in another exchange of the run
+    strict: bool = True  # whether what must be machine code and cannot be is refused
+    tell: Callable[[str], None] = lambda why: None  # why there is no machine code
 
     def steps(self, clients: list[int]) -> int:
         """The steps of some clients in this exchange."""
@@ -105,8 +123,8 @@ class TuningCase(NamedTuple):
 
     @property
     def dense(self) -> bool:
-        """Whether a network has no convolutions: stacked clients are then always faster."""
-        return all(len(shape) <= 2 for shape in self.shapes)
+        """Whether the network has no convolutions."""
+        return is_dense(self.shapes)
 
     @property
     def widths(self) -> list[int]:
@@ -114,11 +132,10 @@ class TuningCase(NamedTuple):
         if self.given.width:
             return [self.given.width]
         most = min(len(self.clients), compute_max_width(self.size, self.exchange.copies))
-        if self.given.compile == "yes":
+        if self.given.compile == "yes" or (self.dense and not _is_processor()):
             return [min(most, MAX_WIDTH)]
         if self.dense:
-            cached = CACHE_BYTES // (4 * self.size * self.exchange.copies)
-            return [min(most, max(MIN_WIDTH, min(MAX_WIDTH, cached)))]
+            return [min(most, compute_cached_width(self.size, self.exchange.copies))]
         return sorted({min(w, most) for w in WIDTHS})
 
     @property
@@ -154,6 +171,9 @@ def choose_settings(case: TuningCase, free_threads: bool) -> TunedSettings:
         return TunedSettings(
             _fill_open(given, ExecutionSettings("vectorized", case.widths[-1], "no"))
         )
+    if _will_compile(case):
+        width = case._replace(given=given._replace(compile="yes")).widths[-1]
+        return TunedSettings(_fill_open(given, ExecutionSettings("vectorized", width, "yes")))
     if can_compile(case):
         case = case._replace(given=given._replace(compile="yes"))
         path: ExecutionPath = "vectorized" if given.path == "auto" else given.path
@@ -183,13 +203,26 @@ def choose_settings(case: TuningCase, free_threads: bool) -> TunedSettings:
     return choice
 
 
+def _will_compile(case: TuningCase) -> bool:
+    """Whether a later exchange of the run is worth machine code and this one is not: it is then
+    traced, and what the later one can be is seen when it comes.
+    """
+    given = case.given
+    if given.compile != "auto" or given.path == "sequential" or not case.dense:
+        return False
+    return case.waits and not case.worth and bool(find_compiler())
+
+
+def is_worth_compiling(steps: float, dense: bool) -> bool:
+    """Whether so many client-steps repay the compiling of one."""
+    return steps >= (MIN_STEPS_TO_COMPILE if dense else MIN_STEPS_TO_COMPILE_CONV)
+
+
 def can_compile(case: TuningCase) -> bool:
     """Whether the steps of an exchange run as machine code; refused where they must and cannot."""
-    enough = MIN_STEPS_TO_COMPILE if case.dense else MIN_STEPS_TO_COMPILE_CONV
-    long = case.steps(case.clients) * case.rounds >= enough
     wanted = case.given.compile == "yes"
     stacked = case.given.path != "sequential"
-    if not wanted and not (case.given.compile == "auto" and long and stacked):
+    if not wanted and not (case.given.compile == "auto" and case.worth and stacked):
         return False
     stepper = Stepper(case.given.path != "sequential", compiled=True)
     chunk = case.clients[:1]
@@ -199,9 +232,11 @@ def can_compile(case: TuningCase) -> bool:
             carry, _ = run_pass(
                 case.feed, stepper, p, "trial", case.when, chunk, carry, case.counts, limit=1
             )
-    if stepper.why and wanted:
+    if stepper.why:
         why = next(iter(stepper.why.values()))
-        raise BadInput(f"a step cannot be compiled ({why}): use compile = auto, trace or no")
+        if wanted and case.strict:
+            raise BadInput(f"a step cannot be compiled ({why}): use compile = auto, trace or no")
+        case.tell(why)
     return not stepper.why
 
 
@@ -266,7 +301,8 @@ def time_pass(case: TuningCase, number: int, path: str, width: int, word: Compil
 
     Everything happens on copies and with a stepper of its own; nothing that is computed is kept.
     """
-    if path == "sequential" and word == "trace":  # then clients run side by side, on a core each
+    # clients then run side by side, on a core each; on another device they share it
+    if path == "sequential" and word == "trace" and _is_processor():
         together = min(torch.get_num_threads(), len(case.clients))
         if together > 1:
             with use_threads(1):
@@ -299,9 +335,14 @@ def time_pass(case: TuningCase, number: int, path: str, width: int, word: Compil
     return best / (count * len(chunk))
 
 
+def _is_processor() -> bool:
+    """Whether steps run on the processor, whose caches and cores set the limits here."""
+    return torch.get_default_device() == CPU
+
+
 def _read_clock() -> float:
     """Seconds, once all that was begun on a device is done."""
-    if torch.get_default_device() != CPU:
+    if not _is_processor():
         torch.accelerator.synchronize()
     return time.perf_counter()
 

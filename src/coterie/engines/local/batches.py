@@ -9,15 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.augmentation import draw_moves, move_images
 from coterie.core.device import to_default_device
 from coterie.core.method import Batch, BatchPlan
 from coterie.core.rng import Rng, streams
+from coterie.core.schedules import CONSTANT, compute_shares
 from coterie.data.arrays import as_tensor
 from coterie.data.client_rows import ClientRows
 from coterie.data.dataset import Public
 from coterie.data.federation import PARTS, Federation, part_of
 from coterie.data.lazy_rows import RowGenerator, generator_of
-from coterie.engines.base import Moment
+from coterie.engines.base import TRAINING, Moment
 from coterie.engines.local.stacks import to_channels_last
 from coterie.engines.public_batches import draw_public_rows, public_tensors
 
@@ -31,7 +33,7 @@ def padded_batch_size(plan: BatchPlan, largest: int) -> int:
     """The rows that a batch is padded to, the same for all clients: at most those of the largest
     part.
     """
-    return max(1, min(plan.batch or FULL_BATCH, largest))
+    return max(1, min(plan.batch_size or FULL_BATCH, largest))
 
 
 def count_steps(plan: BatchPlan, n: int) -> int:
@@ -41,7 +43,7 @@ def count_steps(plan: BatchPlan, n: int) -> int:
     if plan.steps:
         return plan.steps
     n = max(1, int(n * plan.share))
-    return -(-plan.epochs * -(-n // (plan.batch or FULL_BATCH)) // plan.batches)
+    return -(-plan.epochs * -(-n // (plan.batch_size or FULL_BATCH)) // plan.batches)
 
 
 def draw_batches(
@@ -52,7 +54,7 @@ def draw_batches(
 
     A batch has positions in the client's part; -1 is padding.
     """
-    size = min(plan.batch or FULL_BATCH, rows)
+    size = min(plan.batch_size or FULL_BATCH, rows)
     shape = len(steps), max(steps, default=0), plan.batches, size
     places = np.full(shape, -1, dtype=np.int64)
     numbers, keys = np.arange(max(sizes, default=0)), []
@@ -92,11 +94,11 @@ class Part(NamedTuple):
     @classmethod
     def of(cls, lists: Sequence[np.ndarray]) -> Part:
         held = ClientRows.of(lists)
-        held = held.moved(lambda rows: rows) if held.rows is None else held
-        return cls.numbered(held, held.rows)
+        held = held.map_rows(lambda rows: rows) if held.rows is None else held
+        return cls.number(held, held.rows)
 
     @classmethod
-    def numbered(cls, held: ClientRows, rows: np.ndarray | None) -> Part:
+    def number(cls, held: ClientRows, rows: np.ndarray | None) -> Part:
         """The part with its rows; None: they are made elsewhere, and only counts matter."""
         index = to_default_device(as_tensor(np.zeros(0, np.int64) if rows is None else rows))
         return cls(index, held.first, held.counts, int(held.counts.max(initial=0)))
@@ -127,10 +129,14 @@ class Batches:
         each: list[int],  # steps of each client
         plan: BatchPlan,
         stacked: bool,
+        pace: Tensor | None = None,  # [m, steps] of the learning rate; None: without a schedule
+        moves: Tensor | None = None,  # [m, steps, batches, B, 3] of images; None: as they are
+        border: Tensor | None = None,  # [...] a black image, for moves
     ):
         self.x, self.y, self.part, self.first = x, y, part, first
         self.places, self.keys, self.each = places, keys, each
-        self.plan, self.stacked = plan, stacked
+        self.plan, self.stacked, self.pace = plan, stacked, pace
+        self.moves, self.border = moves, border
         self._shortest, self._each = min(each, default=0), torch.tensor(each)
         self._together = max(1, LOOKUP_ROWS // max(1, places[:, :1].numel()))
         self._number, self._block = -1, Batch(*[torch.zeros(0)] * 5)
@@ -143,15 +149,21 @@ class Batches:
         """Who takes a step; None: everyone."""
         return None if s < self._shortest else self._each > s
 
-    def of_first(self, s: int, width: int) -> Batch:
-        """The batch of a step for the first clients of the chunk."""
+    def of_first(self, s: int, width: int, moved: bool = True) -> Batch:
+        """The batch of a step for the first clients of the chunk; its images are as they are
+        stored unless they are to be `moved`.
+        """
         number, k = divmod(s, self._together)
         if number != self._number:
             self._number, self._block = number, self._look_up(number * self._together)
         rows = self._block.x[k, :width] if self.stacked else self._block.x[k, 0]
-        small = (f[k, :width] if self.stacked else f[k, 0] for f in self._block[1:])
-        x = self.x.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *self.x.shape[1:])
-        batch = Batch(x, *small)
+        small = (f[k, :width] if self.stacked else f[k, 0] for f in self._block[1:5])
+        x = self.x.index_select(0, rows.reshape(-1))
+        if self.moves is not None and self.border is not None and moved:
+            x = move_images(x, self.moves[:width, s].reshape(-1, 3), self.border)
+        batch = Batch(x.reshape(*rows.shape, *self.x.shape[1:]), *small)
+        if self.pace is not None:
+            batch = batch._replace(pace=self.pace[:width, s] if self.stacked else self.pace[0, s])
         return batch if self.stacked else to_channels_last(batch)
 
     def _look_up(self, start: int) -> Batch:
@@ -173,7 +185,7 @@ class Batches:
             place=torch.where(real, places, outside),
             key=keys,
         )
-        turned = (f.transpose(0, 1).contiguous() for f in looked_up)
+        turned = (f.transpose(0, 1).contiguous() for f in looked_up[:5])
         return Batch(*(f.squeeze(2) if several == 1 else f for f in turned))
 
 
@@ -204,6 +216,7 @@ class Feed(NamedTuple):
     public: Public | None
     seed: int
     making: LazyRows | None = None
+    border: Tensor | None = None  # a black image; None: rows are no images
 
     @classmethod
     def of(cls, federation: Federation, seed: int) -> Feed:
@@ -215,10 +228,13 @@ class Feed(NamedTuple):
             y=_to_dtype(dtype, y),
             parts={name: Part.of(part) for name, part in held.items()}
             if making is None
-            else {name: Part.numbered(part, None) for name, part in making.held.items()},
+            else {name: Part.number(part, None) for name, part in making.held.items()},
             public=federation.public,
             seed=seed,
             making=making,
+            border=None
+            if federation.black is None
+            else _to_dtype(dtype, to_default_device(federation.black)),
         )
 
     @property
@@ -245,13 +261,13 @@ class Feed(NamedTuple):
         parts = {}
         for name, every in held.items():
             some = every.only(chunk)
-            rows = some.joined() - np.repeat(moved, some.counts)
-            made = Part.of(ClientRows.packed(rows, some.counts))
+            rows = some.concatenate() - np.repeat(moved, some.counts)
+            made = Part.of(ClientRows.pack(rows, some.counts))
             parts[name] = made._replace(largest=self.parts[name].largest)
         return self._replace(x=x, y=y, parts=parts, making=None), range(len(chunk))
 
     def training_rows(self, client: int) -> Tensor:
-        """How many training rows a client has, as methods are told it."""
+        """How many training rows a client has, as methods see it."""
         return torch.tensor(int(self.parts["train"].counts[client]))
 
     def steps(self, plan: BatchPlan, client: int, counts: StepCounts) -> int:
@@ -270,6 +286,13 @@ class Feed(NamedTuple):
         known = {n: count_steps(plan, n) for n in set(sizes)}
         return [known[n] for n in sizes]
 
+    def count_all_steps(self, plan: BatchPlan, clients: np.ndarray) -> int:
+        """The steps of many clients together, where no method decides on them."""
+        if plan.part == "public":
+            return len(clients) * self.steps(plan, 0, None)
+        sizes, times = np.unique(self.parts[plan.part].counts[clients], return_counts=True)
+        return sum(count_steps(plan, int(n)) * int(k) for n, k in zip(sizes, times, strict=True))
+
     def batches(
         self,
         plan: BatchPlan,
@@ -287,6 +310,9 @@ class Feed(NamedTuple):
         rngs = streams(self.seed, (when.kind, when.stage, when.round, label), chunk)
         drawn, keys = draw_batches(plan, sizes.tolist(), taken, rows, rngs)
         first = part.first if plan.part == "public" else part.first[places]
+        # newcomers, and models made for use after training, train at the rate itself
+        schedule = plan.schedule if when.kind == TRAINING or not plan.schedule else CONSTANT
+        moves = self._draw_moves(plan, label, when, chunk, drawn)
         batches = Batches(
             x=x,
             y=y,
@@ -297,8 +323,20 @@ class Feed(NamedTuple):
             each=taken,
             plan=plan,
             stacked=stacked,
+            pace=compute_shares(schedule, when.round, taken) if schedule else None,
+            moves=moves,
+            border=self.border,
         )
         return batches, batches.each
+
+    def _draw_moves(
+        self, plan: BatchPlan, label: str, when: Moment, chunk: list[int], places: np.ndarray
+    ) -> Tensor | None:
+        """How the images of training batches are augmented; None: they are not."""
+        if not plan.augment or plan.part != "train":
+            return None
+        rngs = streams(self.seed, ("augment", when.kind, when.stage, when.round, label), chunk)
+        return torch.as_tensor(draw_moves(plan.augment, places, rngs))
 
     def source(
         self, plan: BatchPlan, when: Moment, chunk: Sequence[int]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -37,8 +38,11 @@ from coterie.engines.local.autotune import (
     TuningCase,
     can_compile,
     choose_settings,
+    compute_cached_width,
     compute_max_width,
     find_stacking_problem,
+    is_dense,
+    is_worth_compiling,
 )
 from coterie.engines.local.batches import Feed, StepCounts
 from coterie.engines.local.evaluate import evaluate, predict_client
@@ -59,6 +63,7 @@ class ClientGroup(NamedTuple):
     exchange: Exchange
     clients: list[int]
     counts: StepCounts
+    number: int  # of the exchange in its round
 
 
 class LocalEngine(Engine):
@@ -72,12 +77,16 @@ class LocalEngine(Engine):
         self._steppers: dict[Any, Stepper] = {}
         self._why_alone: dict[int, str] = {}  # architecture -> why it cannot be stacked, or ""
         self._compiled: set[int] = set()  # architectures of which it is known that they can be
+        self._worthy: dict[int, dict[Any, bool]] = {}  # architecture -> exchanges worth compiling
+        self._remarks: list[str] = []  # not yet taken
+        self._told: list[str] = []
         self.states = [StateStore() for _ in setup.models]
         super().__init__(setup)
 
     def take(self, federation: Federation, architecture: np.ndarray) -> None:
         with use_device(self.device):
             super().take(federation, architecture)
+            self._worthy = {}
             self.feed = Feed.of(federation._replace(public=self.public), self.seed)
 
     def enter(self, stage: int) -> None:
@@ -85,12 +94,12 @@ class LocalEngine(Engine):
         for a, program in enumerate(self.programs):
             convert = program[stage].enter_state
             if convert is not None:
-                self.states[a] = self.states[a].converted(convert)
+                self.states[a] = self.states[a].convert(convert)
 
     def dump(self) -> Tree:
         return [store.everything() for store in self.states]
 
-    def written(self) -> None:
+    def mark_written(self) -> None:
         for store in self.states:
             store.changed = set()
 
@@ -155,7 +164,8 @@ class LocalEngine(Engine):
             if not crowd.clients:
                 continue
             self._choose_open_settings(crowd, trip)
-            for chunk in split_chunks(crowd.clients, self._width(crowd)):
+            settings = self._settings_for(crowd)
+            for chunk in split_chunks(crowd.clients, self._width(crowd, settings)):
                 payloads = _collect_payloads(trip.send, chunk)
                 before = self._gather(a, chunk, payloads, crowd.exchange)
                 task = ChunkTask(
@@ -167,9 +177,10 @@ class LocalEngine(Engine):
                     payloads=payloads,
                     counts=crowd.counts,
                 )
-                state, upload, effort = run_exchange(
-                    task, self._stepper(self.settings[a]), self.feed
-                )
+                stepper = self._stepper(settings)
+                state, upload, effort = run_exchange(task, stepper, self.feed)
+                for why in stepper.why.values():
+                    self._tell_uncompiled(a, why)
                 if pytree.tree_structure(state) != pytree.tree_structure(before):
                     raise TypeError("a client's state must keep the structure that `join` gave it")
                 yield ChunkResult(
@@ -202,7 +213,7 @@ class LocalEngine(Engine):
         for plan in (p.plan for p in exchange.passes if p.plan):
             steps += np.array(self.feed.steps_of(plan, mine, counts), np.int64)
         order = np.argsort(-steps, kind="stable")
-        return ClientGroup(a, exchange, [mine[k] for k in order], counts)
+        return ClientGroup(a, exchange, [mine[k] for k in order], counts, trip.number)
 
     def _count_adaptive_steps(
         self, a: int, exchange: Exchange, clients: list[int], send: Send
@@ -239,6 +250,10 @@ class LocalEngine(Engine):
             size=self.models[a].size,
             shapes=[*self.models[a].shapes.values()],
             rounds=self.rounds,
+            worth=self._is_worth_compiling(crowd),
+            waits=any(self._list_worthy(a).values()),
+            strict=self.strict,
+            tell=partial(self._tell_uncompiled, a),
         )
         self._compiled.add(a)
         if known:
@@ -249,6 +264,54 @@ class LocalEngine(Engine):
         if choice.threads is not None:
             torch.set_num_threads(choice.threads)
             self._free_threads = False
+
+    def _tell_uncompiled(self, a: int, why: str) -> None:
+        """Say once that the steps of an architecture are slower than they could be."""
+        line = f"{self.models[a].name} runs without machine code, which is slower ({why})"
+        if line not in self._told:
+            self._told.append(line)
+            self._remarks.append(line)
+
+    def take_remarks(self) -> list[str]:
+        remarks, self._remarks = self._remarks, []
+        return remarks
+
+    def _is_worth_compiling(self, crowd: ClientGroup) -> bool:
+        """Whether machine code repays its compiling in an exchange."""
+        a = crowd.architecture
+        if self.lengths:
+            return self._list_worthy(a)[self.stage, crowd.number]
+        plans = [p.plan for p in crowd.exchange.passes if p.plan]
+        steps = sum(sum(self.feed.steps_of(p, crowd.clients, crowd.counts)) for p in plans)
+        return is_worth_compiling(steps * self.rounds, is_dense(self.models[a].shapes.values()))
+
+    def _list_worthy(self, a: int) -> dict[Any, bool]:
+        """{exchange: whether machine code repays its compiling} of all exchanges of the run.
+
+        It says the same whoever takes part in a round, so that a resumed run computes the same.
+        """
+        if a not in self._worthy and self.lengths:
+            mine = np.flatnonzero(self.architecture == a)
+            dense, found = is_dense(self.models[a].shapes.values()), {}
+            for k, (stage, rounds) in enumerate(zip(self.programs[a], self.lengths, strict=True)):
+                share = 1.0 if stage.everyone else self.share
+                for number, exchange in enumerate(stage.method.round):
+                    plans = [p.plan for p in exchange.passes if p.plan]
+                    steps = sum(self.feed.count_all_steps(plan, mine) for plan in plans)
+                    found[k, number] = is_worth_compiling(steps * share * rounds, dense)
+            self._worthy[a] = found
+        return self._worthy.get(a, {})
+
+    def _settings_for(self, crowd: ClientGroup) -> ExecutionSettings:
+        """The settings of an exchange: where `auto` took machine code, an exchange of too few steps
+        is traced in chunks that suit that.
+        """
+        a = crowd.architecture
+        settings = self.settings[a]
+        if self.strict or settings.compile != "yes" or self._is_worth_compiling(crowd):
+            return settings
+        width = compute_cached_width(self.models[a].size, crowd.exchange.copies)
+        return settings._replace(width=min(settings.width, width), compile="trace")
 
     def _check_path(self, a: int) -> None:
         """Let a network that cannot be stacked run one client after another, or refuse it."""
@@ -269,11 +332,11 @@ class LocalEngine(Engine):
             self._why_alone[a] = find_stacking_problem(self.models[a], self.feed)
         return self._why_alone[a]
 
-    def _width(self, crowd: ClientGroup) -> int:
+    def _width(self, crowd: ClientGroup, settings: ExecutionSettings) -> int:
         """Clients per chunk; where clients train several models, the width was chosen for another
         exchange.
         """
-        width, copies = self.settings[crowd.architecture].width, crowd.exchange.copies
+        width, copies = settings.width, crowd.exchange.copies
         size = self.models[crowd.architecture].size
         return min(width, compute_max_width(size, copies)) if copies > 1 else width
 
@@ -401,9 +464,20 @@ class LocalEngine(Engine):
         parts: Sequence[str] = PARTS,
         final: bool = False,
     ) -> Metrics:
+        return self.measure_views(self.points(clients, send, when), clients, parts, final)
+
+    @torch.no_grad()
+    def measure_views(
+        self,
+        views: Views,
+        clients: Sequence[int],
+        parts: Sequence[str] = PARTS,
+        final: bool = False,
+    ) -> Metrics:
+        """What models are worth on the clients' rows, whoever made them."""
         scored = final and "test" in parts
         return evaluate(
-            self.points(clients, send, when),
+            views,
             clients,
             self.feed,
             stepper_of=lambda a: self._stepper(self._evaluation_settings(a)),
@@ -463,6 +537,6 @@ def _stack_states(states: list[Tree], shared: bool) -> Tree:
 def build_local_engine(setup: EngineSetup, threads: int, *, device: str = "cpu") -> LocalEngine:
     """The engine of this process; its threads are chosen where their number is 0.
 
-    `device` holds the data, the states and the work: cpu, cuda, cuda:1, mps, or auto.
+    device: what holds the data, the states and the work: cpu, cuda, cuda:1, mps, or auto.
     """
     return LocalEngine(setup, not threads, device_of(device))

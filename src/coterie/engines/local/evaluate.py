@@ -53,11 +53,12 @@ def evaluate(
         near, mine = feed.near(chunk)
         for view, points in found.items():
             for part in parts:
-                model, n = model_of(a, view), near.parts[part].counts[mine]
+                model = model_of(a, view)
+                n = _count_rows(near, model, mine, part)
                 loss, right = measure(near, stepper_of(a), model, points, mine, part)
-                with np.errstate(invalid="ignore", divide="ignore"):
+                with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
                     note((view, part, "loss"), loss / n)
-                    note((view, part, model.goal.measure), right / n)
+                    note((view, part, model.goal.measure), model.goal.summarize(right / n))
                 if metric not in ("", LOSS.name, model.goal.measure):
                     more = _compute_scores(
                         near, stepper_of(a), model, points, mine, part, (metric,)
@@ -106,9 +107,48 @@ def predict_client(
 def measure(
     feed: Feed, stepper: Stepper, model: Any, points: Point, chunk: Sequence[int], part: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The sum of losses and the number of rows told rightly, for each client of a chunk."""
+    """The sum of losses and the number of rows predicted rightly, for each client of a chunk."""
+    if model.goal.is_coupled:
+        return _measure_together(feed, stepper, model, points, chunk, part)
     owner, judged = map_rows(feed, stepper, model.judge, points, chunk, part)
+    if model.goal.weigh is not None:
+        weights = _weigh_rows(feed, model, chunk, part)
+        judged = [values * weights for values in judged]
     loss, right = (np.bincount(owner, weights=values, minlength=len(chunk)) for values in judged)
+    return loss, right
+
+
+def _weigh_rows(feed: Feed, model: Any, chunk: Sequence[int], part: str) -> np.ndarray:
+    """How much each row of a chunk's clients counts, client by client."""
+    return to_numpy(model.goal.weigh(feed.y[feed.parts[part].of_clients(chunk)]))
+
+
+def _count_rows(feed: Feed, model: Any, chunk: Sequence[int], part: str) -> np.ndarray:
+    """What the sums of each client of a chunk are divided by: its rows, or how much they count."""
+    counts = feed.parts[part].counts[chunk]
+    if model.goal.weigh is None:
+        return counts
+    owner = np.repeat(np.arange(len(chunk)), counts)
+    weights = _weigh_rows(feed, model, chunk, part)
+    return np.bincount(owner, weights=weights, minlength=len(chunk))
+
+
+def _measure_together(
+    feed: Feed, stepper: Stepper, model: Any, points: Point, chunk: Sequence[int], part: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same where rows are compared with each other: all those of a client, and no others."""
+    held, goal = feed.parts[part], model.goal
+    _, (said,) = map_rows(feed, stepper, lambda *one: (model.logits(*one),), points, chunk, part)
+    counts = held.counts[chunk].tolist()
+    sums = [
+        (goal.losses(out, y).sum(), goal.counted(out, y).sum())
+        for out, y in zip(
+            torch.as_tensor(said).split(counts),
+            feed.y[held.of_clients(chunk)].cpu().split(counts),
+            strict=True,
+        )
+    ]
+    loss, right = (np.array([float(v) for v in values]) for values in zip(*sums, strict=True))
     return loss, right
 
 

@@ -121,7 +121,7 @@ class StateStore:
         clients = sorted(self.changed or ())
         return clients, self.gather(clients) if clients else None
 
-    def converted(self, convert: Any) -> StateStore:
+    def convert(self, convert: Any) -> StateStore:
         """The same clients with every state converted."""
         new = StateStore()
         for i in sorted(self.slots):

@@ -87,7 +87,7 @@ class Stepper:
         self.gradients: dict[Any, int] = {}  # evaluations in one step of each function
 
     def _count_gradients(self, step: Callable[[Tree, Any], Tree]) -> Callable[[Tree, Any], Tree]:
-        """The same step, which notes how many gradients it takes."""
+        """The same step, which counts how many gradients it takes."""
 
         def run(carry: Tree, batch: Any) -> Tree:
             before = GRADIENT_COUNT.value
@@ -139,7 +139,7 @@ class Stepper:
         for s in range(count):
             active = batches.active(s)
             width = _select_width(active, widths)
-            batch = list(batches.of_first(s, width))
+            batch = pytree.tree_leaves(batches.of_first(s, width))
             narrow = width < widths[-1]
             part = [a[:width] for a in leaves] if narrow else leaves
             program = self._trace(step, spec, part, batch)
@@ -181,8 +181,8 @@ class Stepper:
         forms = tuple((a.shape[1:], a.dtype) for a in leaves)
         key = (step, forms, batches.places.shape[2:], batches.x.shape[1:], batches.y.shape[1:])
         if key not in self._native:
-            first = batches.of_first(0, 1)
-            batch = Batch(*(t[0] for t in first)) if self.vectorized else first
+            first = batches.of_first(0, 1, moved=False)  # what is checked is the step alone
+            batch = pytree.tree_map(lambda t: t[0], first) if self.vectorized else first
             n, counted = len(leaves), self._count_gradients(step)
 
             def flat(*tensors: Tensor) -> list[Tensor]:

@@ -21,6 +21,7 @@ from coterie.core.errors import BadInput
 from coterie.core.method import Stage, Tree
 from coterie.data.dataset import Public
 from coterie.data.federation import PARTS, Federation, part_of
+from coterie.data.prepare.preparation import Preparation
 from coterie.engines.base import EngineSetup, ExchangeRequest, Metrics, Moment, Send
 from coterie.engines.local.engine import LocalEngine
 from coterie.engines.settings import ExecutionSettings
@@ -118,6 +119,7 @@ class ActorJob(NamedTuple):
     seed: int
     rounds: int
     metric: str
+    strict: bool
     dtype: torch.dtype
 
 
@@ -141,8 +143,11 @@ def shard_of(federation: Federation, clients: Iterable[int]) -> Federation:
         for name, lists in parts.items()
     }
     picked: Any = {"x": federation.x[rows].numpy(), "y": federation.y[rows].numpy()}
-    unused: Any = dict.fromkeys(("public", "table", "truth", "rows", "place", "preparation"))
-    return federation._replace(**picked, **where, **unused)
+    unused: Any = dict.fromkeys(("public", "table", "truth", "rows", "place"))
+    kept = federation.preparation  # of which an engine needs how images were scaled
+    if kept is not None:
+        kept = Preparation(kept.scale, affine=kept.affine, channels=kept.channels)
+    return federation._replace(**picked, **where, **unused, preparation=kept)
 
 
 class Actor:
@@ -168,6 +173,7 @@ class Actor:
             seed=job.seed,
             rounds=job.rounds,
             metric=job.metric,
+            strict=job.strict,
         )
         self.engine = LocalEngine(setup)
         held = [(clients, from_arrays(stacked)) for clients, stacked in shard.states]

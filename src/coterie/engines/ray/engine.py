@@ -154,6 +154,7 @@ class RayEngine(LocalEngine):
                 public=self.public,
                 seed=self.seed,
                 rounds=self.rounds,
+                strict=self.strict,
                 metric=self.metric,
                 dtype=torch.get_default_dtype(),
             )
@@ -194,8 +195,8 @@ class RayEngine(LocalEngine):
         )
 
     def _replace(self, pool: ActorPool, lost: set[int]) -> set[int]:
-        """New actors for the seats of lost ones, or the clients dealt to those left; the seats that
-        must be told.
+        """New actors for the seats of lost ones, or the clients assigned to those left; the seats
+        that must be told.
         """
         gone = {seat for seat in sorted(lost) if not pool.renew(seat)}
         if not pool.actors:
@@ -352,9 +353,10 @@ ActorCount = Annotated[int, Range(0, 1024)]  # 0: one per core
 def build_ray_engine(
     setup: EngineSetup, threads: int, *, ray_address: str = "", actors: ActorCount = 0
 ) -> RayEngine:
-    """The engine of a Ray cluster: `ray_address` is HOST:PORT of its head, "" starts one here.
+    """The engine of a Ray cluster.
 
-    `actors` = 0 gives one actor per core.
+    ray_address: HOST:PORT of the cluster's head; empty: one is started here.
+    actors: number of actors; 0: one per core.
     """
     # The server's sums must be the same when the run is resumed, so its threads are never chosen.
     torch.set_num_threads(threads or 1)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils import _pytree as pytree
 
 from coterie.core.method import Batch
-from coterie.engines.local.native.compiler import find_library, load_once
+from coterie.engines.local.native.compiler import is_checked, load_once, mark_checked
 from coterie.engines.local.native.graph import SHAPE_ONLY
 from coterie.engines.local.native.runtime import NativeStep
 from coterie.engines.local.tracing import Tape, Untraceable
@@ -87,17 +87,15 @@ def check(
     steps, some of them with a short batch; the verdict is kept beside the library.
     """
     double = native.real == torch.float64
-    verdict = find_library(text, double).with_suffix(".checked")  # whatever the step's numbers are
-    if verdict.exists():
+    if is_checked(text, double):  # whatever the step's numbers are
         return
-    step, short = Replay(f, [*leaves, *batch]), _shorten(batch, outside)
+    step, short = Replay(f, pytree.tree_leaves((leaves, batch))), _shorten(batch, outside)
     wide = native if double else NativeStep(native.code, load_once(text, True), torch.float64)
     _check_double(wide, step, leaves, [batch, short, batch])
     if not double:
         for one in (batch, short):
             _check_single(native, step, leaves, one)
-    with suppress(OSError):  # without a cache it is checked again
-        verdict.touch()
+    mark_checked(text, double)
 
 
 def _shorten(batch: Batch, outside: int) -> Batch:
@@ -114,16 +112,17 @@ def _shorten(batch: Batch, outside: int) -> Batch:
         return torch.where(side, flat, flat[row]).reshape(values.shape)
 
     place = torch.where(real, batch.place, outside)
-    return Batch(pad(batch.x), pad(batch.y), mask, place, batch.key)
+    return Batch(pad(batch.x), pad(batch.y), mask, place, batch.key, batch.pace)
 
 
 def _check_double(
     native: NativeStep, step: Replay, leaves: list[Tensor], batches: list[Batch]
 ) -> None:
-    mine = right = [native.convert(leaf) for leaf in leaves]
+    right = [native.convert(leaf) for leaf in leaves]
     for batch in batches:
-        old = right
-        mine, right = native.step(mine, batch), step.run([*right, *batch], double=True)
+        old = right  # both from here: what a step may be off is measured by its own change
+        mine = native.step(old, batch)
+        right = step.run(pytree.tree_leaves((old, batch)), double=True)
         floors = _find_rounding(old, right, torch.float64)
         for before, found, wanted, floor in zip(old, mine, right, floors, strict=True):
             if not _agree(found, wanted, SHARE * _measure(before, wanted) + floor):
@@ -136,7 +135,7 @@ def _check_single(native: NativeStep, step: Replay, leaves: list[Tensor], batch:
     """
     bounded = 0
     for _ in range(TRIES):
-        given = [*leaves, *batch]
+        given = pytree.tree_leaves((leaves, batch))
         mine, single = native.step(leaves, batch), step.run(given, double=False)
         right = step.run(given, double=True)
         floors = _find_rounding(leaves, right, native.real)

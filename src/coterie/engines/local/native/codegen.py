@@ -36,7 +36,7 @@ PARAMETERS = (
 PASSED = "leaf, constant, number, reals, others"
 ROW = (
     "real *reals, char *others, int64_t j, const char *x, const char *y, int64_t row, "
-    "int64_t place, int64_t outside"
+    "int64_t place, int64_t outside, const int32_t *move, const char *border"
 )
 
 
@@ -49,7 +49,7 @@ class StepCode(NamedTuple):
     constants: list[torch.Tensor]
     numbers: list[float]
     changed: list[int]  # leaves that the step writes over
-    fields: dict[int, Buffer]  # where it reads the batch: x, y, mask, place, key
+    fields: dict[int, Buffer]  # where it reads the batch: x, y, mask, place, key, pace
 
 
 def write_step(traced: TracedStep, carry: int) -> StepCode:
@@ -103,6 +103,9 @@ def write_program(code: StepCode, batch: Batch, leaves: int) -> str:
             "static inline void copy_keys(char *others, int64_t key, int64_t s) {",
             _copy_keys(code.fields, several),
             "}",
+            "static inline void copy_pace(real *reals, double pace) {",
+            f"*({code.fields[5].point('real')}) = pace;" if 5 in code.fields else "",
+            "}",
             read_header("run.h"),
         ]
     )
@@ -116,7 +119,13 @@ def _copy_fields(fields: dict[int, Buffer], batch: Batch, rows: int) -> list[str
             kind, count = c_type(tensor.dtype), tensor.numel() // rows
             into = f"{fields[number].point(kind)} + j * {count}"
             size = f"{count} * sizeof({kind})"
-            lines.append(f"memcpy({into}, {name} + row * ({size}), {size});")
+            copied = f"memcpy({into}, {name} + row * ({size}), {size});"
+            shape = ", ".join(map(str, tensor.shape[batch.mask.dim() :]))
+            if name == "x" and shape.count(",") == 2 and tensor.is_floating_point():  # an image
+                row = f"(const real *)x + row * {count}"
+                moved = f"move_image({into}, {row}, (const real *)border, {shape}, move);"
+                copied = f"if (move) {moved} else {copied}"
+            lines.append(copied)
     if 2 in fields:
         lines.append(f"({fields[2].point(c_type(batch.mask.dtype))})[j] = place >= 0;")
     if 3 in fields:

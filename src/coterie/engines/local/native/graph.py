@@ -77,6 +77,10 @@ class Value:
         return found
 
 
+class MutatingStep(Untraceable):
+    """A step with operations in place, which has to be said without them first."""
+
+
 def _is_value(value: Any) -> bool:
     return isinstance(value, Value)
 
@@ -88,6 +92,8 @@ class TracedStep:
         """Trace `f` on tensors that are given to it, each with memory of its own and contiguous."""
         with Tape(given, DECOMPOSITIONS) as tape:
             after = f(*given)
+        if any(is_mutating(node) for node in tape.graph.nodes):
+            raise MutatingStep("it writes over what it is given")
         self.after = [t.detach() for t in after]  # what it gives
         results = [tape.node_of(t) for t in after]
         tape.graph.output(results)
@@ -119,8 +125,6 @@ class TracedStep:
             return
         if tensor is None:  # a tuple of tensors, or none
             raise Untraceable(f"there is no C for {node.target}")
-        if is_mutating(node):
-            raise Untraceable("it writes over what it is given")
         value = Value(None, (), {}, tensor)
         whole: Any = node
         part: Any = 0

@@ -135,13 +135,16 @@ def _write_pool(c: Context, v: Value) -> None:
     back = v.op in (LARGEST_GRADIENTS, MEAN_GRADIENTS)
     name = "largest" if v.op in (MAX_POOL, LARGEST_GRADIENTS) else "mean"
     small, large = (v.args[0], v) if back else (v, v.args[0])
-    sizes = _find_pool_sizes(small, large, v.args[2 if back else 1 :], name == "largest")
+    form = v.args[2 if back else 1 :]
+    sizes, border = _find_pool_sizes(small, large, form, name == "largest")
+    if border:  # windows that overlap or reach beyond the image
+        sizes, name = [*sizes, *border], f"{name}_wide"
     if not back:
         write_call(c, v, [large, None, None], 0, f"pool_{name}(out, a, {_list_sizes(sizes)});")
-    elif name == "mean":
-        write_call(c, v, [small, None, None], 0, f"spread_mean(out, a, {_list_sizes(sizes)});")
+    elif name.startswith("mean"):
+        write_call(c, v, [small, None, None], 0, f"spread_{name}(out, a, {_list_sizes(sizes)});")
     else:
-        call = f"spread_largest(out, a, b, {_list_sizes([*sizes, v.positive])});"
+        call = f"spread_{name}(out, a, b, {_list_sizes([*sizes, v.positive])});"
         write_call(c, v, [small, v.args[1], None], 0, call)
 
 
@@ -189,17 +192,25 @@ def _find_sizes(x: Value, w: Value, out: Value, form: list[Any]) -> ConvSizes:
     )
 
 
-def _find_pool_sizes(small: Value, large: Value, form: tuple[Any, ...], largest: bool) -> list[int]:
-    """The sizes of a pool: planes, the large image, window, stride and the small image."""
+def _find_pool_sizes(
+    small: Value, large: Value, form: tuple[Any, ...], largest: bool
+) -> tuple[list[int], list[int]]:
+    """The sizes of a pool: planes, the large image, window, stride and the small image; and, where
+    windows overlap or do not lie inside, their border and of a mean whether it counts.
+    """
     usual: list[Any] = [[], [0], [1]]  # stride, border and, of the largest, what lies between
     kernel, stride, border, *rest = [*form, *usual[len(form) - 1 :]]
     kernel = [kernel[0], kernel[-1]]
     stride = [stride[0], stride[-1]] if stride else kernel
     sides = zip(large.shape[2:], small.shape[2:], kernel, stride, strict=True)
     inside = all((n - 1) * s + k <= whole for whole, n, k, s in sides)
-    plain = set(rest[0]) == {1} if largest else len(rest) < 3 or rest[2] is None
+    plain = not rest or set(rest[0]) == {1} if largest else len(rest) < 3 or rest[2] is None
     parted = all(k <= s for k, s in zip(kernel, stride, strict=True))
-    if len(large.shape) != 4 or any(border) or not inside or not parted or not plain:
+    if len(large.shape) != 4 or not plain:
         raise Untraceable("there is no C for a pool of this form")
     planes = large.shape[0] * large.shape[1]
-    return [planes, *large.shape[2:], *kernel, *stride, *small.shape[2:]]
+    sizes = [planes, *large.shape[2:], *kernel, *stride, *small.shape[2:]]
+    if inside and parted and not any(border):
+        return sizes, []
+    counted = [] if largest else [len(rest) < 2 or rest[1]]
+    return sizes, [border[0], border[-1], *counted]

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from coterie.core.device import CPU
 from coterie.core.method import Batch
 from coterie.engines.local.native.check import check
 from coterie.engines.local.native.codegen import write_program, write_step
 from coterie.engines.local.native.compiler import load_library
-from coterie.engines.local.native.graph import TracedStep
+from coterie.engines.local.native.graph import MutatingStep, TracedStep
 from coterie.engines.local.native.runtime import NativeStep
 from coterie.engines.local.tracing import Untraceable
 
@@ -31,11 +32,16 @@ def make_native(
     """
     if rows.device != CPU:
         raise Untraceable(f"the data are on {rows.device}, machine code runs on the processor")
-    given = [t.detach().clone(memory_format=torch.contiguous_format) for t in (*leaves, *batch)]
+    tensors = pytree.tree_leaves((leaves, batch))
+    given = [t.detach().clone(memory_format=torch.contiguous_format) for t in tensors]
     if not rows.is_contiguous() or rows.dtype != batch.x.dtype:
         raise Untraceable("the rows lie in another order")
     n = len(leaves)
-    traced = TracedStep(f, given)
+    try:
+        traced = TracedStep(f, given)
+    except MutatingStep:
+        f = torch.func.functionalize(f, remove="mutations")
+        traced = TracedStep(f, given)
     code = write_step(traced, n)
     text = write_program(code, Batch(*given[n:]), n)
     native = NativeStep(code, load_library(text, traced.real == torch.float64), traced.real)

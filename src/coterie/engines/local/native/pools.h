@@ -141,3 +141,71 @@ INLINE void spread_mean(real *out, const real *gradients, long planes, int h, in
       WINDOW to[i * w + p * sw + j] = gradients[n * wo + p] / (kh * kw);
   }
 }
+
+/* The same where windows overlap, have a border (top, left) or reach beyond the image: only places
+   inside count, of the mean also those of the border where `border` is set. */
+#define WIDE_WINDOW(body)                                                                          \
+  for (long n = 0; n < planes * ho; n++)                                                           \
+    for (int p = 0; p < wo; p++) {                                                                 \
+      const int y = n % ho * sh - top, x0 = p * sw - left;                                         \
+      const int ys = y < 0 ? 0 : y, xs = x0 < 0 ? 0 : x0;                                          \
+      const int ye = LEAST(y + kh, h), xe = LEAST(x0 + kw, w);                                     \
+      const long plane = n / ho * h * w;                                                           \
+      body                                                                                         \
+    }
+#define SHARE                                                                                      \
+  (real)(border ? (LEAST(y + kh, h + top) - y) * (LEAST(x0 + kw, w + left) - x0)                   \
+                : (ye - ys) * (xe - xs))
+
+INLINE void pool_mean_wide(real *out, const real *x, long planes, int h, int w, int kh, int kw,
+                           int sh, int sw, int ho, int wo, int top, int left, int border) {
+  WIDE_WINDOW({
+    real sum = 0;
+    for (int i = ys; i < ye; i++)
+      for (int j = xs; j < xe; j++)
+        sum += x[plane + (long)i * w + j];
+    out[n * wo + p] = sum / SHARE;
+  })
+}
+
+INLINE void spread_mean_wide(real *out, const real *gradients, long planes, int h, int w, int kh,
+                             int kw, int sh, int sw, int ho, int wo, int top, int left,
+                             int border) {
+  memset(out, 0, planes * h * w * sizeof(real));
+  WIDE_WINDOW({
+    const real gradient = gradients[n * wo + p] / SHARE;
+    for (int i = ys; i < ye; i++)
+      for (int j = xs; j < xe; j++)
+        out[plane + (long)i * w + j] += gradient;
+  })
+}
+
+#define FIND_LARGEST                                                                               \
+  real most = -INFINITY;                                                                           \
+  long where = (long)ys * w + xs;                                                                  \
+  for (int i = ys; i < ye; i++)                                                                    \
+    for (int j = xs; j < xe; j++) {                                                                \
+      const real one = x[plane + (long)i * w + j];                                                 \
+      const int more = one > most || one != one;                                                   \
+      most = more ? one : most;                                                                    \
+      where = more ? (long)i * w + j : where;                                                      \
+    }
+
+INLINE void pool_largest_wide(real *out, const real *x, long planes, int h, int w, int kh, int kw,
+                              int sh, int sw, int ho, int wo, int top, int left) {
+  WIDE_WINDOW({
+    FIND_LARGEST
+    (void)where;
+    out[n * wo + p] = most;
+  })
+}
+
+INLINE void spread_largest_wide(real *out, const real *gradients, const real *x, long planes, int h,
+                                int w, int kh, int kw, int sh, int sw, int ho, int wo, int top,
+                                int left, int positive) {
+  memset(out, 0, planes * h * w * sizeof(real));
+  WIDE_WINDOW({
+    FIND_LARGEST
+    out[plane + where] += positive && most <= 0 ? 0 : gradients[n * wo + p];
+  })
+}

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from coterie.core.method import Batch
 from coterie.engines.local.batches import Batches
@@ -25,6 +26,9 @@ class StepInputs(NamedTuple):
     outside: int  # what stands for the place of no row
     x: Tensor
     y: Tensor
+    pace: Tensor | None  # [client, step] of the learning rate; None: without a schedule
+    moves: Tensor | None = None  # [client, step, ..., 3] of images, int32; None: as they are
+    border: Tensor | None = None  # a black image, for moves
 
 
 class NativeStep:
@@ -63,13 +67,16 @@ class NativeStep:
             outside=batches.plan.draw or batches.part.largest,
             x=batches.x,
             y=batches.y,
+            pace=None if batches.pace is None else batches.pace.double().contiguous(),
+            moves=batches.moves,
+            border=batches.border,
         )
         self._run_steps(leaves, taken, threads, numbers)
 
     def step(self, leaves: list[Tensor], batch: Batch) -> list[Tensor]:
         """What one step of one client leaves, in memory of its own."""
         held = [self.convert(leaf).clone().unsqueeze(0) for leaf in leaves]
-        self._run_steps(held, _make_one(Batch(*map(self.convert, batch))), 1, None)
+        self._run_steps(held, _make_one(pytree.tree_map(self.convert, batch)), 1, None)
         return [leaf[0] for leaf in held]
 
     def _run_steps(
@@ -101,6 +108,9 @@ class NativeStep:
                 ctypes.c_int64(taken.outside),
                 _pointer(taken.x),
                 _pointer(taken.y),
+                None if taken.pace is None else _pointer(taken.pace),
+                None if taken.moves is None else _pointer(taken.moves),
+                None if taken.border is None else _pointer(taken.border),
                 constants,
                 _pointer(given),
                 ctypes.c_int64(given.shape[-1] if given.dim() > 1 else 0),
@@ -139,6 +149,7 @@ def _make_one(batch: Batch) -> StepInputs:
         outside=0 if real.all() else int(place[~real][0]),
         x=put(batch.x),
         y=put(batch.y),
+        pace=None if isinstance(batch.pace, tuple) else batch.pace.double().reshape(1, 1),
     )
 
 

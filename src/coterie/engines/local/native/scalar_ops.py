@@ -86,6 +86,7 @@ ARITHMETIC: dict[Any, Write] = {
     aten.expm1.default: _call("expm1"),
     aten.sqrt.default: _call("sqrt"),
     aten.tanh.default: _call("tanh"),
+    aten.erf.default: _call("verf"),
     aten.abs.default: _call("fabs"),
     aten.floor.default: _call("floor"),
     aten.rsqrt.default: lambda a: f"(1 / sqrt({a}))",
@@ -94,6 +95,7 @@ ARITHMETIC: dict[Any, Write] = {
     # NaN stays NaN, as it does in torch
     aten.relu.default: lambda a: hold("one <= 0 ? 0 : one", one=a),
     aten.sign.default: lambda a: hold("(one > 0) - (one < 0)", one=a),
+    aten.sgn.default: lambda a: hold("(one > 0) - (one < 0)", one=a),
     aten.pow.Tensor_Scalar: _c_power,
     aten.pow.Tensor_Tensor: _c_power,
     aten.maximum.default: lambda a, b: hold(
