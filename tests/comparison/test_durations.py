@@ -38,20 +38,20 @@ def test_a_table_costs_all_seeds_of_its_recipes():
 
 def test_rounds_are_measured_and_stored_beside_what_is_known(tmp_path, monkeypatch):
     monkeypatch.setattr(durations, "DURATIONS_FILE", tmp_path / "seconds.json")
-    write_durations({"demo": measure_recipe("demo")})
+    write_durations({"demo-groups": measure_recipe("demo-groups")})
     write_durations({"other": {"local": 1.0}})
-    assert set(read_durations()) == {"demo", "other"}
-    assert read_durations()["demo"]["fedavg"] > 0
+    assert set(read_durations()) == {"demo-groups", "other"}
+    assert read_durations()["demo-groups"]["fedavg"] > 0
 
 
 def test_runs_that_choose_options_are_counted(monkeypatch):
-    monkeypatch.setattr(durations, "_time_rounds", lambda experiment, federation, most: 2.0)
-    grids = {"fedavg": {"rate": [0.1, 0.2, 0.3]}}
+    monkeypatch.setattr(durations, "time_rounds", lambda experiment, federation, most: 2.0)
+    grids = {"fedavg": {"lr": [0.1, 0.2, 0.3]}}
     real = durations.plan_of
     monkeypatch.setattr(
         durations, "plan_of", lambda *words, **more: real(*words, **more)._replace(grids=grids)
     )
-    found = measure_recipe("demo")
+    found = measure_recipe("demo-groups")
     assert found["fedavg"] == 8.0
     assert found["local"] == 2.0
 
@@ -65,15 +65,15 @@ def test_a_method_without_machine_code_is_measured_client_by_client(monkeypatch)
             raise BadInput("a step cannot be compiled")
         return 1.0
 
-    monkeypatch.setattr(durations, "_time_rounds", played)
-    assert set(measure_recipe("demo").values()) == {1.0}
+    monkeypatch.setattr(durations, "time_rounds", played)
+    assert set(measure_recipe("demo-groups").values()) == {1.0}
     assert asked[:2] == ["yes", "no"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_method_that_takes_too_long_is_cut_off(monkeypatch):
     monkeypatch.setattr(durations, "LIMIT", 1e-3)
-    assert any(seconds < 0 for seconds in measure_recipe("demo").values())
+    assert any(seconds < 0 for seconds in measure_recipe("demo-groups").values())
 
 
 def test_a_round_that_takes_too_long_is_measured_on_a_few_clients(monkeypatch):
@@ -83,10 +83,12 @@ def test_a_round_that_takes_too_long_is_measured_on_a_few_clients(monkeypatch):
         asked.append(federation.clients)
         return 3.0 if federation.clients == durations.FEW else -1.0
 
-    monkeypatch.setattr(durations, "_time_rounds", played)
-    found = measure_recipe("demo")
+    monkeypatch.setattr(durations, "time_rounds", played)
+    found = measure_recipe("demo-groups")
     clients = asked[0]
     assert asked[:2] == [clients, durations.FEW]
     assert set(found.values()) == {3.0 * clients / durations.FEW}
-    monkeypatch.setattr(durations, "_time_rounds", lambda *words: -1.0)
-    assert set(measure_recipe("demo").values()) == {-clients / durations.FEW}  # still a lower bound
+    monkeypatch.setattr(durations, "time_rounds", lambda *words: -1.0)
+    assert set(measure_recipe("demo-groups").values()) == {
+        -clients / durations.FEW
+    }  # still a lower bound

@@ -12,6 +12,7 @@ import pytest
 from torch import nn
 
 import coterie
+from coterie.analysis.tiles import summarize_answer
 from coterie.cli.show import show_comparison
 from coterie.comparison.execute import compare, resume_comparison
 from coterie.comparison.plan import plan_experiments, plan_of, read_plan
@@ -24,7 +25,7 @@ from coterie.results.run import load_run
 from helpers.federations import tiny
 from helpers.runs import IMAGES, Stopped, arrays, results, words_written
 
-WORDS = IMAGES | {"rounds": 2, "evaluate": 1}
+WORDS = IMAGES | {"rounds": 2, "eval_every": 1}
 FAST = {"path": "vectorized", "width": 20, "compile": "no", "threads": 1}
 
 
@@ -40,9 +41,9 @@ def runs_of(folder: Path) -> list[Path]:
 def finished(tmp_path_factory):
     """Three methods, two seeds, one option of a method's own and one grid."""
     folder = tmp_path_factory.mktemp("comparison") / "one"
-    grids = {"ditto": {"lam": [0.01, 1.0], "rate": [0.05]}}
+    grids = {"ditto": {"lam": [0.01, 1.0], "lr": [0.05]}}
     planned = plan_experiments(
-        ["local", "fedavg", "ditto"], base(), {"fedavg": {"beta": 0.5, "rate": 0.2}}, grids
+        ["local", "fedavg", "ditto"], base(), {"fedavg": {"beta": 0.5, "lr": 0.2}}, grids
     )
     return compare(planned, [3, 5], folder, grids=grids)
 
@@ -58,7 +59,7 @@ def test_all_methods_of_a_seed_have_the_same_data_and_budget(finished):
 
 
 def test_data_of_one_seed_are_the_same_for_all_seeds_if_they_have_a_seed_of_their_own(tmp_path):
-    planned = plan_experiments(["local"], base(**{"data.seed": 7, "rounds": 1, "models": False}))
+    planned = plan_experiments(["local"], base(**{"dataset.seed": 7, "rounds": 1, "models": False}))
     found = compare(planned, [0, 1], tmp_path / "c")
     first, second = found.runs["local"]
     assert first.about["data"] == second.about["data"]
@@ -79,15 +80,15 @@ def test_tuning_measures_no_test_part_and_takes_the_best_of_validation(finished)
         )
     report = json.loads((folder / "tuning.json").read_text())
     assert [t["options"] for t in report["tried"]] == [
-        {"lam": 0.01, "rate": 0.05},
-        {"lam": 1.0, "rate": 0.05},
+        {"lam": 0.01, "lr": 0.05},
+        {"lam": 1.0, "lr": 0.05},
     ]
     assert [t["validation"] for t in report["tried"]] == [scores[0.01], scores[1.0]]
     best = max(scores, key=lambda lam: np.mean(scores[lam]))
-    assert report["best"] == {"lam": best, "rate": 0.05}
+    assert report["best"] == {"lam": best, "lr": 0.05}
     for run in finished.runs["ditto"]:
         assert run.experiment.options["lam"] == best
-        assert run.experiment.train.rate == 0.05
+        assert run.experiment.train.lr == 0.05
         assert "test" in run.table["part"].to_pylist()
 
 
@@ -97,11 +98,11 @@ def test_garbage_in_the_test_part_does_not_change_what_tuning_chooses(tmp_path):
     for rows in good.test:
         y[rows] = (y[rows] + 1) % 3
     for name, data in (("good", good), ("bad", good._replace(y=y))):
-        words = FAST | {"rounds": 2, "batch": 4}
+        words = FAST | {"rounds": 2, "batch_size": 4}
         tune = {"ditto": {"lam": [0.0, 3.0]}}
         coterie.compare(
             ["ditto"],
-            data=data,
+            dataset=data,
             model=lambda: nn.Linear(6, 3),
             tune=tune,
             out=tmp_path / name,
@@ -180,17 +181,17 @@ def test_a_comparison_is_read_from_its_folder(finished):
 
 
 def test_a_run_of_a_comparison_equals_the_run_alone(finished, tmp_path):
-    alone = coterie.run("fedavg", seed=5, beta=0.5, **WORDS | {"rate": 0.2}, out=tmp_path / "alone")
+    alone = coterie.run("fedavg", seed=5, beta=0.5, **WORDS | {"lr": 0.2}, out=tmp_path / "alone")
     assert results(alone.folder) == results(finished.folder / "fedavg-seed5")
 
 
 def test_the_plan_on_disk_is_the_plan_that_ran(finished):
     experiments, seeds, grids, _ = read_plan(finished.folder / "comparison.toml")
     assert seeds == [3, 5]
-    assert grids == {"ditto": {"lam": [0.01, 1.0], "rate": [0.05]}}
+    assert grids == {"ditto": {"lam": [0.01, 1.0], "lr": [0.05]}}
     assert experiments["fedavg"].options == {"beta": 0.5}
-    assert experiments["fedavg"].train.rate == 0.2
-    assert experiments["local"].train.rate == experiments["ditto"].train.rate == 0.1
+    assert experiments["fedavg"].train.lr == 0.2
+    assert experiments["local"].train.lr == experiments["ditto"].train.lr == 0.1
 
 
 def test_a_network_of_one_method_alone_survives_the_plan(tmp_path):
@@ -203,7 +204,7 @@ def test_a_network_of_one_method_alone_survives_the_plan(tmp_path):
     )
     planned = plan_experiments(
         ["local", "fml", "fedavg"],
-        change_options(common, {"split": "dirichlet", "alpha": 2.0}),
+        change_options(common, {"partition": "dirichlet", "alpha": 2.0}),
         own,
     )
     compare(planned, [0], tmp_path / "c")
@@ -212,7 +213,7 @@ def test_a_network_of_one_method_alone_survives_the_plan(tmp_path):
     assert again["local"].model == {"name": "mlr"}
     assert again["fedavg"].model["hidden"] == 6
     assert again["fml"].options == {"alpha": 0.25}
-    assert again["fml"].split["alpha"] == 2.0
+    assert again["fml"].partition["alpha"] == 2.0
 
 
 # What was found
@@ -223,7 +224,7 @@ def longer(tmp_path_factory):
     """Six rounds at a rate that overshoots, one split for both seeds, so that the last round is not
     the best of all.
     """
-    words = {"rounds": 6, "rate": 1.5, "data.seed": 7, "models": False, "checkpoint": 0}
+    words = {"rounds": 6, "lr": 1.5, "dataset.seed": 7, "models": False, "checkpoint": 0}
     return compare(
         plan_experiments(["local", "fedavg", "ditto"], base(**words)),
         [0, 1],
@@ -243,7 +244,7 @@ def test_the_best_round_is_chosen_on_select_rows_and_read_on_test(longer):
             found.append(values_of(run.table, "accuracy", "test", round=rounds[-1])[1])
         assert row.best_round == np.mean(rounds)
         assert row.at_best == pytest.approx(np.mean(found))
-        assert longer.measured(row.method, best=True) == pytest.approx(np.stack(found))
+        assert longer.client_values(row.method, best=True) == pytest.approx(np.stack(found))
         early += sum(r < 6 for r in rounds)
     assert early  # else this test says nothing
 
@@ -257,7 +258,7 @@ def test_without_validation_data_there_is_no_best_round(tmp_path):
         BadInput,
         match="local has no best round, as there are no select rows: raise --validation",
     ):
-        found.measured("local", best=True)
+        found.client_values("local", best=True)
 
 
 def test_the_global_model_of_a_method_is_compared_too(longer):
@@ -267,7 +268,7 @@ def test_the_global_model_of_a_method_is_compared_too(longer):
     assert common.shape == (2, 4)
     assert np.array_equal(common, longer.accuracy("fedavg"))  # Ditto's global model is FedAvg's
     assert not np.array_equal(common, longer.accuracy("ditto"))
-    assert np.array_equal(longer.measured("ditto", "global"), common)
+    assert np.array_equal(longer.client_values("ditto", "global"), common)
     with pytest.raises(BadInput, match="local has no view 'global': it has personal"):
         longer.accuracy("local", view="global")
     with pytest.raises(BadInput, match="did you mean 'ditto'"):
@@ -321,7 +322,9 @@ def test_what_is_printed_holds_the_last_and_the_best_round_and_whom_each_method_
     assert "at best" not in few
     marked = [line.split()[1] for line in few.splitlines() if line.startswith(" > ")]
     assert marked == [longer.answer.use]
-    assert " ".join(few.split("\n\n")[0].split()) == str(longer.answer)
+    headline = " ".join(few.split("\n\n")[0].split())
+    assert headline == summarize_answer(longer.answer).headline
+    assert str(longer.answer).startswith(headline)
     assert out.endswith(f"runs, table.csv and clients.csv: {longer.folder}\n")
 
 
@@ -419,7 +422,7 @@ def older(folder: Path) -> Path:
     """A stopped comparison of a version whose Ditto had no lam: a tuned trial and a run are there,
     and a run is on its way.
     """
-    grids = {"ditto": {"rate": [0.05, 0.1]}}
+    grids = {"ditto": {"lr": [0.05, 0.1]}}
     planned = plan_experiments(["ditto"], base(), grids=grids)
 
     def stop(label, seed, report):
@@ -438,7 +441,7 @@ def test_a_comparison_that_is_older_than_an_option_goes_on_with_its_default(tmp_
     seen = []
     again = resume_comparison(folder, lambda *what: seen.append((what[0], what[2].round)))
     assert seen == [("ditto", 2)]
-    grids = {"ditto": {"rate": [0.05, 0.1]}}
+    grids = {"ditto": {"lr": [0.05, 0.1]}}
     whole = compare(
         plan_experiments(["ditto"], base(), grids=grids), [3], tmp_path / "whole", grids=grids
     )
@@ -475,7 +478,7 @@ def test_a_comparison_is_not_mixed_with_what_is_there(finished, tmp_path):
 
 
 def test_a_method_may_be_compared_with_itself(tmp_path):
-    own = {"ditto@weak": {"lam": 0.01, "rate": 0.05}, "ditto": {"lam": 2}}
+    own = {"ditto@weak": {"lam": 0.01, "lr": 0.05}, "ditto": {"lam": 2}}
     planned = plan_experiments(["ditto", "ditto@weak"], base(rounds=1, models=False), own)
     found = compare(planned, [0], tmp_path / "c", grids={"ditto@weak": {"lam": [0.02]}})
     assert [row.method for row in found.rows()] == ["ditto", "ditto@weak"]
@@ -505,11 +508,12 @@ def test_a_method_may_be_compared_with_itself(tmp_path):
         (["ditto"], {"ditto": {"lam": "x"}}, {}, "ditto.lam = 'x': give a number"),
         (
             ["ditto"],
-            {"ditto": {"clients": 5}},
+            {"ditto": {"num_clients": 5}},
             {},
-            "clients for ditto alone: the methods of a comparison share data, split and seeds",
+            "num_clients for ditto alone: the methods of a comparison share data, partition and "
+            "seeds",
         ),
-        (["ditto"], {"ditto": {"split": "iid"}}, {}, "split for ditto alone"),
+        (["ditto"], {"ditto": {"partition": "iid"}}, {}, "partition for ditto alone"),
         (["ditto"], {"ditto": {"seed": 5}}, {}, "seed for ditto alone"),
         (["ditto"], {"ditto": {"method": "local"}}, {}, "method for ditto alone"),
         (["ditto"], {}, {"ditto": {"lam": [1, "x"]}}, "ditto.lam = 'x': give a number"),
@@ -569,8 +573,13 @@ def test_everything_is_checked_before_anything_runs(tmp_path):
             r"^pfedme does not use momentum = 0.9: leave out --momentum, or ",
         ),
         (["fedavg", "local"], {"weighting": "equal"}, {}, "^local does not use weighting = equal"),
-        (["pfedme"], {}, {"pfedme": {"decay": [0.0, 0.1]}}, "^pfedme does not use decay = 0.1"),
-        (["local"], {"clients": 5000}, {}, "clients = 5,000, but 'digits' has 160 rows"),
+        (
+            ["pfedme"],
+            {},
+            {"pfedme": {"weight_decay": [0.0, 0.1]}},
+            "^pfedme does not use weight_decay = 0.1",
+        ),
+        (["local"], {"num_clients": 5000}, {}, "num_clients = 5,000, but 'digits' has 160 rows"),
     ):
         with pytest.raises(BadInput, match=message):
             compare(
@@ -595,12 +604,12 @@ def test_a_word_of_train_may_be_given_to_the_methods_that_use_it():
 def test_a_file_of_one_run_serves_as_the_common_words_of_a_comparison():
     words = change_options(Experiment(), WORDS | {"method": "ditto", "lam": 0.5, "seed": 4}).words()
     experiments, seeds, *_ = plan_of(
-        words, ["ditto", "local"], common={"rounds": "9"}, own={"local": {"rate": "0.2"}}
+        words, ["ditto", "local"], common={"rounds": "9"}, own={"local": {"lr": "0.2"}}
     )
     assert seeds == [4]
     assert experiments["ditto"].options == {"lam": 0.5}
     assert [e.schedule.rounds for e in experiments.values()] == [9, 9]
-    assert [e.train.rate for e in experiments.values()] == [0.1, 0.2]
+    assert [e.train.lr for e in experiments.values()] == [0.1, 0.2]
 
 
 def test_options_in_the_file_for_methods_that_are_not_wanted_now_are_left_out():
@@ -625,8 +634,8 @@ def net() -> nn.Module:
 def test_own_arrays_and_networks_are_compared_through_python(tmp_path):
     words = FAST | {"rounds": 2, "checkpoint": 1}
     found = coterie.compare(
-        ["local", "ditto"], data=arrays(False), model=net, seeds=2, clients=3, split="iid",
-        options={"ditto": {"lam": 0.5}},
+        ["local", "ditto"], dataset=arrays(False), model=net, seeds=2, num_clients=3,
+        partition="iid", options={"ditto": {"lam": 0.5}},
         out=tmp_path / "c", **words,
     )  # fmt: skip
     assert found.accuracy("ditto").shape == (2, 3)
@@ -644,7 +653,8 @@ def test_own_arrays_and_networks_are_compared_through_python(tmp_path):
 def test_a_comparison_from_a_file_through_python(tmp_path):
     path = tmp_path / "plan.toml"
     tables = (
-        "[data]\nclients = 4\nrows = 160\n[split]\nclasses_each = 4\n[options.ditto]\nlam = 3\n"
+        "[dataset]\nnum_clients = 4\nrows = 160\n[partition]\nclasses_each = 4\n"
+        "[options.ditto]\nlam = 3\n"
     )
     path.write_text(f'methods = ["local", "ditto"]\nseeds = [2]\n{tables}')
     found = coterie.compare(config=path, rounds=1, models=False, out=tmp_path / "c", **FAST)
@@ -654,23 +664,25 @@ def test_a_comparison_from_a_file_through_python(tmp_path):
 
 
 def test_losses_are_compared_where_there_are_no_classes(tmp_path):
-    words = FAST | {"data": "gaussian", "clients": 4, "rounds": 2}
+    words = FAST | {"dataset": "gaussian", "num_clients": 4, "rounds": 2}
     found = coterie.compare(
-        ["fedavg"], tune={"fedavg": {"rate": [1e-6, 0.3]}}, out=tmp_path / "c", **words
+        ["fedavg"], tune={"fedavg": {"lr": [1e-6, 0.3]}}, out=tmp_path / "c", **words
     )
-    assert found.runs["fedavg"][0].experiment.train.rate == 0.3  # the smaller loss wins
-    assert found.rows()[0].mean == pytest.approx(found.runs["fedavg"][0].measured().mean())
-    assert (tmp_path / "c" / "clients.csv").read_text().startswith("method,seed,client,test_loss")
+    assert found.runs["fedavg"][0].experiment.train.lr == 0.3  # the smaller loss wins
+    assert found.rows()[0].mean == pytest.approx(found.runs["fedavg"][0].client_values().mean())
+    assert (
+        (tmp_path / "c" / "clients.csv").read_text().startswith("method,seed,client,name,test_loss")
+    )
 
 
 def test_a_smaller_loss_is_better_everywhere(tmp_path, capsys):
-    words = FAST | {"data": "gaussian", "clients": 8, "rounds": 3, "evaluate": 1}
+    words = FAST | {"dataset": "gaussian", "num_clients": 8, "rounds": 3, "eval_every": 1}
     found = coterie.compare(["fedavg", "local"], out=tmp_path / "c", **words)
     losses = {row.method: row.mean for row in found.rows()}
     better, worse = sorted(losses, key=losses.__getitem__)
     assert found.difference(better, worse).mean == pytest.approx(losses[worse] - losses[better])
     ranks = found.ranks()
-    firsts = (found.measured(better) < found.measured(worse)).mean()
+    firsts = (found.client_values(better) < found.client_values(worse)).mean()
     assert ranks.rank[ranks.methods.index(better)] == pytest.approx(2 - firsts)
     start = curve_of(found.runs[worse][0].table, "loss", "test")[1][0]
     assert found.rounds_to(start)[worse] == 1

@@ -19,7 +19,7 @@ from coterie.results.metric_table import best_round, curve_of
 FAST = {
     "rounds": 3,
     "model": "mlr",
-    "evaluate": 1,
+    "eval_every": 1,
     "threads": 1,
     "compile": "no",
     "path": "vectorized",
@@ -63,7 +63,7 @@ def federation(task, **more):
 def compared(tmp_path_factory):
     return coterie.compare(
         ["local", "fedavg", "ditto"],
-        data=federation("regression"),
+        dataset=federation("regression"),
         out=tmp_path_factory.mktemp("tasks") / "compared",
         **FAST,
     )
@@ -78,7 +78,7 @@ def test_a_regression_is_judged_by_its_absolute_error_in_its_own_unit(compared):
         with torch.no_grad():
             said = task.predict(run.model(i)(data.x[rows])).numpy()
         errors.append(np.abs(said - task.truth(data.y[rows]).numpy()).mean())
-    np.testing.assert_allclose(run.measured("test"), errors, rtol=1e-4)
+    np.testing.assert_allclose(run.client_values("test"), errors, rtol=1e-4)
     assert run.summary().worst == pytest.approx(max(errors), rel=1e-4)
     assert run.trivial["mae"] > run.summary().mean
     assert read_preparation(run.folder).target == data.target
@@ -111,8 +111,8 @@ def test_tuning_chooses_by_the_metric_that_is_named(tmp_path):
     for metric in ("mae", "r2"):
         comparison = coterie.compare(
             ["local"],
-            data=federation("regression"),
-            tune={"local": {"rate": [1e-4, 0.05]}},
+            dataset=federation("regression"),
+            tune={"local": {"lr": [1e-4, 0.05]}},
             out=tmp_path / metric,
             metric=metric,
             **FAST,
@@ -124,7 +124,7 @@ def test_tuning_chooses_by_the_metric_that_is_named(tmp_path):
     for metric, pick in (("mae", min), ("r2", max)):
         tried = found[metric]["tried"]
         best = pick(tried, key=lambda one: one["validation"][0])
-        assert found[metric]["best"] == best["options"] == {"rate": 0.05}
+        assert found[metric]["best"] == best["options"] == {"lr": 0.05}
     assert found["mae"]["tried"][0]["validation"][0] > 5  # in the unit of the label
     assert found["r2"]["tried"][0]["validation"][0] < 1
 
@@ -134,7 +134,7 @@ def test_stacked_clients_learn_any_task_as_single_ones_do(task, tmp_path):
     runs = [
         coterie.run(
             "fedavg",
-            data=federation(task),
+            dataset=federation(task),
             out=tmp_path / path,
             **{**FAST, "rounds": 2, "path": path},
         )
@@ -152,12 +152,12 @@ def test_stacked_clients_learn_any_task_as_single_ones_do(task, tmp_path):
 
 @pytest.mark.parametrize("method", ["fml", "pfml", "feddf", "fedmd", "scaffold", "fedala"])
 def test_methods_that_compare_predictions_compare_numbers(method, tmp_path):
-    words = {**FAST, "rounds": 2, "rate": 0.01}
+    words = {**FAST, "rounds": 2, "lr": 0.01}
     if method in ("feddf", "fedmd"):
         words["draw"] = 20
     data = federation("regression", public="held-out", public_rows=30)
-    run = coterie.run(method, data=data, out=tmp_path / "run", **words)
-    assert np.isfinite(run.measured("test")).all()
+    run = coterie.run(method, dataset=data, out=tmp_path / "run", **words)
+    assert np.isfinite(run.client_values("test")).all()
 
 
 @pytest.mark.parametrize("method", ["persfl", "ktpfl", "sim-pfl"])
@@ -166,7 +166,7 @@ def test_methods_over_class_probabilities_refuse_numbers_before_anything_is_writ
 ):
     data = federation("regression", public="held-out", public_rows=30)
     with pytest.raises(BadInput, match=rf"{method} .*class.* the task of mlr is 'regression'"):
-        coterie.run(method, data=data, out=tmp_path / "run", **FAST)
+        coterie.run(method, dataset=data, out=tmp_path / "run", **FAST)
     assert not (tmp_path / "run").exists()
 
 
@@ -181,7 +181,7 @@ def test_balanced_weights_find_more_of_a_rare_class(tmp_path):
     for weights in ("none", "balanced"):
         data = build_federation(from_frame(frame), class_weights=weights)
         out = tmp_path / weights
-        run = coterie.run("fedavg", data=data, out=out, metric="balanced_accuracy", **FAST)
+        run = coterie.run("fedavg", dataset=data, out=out, metric="balanced_accuracy", **FAST)
         found.append(run.summary().mean)
     assert found[1] > found[0] + 0.03
 
@@ -189,6 +189,6 @@ def test_balanced_weights_find_more_of_a_rare_class(tmp_path):
 def test_a_metric_of_another_task_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(BadInput, match="metric = 'auc'"):
         coterie.run(
-            "local", data=federation("regression"), metric="auc", out=tmp_path / "run", **FAST
+            "local", dataset=federation("regression"), metric="auc", out=tmp_path / "run", **FAST
         )
     assert not (tmp_path / "run").exists()

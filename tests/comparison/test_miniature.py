@@ -50,7 +50,7 @@ def test_a_recipe_without_its_data_is_told_and_stops_no_other(stored, tmp_path, 
     whole = miniatures.load_federation
 
     def gather(experiment):
-        if experiment.data["name"] == "mnist":
+        if experiment.dataset["name"] == "mnist":
             raise BadInput("its data are not here")
         return whole(experiment)
 

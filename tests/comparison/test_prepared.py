@@ -55,7 +55,9 @@ def test_data_that_do_not_fit_are_never_held_for_two_seeds(made, monkeypatch, tm
 
 def test_seeds_that_share_their_data_hold_them_once(made):
     store = AssemblyCache(None, None)
-    runs = [store.assembly(replace(experiment(**{"data.seed": 5}), seed=seed)) for seed in (0, 1)]
+    runs = [
+        store.assembly(replace(experiment(**{"dataset.seed": 5}), seed=seed)) for seed in (0, 1)
+    ]
     assert runs[0].federation is runs[1].federation
     assert [run.experiment.seed for run in runs] == [0, 1]
 
@@ -89,7 +91,7 @@ def test_seeds_share_what_is_the_same_and_nothing_else(words, shared, monkeypatc
 @pytest.mark.parametrize("split", ["user", "classes"])  # made when asked for, and at once
 def test_seeds_share_no_rows_that_are_drawn(split):
     one, store = (
-        change_options(Experiment(), {"data": "synthetic", "split": split}),
+        change_options(Experiment(), {"dataset": "synthetic", "partition": split}),
         AssemblyCache(None, None),
     )
     first, second = (store.federation(replace(one, seed=seed)) for seed in (0, 1))

@@ -8,7 +8,7 @@ from coterie.lab.arena.properties import label_divergence, measure_properties
 from coterie.running.assembly import load_federation
 
 WORDS = {
-    "clients": 5,
+    "num_clients": 5,
     "rows": 420,
     "hidden": 8,
     "path": "vectorized",
@@ -19,7 +19,7 @@ WORDS = {
 
 
 def dealt(split, **more):
-    experiment = change_options(Experiment(), {"split": split, **WORDS, **more})
+    experiment = change_options(Experiment(), {"partition": split, **WORDS, **more})
     return experiment, load_federation(experiment)
 
 
@@ -51,7 +51,7 @@ def test_of_numbers_divergence_is_the_share_of_variance_between_clients():
 
 
 def test_local_wins_the_probe_where_clients_contradict_each_other_and_loses_where_they_agree():
-    rate = {"rate": 0.3}
+    rate = {"lr": 0.3}
     assert measure_properties(*dealt("pairs", **rate)).gain > 0
     assert measure_properties(*dealt("iid", **rate)).gain < 0
 

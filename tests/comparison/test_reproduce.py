@@ -29,15 +29,15 @@ from coterie.lab.papers.reproduction_page import (
 from coterie.lab.papers.result_files import merge_results
 from coterie.results.costs import accuracy_against, cumulative_costs_of, simulated_time
 from coterie.results.folder import read_status
-from coterie.results.metric_table import curve_of, values_of
+from coterie.results.metric_table import best_round, curve_of, values_of
 from coterie.results.run import load_run
 
 RECIPE = """
 methods = ["local", "fedavg", "ditto"]
 seeds = [0, 1]
 
-[data]
-clients = 4
+[dataset]
+num_clients = 4
 rows = 160
 
 [model]
@@ -333,7 +333,7 @@ def test_whole_runs_replace_shortened_ones_and_not_the_other_way(out, tmp_path):
     assert merge_results(TABLE, whole, short) == whole
 
 
-@pytest.mark.parametrize(("section", "word"), [("data", "clients"), ("train", "batch")])
+@pytest.mark.parametrize(("section", "word"), [("dataset", "num_clients"), ("train", "batch_size")])
 def test_runs_of_a_recipe_that_has_changed_do_not_stand_together(out, tmp_path, section, word):
     write_pages([TABLE], out, tmp_path)
     before = json.loads((tmp_path / "results" / "small-1.json").read_text())
@@ -419,7 +419,7 @@ def test_a_method_that_a_recipe_got_later_is_run(begun):
 
 def test_runs_of_another_recipe_are_not_gone_on_with(begun):
     (begun / "small.toml").write_text(RECIPE.replace("rows = 160", "rows = 200"))
-    with pytest.raises(BadInput, match=r"data.rows was 160 when .*small began, small says 200"):
+    with pytest.raises(BadInput, match=r"dataset.rows was 160 when .*small began, small says 200"):
         again.run_table(TABLE, begun)
 
 
@@ -599,8 +599,8 @@ SOFT = """
 methods = ["ktpfl", "feddf"]
 seeds = [0]
 
-[data]
-clients = 4
+[dataset]
+num_clients = 4
 rows = 160
 public = "held-out"
 public_rows = 40
@@ -653,3 +653,31 @@ def test_the_peak_of_gains_is_where_most_clients_are(out):
     places = np.linspace(gains.min(), gains.max(), 50)
     at = density(gains, np.array([peak, *places]))
     assert at[0] >= at[1:].max() - 1e-6
+
+
+def test_longer_runs_go_on_from_shorter_ones_and_end_as_if_run_at_once(out, tmp_path):
+    (tmp_path / "small.toml").write_text(RECIPE)
+    with recipes_in(tmp_path):
+        again.run_table(TABLE, tmp_path, seeds=[0], scale=0.5, only=["ditto"])
+        short = (tmp_path / "small@0.5" / "ditto-seed0" / "run.json").read_bytes()
+        played = []
+        again.run_table(
+            TABLE, tmp_path, lambda m, s, r: played.append(r.round), seeds=[0], only=["ditto"]
+        )
+    assert set(played) <= {2, 3, 4}  # 2 where it begins; the first two rounds are not run again
+    assert (tmp_path / "small@0.5" / "ditto-seed0" / "run.json").read_bytes() == short
+    ours, whole = (load_run(at / "small" / "ditto-seed0") for at in (tmp_path, out))
+    np.testing.assert_allclose(ours.accuracy(), whole.accuracy(), atol=1e-6)
+
+
+def test_the_best_round_is_that_of_the_test_rows_and_the_chosen_one_that_of_the_select_rows(out):
+    run = load_run(out / "small" / "ditto-seed0")
+    rounds = curve_of(run.table, "accuracy", "test")[0]
+    rows = np.array(run.about["rows"]["test"], dtype=float)
+    means = {
+        int(r): 100 * np.average(values_of(run.table, "accuracy", "test", round=r)[1], weights=rows)
+        for r in rounds
+    }
+    assert measure(run, "best", "personal") == pytest.approx(max(means.values()))
+    chosen = best_round(run.table)
+    assert measure(run, "chosen", "personal") == pytest.approx(means[chosen])

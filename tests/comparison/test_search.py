@@ -24,8 +24,8 @@ from coterie.reports.tuning_tables import build_tuning_tables
 from helpers.federations import tiny
 from helpers.runs import FAST, IMAGES, arrays, write_csv
 
-WORDS = {"rounds": 6, "evaluate": 1, "models": False}
-TABLE = FAST | {"hidden": 4, "batch": 8, **WORDS}
+WORDS = {"rounds": 6, "eval_every": 1, "models": False}
+TABLE = FAST | {"hidden": 4, "batch_size": 8, **WORDS}
 
 
 def record_of(folder: Path, method: str):
@@ -39,15 +39,17 @@ def searched(tmp_path_factory):
     """Two methods with five trials each, on a table of one's own."""
     folder = tmp_path_factory.mktemp("search")
     data = write_csv(folder / "rows.csv")
-    return coterie.compare(["local", "ditto"], data=str(data), trials=5, out=folder / "c", **TABLE)
+    return coterie.compare(
+        ["local", "ditto"], dataset=str(data), trials=5, out=folder / "c", **TABLE
+    )
 
 
 def test_every_method_has_the_same_number_of_trials_and_begins_with_its_words(searched):
     records = {name: record_of(searched.folder, name) for name in ("local", "ditto")}
     assert {len(record.tried) for record in records.values()} == {5}
-    assert records["ditto"].tried[0].options == {"rate": 0.1, "epochs": 1, "lam": 1.0}
+    assert records["ditto"].tried[0].options == {"lr": 0.1, "local_epochs": 1, "lam": 1.0}
     for k in range(5):  # shared seeds: the first words are drawn alike
-        rates = {record.tried[k].options["rate"] for record in records.values()}
+        rates = {record.tried[k].options["lr"] for record in records.values()}
         assert len(rates) == 1
 
 
@@ -58,7 +60,7 @@ def test_the_best_finished_trial_is_run_and_no_trial_sees_test_rows(searched):
     assert record.best == best.options
     run = searched.runs["ditto"][0]
     assert run.experiment.options["lam"] == best.options["lam"]
-    assert run.experiment.train.rate == best.options["rate"]
+    assert run.experiment.train.lr == best.options["lr"]
     for path in (searched.folder / "tuning" / "ditto").glob("try*"):
         assert 'parts = ["validation"]' in (path / "config.toml").read_text()
 
@@ -77,7 +79,7 @@ def test_garbage_in_the_test_part_changes_no_trial(tmp_path):
     for rows in good.test:
         y[rows] = (y[rows] + 1) % 3
     for name, data in (("good", good), ("bad", good._replace(y=y))):
-        coterie.compare(["ditto"], data=data, trials=3, out=tmp_path / name, **TABLE)
+        coterie.compare(["ditto"], dataset=data, trials=3, out=tmp_path / name, **TABLE)
     assert record_of(tmp_path / "good", "ditto") == record_of(tmp_path / "bad", "ditto")
 
 
@@ -85,27 +87,27 @@ def test_a_method_s_own_words_are_not_searched_and_ranges_may_be_given(tmp_path)
     plan = plan_of(
         {},
         ["fedavg", "ditto"],
-        common={**IMAGES, "rate": 0.2},
+        common={**IMAGES, "lr": 0.2},
         own={"ditto": {"lam": 0.5}},
-        grids={"ditto": {"rate": ["0.1..0.3"]}},
+        grids={"ditto": {"lr": ["0.1..0.3"]}},
         search=SearchLimits(trials=3),
     )
-    assert set(plan.grids["ditto"]) == {"rate", "epochs"}
-    assert plan.grids["ditto"]["rate"] == ["0.1..0.3"]
-    assert plan.grids["fedavg"]["rate"] == "0.02..2"
+    assert set(plan.grids["ditto"]) == {"lr", "local_epochs"}
+    assert plan.grids["ditto"]["lr"] == ["0.1..0.3"]
+    assert plan.grids["fedavg"]["lr"] == "0.02..2"
 
 
 def test_a_plan_with_a_search_is_read_as_it_was_written(searched):
     again = read_plan(searched.folder / "comparison.toml")
     assert again.search == SearchLimits(trials=5, listed=True)
-    assert again.grids["ditto"] == {"rate": "0.01..1", "epochs": "1..5", "lam": "0.01..10"}
+    assert again.grids["ditto"] == {"lr": "0.01..1", "local_epochs": "1..5", "lam": "0.01..10"}
 
 
 def test_a_search_over_few_values_repeats_no_run(tmp_path):
     words = FAST | IMAGES | WORDS
     coterie.compare(
         ["ditto"],
-        options={"ditto": {"rate": 0.1, "epochs": 1}},
+        options={"ditto": {"lr": 0.1, "local_epochs": 1}},
         tune={"ditto": {"lam": [0.1, 1.0]}},
         trials=4,
         out=tmp_path / "c",
@@ -139,7 +141,7 @@ def test_a_range_with_an_end_that_is_refused_is_searched_all_the_same(tmp_path):
         out=tmp_path / "c",
         **FAST | IMAGES | WORDS | {"rounds": 1},
     )
-    assert any("rate = 1.0 is not tried" in line for line in said)
+    assert any("lr = 1.0 is not tried" in line for line in said)
     assert list(found.runs) == ["pfml"]
 
 
@@ -150,9 +152,9 @@ def test_words_that_do_not_go_together_are_a_trial_that_is_refused(tmp_path):
 
     coterie.compare(
         ["fedper"],
-        data=arrays(),
+        dataset=arrays(),
         model=Net,
-        options={"fedper": {"rate": 0.1, "epochs": 1}},
+        options={"fedper": {"lr": 0.1, "local_epochs": 1}},
         tune={"fedper": {"own": ["", "0"], "head": [1, 2]}},
         trials=8,
         out=tmp_path / "c",
@@ -180,7 +182,7 @@ def test_the_report_shows_every_trial(searched):
     assert list(tables) == ["tuning-local", "tuning-ditto"]
     rows = tables["tuning-ditto"].rows
     assert [row[0] for row in rows] == ["1", "2", "3", "4", "5"]
-    assert rows[0][1] == "rate 0.1, epochs 1, lam 1.0"
+    assert rows[0][1] == "lr 0.1, local_epochs 1, lam 1.0"
     assert [row[-1] for row in rows].count("chosen") == 1
     assert "Every tuned method had 5 trials" in tables["tuning-ditto"].note
     scores = [100 * t.score for t in record_of(searched.folder, "ditto").tried]

@@ -50,8 +50,8 @@ def registered(monkeypatch):
 
 @pytest.mark.usefixtures("registered")
 def test_an_entry_is_all_that_a_new_data_set_needs():
-    experiment = change_options(Experiment(), {"data": "stripes", "seed": 3})
-    assert resolve_names(experiment) == {"data": "stripes", "split": "user", "model": "one"}
+    experiment = change_options(Experiment(), {"dataset": "stripes", "seed": 3})
+    assert resolve_names(experiment) == {"dataset": "stripes", "partition": "user", "model": "one"}
     got = federation_of(experiment)
     drawn = stripes(None, seed=3)
     assert got.clients == 6
@@ -108,7 +108,7 @@ def test_only_a_network_that_wants_the_word_table_gets_it(monkeypatch):
         monkeypatch.setitem(NETS, "reader", Net(reader, wants_table=wants))
         seen.clear()
         [model] = models_of(
-            change_options(Experiment(), {"data": "stripes", "model": "reader"}), data
+            change_options(Experiment(), {"dataset": "stripes", "model": "reader"}), data
         )
         assert model.task == "classes"
         assert all((t is table) == wants for t in seen)

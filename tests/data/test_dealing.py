@@ -101,7 +101,7 @@ def test_real_uci_har_leaves_no_overlap_and_no_class_out():
 
 def test_without_select_all_held_rows_are_for_methods():
     halved, whole = (
-        build_federation("digits", clients=5, select=select) for select in (True, False)
+        build_federation("digits", num_clients=5, select=select) for select in (True, False)
     )
     assert [len(rows) for rows in whole.select] == [0] * 5
     for i in range(5):

@@ -13,12 +13,12 @@ PARTS = ("train", "validation", "test")
 
 
 def test_a_federation_is_its_seed():
-    first, again, other = (build_federation(clients=5, seed=s) for s in (3, 3, 4))
+    first, again, other = (build_federation(num_clients=5, seed=s) for s in (3, 3, 4))
     assert checksum_of(first) == checksum_of(again) != checksum_of(other)
 
 
 def test_checksum_sees_every_value():
-    got = build_federation(features(), clients=None)
+    got = build_federation(features(), num_clients=None)
     x = got.x.clone()
     x[17, 3] += 1
     test = [*got.test[:-1], got.test[-1][::-1]]
@@ -33,7 +33,7 @@ def test_checksum_sees_every_value():
 
 
 def test_inputs_that_are_read_once_give_the_same_checksum():
-    got = build_federation(clients=5)
+    got = build_federation(num_clients=5)
     wanted = checksum_of(got)
     kept = cache_digest(got._replace(x=got.x.clone()))
     assert checksum_of(kept) == checksum_of(kept) == wanted
@@ -44,7 +44,7 @@ def test_inputs_that_are_read_once_give_the_same_checksum():
 
 
 def test_inputs_that_others_may_change_are_read_every_time():
-    got = build_federation(clients=5)
+    got = build_federation(num_clients=5)
     wanted = checksum_of(got)
     got.x[0] += 1
     assert checksum_of(got) != wanted
@@ -64,7 +64,7 @@ def test_ten_thousand_clients_share_the_loaders_own_memory():
 
 
 def test_natural_clients_keep_their_names_and_truth():
-    got = build_federation("gaussian", clients=5)
+    got = build_federation("gaussian", num_clients=5)
     whole = read_data("gaussian", None, {}).data
     for i, name in enumerate(got.names):
         assert (whole.users[rows_of(got, i)] == int(name)).all()

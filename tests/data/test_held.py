@@ -22,7 +22,7 @@ def test_held_rows_are_the_lists_they_were_made_of():
     same(held, rows)
     same([held[i] for i in range(-3, 3)], [rows[i] for i in range(-3, 3)])
     same(held[5:20], rows[5:20])
-    assert np.array_equal(held.joined(), np.concatenate(rows))
+    assert np.array_equal(held.concatenate(), np.concatenate(rows))
     assert np.array_equal(counts_of(held), counts_of(rows))
     assert np.array_equal(held.owners(), np.repeat(np.arange(50), counts_of(rows)))
     assert ClientRows.of(held) is held
@@ -35,16 +35,16 @@ def test_some_clients_of_held_rows_keep_theirs():
     some = ClientRows.of(rows).only(chosen)
     wanted = [rows[i] for i in chosen]
     same(some, wanted)
-    assert np.array_equal(some.joined(), np.concatenate(wanted))
+    assert np.array_equal(some.concatenate(), np.concatenate(wanted))
     same(some.plus(ClientRows.of(rows)), [*wanted, *rows])
-    same(some.moved(lambda r: r + 5), [r + 5 for r in wanted])
+    same(some.map_rows(lambda r: r + 5), [r + 5 for r in wanted])
 
 
 def test_spans_are_rows_without_an_array():
-    spans = ClientRows.packed(None, np.array([3, 0, 2]))
+    spans = ClientRows.pack(None, np.array([3, 0, 2]))
     same(spans, [[0, 1, 2], [], [3, 4]])
-    assert spans.only([2, 0]).joined().tolist() == [3, 4, 0, 1, 2]
-    same(spans.only([2, 0]).moved(lambda r: r * 10), [[30, 40], [0, 10, 20]])
+    assert spans.only([2, 0]).concatenate().tolist() == [3, 4, 0, 1, 2]
+    same(spans.only([2, 0]).map_rows(lambda r: r * 10), [[30, 40], [0, 10, 20]])
 
 
 def test_rows_by_owner_keep_their_order():

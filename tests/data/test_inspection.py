@@ -38,7 +38,7 @@ CODES = np.array([ord(label) for label in LABELS])
         ({"client": [" c1" if i % 50 == 0 else f"c{i % 5}" for i in range(ROWS)]}, "clients that"),
         ({"label": ["rare", *LABELS[1:]]}, "labels of a single row: 'rare'"),
         ({"label": ["x"] * ROWS}, "there is one label only"),
-        ({"label": ["y"] * 20 + ["x"] * (ROWS - 20)}, "95% of the rows are 'x', so accuracy tells"),
+        ({"label": ["y"] * 20 + ["x"] * (ROWS - 20)}, "95% of the rows are 'x', so accuracy says"),
         ({"label": np.arange(ROWS)}, "400 labels: is the label column a quantity"),
         ({"same": [1] * ROWS}, "constant columns, without use: 'same'"),
         ({"gone": [None] * ROWS}, "columns without any cell: 'gone'"),

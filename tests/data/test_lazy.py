@@ -24,7 +24,7 @@ OPTIONS = {"draws": "streams", "sizes": "fedprox"}
 
 def both(monkeypatch, clients=12, options=OPTIONS, **choices):
     """The same federation, stored and made when it is asked for."""
-    words = {"clients": clients, "data_options": {"clients": clients, **options}, **choices}
+    words = {"num_clients": clients, "data_options": {"num_clients": clients, **options}, **choices}
     stored = build_federation("synthetic", **words)
     monkeypatch.setattr(synthetic, "MAX_STORED", 0)
     made = build_federation("synthetic", **words)
@@ -35,7 +35,7 @@ def both(monkeypatch, clients=12, options=OPTIONS, **choices):
 
 def run(data, path="vectorized", method="ditto"):
     model = Model(lambda: registry.build_network("mlr", (60,), 10), input_shape=(60,))
-    program = stages_of(METHODS[method](model, Train(batch=8, rate=0.01, epochs=1)))
+    program = stages_of(METHODS[method](model, Train(batch_size=8, lr=0.01, local_epochs=1)))
     setup = EngineSetup(
         federation=data,
         models=[model],
@@ -43,7 +43,7 @@ def run(data, path="vectorized", method="ditto"):
         architecture=np.zeros(data.clients, dtype=int),
         settings=[ExecutionSettings(path, 4, "no")],
     )
-    loop = Loop(LocalEngine(setup), data, Schedule(rounds=3, sample=5, evaluate=1), 0)
+    loop = Loop(LocalEngine(setup), data, Schedule(rounds=3, participation=5, eval_every=1), 0)
     loop.go()
     return loop
 
@@ -93,18 +93,18 @@ def test_a_client_is_made_only_where_it_takes_part(monkeypatch):
 def test_the_checksum_of_made_rows_tells_what_they_are_made_of(monkeypatch):
     _, made = both(monkeypatch)
     for other in ({"rows_each": 9}, {"seed": 5}, {"alpha": 0.1}):
-        options = {"clients": 12, **OPTIONS, **other}
+        options = {"num_clients": 12, **OPTIONS, **other}
         assert checksum_of(
-            build_federation("synthetic", clients=12, data_options=options)
+            build_federation("synthetic", num_clients=12, data_options=options)
         ) != checksum_of(made)
     assert checksum_of(made._replace(train=made.test)) != checksum_of(made)
 
 
 def test_what_needs_every_row_stores_every_row(monkeypatch):
     monkeypatch.setattr(synthetic, "MAX_STORED", 0)
-    for choice in ({"scale": "standard"}, {"rows": 500}, {"cut": "shuffle"}, {"split": "iid"}):
+    for choice in ({"scale": "standard"}, {"rows": 500}, {"cut": "shuffle"}, {"partition": "iid"}):
         found = build_federation(
-            "synthetic", clients=5, data_options={"clients": 5, **OPTIONS}, **choice
+            "synthetic", num_clients=5, data_options={"num_clients": 5, **OPTIONS}, **choice
         )
         assert isinstance(found.x, torch.Tensor)
 
@@ -112,4 +112,4 @@ def test_what_needs_every_row_stores_every_row(monkeypatch):
 def test_too_many_rows_to_store_name_the_way_out(monkeypatch):
     monkeypatch.setattr("coterie.core.memory.read_memory_limit", lambda: 1000)
     with pytest.raises(BadInput, match="--draws streams, which makes rows when they are needed"):
-        build_federation("synthetic", clients=5, data_options={"clients": 5})
+        build_federation("synthetic", num_clients=5, data_options={"num_clients": 5})

@@ -92,7 +92,7 @@ def test_frames_of_polars_and_pandas(frame):
 def test_a_frame_runs_through_python(tmp_path):
     frame = pl.concat([FRAME] * 10)
     run = coterie.run(
-        "local", data=frame, client="site", label="y", rounds=1, out=tmp_path / "run", hidden=4
+        "local", dataset=frame, client="site", label="y", rounds=1, out=tmp_path / "run", hidden=4
     )
     assert run.about["clients"] == ["north", "south"]
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.core.errors import BadInput
+from coterie.data.partition import published
 from coterie.data.partition.registry import PARTITIONERS, groups_of, options_of, partition_rows
 
 MNIST = [
@@ -317,8 +318,8 @@ def test_options_come_from_the_signature():
         ("dirichlet", 90, {}, "at most 60"),
         ("dirichlet", 50, {"alpha": 0.01}, "in 100 draws"),
         ("dirichlet", 50, {"alpha": 0.01, "smallest": 0}, "got no rows"),
-        ("iid", 601, {}, "clients = 601"),
-        ("iid", 0, {}, "clients = 0"),
+        ("iid", 601, {}, "num_clients = 601"),
+        ("iid", 0, {}, "num_clients = 0"),
         ("classes", 5, {"classes_each": 11}, "classes_each = 11"),
         ("classes", 5, {"classes_each": 0}, "classes_each = 0"),
         ("classes", 5, {"jitter": 1.5}, "jitter = 1.5"),
@@ -360,3 +361,20 @@ def test_splits_by_class_refuse_numbers_to_predict():
 def test_too_many_natural_clients_are_refused():
     with pytest.raises(BadInput, match="have 2 natural clients"):
         split("user", np.zeros(4, int), 3, users=np.array([0, 0, 1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("split", "draws", "usual"),
+    [
+        ("pairs", "persfl", 1),
+        ("pairs", "stream", 1),
+        ("lognormal", "stream", 1),
+        ("powerlaw", "stream", 0),
+    ],
+)
+def test_a_legacy_seed_without_legacy_draws_is_refused(split, draws, usual):
+    labels, rng = np.repeat(np.arange(10), 6000), np.random.default_rng(0)
+    deal = getattr(published, split)
+    deal(labels, 10, rng, draws=draws, legacy_seed=usual)
+    with pytest.raises(BadInput, match=rf"legacy_seed = 7 has no effect with draws = '{draws}'"):
+        deal(labels, 10, rng, draws=draws, legacy_seed=7)

@@ -94,9 +94,11 @@ def test_rows_of_a_partition_that_was_selected_are_these_alone():
 
 
 def test_partitions_train_from_python(tmp_path):
-    run = coterie.run("local", data=Partitioner(), out=tmp_path / "run", rounds=1, features="age")
+    run = coterie.run(
+        "local", dataset=Partitioner(), out=tmp_path / "run", rounds=1, features="age"
+    )
     assert run.summary()
     assert not is_partitions("digits")
     assert not is_partitions([])
-    with pytest.raises(BadInput, match="data is a list: give a name, a path, a frame, partitions"):
-        coterie.run("local", data=[1, 2], out=tmp_path / "other")
+    with pytest.raises(BadInput, match="dataset is a list: give a name, a path, a frame"):
+        coterie.run("local", dataset=[1, 2], out=tmp_path / "other")

@@ -172,7 +172,7 @@ def test_several_label_columns_are_several_labels():
         (FEW, {"task": "multilabel"}, "name several with --label"),
         (FEW, {"task": "regress"}, "task = 'regress'"),
         (FRACTION, {"task": "regression", "class_weights": "balanced"}, "has no classes"),
-        (WHOLE, {"split": "dirichlet", "clients": 4}, "use --split iid"),
+        (WHOLE, {"partition": "dirichlet", "num_clients": 4}, "use --partition iid"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::coterie.data.messages.DataWarning")

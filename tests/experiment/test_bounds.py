@@ -46,7 +46,7 @@ def test_every_number_declares_its_range():
         for section, words in known_options_of(Experiment()).items()
         for word, (kind, _) in words.items()
     }
-    for registry in ("data", "split", "model", "engine", "method"):
+    for registry in ("dataset", "partition", "model", "engine", "method"):
         for name in REGISTRIES[registry]:
             words = options_of(registry, name).items()
             known |= {f"{registry} {name}.{word}": kind for word, (kind, _) in words}
@@ -61,15 +61,15 @@ def test_every_number_declares_its_range():
         ("hidden", 4294967296),
         ("rounds", 10**30),
         pytest.param("rounds", 10**5000, id="thousands of digits"),
-        ("epochs", "1e400"),
-        ("batch", 10**12),
-        ("evaluate", 10**9),
+        ("local_epochs", "1e400"),
+        ("batch_size", 10**12),
+        ("eval_every", 10**9),
         ("checkpoint", 10**9),
         ("width", 10**9),
-        ("sample", float("inf")),
+        ("participation", float("inf")),
         ("seed", 2**32),
         ("seed", True),
-        ("data.seed", -1),
+        ("dataset.seed", -1),
         ("clients", 10**9),
         ("channels", 1000),
         ("validation", float("nan")),
@@ -88,8 +88,8 @@ def test_a_number_out_of_range_is_one_short_line(word, value):
 def test_words_given_in_python_are_checked_as_those_of_text():
     made = Experiment()
     for bad in (
-        made.train._replace(steps=2**31),
-        made.train._replace(rate=float("inf")),
+        made.train._replace(local_steps=2**31),
+        made.train._replace(lr=float("inf")),
         made.schedule._replace(rounds=10**30),
         made.schedule._replace(parts=("test", "test")),
         made.keep._replace(checkpoint=-1),
@@ -102,7 +102,7 @@ def test_words_given_in_python_are_checked_as_those_of_text():
 
 
 def test_a_network_that_fits_into_no_memory_is_refused_with_the_number(tmp_path, monkeypatch):
-    words = {"data": "digits", "clients": 2, "out": tmp_path / "run", "rounds": 1}
+    words = {"dataset": "digits", "num_clients": 2, "out": tmp_path / "run", "rounds": 1}
     monkeypatch.setattr(memory, "read_memory_limit", lambda: 2**30)
     with pytest.raises(BadInput, match=r"75,000,010 parameters of dnn for 1 client .* 1\.0 GB"):
         coterie.run("fedavg", hidden=1_000_000, **words)
@@ -114,7 +114,7 @@ def test_a_network_that_fits_into_no_memory_is_refused_with_the_number(tmp_path,
 
 def test_drawn_data_that_fit_into_no_memory_are_refused(monkeypatch):
     monkeypatch.setattr(memory, "read_memory_limit", lambda: 2**20)
-    with pytest.raises(BadInput, match=r"10,000 rows of 2 synthetic clients need .* --clients"):
+    with pytest.raises(BadInput, match=r"10,000 rows of 2 synthetic clients need .* --num-clients"):
         allocate_rows(np.array([5_000, 5_000]))
 
 
@@ -122,7 +122,7 @@ def test_drawn_data_that_fit_into_no_memory_are_refused(monkeypatch):
 def test_a_folder_that_no_system_can_make_is_refused_before_any_work(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput):
-        coterie.run("fedavg", out=name, clients=2, rounds=1)
+        coterie.run("fedavg", out=name, num_clients=2, rounds=1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -134,7 +134,7 @@ def test_long_names_are_refused_or_shortened(tmp_path, monkeypatch):
         coterie.register(lambda model, train: None, "x" * 300)
     x = np.random.default_rng(0).normal(size=(40, 3))
     data = from_arrays(x, x[:, 0] > 0, np.arange(40) % 2, name="x" * 300)
-    run = coterie.run("local", data=data, rounds=1, **FAST)
+    run = coterie.run("local", dataset=data, rounds=1, **FAST)
     assert len(run.folder.name) < 120
 
 
@@ -180,7 +180,7 @@ def test_arrays_of_any_layout_give_the_same_run(kind, tmp_path):
     x, clients = rng.normal(size=(40, 3)).astype(np.float32), np.arange(40) % 2
     y = (x[:, 0] > 0).astype(np.int64)
     plain_run = coterie.run(
-        "fedavg", data=from_arrays(x, y, clients), out=tmp_path / "plain", rounds=1, **FAST
+        "fedavg", dataset=from_arrays(x, y, clients), out=tmp_path / "plain", rounds=1, **FAST
     )
     given, before = x, torch.get_default_dtype()
     if kind == "backwards":
@@ -193,7 +193,7 @@ def test_arrays_of_any_layout_give_the_same_run(kind, tmp_path):
         if kind == "float64 everywhere":
             torch.set_default_dtype(torch.float64)
         run = coterie.run(
-            "fedavg", data=from_arrays(given, y, clients), out=tmp_path / "run", rounds=1, **FAST
+            "fedavg", dataset=from_arrays(given, y, clients), out=tmp_path / "run", rounds=1, **FAST
         )
     finally:
         torch.set_default_dtype(before)
@@ -231,11 +231,11 @@ def test_arguments_of_another_kind_are_one_line(call, line, tmp_path, monkeypatc
 
 def test_one_name_and_generators_serve_as_lists(tmp_path):
     path = str(write_csv(tmp_path / "own.csv"))
-    one = coterie.compare("local", seeds=1, data=path, out=tmp_path / "a", rounds=1, **FAST)
+    one = coterie.compare("local", seeds=1, dataset=path, out=tmp_path / "a", rounds=1, **FAST)
     two = coterie.compare(
         (name for name in ("local",)),
         seeds=(seed for seed in (np.int64(0),)),
-        data=path,
+        dataset=path,
         out=tmp_path / "b",
         rounds=1,
         **FAST,
@@ -246,11 +246,11 @@ def test_one_name_and_generators_serve_as_lists(tmp_path):
 @pytest.mark.parametrize("coding", ["utf-16", "utf-8-sig"])
 def test_tables_of_spreadsheets_are_read(coding, tmp_path):
     path = write_csv(tmp_path / "own.csv")
-    wanted = coterie.run("local", data=path, out=tmp_path / "a", rounds=1, **FAST).about["data"]
+    wanted = coterie.run("local", dataset=path, out=tmp_path / "a", rounds=1, **FAST).about["data"]
     path.write_bytes(path.read_text().encode(coding))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # the encoding is told
-        found = coterie.run("local", data=path, out=tmp_path / "b", rounds=1, **FAST)
+        found = coterie.run("local", dataset=path, out=tmp_path / "b", rounds=1, **FAST)
     assert found.about["data"] == wanted
 
 

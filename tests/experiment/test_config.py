@@ -125,7 +125,7 @@ def test_a_refusal_gives_an_example():
 def test_a_word_is_found_in_its_section_whether_or_not_the_section_is_named():
     for word in ("rounds", "schedule.rounds"):
         assert change_options(Experiment(), {word: "7"}).schedule.rounds == 7
-    assert change_options(Experiment(), {"classes-each": 2}).split == {
+    assert change_options(Experiment(), {"classes-each": 2}).partition == {
         "name": "classes",
         "classes_each": 2,
     }
@@ -139,13 +139,13 @@ def test_a_word_is_found_in_its_section_whether_or_not_the_section_is_named():
     ("words", "nearest"),
     [
         ({"method": "fedvag"}, "unknown method 'fedvag'; did you mean 'fedavg'?"),
-        ({"data": "digts"}, "unknown data set 'digts'; did you mean 'digits'?"),
-        ({"split": "dirichle"}, "unknown split 'dirichle'; did you mean 'dirichlet'?"),
+        ({"dataset": "digts"}, "unknown data set 'digts'; did you mean 'digits'?"),
+        ({"partition": "dirichle"}, "unknown partition 'dirichle'; did you mean 'dirichlet'?"),
         ({"model": "dnm"}, "unknown model 'dnm'; did you mean 'dnn'?"),
         ({"model": "dnn,mlx"}, "unknown model 'mlx'; did you mean 'mlr'?"),
         ({"roundz": 3}, "unknown option 'roundz'; did you mean 'rounds'?"),
         ({"modle": "dnn"}, "unknown option 'modle'; did you mean 'model'?"),
-        ({"train.rat": 3}, "unknown option 'rat' in [train]; did you mean 'rate'?"),
+        ({"train.momentun": 3}, "unknown option 'momentun' in [train]; did you mean 'momentum'?"),
         ({"trian.rate": 3}, "unknown section 'trian' in 'trian.rate'; did you mean 'train'?"),
     ],
 )
@@ -156,10 +156,10 @@ def test_unknown_names_are_refused_and_the_nearest_is_offered(words, nearest):
 def test_a_word_of_something_not_chosen_tells_whose_it_is():
     line = refused({"alpha": 0.3})
     assert line.startswith(
-        "unknown option 'alpha' for data digits, split classes, model dnn, method fedavg: it "
-        "belongs to "
+        "unknown option 'alpha' for dataset digits, partition classes, model dnn, method fedavg: "
+        "it belongs to "
     )
-    assert "data synthetic, split dirichlet" in line
+    assert "dataset synthetic, partition dirichlet" in line
     assert "method ditto" in refused({"lam": 0.3})
     assert "`coterie compare`" in refused({"seeds": [1]})
     assert (
@@ -168,24 +168,24 @@ def test_a_word_of_something_not_chosen_tells_whose_it_is():
 
 
 def test_a_word_with_two_meanings_is_refused_and_both_are_offered():
-    both = change_options(Experiment(method="fml"), {"split": "dirichlet"})
+    both = change_options(Experiment(method="fml"), {"partition": "dirichlet"})
     assert (
         refused({"alpha": 0.3}, both)
-        == "'alpha' may mean split.alpha or fml.alpha: write one of these"
+        == "'alpha' may mean partition.alpha or fml.alpha: write one of these"
     )
-    assert change_options(both, {"split.alpha": 0.3}).split["alpha"] == 0.3
+    assert change_options(both, {"partition.alpha": 0.3}).partition["alpha"] == 0.3
     assert change_options(both, {"fml.alpha": 0.3}).options == {"alpha": 0.3}
     assert (
         refused({"name": "x"})
-        == "'name' may mean data.name or split.name or model.name or engine.name: write one of "
-        "these"
+        == "'name' may mean dataset.name or partition.name or model.name or engine.name: write one "
+        "of these"
     )
 
 
 def test_names_come_first_whatever_the_order_of_the_words():
-    words = {"alpha": 0.3, "lam": 2, "split": "dirichlet", "method": "ditto"}
+    words = {"alpha": 0.3, "lam": 2, "partition": "dirichlet", "method": "ditto"}
     made = change_options(Experiment(), words)
-    assert made.split == {"name": "dirichlet", "alpha": 0.3}
+    assert made.partition == {"name": "dirichlet", "alpha": 0.3}
     assert (made.method, made.options) == ("ditto", {"lam": 2.0})
 
 
@@ -195,21 +195,25 @@ def test_another_name_leaves_the_options_of_the_one_before():
         {
             "method": "ditto",
             "lam": 2,
-            "split": "dirichlet",
+            "partition": "dirichlet",
             "alpha": 0.3,
             "model": "dnn",
             "hidden": 8,
         },
     )
-    other = change_options(first, {"method": "pfedme", "split": "iid", "model": "mlr"})
-    assert (other.options, other.split, other.model) == ({}, {"name": "iid"}, {"name": "mlr"})
-    assert change_options(first, {"method": "ditto", "split": "dirichlet", "model": "dnn"}) == first
-    drawn = change_options(
-        Experiment(), {"data": "synthetic", "data.alpha": 1, "clients": 9, "validation": 0.1}
+    other = change_options(first, {"method": "pfedme", "partition": "iid", "model": "mlr"})
+    assert (other.options, other.partition, other.model) == ({}, {"name": "iid"}, {"name": "mlr"})
+    assert (
+        change_options(first, {"method": "ditto", "partition": "dirichlet", "model": "dnn"})
+        == first
     )
-    assert change_options(drawn, {"data": "digits"}).data == {
+    drawn = change_options(
+        Experiment(),
+        {"dataset": "synthetic", "dataset.alpha": 1, "num_clients": 9, "validation": 0.1},
+    )
+    assert change_options(drawn, {"dataset": "digits"}).dataset == {
         "name": "digits",
-        "clients": 9,
+        "num_clients": 9,
         "validation": 0.1,
     }
 
@@ -225,7 +229,7 @@ def test_a_new_word_of_the_engine_or_another_name_undoes_what_was_chosen():
         {"engine": "ray", "actors": 2},
         {"method": "ditto"},
         {"model": "mlr"},
-        {"data": "synthetic"},
+        {"dataset": "synthetic"},
     ):
         assert "chosen" not in change_options(run, words).engine
     assert (
@@ -298,7 +302,7 @@ def test_awkward_values_survive_toml():
         "e": True,
         "f": ["x", "y"],
         "g": 2**70,
-        "train.rate": 0.1,
+        "train.lr": 0.1,
         "": "empty key",
     }
     assert tomllib.loads(to_toml(words | {"h": None, "t": ("x",)})) == words | {"t": ["x"]}
@@ -310,19 +314,19 @@ def test_words_survive_toml_for_every_kind_of_experiment(tmp_path):
         {
             "method": "persfl",
             "lambdas": "0,0.5",
-            "rate": 1e-5,
+            "lr": 1e-5,
             "parts": "test",
-            "drop": 0.1,
+            "dropout_clients": 0.1,
             "models": "no",
             "compile": "yes",
         },
         {
-            "data": "synthetic",
-            "clients": 7,
-            "data.alpha": 0.25,
-            "split": "user",
+            "dataset": "synthetic",
+            "num_clients": 7,
+            "dataset.alpha": 0.25,
+            "partition": "user",
             "seed": 3,
-            "data.seed": 5,
+            "dataset.seed": 5,
         },
         {"data": "gaussian", "sizes": "3,4,5", "s0sq": 0.5},
         {
@@ -332,16 +336,26 @@ def test_words_survive_toml_for_every_kind_of_experiment(tmp_path):
             "scale": "none",
             "rows": "none",
         },
-        {"data": PYTHON + "tiny", "model": PYTHON + "Net"},
-        {"split": "dirichlet", "alpha": 1e-300, "rule": "round", "model": "dnn,mlr", "hidden": 5},
-        {"engine.chosen": "vectorized:20:no sequential:1:no", "threads": 2, "evaluate": 3},
+        {"dataset": PYTHON + "tiny", "model": PYTHON + "Net"},
+        {
+            "partition": "dirichlet",
+            "alpha": 1e-300,
+            "rule": "round",
+            "model": "dnn,mlr",
+            "hidden": 5,
+        },
+        {"engine.chosen": "vectorized:20:no sequential:1:no", "threads": 2, "eval_every": 3},
     ):
         made = change_options(Experiment(), words)
         path = tmp_path / "config.toml"
         path.write_text(to_toml(made.words()), encoding="utf-8")
         again = read_experiment_file(path)
-        without_none = {k: v for k, v in made.data.items() if v is not None}
-        assert (again.data, again.split, again.model) == (without_none, made.split, made.model)
+        without_none = {k: v for k, v in made.dataset.items() if v is not None}
+        assert (again.dataset, again.partition, again.model) == (
+            without_none,
+            made.partition,
+            made.model,
+        )
         assert to_toml(again.words()) == to_toml(made.words())
 
 
@@ -379,8 +393,8 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
 
 
 def test_nested_tables_are_dotted_words():
-    assert flatten_options({"seed": 1, "train": {"rate": 0.1}, "ditto": {"lam": 2}}) == {
+    assert flatten_options({"seed": 1, "train": {"lr": 0.1}, "ditto": {"lam": 2}}) == {
         "seed": 1,
-        "train.rate": 0.1,
+        "train.lr": 0.1,
         "ditto.lam": 2,
     }

@@ -13,7 +13,7 @@ from coterie.core.errors import BadInput
 from coterie.data.read.table_files import open_table
 from coterie.results.row_log import LENGTH, Mark, append_rows, check_rows, read_mark
 
-FAST = {"clients": 3, "rows": 60, "rounds": 1, "threads": 1, "path": "sequential"}
+FAST = {"num_clients": 3, "rows": 60, "rounds": 1, "threads": 1, "path": "sequential"}
 
 
 @pytest.mark.parametrize("separator", ["\t1", "\U001076b7d", "é", "\n", '"'])

@@ -19,7 +19,14 @@ EXAMPLE = {"dp": "example", "dp_clip": 0.5, "dp_noise": 2.0}
 
 def assembled(federation=None, **words):
     engine = {"path": "vectorized", "width": 8, "compile": "no"}
-    given = {"method": "fedavg", "data": "digits", "rounds": 3, "batch": 4, **engine, **words}
+    given = {
+        "method": "fedavg",
+        "dataset": "digits",
+        "rounds": 3,
+        "batch_size": 4,
+        **engine,
+        **words,
+    }
     return assemble(change_options(Experiment(), given), federation or tiny(8))
 
 
@@ -38,22 +45,22 @@ def test_the_mean_of_private_uploads_moves_by_a_clipped_sum_and_noise_of_the_pro
 
 
 def test_a_round_asks_each_client_with_the_same_chance_where_it_is_counted_so():
-    loop = open_loop(assembled(tiny(30), **CLIENT, rounds=60, sample=0.5, dp_delta=1e-3))
+    loop = open_loop(assembled(tiny(30), **CLIENT, rounds=60, participation=0.5, dp_delta=1e-3))
     counts = [len(loop._select_clients(loop.program[0], r)[1]) for r in range(60)]
     assert len(set(counts)) > 5
     assert sum(counts) / 60 == pytest.approx(15, abs=1.5)
-    plain = open_loop(assembled(tiny(30), rounds=60, sample=0.5))
+    plain = open_loop(assembled(tiny(30), rounds=60, participation=0.5))
     assert {len(plain._select_clients(plain.program[0], r)[1]) for r in range(60)} == {15}
 
 
 def test_every_exchange_of_a_client_and_every_epoch_of_a_row_is_counted():
     assert assembled(**CLIENT, rounds=7).budget.releases == 7
-    assert assembled(**EXAMPLE, rounds=7, epochs=3).budget.releases == 21
+    assert assembled(**EXAMPLE, rounds=7, local_epochs=3).budget.releases == 21
     assert assembled(**EXAMPLE, rounds=7, method="ditto").budget.releases == 14  # two gradients
     # client 7 has 26 rows, seven batches of four: ten steps go twice to a row; client 0 has five
     # rows, two batches: five times
-    assert assembled(**EXAMPLE, rounds=1, steps=10).budget.releases == 5
-    fewer = assembled(**EXAMPLE, rounds=7, sample=0.5).budget.releases
+    assert assembled(**EXAMPLE, rounds=1, local_steps=10).budget.releases == 5
+    fewer = assembled(**EXAMPLE, rounds=7, participation=0.5).budget.releases
     assert 4 <= fewer <= 7
 
 
@@ -72,7 +79,7 @@ def test_an_epsilon_that_is_asked_for_is_kept():
         (CLIENT | {"method": "fedamp", "weighting": "size"}, "not averaged models"),
         (CLIENT | {"method": "local", "weighting": "size"}, "uploads nothing"),
         (CLIENT | {"weighting": "size"}, "add --weighting equal"),
-        (CLIENT | {"sample": 0.3}, "asks nobody"),
+        (CLIENT | {"participation": 0.3}, "asks nobody"),
         (EXAMPLE | {"method": "ifca"}, "use their rows in another way too"),
     ],
 )

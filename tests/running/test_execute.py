@@ -47,12 +47,12 @@ def opened(experiment):
 # Words on disk
 
 
-@pytest.mark.parametrize("words", [{"method": "ditto"}, {"data": "gaussian", "rows": None}])
+@pytest.mark.parametrize("words", [{"method": "ditto"}, {"dataset": "gaussian", "rows": None}])
 def test_written_words_name_every_field(words, tmp_path):
     words = {
         k: v
         for k, v in (IMAGES | words).items()
-        if k not in (("classes-each", "hidden") if "data" in words else ())
+        if k not in (("classes-each", "hidden") if "dataset" in words else ())
     }
     run = execute(change_options(Experiment(), words | {"rounds": 1}), tmp_path / "run")
     written = read_experiment_file(run.folder / "config.toml")
@@ -64,7 +64,7 @@ def test_written_words_name_every_field(words, tmp_path):
             assert word in there or default is None, f"{section}.{word}"
     assert (
         written == run.experiment
-        or {k: v for k, v in run.experiment.data.items() if v is not None} == written.data
+        or {k: v for k, v in run.experiment.dataset.items() if v is not None} == written.dataset
     )
 
 
@@ -73,9 +73,9 @@ def test_defaults_written_are_those_that_ran(tmp_path):
         change_options(Experiment(), FAST | {"rounds": 1, "models": "no"}), tmp_path / "run"
     )
     written = read_experiment_file(run.folder / "config.toml")
-    assert written.split == {"name": "classes", "classes_each": 3, "jitter": 0.0}
+    assert written.partition == {"name": "classes", "classes_each": 3, "jitter": 0.0}
     assert written.model == {"name": "dnn", "hidden": 32, "norm": False}
-    assert written.data["clients"] == len(run.rows) == 20
+    assert written.dataset["num_clients"] == len(run.rows) == 20
     assert written.engine["chosen"] == "vectorized:20:no"
     assert run.about["models"] == [{"name": "dnn", "parameters": 64 * 32 + 32 + 320 + 10}]
 
@@ -118,35 +118,37 @@ def test_words_of_another_number_of_networks_do_not_inherit_the_choice():
         Experiment(method="fedmd"),
         IMAGES | {"engine.chosen": "sequential:1:no", "public": "held-out", "public_rows": 40},
     )
-    loop = opened(change_options(chosen, {"draw": 20, "public_batch": 8}))
+    loop = opened(change_options(chosen, {"draw": 20, "public_batch_size": 8}))
     assert loop.engine.settings[0].path == "sequential"
     two = replace(
-        chosen, model={"name": "mlr,dnn", "hidden": 6}, options={"draw": 20, "public_batch": 8}
+        chosen, model={"name": "mlr,dnn", "hidden": 6}, options={"draw": 20, "public_batch_size": 8}
     )
     loop = opened(two)
     assert [s.path for s in loop.engine.settings] == ["vectorized", "vectorized"]
     with pytest.raises(BadInput, match="chosen = 'x:y:z': leave it out"):
-        opened(change_options(chosen, {"engine.chosen": "x:y:z", "draw": 20, "public_batch": 8}))
+        opened(
+            change_options(chosen, {"engine.chosen": "x:y:z", "draw": 20, "public_batch_size": 8})
+        )
 
 
 def test_own_data_are_found_again_from_another_folder(tmp_path, monkeypatch):
     write_csv(tmp_path / "own.csv")
     monkeypatch.chdir(tmp_path)
-    words = FAST | {"data": "own.csv", "rounds": 2, "checkpoint": 1}
+    words = FAST | {"dataset": "own.csv", "rounds": 2, "checkpoint": 1}
     with pytest.raises(Stopped):
         execute(change_options(Experiment(), words), tmp_path / "run", stop_at(1))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     run = resume(tmp_path / "run")
     assert run.about["clients"] == ["site0", "site1", "site2"]
-    assert run.experiment.split["name"] == "user"
+    assert run.experiment.partition["name"] == "user"
 
 
 def test_drawn_data_follow_the_seed_unless_they_have_their_own():
-    words = {"data": "gaussian", "clients": 3}
+    words = {"dataset": "gaussian", "num_clients": 3}
     made = [
         federation_of(change_options(Experiment(), words | more)).x
-        for more in ({}, {"seed": 1}, {"seed": 1, "data.seed": 0})
+        for more in ({}, {"seed": 1}, {"seed": 1, "dataset.seed": 0})
     ]
     assert not torch.equal(made[0][:5], made[1][:5])
     assert torch.equal(made[0], made[2])
@@ -155,7 +157,7 @@ def test_drawn_data_follow_the_seed_unless_they_have_their_own():
 # Resume
 
 CASES = {
-    "ditto": {"sample": 0.5, "drop": 0.3},
+    "ditto": {"participation": 0.5, "dropout_clients": 0.3},
     "persfl": {"distil_epochs": 1},
     "selffl": {"l_max": 3, "warm": 1},
     "fedavg": {"momentum": 0.5, "validation": 0},
@@ -165,7 +167,7 @@ CASES = {
         "public": "held-out",
         "public_rows": 30,
         "draw": 20,
-        "public_batch": 8,
+        "public_batch_size": 8,
     },
 }
 
@@ -251,7 +253,9 @@ def test_resume_is_refused_when_the_data_have_changed(tmp_path):
     path = write_csv(tmp_path / "own.csv")
     with pytest.raises(Stopped):
         execute(
-            change_options(Experiment(), FAST | {"data": str(path), "rounds": 3, "checkpoint": 1}),
+            change_options(
+                Experiment(), FAST | {"dataset": str(path), "rounds": 3, "checkpoint": 1}
+            ),
             tmp_path / "run",
             stop_at(2),
         )
@@ -269,7 +273,7 @@ def harm(checkpoint: Path) -> None:
     (checkpoint / "state.safetensors").write_bytes(bytes(data))
 
 
-CHANGES = {"method": "ditto", "rounds": 9, "sample": 0.3, "checkpoint": 1}
+CHANGES = {"method": "ditto", "rounds": 9, "participation": 0.3, "checkpoint": 1}
 
 
 def test_a_run_with_checkpoints_of_changes_is_resumed_bit_identically(tmp_path, monkeypatch):
@@ -307,7 +311,7 @@ def test_a_run_survives_the_loss_of_any_one_checkpoint_of_changes_or_base(tmp_pa
 
 def test_a_checkpoint_of_changes_holds_the_clients_that_changed_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("coterie.running.execute.LARGE", 0)
-    loop = opened(experiment(method="ditto", rounds=9, sample=0.25))
+    loop = opened(experiment(method="ditto", rounds=9, participation=0.25))
     keeper, changed = CheckpointWriter(tmp_path), []
     loop.go(lambda loop, report: keeper.save(loop, {}) if loop.done > 4 else None, until=5)
     before = set(loop.engine.dump()[0][0])
@@ -316,7 +320,7 @@ def test_a_checkpoint_of_changes_holds_the_clients_that_changed_alone(tmp_path, 
     assert len(changed[0]) == 1
     keeper.save(loop, {})
     assert (list_checkpoints(tmp_path)[-1] / "base.json").exists()
-    again = opened(experiment(method="ditto", rounds=9, sample=0.25))
+    again = opened(experiment(method="ditto", rounds=9, participation=0.25))
     restore_checkpoint(again, list_checkpoints(tmp_path)[-1])
     leaves = (pytree.tree_leaves(one.engine.dump()) for one in (loop, again))
     for a, b in zip(*leaves, strict=True):
@@ -338,7 +342,7 @@ def test_resume_from_damaged_checkpoints_alone_is_refused(tmp_path):
 
 def test_a_run_killed_by_the_system_and_resumed_is_bit_identical(tmp_path):
     """SIGKILL at no chosen moment, in another process, resumed through the command line."""
-    words = IMAGES | {"rounds": 80, "checkpoint": 8, "evaluate": 40}
+    words = IMAGES | {"rounds": 80, "checkpoint": 8, "eval_every": 40}
     arguments = [
         "run",
         "ditto",
@@ -421,7 +425,7 @@ def test_a_loaded_model_is_a_plain_module_with_the_accuracy_of_the_table(method,
 def test_models_are_kept_only_if_wanted_and_asked_for_by_number_or_name(tmp_path):
     path = write_csv(tmp_path / "own.csv")
     run = execute(
-        change_options(Experiment(), FAST | {"data": str(path), "rounds": 1}), tmp_path / "run"
+        change_options(Experiment(), FAST | {"dataset": str(path), "rounds": 1}), tmp_path / "run"
     )
     by_name, by_number = run.model("site1").state_dict(), run.model(1).state_dict()
     assert all(torch.equal(by_name[k], by_number[k]) for k in by_name)
@@ -433,11 +437,11 @@ def test_models_are_kept_only_if_wanted_and_asked_for_by_number_or_name(tmp_path
         with pytest.raises(BadInput, match=message):
             run.model(client)
     none = execute(
-        change_options(Experiment(), FAST | {"data": str(path), "rounds": 1, "models": "no"}),
+        change_options(Experiment(), FAST | {"dataset": str(path), "rounds": 1, "models": "no"}),
         tmp_path / "none",
     )
     assert not (none.folder / "models").exists()
-    with pytest.raises(BadInput, match="told to keep no models"):
+    with pytest.raises(BadInput, match="set to keep no models"):
         none.model(0)
     (run.folder / "models" / "client-00000.safetensors").write_bytes(b"x" * 20)
     with pytest.raises(BadInput, match="is damaged"):
@@ -458,10 +462,10 @@ class Net(nn.Module):
 
 def test_own_arrays_and_an_own_network_through_python(tmp_path):
     data, words = arrays(), FAST | {"rounds": 3, "checkpoint": 1}
-    run = coterie.run("ditto", data=data, model=Net, lam=0.5, out=tmp_path / "run", **words)
-    assert run.experiment.data["name"] == "python:mine"
+    run = coterie.run("ditto", dataset=data, model=Net, lam=0.5, out=tmp_path / "run", **words)
+    assert run.experiment.dataset["name"] == "python:mine"
     assert run.experiment.model["name"] == "python:Net"
-    assert run.experiment.split["name"] == "user"
+    assert run.experiment.partition["name"] == "user"
     federation = federation_of(run.experiment, data)
     for client, accuracy in enumerate(run.accuracy()):
         assert right(run.model(client, Net), federation, client) == pytest.approx(
@@ -478,10 +482,10 @@ def test_own_arrays_and_an_own_network_through_python(tmp_path):
 
 def test_a_run_of_python_objects_is_resumed_with_them_and_not_without(tmp_path):
     words = FAST | {"rounds": 3, "checkpoint": 1}
-    coterie.run("ditto", data=arrays(), model=Net, out=tmp_path / "whole", **words)
+    coterie.run("ditto", dataset=arrays(), model=Net, out=tmp_path / "whole", **words)
     with pytest.raises(Stopped):
         coterie.run(
-            "ditto", data=arrays(), model=Net, out=tmp_path / "run", watch=stop_at(2), **words
+            "ditto", dataset=arrays(), model=Net, out=tmp_path / "run", watch=stop_at(2), **words
         )
     with pytest.raises(
         BadInput,
@@ -502,19 +506,25 @@ def test_a_run_of_python_objects_is_resumed_with_them_and_not_without(tmp_path):
 
 
 def test_own_arrays_are_dealt_as_the_words_say(tmp_path):
-    words = {"split": "dirichlet", "alpha": 5.0, "clients": 3, "validation": 0, "test": 0.5}
-    run = coterie.run("local", data=arrays(False), out=tmp_path / "run", rounds=1, **words, **FAST)
+    words = {"partition": "dirichlet", "alpha": 5.0, "num_clients": 3, "validation": 0, "test": 0.5}
+    run = coterie.run(
+        "local", dataset=arrays(False), out=tmp_path / "run", rounds=1, **words, **FAST
+    )
     assert len(run.rows) == 3
-    assert run.experiment.split["alpha"] == 5.0
+    assert run.experiment.partition["alpha"] == 5.0
     assert run.about["rows"]["validation"] == [0, 0, 0]
 
 
 def test_a_federation_is_taken_as_it_is(tmp_path):
     federation = tiny()
-    run = coterie.run("fedavg", data=federation, model=Net3, out=tmp_path / "run", rounds=1, **FAST)
+    run = coterie.run(
+        "fedavg", dataset=federation, model=Net3, out=tmp_path / "run", rounds=1, **FAST
+    )
     assert run.about["rows"]["train"] == [len(r) for r in federation.train]
-    with pytest.raises(BadInput, match="data is a Federation, dealt already: leave out clients"):
-        coterie.run("fedavg", data=federation, clients=3, out=tmp_path / "no")
+    with pytest.raises(
+        BadInput, match="dataset is a Federation, partitioned already: leave out num_clients"
+    ):
+        coterie.run("fedavg", dataset=federation, num_clients=3, out=tmp_path / "no")
 
 
 class Net3(nn.Module):
@@ -542,7 +552,7 @@ def test_federations_that_no_engine_could_run_are_refused(tmp_path):
         (good._replace(names=["a"]), "5 clients in train, but 1 in names"),
     ):
         with pytest.raises(BadInput, match=message):
-            coterie.run("fedavg", data=bad, model=Net3, out=tmp_path / "run", rounds=1, **FAST)
+            coterie.run("fedavg", dataset=bad, model=Net3, out=tmp_path / "run", rounds=1, **FAST)
     assert not (tmp_path / "run").exists()
 
 
@@ -550,7 +560,7 @@ def test_a_data_set_with_labels_outside_its_classes_is_refused(tmp_path):
     x, y = np.zeros((40, 3), np.float32), np.arange(40) % 4
     data = Dataset("mine", x, y, 3, np.ones(40, bool), None)
     with pytest.raises(BadInput, match="labels 0 to 3, but 3 classes"):
-        coterie.run("fedavg", data=data, out=tmp_path / "run", rounds=1, **FAST)
+        coterie.run("fedavg", dataset=data, out=tmp_path / "run", rounds=1, **FAST)
     assert not (tmp_path / "run").exists()
 
 
@@ -565,11 +575,11 @@ def test_a_data_set_with_labels_outside_its_classes_is_refused(tmp_path):
         ),
         ({"model": nn.Linear(6, 2)}, "model is a module: give the function or class that makes it"),
         (
-            {"data": np.zeros((4, 3))},
-            "data is a ndarray: give a name, a path, a frame",
+            {"dataset": np.zeros((4, 3))},
+            "dataset is a ndarray: give a name, a path, a frame",
         ),
-        ({"split": {"name": "iid", "alpa": 1}}, r"unknown option 'alpa' in \[split\]"),
-        ({"train": {"rate": -1}}, "rate = -1: give a number above 0"),
+        ({"partition": {"name": "iid", "alpa": 1}}, r"unknown option 'alpa' in \[partition\]"),
+        ({"train": {"lr": -1}}, "lr = -1: give a number above 0"),
         (
             {"model": [Net, lambda: nn.Linear(6, 2)]},
             "fedavg needs one architecture for all clients, 2 were given",
@@ -577,7 +587,9 @@ def test_a_data_set_with_labels_outside_its_classes_is_refused(tmp_path):
     ],
 )
 def test_python_objects_that_do_not_fit_are_refused(words, message, tmp_path):
-    words = {"data": arrays(), "out": tmp_path / "run", "rounds": 1, "clients": 4} | FAST | words
+    words = (
+        {"dataset": arrays(), "out": tmp_path / "run", "rounds": 1, "num_clients": 4} | FAST | words
+    )
     if message is None:
         assert 0 <= coterie.run("fedavg", **words).summary().mean <= 1
         return
@@ -591,18 +603,18 @@ def test_a_network_that_tells_too_few_classes_apart_is_refused(tmp_path):
         BadInput,
         match=r"gives outputs of shape \[2\] a row, but the data have 3 classes: give \[3\]",
     ):
-        coterie.run("fedavg", data=tiny(), model=Net, out=tmp_path / "run", rounds=1, **FAST)
+        coterie.run("fedavg", dataset=tiny(), model=Net, out=tmp_path / "run", rounds=1, **FAST)
 
 
 def test_an_own_method_is_run_by_its_name_with_its_options(tmp_path):
     def slower(model, train, factor: float = 0.5, unsaid=2):
-        return METHODS["fedavg"](model, train._replace(rate=train.rate * factor * unsaid))
+        return METHODS["fedavg"](model, train._replace(lr=train.lr * factor * unsaid))
 
     coterie.register(slower)
     try:
         run = coterie.run(
             "slower",
-            data=arrays(),
+            dataset=arrays(),
             out=tmp_path / "run",
             rounds=1,
             factor="0.25",
@@ -611,7 +623,7 @@ def test_an_own_method_is_run_by_its_name_with_its_options(tmp_path):
         )
         assert run.experiment.options == {"factor": 0.25, "unsaid": 1}
         with pytest.raises(BadInput, match="did you mean 'factor'"):
-            coterie.run("slower", data=arrays(), facto=1, out=tmp_path / "no")
+            coterie.run("slower", dataset=arrays(), facto=1, out=tmp_path / "no")
     finally:
         del METHODS["slower"]
 
@@ -619,7 +631,7 @@ def test_an_own_method_is_run_by_its_name_with_its_options(tmp_path):
 def test_runs_without_an_out_get_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
-        coterie.run("local", data=arrays(), rounds=1, models=False, **FAST)
+        coterie.run("local", dataset=arrays(), rounds=1, models=False, **FAST)
     names = sorted(p.name for p in (tmp_path / "runs").iterdir())
     assert len(names) == 2
     assert all("-local-mine" in name for name in names)
@@ -628,12 +640,13 @@ def test_runs_without_an_out_get_folders_of_their_own(tmp_path, monkeypatch):
 def test_data_without_classes_are_judged_by_their_loss(tmp_path):
     run = execute(
         change_options(
-            Experiment(), FAST | {"data": "gaussian", "clients": 5, "rounds": 1, "method": "selffl"}
+            Experiment(),
+            FAST | {"dataset": "gaussian", "num_clients": 5, "rounds": 1, "method": "selffl"},
         ),
         tmp_path / "run",
     )
     assert run.measure == "loss"
-    assert run.summary().worst == run.measured().max() > 0
+    assert run.summary().worst == run.client_values().max() > 0
     assert torch.is_tensor(run.model(0)(torch.zeros(2, 1)))
 
 
@@ -642,6 +655,6 @@ def test_validation_summaries_weigh_by_validation_rows(tmp_path):
     uneven = federation._replace(
         validation=[rows[: 2 + 2 * (i % 4)] for i, rows in enumerate(federation.validation)]
     )  # the other half of each chooses between methods
-    run = coterie.run("local", data=uneven, model=Net3, out=tmp_path / "run", rounds=1, **FAST)
+    run = coterie.run("local", dataset=uneven, model=Net3, out=tmp_path / "run", rounds=1, **FAST)
     rows, found = np.array([1, 2, 3, 4, 1]), run.accuracy("validation")
     assert run.summary("validation").weighted == pytest.approx((rows * found).sum() / rows.sum())

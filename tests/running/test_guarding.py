@@ -31,13 +31,13 @@ ROWS = [[2.0, 1.0], [1.0, 3.0], [1.0, 2.0], [2.0, 2.0]]
 
 def test_an_open_gate_changes_nothing():
     given = replies(ROWS)
-    assert UploadGuard().passed(given, sent, "train", 0, 0) is given
+    assert UploadGuard().filter(given, sent, "train", 0, 0) is given
 
 
 @pytest.mark.parametrize(("attack", "wanted"), [("sign-flip", [1.0, -1.0]), ("scale", [1, -99])])
 def test_an_attacker_turns_its_change_round_and_nobody_elses(attack, wanted):
     gate = UploadGuard(Guard(attack=attack, attackers=0.2), attackers=frozenset({1}))
-    got = gate.passed(replies(ROWS), sent, "train", 0, 0)
+    got = gate.filter(replies(ROWS), sent, "train", 0, 0)
     assert got.upload.params["w"].tolist() == [ROWS[0], wanted, *ROWS[2:]]
     assert got.groups[0].upload is got.upload
 
@@ -46,7 +46,7 @@ def test_noise_of_an_attacker_is_ten_times_its_change():
     gate = UploadGuard(Guard(attack="noise", attackers=0.2), attackers=frozenset({1}))
     given = replies(torch.ones(4, 5000).tolist())
     origin = Point({"w": torch.zeros(5000)})
-    moved = gate.passed(given, lambda i: origin, "train", 0, 0).upload.params["w"] - 1
+    moved = gate.filter(given, lambda i: origin, "train", 0, 0).upload.params["w"] - 1
     assert moved[1].norm() == pytest.approx(10 * 5000**0.5, rel=0.05)
     assert not moved[[0, 2, 3]].any()
 
@@ -54,7 +54,7 @@ def test_noise_of_an_attacker_is_ten_times_its_change():
 def test_a_krum_gate_leaves_out_what_a_scaling_attacker_sent():
     rows = [[1.0, 1.0 + 0.01 * k] for k in range(7)] + [[1.0, 2.0]]
     guard = Guard(robust="krum", hostile=0.2, attack="scale", attackers=0.1)
-    got = UploadGuard(guard, attackers=frozenset({7})).passed(replies(rows), sent, "train", 0, 0)
+    got = UploadGuard(guard, attackers=frozenset({7})).filter(replies(rows), sent, "train", 0, 0)
     assert got.ids.tolist() == list(range(7))
     assert len(got.sizes) == len(got.upload.params["w"]) == 7
 
@@ -69,7 +69,7 @@ def test_a_method_averages_by_its_replies_exactly_where_it_says_so(name, monkeyp
         return mean(upload, weights)
 
     monkeypatch.setattr(
-        UploadGuard, "passed", lambda self, replies, send, *when: replies._replace(average=spy)
+        UploadGuard, "filter", lambda self, replies, send, *when: replies._replace(average=spy)
     )
     play(name)
     assert bool(calls) == (declaration_of(METHODS[name]).uploads in ("mean", "models"))
@@ -94,7 +94,7 @@ def test_a_method_that_uploads_nothing_says_so(name):
 def experiment(**words) -> Experiment:
     engine = {"path": "vectorized", "width": 8, "compile": "no"}
     return change_options(
-        Experiment(), {"method": "fedavg", "data": "digits", "rounds": 2, **engine, **words}
+        Experiment(), {"method": "fedavg", "dataset": "digits", "rounds": 2, **engine, **words}
     )
 
 

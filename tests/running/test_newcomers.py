@@ -53,7 +53,7 @@ def test_newcomers_are_served_and_their_rows_reach_nobody_else(name):
     assert_same(before, personal(dirty_loop), 0)
     for way in WAYS:
         served = train_newcomers(run, way)
-        measured = served.measured()
+        measured = served.measure()
         assert np.isfinite(measured["personal", "test", "loss"]).all()
         assert len(measured["personal", "test", "accuracy"]) == len(LATE)
         if way == "rule":
@@ -76,8 +76,8 @@ def test_local_newcomers_train_as_long_as_the_clients_did():
     start = run.methods[0].join(loop.position.server.seed, None)
     rule = models_of(train_newcomers(run, "rule"))
     assert all(not torch.equal(w, flatten(pick(start, None))[0]) for w in rule.values())
-    loss = train_newcomers(run, "rule").measured()["personal", "test", "loss"]
-    longer = train_newcomers(run._replace(rounds=9), "rule").measured()["personal", "test", "loss"]
+    loss = train_newcomers(run, "rule").measure()["personal", "test", "loss"]
+    longer = train_newcomers(run._replace(rounds=9), "rule").measure()["personal", "test", "loss"]
     assert not np.allclose(loss, longer)
 
 
@@ -165,7 +165,7 @@ def arrays(garbage=False):
 def run_of(folder, watch=lambda report: None, garbage=False, **words):
     given = arrays(garbage)
     experiment = change_options(
-        Experiment(), WORDS | {"data": "python:made", "split": "user"} | words
+        Experiment(), WORDS | {"dataset": "python:made", "partition": "user"} | words
     )
     return execute(experiment, folder, watch, data=given)
 

@@ -20,7 +20,14 @@ from coterie.running.execute import execute, resume
 from coterie.running.progress import is_busy, lock_folder, read_lines
 from helpers.federations import assert_same, float64, personal, play
 
-FAST = {"clients": 4, "rounds": 4, "path": "vectorized", "width": 4, "compile": "no", "threads": 1}
+FAST = {
+    "num_clients": 4,
+    "rounds": 4,
+    "path": "vectorized",
+    "width": 4,
+    "compile": "no",
+    "threads": 1,
+}
 
 
 def experiment(**words):
@@ -84,7 +91,7 @@ def test_scores_of_the_last_round_are_those_of_the_models_on_disk(tmp_path):
     x = (cancer.data - cancer.data.mean(0)) / cancer.data.std(0)
     data = from_arrays(x, cancer.target, np.arange(len(x)) % 4)
     words = {k: v for k, v in FAST.items() if k != "clients"} | {"rounds": 2}
-    run = coterie.run("fedavg", data=data, out=tmp_path / "run", **words)
+    run = coterie.run("fedavg", dataset=data, out=tmp_path / "run", **words)
     kept = pd.read_parquet(run.folder / "scores.parquet")
     assert kept.groupby("client").size().tolist() == run.about["rows"]["test"]
     for client, rows in kept.groupby("client"):
@@ -98,7 +105,7 @@ def test_scores_of_the_last_round_are_those_of_the_models_on_disk(tmp_path):
 @pytest.mark.parametrize("name", ["ditto", "ktpfl", "persfl"])
 def test_a_run_whose_clients_dropped_out_is_played_again_from_who_answered(name):
     with float64():
-        first = play(name, rounds=3, drop=0.4, until=0)
+        first = play(name, rounds=3, dropout_clients=0.4, until=0)
         answers, original = {}, first.engine.exchange
 
         def exchange(trip):
@@ -116,6 +123,6 @@ def test_a_run_whose_clients_dropped_out_is_played_again_from_who_answered(name)
 
 
 def test_the_table_counts_the_clients_of_every_round(tmp_path):
-    run = execute(experiment(sample=2), tmp_path / "run")
+    run = execute(experiment(participation=2), tmp_path / "run")
     found = pd.read_parquet(run.folder / "metrics.parquet")
     assert found[found.metric == "clients"]["value"].tolist() == [2] * 4

@@ -19,7 +19,7 @@ def _table(folder, rows, clients=5):
     for k, (a, b) in enumerate(rng.normal(size=(rows, 2))):
         lines.append(f"c{k % clients},{a:.3f},{b:.3f},{'yes' if a + b > 0 else 'no'}")
     (folder / "table.csv").write_text("\n".join(lines))
-    return {"data": str(folder / "table.csv"), "client": "clinic", "label": "ill"}
+    return {"dataset": str(folder / "table.csv"), "client": "clinic", "label": "ill"}
 
 
 def _refusal(words):
@@ -66,7 +66,7 @@ def test_more_public_rows_are_offered_where_there_are_more(tmp_path):
 
 
 def test_images_are_offered_other_images_and_never_themselves():
-    experiment = change_options(Experiment(), {"method": "feddf", "data": "digits"})
+    experiment = change_options(Experiment(), {"method": "feddf", "dataset": "digits"})
     federation = load_federation(experiment)
     with pytest.raises(
         BadInput, match=r"--public-rows 300, or --public mnist, emnist or cifar100$"

@@ -6,8 +6,9 @@ import pytest
 from coterie.core.errors import BadInput
 from coterie.experiment.config import Experiment, change_options
 from coterie.running.assembly import assemble, load_federation
+from coterie.running.execute import execute
 
-WORDS = {"data": "digits", "clients": 5, "validation": 0.1, "select": False, "refit": True}
+WORDS = {"dataset": "digits", "num_clients": 5, "validation": 0.1, "select": False, "refit": True}
 
 
 def assembled(**words):
@@ -40,3 +41,11 @@ def test_a_trial_is_judged_on_rows_that_it_does_not_train_on():
 def test_refit_without_validation_rows_is_refused():
     with pytest.raises(BadInput, match="refit trains on validation rows too"):
         assembled(method="fedavg", validation=0.0)
+
+
+@pytest.mark.parametrize("method", ["persfl", "fedfomo"])
+def test_refit_of_a_single_run_that_needs_validation_rows_is_refused(method, tmp_path):
+    experiment = change_options(Experiment(), WORDS | {"method": method, "rounds": 1})
+    with pytest.raises(BadInput, match=f"refit = true has no effect on {method}"):
+        execute(experiment, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -38,9 +38,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 CHANGES = [
     (
-        "rate = 0.1\n",
-        "rate = 0.2\n",
-        r"train\.rate was 0\.1 when this run began, config\.toml says 0\.2",
+        "lr = 0.1\n",
+        "lr = 0.2\n",
+        r"train\.lr was 0\.1 when this run began, config\.toml says 0\.2",
     ),
     ("momentum = 0.0\n", "momentum = 0.5\n", r"train\.momentum was 0\.0 .* says 0\.5"),
     ("lam = 1.0\n", "lam = 2.0\n", r"options\.lam was 1\.0 .* says 2\.0"),
@@ -48,8 +48,8 @@ CHANGES = [
     ('path = "vectorized"', 'path = "sequential"', r"engine\.path was 'vectorized'"),
     ("vectorized:20:no", "sequential:1:no", r"engine\.chosen was 'vectorized:20:no'"),
     ('precision = "float32"', 'precision = "bfloat16"', r"engine\.precision was 'float32'"),
-    ("batch = 8\n", "batch = 9\n", r"train\.batch was 8 .* says 9"),
-    ("rate = 0.1\n", "", r"train\.rate"),
+    ("batch_size = 8\n", "batch_size = 9\n", r"train\.batch_size was 8 .* says 9"),
+    ("lr = 0.1\n", "", r"train\.lr"),
 ]
 
 
@@ -74,7 +74,7 @@ def test_a_word_that_shapes_no_result_may_change(old, new, tmp_path):
 
 def test_a_word_left_out_of_the_file_is_its_default_and_no_change(tmp_path):
     folder = stopped(tmp_path / "run")
-    edit(folder, "rate = 0.1\n", "")
+    edit(folder, "lr = 0.1\n", "")
     assert resume(folder).about["status"] == "finished"
 
 
@@ -82,21 +82,21 @@ def test_a_word_left_out_of_the_file_is_its_default_and_no_change(tmp_path):
 def test_words_are_held_with_and_without_a_checkpoint(checkpoint, tmp_path):
     folder = stopped(tmp_path / "run", checkpoint=checkpoint)
     assert bool(list_checkpoints(folder)) == bool(checkpoint)
-    edit(folder, "rate = 0.1\n", "rate = 0.2\n")
-    with pytest.raises(BadInput, match=r"train\.rate was 0\.1"):
+    edit(folder, "lr = 0.1\n", "lr = 0.2\n")
+    with pytest.raises(BadInput, match=r"train\.lr was 0\.1"):
         resume(folder)
 
 
 def test_a_finished_run_with_other_words_is_refused_too(tmp_path):
     execute(experiment(), tmp_path / "run")
-    edit(tmp_path / "run", "rate = 0.1\n", "rate = 0.2\n")
-    with pytest.raises(BadInput, match=r"train\.rate was 0\.1"):
+    edit(tmp_path / "run", "lr = 0.1\n", "lr = 0.2\n")
+    with pytest.raises(BadInput, match=r"train\.lr was 0\.1"):
         resume(tmp_path / "run")
 
 
 def test_a_branch_has_its_own_folder_and_leaves_the_original_alone(tmp_path):
     folder = stopped(tmp_path / "run")
-    edit(folder, "rate = 0.1\n", "rate = 0.2\n")
+    edit(folder, "lr = 0.1\n", "lr = 0.2\n")
     before, seen, said = contents(folder), [], []
 
     def watch(report):
@@ -113,11 +113,11 @@ def test_a_branch_has_its_own_folder_and_leaves_the_original_alone(tmp_path):
     assert origin == {
         "from": str(folder),
         "round": 2,
-        "changed": {"train.rate": [0.1, 0.2]},
+        "changed": {"train.lr": [0.1, 0.2]},
     }
-    assert read_experiment_file(branch.folder / "config.toml").train.rate == 0.2
+    assert read_experiment_file(branch.folder / "config.toml").train.lr == 0.2
     assert branch.table["round"].to_numpy().min() == 1  # the rounds before are its past too
-    edit(folder, "rate = 0.2\n", "rate = 0.1\n")
+    edit(folder, "lr = 0.2\n", "lr = 0.1\n")
     execute(experiment(method="ditto", rounds=6), tmp_path / "whole")
     resume(folder)
     assert results(folder) == results(tmp_path / "whole")
@@ -126,7 +126,7 @@ def test_a_branch_has_its_own_folder_and_leaves_the_original_alone(tmp_path):
 
 def test_a_branch_resumes_exactly_and_remembers_where_it_came_from(tmp_path):
     folder = stopped(tmp_path / "run")
-    edit(folder, "rate = 0.1\n", "rate = 0.2\n")
+    edit(folder, "lr = 0.1\n", "lr = 0.2\n")
     whole = resume(folder, allow_change=True)
     with pytest.raises(Stopped):
         resume(folder, stop_at(4), allow_change=True)
@@ -158,7 +158,7 @@ def test_a_checkpoint_past_the_rounds_is_refused_and_never_trains(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("", "", "has the words that the run began with"),
+        ("", "", "has the options that the run began with"),
         ('path = "vectorized"', 'path = "sequential"', "only .train., .schedule. and"),
     ],
 )
@@ -174,7 +174,7 @@ def test_a_branch_without_a_change_or_of_a_word_that_cannot_change_is_refused(
 
 def test_every_word_that_shapes_a_result_is_in_the_shape():
     shape = identity_of(experiment(method="ditto"))
-    assert {"method", "seed", "train.rate", "schedule.rounds", "data.name", "engine.path"} <= set(
+    assert {"method", "seed", "train.lr", "schedule.rounds", "dataset.name", "engine.path"} <= set(
         shape
     )
     assert not [w for w in shape if w.startswith("keep") or w in ("engine.threads", "engine.name")]
@@ -185,11 +185,11 @@ def test_every_word_that_shapes_a_result_is_in_the_shape():
 YOUNG = [  # (word, its line, another value, its default in words)
     ("options.lam", "lam = 1.0\n", "lam = 2.0\n", "1.0"),
     ("train.momentum", "momentum = 0.0\n", "momentum = 0.5\n", "0.0"),
-    ("schedule.drop", "drop = 0.0\n", "drop = 0.5\n", "0.0"),
+    ("schedule.dropout_clients", "dropout_clients = 0.0\n", "dropout_clients = 0.5\n", "0.0"),
     ("engine.precision", 'precision = "float32"\n', 'precision = "bfloat16"\n', "'float32'"),
     ("guard.robust", 'robust = "none"\n', 'robust = "median"\n', "'none'"),
     # another value of these makes other data or another network, which is told first
-    ("data.newcomers", "newcomers = 0.0\n", "", ""),
+    ("dataset.newcomers", "newcomers = 0.0\n", "", ""),
     ("model.norm", "norm = false\n", "", ""),
 ]
 
@@ -246,7 +246,7 @@ def test_a_finished_run_is_held_to_the_defaults_of_younger_words_too(tmp_path):
 def test_a_branch_of_a_younger_word_is_told_from_its_default(tmp_path):
     with words_written(lacks=("options.lam",)):
         folder = stopped(tmp_path / "run")
-    with pytest.raises(BadInput, match="has the words that the run began with"):
+    with pytest.raises(BadInput, match="has the options that the run began with"):
         resume(folder, allow_change=True)
     edit(folder, "lam = 1.0\n", "lam = 2.0\n")
     branch = resume(folder, allow_change=True)
@@ -266,10 +266,10 @@ def test_a_word_that_is_gone_is_refused_by_name(tmp_path):
 def test_every_section_has_its_defaults_where_a_run_lacks_a_word():
     now = experiment(method="ditto", **{"newcomers": 0.3, "model.norm": True, "few-shot": "2"})
     began = identity_of(now)
-    for word in ("data.newcomers", "model.norm", "schedule.few_shot"):
+    for word in ("dataset.newcomers", "model.norm", "schedule.few_shot"):
         del began[word]
     assert changes_of(now, began) == {
-        "data.newcomers": OptionChange(0.0, 0.3, default=True),
+        "dataset.newcomers": OptionChange(0.0, 0.3, default=True),
         "model.norm": OptionChange(False, True, default=True),
         "schedule.few_shot": OptionChange("", 2, default=True),
     }

@@ -20,7 +20,7 @@ class CachedSeed(NamedTuple):
     """The data of one seed, and the runs on them that are put together."""
 
     federation: Federation
-    assemblies: dict[str, Assembly]  # by the words of the experiment
+    assemblies: dict[str, Assembly]  # by the options of the experiment
 
     @property
     def bytes(self) -> int:
@@ -58,7 +58,7 @@ class AssemblyCache:
         return kept.assemblies[words]
 
     def _of(self, experiment: Experiment) -> CachedSeed:
-        own = experiment.data.get("seed")
+        own = experiment.dataset.get("seed")
         seed = experiment.seed if own is None else own
         if seed not in self.kept:
             if self._is_full():

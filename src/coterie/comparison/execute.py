@@ -12,18 +12,30 @@ from coterie.analysis.scores import default_measure_of, find_score
 from coterie.comparison.cache import AssemblyCache
 from coterie.comparison.limits import SearchLimits
 from coterie.comparison.plan import FILE, ComparisonPlan, Grids, knob_of, read_plan, write_plan
+from coterie.comparison.references import fit_references, write_references
 from coterie.comparison.search import load_optuna
 from coterie.comparison.trials import FOLDER
 from coterie.comparison.tune import RoundHook, Tuning, build_trial, list_points, tune
 from coterie.core.errors import BadInput, Diverged
 from coterie.core.files import catch_write_errors
+from coterie.core.option_names import rename_words
 from coterie.experiment.build import Given, Networks
 from coterie.experiment.config import Experiment
+from coterie.experiment.own_code import check_code
 from coterie.results.comparison import Comparison, write_csv
 from coterie.results.folder import CONFIG, read_about, read_status
 from coterie.results.run import Run, load_run
-from coterie.running.assembly import open_loop
-from coterie.running.execute import check_unused, execute_assembly, resume, threads_of
+from coterie.results.trackers import check_trackers
+from coterie.running.assembly import is_own_table, open_loop
+from coterie.running.execute import (
+    PLUGINS,
+    check_plugins,
+    check_unused,
+    execute_assembly,
+    find_damage,
+    resume,
+    threads_of,
+)
 from coterie.running.identity import defaults_of, find_changes, format_change, planned_identity_of
 from coterie.running.loop import RoundReport, message_report_of, print_messages, stage_lengths_of
 
@@ -45,6 +57,7 @@ def compare(
     models: Networks = None,
     search: SearchLimits | None = None,
     only: Sequence[str] = (),
+    references: bool = True,
 ) -> Comparison:
     """Run every method with every seed in a new folder; bad input is refused before the folder
     exists.
@@ -52,20 +65,40 @@ def compare(
     `grids` lists values to try for a method's options, or ranges that `search` limits: the best
     mean on validation data over the seeds wins, and only the winner is measured on test data.
     `only` names the methods that are run now; the others are planned, and run when it is resumed.
+    `references`: on tables of one's own, also what scikit-learn reaches alone and pooled.
     """
     check_unused(folder)
     plan = ComparisonPlan(dict(experiments), list(seeds), grids or {}, search)
     part = _select_methods(plan, only)
+    check_trackers(next(iter(part.values())).keep.track)
     prepared = AssemblyCache(data, models)
     if search:
         load_optuna()  # its absence is said before any work
+    if search or any("model" in grid for grid in plan.grids.values()):
         plan = _drop_refused_values(plan, prepared, watch)
     for seed in seeds:
         _check_runs(plan, seed, prepared)
     with catch_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_plan(folder, plan)
+    if references:
+        _add_references(plan, folder, prepared)
     return _run_all(plan._replace(experiments=part), folder, watch, prepared)
+
+
+def _add_references(plan: ComparisonPlan, folder: Path, prepared: AssemblyCache) -> None:
+    """What scikit-learn reaches on the rows of every seed, where they are a table."""
+    first, found, measure = next(iter(plan.experiments.values())), {}, ""
+    for seed in plan.seeds:
+        experiment = replace(first, seed=seed)
+        federation = prepared.federation(experiment)
+        if "test" not in first.schedule.parts or not is_own_table(experiment, federation):
+            return
+        judged = prepared.assembly(experiment).experiment.schedule.metric
+        measure = judged or default_measure_of(federation.target.task)
+        found[seed] = fit_references(federation, measure, seed)
+    if any(found.values()):
+        write_references(folder, found, measure)
 
 
 def resume_comparison(
@@ -81,7 +114,30 @@ def resume_comparison(
     """
     plan = read_plan(folder / FILE)
     part = plan._replace(experiments=_select_methods(plan, only))
+    for name, experiment in part.experiments.items():
+        places = [folder / f"{name}-seed{seed}" for seed in plan.seeds]
+        try:
+            check_code(experiment, _recorded(places[0]), folder)
+        except BadInput:
+            if not only and _is_complete(folder, plan):
+                return load_comparison(folder)
+            raise
     return _run_all(part, folder, watch, AssemblyCache(data, models))
+
+
+def _recorded(place: Path) -> list[dict[str, str]]:
+    """What a run has written down of the code that it needs."""
+    return list(read_about(place).get(PLUGINS, [])) if read_status(place) else []
+
+
+def _is_complete(folder: Path, plan: ComparisonPlan) -> bool:
+    """Whether every run of a plan has come to its end and is whole."""
+    places = [folder / f"{name}-seed{seed}" for name in plan.experiments for seed in plan.seeds]
+    states = {place: read_status(place) for place in places}
+    return all(
+        state == "diverged" or (state == "finished" and not find_damage(place))
+        for place, state in states.items()
+    )
 
 
 def _select_methods(plan: ComparisonPlan, only: Sequence[str]) -> dict[str, Experiment]:
@@ -102,7 +158,7 @@ def count_runs(plan: ComparisonPlan) -> int:
 
 
 def check_no_branch(folder: Path, allow_change: bool) -> None:
-    """Refuse to branch a comparison, as its methods must share their words from the start."""
+    """Refuse to branch a comparison, as its methods must share their options from the start."""
     if allow_change:
         raise BadInput(f"{folder} is a comparison, which cannot change on the way: start a new one")
 
@@ -157,7 +213,7 @@ def _run_all(
         label: str, seed: int, experiment: Experiment, place: Path, look: RoundHook | None = None
     ) -> Run:
         _check_plan(experiment, place)
-        if read_status(place) == "finished":
+        if read_status(place) == "finished" and not find_damage(place):
             return load_run(place)
         if read_status(place) == "diverged":  # and would again
             raise Diverged(read_about(place)["diverged"]["why"])
@@ -187,7 +243,7 @@ def _run_all(
     def whole(task: Tuning) -> Tuning:
         first = prepared.assembly(replace(build_trial(task.experiment, {}), seed=seeds[0]))
         *earlier, last = stage_lengths_of(first.programs[0], first.experiment.schedule)
-        measure = task.experiment.schedule.metric or default_measure_of(
+        measure = first.experiment.schedule.metric or default_measure_of(
             first.federation.target.task
         )
         return task._replace(better=find_score(measure).sign, rounds=last, before=sum(earlier))
@@ -215,8 +271,8 @@ def _run_all(
 
 
 def _adapt_message(name: str, stop: Diverged) -> str:
-    """What a stop has to say in a comparison, where a method's rate has a word of its own."""
-    return str(stop).replace("lower --rate;", f"lower --{name}.rate;")
+    """What a stop has to say in a comparison, where a method's rate has an option of its own."""
+    return str(stop).replace("lower --lr;", f"lower --{name}.lr;")
 
 
 def _divergence_of(place: Path, seed: int) -> str:
@@ -231,16 +287,16 @@ def _build_comparison(
     left = {name: found for name, found in runs.items() if name not in diverged}
     if not left:
         first = next(iter(diverged))
-        raise Diverged(
-            f"every method of {folder} diverged; {first}: {diverged[first]}; lower --rate"
-        )
+        raise Diverged(f"every method of {folder} diverged; {first}: {diverged[first]}; lower --lr")
     return Comparison(folder, left, diverged)
 
 
 def _check_plan(experiment: Experiment, place: Path) -> None:
     """Refuse a plan that was changed after this run of it had begun."""
     began = read_about(place).get("words", {}) if read_status(place) else {}
+    check_plugins(_recorded(place), experiment, place)
     now = planned_identity_of(experiment)
+    began = rename_words(began, now)
     planned = {word: value for word, value in began.items() if word in now}
     found = find_changes(planned, now, defaults_of(experiment)) if began else {}
     for word, change in found.items():

@@ -19,7 +19,7 @@ class SearchLimits(NamedTuple):
 
     trials: int | None = None  # of each method
     budget: str | None = None  # of the whole comparison, as "15m": an equal share for each method
-    listed: bool = False  # only the words that [tune.METHOD] lists are searched
+    listed: bool = False  # only the options that [tune.METHOD] lists are searched
 
     @property
     def seconds(self) -> float:
@@ -30,7 +30,7 @@ class SearchLimits(NamedTuple):
         """As a comparison's folder has it; what is searched stands beside it."""
         return {**self._replace(listed=True)._asdict()}
 
-    def said(self, methods: int) -> str:
+    def describe(self, methods: int) -> str:
         """What each of so many methods gets, in words."""
         share = [format_time(self.seconds / methods)] if self.budget else []
         many = "s" if self.trials != 1 else ""
@@ -39,7 +39,7 @@ class SearchLimits(NamedTuple):
 
 
 def limits_of(words: Any) -> SearchLimits | None:
-    """The limits that words say; None where they say nothing."""
+    """The limits that options say; None where they say nothing."""
     if not isinstance(words, Mapping):
         raise BadInput(
             f"search = {format_value(words)}: give a table, as [search] with trials = 20"

@@ -1,4 +1,4 @@
-"""What a comparison will run: one experiment per method, all on the same data; read from words
+"""What a comparison will run: one experiment per method, all on the same data; read from options
 and written as a file.
 """
 
@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 from coterie.comparison.limits import SearchLimits, limits_of
 from coterie.core.errors import BadInput, format_value
 from coterie.core.files import write_text
+from coterie.core.option_names import rename_former, rename_tables, rename_words
 from coterie.core.options import Range, Seed, coerce
 from coterie.experiment.build import anchor_paths
 from coterie.experiment.column_roles import with_columns
@@ -26,7 +27,9 @@ from coterie.experiment.config import (
     options_of,
     read_toml,
 )
+from coterie.experiment.own_code import find_unknown
 from coterie.experiment.smaller import ratios_of
+from coterie.experiment.stored import restore_experiment
 from coterie.experiment.toml import to_toml
 from coterie.methods.registry import METHODS
 from coterie.methods.search_space import SearchRange, build_search_space, is_range, parse_range
@@ -34,6 +37,9 @@ from coterie.methods.search_space import SearchRange, build_search_space, is_ran
 # {method: {option: values to try, or a range as "0.01..1"}}
 Grids = Mapping[str, Mapping[str, Sequence[Any]]]
 FILE = "comparison.toml"
+# what is tried of an option that is "auto"
+AUTOMATIC: dict[str, tuple[Any, ...]] = {"lr": (0.01, 0.03, 0.1), "model": ("mlr", "dnn")}
+AUTOMATIC_NAMES = {"lr": "lr", "train.lr": "lr", "model": "model", "model.name": "model"}
 MAX_SEEDS = 10_000  # more repetitions than a comparison can have
 MAX_VALUES = 10_000  # values of one option to try
 
@@ -55,12 +61,12 @@ def plan_experiments(
     strict: bool = True,
     searched: bool = False,
 ) -> dict[str, Experiment]:
-    """One experiment per method: the common words, then its own; every word is checked before
+    """One experiment per method: the common options, then its own; every option is checked before
     anything runs.
 
     A method may be there several times with other options: "persfl" and "persfl@last" are two rows
     of the table.
-    strict: a method that does not use a word of `[train]` is refused. searched: ranges may be
+    strict: a method that does not use an option of `[train]` is refused. searched: ranges may be
     tried, not lists of values alone.
     """
     methods, own, grids = list(dict.fromkeys(methods)), own or {}, grids or {}
@@ -93,7 +99,7 @@ def plan_experiments(
 
 
 def knob_of(values: Any, word: str) -> SearchRange:
-    """The values to try of a word: a list, or a range alone or as the one item of a list."""
+    """The values to try of an option: a list, or a range alone or as the one item of a list."""
     one = values[0] if isinstance(values, list | tuple) and len(values) == 1 else values
     if is_range(one):
         return parse_range(one, word)
@@ -105,14 +111,14 @@ def knob_of(values: Any, word: str) -> SearchRange:
 
 
 def is_integer(experiment: Experiment, word: str) -> bool:
-    """Whether a word of a method alone takes whole numbers."""
+    """Whether an option of a method alone takes whole numbers."""
     section, name = find_option(experiment, _full_name_of(experiment, word))
     kind = known_options_of(experiment)[section][name][0]
     return int in (kind, *get_args(kind))
 
 
 def value_of(experiment: Experiment, word: str) -> Any:
-    """The value that a word of a method alone has now."""
+    """The value that an option of a method alone has now."""
     section, name = find_option(experiment, _full_name_of(experiment, word))
     table = getattr(experiment, section)
     found = table if isinstance(table, dict) else table._asdict()
@@ -123,18 +129,18 @@ def knobs_of(
     experiment: Experiment, fixed: Collection[str], given: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What a search turns of a method, {option: values}: what was given, and what its declarations
-    allow of words that are not fixed for this method.
+    allow of options that are not fixed for this method.
     """
     name = experiment.method
     usual = build_search_space(name, METHODS[name], experiment.train, experiment.options)
-    plain = {word.rpartition(".")[2].replace("-", "_") for word in (*fixed, *given)}
-    work = {"steps", "epochs"}  # two words for the same
+    plain = {rename_former(word.rpartition(".")[2].replace("-", "_")) for word in (*fixed, *given)}
+    work = {"local_steps", "local_epochs"}  # two options for the same
     gone = plain | (work if plain & work else set())
     return {word: knob.words for word, knob in usual.items() if word not in gone} | dict(given)
 
 
 def _check_train_options(name: str, experiment: Experiment) -> None:
-    """Refuse a word of `[train]` that a method does not use, and say how to give it to the
+    """Refuse an option of `[train]` that a method does not use, and say how to give it to the
     others.
     """
     try:
@@ -160,22 +166,22 @@ def method_of(name: str) -> str:
 
 
 def set_method_options(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
-    """The experiment with words for its method alone; data and split stay those of all."""
+    """The experiment with options for its method alone; data and split stay those of all."""
     name = experiment.method
     changed = change_options(
         experiment, {_full_name_of(experiment, w): v for w, v in words.items()}
     )
-    shared = [(e.data, e.split, e.seed, e.method) for e in (experiment, changed)]
+    shared = [(e.dataset, e.partition, e.seed, e.method) for e in (experiment, changed)]
     if shared[0] != shared[1]:
         raise BadInput(
-            f"{', '.join(words)} for {name} alone: the methods of a comparison share data, split "
-            "and seeds"
+            f"{', '.join(words)} for {name} alone: the methods of a comparison share data, "
+            "partition and seeds"
         )
     return changed
 
 
 def _full_name_of(experiment: Experiment, word: str) -> str:
-    """A word for one method as the whole experiment knows it."""
+    """An option for one method as the whole experiment knows it."""
     options = options_of("method", experiment.method)
     return f"{experiment.method}.{word}" if word.replace("-", "_") in options else word
 
@@ -190,7 +196,7 @@ def plan_of(
     strict: bool = True,
     search: SearchLimits | None = None,
 ) -> ComparisonPlan:
-    """The plan that a comparison file's words give, with what was said beside the file.
+    """The plan that a comparison file's options give, with what was said beside the file.
 
     A file has methods, seeds, the common tables, `[options.METHOD]`, `[tune.METHOD]` and
     `[search]`; the file of a single run serves too. `[smaller]` of a paper's recipe changes no run.
@@ -234,10 +240,11 @@ def plan_of(
     for word in ("seed", "method"):
         if word in (common or {}):
             raise BadInput(f"a comparison has no single {word}: use --{word}s")
-    base = change_options(
-        change_options(Experiment(method=""), flatten_options(tables)), common or {}
-    )
-    base = with_columns(base)
+    stored, automatic = _take_automatic(flatten_options(tables))
+    given, more = _take_automatic(common or {})
+    fixed = {AUTOMATIC_NAMES.get(word) for word in given}
+    automatic = [*dict.fromkeys(more + [word for word in automatic if word not in fixed])]
+    base = with_columns(change_options(change_options(Experiment(method=""), stored), given))
     own = {
         name: {**options.get(name, {}), **(own or {}).get(name, {})}
         for name in {**options, **(own or {})}
@@ -246,6 +253,8 @@ def plan_of(
         name: {**tune.get(name, {}), **(grids or {}).get(name, {})}
         for name in {**tune, **(grids or {})}
     }
+    own, grids = _rename_own(own), _rename_own(grids)
+    grids = _add_automatic(chosen, automatic, own, grids)
     experiments = plan_experiments(chosen, base, own, grids, strict, search is not None)
     if search and not search.listed:
         grids = {
@@ -255,6 +264,38 @@ def plan_of(
     return ComparisonPlan(
         experiments, _check_seeds(numbers if seeds is None else seeds), grids, search
     )
+
+
+def _take_automatic(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The options without those that are "auto", and the names of these."""
+    names = {word: AUTOMATIC_NAMES.get(str(word), "") for word, v in words.items() if v == "auto"}
+    taken = {word: name for word, name in names.items() if name}
+    return {word: v for word, v in words.items() if word not in taken}, [*taken.values()]
+
+
+def _add_automatic(
+    methods: Sequence[str],
+    automatic: Sequence[str],
+    own: Mapping[str, Mapping[str, Any]],
+    grids: Grids,
+) -> dict[str, dict[str, Any]]:
+    """The grids with what validation rows are to choose for every method, unless it says so
+    itself.
+    """
+    found = {name: dict(grid) for name, grid in grids.items()}
+    for name in methods:
+        for word in automatic:
+            if word not in own.get(name, {}):
+                found.setdefault(name, {}).setdefault(word, list(AUTOMATIC[word]))
+    return found
+
+
+def _rename_own(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What single methods have of their own, by the names that options have now."""
+    return {
+        name: rename_words(words, options_of("method", method_of(name)))
+        for name, words in tables.items()
+    }
 
 
 def _check_seeds(numbers: Any) -> list[int]:
@@ -274,8 +315,8 @@ def list_seeds(count: int) -> range:
 
 
 def write_plan(folder: Path, plan: ComparisonPlan) -> None:
-    """Write the plan as a file that plan_of reads: the first method's words are common, the others
-    write where they differ.
+    """Write the plan as a file that plan_of reads: the first method's options are common, the
+    others write where they differ.
     """
     experiments, seeds, grids, search = plan
     base = next(iter(experiments.values())).words()
@@ -297,7 +338,7 @@ def write_plan(folder: Path, plan: ComparisonPlan) -> None:
 
 
 def _find_differences(base: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's options, and its words that are not those of `base`."""
+    """A method's options, and its options that are not those of `base`."""
     # another network has options of its own
     other = words["model"].get("name") != base["model"].get("name")
     found = dict(words["options"])
@@ -309,9 +350,39 @@ def _find_differences(base: Mapping[str, Any], words: Mapping[str, Any]) -> dict
 
 
 def read_plan(path: Path) -> ComparisonPlan:
-    """The plan in a comparison file."""
+    """The plan in a comparison file; methods and networks that nothing here knows stay in it as
+    they are written.
+    """
     words = read_toml(path)
     try:
-        return plan_of(words)
+        return _restore_plan(words) if _has_unknown(words) else plan_of(words)
     except BadInput as problem:
         raise BadInput(f"{path}: {problem}") from None
+
+
+def _has_unknown(words: Mapping[str, Any]) -> bool:
+    methods = words.get("methods")
+    unknown = (
+        [m for m in methods if isinstance(m, str) and find_unknown({"method": m.partition("@")[0]})]
+        if isinstance(methods, list)
+        else []
+    )
+    shared = {k: v for k, v in rename_tables(words).items() if k in ("dataset", "model")}
+    return bool(unknown or find_unknown(shared))
+
+
+def _restore_plan(words: Mapping[str, Any]) -> ComparisonPlan:
+    """The plan that `write_plan` wrote, without the code that it needs to be run."""
+    tables = rename_tables(words)
+    search = limits_of(tables.pop("search", {}))
+    methods, seeds = tables.pop("methods"), _check_seeds(tables.pop("seeds", [0]))
+    own, grids = (tables.pop(word, {}) for word in ("options", "tune"))
+    experiments = {}
+    for name in methods:
+        mine: dict[str, Any] = {k: dict(v) for k, v in tables.items() if isinstance(v, Mapping)}
+        mine["options"] = {}
+        for word, value in own.get(name, {}).items():
+            section, _, option = word.rpartition(".")
+            mine.setdefault(section or "options", {})[option] = value
+        experiments[name] = restore_experiment({"method": str(name).partition("@")[0], **mine})
+    return ComparisonPlan(experiments, seeds, grids, search)

@@ -1,4 +1,4 @@
-"""A search with Optuna: the next words to try follow from the trials so far and from nothing else.
+"""A search with Optuna: the next options to try follow from the trials so far, from nothing else.
 
 The study is built again from the record before every trial, and its draws have a seed per trial, so
 that a search that was killed goes on as if it had not been. All methods have the same seeds.
@@ -20,11 +20,11 @@ FIRST_RUNG = 6  # the first rung stands after this part of the rounds, the next 
 
 
 class SearchedOption(NamedTuple):
-    """One word that is searched."""
+    """One option that is searched."""
 
     knob: SearchRange
     whole: bool  # whether it takes whole numbers
-    now: Any  # its value in the words as given, which are tried first
+    now: Any  # its value in the options as given, which are tried first
 
     def value(self, found: Any) -> Any:
         """What is tried for a number, or for a position in a list of choices."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from coterie.core.errors import BadInput
 from coterie.core.files import read_text, write_text
+from coterie.core.option_names import rename_words
 from coterie.results.run import Run
 from coterie.running.loop import RoundReport
 
@@ -21,7 +22,7 @@ State = Literal["finished", "stopped", "out of time", "diverged", "refused", "re
 
 
 class Trial(NamedTuple):
-    """Words that were tried, and how well they did on validation data."""
+    """Options that were tried, and how well they did on validation data."""
 
     options: dict[str, Any]
     validation: list[float | None]  # of each seed that was played; of a stopped one, at its stop
@@ -44,7 +45,7 @@ class Trial(NamedTuple):
 class Record(NamedTuple):
     """All trials of a method; `best` once its tuning is over."""
 
-    space: dict[str, Any]  # {word: values, or a range}
+    space: dict[str, Any]  # {option: values, or a range}
     tried: list[Trial]
     best: dict[str, Any] | None = None
 
@@ -78,12 +79,23 @@ def _to_dict(trial: Trial) -> dict[str, Any]:
     return {word: value for word, value in trial._asdict().items() if value is not None}
 
 
+def _rename_options(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A trial by the names that options have now."""
+    found = dict(entry)
+    for field in ("options", "point"):
+        if found.get(field) is not None:
+            found[field] = rename_words(found[field])
+    return found
+
+
 def read_record(folder: Path) -> Record | None:
     """What was tried so far; None where nothing was."""
     try:
         known = json.loads(read_text(folder / FILE))
-        tried = [Trial(**entry) for entry in known["tried"]]
-        return Record(dict(known.get("space", {})), tried, known.get("best"))
+        tried = [Trial(**_rename_options(entry)) for entry in known["tried"]]
+        best = known.get("best")
+        space = rename_words(known.get("space", {}))
+        return Record(space, tried, None if best is None else rename_words(best))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):

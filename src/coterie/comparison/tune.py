@@ -83,7 +83,7 @@ def build_trial(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
     """The experiment of a trial: it sees validation data only, and keeps nothing."""
     tried = set_method_options(experiment, words)
     schedule = tried.schedule._replace(parts=("validation",))
-    keep = tried.keep._replace(models=False, checkpoint=0)
+    keep = tried.keep._replace(models=False, checkpoint=0, track=())
     return replace(tried, schedule=schedule, keep=keep)
 
 
@@ -165,7 +165,7 @@ def _run_trial(
     if before:
         return _repeat_trial(before)
     curve: dict[str, float] = {}
-    # the words as given are played in any case
+    # the options as given are played in any case
     left = _seconds_left_of(task, tried) if tried else float("inf")
 
     def look(seed: int, report: RoundReport) -> None:
@@ -191,7 +191,7 @@ def _run_trial(
 
 
 def _repeat_trial(before: Trial) -> Trial:
-    """A trial whose words were tried before: it has the same score, and cost nothing."""
+    """A trial whose options were tried before: it has the same score, and cost nothing."""
     state: State = "repeated" if before.state == "finished" else before.state
     return before._replace(state=state, rounds=0, rungs=None, seconds=before.seconds and 0.0)
 

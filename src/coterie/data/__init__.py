@@ -1,3 +1,3 @@
-"""From a data set or a table of one's own to a federation: read, dealt to clients, cut and
+"""From a data set or a table of one's own to a federation: read, partitioned over clients, cut and
 scaled.
 """

@@ -27,24 +27,24 @@ class ClientRows(Sequence[np.ndarray]):
             return lists
         counts = np.array([len(rows) for rows in lists], dtype=np.int64)
         rows = np.concatenate(lists) if len(lists) else np.zeros(0, dtype=np.int64)
-        return cls.packed(rows.astype(np.int64, copy=False), counts)
+        return cls.pack(rows.astype(np.int64, copy=False), counts)
 
     @classmethod
-    def packed(cls, rows: np.ndarray | None, counts: np.ndarray) -> ClientRows:
+    def pack(cls, rows: np.ndarray | None, counts: np.ndarray) -> ClientRows:
         """Rows that lie one client after another."""
         return cls(rows, np.cumsum(counts) - counts, counts)
 
     @classmethod
     def none(cls, clients: int) -> ClientRows:
         """Clients without a row."""
-        return cls.packed(np.zeros(0, np.int64), np.zeros(clients, np.int64))
+        return cls.pack(np.zeros(0, np.int64), np.zeros(clients, np.int64))
 
     @classmethod
     def by_owner(cls, rows: np.ndarray, owners: np.ndarray) -> ClientRows:
         """Rows in the order of their owners, whose numbers are sorted here."""
         order = np.argsort(owners, kind="stable")  # a client's rows keep their order
         ends = np.flatnonzero(np.diff(owners[order], append=owners.max(initial=0) + 1)) + 1
-        return cls.packed(rows[order], np.diff(ends, prepend=0))
+        return cls.pack(rows[order], np.diff(ends, prepend=0))
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -69,7 +69,7 @@ class ClientRows(Sequence[np.ndarray]):
         chosen = np.asarray(clients, dtype=np.int64)
         return ClientRows(self.rows, self.first[chosen], self.counts[chosen])
 
-    def joined(self) -> np.ndarray:
+    def concatenate(self) -> np.ndarray:
         """The rows of all clients, one client after another."""
         before = np.cumsum(self.counts) - self.counts
         total = int(self.counts.sum())
@@ -86,10 +86,10 @@ class ClientRows(Sequence[np.ndarray]):
         """The first row of each client, all of whom have one."""
         return self.first if self.rows is None else self.rows[self.first]
 
-    def moved(self, to: Callable[[np.ndarray], np.ndarray]) -> ClientRows:
+    def map_rows(self, to: Callable[[np.ndarray], np.ndarray]) -> ClientRows:
         """The same with other numbers of the rows."""
-        rows = self.joined() if self.rows is None else self.rows
-        packed = ClientRows.packed(None, self.counts) if self.rows is None else self
+        rows = self.concatenate() if self.rows is None else self.rows
+        packed = ClientRows.pack(None, self.counts) if self.rows is None else self
         return ClientRows(to(rows), packed.first, packed.counts)
 
     def plus(self, other: ClientRows) -> ClientRows:
@@ -97,7 +97,7 @@ class ClientRows(Sequence[np.ndarray]):
         counts = np.concatenate([self.counts, other.counts])
         if self.rows is None and other.rows is None:
             return ClientRows(None, np.concatenate([self.first, other.first]), counts)
-        return ClientRows.packed(np.concatenate([self.joined(), other.joined()]), counts)
+        return ClientRows.pack(np.concatenate([self.concatenate(), other.concatenate()]), counts)
 
 
 def counts_of(lists: Sequence[np.ndarray]) -> np.ndarray:

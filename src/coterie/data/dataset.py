@@ -10,6 +10,8 @@ import torch
 
 from coterie.data.lazy_rows import RowGenerator
 
+# what a row may be published as, in this order in Dataset.parts
+PUBLISHED_PARTS = ("train", "validation", "test")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -24,6 +26,9 @@ class Dataset(NamedTuple):
     users: np.ndarray | None  # [n] int, the natural client of each row, else None
     truth: np.ndarray | None = None  # [clients, 1], the means that observations were drawn around
     table: np.ndarray | None = None  # [words + 1, dimension] float32 word vectors, row 0 zeros
+    # [n] places in PUBLISHED_PARTS where every row has a published part, else None
+    parts: np.ndarray | None = None
+    clients: tuple[str, ...] = ()  # what natural clients are called; (): by their number
 
 
 class Channels(NamedTuple):
@@ -38,14 +43,15 @@ class Source(NamedTuple):
 
     load: Callable[..., Dataset]  # (folder, **options); its signature holds the options
     natural: bool = False  # its rows belong to clients already
-    network: str = "dnn"  # the usual network
+    network: str = "dnn"  # the default network
     network_options: Mapping[str, Any] = NOTHING  # where they differ from the network's defaults
     cut: str = "shuffle"  # how the rows of a natural client are usually cut in parts
-    scale: str = ""  # the usual scaling; "" leaves it to the kind of rows
+    scale: str = ""  # the default scaling; "" leaves it to the kind of rows
     top: float = 255.0  # the largest pixel value
     channels: Channels | None = None  # None: those of the rows at hand
     # takes the options of `load`: rows that are made when they are asked for, None: load them all
     lazily: Callable[..., RowGenerator | None] | None = None
+    task: str = ""  # what is learnt where there are no classes; "": vectors
     split_options: Mapping[str, Mapping[str, Any]] = NOTHING  # of splits, as papers have them here
 
     @property

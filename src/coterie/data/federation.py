@@ -47,7 +47,7 @@ class Newcomers(NamedTuple):
 
 
 class Federation(NamedTuple):
-    """The data of all clients, dealt."""
+    """The data of all clients, partitioned."""
 
     name: str
     x: torch.Tensor  # [n, ...] float32, or int64 rows of `table`; all rows of all clients
@@ -94,6 +94,18 @@ class Federation(NamedTuple):
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one row."""
         return tuple(self.x.shape[1:])
+
+    @property
+    def black(self) -> torch.Tensor | None:
+        """What a black image is as an input [c, h, w]; None where rows are no images."""
+        shape = self.input_shape
+        if len(shape) != 3:
+            return None
+        affine = self.preparation.affine if self.preparation else None
+        if affine is None:
+            return torch.zeros(shape)
+        centre, spread = (np.asarray(part, np.float32) for part in affine)
+        return torch.from_numpy(np.broadcast_to((0 - centre) / spread, shape).copy())
 
     def _repr_html_(self) -> str:
         """Who holds how much, for notebooks; the first clients of many."""
@@ -154,7 +166,7 @@ def count_classes(federation: Federation) -> np.ndarray:
     y = federation.y.numpy()
     for part in PARTS if kinds else ():
         held = ClientRows.of(part_of(federation, part))
-        owned = held.owners() * kinds + y[held.joined()]
+        owned = held.owners() * kinds + y[held.concatenate()]
         found += np.bincount(owned, minlength=found.size).reshape(found.shape)
     return found
 
@@ -168,7 +180,7 @@ def count_labels(federation: Federation) -> pa.Table:
     y, kinds = federation.y.numpy(), federation.classes
     for part in PARTS if kinds else ():
         held = ClientRows.of(part_of(federation, part))
-        owned, counts = np.unique(held.owners() * kinds + y[held.joined()], return_counts=True)
+        owned, counts = np.unique(held.owners() * kinds + y[held.concatenate()], return_counts=True)
         client, label = np.divmod(owned, kinds)
         columns = [client, pa.repeat(part, len(owned)), label, counts]
         found.append(pa.table(columns, names=COUNTS_SCHEMA.names).cast(COUNTS_SCHEMA))
@@ -187,7 +199,7 @@ def list_rows(federation: Federation) -> pa.Table:
     names = pa.array(place.files, pa.string())
     for part in PARTS if federation.rows is not None else ():
         held = ClientRows.of(part_of(federation, part))
-        row = np.asarray(federation.rows)[held.joined()]
+        row = np.asarray(federation.rows)[held.concatenate()]
         file = np.searchsorted(ends, row, side="right")
         inside = row - (ends - np.array(place.sizes))[file]
         columns = [held.owners(), pa.repeat(part, len(row)), names.take(pa.array(file)), inside]
@@ -216,20 +228,22 @@ def summarize_clients(federation: Federation) -> list[ClientSummary]:
 
 def checksum_of(federation: Federation) -> str:
     """A digest of all that a run can depend on: rows, labels, owners, names and public data."""
-    parts = [ClientRows.of(part_of(federation, part)) for part in PARTS]
-    sizes = [part.counts for part in parts]
+    sizes = [counts_of(part_of(federation, part)) for part in PARTS]
+    # a server of real sites has none of their rows, and may be told of more than memory holds
+    held = PARTS if len(federation.x) else ()
+    parts = [ClientRows.of(part_of(federation, part)) for part in held]
     public = federation.public.checksum if federation.public else ""
     text = "\x1f".join([*federation.names, str(federation.classes), public])
     late = federation.newcomers
     if late is not None:
-        held = [ClientRows.of(getattr(late, part)).joined() for part in PARTS]
-        text = "\x1f".join([text, *late.names, digest_of(late.groups, *held)])
+        theirs = [ClientRows.of(getattr(late, part)).concatenate() for part in PARTS]
+        text = "\x1f".join([text, *late.names, digest_of(late.groups, *theirs)])
     words = np.frombuffer(text.encode(), np.uint8)
     maker = generator_of(federation.x)
     if maker is not None:
         made = np.frombuffer(maker.digest.encode(), np.uint8)
         return digest_of(made, federation.groups, *(part.first for part in parts), *sizes, words)
-    rows = [part.joined() for part in parts]
+    rows = [part.concatenate() for part in parts]
     digest = _digest_inputs(federation.x)
     for array in (federation.y.numpy(), federation.groups, *rows, *sizes, words):
         update_digest(digest, array)

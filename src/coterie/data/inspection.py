@@ -79,10 +79,14 @@ def _describe_preparation(fitted: FittedColumn, scale: str) -> str:
 
 
 def summarize_target(federation: Federation) -> list[tuple[float, float]]:
-    """Mean and deviation of every client's label, over all its rows and in the label's unit."""
+    """Mean and deviation of every client's label, over all its rows and in the label's unit; of
+    times whether or not the event was seen.
+    """
     target = federation.target
     parts = zip(*(part_of(federation, part) for part in PARTS), strict=True)
     held = [federation.y.numpy()[np.concatenate(rows)].astype(np.float64) for rows in parts]
+    if TASKS[target.task].form.encode is not None:
+        held = [np.abs(y) for y in held]
     shift, scale = TASKS[target.task].find_units(target.centre, target.spread)
     return [(float(y.mean() * scale + shift), float(y.std() * scale)) for y in held]
 
@@ -126,7 +130,7 @@ def _find_label_problems(whole: UserData) -> list[str]:
     most, share = int(counts.argmax()), counts.max() / len(whole.data.y)
     if len(whole.labels) > 1 and share >= MOSTLY:
         found.append(
-            f"{share:.0%} of the rows are '{whole.labels[most]}', so accuracy tells little "
+            f"{share:.0%} of the rows are '{whole.labels[most]}', so accuracy says little "
             "(--metric balanced_accuracy --class-weights balanced)"
         )
     if len(whole.labels) == 1:

@@ -46,7 +46,7 @@ class RowGenerator:
         """The labels of all clients; every client is made for them, once."""
         if self._labels is None:
             total = int(self.counts.sum())
-            check_memory(16 * total, f"the labels of {total:,} rows", "lower --clients")
+            check_memory(16 * total, f"the labels of {total:,} rows", "lower --num-clients")
             found = np.empty(total, np.int64)
             for start in range(0, len(self.counts), CHUNK):
                 some = range(start, min(start + CHUNK, len(self.counts)))
@@ -99,7 +99,7 @@ class LazyRows:
         if self._labels:
             return self.maker.labels()
         what = f"{len(self):,} rows"
-        check_memory(8 * self.shape.numel(), what, "lower --clients")
+        check_memory(8 * self.shape.numel(), what, "lower --num-clients")
         found: np.ndarray = self[:].numpy()
         return found
 

@@ -13,49 +13,60 @@ from coterie.data.dataset import Dataset
 from coterie.data.partition.cuts import BY_COLUMN, CUTS
 from coterie.data.prepare.public import HELD_OUT
 from coterie.data.prepare.scaling import FEATURES, PIXELS, POOLED, SCALES, default_scale_of
+from coterie.data.read.catalog import DATASETS
 from coterie.data.read.file_rows import UserData
 
 POOLS = ("all", "train")
+FREE_CUTS = (None, "published")  # that rows with parts of their own may have
 
 
 class DataOptions(NamedTuple):
-    """How the rows of a data set are chosen, cut, scaled and changed, whatever the split."""
+    """How the rows of a data set are chosen, cut, scaled and changed, whatever the partition."""
 
-    validation: BelowOne = 0.2  # share of each client's rows
-    # whether half of those choose between methods; no: all are for methods, and nothing is chosen
+    validation: BelowOne = 0.2  # share of each client's rows for validation
+    # half of the validation rows form the model-selection split, which chooses between methods; no:
+    # all are for methods, and nothing is chosen
     select: bool = True
-    test: BelowOne = 0.2  # share of each client's rows
-    scale: str | None = None  # one of SCALES; None: the usual one of the data
-    rotate: Annotated[int, Range(1, 4)] = (
-        1  # groups of clients whose images are turned by 90, 180, 270 and 0 degrees
-    )
+    test: BelowOne = 0.2  # share of each client's rows for testing
+    # scaling of features (standard, robust, client) or of images (unit, half, channel, pixel,
+    # channel-pool, pixel-pool), or "none"; none given: the default of the data
+    scale: str | None = None
+    # groups of clients whose images are rotated by 90, 180, 270 and 0 degrees
+    rotate: Annotated[int, Range(1, 4)] = 1
     permute: PositiveInt = 1  # groups of clients whose labels are permuted
-    rows: Annotated[int, Range(1, 10**9)] | None = (
-        None  # a random subset of so many rows of the pool; None: all
-    )
+    # size of a random subset of the pool; none: all rows
+    rows: Annotated[int, Range(1, 10**9)] | None = None
     pool: Literal["all", "train"] = "all"  # all rows, or those of the official "train" part
-    shared_test: NonNegativeInt = 0  # the first so many official test rows are everyone's test part
-    cut: str | None = None  # one of CUTS; None: the usual one of the data
-    channels: Annotated[int, Range(1, 64)] | None = None  # a grey image is repeated so often
-    public: str | None = None  # another image data set, or "held-out" for rows out of the pool
-    public_rows: PositiveInt | None = None
-    public_scale: str | None = None  # of another data set's images; None: the private ones' scale
-    labelled: bool = False  # whether the public rows keep their labels
+    # number of official test rows, the first ones, that are everyone's test part; 0: own rows
+    shared_test: NonNegativeInt = 0
+    # how a client's rows are cut into parts: shuffle, order, runs, time or groups; none: the
+    # default of the data
+    cut: str | None = None
+    # channels that a grey image is repeated to
+    channels: Annotated[int, Range(1, 64)] | None = None
+    # public rows: another image data set, or "held-out" for rows out of the pool
+    public: str | None = None
+    public_rows: PositiveInt | None = None  # number of public rows; none: all there are
+    # scaling of another data set's public images; none: that of the private ones
+    public_scale: str | None = None
+    labelled: bool = False  # the public rows keep their labels
     # images are kept as they are after one random crop (padding 4) and flip, as files written
     # after a library's augmentation are
     augmented_once: bool = False
     # methods that choose nothing on validation rows train on them too, once options are chosen
     refit: bool = False
-    # what the label is learnt as; None: guessed from the training rows
+    # what the label is learnt as; none: guessed from the training rows
     task: TaskName | None = None
-    # "balanced": rare classes of the training rows count more in the loss
+    # a loss function of one's own instead of the task's, as module:function
+    loss: str = ""
+    # weights of classes in the loss: "balanced" lets rare classes of the training rows count more
     class_weights: Literal["none", "balanced"] = "none"
-    # clients kept out of training, who come after it: a share below 1 of all, or a count
+    # clients held out of training, who come after it: below 1 a share of all, else a count
     newcomers: Annotated[float, Range(0, MAX_COUNT)] = 0.0
 
 
 def check_data_options(whole: UserData, choices: DataOptions) -> None:
-    """Refuse what cannot work before any row is dealt."""
+    """Refuse what cannot work before any row is partitioned."""
     base, table = whole.data, whole.columns is not None
     for word, value, valid in (
         ("scale", choices.scale or SCALES[0], SCALES),
@@ -73,6 +84,11 @@ def check_data_options(whole: UserData, choices: DataOptions) -> None:
     _check_scale(base, choices.scale or default_scale_of(base, table), choices.shared_test)
     if whole.cut is not None and choices.cut not in BY_COLUMN:
         raise BadInput("a column to cut by has no effect without cut = time or cut = groups")
+    if base.parts is not None and base.name not in DATASETS and choices.cut not in FREE_CUTS:
+        raise BadInput(
+            f"cut = '{choices.cut}' has no effect, as rows of '{base.name}' have parts already: "
+            "leave out --cut, or the parts"
+        )
     _check_changes(base, choices)
     _check_pool(base, choices)
     if choices.augmented_once and (base.x.dtype != np.uint8 or base.x.ndim != 4):

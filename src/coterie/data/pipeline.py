@@ -1,4 +1,4 @@
-"""From a data set to a federation: its rows are chosen, dealt to clients, cut and stored."""
+"""From a data set to a federation: rows are chosen, partitioned over clients, cut and stored."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -26,6 +26,7 @@ from coterie.data.partition.cuts import (
     BY_COLUMN,
     Cuts,
     Shares,
+    cut_as_published,
     cut_at_points,
     cut_by_time,
     cut_groups,
@@ -54,7 +55,15 @@ from coterie.data.prepare.transforms import (
 from coterie.data.read import catalog, user_data
 from coterie.data.read.columns import CATEGORY, DATE
 from coterie.data.read.file_rows import UserData
-from coterie.data.target import Label, Target, check_label, fit_target, guess_task
+from coterie.data.read.index_files import is_index_file, read_row_owners
+from coterie.data.target import (
+    Label,
+    Target,
+    check_label,
+    default_target_of,
+    fit_target,
+    guess_task,
+)
 
 SHOWN = 5  # names of clients in a line
 LAZY_OPTIONS = ("validation", "select", "test", "newcomers")  # choices that need no row
@@ -87,7 +96,7 @@ class RowSelection(NamedTuple):
 
 
 class ClientPartitions(NamedTuple):
-    """What the split made of the dealt rows."""
+    """What the split made of the rows."""
 
     split: str
     parts: ClientRows  # rows of each client
@@ -97,9 +106,9 @@ class ClientPartitions(NamedTuple):
 
 
 def build_federation(
-    data: str | Path | UserData | Dataset = "digits",
-    split: str | None = None,
-    clients: int | None = None,
+    dataset: str | Path | UserData | Dataset = "digits",
+    partition: str | None = None,
+    num_clients: int | None = None,
     seed: int = 0,
     *,
     folder: str | Path | None = None,
@@ -108,46 +117,57 @@ def build_federation(
     earlier: Federation | None = None,
     **choices: Any,
 ) -> Federation:
-    """Load a data set, deal its rows to clients and cut each client's rows in four parts.
+    """Load a data set, partition its rows over clients and cut each client's rows in four parts.
 
-    data: a registered name, a file or folder of one's own, or data at hand; `data_options` are
+    dataset: a registered name, a file or folder of one's own, or data at hand; `data_options` are
         what its loader takes, `folder` is where its files lie.
-    split: a registered name, with its `options`; None is the usual one of the data.
-    clients: None is what the split usually has (20 for most), or all natural clients.
+    partition: a registered name, with its `options`; None is the default one of the data.
+    num_clients: None is what the partition has by default (20 for most), or all natural clients.
     earlier: a federation of the same data at hand, as of another seed; where the inputs are the
         same, its own are taken.
     choices: the fields of Choices, such as validation = 0.
     """
     chosen = check_table(DataOptions(**choices))
-    maker = _find_generator(data, split, clients, chosen, options or {}, data_options or {})
+    maker = _find_generator(
+        dataset, partition, num_clients, chosen, options or {}, data_options or {}
+    )
     if maker is not None:
-        return _build_lazy_federation(str(data), maker, chosen, seed)
-    whole = read_data(data, folder, data_options or {})
+        return _build_lazy_federation(str(dataset), maker, chosen, seed)
+    whole = read_data(dataset, folder, data_options or {})
+    if is_index_file(partition):
+        whole = _assign_owners(whole, str(partition), options or {}, folder)
+        partition = "user"
+        options = None
     base, table = whole.data, whole.columns is not None
     check_data_options(whole, chosen)
     check_values(base, table)
     rows = _select_rows(base, chosen, seed)
+    chosen = _guess_language(whole, chosen)
     base = _label_as_numbers(whole, chosen.task)
     if chosen.augmented_once:
         base = base._replace(x=augment_once(base.x, stream(seed, "augmented")))
     whole = whole._replace(data=base)
-    split = split or registry.default_partition_of(base.users is not None, base.classes > 0)
+    split = partition or registry.default_partition_of(base.users is not None, base.classes > 0)
     cutter = _build_cutter(whole, split, rows.shared, chosen, seed)
     dealt_rows, left_out = _drop_tiny_clients(whole, rows.dealt, split, cutter, chosen.validation)
-    dealt = _partition_rows(whole, dealt_rows, split, clients, seed, options or {})
+    dealt = _partition_rows(whole, dealt_rows, split, num_clients, seed, options or {})
     cuts = cutter.cut(dealt.parts, False)
     check_parts(cuts, dealt.names, cutter.shares, cutter.how, dealt.natural)
     late = select_newcomers(chosen.newcomers, len(dealt.names), seed)
     _log_newcomers(base.name, [dealt.names[i] for i in late], len(dealt.names))
     stay = np.setdiff1d(np.arange(len(dealt.names)), late)
-    target = _fit_label_target(whole, split, cuts.train.only(stay).joined(), chosen)
+    target = _fit_label_target(whole, split, cuts.train.only(stay).concatenate(), chosen)
     if target is not None:
         base = _scale_target(whole, target)
         whole = whole._replace(data=base)
         check_data_options(whole, chosen)
-    theirs = dealt.parts.only(late).joined()
+    if chosen.loss:
+        target = (target or default_target_of(base.classes))._replace(loss=chosen.loss)
+    theirs = dealt.parts.only(late).concatenate()
     pool = np.setdiff1d(rows.pool, theirs) if len(late) else rows.pool
     prepared = _prepare_rows(whole, pool, cuts, dealt.names, chosen, stay)
+    if target is not None and TASKS[target.task].has_tokens:
+        base = base._replace(y=prepared.inputs.of(np.arange(len(base.y))))
     made = _find_earlier(earlier, prepared.preparation)
     stored, groups = _store_rows(base, dealt, cuts, prepared.inputs, chosen, seed, made)
     held, kept = stored.cuts.validation, ClientRows.none(len(dealt.names))
@@ -211,7 +231,7 @@ def _build_lazy_federation(
     source, n = catalog.DATASETS[name], len(maker.counts)
     names = [str(i) for i in range(n)]
     shares = Shares(chosen.validation, chosen.test)
-    cuts = cut_at_points(ClientRows.packed(None, maker.counts), shares, None)
+    cuts = cut_at_points(ClientRows.pack(None, maker.counts), shares, None)
     check_parts(cuts, names, shares, "order", natural=True)
     held, kept = cuts.validation, ClientRows.none(n)
     if chosen.select:
@@ -244,8 +264,34 @@ def _log_newcomers(name: str, late: list[str], clients: int) -> None:
         )
 
 
+def _guess_language(whole: UserData, chosen: DataOptions) -> DataOptions:
+    """The choices, with the task of a text that is its own label; refused where there is none."""
+    own = whole.columns[0].name if whole.is_text and whole.columns else ""
+    same = bool(own) and whole.label is not None and whole.label.columns == (own,)
+    asked = chosen.task is not None and TASKS[chosen.task].has_tokens
+    if asked and not same:
+        raise BadInput(
+            f"task = {chosen.task} learns the next word of texts: name their column with --text, "
+            "and leave out --label"
+        )
+    if same and chosen.task is not None and not asked:
+        raise BadInput(
+            f"'{own}' is both text and label, so task = {chosen.task} cannot be: name another "
+            "--label"
+        )
+    if same and not whole.texts.folder:
+        raise BadInput(
+            f"'{own}' is both text and label, which a pretrained language model learns: give "
+            "--model hf:FOLDER"
+        )
+    language = next(name for name, task in TASKS.items() if task.has_tokens)
+    return chosen._replace(task=language) if same else chosen
+
+
 def _label_as_numbers(whole: UserData, task: str | None) -> Dataset:
     """The data with a label that is asked for as numbers, which no split can take for classes."""
+    if task is not None and TASKS[task].has_tokens:
+        return whole.data._replace(y=np.zeros(len(whole.data.y), np.int64), classes=0)
     if task is None or not TASKS[task].is_number:
         return whole.data
     if whole.label is None or whole.label.numbers is None:
@@ -266,7 +312,8 @@ def _fit_label_target(
         (warn if number else log)(f"{base.name}: {reading.said}")
     if number and registry.PARTITIONERS[split].labels and base.classes:
         raise BadInput(
-            f"{base.name}: {reading.said}, but split '{split}' deals rows by class; use --split iid"
+            f"{base.name}: {reading.said}, but partition '{split}' goes by class; "
+            "use --partition iid"
         )
     check_label(label, reading.task, base.classes, whole.place, base.name)
     return fit_target(label, reading.task, base.y, train, base.classes, balanced)
@@ -285,7 +332,8 @@ def _fit_dataset_target(
     if not base.classes:
         if balanced:
             raise BadInput(f"class_weights = balanced, but '{base.name}' has no classes")
-        return None
+        known_task = catalog.source_of(base.name).task
+        return Target(known_task) if known_task else None
     if task is None and not balanced:
         return None
     label = Label((), None)
@@ -298,7 +346,7 @@ def _scale_target(whole: UserData, target: Target) -> Dataset:
     numbers = None if whole.label is None else whole.label.numbers
     if not TASKS[target.task].has_numbers or numbers is None:
         return whole.data
-    return whole.data._replace(y=target.scaled(numbers), classes=0)
+    return whole.data._replace(y=target.scale(numbers), classes=0)
 
 
 def read_data(
@@ -311,10 +359,11 @@ def read_data(
                 f"data_options {', '.join(options)} belong to a named data set or a file; "
                 "remove them"
             )
-        return data if isinstance(data, UserData) else UserData(data, [], [])
+        return data if isinstance(data, UserData) else UserData(data, list(data.clients), [])
     if data in catalog.DATASETS or not (user_data.is_path(data) or path_exists(Path(data))):
         place = None if folder is None else Path(folder)
-        return UserData(catalog.load_dataset(str(data), place, **options), [], [])
+        found = catalog.load_dataset(str(data), place, **options)
+        return UserData(found, list(found.clients), [])
     known = inspect.signature(user_data.read_user_data).parameters.values()
     valid = [p.name for p in known if p.kind is p.KEYWORD_ONLY]
     for key in options:
@@ -324,6 +373,22 @@ def read_data(
     for line in (*whole.told, *_describe_columns(whole)):
         warn(f"{whole.data.name}: {line}")
     return whole
+
+
+def _assign_owners(
+    whole: UserData, file: str, options: Mapping[str, Any], folder: str | Path | None
+) -> UserData:
+    """The data with the clients, and the parts if any, of an index file."""
+    if any(value is not None for value in options.values()):
+        raise BadInput(f"split = '{file}' is an index file and has no options; remove them")
+    base = whole.data
+    found = read_row_owners(file, len(base.y), base.name, folder)
+    free = int((found.owner < 0).sum())
+    if free:
+        log(f"{base.name}: {free:,} of {len(base.y):,} rows are in no client of {file}: not used")
+    train = base.train if found.part is None else found.part == 0
+    base = base._replace(users=found.owner, parts=found.part, train=train)
+    return whole._replace(data=base, clients=found.clients)
 
 
 def _describe_columns(whole: UserData) -> list[str]:
@@ -342,10 +407,12 @@ def _describe_columns(whole: UserData) -> list[str]:
 
 
 def _select_rows(base: Dataset, chosen: DataOptions, seed: int) -> RowSelection:
-    """The rows that are dealt, and those that are public or everyone's test part instead."""
+    """The rows that are partitioned, and those that are public or everyone's test part instead."""
     shared = np.flatnonzero(~base.train)[: chosen.shared_test]
     in_pool = np.full(len(base.y), True) if chosen.pool == "all" else base.train.copy()
     in_pool[shared] = False
+    if base.users is not None:
+        in_pool &= base.users >= 0  # an index file need not list every row
     pool = rest = np.flatnonzero(in_pool)
     held_out, wanted = np.empty(0, np.int64), chosen.public_rows
     if chosen.public == HELD_OUT:
@@ -377,9 +444,9 @@ def _partition_rows(
     base = whole.data
     if clients is not None and clients > len(rows):
         raise BadInput(
-            f"clients = {clients:,}, but '{base.name}' has {len(rows):,} rows to deal: "
+            f"num_clients = {clients:,}, but '{base.name}' has {len(rows):,} rows to partition: "
             f"at most {len(rows) // 10:,} clients of 10 rows; "
-            "lower --clients or use a larger data set"
+            "lower --num-clients or use a larger data set"
         )
     usual = catalog.source_of(base.name).split_options.get(split, {})
     given = {**usual, **{k: v for k, v in options.items() if v is not None}}
@@ -387,7 +454,7 @@ def _partition_rows(
     found = registry.partition_rows(
         split, base.y[rows], clients, stream(seed, "split"), owners, **given
     )
-    parts = found.moved(lambda places: rows[places])
+    parts = found.map_rows(lambda places: rows[places])
     natural = base.users is not None and registry.PARTITIONERS[split].natural
     users = list(range(len(parts)))
     if base.users is not None and natural:
@@ -403,9 +470,12 @@ def _build_cutter(
     base = whole.data
     natural = base.users is not None and split in registry.PARTITIONERS
     natural = natural and registry.PARTITIONERS[split].natural
-    how = chosen.cut or (catalog.source_of(base.name).cut if natural else "shuffle")
+    usual = catalog.source_of(base.name).cut if natural else "shuffle"
+    how = chosen.cut or (usual if base.parts is None else "published")
     shares = Shares(chosen.validation, 0.0 if chosen.shared_test else chosen.test)
     by = user_data.cut_numbers_of(whole, how) if how in BY_COLUMN else np.zeros(0)
+    if how == "published":
+        by, shares = _find_published_parts(base, chosen)
 
     def cut(parts: ClientRows, draft: bool) -> Cuts:
         rngs = streams(seed, "parts", range(len(parts)))
@@ -416,6 +486,10 @@ def _build_cutter(
         elif how == "runs":
             each = zip(parts, rngs, strict=True)
             cuts = cuts_of([cut_rows(part, base.y, how, *shares, rng) for part, rng in each])
+        elif how == "published":
+            each = zip(parts, rngs, strict=True)
+            own = 0.0 if (by == 1).any() else shares.validation
+            cuts = cuts_of([cut_as_published(part, by, own, rng) for part, rng in each])
         else:
             cuts = cut_at_points(parts, shares, rngs if how == "shuffle" and not draft else None)
         none = np.zeros(len(parts), np.int64)
@@ -423,6 +497,30 @@ def _build_cutter(
         return cuts._replace(test=everyones) if len(shared) else cuts
 
     return Cutter(how, shares, by, cut)
+
+
+def _find_published_parts(base: Dataset, chosen: DataOptions) -> tuple[np.ndarray, Shares]:
+    """[n] the published part of every row, and the shares that are left to choose."""
+    parts = np.where(base.train, 0, 2) if base.parts is None else base.parts
+    if not (parts == 2).any():
+        raise BadInput(
+            f"cut = 'published', but '{base.name}' has no published test rows; name its parts with "
+            "--part-column, or leave --cut out"
+        )
+    usual = DataOptions._field_defaults
+    held = bool((parts == 1).any())
+    for word, given in (("test", True), ("validation", held)):
+        if given and getattr(chosen, word) != usual[word]:
+            raise BadInput(
+                f"{word} = {getattr(chosen, word):g} has no effect, as '{base.name}' has published "
+                f"{word} rows: leave it out, or use --cut shuffle"
+            )
+    if chosen.validation and not held:
+        log(
+            f"{base.name}: test rows are the published ones; {chosen.validation:.0%} of each "
+            "client's published training rows are kept for validation and choice"
+        )
+    return parts, Shares(chosen.validation, chosen.test)
 
 
 def _drop_tiny_clients(
@@ -480,13 +578,13 @@ def _store_rows(
     if clients < chosen.rotate * chosen.permute:
         raise BadInput(
             f"{clients} clients cannot form rotate x permute = "
-            f"{chosen.rotate * chosen.permute:,} groups; raise --clients"
+            f"{chosen.rotate * chosen.permute:,} groups; raise --num-clients"
         )
     changes = transforms_of(base, seed, chosen.rotate, chosen.permute)
     groups = np.arange(clients) * len(changes) // clients
     stored = store_rows(base, cuts, groups, changes, inputs, earlier)
     if len(changes) == 1:
-        kinds = len(np.unique(base.y[dealt.parts.joined()])) if base.classes else 0
+        kinds = len(np.unique(base.y[dealt.parts.concatenate()])) if base.classes else 0
         groups = registry.groups_of(dealt.split, clients, kinds)
     return stored, groups
 
@@ -501,14 +599,14 @@ def _prepare_rows(
 ) -> PreparedRows:
     """How rows become inputs; all that is fitted is fitted on training rows of trained clients.
 
-    The scales called after the pool are those of papers, which read every row that is dealt.
+    The scales called after the pool are those of papers, which read every row that is partitioned.
     """
     base, table = whole.data, whole.columns is not None
     kind, source = chosen.scale or default_scale_of(base, table), catalog.source_of(base.name)
     kind = "none" if whole.is_text else kind
     if table or kind in FEATURES:
         return _prepare_columns(whole, cuts, names, kind, stay)
-    seen = pool if kind in POOLED else cuts.train.only(stay).joined()
+    seen = pool if kind in POOLED else cuts.train.only(stay).concatenate()
     look = ImageScale(affine_of(base.x, seen, kind, source), chosen.channels)
     affine = None if look.affine is None else tuple(a.tolist() for a in look.affine)
     kept = Preparation(scale=kind, affine=affine, channels=chosen.channels)
@@ -530,7 +628,7 @@ def _prepare_columns(
         kept = add_client_scale(kept, names[i], x[cuts.train[i]], columns)
     owner = np.full(n, -1)
     for part in cuts if kind == "client" else ():
-        owner[part.joined()] = part.owners()
+        owner[part.concatenate()] = part.owners()
     called = np.array([*names, ""])  # the last: of public rows, which are nobody's
 
     def inputs(rows: np.ndarray) -> np.ndarray:

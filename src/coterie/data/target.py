@@ -8,11 +8,14 @@ a regression. Targets of a regression are standardised by the training rows' mea
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from coterie.core.errors import BadInput
+from coterie.core.functions import find_function
 from coterie.core.task import TASKS, Goal, Refusal, Seen, choose_task
 
 Weights = tuple[tuple[float, ...], ...]
@@ -27,12 +30,13 @@ class Target(NamedTuple):
     spread: float = 1.0  # of a regression: what becomes 1
     # of classes in the loss: one row; of several labels: a row without and a row with each
     weights: Weights = ()
+    loss: str = ""  # module:function in the place of the task's own
 
     def words(self) -> dict[str, Any]:
         """The same as JSON knows it."""
         return self._asdict() | {"weights": [list(row) for row in self.weights]}
 
-    def scaled(self, numbers: np.ndarray) -> np.ndarray:
+    def scale(self, numbers: np.ndarray) -> np.ndarray:
         """Numbers as a network learns them."""
         return TASKS[self.task].scale(numbers, self.centre, self.spread)
 
@@ -63,7 +67,14 @@ def default_target_of(classes: int) -> Target:
 def task_of(target: Target, one_logit: bool = False) -> Goal:
     """What a network learns; one_logit: it tells two classes apart by one output."""
     task = TASKS[target.task]
-    return task.learn(target.centre, target.spread, target.weights, one_logit)
+    goal = task.learn(target.centre, target.spread, target.weights, one_logit)
+    return goal._replace(losses=partial(_own_losses, target.loss)) if target.loss else goal
+
+
+def _own_losses(name: str, outputs: Tensor, y: Tensor) -> Tensor:
+    """Found when it is called, as predictions need no loss."""
+    found: Tensor = find_function(name, "loss")(outputs, y)
+    return found
 
 
 class Label(NamedTuple):
@@ -109,13 +120,14 @@ def _look(label: Label, train: np.ndarray, classes: int) -> tuple[Seen, str]:
 def check_label(label: Label, task: str, classes: int, place: Any, data: str) -> None:
     """Refuse a task that the label cannot be."""
     learnt, name = TASKS[task], label.columns[0] if label.columns else "the label"
-    if learnt.several != (len(label.columns) > 1):
-        several = next(t.name for t in TASKS.values() if t.several)
+    columns = max(1, len(label.columns))
+    if not learnt.takes(columns):
+        others = [t.name for t in TASKS.values() if t.has_label and t.takes(columns)]
         raise BadInput(
             f"'{data}': task = {task}, but there "
             + (
-                f"are {len(label.columns)} label columns; use --task {several}"
-                if len(label.columns) > 1
+                f"are {columns} label columns; use --task {' or '.join(others)}"
+                if columns > 1
                 else "is one label column; name several with --label a,b,c"
             )
         )
@@ -134,13 +146,14 @@ def check_label(label: Label, task: str, classes: int, place: Any, data: str) ->
 def _check_numbers(label: Label, refusal: Refusal, place: Any, data: str) -> None:
     """Refuse the first number that cannot be."""
     values = np.asarray(label.numbers)
-    found = np.flatnonzero(refusal.find(values))
+    found = np.argwhere(refusal.find(values))
     if not len(found):
         return
-    file, row = place.of(int(found[0])) if place is not None else (data, int(found[0]) + 1)
-    name = label.columns[0] if label.columns else "y"
+    at, *column = (int(k) for k in found[0])
+    file, row = place.of(at) if place is not None else (data, at + 1)
+    name = label.columns[sum(column)] if label.columns else "y"
     raise BadInput(
-        f"{file}: column '{name}' is {values[found[0]]:g} in row {row:,}, which is "
+        f"{file}: column '{name}' is {values[tuple(found[0])]:g} in row {row:,}, which is "
         f"{refusal.what}; {refusal.way}mend it, or use --task regression"
     )
 
@@ -151,9 +164,15 @@ def fit_target(
     """What the training rows say; no other row is read."""
     name = ", ".join(label.columns) or "the label"
     target, learnt = Target(task, label.columns), TASKS[task]
+    if learnt.has_tokens:
+        if balanced:
+            raise BadInput(f"class_weights = balanced, but '{name}' has no classes; leave it out")
+        return target
     if learnt.is_number:
         if balanced:
             raise BadInput(f"class_weights = balanced, but '{name}' has no classes; leave it out")
+        if not learnt.has_units:
+            return _check_events(target, target.scale(np.asarray(label.numbers)[train]), name)
         return _fit_numbers(target, np.asarray(label.numbers)[train], name)
     if learnt.several:
         return _fit_labels(target, y[train], balanced)
@@ -173,6 +192,12 @@ def _fit_numbers(target: Target, numbers: np.ndarray, name: str) -> Target:
             f"'{name}' is {centre:g} in every training row: there is nothing to learn of a constant"
         )
     return target.at(centre, spread)
+
+
+def _check_events(target: Target, times: np.ndarray, name: str) -> Target:
+    if not (times > 0).any():
+        raise BadInput(f"'{name}' has no event in the training rows: nothing can be learnt")
+    return target
 
 
 def _fit_labels(target: Target, y: np.ndarray, balanced: bool) -> Target:

@@ -1,3 +1,3 @@
-"""What is to be run: the words of an experiment, checked and made into data, networks and
+"""What is to be run: the options of an experiment, checked and made into data, networks and
 methods.
 """

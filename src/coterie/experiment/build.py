@@ -1,4 +1,4 @@
-"""From words to what an experiment is made of: checked values, data, networks."""
+"""From options to what an experiment is made of: checked values, data, networks."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.core.base_models import digest_base
 from coterie.core.device import AUTO, device_of
 from coterie.core.errors import BadInput, format_value
 from coterie.core.files import expand_home, path_exists
 from coterie.core.freezing import freeze_builder
+from coterie.core.functions import find_function
 from coterie.core.guard import check_guard as check_guard
 from coterie.core.memory import check_memory
 from coterie.core.method import Batch
 from coterie.core.model import Model, first_output
 from coterie.core.options import Seed, check_table, coerce
-from coterie.core.task import TASKS
+from coterie.core.task import TASKS, is_task
 from coterie.data.client_rows import ClientRows
 from coterie.data.dataset import Dataset
 from coterie.data.federation import PARTS, Federation, part_of
@@ -28,6 +30,7 @@ from coterie.data.pipeline import build_federation as build_data
 from coterie.data.pipeline import read_data as read_data
 from coterie.data.read.catalog import DATASETS, source_of
 from coterie.data.read.file_rows import UserData
+from coterie.data.read.index_files import is_index_file
 from coterie.data.read.user_data import read_user_data as read_own
 from coterie.data.target import task_of
 from coterie.experiment.config import (
@@ -40,11 +43,12 @@ from coterie.experiment.config import (
     default_partition_name,
     known_options_of,
     options_of,
+    parse_networks,
 )
 from coterie.networks import registry
 
-Given = Federation | UserData | Dataset | None  # data at hand; None: the words say which
-# networks of one's own, dealt to clients in turn
+Given = Federation | UserData | Dataset | None  # data at hand; None: the options say which
+# networks of one's own, assigned to clients in turn
 Networks = Sequence[Model | Callable[[], torch.nn.Module]] | None
 
 
@@ -59,8 +63,8 @@ def check_experiment(experiment: Experiment) -> None:
             if value is not None and word in known:
                 coerce(known[word][0], value, word, known[word][1])
     train, parts = experiment.train, experiment.schedule.parts
-    if not train.epochs and not train.steps:
-        raise BadInput("epochs = 0: give at least 1, or a number of --steps")
+    if not train.local_epochs and not train.local_steps:
+        raise BadInput("local_epochs = 0: give at least 1, or a number of --local-steps")
     if not parts or len(set(parts)) < len(parts):
         raise BadInput(
             f"parts = {','.join(parts)}: give train, validation, test or some of them, each once"
@@ -73,33 +77,72 @@ def check_experiment(experiment: Experiment) -> None:
             f"compile = yes makes machine code of the processor, but device = '{device}': use "
             "compile = auto, trace or no"
         )
-    folder = experiment.data.get("data_dir")
+    folder = experiment.dataset.get("data_dir")
     if folder and path_exists(expand_home(folder)) and not expand_home(folder).is_dir():
         raise BadInput(
             f"data_dir = '{folder}': this is a file, give the folder that holds the data sets"
         )
 
 
+def data_words_of(experiment: Experiment) -> dict[str, Any]:
+    """The options of `[dataset]`, those that follow from the network too."""
+    words = dict(experiment.dataset)
+    if "tokenizer" not in data_options_of(str(words["name"])):
+        return words
+    return fill_text_words(words, str(experiment.model.get("name", "")))
+
+
+def fill_text_words(words: dict[str, Any], networks: str) -> dict[str, Any]:
+    """Options of a table whose texts are read by the tokenizer of the network's folder where no
+    other is named; a language model's label is the text itself.
+    """
+    if not words.get("text"):
+        return words
+    specs = map(registry.parse_spec, parse_networks(networks))
+    bases = [str(own["base"]) for _, own in specs if "base" in own]
+    found = {"tokenizer": bases[0]} if bases and not words.get("tokenizer") else {}
+    if is_task(words.get("task")) and TASKS[words["task"]].has_tokens and "label" not in words:
+        found["label"] = words["text"]
+    return words | found
+
+
 def anchor_paths(experiment: Experiment) -> Experiment:
     """The experiment with whole paths, so that it means the same in another folder."""
-    data = dict(experiment.data)
+    data = dict(experiment.dataset)
     if data["name"] not in DATASETS and not data["name"].startswith(PYTHON):
         data["name"] = str(expand_home(data["name"]).absolute())
     if data.get("data_dir"):
         data["data_dir"] = str(expand_home(data["data_dir"]).absolute())
-    return replace(experiment, data=data)
+    if data.get("tokenizer"):
+        data["tokenizer"] = _anchor_path(data["tokenizer"])
+    split = dict(experiment.partition)
+    if is_index_file(split.get("name")):
+        split["name"] = _anchor_path(split["name"])  # else of the data's folder
+    model = dict(experiment.model)
+    for spec in parse_networks(str(model.get("name", ""))):
+        base = registry.parse_spec(spec)[1].get("base")
+        if base:
+            whole = spec.replace(str(base), _anchor_path(str(base)), 1)
+            model["name"] = model["name"].replace(spec, whole)
+    return replace(experiment, dataset=data, partition=split, model=model)
+
+
+def _anchor_path(name: str) -> str:
+    """The whole path of what is there; else a name on the hub or in the folder of data sets."""
+    path = expand_home(name)
+    return str(path.absolute()) if path_exists(path) else name
 
 
 def read_shared_data(experiment: Experiment) -> UserData | None:
-    """The data of an experiment before they are dealt, which are those of every seed; None where
-    each seed has rows of its own, or makes them when they are asked for.
+    """The data of an experiment before they are partitioned, which are those of every seed; None
+    where each seed has rows of its own, or makes them when they are asked for.
     """
-    name, source = str(experiment.data["name"]), source_of(experiment.data["name"])
+    name, source = str(experiment.dataset["name"]), source_of(experiment.dataset["name"])
     if name.startswith(PYTHON) or source.drawn or source.lazily:
         return None
     known = data_options_of(name)
-    options = {k: v for k, v in experiment.data.items() if k in known and v is not None}
-    return read_data(name, experiment.data.get("data_dir") or None, options)
+    options = {k: v for k, v in data_words_of(experiment).items() if k in known and v is not None}
+    return read_data(name, experiment.dataset.get("data_dir") or None, options)
 
 
 def federation_of(
@@ -110,7 +153,7 @@ def federation_of(
     """
     if isinstance(given, Federation):
         return _keep_out_newcomers(given, experiment)
-    words, split = dict(experiment.data), dict(experiment.split)
+    words, split = data_words_of(experiment), dict(experiment.partition)
     name, folder, seed = (
         words.pop("name"),
         words.pop("data_dir", "") or None,
@@ -126,12 +169,12 @@ def federation_of(
     extra = extra if given is None else {}  # data at hand were read with them already
     if source_of(name).drawn:
         extra["seed"] = seed
-    common = {k: v for k, v in words.items() if k == "clients" or k not in own}
+    common = {k: v for k, v in words.items() if k == "num_clients" or k not in own}
     kind = split.pop("name", "") or None
     data = name if given is None else given
     return build_data(
         data,
-        split=kind,
+        partition=kind,
         seed=seed,
         folder=folder,
         options=split,
@@ -142,11 +185,11 @@ def federation_of(
 
 
 def _keep_out_newcomers(given: Federation, experiment: Experiment) -> Federation:
-    """A federation that was dealt already, with the newcomers that the words ask for."""
-    wanted = float(experiment.data.get("newcomers") or 0)
+    """A federation that was partitioned already, with the newcomers that the options ask for."""
+    wanted = float(experiment.dataset.get("newcomers") or 0)
     if given.newcomers is not None or not wanted:
         return given
-    seed = experiment.data.get("seed")
+    seed = experiment.dataset.get("seed")
     numbers = select_newcomers(
         wanted, given.clients, experiment.seed if seed is None else int(seed)
     )
@@ -154,12 +197,12 @@ def _keep_out_newcomers(given: Federation, experiment: Experiment) -> Federation
 
 
 def user_data_of(experiment: Experiment) -> UserData | None:
-    """The file or folder of one's own that an experiment names, not dealt yet; else nothing."""
-    name = str(experiment.data["name"])
+    """The file or folder of one's own of an experiment, not partitioned yet; else nothing."""
+    name = str(experiment.dataset["name"])
     if name in DATASETS or name.startswith(PYTHON):
         return None
     known = data_options_of(name)
-    return read_own(name, **{k: v for k, v in experiment.data.items() if k in known})
+    return read_own(name, **{k: v for k, v in data_words_of(experiment).items() if k in known})
 
 
 def check_federation(federation: Federation) -> None:
@@ -183,7 +226,7 @@ def check_federation(federation: Federation) -> None:
         raise BadInput(
             f"client {client} ('{federation.names[client]}') of the federation has no training rows"
         )
-    every = np.concatenate([part.joined() for part in parts])
+    every = np.concatenate([part.concatenate() for part in parts])
     n, y = len(federation.x), federation.y
     if len(y) != n or every.min() < 0 or every.max() >= n:
         raise BadInput(
@@ -206,12 +249,32 @@ def models_of(
     experiment: Experiment, federation: Federation, given: Networks = None
 ) -> list[Model]:
     """The networks of an experiment, in its precision; several names, separated by commas, are
-    dealt to clients in turn.
+    assigned to clients in turn.
     """
     models = _build_networks(experiment, federation, given)
+    for model in models if federation.target.loss else ():
+        _check_loss(model, federation)
     if experiment.engine.get("precision", "float32") == "float32":
         return models
     return [_to_bfloat16(model, federation) for model in models]
+
+
+def _check_loss(model: Model, federation: Federation) -> None:
+    """Refuse a loss of one's own that does not say one number per row."""
+    name, y = federation.target.loss, federation.y[:2]
+    find_function(name, "loss")
+    try:
+        found = model.goal.losses(torch.zeros(len(y), model.outputs), y)
+    except Exception as problem:  # whatever a function of the user's raises
+        raise BadInput(
+            f"loss = '{name}' raises {type(problem).__name__} ({problem}) with outputs "
+            f"{[len(y), model.outputs]} and labels {list(y.shape)}"
+        ) from problem
+    if not isinstance(found, torch.Tensor) or found.shape != y.shape[:1]:
+        given = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        raise BadInput(
+            f"loss = '{name}' gives {given} for {len(y)} rows: give a tensor of one loss per row"
+        )
 
 
 def _to_bfloat16(model: Model, federation: Federation) -> Model:
@@ -260,6 +323,8 @@ def _build_networks(
         _check_text_network(net, federation)
         if entry.wants_words and federation.words:
             options["words"] = federation.words
+        if entry.wants_base:
+            options |= {"task": federation.target.task, "digest": digest_base(options["base"])}
         binary = entry.one_logit and federation.classes == 2
         make: Callable[[], torch.nn.Module] = partial(
             registry.build_network, net, shape, outputs, **options
@@ -279,7 +344,7 @@ def _check_text_network(net: str, federation: Federation) -> None:
         raise BadInput(
             f"net '{net}' takes numbers, but '{federation.name}' has texts: use {', '.join(takes)}"
         )
-    if net in takes and not federation.words:
+    if net in takes and not federation.words and not registry.NETS[net].wants_images:
         raise BadInput(
             f"net '{net}' reads texts, but '{federation.name}' has none: name their column with "
             "--text, or leave the network out"
@@ -289,12 +354,15 @@ def _check_text_network(net: str, federation: Federation) -> None:
 def check_size(make: Callable[[], torch.nn.Module], name: str, experiment: Experiment) -> None:
     """Refuse a network that does not fit into memory as often as a chunk of clients holds it."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):  # shapes only: no memory is used
-        size = sum(p.numel() for p in make().parameters())
+        parameters = list(make().parameters())
+    size = sum(p.numel() for p in parameters if p.requires_grad)
+    frozen = sum(p.numel() for p in parameters) - size
     engine = experiment.engine
     chunk = 1 if engine.get("path") == "sequential" else max(1, engine.get("width", 0))
-    # as it begins and as it is measured, then every client's own and its gradient
+    # what is frozen once; as it begins and as it is measured, then every client's own and its
+    # gradient
     check_memory(
-        4 * size * (2 + 2 * chunk),
+        4 * frozen + 4 * size * (2 + 2 * chunk),
         f"the {size:,} parameters of {name} for {chunk:,} client{'s' * (chunk > 1)} per chunk",
         "choose a smaller network" + (" or a smaller --width" if chunk > 1 else ""),
     )
@@ -347,8 +415,11 @@ def _wrap_user_model(
             f"{name} gives outputs of shape {list(out.shape[1:])} a row, but the data have "
             f"{what}: give [{wanted}]"
         )
-    if isinstance(make, Model) and (
-        make.task == federation.target.task or _has_plain_target(federation)
+    own = federation.target.loss
+    if (
+        isinstance(make, Model)
+        and not own
+        and (make.task == federation.target.task or _has_plain_target(federation))
     ):
         return make
     model = Model(build, task_of(federation.target, binary), name, federation.input_shape)
@@ -368,12 +439,12 @@ def fill_defaults(
     """The experiment with every default written out, so that a later version's defaults do not
     change it.
     """
-    split, model = dict(experiment.split), dict(experiment.model)
+    split, model = dict(experiment.partition), dict(experiment.model)
     if federation.preparation and federation.preparation.target:
         task = federation.preparation.target.task
-        experiment = replace(experiment, data=experiment.data | {"task": task})
+        experiment = replace(experiment, dataset=experiment.dataset | {"task": task})
     if not split.get("name"):
-        split["name"] = default_partition_name(experiment.data)
+        split["name"] = default_partition_name(experiment.dataset)
     if not model.get("name"):
         model = (
             {"name": ",".join(m.name for m in models)}
@@ -383,18 +454,18 @@ def fill_defaults(
     engine = dict(experiment.engine)
     if engine.get("device") == AUTO:
         engine["device"] = str(device_of(AUTO))
-    experiment = replace(experiment, split=split, model=model, engine=engine)
+    experiment = replace(experiment, partition=split, model=model, engine=engine)
     came = len(federation.newcomers.names) if federation.newcomers else 0
     known = {
         section: {k: default for k, (_, default) in words.items()}
         for section, words in known_options_of(experiment).items()
     }
     if not model.get("freeze"):
-        known["model"].pop("freeze")  # as if there were no such word
+        known["model"].pop("freeze")  # as if there were no such option
     return replace(
         experiment,
-        data=known["data"] | experiment.data | {"clients": federation.clients + came},
-        split=known["split"] | split,
+        dataset=known["dataset"] | experiment.dataset | {"num_clients": federation.clients + came},
+        partition=known["partition"] | split,
         model=known["model"] | model,
         options=known["options"] | experiment.options,
         engine=known["engine"] | experiment.engine,

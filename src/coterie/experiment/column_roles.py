@@ -7,15 +7,17 @@ from dataclasses import replace
 from coterie.core.files import expand_home
 from coterie.data.read.catalog import DATASETS
 from coterie.data.read.column_roles import guess_columns, has_columns
+from coterie.experiment.build import data_words_of
 from coterie.experiment.config import PYTHON, Experiment
 
 
 def with_columns(experiment: Experiment) -> Experiment:
     """The experiment with the columns that a table's own names suggest; what was named stays."""
-    data = experiment.data
+    data = experiment.dataset
     name = str(data["name"])
     if name in DATASETS or name.startswith(PYTHON) or not has_columns(expand_home(name)):
         return experiment
-    said = {word: data[word] for word in ("client", "label") if data.get(word) is not None}
+    known = data_words_of(experiment)  # a language model's label is its text
+    said = {word: known[word] for word in ("client", "label") if known.get(word) is not None}
     found = guess_columns(expand_home(name), said, str(data.get("separator") or ""))
-    return replace(experiment, data={**data, **found})
+    return replace(experiment, dataset={**data, **found})

@@ -1,8 +1,8 @@
-"""An experiment as words: one table of fields, whether they come from TOML, the command line or
+"""An experiment as options: one table of fields, whether they come from TOML, the command line or
 Python.
 
 A field lives in a section, as in `[schedule] rounds = 50`. `rounds` alone is enough where only one
-section knows the word, `schedule.rounds` always works. What a data set, split, network or method
+section knows the option, `schedule.rounds` always works. What a data set, split, network or method
 takes is read from its signature.
 """
 
@@ -11,15 +11,16 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from coterie.core.errors import BadInput, format_value, suggest_name
 from coterie.core.files import path_exists, read_text
+from coterie.core.functions import is_function_name
 from coterie.core.guard import Guard
 from coterie.core.method import Train
+from coterie.core.option_names import FORMER_SECTIONS, find_alike, rename_former, say_synonym
 from coterie.core.options import (
     DeclaredOptions,
     NonNegativeInt,
@@ -29,12 +30,14 @@ from coterie.core.options import (
     coerce,
     declared_options,
 )
+from coterie.core.plugins import PLUGINS
 from coterie.core.task import find_task
 from coterie.data.dataset import UNREGISTERED_TEXTS, Source
 from coterie.data.options import DataOptions
 from coterie.data.partition.registry import PARTITIONERS, Partitioner
 from coterie.data.partition.registry import default_partition_of as split_for
-from coterie.data.read.catalog import DATASETS, source_of
+from coterie.data.read.catalog import DATASETS, add_own_dataset, source_of
+from coterie.data.read.index_files import is_index_file
 from coterie.data.read.user_data import is_path
 from coterie.data.read.user_data import read_user_data as read_own
 from coterie.engines.registry import ENGINES
@@ -43,7 +46,7 @@ from coterie.experiment.schedule import Schedule
 from coterie.methods.declare import check_options, was_nothing
 from coterie.methods.declare import check_train as refuse_unused
 from coterie.methods.registry import METHODS
-from coterie.networks.registry import NETS, Net, parse_spec
+from coterie.networks.registry import NETS, Net, add_own_network, parse_spec
 
 Options = dict[str, Any]
 
@@ -51,8 +54,44 @@ Options = dict[str, Any]
 class Keep(NamedTuple):
     """The `[keep]` table: what a run leaves on disk."""
 
-    checkpoint: NonNegativeInt = 10  # every so many rounds; 0: never
-    models: bool = True  # every client's own model at the end
+    checkpoint: NonNegativeInt = 10  # rounds between checkpoints; 0: none
+    models: bool = True  # keep every client's own model at the end
+    # tools that show the run while it goes on: tensorboard, mlflow, wandb, separated by commas
+    track: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = ()
+
+
+class DatasetSection(NamedTuple):
+    """What `[dataset]` has beside the options of every federation and those of a data set."""
+
+    name: str = "digits"  # a data set, or a file or folder of one's own
+    data_dir: str = ""  # folder of downloaded files; empty: `$COTERIE_DATA`, else the cache
+    seed: Seed | None = None  # seed of data and partition; none: that of the run
+    num_clients: PositiveInt | None = None  # number of clients; none: the default of the partition
+
+
+class PartitionSection(NamedTuple):
+    """What `[partition]` has beside the options of a partition."""
+
+    name: str = ""  # how rows are partitioned over clients; empty: the default of the data
+
+
+class ModelSection(NamedTuple):
+    """What `[model]` has beside the options of a network."""
+
+    # the network, or one per architecture separated by commas; empty: the default of the data
+    name: str = ""
+    # parameters that are not trained, by the beginnings of their names or patterns such as conv*
+    freeze: str = ""
+
+
+class EngineSection(NamedTuple):
+    """What `[engine]` has beside how clients run and the options of an engine."""
+
+    name: str = "local"  # where clients run
+    # threads of this process, or of each actor; 0: chosen
+    threads: Annotated[int, Range(0, 1024)] = 0
+    precision: Precision = "float32"  # number format of a network's training passes
+    chosen: str = ""  # settings that an earlier part of the run chose; written by coterie
 
 
 @dataclass(frozen=True)
@@ -61,8 +100,8 @@ class Experiment:
 
     method: str = "fedavg"  # "": none yet, as in what the methods of a comparison share
     seed: int = 0
-    data: Options = field(default_factory=lambda: {"name": "digits"})
-    split: Options = field(default_factory=dict)
+    dataset: Options = field(default_factory=lambda: {"name": "digits"})
+    partition: Options = field(default_factory=dict)
     model: Options = field(default_factory=dict)
     train: Train = field(default_factory=Train)
     schedule: Schedule = field(default_factory=Schedule)
@@ -79,12 +118,27 @@ class Experiment:
         }
 
 
-SECTIONS = ("data", "split", "model", "train", "schedule", "options", "engine", "keep", "guard")
-# Sections whose name decides which other words they have; the section's own word sets it.
-NAMED = ("data", "split", "model", "engine")
+SECTIONS = (
+    *("dataset", "partition", "model", "train", "schedule"),
+    *("options", "engine", "keep", "guard"),
+)
+# Sections whose name decides which other options they have; the section's own option sets it.
+NAMED = ("dataset", "partition", "model", "engine")
+# The tables whose fields, with the comments beside them, are the options of a section.
+TABLES: dict[str, tuple[Any, ...]] = {
+    "dataset": (DatasetSection, DataOptions),
+    "partition": (PartitionSection,),
+    "model": (ModelSection,),
+    "train": (Train,),
+    "schedule": (Schedule,),
+    "options": (),  # those of the method
+    "engine": (EngineSection, ExecutionSettings),
+    "keep": (Keep,),
+    "guard": (Guard,),
+}
 REGISTRIES: dict[str, Mapping[str, Any]] = {
-    "data": DATASETS,
-    "split": PARTITIONERS,
+    "dataset": DATASETS,
+    "partition": PARTITIONERS,
     "model": NETS,
     "method": METHODS,
     "engine": ENGINES,
@@ -95,6 +149,8 @@ SUPPLIED = {
     "classes",
     "table",
     "words",
+    "digest",
+    "task",
     "folder",
     "seed",
 }  # to a builder by the experiment
@@ -107,18 +163,35 @@ def _exclude_options(known: DeclaredOptions, words: set[str]) -> DeclaredOptions
 def options_of(kind: str, name: str) -> DeclaredOptions:
     """Options of a method, data set, split, network or engine."""
     registry = REGISTRIES[kind]
+    if kind == "partition" and is_index_file(name):
+        return {}
+    if name not in registry:
+        _find_own(kind, name)
     if name not in registry:
         raise BadInput(
-            f"unknown {'data set' if kind == 'data' else kind} {format_value(name)}"
+            f"unknown {'data set' if kind == 'dataset' else kind} {format_value(name)}"
             f"{suggest_name(name, registry)}"
         )
     return _exclude_options(
-        declared_options(_builder_of(registry[name])),
-        set() if kind in ("method", "split") else SUPPLIED,
+        declared_options(builder_of(registry[name])),
+        set() if kind in ("method", "partition") else SUPPLIED,
     )
 
 
-def _builder_of(entry: Any) -> Callable[..., Any]:
+def _find_own(kind: str, name: str) -> None:
+    """Make a network or data set of a plugin that is loaded known, where a name is module:name."""
+    add = {"model": add_own_network, "dataset": add_own_dataset}.get(kind)
+    if add is None or not is_function_name(name):
+        return
+    if name.partition(":")[0] not in PLUGINS:
+        raise BadInput(
+            f"{kind} = '{name}' is code of your own that is not loaded: name its file with "
+            f"--plugin, as in --plugin {name.partition(':')[0]}.py"
+        )
+    add(name)
+
+
+def builder_of(entry: Any) -> Callable[..., Any]:
     """The function of a registered entry whose signature holds the options."""
     match entry:
         case Source():
@@ -138,7 +211,7 @@ def data_options_of(name: str) -> DeclaredOptions:
     if name.startswith(PYTHON):
         return {}
     return (
-        options_of("data", name)
+        options_of("dataset", name)
         if name in DATASETS or not _is_user_path(name)
         else declared_options(read_own)
     )
@@ -165,105 +238,80 @@ def default_model_of(data: str, texts: bool = False) -> tuple[str, Options]:
 
 
 def known_options_of(experiment: Experiment) -> dict[str, DeclaredOptions]:
-    """{section: {word: (type, default)}} for the names this experiment has chosen."""
-    data = {
-        "name": (str, "digits"),
-        "data_dir": (str, ""),
-        "seed": (Seed | None, None),
-    }  # seed None: the run's
-    data |= _common_data_options() | data_options_of(str(experiment.data["name"]))
-    split, model = {"name": (str, "")}, {"name": (str, ""), "freeze": (str, "")}
+    """{section: {option: (type, default)}} for the names this experiment has chosen."""
+    known = {section: common_options_of(section) for section in SECTIONS}
+    known["dataset"] |= data_options_of(str(experiment.dataset["name"]))
     names = resolve_names(experiment)
-    if names["split"]:
-        split |= options_of("split", names["split"])
-    for spec in _parse_networks(names["model"]):
+    if names["partition"]:
+        known["partition"] |= options_of("partition", names["partition"])
+    for spec in parse_networks(names["model"]):
         net, own = parse_spec(spec)
-        known = options_of("model", net)
+        mine = options_of("model", net)
         for word in own:
-            if word not in known:
-                raise BadInput(f"network '{net}' has no option '{word}'{suggest_name(word, known)}")
-        model |= known
-    options = options_of("method", experiment.method) if experiment.method else {}
-    engine = {"name": (str, "local"), **_common_engine_options(), "chosen": (str, "")}
-    engine |= options_of("engine", experiment.engine["name"])
-    tables = _fixed_sections()
-    return {
-        "data": data,
-        "split": split,
-        "model": model,
-        "train": tables["train"],
-        "schedule": tables["schedule"],
-        "engine": engine,
-        "keep": tables["keep"],
-        "guard": tables["guard"],
-        "options": options,
-    }
+            if word not in mine:
+                raise BadInput(f"network '{net}' has no option '{word}'{suggest_name(word, mine)}")
+        known["model"] |= mine
+    known["engine"] |= options_of("engine", experiment.engine["name"])
+    known["options"] = options_of("method", experiment.method) if experiment.method else {}
+    return known
+
+
+def common_options_of(section: str) -> DeclaredOptions:
+    """Options of a section that every experiment has, whatever names it has chosen."""
+    return {k: v for table in TABLES[section] for k, v in _options_of_table(table).items()}
 
 
 @cache
-def _common_engine_options() -> DeclaredOptions:
-    """The words of `[engine]` that every engine has; what is left open is chosen by timing."""
-    return {
-        **_options_of_table(ExecutionSettings),
-        "threads": (Annotated[int, Range(0, 1024)], 0),  # of this process, or of each actor
-        "precision": (Precision, "float32"),
-    }
-
-
 def _options_of_table(kind: Any) -> DeclaredOptions:
     hints = get_type_hints(kind, include_extras=True)
-    return {k: (hints[k], kind._field_defaults[k]) for k in kind._fields}
-
-
-@cache
-def _common_data_options() -> DeclaredOptions:
-    """The words of `[data]` that every data set has."""
-    hints = get_type_hints(DataOptions, include_extras=True)
-    return {"clients": (PositiveInt | None, None)} | {
-        k: (hints[k], default) for k, default in DataOptions._field_defaults.items()
-    }
-
-
-@cache
-def _fixed_sections() -> dict[str, DeclaredOptions]:
-    """The sections that are the same for every experiment."""
-    return {
-        "train": _options_of_table(Train),
-        "schedule": _options_of_table(Schedule),
-        "keep": _options_of_table(Keep),
-        "guard": _options_of_table(Guard),
-    }
+    return {k: (hints[k], default) for k, default in kind._field_defaults.items()}
 
 
 def resolve_names(experiment: Experiment) -> dict[str, str]:
-    """The data, split and network of an experiment, named or usual."""
-    data = str(experiment.data["name"])
-    split = experiment.split.get("name") or default_partition_name(experiment.data)
+    """The data, split and network of an experiment, named or default."""
+    data = str(experiment.dataset["name"])
+    split = experiment.partition.get("name") or default_partition_name(experiment.dataset)
     return {
-        "data": data,
-        "split": split,
+        "dataset": data,
+        "partition": split,
         "model": experiment.model.get("name") or _default_model(experiment)[0],
     }
 
 
 def _default_model(experiment: Experiment) -> tuple[str, Options]:
-    return default_model_of(str(experiment.data["name"]), bool(experiment.data.get("text")))
+    return default_model_of(str(experiment.dataset["name"]), bool(experiment.dataset.get("text")))
 
 
-def _parse_networks(text: str) -> list[str]:
+def parse_networks(text: str) -> list[str]:
     """Networks of coterie's own in a list, each with options of its own after a colon."""
     return [] if text.startswith(PYTHON) else [n.strip() for n in text.split(",") if n.strip()]
 
 
 def change_options(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
-    """The experiment with some fields changed: names first, because they decide which other words
+    """The experiment with some fields changed: names first, because they decide which other options
     there are.
     """
     first = {"method", "seed", *NAMED, *(f"{s}.name" for s in NAMED)}
     last = {"chosen", "engine.chosen"}
+    words = _rename_sections(words)
     for word in sorted(words, key=lambda w: (w in last) - (w in first)):
         experiment = _set_option(experiment, word, words[word])
     return experiment
+
+
+def _rename_sections(words: Mapping[str, Any]) -> Options:
+    """The words with the sections of now; one that is given by both of its names is refused."""
+    found: Options = {}
+    given: dict[str, str] = {}
+    for word, value in words.items():
+        section, dot, name = word.rpartition(".")
+        now = f"{FORMER_SECTIONS.get(section, section)}{dot}{name}"
+        now = now if dot else FORMER_SECTIONS.get(word, word)
+        if (same := rename_former(now.replace("-", "_"))) in given:
+            raise BadInput(f"{given[same]} and {word} are the same option: give one")
+        given[same] = word
+        found[now] = value
+    return found
 
 
 def _set_option(experiment: Experiment, word: str, value: Any) -> Experiment:
@@ -288,9 +336,9 @@ def _set_option(experiment: Experiment, word: str, value: Any) -> Experiment:
     if section in NAMED and name == "name":
         return _replace_name(experiment, section, value)
     now = getattr(experiment, section)
-    if section in ("split", "model") and not now.get(
+    if section in ("partition", "model") and not now.get(
         "name"
-    ):  # an option of the usual one settles which it is
+    ):  # an option of the default one settles which it is
         now = (
             (_default_model(experiment)[1] if section == "model" else {})
             | {"name": resolve_names(experiment)[section]}
@@ -312,17 +360,17 @@ def _replace_section(experiment: Experiment, section: str, table: Any) -> Experi
 
 def _replace_name(experiment: Experiment, section: str, name: str) -> Experiment:
     """Another data set, split, network or engine: the options of the one before go with it."""
-    if section == "data":
+    if section == "dataset":
         data_options_of(name)
-        mine = {*_common_data_options(), "data_dir", "seed"}
+        mine = set(common_options_of("dataset"))
     elif section == "engine":
         options_of("engine", name)
-        mine = set(_common_engine_options())
+        mine = set(common_options_of("engine"))
     else:
         mine = set()
         parts = [name] if name else []
         if section == "model":
-            parts = [parse_spec(spec)[0] for spec in _parse_networks(name)]
+            parts = [parse_spec(spec)[0] for spec in parse_networks(name)]
         for part in parts:
             options_of(section, part)
     now = getattr(experiment, section)
@@ -344,18 +392,20 @@ def _drop_chosen(engine: Options) -> Options:
 
 
 def check_train(experiment: Experiment) -> None:
-    """Refuse words of `[train]` that the method of an experiment does not use."""
+    """Refuse options of `[train]` that the method of an experiment does not use."""
     method = experiment.method
     refuse_unused(method, METHODS[method], experiment.train, experiment.options)
 
 
 def find_option(experiment: Experiment, word: str) -> tuple[str, str]:
-    """(section, field) of a word, if it means exactly one."""
+    """(section, field) of an option, if it means exactly one."""
     known = known_options_of(experiment)
     section, _, name = word.rpartition(".")
-    name = name.replace("-", "_")
+    name, section = name.replace("-", "_"), FORMER_SECTIONS.get(section, section)
     if section == "method" or (section and section == experiment.method):
         section = "options"
+    if name not in (known.get(section, ()) if section else {n for t in known.values() for n in t}):
+        name = rename_former(f"{section}.{name}" if section else name).rpartition(".")[2]
     if not section:
         homes = [s for s, names in known.items() if name in names]
         if len(homes) > 1:
@@ -382,7 +432,7 @@ def find_option(experiment: Experiment, word: str) -> tuple[str, str]:
 
 
 def _suggest_fix(experiment: Experiment, word: str, valid: set[str]) -> str:
-    """Who knows the word, else the word that is nearest."""
+    """Who knows the option, else the option that is nearest."""
     if word in ("methods", "seeds"):
         return ": it belongs to `coterie compare`"
     owners = {
@@ -402,13 +452,14 @@ def _suggest_fix(experiment: Experiment, word: str, valid: set[str]) -> str:
             else ""
         )
         return f" for {_format_choices(experiment)}: it belongs to {known}{hint}"
-    close = get_close_matches(word, sorted(valid), n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean '{close[0]}'?"
+    if hint := say_synonym(word):
+        return hint
+    if close := find_alike(word, valid):
+        return f"; did you mean '{close}'?"
     return (
         f"; choose from {', '.join(sorted(valid))}"
         if 0 < len(valid) < 20
-        else "; `coterie run --help` lists the words"
+        else "; `coterie run --help` lists the options"
     )
 
 
@@ -422,12 +473,12 @@ def _format_choices(experiment: Experiment) -> str:
 
 
 def flatten_options(words: Mapping[str, Any]) -> Options:
-    """Nested tables as dotted words."""
+    """Nested tables as dotted options."""
     flat: Options = {}
     for key, value in words.items():
         if not isinstance(value, dict):
             flat[key] = value
-        elif key not in (*SECTIONS, "method", *METHODS):
+        elif key not in (*SECTIONS, *FORMER_SECTIONS, "method", *METHODS):
             raise BadInput(f"unknown section '{key}'{suggest_name(key, SECTIONS)}")
         else:
             flat |= {f"{key}.{inner}": v for inner, v in value.items()}
@@ -435,7 +486,7 @@ def flatten_options(words: Mapping[str, Any]) -> Options:
 
 
 def read_toml(path: Path) -> Options:
-    """An experiment file as nested words."""
+    """An experiment file as nested options."""
     try:
         return tomllib.loads(read_text(path))
     except FileNotFoundError:
@@ -452,7 +503,11 @@ def read_toml(path: Path) -> Options:
 
 def read_experiment_file(path: Path) -> Experiment:
     """The experiment that a TOML file describes."""
-    words = read_toml(path)
+    return build_experiment(read_toml(path), path)
+
+
+def build_experiment(words: Mapping[str, Any], path: Path) -> Experiment:
+    """The experiment of the options that were read from a file."""
     if "methods" in words:
         raise BadInput(f"{path} describes a comparison: use `coterie compare --config {path}`")
     try:

@@ -1,4 +1,4 @@
-"""The recipes that come with coterie, and where the words of an experiment are read from."""
+"""The recipes that come with coterie, and where the options of an experiment are read from."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def _recipe_paths() -> dict[str, Path]:
 
 def data_name_of(experiment: Experiment) -> str:
     """The data of an experiment in one short word, for the name of a folder."""
-    stem = Path(str(experiment.data["name"]).removeprefix(PYTHON)).stem
-    return re.sub(r"[\x00-\x1f/\\]", "_", stem)[:MAX_NAME] or "data"
+    stem = Path(str(experiment.dataset["name"]).removeprefix(PYTHON)).stem
+    return re.sub(r"[\x00-\x1f/\\:]", "_", stem)[:MAX_NAME] or "data"

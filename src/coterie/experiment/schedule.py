@@ -1,6 +1,4 @@
-"""The run loop: stages, rounds, exchanges, evaluation. It knows the server; clients are the
-engine's.
-"""
+"""The `[schedule]` table of an experiment: how many rounds, who takes part, what is measured."""
 
 from __future__ import annotations
 
@@ -12,25 +10,33 @@ from coterie.core.options import MAX_COUNT, BelowOne, NonNegativeInt, PositiveIn
 class Schedule(NamedTuple):
     """Who does what when: the `[schedule]` table of an experiment."""
 
-    rounds: PositiveInt = 50
-    sample: Annotated[float, Range(0, MAX_COUNT)] = (
-        1.0  # clients asked a round: a share up to 1, a count above
-    )
-    # "all": everybody trains, the sampled are averaged (pFedMe's and PFML's published runs)
+    rounds: PositiveInt = 50  # communication rounds
+    # clients sampled per round: up to 1 a share of all, above a count
+    participation: Annotated[float, Range(0, MAX_COUNT)] = 1.0
+    # who trains: the "sampled" clients, or "all", of whom the sampled are averaged (pFedMe's and
+    # PFML's published runs)
     trains: Literal["sampled", "all"] = "sampled"
-    drop: BelowOne = 0.0  # chance that a client asked does not answer
-    evaluate: NonNegativeInt = 0  # every so many rounds; 0: twenty times a run
+    dropout_clients: BelowOne = 0.0  # probability that a sampled client does not answer
+    eval_every: NonNegativeInt = 0  # rounds between evaluations; 0: twenty evaluations per run
+    # the parts of the clients' rows that are evaluated
     parts: tuple[Literal["train", "validation", "test"], ...] = ("train", "validation", "test")
-    metric: str = ""  # what decides: best round, tuning, answer; "": the usual one of the task
-    newcomer_rounds: PositiveInt = 10  # of local work, for each client that came after training
-    few_shot: tuple[PositiveInt, ...] = ()  # training rows with which newcomers are measured too
+    # the metric that chooses best round, options and method; empty: the default of the task
+    metric: str = ""
+    newcomer_rounds: PositiveInt = 10  # rounds of local work for each client after training
+    # numbers of training rows with which newcomers are evaluated too
+    few_shot: tuple[PositiveInt, ...] = ()
 
-    def asked(self, clients: int) -> int:
+    def sample_size(self, clients: int) -> int:
         """Clients sampled a round."""
         return (
             clients
-            if self.sample == 1
-            else max(1, int(self.sample * clients) if self.sample < 1 else int(self.sample))
+            if self.participation == 1
+            else max(
+                1,
+                int(self.participation * clients)
+                if self.participation < 1
+                else int(self.participation),
+            )
         )
 
     @property
@@ -45,4 +51,4 @@ class Schedule(NamedTuple):
 
     @property
     def every(self) -> int:
-        return self.evaluate or max(1, self.rounds // 20)
+        return self.eval_every or max(1, self.rounds // 20)

@@ -38,7 +38,7 @@ def ratios_of(words: Any) -> dict[str, Ratio]:
         raise BadInput(f"smaller = {format_value(words)}: give a table, as [smaller]")
     for word in words:
         if word not in WORDS:
-            raise BadInput(f"[smaller] has no word '{word}'{suggest_name(word, WORDS)}")
+            raise BadInput(f"[smaller] has no option '{word}'{suggest_name(word, WORDS)}")
     return {word: _ratio(word, value) for word, value in words.items()}
 
 
@@ -56,10 +56,10 @@ def _ratio(word: str, value: Any) -> Ratio:
 
 def say_ratios(ratios: Mapping[str, Ratio]) -> tuple[str, ...]:
     """Every ratio in words, as "5 of 20 local epochs"."""
-    return tuple(_said(word, ratio) for word, ratio in ratios.items())
+    return tuple(_format_ratio(word, ratio) for word, ratio in ratios.items())
 
 
-def _said(word: str, ratio: Ratio) -> str:
+def _format_ratio(word: str, ratio: Ratio) -> str:
     if isinstance(ratio, tuple):
         ours, paper = (f"{n:,g}" for n in ratio)
         if word in COUNTED:

@@ -1,4 +1,4 @@
-"""Words as TOML."""
+"""Options as TOML."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def to_toml(words: Mapping[str, Any], place: str = "") -> str:
-    """The words as TOML, tables within tables too; what is None is left out, and read as None
+    """The options as TOML, tables within tables too; what is None is left out, and read as None
     again.
     """
     tables = {k: v for k, v in words.items() if isinstance(v, Mapping)}

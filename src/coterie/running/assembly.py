@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from coterie.analysis.scores import check_metric
+from coterie.analysis.scores import check_metric, find_score
+from coterie.core.augmentation import read_augmentation
 from coterie.core.dp_sgd import PrivateModel
 from coterie.core.errors import BadInput
 from coterie.core.method import Stage, stages_of
 from coterie.core.model import Model
+from coterie.core.task import find_task
+from coterie.data.client_rows import ClientRows
 from coterie.data.federation import (
     Federation,
     cache_digest,
@@ -19,6 +23,8 @@ from coterie.data.federation import (
     train_on_validation,
     with_select,
 )
+from coterie.data.messages import log
+from coterie.data.read.catalog import DATASETS
 from coterie.data.read.file_rows import UserData
 from coterie.engines.base import Engine, EngineSetup
 from coterie.engines.registry import ENGINES
@@ -43,6 +49,10 @@ from coterie.running.privacy_budget import Budget, budget_of, check_private
 from coterie.running.public_check import check_public
 from coterie.running.upload_guard import UploadGuard, attackers_of, check_guard
 
+COMMON = 0.8  # share of training rows of one class from which accuracy says little
+ENOUGH = 6  # training rows of rare classes from which there is likely one among select rows
+MIXED = 0.5  # share of such clients from which AUC, which needs one, is known of enough of them
+
 
 class Assembly(NamedTuple):
     """Everything that a run is made of, checked; nothing of it changes while the run is played."""
@@ -57,15 +67,21 @@ class Assembly(NamedTuple):
     @property
     def setup(self) -> EngineSetup:
         """What an engine is given."""
+        words, schedule = self.experiment.engine, self.experiment.schedule
+        lengths, clients = stage_lengths_of(self.programs[0], schedule), self.federation.clients
+        active = clients if schedule.trains == "all" else schedule.sample_size(clients)
         return EngineSetup(
             federation=self.federation,
             models=self.models,
             programs=self.programs,
             architecture=self.architecture,
             seed=self.experiment.seed,
-            settings=_settings_of(self.experiment.engine, len(self.models)),
-            rounds=sum(stage_lengths_of(self.programs[0], self.experiment.schedule)),
-            metric=self.experiment.schedule.metric,
+            settings=_settings_of(words, len(self.models)),
+            rounds=sum(lengths),
+            metric=schedule.metric,
+            lengths=lengths,
+            share=active / clients,
+            strict=words.get("compile") == "yes",
         )
 
 
@@ -76,7 +92,7 @@ def load_federation(
     made of the same data for another seed.
     """
     check_experiment(experiment)
-    if isinstance(data, Federation) and experiment.data["name"].startswith(PYTHON):
+    if isinstance(data, Federation) and experiment.dataset["name"].startswith(PYTHON):
         check_federation(data)
         data = with_select(data)
     federation = federation_of(anchor_paths(experiment), data, earlier)
@@ -84,7 +100,7 @@ def load_federation(
 
 
 def read_seed_independent(experiment: Experiment) -> UserData | None:
-    """The data of an experiment, not dealt yet, if they are those of every seed."""
+    """The data of an experiment, not partitioned yet, if they are those of every seed."""
     check_experiment(experiment)
     return read_shared_data(anchor_paths(experiment))
 
@@ -93,7 +109,7 @@ def assemble(
     experiment: Experiment,
     federation: Federation,
     networks: Networks = None,
-    architecture: Sequence[int] | None = None,  # of each client; None: dealt in turn
+    architecture: Sequence[int] | None = None,  # of each client; None: assigned in turn
     clients: Sequence[int] | None = None,  # whose rows are looked at; None: all
 ) -> Assembly:
     """Build the networks and the method's program, and refuse what this method cannot do here."""
@@ -101,18 +117,23 @@ def assemble(
     experiment, parts = anchor_paths(experiment), experiment.schedule.parts
     if not any(len(rows) for part in parts for rows in part_of(federation, part)):
         raise BadInput(
-            f"parts = {','.join(parts)}, but no client has such rows: nothing could be measured"
+            f"parts = {','.join(parts)}, but no client has such rows: nothing could be measured; "
+            "give --parts train, or leave rows with --validation or --test"
         )
     check_metric(experiment.schedule.metric, federation.target.task)
+    if clients is None:  # real sites and newcomers are judged as the run says
+        experiment = _judge_rare_classes(experiment, federation)
     models = models_of(experiment, federation, networks)
     build, options = METHODS[experiment.method], experiment.options
-    programs = [stages_of(build(model, experiment.train, **options)) for model in models]
+    train = experiment.train.over(experiment.schedule.rounds)
+    bound = bounded_rate_of(experiment, federation)
+    programs = [stages_of(build(model.with_bound(bound), train, **options)) for model in models]
     dealt = np.arange(federation.clients) % len(models)
     if architecture is not None:
         dealt = np.array(architecture, dtype=np.int64)
         if not len(dealt) or dealt.min() < 0 or dealt.max() >= len(models):
             raise BadInput(
-                f"the experiment deals networks that it does not name: it has {len(models)}"
+                f"the experiment assigns networks that it does not name: it has {len(models)}"
             )
     if _trains_on_validation(experiment, programs[0]):
         federation = train_on_validation(federation)
@@ -128,11 +149,68 @@ def assemble(
     return _add_privacy(assembly) if experiment.guard.dp != "none" else assembly
 
 
+def _judge_rare_classes(experiment: Experiment, federation: Federation) -> Experiment:
+    """The experiment judged by AUC where nearly all training rows of a table have one class and
+    nobody said by what: accuracy would praise whoever always guesses that class.
+    """
+    known = find_task(federation.target.task)
+    if experiment.schedule.metric or not (known.has_classes and known.is_plain):
+        return experiment
+    if not len(federation.y) or not is_own_table(experiment, federation):
+        return experiment
+    train = ClientRows.of(federation.train)
+    y = federation.y.numpy()[train.concatenate()]
+    counts = np.bincount(y, minlength=federation.classes)
+    share = counts.max() / counts.sum()
+    if share <= COMMON:
+        return experiment
+    rare = np.bincount(train.owners(), weights=y != counts.argmax(), minlength=len(train))
+    mixed = np.minimum(rare, train.counts - rare) >= ENOUGH
+    metric = "auc" if mixed.mean() >= MIXED else "balanced_accuracy"
+    name = federation.labels[int(counts.argmax())] if federation.labels else counts.argmax()
+    log(
+        f"{federation.name}: {100 * share:.1f} % of training rows are '{name}', so "
+        f"{find_score(metric).label} decides; --metric accuracy for another, --class-weights "
+        "balanced to learn rare classes better"
+    )
+    return replace(experiment, schedule=experiment.schedule._replace(metric=metric))
+
+
+def bounded_rate_of(experiment: Experiment, federation: Federation) -> float:
+    """The learning rate whose steps are bounded, momentum included; 0: they are not."""
+    train = experiment.train
+    if train.bound_steps == "yes" and (why := _unbounded(experiment, federation)):
+        raise BadInput(f"bound_steps = yes, but {why}: leave it out")
+    usual = is_own_table(experiment, federation)
+    wanted = train.bound_steps == "yes" or (train.bound_steps == "auto" and usual)
+    if not wanted or _unbounded(experiment, federation):
+        return 0.0
+    return train.lr / (1 - train.momentum)
+
+
+def is_own_table(experiment: Experiment, federation: Federation) -> bool:
+    """Whether rows are lists of numbers that somebody brought: no registered data set, no text."""
+    own = federation.preparation is not None and experiment.dataset["name"] not in DATASETS
+    return own and len(federation.input_shape) == 1 and not federation.words
+
+
+def _unbounded(experiment: Experiment, federation: Federation) -> str:
+    """Why steps cannot be bounded; "" where they can."""
+    optimizer, guard = experiment.train.optimizer, experiment.guard
+    if optimizer != "sgd":
+        return f"optimizer = {optimizer} takes steps whose length no gradient decides"
+    if guard.dp == "example":
+        return "dp = example clips the gradient of every row already"
+    if federation.target.loss:
+        return f"nobody knows how low loss = {federation.target.loss} may be"
+    return ""
+
+
 def _trains_on_validation(experiment: Experiment, stages: Sequence[Stage]) -> bool:
     """Whether a run trains on validation rows too: one that chooses nothing on them, and is no
     trial that is judged on them.
     """
-    if not experiment.data.get("refit") or experiment.schedule.parts == ("validation",):
+    if not experiment.dataset.get("refit") or experiment.schedule.parts == ("validation",):
         return False
     return not any("validation" in stage.method.needs for stage in stages)
 
@@ -160,7 +238,8 @@ def _add_privacy(assembly: Assembly) -> Assembly:
         return assembly._replace(budget=budget)
     model = PrivateModel(assembly.models[0], budget.clip, budget.noise)
     build = METHODS[experiment.method]
-    program = stages_of(build(model, experiment.train, **experiment.options))
+    train = experiment.train.over(experiment.schedule.rounds)
+    program = stages_of(build(model, train, **experiment.options))
     return assembly._replace(budget=budget, programs=[program])
 
 
@@ -177,7 +256,7 @@ def with_data(
 
 
 def engine_of(setup: EngineSetup, words: Options) -> Engine:
-    """The engine that the words of `[engine]` name."""
+    """The engine that the options of `[engine]` name."""
     name = words["name"]
     own = {k: v for k, v in words.items() if k in options_of("engine", name)}
     return ENGINES[name](setup, words.get("threads", 0), **own)
@@ -185,7 +264,7 @@ def engine_of(setup: EngineSetup, words: Options) -> Engine:
 
 def open_loop(
     assembly: Assembly,
-    make: Callable[[EngineSetup], Engine] | None = None,  # None: the engine that the words name
+    make: Callable[[EngineSetup], Engine] | None = None,  # None: the engine that the options name
     answers: Answers | None = None,
 ) -> Loop:
     """The run at its beginning."""
@@ -205,7 +284,7 @@ def gate_of(assembly: Assembly) -> UploadGuard:
         guard=guard,
         seed=seed,
         attackers=attackers_of(guard, clients, seed),
-        expected=float(assembly.experiment.schedule.asked(clients)),
+        expected=float(assembly.experiment.schedule.sample_size(clients)),
         promise=assembly.budget.facts() if assembly.budget else {},
     )
 
@@ -232,15 +311,16 @@ def check_method(assembly: Assembly, clients: Sequence[int] | None = None) -> No
     check_guard(assembly.experiment.guard, name, said, len(assembly.models), federation.clients)
     for stage in assembly.programs[0]:
         _check_stage(stage, assembly, clients)
+    _check_augmentation(assembly)
     if schedule.rounds < 1:
         raise BadInput(f"rounds = {schedule.rounds}: a run has at least one round")
-    if schedule.sample <= 0 or schedule.sample > federation.clients:
+    if schedule.participation <= 0 or schedule.participation > federation.clients:
         raise BadInput(
-            f"sample = {schedule.sample:g}: give a share in (0, 1] or a count up to the "
-            f"{federation.clients} clients"
+            f"participation = {schedule.participation:g}: give a share in (0, 1] or a count up "
+            f"to the {federation.clients} clients"
         )
-    if not 0 <= schedule.drop < 1:
-        raise BadInput(f"drop = {schedule.drop:g}: give a chance in [0, 1)")
+    if not 0 <= schedule.dropout_clients < 1:
+        raise BadInput(f"dropout_clients = {schedule.dropout_clients:g}: give a chance in [0, 1)")
     if schedule.trains not in ("sampled", "all"):
         raise BadInput(f"trains = '{schedule.trains}': choose 'sampled' or 'all'")
 
@@ -268,3 +348,21 @@ def _check_stage(stage: Stage, assembly: Assembly, clients: Sequence[int] | None
         if plan.part not in ("train", "validation", "public"):
             raise BadInput(f"{name} asks for the part '{plan.part}', out of a method's reach")
     check_public(name, method, federation)
+
+
+def _check_augmentation(assembly: Assembly) -> None:
+    """Refuse to augment what is no image, or what the method never reads so."""
+    federation, name = assembly.federation, assembly.experiment.method
+    trips = [trip for stage in assembly.programs[0] for trip in stage.method.round]
+    plans = [p.plan for trip in trips for p in trip.passes if p.plan]
+    found = {plan.augment for plan in plans if plan.part == "train" and plan.augment}
+    for spec in found:
+        known = read_augmentation(spec)
+        if known is not None:
+            known.check(federation.input_shape, federation.name)
+    wanted = assembly.experiment.train.augment
+    if not found and read_augmentation(wanted) is not None:
+        raise BadInput(
+            f"augment = {wanted} changes nothing in {name}, whose passes are not those of "
+            "`train.plan`: leave out --augment"
+        )

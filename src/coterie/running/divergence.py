@@ -21,6 +21,7 @@ from coterie.engines.base import Metrics
 
 MAX_NAMES = 3  # clients that a line lists by name
 LARGE_INPUT = 1e6  # an input beyond it is the likely cause, whatever the rate
+EXPLODED = 1e6  # a loss beyond it is no result; labels have a deviation of 1, or are classes
 CHUNK = 4096  # clients whose scores are counted at once
 
 
@@ -43,7 +44,7 @@ class Failure(NamedTuple):
         """What is said when the others go on."""
         return (
             f"round {self.round}: the update of {self.names} is not finite and is left out: "
-            f"{self.cause}; {self.remedy}"
+            f"{self.cause}; {self.remedy} (said once)"
         )
 
     def facts(self) -> dict[str, Any]:
@@ -90,8 +91,8 @@ def _find_cause(clients: list[int], federation: Federation, train: Train | None)
             return f"the data of {federation.names[i]} hold NaN or infinity", "mend the data"
         if largest > LARGE_INPUT:
             return f"the data of {federation.names[i]} reach {largest:.3g}", "scale the data"
-    rate = "the rate" if train is None else f"train.rate = {train.rate:g}"
-    return f"{rate} is likely too high", "lower --rate"
+    rate = "the learning rate" if train is None else f"train.lr = {train.lr:g}"
+    return f"{rate} is likely too high", "lower --lr"
 
 
 def _find_largest_input(federation: Federation, client: int) -> float:
@@ -109,7 +110,7 @@ def format_clients(names: Sequence[str]) -> str:
 
 
 def find_unmeasurable(measured: Metrics, federation: Federation) -> dict[str, list[int]]:
-    """{part: clients} whose own model has a loss that is not finite on rows that they have.
+    """{part: clients} whose own model has a loss out of all bounds on rows that they have.
 
     A client whose accuracy is missing too was not measured at all: a site may be away.
     """
@@ -118,28 +119,26 @@ def find_unmeasurable(measured: Metrics, federation: Federation) -> dict[str, li
         if view != "personal" or metric != "loss":
             continue
         loss = measured[view, part, "loss"]
-        # what is not finite has no finite error either, but is told right or wrong all the same
+        # what is not finite has no finite error either, but is predicted right or wrong all the
+        # same
         accuracy = measured.get((view, part, "accuracy"), np.zeros(len(loss)))
         there = counts_of(part_of(federation, part)) > 0
-        bad = there & ~np.isfinite(loss) & ~np.isnan(accuracy)
+        bad = there & ~(loss < EXPLODED) & ~np.isnan(accuracy)
         if bad.any():
             found[part] = [int(i) for i in np.flatnonzero(bad)]
     return found
 
 
 def report_unmeasurable(
-    round: int, measured: Metrics, federation: Federation, train: Train | None
-) -> list[str]:
-    """One line per part on which own models have a loss that is not finite."""
-    said = []
-    for part, clients in find_unmeasurable(measured, federation).items():
-        cause, remedy = _find_cause(clients, federation, train)
-        names = format_clients([federation.names[i] for i in clients])
-        said.append(
-            f"round {round}: the {part} loss of the own model of {names} is not finite: {cause}; "
-            f"{remedy}"
-        )
-    return said
+    round: int, clients: list[int], federation: Federation, train: Train | None
+) -> str:
+    """That the loss of these clients' own models is out of all bounds."""
+    cause, remedy = _find_cause(clients, federation, train)
+    names = format_clients([federation.names[i] for i in clients])
+    return (
+        f"round {round}: the loss of the own model of {names} is not finite or beyond "
+        f"{EXPLODED:g}: {cause}; {remedy} (said once)"
+    )
 
 
 def measure_majority(federation: Federation) -> dict[str, float]:
@@ -151,11 +150,13 @@ def measure_majority(federation: Federation) -> dict[str, float]:
     y, found = federation.y.numpy(), {}
     train = ClientRows.of(federation.train)
     kinds = int(y.max()) + 1
-    owned = np.bincount(train.owners() * kinds + y[train.joined()], minlength=len(train) * kinds)
+    owned = np.bincount(
+        train.owners() * kinds + y[train.concatenate()], minlength=len(train) * kinds
+    )
     usual = owned.reshape(-1, kinds).argmax(1)
     for part in PARTS:
         held = ClientRows.of(part_of(federation, part))
-        right = y[held.joined()] == usual[held.owners()]
+        right = y[held.concatenate()] == usual[held.owners()]
         hits = np.bincount(held.owners(), weights=right, minlength=len(held))
         there = (held.counts > 0) & (train.counts > 0)
         if there.any():
@@ -192,8 +193,8 @@ def _trivial_scores_of(
             trivial_scores_of(task, y[a], y[b], classes) for a, b in zip(train, tested, strict=True)
         ]
         return {name: np.array([one[name] for one in found]) for name in found[0]}
-    owned = train.owners() * classes + y[train.joined()].astype(int)
+    owned = train.owners() * classes + y[train.concatenate()].astype(int)
     counts = np.bincount(owned, minlength=len(train) * classes).reshape(-1, classes)
     said = (counts / train.counts[:, None])[tested.owners()]
     names = [score.name for score in scores_of(task)]
-    return score_clients(task, y[tested.joined()], said, tested.counts, names)
+    return score_clients(task, y[tested.concatenate()], said, tested.counts, names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +21,22 @@ from coterie.core.checkpoint import (
 )
 from coterie.core.device import device_of, to_default_device, use_device
 from coterie.core.errors import BadInput
-from coterie.core.files import catch_write_errors, check_new_folder, save_tensors
+from coterie.core.files import (
+    catch_write_errors,
+    check_new_folder,
+    check_regular_file,
+    digest,
+    save_tensors,
+)
 from coterie.core.method import Tree
 from coterie.data.federation import checksum_of
 from coterie.engines.settings import ExecutionSettings, text_of
 from coterie.experiment.build import Given, Networks
 from coterie.experiment.config import Experiment
-from coterie.results.data_files import write_inputs
+from coterie.experiment.own_code import changed_plugins, check_code, plugins_of
+from coterie.results.about import CHECKSUMS
+from coterie.results.data_files import checksums_of, write_inputs
+from coterie.results.data_files import find_damaged as find_damaged_file
 from coterie.results.false_accepts import save_scores
 from coterie.results.folder import (
     CONFIG,
@@ -42,8 +51,10 @@ from coterie.results.folder import (
     write_split,
 )
 from coterie.results.metric_table import MARK, ROWS, Table
+from coterie.results.models import find_damaged as find_damaged_model
 from coterie.results.models import save_models
 from coterie.results.run import Run, load_run
+from coterie.results.trackers import check_trackers
 from coterie.running.assembly import Assembly, assemble, load_federation, open_loop
 from coterie.running.divergence import RunDiverged, measure_majority, measure_trivial
 from coterie.running.identity import (
@@ -53,16 +64,19 @@ from coterie.running.identity import (
     check_branch,
     check_unchanged,
     identity_of,
+    planned_identity_of,
 )
 from coterie.running.loop import Loop, Position, RoundReport, message_report_of, print_messages
 from coterie.running.newcomer_metrics import measure_newcomers
 from coterie.running.progress import FILE as PROGRESS
 from coterie.running.progress import Progress, lock_folder
+from coterie.running.tracking import Tracking
 
 LARGE = 2**24  # bytes of a checkpoint that is not written whole every time
-MAX_LOGGED = 2**26  # bytes of server notes a run may write
+MAX_LOGGED = 2**26  # bytes of server logged quantities a run may write
 LOGGED_FOLDER = "notes"  # their folder
-BRANCHED = "branched"  # of run.json: the run, the round and the words where a branch begins
+PLUGINS = "plugins"  # of run.json: the user's own code that a run is made with
+BRANCHED = "branched"  # of run.json: the run, the round and the options where a branch begins
 
 
 Watch = Callable[[RoundReport], None]
@@ -77,10 +91,25 @@ def execute(
 ) -> Run:
     """Run an experiment in a new folder; bad input is refused before the folder exists."""
     check_unused(folder)
-    device_of(experiment.engine.get("device", "cpu"))  # one that is not here is told at once
+    device_of(experiment.engine.get("device", "cpu"))  # one that is not here is reported at once
+    check_trackers(experiment.keep.track)
     with threads_of(experiment):
-        return execute_assembly(
-            assemble(experiment, load_federation(experiment, data), models), folder, watch
+        assembly = assemble(experiment, load_federation(experiment, data), models)
+        _check_refit(assembly)
+        return execute_assembly(assembly, folder, watch)
+
+
+def _check_refit(assembly: Assembly) -> None:
+    """Refuse to train on validation rows where the only method of a run chooses on them; in a
+    comparison the other methods do.
+    """
+    method, stages = assembly.experiment.method, assembly.programs[0]
+    if assembly.experiment.dataset.get("refit") and any(
+        "validation" in s.method.needs for s in stages
+    ):
+        raise BadInput(
+            f"refit = true has no effect on {method}, which chooses on validation rows: leave it "
+            "out"
         )
 
 
@@ -120,7 +149,7 @@ def resume(
     """Go on where the last checkpoint stands, in the very same way: path, width, compilation and
     threads as written down.
 
-    Words that shape the result are those that the run began with; allow_change: other ones make a
+    Options that shape the result are those that the run began with; allow_change: other ones make a
     branch in a new folder, from the same checkpoint.
     """
     experiment, state = read_experiment(folder), read_status(folder)
@@ -128,7 +157,53 @@ def resume(
         began = read_about(folder).get("words")
         if began:
             check_unchanged(changes_of(experiment, began), folder, CONFIG)
-        return load_run(folder)
+        damage = find_damage(folder)
+        if not damage:
+            return load_run(folder)
+        _check_restorable(folder, damage)
+        watch(message_report_of(f"{damage}: it is restored from a checkpoint"))
+        restored = _go_on(folder, experiment, state, watch, data, models, allow_change)
+        left = find_damage(folder)
+        if left:
+            raise BadInput(f"{left}, and no checkpoint holds it: restore it from a copy")
+        return restored
+    return _go_on(folder, experiment, state, watch, data, models, allow_change)
+
+
+def find_damage(folder: Path) -> str:
+    """What of a finished run is missing or not as it was written; "" where all is whole."""
+    try:
+        Table.read(check_regular_file(folder / METRICS))
+    except FileNotFoundError:
+        return f"{folder / METRICS} is missing"
+    except BadInput as problem:
+        return str(problem)
+    found = find_damaged_file(folder, read_about(folder).get(CHECKSUMS, {}))
+    keeps = read_experiment(folder).keep.models
+    return found or (find_damaged_model(folder) if keeps else "")
+
+
+def _check_restorable(folder: Path, damage: str) -> None:
+    if not list_checkpoints(folder):
+        raise BadInput(
+            f"{damage}, and there is no checkpoint to restore it from: run again, or restore it "
+            "from a copy"
+        )
+
+
+def _go_on(
+    folder: Path,
+    experiment: Experiment,
+    state: str,
+    watch: Watch,
+    data: Given,
+    models: Networks,
+    allow_change: bool,
+) -> Run:
+    """The run from its newest checkpoint to its end."""
+    recorded = _read_known(folder).get(PLUGINS, [])
+    check_code(experiment, recorded, folder)
+    check_trackers(experiment.keep.track)
     with lock_folder(folder), threads_of(experiment):
         assembly = assemble(experiment, load_federation(experiment, data), models)
         loop = open_loop(assembly)
@@ -136,6 +211,7 @@ def resume(
             check_same_data(loop, folder)
         found = find_newest_checkpoint(folder)
         changed = changes_of(assembly.experiment, _read_initial_options(folder, found))
+        changed |= check_plugins(recorded, experiment, folder, allow_change)
         if allow_change:
             check_branch(changed, CONFIG)
         else:
@@ -152,17 +228,64 @@ def resume(
             return run_rounds(loop, assembly.experiment, folder, watch, more)
 
 
+def extend(
+    folder: Path, experiment: Experiment, into: Path, watch: Watch = print_messages
+) -> Run | None:
+    """A finished run with more rounds, in a folder of its own; the one it comes from stays as it
+    is. None where it kept no checkpoint of its end, or where its rounds shape it: it has several
+    stages, or a rate that falls to the end.
+    """
+    found = find_newest_checkpoint(folder) if read_status(folder) == "finished" else None
+    if not found or experiment.train.lr_schedule.startswith("cosine"):
+        return None
+    before = read_experiment(folder)
+    old, new = (planned_identity_of(one) for one in (before, experiment))
+    if any(old[word] != new[word] for word in (old.keys() & new.keys()) - {"schedule.rounds"}):
+        return None
+    longer = replace(before, schedule=experiment.schedule)
+    with threads_of(longer):
+        assembly = assemble(longer, load_federation(longer))
+        loop = open_loop(assembly)
+        check_same_data(loop, folder)
+        if len(loop.lengths) > 1:
+            return None
+        changed = changes_of(assembly.experiment, _read_initial_options(folder, found))
+        restore_tree(loop, found.tree, found.folder)
+        check_position(loop, found.folder)
+        loop.engine.begin()
+        with use_device(loop.engine.device):
+            return _run_branch(loop, assembly.experiment, folder, watch, changed, into)
+
+
+def check_plugins(
+    recorded: Sequence[Mapping[str, str]],
+    experiment: Experiment,
+    folder: Path,
+    allow_change: bool = False,
+) -> dict[str, OptionChange]:
+    """Refuse to go on with other code than a run began with; in a branch it is a change."""
+    found = changed_plugins(recorded, experiment)
+    if found and not allow_change:
+        name, (before, after) = next(iter(found.items()))
+        raise BadInput(
+            f"plugin '{name}' has changed since {folder} began (checksum {before[:8]} then, "
+            f"{after[:8]} now): restore it or start anew; `coterie resume {folder} --allow-change` "
+            "branches off a run into a new folder"
+        )
+    return {f"plugin.{name}": OptionChange(*pair, default=False) for name, pair in found.items()}
+
+
 def _read_known(folder: Path) -> dict[str, Any]:
     return read_about(folder) if read_status(folder) else {}
 
 
 def _read_initial_options(folder: Path, found: FoundCheckpoint | None) -> dict[str, Any]:
-    """The words that a run began with; where nothing was written yet, those that stand there."""
+    """The options that a run began with; where nothing was written yet, those that stand there."""
     return initial_options_of(folder, found.tree if found else None)
 
 
 def initial_options_of(folder: Path, tree: Tree | None) -> dict[str, Any]:
-    """The words that a run began with: those of its checkpoint, else those of its folder."""
+    """The options that a run began with: those of its checkpoint, else those of its folder."""
     if tree and tree.get("words"):
         return dict(tree["words"])
     return dict(_read_known(folder).get("words") or identity_of(read_experiment(folder)))
@@ -190,11 +313,12 @@ def _run_branch(
     folder: Path,
     watch: Watch,
     changed: Mapping[str, OptionChange],
+    into: Path | None = None,
 ) -> Run:
-    """The run with other words from here on, in a folder of its own; the one it comes from stays as
-    it is.
+    """The run with other options from here on, in a folder of its own; the one it comes from
+    stays as it is.
     """
-    new = find_unused(folder.with_name(f"{folder.name}-branch"))
+    new = into or find_unused(folder.with_name(f"{folder.name}-branch"))
     origin = {
         "from": str(folder.resolve()),
         "round": loop.done,
@@ -251,15 +375,38 @@ def run_rounds(
     more: Mapping[str, Any] | None = None,  # for run.json
 ) -> Run:
     """Train to the end, writing down what is needed to go on or to run again."""
+    tracking = Tracking(experiment, folder, lambda line: _report_line(line, watch, loop))
+    status = "stopped"
+    try:
+        done = _play(loop, experiment, folder, watch, more, tracking)
+        status = "finished"
+    except RunDiverged:
+        status = "diverged"
+        raise
+    finally:
+        tracking.finish(loop, status)
+    return done
+
+
+def _play(
+    loop: Loop,
+    experiment: Experiment,
+    folder: Path,
+    watch: Watch,
+    more: Mapping[str, Any] | None,
+    tracking: Tracking,
+) -> Run:
     facts = {
         **(more or {}),
+        **({PLUGINS: used} if (used := plugins_of(experiment)) else {}),
         "guess": measure_majority(loop.federation),
         "trivial": measure_trivial(loop.federation),
         **loop.gate.facts(),
+        CHECKSUMS: checksums_of(loop.federation),
         "device": str(loop.engine.device),
     }
     write_config(folder, experiment)
-    _write_about(folder, loop, "running", experiment, facts)
+    tracking.begin(loop, _write_about(folder, loop, "running", experiment, facts))
     write_split(folder, loop.federation)
     write_inputs(folder, loop.federation)
     loop.table.keep(folder / ROWS)
@@ -274,6 +421,7 @@ def run_rounds(
             _write_logged(folder, loop, report.rounds)
             if every and loop.done % every == 0 and loop.done < report.rounds:
                 keeper.save(loop, _identity_of(experiment, loop))
+        tracking.note(loop)
         watch(report)
 
     try:
@@ -282,10 +430,13 @@ def run_rounds(
         facts["diverged"] = stop.failure.facts()
         _write_about(folder, loop, "diverged", experiment, facts)
         raise RunDiverged(stop.failure, _suggest_resume(folder)) from None
+    experiment = _with_choice(experiment, loop)
+    with catch_write_errors(folder):
+        if every:  # all that follows is computed again where it is cut short
+            write_checkpoint(loop, folder, identity_of(experiment))
     came = measure_newcomers(loop, lambda line: _report_line(line, watch, loop))
     if came:
         facts["newcomers"] = came
-    experiment = _with_choice(experiment, loop)
     with catch_write_errors(folder):
         if experiment.keep.models:
             save_models(loop.engine, loop.federation, *loop.ask(), folder)
@@ -294,9 +445,8 @@ def run_rounds(
         loop.engine.finish(*loop.ask())
         write_config(folder, experiment)
         loop.table.write(folder / METRICS)
-        if every:
-            write_checkpoint(loop, folder, identity_of(experiment))
         table = loop.table.whole()
+        facts[CHECKSUMS] = {**checksums_of(loop.federation), METRICS: digest(folder / METRICS)}
         about = _write_about(folder, loop, "finished", experiment, facts)
         if not every:  # no checkpoint speaks of them
             (folder / ROWS).unlink(missing_ok=True)
@@ -333,7 +483,7 @@ def _with_choice(experiment: Experiment, loop: Loop) -> Experiment:
 
 
 def _write_logged(folder: Path, loop: Loop, rounds: int) -> None:
-    """What the server notes down: every round where all notes fit in NOTES bytes, else as often as
+    """What the server logs: every round where all of it fit in NOTES bytes, else as often as
     they do.
     """
     notes: dict[str, Any] = {k: v.contiguous().clone() for k, v in loop.server_notes().items()}
@@ -350,7 +500,7 @@ def write_checkpoint(
     changes: Tree | None = None,  # of clients' states since `base`
     base: Path | None = None,
 ) -> Path:
-    """All that a run is at this moment; `coterie resume` goes on from it with the same words."""
+    """All that a run is at this moment; `coterie resume` goes on from it with the same options."""
     stage, round, server = loop.position
     tree = {
         "stage": stage,
@@ -383,7 +533,7 @@ class CheckpointWriter:
         final = write_checkpoint(loop, self.folder, words)
         size = sum(path.stat().st_size for path in final.iterdir())
         if size >= LARGE:
-            loop.engine.written()
+            loop.engine.mark_written()
             self.base, self.room = final, size
         else:
             self.base = None

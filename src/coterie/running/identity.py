@@ -1,4 +1,4 @@
-"""The words that shape a result, by which a run that goes on is held to those it began with."""
+"""The options that affect results, which a resumed run must match."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.core.errors import BadInput
+from coterie.core.option_names import rename_words
 from coterie.experiment.config import Experiment, known_options_of
+from coterie.experiment.stored import drop_unknown
 
 # What is kept on disk, where the data lie and which processes do the work change no result; the
 # data themselves have a checksum.
-IRRELEVANT = ("keep", "data.data_dir")
-# of [engine], the words that do; another device is another processor
+IRRELEVANT = ("keep", "dataset.data_dir")
+# of [engine], the options that do; another device is another processor
 ENGINE_OPTIONS = ("path", "width", "compile", "chosen", "precision")
-MAY_CHANGE = ("train", "schedule", "options")  # sections that a branch may change
-Identity = dict[str, Any]  # {word: value}
+# sections that a branch may change; "plugin" is code of one's own
+MAY_CHANGE = ("train", "schedule", "options", "plugin")
+Identity = dict[str, Any]  # {option: value}
 
 
 class OptionChange(NamedTuple):
-    """A word that is not the same as when a run began."""
+    """An option that is not the same as when a run began."""
 
     before: Any
     after: Any
-    default: bool  # whether the run is older than the word, whose default stands for it
+    default: bool  # whether the run is older than the option, whose default stands for it
 
 
 def identity_of(experiment: Experiment) -> Identity:
-    """Every word of an experiment that shapes its result, by its full name."""
+    """Every option of an experiment that shapes its result, by its full name."""
     words = experiment.words()
     flat = {"method": words.pop("method"), "seed": words.pop("seed")}
     for section, table in words.items():
@@ -36,12 +39,12 @@ def identity_of(experiment: Experiment) -> Identity:
 
 
 def defaults_of(experiment: Experiment) -> Identity:
-    """The default of every word that an experiment can have, a method's as its builder declares
+    """The default of every option that an experiment can have, a method's as its builder declares
     them.
     """
     return {
         f"{section}.{word}": normalize(default)
-        for section, known in known_options_of(experiment).items()
+        for section, known in known_options_of(drop_unknown(experiment)).items()
         for word, (_, default) in known.items()
     }
 
@@ -65,12 +68,13 @@ def normalize(value: Any) -> Any:
 def find_changes(
     began: Mapping[str, Any], now: Identity, defaults: Identity
 ) -> dict[str, OptionChange]:
-    """The words that are not the same as when a run began; one that is not said is its default, so
-    that a run goes on which is older than a word.
+    """The options that are not the same as when a run began; one that is not said is its
+    default, so that a run goes on which is older than an option.
 
     What was still open when the run began, and was then chosen for it, has not changed.
     """
     found = {}
+    began = rename_words(began, {*now, *defaults})
     for word in [*began, *(w for w in now if w not in began)]:
         usual = defaults.get(word)
         before, after = normalize(began.get(word, usual)), normalize(now.get(word, usual))
@@ -80,7 +84,7 @@ def find_changes(
 
 
 def changes_of(experiment: Experiment, began: Mapping[str, Any]) -> dict[str, OptionChange]:
-    """The words of an experiment that are not those that its run began with."""
+    """The options of an experiment that are not those that its run began with."""
     return find_changes(began, identity_of(experiment), defaults_of(experiment))
 
 
@@ -90,7 +94,7 @@ def check_unchanged(
     file: str,
     way_out: str = "",  # beside writing it back; "": a branch or a new run
 ) -> None:
-    """Refuse to go on with other words than the run began with."""
+    """Refuse to go on with other options than the run began with."""
     if not found:
         return
     first = next(iter(found))
@@ -126,7 +130,7 @@ def check_branch(found: Mapping[str, OptionChange], file: str) -> None:
     """Refuse a branch that changes nothing, or what cannot change in the middle of a run."""
     if not found:
         raise BadInput(
-            f"--allow-change, but {file} has the words that the run began with: change one, or "
+            f"--allow-change, but {file} has the options that the run began with: change one, or "
             "resume without it"
         )
     for word, change in found.items():
@@ -139,7 +143,7 @@ def check_branch(found: Mapping[str, OptionChange], file: str) -> None:
 
 
 def planned_identity_of(experiment: Experiment) -> Identity:
-    """The words that a plan says of a run; what it leaves to the data is not among them."""
+    """The options that a plan says of a run; what it leaves to the data is not among them."""
     options = {w: v for w, v in defaults_of(experiment).items() if w.startswith("options.")}
     shape = identity_of(experiment)
     shape |= {word: shape.get(word, default) for word, default in options.items()}

@@ -23,8 +23,14 @@ from coterie.core.task import find_task
 from coterie.data.federation import Federation
 from coterie.engines.base import Engine, ExchangeRequest, Metrics, Moment, Traffic
 from coterie.experiment.schedule import Schedule
-from coterie.results.metric_table import EVERYONE, LEFT_OUT, Table
-from coterie.running.divergence import Failure, RunDiverged, failure_of, report_unmeasurable
+from coterie.results.metric_table import DIVERGED, EVERYONE, LEFT_OUT, Table
+from coterie.running.divergence import (
+    Failure,
+    RunDiverged,
+    failure_of,
+    find_unmeasurable,
+    report_unmeasurable,
+)
 from coterie.running.sampling import sample_clients
 from coterie.running.upload_guard import UploadGuard, hide_attackers
 
@@ -48,11 +54,18 @@ class PlayedRound(NamedTuple):
     failure: Failure | None
 
 
+class LatestRound(NamedTuple):
+    """The numbers of the round that was played last."""
+
+    costs: Mapping[str, float]
+    measured: Metrics  # empty where nothing was measured
+
+
 Answers = Mapping[tuple[str, int, int], set[int]]  # (stage, round, exchange): who answered
 
 
 class RoundReport(NamedTuple):
-    """What a round tells those who watch."""
+    """What a round reports to those who watch."""
 
     stage: str
     round: int  # of all stages together
@@ -64,7 +77,7 @@ class RoundReport(NamedTuple):
     )  # mean over clients on validation where there is any, when it was measured
     loss: float | None
     left_out: int = 0  # clients whose update is not finite
-    said: tuple[str, ...] = ()  # what whoever watches must be told
+    said: tuple[str, ...] = ()  # what is reported to whoever watches
     measure: str = "accuracy"  # what the run is judged by
     value: float | None = None  # of that, as accuracy and loss are
 
@@ -96,7 +109,7 @@ def facts_of(
     return Facts(
         clients=federation.clients,
         sizes=torch.as_tensor(federation.sizes, dtype=torch.get_default_dtype()),
-        rate=schedule.asked(federation.clients) / federation.clients,
+        rate=schedule.sample_size(federation.clients) / federation.clients,
         groups=torch.as_tensor(np.asarray(federation.groups)),
         models=tuple(models),
         architecture=torch.as_tensor(architecture),
@@ -132,15 +145,19 @@ class Loop:
         self.program = engine.programs[0]
         self.everyone = list(range(federation.clients))
         self.table = Table()
+        self.warned = False  # whether it was said that training goes out of bounds
+        self.latest = LatestRound({}, {})
         first = self.program[0].method
         with use_device(engine.device):
-            self.facts = facts_of(federation, engine.models, engine.architecture, schedule)
+            facts = facts_of(federation, engine.models, engine.architecture, schedule)
+            sizes = torch.as_tensor(engine.sizes, dtype=torch.get_default_dtype())
+            self.facts = facts._replace(sizes=sizes)  # as the engine believes them
             self.position = Position(0, 0, first.init(stream(seed, "init"), self.facts))
         self.lengths = stage_lengths_of(self.program, schedule)
         self.describes = merge_declarations(
             s.method.describes for program in engine.programs for s in program
         )
-        self.server_notes()  # a note without a meaning is refused before the first round
+        self.server_notes()  # a logged quantity without a meaning is refused before the first round
 
     @property
     def done(self) -> int:
@@ -208,7 +225,7 @@ class Loop:
             if not len(replies.ids):
                 break  # nothing reached the server: it has nothing to base the next exchange on
             with torch.no_grad():
-                replies = self.gate.passed(replies, send, stage.name, number, k)
+                replies = self.gate.filter(replies, send, stage.name, number, k)
                 server = exchange.receive(
                     server, replies, stream(self.seed, "receive", stage.name, number, k)
                 )
@@ -231,20 +248,24 @@ class Loop:
         )
         asked = self.everyone if self.schedule.trains == "all" else sorted(averaged)
         answered = set(asked)
-        if self.schedule.drop:
+        if self.schedule.dropout_clients:
             answered = {
                 i
                 for i in asked
-                if stream(self.seed, "drop", stage.name, number, i).random() >= self.schedule.drop
+                if stream(self.seed, "drop", stage.name, number, i).random()
+                >= self.schedule.dropout_clients
             }
         return asked, averaged, answered
 
     def _note(self, stage: Stage, played: PlayedRound, seconds: float) -> RoundReport:
-        """Write the round into the table: costs, notes, and the evaluation when it is due."""
+        """Write the round into the table: costs, logged quantities, and the evaluation when it is
+        due.
+        """
         done, total = self.done, sum(self.lengths)
         clients, traffic = played.clients, played.traffic
         broken = played.failure.clients if played.failure else []
-        said = [played.failure.line()] if played.failure else []
+        said = self.engine.take_remarks()
+        said += [played.failure.line()] if played.failure else []
         costs = {
             "bytes_down": traffic.down,
             "bytes_broadcast": traffic.broadcast,
@@ -259,16 +280,7 @@ class Loop:
             self.table.add(
                 stage.name, done, np.array([EVERYONE]), "", "", metric, np.array([value])
             )
-        if broken:  # who it was
-            self.table.add(
-                stage.name,
-                done,
-                np.array(broken),
-                "personal",
-                "",
-                LEFT_OUT,
-                np.ones(len(broken)),
-            )
+        self._mark_clients(stage, broken, LEFT_OUT)
         written = self.engine.client_notes(clients)
         check_client_logged(written, self.describes)
         for metric, noted in written.items():
@@ -276,15 +288,22 @@ class Loop:
             self.table.add(
                 stage.name, done, np.array(ids), "", "", metric, np.array([noted[i] for i in ids])
             )
+        measured: Metrics = {}
         accuracy: float | None = None
         loss: float | None = None
         reached: float | None = None
         last_of_stage = self.position.round == self.lengths[self.position.stage]
+        if last_of_stage and stage.method.remark:
+            said += filter(None, [stage.method.remark(self.position.server)])
         if done % self.schedule.every == 0 or done == total or last_of_stage:
             measured = self.evaluate(final=done == total)
             for (view, part, metric), column in measured.items():
                 self.table.add(stage.name, done, np.arange(len(column)), view, part, metric, column)
-            said += report_unmeasurable(done, measured, self.federation, self.train)
+            found = find_unmeasurable(measured, self.federation).values()
+            lost = sorted({client for clients in found for client in clients})
+            self._mark_clients(stage, lost, DIVERGED)
+            if lost and not said:
+                said = [report_unmeasurable(done, lost, self.federation, self.train)]
             part = "validation" if "validation" in self.schedule.parts else self.schedule.parts[-1]
             nothing = np.full(1, np.nan)  # where no site has answered
             if np.isnan(measured.get(("personal", part, self.measure), nothing)).all():
@@ -296,6 +315,8 @@ class Loop:
                 )
                 if ("personal", part, "accuracy") in measured:
                     accuracy = mean_of(measured["personal", part, "accuracy"])
+        self.latest = LatestRound(costs, measured)
+        said, self.warned = [] if self.warned else said, self.warned or bool(said)
         return RoundReport(
             stage=stage.name,
             round=done,
@@ -309,6 +330,12 @@ class Loop:
             measure=self.measure,
             value=reached,
         )
+
+    def _mark_clients(self, stage: Stage, clients: list[int], metric: str) -> None:
+        """Write down which clients something happened to in the round that is over."""
+        if clients:
+            ones = np.ones(len(clients))
+            self.table.add(stage.name, self.done, np.array(clients), "personal", "", metric, ones)
 
     def admit(self, federation: Federation) -> None:
         """Newcomers after training: `federation` is this one with more clients at its end.

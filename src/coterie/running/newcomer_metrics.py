@@ -25,7 +25,7 @@ from coterie.running.newcomer_training import (
 
 
 def check_newcomers(experiment: Experiment, federation: Federation) -> None:
-    """Refuse, before any work, words on newcomers that have no effect or cannot work."""
+    """Refuse, before any work, options on newcomers that have no effect or cannot work."""
     schedule, late = experiment.schedule, federation.newcomers
     if late is None:
         for word in ("newcomer_rounds", "few_shot"):
@@ -63,14 +63,14 @@ def _split_sizes(federation: Federation, schedule: Schedule) -> tuple[list[int],
 
 def measure_newcomers(loop: Loop, say: Callable[[str], None]) -> dict[str, Any]:
     """Give every newcomer a model in each of WAYS and write its test results into the table; what
-    run.json tells of it.
+    run.json says so.
     """
     federation, late = loop.federation, loop.federation.newcomers
     if late is None or "test" not in loop.schedule.parts:
         return {}
     run = finished_run_of(loop, with_newcomers(federation))
     for way in WAYS:
-        _write_metrics(loop, way, part_name_of(None), train_newcomers(run, way).measured())
+        _write_metrics(loop, way, part_name_of(None), train_newcomers(run, way).measure())
     sizes, left = _split_sizes(federation, loop.schedule)
     if left:
         say(f"few_shot {','.join(map(str, left))} is left out: not every newcomer has more rows")
@@ -78,7 +78,7 @@ def measure_newcomers(loop: Loop, say: Callable[[str], None]) -> dict[str, Any]:
         few = federation._replace(newcomers=with_few_rows(late, size, loop.seed))
         smaller = with_rows(run, with_newcomers(few))
         for way in WAYS:
-            _write_metrics(loop, way, part_name_of(size), train_newcomers(smaller, way).measured())
+            _write_metrics(loop, way, part_name_of(size), train_newcomers(smaller, way).measure())
     return {
         "clients": late.names,
         "rows": {part: [len(rows) for rows in getattr(late, part)] for part in PARTS},

@@ -23,7 +23,7 @@ from coterie.core.method import (
     keep_server,
     return_nothing,
 )
-from coterie.core.model import Model, sgd
+from coterie.core.model import Model, optimize
 from coterie.core.point import Point, mean, pick, stack, tree_map
 from coterie.core.rng import stream
 from coterie.data.federation import Federation
@@ -58,7 +58,7 @@ class ServedNewcomers(NamedTuple):
     when: Moment
     came: list[int]
 
-    def measured(self) -> Metrics:
+    def measure(self) -> Metrics:
         """The newcomers' values on their test rows, in their order."""
         return self.engine.evaluate(self.came, self.send, self.when, ("test",), True)
 
@@ -150,10 +150,10 @@ def train_newcomers(run: FinishedRun, way: str) -> ServedNewcomers:
     if way == "rule":
         own = run.methods[0].newcomer
         return _apply_rule(run) if own else _train_alone(run, _sent_models_of(run), run.few)
-    if way == "finetune":
-        return _train_alone(run, lambda i: run.starts[run.setup.architecture[i]], run.few)
-    starts = [model.start(run.setup.seed) for model in run.setup.models]
-    return _train_alone(run, lambda i: starts[run.setup.architecture[i]], run.rounds)
+    starts, rounds = run.starts, run.few
+    if way == "local":
+        starts, rounds = [model.start(run.setup.seed) for model in run.setup.models], run.rounds
+    return _train_alone(run, lambda i: starts[run.setup.architecture[i]], rounds)
 
 
 def _apply_rule(run: FinishedRun) -> ServedNewcomers:
@@ -234,16 +234,29 @@ def _train_alone(run: FinishedRun, start: Callable[[int], Point], rounds: int) -
     whatever the method.
     """
     run = run._replace(stage="newcomers", round=0)
-    methods = [build_training(model, run.train) for model in run.setup.models]
+    methods = [build_training(model, run.train) for model in _networks_of(run, start)]
     engine = _build_engine(run, methods)
     for visit in range(rounds):
         _run_visit(run, engine, methods[0].round, start, visit, False)
     return ServedNewcomers(engine, start, _moment_of(run), run.came)
 
 
+def _networks_of(run: FinishedRun, start: Callable[[int], Point]) -> list[Model]:
+    """The network of the newcomers' starts, for each architecture: what a method's clients use may
+    be put together around the one that they train.
+    """
+    first = {int(run.setup.architecture[i]): start(i) for i in reversed(run.came)}
+    found = []
+    for a, model in enumerate(run.setup.models):
+        whole: Model = run.methods[a].model_of.get("personal", model)
+        fits = a in first and set(first[a].params) == set(whole.shapes)
+        found.append(whole if fits else model)
+    return found
+
+
 def build_training(model: Model, train: Train) -> Method:
     """Plain training from a given start; the server is the function that gives it."""
-    begin, step = sgd(model, train)
+    begin, step = optimize(model, train)
     return Method(
         init=return_nothing,
         join=lambda w, rng: w,
@@ -257,4 +270,5 @@ def build_training(model: Model, train: Train) -> Method:
             ),
         ),
         personal=lambda w, sent: w,
+        model_of={"personal": model},
     )

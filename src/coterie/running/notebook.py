@@ -1,4 +1,6 @@
-"""Progress in a notebook: a bar that is drawn anew, where ipywidgets can show one."""
+"""Progress of a Python program: in a notebook a bar that is drawn anew, where ipywidgets can show
+one, else a few plain lines.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from importlib.util import find_spec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from coterie.running.loop import RoundReport, print_messages
+from coterie.running.loop import RoundReport
+from coterie.running.progress_lines import LineProgress, print_named
 
 Watch = Callable[[str, int | None, RoundReport], None]
 
@@ -20,10 +23,10 @@ def has_widgets() -> bool:
 
 
 @contextmanager
-def show_progress() -> Iterator[Watch]:
-    """What watches runs: a bar in a notebook with widgets, else only what must be said."""
+def show_progress(runs: int = 1) -> Iterator[Watch]:
+    """What watches runs: a bar in a notebook with widgets, else a few plain lines."""
     if not has_widgets():
-        yield _print_messages
+        yield LineProgress(runs).note
         return
     columns = [
         TextColumn("{task.description}", markup=False),
@@ -44,7 +47,7 @@ class _Bar:
         self.value = ""  # what was measured last
 
     def note(self, label: str, seed: int | None, report: RoundReport) -> None:
-        _print_messages(label, seed, report)
+        print_named(label, seed, report)
         if not report.rounds:  # said between two rounds
             return
         if report.value is not None:
@@ -56,7 +59,3 @@ class _Bar:
             total=report.rounds,
             value=self.value,
         )
-
-
-def _print_messages(label: str, seed: int | None, report: RoundReport) -> None:
-    print_messages(report, "" if seed is None else f"{label} seed {seed}: ")

@@ -48,7 +48,7 @@ class Budget(NamedTuple):
 
     @property
     def sampling(self) -> str:
-        """How members are drawn, as the accountant was told."""
+        """How members are drawn, as the accountant knows it."""
         if self.unit == "example":
             return "shuffled epochs, counted without amplification"
         return "poisson" if self.share < 1 else "everyone"
@@ -89,7 +89,7 @@ def budget_of(
         return None
     share = 1.0
     if guard.dp == "client":
-        share = schedule.asked(federation.clients) / federation.clients
+        share = schedule.sample_size(federation.clients) / federation.clients
         releases = sum(n * count_uploads(stage) for stage, n in zip(program, lengths, strict=True))
     else:
         releases = _count_row_gradients(program, federation, facts, schedule, lengths, seed)
@@ -99,7 +99,7 @@ def budget_of(
     if delta <= 0:
         raise BadInput(
             f"dp_delta = {guard.dp_delta:g} is below the chance {nobody:.2g} that some round asks "
-            "nobody: raise --sample or --dp-delta"
+            "nobody: raise --participation or --dp-delta"
         )
     noise = guard.dp_noise or find_noise(guard.dp_epsilon, releases, delta, share)
     return Budget(
@@ -153,7 +153,7 @@ def _count_per_round(stage: Stage, facts: Facts, rows: int) -> int:
 
 def _count_epochs(plan: BatchPlan, rows: int) -> int:
     """How often a pass comes to the same row, at most."""
-    per_epoch = -(-rows // min(plan.batch or FULL_BATCH, rows))
+    per_epoch = -(-rows // min(plan.batch_size or FULL_BATCH, rows))
     return -(-count_steps(plan, rows) * plan.batches // per_epoch)
 
 
@@ -181,4 +181,5 @@ def _make_empty_row(shape: tuple[int, ...], batches: int) -> Batch:
         mask=torch.ones(lead),
         place=torch.zeros(lead, dtype=torch.int64),
         key=torch.arange(batches) if batches > 1 else torch.tensor(0),
+        pace=torch.ones(()),
     )

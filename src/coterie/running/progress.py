@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +40,7 @@ class Progress:
 
 
 def read_lines(folder: Path) -> list[dict]:
-    """The rounds a run has told of; a line that was cut off is left out."""
+    """The rounds a run has reported; a line that was cut off is left out."""
     found = []
     path = folder / FILE
     if not path.exists():
@@ -93,11 +94,14 @@ def _acquire_lock(descriptor: int) -> bool:
 
 def _try_lock(descriptor: int) -> bool:
     try:
-        import fcntl
-    except ImportError:  # Windows: no lock, as before
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
     return True

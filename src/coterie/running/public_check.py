@@ -49,7 +49,7 @@ def _count_spare(federation: Federation) -> int:
 
 
 def _suggest_options(name: str, draw: int, federation: Federation) -> str:
-    """The words that bring public rows to these data."""
+    """The options that bring public rows to these data."""
     rows = max(LEAST, min(draw or DEFAULT_ROWS, _count_spare(federation)))
     way = f"--public {HELD_OUT} --public-rows {rows}"
     if rows < draw:

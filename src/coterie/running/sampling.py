@@ -13,7 +13,7 @@ def sample_clients(
 ) -> Collection[int]:
     """The clients of a round: so many of them, or (Poisson) each with the chance that this
     makes."""
-    count = schedule.asked(clients)
+    count = schedule.sample_size(clients)
     if count >= clients:
         return range(clients)
     rng = stream(seed, "sample", stage, number)

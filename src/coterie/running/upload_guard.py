@@ -43,7 +43,7 @@ class UploadGuard(NamedTuple):
         said: dict[str, Any] = {"privacy": dict(self.promise)} if self.promise else {}
         return said | ({"attackers": sorted(self.attackers)} if self.attackers else {})
 
-    def passed(self, replies: Replies, send: Callable[[int], Tree], *when: object) -> Replies:
+    def filter(self, replies: Replies, send: Callable[[int], Tree], *when: object) -> Replies:
         """The replies as the server sees them."""
         guard, upload = self.guard, replies.upload
         active = self.attackers or guard.dp == "client" or guard.robust != "none"
@@ -70,7 +70,7 @@ class UploadGuard(NamedTuple):
         spoilt = scale_updates(replies.upload, origins, factor)
         if self.guard.attack == "noise":
             moves = compute_updates(replies.upload, origins)
-            drawn = self._drawn(moves, "attack", *when)
+            drawn = self._draw(moves, "attack", *when)
             drawn *= hostile[:, None] * NOISE * moves.norm(dim=1, keepdim=True)
             spoilt = add_noise(spoilt, drawn / moves.shape[1] ** 0.5)
         return pytree.tree_map(lambda a, b: b if a.dim() > 1 else a, replies.upload, spoilt)
@@ -79,16 +79,17 @@ class UploadGuard(NamedTuple):
         """Uploads whose equal mean is a Gaussian mechanism: changes are clipped, summed with noise,
         and divided by the number of clients that a round expects.
 
-        The noise of the sum is dealt to the uploads in equal parts, since the server forms the sum.
+        The noise of the sum is spread over the uploads in equal parts, since the server forms the
+        sum.
         """
         moves, clip = compute_updates(upload, origins), self.guard.dp_clip
         m = len(moves)
         tiny = torch.finfo(moves.dtype).tiny
         factors = (clip / moves.norm(dim=1).clamp(min=tiny)).clamp(max=1) * m / self.expected
-        noise = self._drawn(moves, "dp", *when) * self.guard.dp_noise * clip
+        noise = self._draw(moves, "dp", *when) * self.guard.dp_noise * clip
         return add_noise(scale_updates(upload, origins, factors), noise * m**0.5 / self.expected)
 
-    def _drawn(self, like: Tensor, *name: object) -> Tensor:
+    def _draw(self, like: Tensor, *name: object) -> Tensor:
         rng = stream(self.seed, *name)
         return torch.from_numpy(rng.standard_normal(tuple(like.shape)))
 

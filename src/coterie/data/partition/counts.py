@@ -11,7 +11,7 @@ Parts = Sequence[np.ndarray]
 
 
 def assign_rows(labels: np.ndarray, counts: np.ndarray, rng: Rng) -> Parts:
-    """Deal counts[client, class] rows of each class, shuffled, no row twice."""
+    """Assign counts[client, class] rows of each class, shuffled, no row twice."""
     check_counts(counts, labels)
     parts: list[list[np.ndarray]] = [[] for _ in counts]
     for label, value in enumerate(np.unique(labels)):

@@ -8,8 +8,8 @@ import numpy as np
 from coterie.data.client_rows import ClientRows
 
 # at random; the first rows train; each run of one label by time, without the rows at the cuts;
-# the earliest rows of a column train; rows of one group of a column stay together
-CUTS = ("shuffle", "order", "runs", "time", "groups")
+# the earliest rows of a column train; rows of one group of a column stay together; as the data say
+CUTS = ("shuffle", "order", "runs", "time", "groups", "published")
 BY_COLUMN = ("time", "groups")
 Cut = tuple[np.ndarray, np.ndarray, np.ndarray]  # train, validation and test rows of one client
 
@@ -43,7 +43,7 @@ def cut_at_points(
     """`cut_rows` of all clients at once: in order, or shuffled where there are generators."""
     rows, begin, n = parts.rows, parts.first, parts.counts
     if rngs is not None:
-        rows, packed = parts.joined().copy(), ClientRows.packed(None, n)
+        rows, packed = parts.concatenate().copy(), ClientRows.pack(None, n)
         begin = packed.first
         ends = (begin + n).tolist()
         for rng, first, last in zip(rngs, begin.tolist(), ends, strict=True):
@@ -91,6 +91,19 @@ def cut_by_time(rows: np.ndarray, times: np.ndarray, shares: Shares) -> Cut:
     return rows[:first], rows[first : max(first, second)], rows[max(first, second) :]
 
 
+def cut_as_published(
+    rows: np.ndarray, parts: np.ndarray, validation: float, rng: np.random.Generator
+) -> Cut:
+    """The published parts of one client's rows; validation: the share of its training rows that
+    is held where the data publish no validation rows.
+    """
+    train, held, tested = (rng.permutation(rows[parts[rows] == k]) for k in range(3))
+    if validation:
+        first, _ = cut_points(len(train), validation, 0.0)
+        train, held = train[:first], train[first:]
+    return train, held, tested
+
+
 def _find_moment(when: np.ndarray, point: int, test: float) -> int:
     """The cut nearest to `point` that has no moment on both of its sides."""
     if not 0 < point < len(when):
@@ -107,7 +120,7 @@ def cut_groups(
     shares: Shares,
     rngs: Iterable[np.random.Generator],
 ) -> list[Cut]:
-    """Whole groups are dealt to the parts of every client.
+    """Whole groups are assigned to the parts of every client.
 
     A group that several clients hold is in the same part for all of them: the first decides.
     """
@@ -196,7 +209,7 @@ def _select_groups(groups: np.ndarray, decided: dict[float, bool]) -> np.ndarray
 
 
 def _group_order_of(decided: dict[float, bool]) -> Callable[[tuple[float, int]], tuple[bool, int]]:
-    """The order in which groups are dealt: those that are decided, then the largest."""
+    """The order in which groups are assigned: those that are decided, then the largest."""
     return lambda group: (group[0] not in decided, -group[1])
 
 

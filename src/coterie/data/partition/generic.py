@@ -34,10 +34,14 @@ def classes(
     jitter: BelowOne = 0.0,
     each: PositiveInt | None = None,
 ) -> Parts:
-    """PersFL DS-1: `classes_each` classes per client, each class shared equally by its owners.
+    """PersFL DS-1: some classes per client, each class shared equally by its owners.
 
-    All classes have equally many owners, or one more; `jitter` makes their shares unequal.
-    each: so many rows of each of its classes for every client; None: all rows are shared.
+    All classes have equally many owners, or one more.
+
+    classes_each: number of classes of each client.
+    jitter: how unequal the owners' shares of a class are, by random factors from 1 - jitter to 1 +
+        jitter; 0: equal.
+    each: rows of each of its classes for every client; none: all rows are shared.
     """
     values, sizes = np.unique(labels, return_counts=True)
     check_classes_each(classes_each, len(values))
@@ -56,7 +60,7 @@ def classes(
         if len(owners) > size:
             raise BadInput(
                 f"class {values[label]} has {size:,} rows for {len(owners):,} owners; "
-                f"lower clients = {clients:,} or classes_each = {classes_each}"
+                f"lower num_clients = {clients:,} or classes_each = {classes_each}"
             )
         shares = 1 + jitter * rng.uniform(-1, 1, len(owners))
         counts[owners, label] = (
@@ -74,8 +78,9 @@ def dirichlet(
     rule: Literal["cut", "round", "round-first"] = "cut",
     smallest: NonNegativeInt = 10,
 ) -> Parts:
-    """For each class q ~ Dir(alpha), shared out by one of three rules.
+    """For each class q ~ Dir(alpha), the shares of the clients, rounded by one of three rules.
 
+    alpha: concentration: the smaller, the more clients differ.
     rule: "cut" at floor(cumsum(q) n), as CFL and UCFL do; "round" q n; "round-first" takes the
         first class's n for all classes, as the published generator of PersFL DS-2 does.
     smallest: shares are drawn again, at most 100 times, until every client has so many rows; 0
@@ -115,20 +120,21 @@ def user(
     users: np.ndarray | None,
     smallest: NonNegativeInt = 1,
 ) -> Parts:
-    """The natural clients in order of their number, without those of fewer than `smallest` rows.
+    """The natural clients in order of their number; all of them, or a random choice.
 
-    clients: how many of them are chosen at random; None takes all.
+    smallest: fewest rows of a client; those with fewer are left out.
     """
     if users is None:
         raise BadInput(
-            "split 'user' needs data with natural clients; use another split or a client column"
+            "partition 'user' needs data with natural clients; use another partition or a client "
+            "column"
         )
     parts = ClientRows.by_owner(np.arange(len(users)), users)
     parts = parts.only(np.flatnonzero(parts.counts >= smallest))
     clients = len(parts) if clients is None else clients
     if clients > len(parts) or not len(parts):
         raise BadInput(
-            f"clients = {clients:,}, but the data have {len(parts):,} natural clients "
+            f"num_clients = {clients:,}, but the data have {len(parts):,} natural clients "
             f"of at least {smallest} rows; lower clients or smallest"
         )
     return parts.only(np.sort(rng.choice(len(parts), clients, replace=False)))

@@ -66,6 +66,8 @@ def _describe_minimum(shares: Shares, how: str) -> str:
     """What a client must have to be cut in this way."""
     if how == "runs":
         return "cut = runs cuts every run of one label by itself"
+    if how == "published":
+        return "cut = published takes the parts that the data state"
     count = 2 + (shares.validation > 0) if how in UNITS else minimum_rows_of(shares)
     return f"with {_format_shares(shares)} a client needs at least {count} {UNITS.get(how, 'rows')}"
 
@@ -76,12 +78,14 @@ def _format_shares(shares: Shares) -> str:
 
 
 def _suggest_fixes(rows: np.ndarray, shares: Shares, how: str, natural: bool) -> list[str]:
-    """What would help: of other words, only those that work with the rows that clients have."""
+    """What would help: of other options, only those that work with the rows that clients have."""
 
     def works(other: Shares) -> bool:
         fits = has_enough_rows(rows, other)  # natural clients that have too few are left out
         return bool(fits.any() if natural else fits.all())
 
+    if how == "published":
+        return ["give it rows in every part", "leave it out"]
     ways = []
     if how in (*UNITS, "runs"):
         ways += ["use cut = shuffle"] * works(shares)

@@ -32,7 +32,13 @@ def lognormal(
     draws: Draws = "stream",
     legacy_seed: Seed = 1,
 ) -> Parts:
-    """PersFL DS-3: consecutive classes, sizes from LogNormal(0, 2) as in pFedMe's generator."""
+    """PersFL DS-3: consecutive classes, sizes from LogNormal(0, 2) as in pFedMe's generator.
+
+    classes_each: number of classes of each client.
+    draws: "stream" uses coterie's own random streams, "legacy" repeats the draws of the published
+        script.
+    legacy_seed: seed of the published script's generator, with draws = legacy.
+    """
     counts = _pfedme_counts(labels, clients, rng, classes_each, draws, legacy_seed)
     return assign_rows(labels, counts, rng)
 
@@ -49,6 +55,11 @@ def pfedme_cifar(
     """pFedMe's CIFAR-10: 20 clients of 3 consecutive classes.
 
     Legacy seed 1 gives 54,572 of 60,000 rows.
+
+    classes_each: number of classes of each client.
+    draws: "stream" uses coterie's own random streams, "legacy" repeats the draws of the published
+        script.
+    legacy_seed: seed of the published script's generator, with draws = legacy.
     """
     counts = _pfedme_counts(labels, clients, rng, classes_each, draws, legacy_seed)
     return assign_rows(labels, counts, rng)
@@ -57,18 +68,20 @@ def pfedme_cifar(
 def perfedavg(labels: np.ndarray, clients: int, rng: Rng, *, a: PositiveInt | None = None) -> Parts:
     """PersFL DS-4, Per-FedAvg: half of the clients hold `a` rows of each lower class.
 
-    Each other client holds a/2 rows of one lower class and 2a rows of one upper class. The papers
-    have a = 68 on CIFAR-10 and 196 on MNIST; None takes these there, and elsewhere the largest
-    number that fits, at most 196.
+    Each other client holds a/2 rows of one lower class and 2a rows of one upper class.
+
+    a: rows per class; none: 68 on CIFAR-10 and 196 on MNIST, as the papers have, elsewhere the
+        largest number that fits, at most 196.
     """
     if clients % 2:
         raise BadInput(
-            f"clients = {clients:,}: split 'perfedavg' has two equal halves; give an even number"
+            f"num_clients = {clients:,}: partition 'perfedavg' has two equal halves; give an even "
+            "number"
         )
     sizes = np.unique(labels, return_counts=True)[1]
     low, half = len(sizes) // 2, clients // 2
     if low == 0:
-        raise BadInput("split 'perfedavg' needs at least two classes; use --split iid")
+        raise BadInput("partition 'perfedavg' needs at least two classes; use --partition iid")
     shares = np.zeros((clients, len(sizes)))  # in units of a
     shares[:half, :low] = 1
     others = np.arange(half, clients)
@@ -79,8 +92,8 @@ def perfedavg(labels: np.ndarray, clients: int, rng: Rng, *, a: PositiveInt | No
         a = min(196, int((sizes[wanted > 0] / wanted[wanted > 0]).min()) // 2 * 2)
     if a < 2:
         raise BadInput(
-            f"a = {a} rows per class: split 'perfedavg' needs at least 2; "
-            f"lower clients = {clients:,}"
+            f"a = {a} rows per class: partition 'perfedavg' needs at least 2; "
+            f"lower num_clients = {clients:,}"
         )
     return assign_rows(labels, (shares * a).astype(int), rng)
 
@@ -96,16 +109,20 @@ def pairs(
     """PFML's MNIST: client u holds part u//5 of the digits 2u and 2u+1 (mod 10).
 
     A class is cut by drawing sizes from [R//(owners+1), R//2), where R rows remain; the last owner
-    takes what is left. Legacy seed 1 gives 1,556 to 5,112 rows per client. draws: "persfl" has the
-    sizes of PersFL's ten users on MNIST DS-3, 52,515 rows in all.
+    takes what is left. Legacy seed 1 gives 1,556 to 5,112 rows per client.
+
+    draws: "stream" uses coterie's own random streams, "legacy" repeats the draws of the published
+        script; "persfl" has the sizes of PersFL's ten users on MNIST DS-3, 52,515 rows in all.
+    legacy_seed: seed of the published script's generator, with draws = legacy.
     """
     sizes = np.unique(labels, return_counts=True)[1]
     if draws == "persfl":
+        _check_legacy_seed(draws, legacy_seed)
         return assign_rows(labels, _persfl_counts(sizes, clients), rng)
     step = len(sizes) // 2
     if len(sizes) % 2 or clients % step:
         raise BadInput(
-            f"clients = {clients:,} with {len(sizes)} classes: split 'pairs' needs "
+            f"num_clients = {clients:,} with {len(sizes)} classes: partition 'pairs' needs "
             f"an even number of classes and a multiple of {max(step, 1)} clients"
         )
     owners = clients // step
@@ -115,7 +132,7 @@ def pairs(
         for part in range(owners - 1):
             if not 0 < left // (owners + 1) < left // 2:
                 raise BadInput(
-                    f"split 'pairs' ran out of rows of class {label} for {owners} owners; "
+                    f"partition 'pairs' ran out of rows of class {label} for {owners} owners; "
                     "lower clients"
                 )
             cuts[label, part] = whole(left // (owners + 1), left // 2)
@@ -156,12 +173,16 @@ def ktpfl_1(
 ) -> Parts:
     """KT-pFL Non-IID_1: `many` rows per lower class and `few` per upper one, or the reverse.
 
-    Half of the clients have the one, half the other. None: 450 and 150 for 20 clients, 90 and 30
-    for 100, and less where a class has less than 6,000 rows.
+    Half of the clients have the one, half the other.
+
+    many: rows of each class of the client's half; none: 450 for 20 clients, 90 for 100, and less
+        where a class has less than 6,000 rows.
+    few: rows of each other class; none: 150 for 20 clients, 30 for 100, and less in the same way.
     """
     if clients % 2:
         raise BadInput(
-            f"clients = {clients:,}: split 'ktpfl-1' has two equal groups; give an even number"
+            f"num_clients = {clients:,}: partition 'ktpfl-1' has two equal groups; give an even "
+            "number"
         )
     sizes = np.unique(labels, return_counts=True)[1]
     scale = 20 / clients * min(1, sizes.min() / 6000)
@@ -180,9 +201,10 @@ def ktpfl_2(
     classes_each: PositiveInt = 2,
     each: PositiveInt | None = None,
 ) -> Parts:
-    """KT-pFL Non-IID_2: every client draws `classes_each` classes and has `each` rows of them.
+    """KT-pFL Non-IID_2: every client draws some classes and has equally many rows of each.
 
-    each: None is 300, or as many as there are for every owner.
+    classes_each: number of classes of each client.
+    each: rows of each class; none: 300, or as many as there are for every owner.
     """
     values, sizes = np.unique(labels, return_counts=True)
     check_classes_each(classes_each, len(values))
@@ -200,18 +222,22 @@ def powerlaw(
     """FedProx's MNIST, 1,000 clients: two classes each, in sizes that follow a power law.
 
     Client u has 5 rows of the classes u and u+1 (mod 10), and LogNormal(0, 2) shares of the rest.
+
+    draws: "stream" uses coterie's own random streams, "legacy" repeats the draws of the published
+        script.
+    legacy_seed: seed of the published script's generator, with draws = legacy.
     """
     sizes = np.unique(labels, return_counts=True)[1]
     kinds = len(sizes)
     if clients % kinds:
         raise BadInput(
-            f"clients = {clients:,}: split 'powerlaw' gives every class equally many owners; "
-            f"give a multiple of {kinds}"
+            f"num_clients = {clients:,}: partition 'powerlaw' gives every class equally many "
+            f"owners; give a multiple of {kinds}"
         )
     counts = consecutive_classes(clients, kinds, 2) * 5
     check_counts(counts, labels)
     rest = sizes - counts.sum(0)
-    p = _draws_of(draws, legacy_seed, rng)[0](0, 2.0, (kinds, clients // kinds, 2))
+    p = _draws_of(draws, legacy_seed, rng, usual=0)[0](0, 2.0, (kinds, clients // kinds, 2))
     grants = (rest[:, None, None] * p / p.sum((1, 2), keepdims=True)).astype(int)
     return assign_rows(
         labels, _add_rows(counts, sizes, lambda label, u, j: grants[label, u // kinds, j], 2), rng
@@ -228,13 +254,16 @@ def femnist(
 ) -> Parts:
     """FedProx's FEMNIST, 200 clients: scale (LogNormal(4, 1) + 5) rows of consecutive classes.
 
-    A client has equally many rows of its 5 classes. Sizes are drawn again, at most 100 times, while
-    a class has too few rows, because no image is dealt twice.
+    A client has equally many rows of its classes. Sizes are drawn again, at most 100 times, while a
+    class has too few rows, because no image is given to two clients.
+
+    classes_each: number of classes of each client.
+    scale: factor of the sizes.
     """
     sizes = np.unique(labels, return_counts=True)[1]
     check_classes_each(classes_each, len(sizes))
     if not 0 < scale < math.inf:
-        raise BadInput(f"scale = {scale}: split 'femnist' needs a number above 0, such as 0.35")
+        raise BadInput(f"scale = {scale}: partition 'femnist' needs a number above 0, such as 0.35")
     owner = consecutive_classes(clients, len(sizes), classes_each)
     for _ in range(100):
         each = np.maximum(
@@ -244,7 +273,7 @@ def femnist(
         if (counts.sum(0) <= sizes).all():
             return assign_rows(labels, counts, rng)
     raise BadInput(
-        f"split 'femnist' with scale = {scale} and {clients:,} clients asks for more rows "
+        f"partition 'femnist' with scale = {scale} and {clients:,} clients asks for more rows "
         f"of a class than there are (the rarest has {sizes.min():,}); lower scale or clients"
     )
 
@@ -293,10 +322,20 @@ def _pfedme_counts(
     return _add_rows(counts, sizes, grant, each)
 
 
+def _check_legacy_seed(draws: str, legacy_seed: int, usual: int = 1) -> None:
+    """Refuse a seed of the legacy generator where that draws nothing."""
+    if draws != "legacy" and legacy_seed != usual:
+        raise BadInput(
+            f"legacy_seed = {legacy_seed} has no effect with draws = '{draws}': leave it out, or "
+            "give draws = legacy"
+        )
+
+
 def _draws_of(
-    draws: str, legacy_seed: int, rng: Rng
+    draws: str, legacy_seed: int, rng: Rng, usual: int = 1
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Draws from LogNormal and of whole numbers, from the stream or numpy's legacy generator."""
+    _check_legacy_seed(draws, legacy_seed, usual)
     if draws == "stream":
         return rng.lognormal, rng.integers
     if draws != "legacy":

@@ -2,7 +2,7 @@
 
 A split is a function `(labels, clients, rng, *, options) -> rows of each client`. Most published
 recipes are a table of counts [clients, classes]; the shuffled rows of each class are cut by it, so
-no row is ever dealt twice.
+no row is ever assigned twice.
 """
 
 import inspect
@@ -51,10 +51,10 @@ def group_by_pair(clients: int, kinds: int) -> np.ndarray:
 
 
 class Partitioner(NamedTuple):
-    """One registered split: how it deals, and what is special about it."""
+    """One registered split: how it partitions, and what is special about it."""
 
     deal: Callable[..., Parts]
-    clients: int = 20  # the usual number of them
+    clients: int = 20  # the default number of them
     groups: GroupFunction = group_none  # which clients are alike by design
     natural: bool = False  # it keeps natural clients, takes `users`, and all of them by default
     labels: bool = True  # it needs class labels
@@ -84,7 +84,7 @@ def default_partition_of(natural: bool, classed: bool = True) -> str:
 def options_of(name: str) -> dict[str, inspect.Parameter]:
     """The options of a split: the keyword arguments of its function that have a default."""
     if name not in PARTITIONERS:
-        raise BadInput(f"there is no split '{name}'" + suggest_name(name, PARTITIONERS))
+        raise BadInput(f"there is no partition '{name}'" + suggest_name(name, PARTITIONERS))
     found = inspect.signature(PARTITIONERS[name].deal).parameters.values()
     return {p.name: p for p in found if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
 
@@ -106,18 +106,19 @@ def partition_rows(
         clients = split.clients
     if split.labels and labels.dtype.kind not in "iu":
         raise BadInput(
-            f"split '{name}' needs class labels, but these data have none; use iid or user"
+            f"partition '{name}' needs class labels, but these data have none; use iid or user"
         )
     if clients is not None and not 1 <= clients <= len(labels):
         raise BadInput(
-            f"clients = {clients:,}, but there are {len(labels):,} rows to deal; "
+            f"num_clients = {clients:,}, but there are {len(labels):,} rows to partition; "
             f"give 1 to {len(labels):,}"
         )
     parts = ClientRows.of(split.deal(labels, clients, rng, **options))
     if not parts.counts.all():
         client = int(parts.counts.argmin())
         raise BadInput(
-            f"client {client} got no rows from split '{name}'; use fewer clients or a milder split"
+            f"client {client} got no rows from partition '{name}'; "
+            "use fewer clients or a milder one"
         )
     return parts
 
@@ -127,12 +128,12 @@ def _check_options(name: str, options: dict[str, Any]) -> None:
     valid = options_of(name)
     for key, value in options.items():
         if key not in valid:
-            raise BadInput(f"split '{name}' has no option '{key}'" + suggest_name(key, valid))
+            raise BadInput(f"partition '{name}' has no option '{key}'" + suggest_name(key, valid))
         kind, default = declared_options(PARTITIONERS[name].deal)[key]
         if not _is_allowed(value, kind):
             wanted = " or ".join(t.__name__ for t in _types_of(kind))
             raise BadInput(
-                f"option {key} = {format_value(value)} of split '{name}' must be {wanted}"
+                f"option {key} = {format_value(value)} of partition '{name}' must be {wanted}"
             )
         coerce(kind, value, key, default)
 

@@ -80,14 +80,14 @@ class InputBuilder(NamedTuple):
         if owners is None and kept is not None and kept.clients:
             owners = [self.client] * len(found)
         if kept is not None and self.is_table:
-            frame = found if isinstance(found, pl.DataFrame) else self._named(found, place)
+            frame = found if isinstance(found, pl.DataFrame) else self._name_columns(found, place)
             if frame.height == 0:
                 return np.zeros((0, *self.shape), np.int64 if kept.text else np.float32)
             return prepare_frame(kept, frame, place, owners, before)
         array = found if isinstance(found, np.ndarray) else _stack_columns(found, place)
         return self._from_array(self._reshape_rows(array, place), place, owners, before)
 
-    def _named(self, array: np.ndarray, place: str) -> pl.DataFrame:
+    def _name_columns(self, array: np.ndarray, place: str) -> pl.DataFrame:
         """An array as a table, its columns in the order of training."""
         names = self.names
         if array.ndim != 2 or array.shape[1] != len(names):
@@ -95,7 +95,10 @@ class InputBuilder(NamedTuple):
                 f"{place}: an array of shape {list(array.shape)}, but a row has "
                 f"{len(names)} columns: {', '.join(names[:5])}{', ...' * (len(names) > 5)}"
             )
-        return pl.DataFrame({name: array[:, k].tolist() for k, name in enumerate(names)})
+        cells = {name: array[:, k].tolist() for k, name in enumerate(names)}
+        frame = to_frame_or_array(cells, place)
+        assert isinstance(frame, pl.DataFrame)
+        return frame
 
     def _reshape_rows(self, array: np.ndarray, place: str) -> np.ndarray:
         """Rows in the shape that they had in training."""

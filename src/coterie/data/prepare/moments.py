@@ -76,8 +76,10 @@ class Moments:
         means: np.ndarray = self.total / np.maximum(self.count, 1)
         return means
 
-    def standard(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and deviation of each column; the deviation of a constant column is 0."""
+    def standard(self, of_sample: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and deviation of each column; the deviation of a constant column is 0. of_sample:
+        the squares are divided by n - 1, as those of few rows are.
+        """
         mean = self.mean
-        deviation = np.sqrt(self.squares / np.maximum(self.count, 1))
+        deviation = np.sqrt(self.squares / np.maximum(self.count - of_sample, 1))
         return mean, np.where(deviation > EVEN * np.abs(mean), deviation, 0.0)

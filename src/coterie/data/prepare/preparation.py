@@ -27,7 +27,13 @@ from coterie.data.read.columns import (
     RowSource,
     read_known_columns,
 )
-from coterie.data.read.tokenizer import DEFAULT_OPTIONS, TokenizerOptions, fit_tokenizer, tokenize
+from coterie.data.read.tokenizer import (
+    DEFAULT_OPTIONS,
+    TokenizerOptions,
+    fit_tokenizer,
+    load_folder_tokenizer,
+    tokenize,
+)
 from coterie.data.target import Target
 from coterie.data.target import target_from_dict as target_from_words
 
@@ -128,7 +134,7 @@ def fit_preparation(
     texts: TokenizerOptions = DEFAULT_OPTIONS,
 ) -> Preparation:
     """What the training rows of all clients say; no other row of x [n, columns] is read."""
-    every = ClientRows.of(train).joined()
+    every = ClientRows.of(train).concatenate()
     if columns[0].kind == TEXT:
         return Preparation(scale=scale, columns=(_fit_text(x[every, 0], columns[0], texts),))
     pooled = Moments.none(len(columns))
@@ -136,10 +142,10 @@ def fit_preparation(
     held = ClientRows.of(train)
     for start in range(0, len(held), CHUNK):
         some = held[start : start + CHUNK]
-        each = Moments.of_each(_to_scale_units(x[some.joined()], columns), some.counts)
+        each = Moments.of_each(to_scale_units(x[some.concatenate()], columns), some.counts)
         pooled = pooled.then(each)
         if scale == "client":
-            centres, spreads = (values.tolist() for values in each.standard())
+            centres, spreads = (values.tolist() for values in each.standard(of_sample=True))
             scales = zip(centres, spreads, strict=True)
             own |= dict(zip(names[start : start + CHUNK], scales, strict=True))
     centre, spread = pooled.standard()
@@ -162,12 +168,12 @@ def add_client_scale(
     """
     if preparation.scale != "client":
         return preparation
-    centres, spreads = Moments.of(_to_scale_units(rows, columns)).standard()
+    centres, spreads = Moments.of(to_scale_units(rows, columns)).standard(of_sample=True)
     own = {name: (centres.tolist(), spreads.tolist())}
     return preparation._replace(clients={**preparation.clients, **own})
 
 
-def _to_scale_units(rows: np.ndarray, columns: Sequence[Column]) -> np.ndarray:
+def to_scale_units(rows: np.ndarray, columns: Sequence[Column]) -> np.ndarray:
     """Cells in the unit in which they are scaled: dates in days; what is never scaled is NaN."""
     units = {NUMBER: 1.0, DATE: DAY}
     scale = np.array([units.get(column.kind, np.nan) for column in columns])
@@ -181,7 +187,7 @@ def _robust_scale_of(
     """Median and interquartile range; the deviation where most cells are the same."""
     centre, spread = np.zeros(len(columns)), deviation.copy()
     for k, column in enumerate(columns):
-        cells = _to_scale_units(x[rows, k : k + 1], [column])[:, 0]
+        cells = to_scale_units(x[rows, k : k + 1], [column])[:, 0]
         cells = cells[~np.isnan(cells)]
         if len(cells):
             low, centre[k], high = np.quantile(cells, (0.25, 0.5, 0.75))
@@ -213,7 +219,7 @@ def _fit_column(
 def _fit_text(cells: np.ndarray, column: Column, how: TokenizerOptions) -> FittedColumn:
     """The words of the training rows; a missing text has none."""
     held = (column.values[int(code)] for code in cells[~np.isnan(cells)])
-    made = fit_tokenizer(held, how, column.name)
+    made = load_folder_tokenizer(how) if how.folder else fit_tokenizer(held, how, column.name)
     return FittedColumn(
         name=column.name,
         kind=TEXT,

@@ -14,7 +14,7 @@ FEATURES = ("standard", "robust", "client")
 # of images: to [0, 1]; to [-1, 1]; standardised by channel (as published, else by training rows);
 # by pixel (by training rows)
 PIXELS = ("unit", "half", "channel", "pixel")
-# as papers did it, over all rows that are dealt, test rows among them
+# as papers did it, over all rows that are partitioned, test rows among them
 POOLED = ("channel-pool", "pixel-pool")
 SCALES = (*FEATURES, *PIXELS, *POOLED, "none")
 Affine = tuple[np.ndarray, np.ndarray]  # x becomes (x - first) / second

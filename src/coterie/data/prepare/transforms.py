@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
+from coterie.core.augmentation import move_images
 from coterie.core.rng import stream
 from coterie.data.arrays import iterate_blocks
 from coterie.data.client_rows import ClientRows
@@ -67,19 +69,12 @@ def augment_once(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Images [n, c, h, w], each cropped at random out of a border of 4 zeros and flipped left to
     right with probability 1/2.
     """
-    n, _, h, w = x.shape
-    down, right = rng.integers(0, 2 * PADDING + 1, (2, n))
-    flip = np.asarray(rng.random(n) < 0.5)
-    found = np.empty_like(x)
-    for at in iterate_blocks(n):
-        some = np.arange(at.start, at.stop)
-        padded = np.pad(x[at], ((0, 0), (0, 0), (PADDING, PADDING), (PADDING, PADDING)))
-        rows = down[some][:, None] + np.arange(h)
-        columns = right[some][:, None] + np.arange(w)
-        image = padded[
-            np.arange(len(some))[:, None, None], :, rows[:, :, None], columns[:, None, :]
-        ].transpose(0, 3, 1, 2)
-        found[at] = np.where(flip[some][:, None, None, None], image[..., ::-1], image)
+    down, right = rng.integers(0, 2 * PADDING + 1, (2, len(x))) - PADDING
+    moves = np.stack([down, right, rng.random(len(x)) < 0.5], axis=1)
+    black, found = torch.zeros(x.shape[1:], dtype=torch.uint8), np.empty_like(x)
+    for at in iterate_blocks(len(x)):
+        some = move_images(torch.from_numpy(x[at]), torch.from_numpy(moves[at]), black)
+        found[at] = some.numpy()
     return found
 
 
@@ -133,7 +128,7 @@ def _find_used(parts: list[ClientRows], n: int) -> np.ndarray:
     """The rows out of n that are in any part, ascending."""
     used = np.zeros(n, bool)
     for part in parts:
-        used[part.joined()] = True
+        used[part.concatenate()] = True
     return np.flatnonzero(used)
 
 
@@ -149,13 +144,13 @@ def _renumber_rows(
                 seen[id(rows)] = np.searchsorted(stored[0], rows)
             return seen[id(rows)]
 
-        return Cuts(*(part.moved(moved) for part in pieces))
+        return Cuts(*(part.map_rows(moved) for part in pieces))
     found = []
     for part in pieces:
-        rows, group = part.joined(), np.repeat(groups, part.counts)
+        rows, group = part.concatenate(), np.repeat(groups, part.counts)
         new = np.empty_like(rows)
         for g, block in enumerate(stored):
             mine = group == g
             new[mine] = starts[g] + np.searchsorted(block, rows[mine])
-        found.append(ClientRows.packed(new, part.counts))
+        found.append(ClientRows.pack(new, part.counts))
     return Cuts(*found)

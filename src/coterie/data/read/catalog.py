@@ -7,20 +7,28 @@ A loader is `(folder, **options) -> Dataset`. Files are looked for in `folder/<n
 
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-from coterie.core.errors import BadInput, suggest_name
+from coterie.core.errors import BadInput, format_value, suggest_name
+from coterie.core.functions import find_function
+from coterie.core.plugins import PLUGINS
 from coterie.data.dataset import UNREGISTERED, Dataset, Source
 from coterie.data.read.archives import data_folder
 from coterie.data.read.sources.cifar import CIFAR10, CIFAR100
 from coterie.data.read.sources.digits import DIGITS
 from coterie.data.read.sources.emnist import EMNIST, FEMNIST_LETTERS
+from coterie.data.read.sources.fed_heart_disease import FED_HEART
+from coterie.data.read.sources.fed_tcga_brca import FED_TCGA_BRCA
 from coterie.data.read.sources.gaussian import GAUSSIAN
 from coterie.data.read.sources.leaf import LEAF
 from coterie.data.read.sources.mnist import FASHION_MNIST, MNIST, MNIST_WRITERS
 from coterie.data.read.sources.sent140 import SENT140
 from coterie.data.read.sources.synthetic import SYNTHETIC
 from coterie.data.read.sources.uci_har import UCI_HAR
+
+# data sets that come with the package or are drawn, and those of files in another one's folder
+BUILT_IN = ("digits", "fed-heart", "synthetic", "gaussian")
+ELSEWHERE = {"femnist-letters": ("emnist", "*"), "mnist-writers": ("mnist", "qmnist-train-*")}
 
 DATASETS: dict[str, Source] = {
     "digits": DIGITS,
@@ -32,6 +40,8 @@ DATASETS: dict[str, Source] = {
     "cifar100": CIFAR100,
     "uci-har": UCI_HAR,
     "mnist-writers": MNIST_WRITERS,
+    "fed-heart": FED_HEART,
+    "fed-tcga-brca": FED_TCGA_BRCA,
     "synthetic": SYNTHETIC,
     "gaussian": GAUSSIAN,
     "sent140": SENT140,
@@ -47,6 +57,32 @@ PUBLIC_IMAGES = (
 def source_of(name: str) -> Source:
     """What is special about the data of this name; nothing, where they are not registered."""
     return DATASETS.get(name, UNREGISTERED)
+
+
+def add_own_dataset(name: str) -> None:
+    """Make a data set of a plugin known as module:name: a Source, or a loader like those here; it
+    gets the folder of data if it asks for it.
+    """
+    module, _, word = name.partition(":")
+    found = getattr(PLUGINS[module].module, word, None)
+    source = found if isinstance(found, Source) else Source(find_function(name, "dataset"))
+    make, signature = source.load, inspect.signature(source.load)
+
+    def load(folder: Path, **options: Any) -> Dataset:
+        own = {"folder": folder} if "folder" in signature.parameters else {}
+        made = make(**own, **options)
+        if not isinstance(made, Dataset):
+            raise BadInput(
+                f"data set '{name}' is {format_value(made)}: give a coterie.data.dataset.Dataset"
+            )
+        return made._replace(name=name)
+
+    options = [p for p in signature.parameters.values() if p.name != "folder"]
+    first = inspect.signature(load).parameters["folder"]
+    vars(load)["__signature__"] = inspect.Signature([first, *options])
+    load.__annotations__ = {k: v for k, v in get_type_hints(make).items() if k != "folder"}
+    load.__module__, load.__doc__ = make.__module__, make.__doc__
+    DATASETS[name] = source._replace(load=load, lazily=None)
 
 
 def load_dataset(name: str, folder: Path | None = None, **options: Any) -> Dataset:

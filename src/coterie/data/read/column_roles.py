@@ -1,4 +1,4 @@
-"""Which column of a table holds the client and which the label, told by their names."""
+"""Which column of a table holds the client and which the label, recognized by their names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def has_columns(path: Path) -> bool:
 def guess_columns(
     path: Path, said: Mapping[str, str | list[str]], separator: str = ""
 ) -> dict[str, str]:
-    """{"client": column, "label": column} as far as they were not said; a line tells each guess."""
+    """{"client": column, "label": column} as far as they were not said; every guess is reported."""
     if len(said) == len(ROLE_NAMES):
         return {}
     columns = open_table(path, [], separator).frame.columns

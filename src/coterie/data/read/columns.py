@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from coterie.core.errors import BadInput
-from coterie.data.read.table_files import EMPTY
+from coterie.core.errors import BadInput, format_value
+from coterie.data.read.table_files import EMPTY, ISO_DATE
 
 NUMBER, BOOLEAN, CATEGORY, DATE = "number", "boolean", "category", "date"
 TEXT = "text"  # sentences, which are read word by word
@@ -20,6 +20,8 @@ EXACT = 2**53  # whole numbers beyond are not kept exactly
 MOSTLY = 0.5  # a column of texts with so many numbers is a column of numbers with mistakes
 DATES = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y")
 TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S%.f", "T%H:%M:%S", "T%H:%M:%S%.f")
+ZONES = ("T%H:%M:%S%.f%#z", " %H:%M:%S%.f%#z")
+TRUTHS = ("true", "false", "0", "1", "0.0", "1.0")
 COMMA = ","
 DECIMAL_COMMA = r"^[+-]?\d{1,3}(\.\d{3})*,\d+$|^[+-]?\d+(,\d+)?$"
 
@@ -188,7 +190,7 @@ def _parse_dates(cells: pl.Series) -> tuple[np.ndarray, Column] | None:
         return None
     for day in DATES:
         for time in TIMES:
-            moments = cells.str.to_datetime(day + time, strict=False, time_unit="us")
+            moments = _parse_moments(cells, day + time)
             if moments.null_count() == cells.null_count():
                 form = day + time
                 return _to_seconds(moments), Column(
@@ -241,8 +243,15 @@ def read_known_columns(
     if lacking:
         raise BadInput(f"{place.files[0]}: there is no column '{lacking[0]}' as in training")
     frame = frame.select(names)
+    odd = [name for name in names if frame[name].dtype in (pl.Object, pl.Struct, pl.Binary)]
+    if odd:
+        raise BadInput(
+            f"{place.files[0]}: column '{odd[0]}' holds {frame[odd[0]].dtype}: a cell is one "
+            "number, text or date"
+        )
     for column in known:
-        if column.form and frame[column.name].dtype == pl.String:
+        spelled = column.form or column.kind in (NUMBER, BOOLEAN, DATE)
+        if spelled and column.name in frame and frame[column.name].dtype == pl.String:
             frame = frame.with_columns(_parse_known_form(frame[column.name], column, place))
     names, texts = ([c.name for c in known if c.kind == kind] for kind in (CATEGORY, TEXT))
     read = read_columns(frame, names, place, texts)
@@ -266,25 +275,57 @@ def _match_kind(column: Column, cells: np.ndarray, want: Column, place: RowSourc
             f"{place.files[0]}: column '{want.name}' holds a {column.kind}, but was a "
             f"{want.kind} in training"
         )
-    return column._replace(kind=want.kind)
+    return column._replace(kind=want.kind, form=want.form)
 
 
 def _parse_known_form(series: pl.Series, column: Column, place: RowSource) -> pl.Series:
     """Texts as the dates or numbers that they spelled in training; others are refused."""
     cells = _trim(series)
-    if column.form == COMMA:
-        values = _replace_commas(cells)
-    else:
-        values = cells.str.to_datetime(column.form, strict=False, time_unit="us")
+    values = _parse_cells(cells, column)
     if values.null_count() > cells.null_count():
         odd = int((values.is_null() & cells.is_not_null()).arg_max() or 0)
         file, row = place.of(odd)
-        kind = "number with a decimal comma" if column.form == COMMA else f"date {column.form}"
+        kind = {COMMA: "number with a decimal comma", "": column.kind}.get(column.form)
+        form = DATES[0] if column.kind == DATE and not column.form else column.form
         raise BadInput(
-            f"{file}: column '{column.name}' is '{cells[odd]}' in row {row:,}, not a {kind} as in "
-            "training"
+            f"{file}: column '{column.name}' is {format_value(cells[odd])} in row {row:,}, not a "
+            f"{f'date {form}' if column.kind == DATE else kind} as in training"
         )
     return values.alias(series.name)
+
+
+def _parse_cells(cells: pl.Series, column: Column) -> pl.Series:
+    """Cells in the form of training; what has another one is missing."""
+    if column.form == COMMA:
+        return _replace_commas(cells.set(~cells.str.contains(DECIMAL_COMMA), None))
+    if column.kind == NUMBER:
+        return cells.cast(pl.Float64, strict=False)
+    if column.kind == BOOLEAN:
+        lower = cells.str.to_lowercase()
+        known = lower.set(~lower.is_in(TRUTHS), None)
+        return known.replace({"true": "1", "false": "0"}).cast(pl.Float64)
+    if column.form:
+        return _parse_moments(cells, column.form)
+    return _parse_iso(cells.set(~cells.str.contains(ISO_DATE), None))
+
+
+def _parse_iso(cells: pl.Series) -> pl.Series:
+    """Dates that begin with year, month and day, each with any time; without a zone they are in
+    UTC.
+    """
+    found = pl.Series(cells.name, [None] * cells.len(), pl.Datetime("us"))
+    for time in (*TIMES, "T%H:%M"):
+        found = found.fill_null(_parse_moments(cells, DATES[0] + time))
+    for zone in ZONES:
+        moments = cells.str.to_datetime(DATES[0] + zone, strict=False, time_unit="us")
+        found = found.fill_null(moments.dt.convert_time_zone("UTC").dt.replace_time_zone(None))
+    return found
+
+
+def _parse_moments(cells: pl.Series, form: str) -> pl.Series:
+    """Dates of one form; a year of two digits is none."""
+    moments = cells.str.to_datetime(form, strict=False, time_unit="us")
+    return moments.set((moments.dt.year() < 1000).fill_null(False), None)
 
 
 def _source_of(name: str, columns: Collection[str]) -> str:

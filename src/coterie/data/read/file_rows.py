@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from coterie.core.errors import BadInput
-from coterie.data.dataset import Dataset
+from coterie.core.errors import BadInput, format_value
+from coterie.data.dataset import PUBLISHED_PARTS, Dataset
 from coterie.data.read.columns import (
     COMMA,
     TEXT,
@@ -58,6 +58,19 @@ class FileRows(NamedTuple):
     cut: pl.Series | None = None  # the column that rows are cut by
     told: Sequence[str] = ()  # how the file had to be read
     targets: tuple[str, ...] = ()  # the label columns of a table
+    parts: np.ndarray | None = None  # [n] places in PUBLISHED_PARTS, where rows have parts
+
+
+def parse_parts(values: Sequence[object], place: str, what: str) -> np.ndarray:
+    """Places in PUBLISHED_PARTS of the words that say in which part each row is."""
+    known = {word: k for k, word in enumerate(PUBLISHED_PARTS)}
+    for row, value in enumerate(values):
+        if value not in known:
+            raise BadInput(
+                f"{place}: {what} is {format_value(value)} in row {row + 1:,}; a part is "
+                f"{', '.join(PUBLISHED_PARTS)}"
+            )
+    return np.array([known[str(value)] for value in values])
 
 
 def check_arrays(place: str, x: np.ndarray, y: np.ndarray, clients: np.ndarray | None) -> FileRows:
@@ -145,7 +158,10 @@ def merge_files(
     else:
         x, columns = cells_of(pieces, missing, categories, text)
     train = np.repeat([piece.train for piece in pieces], sizes)
-    data = Dataset(name=name, x=x, y=y, classes=len(labels), train=train, users=users)
+    in_parts = [piece.parts for piece in pieces if piece.parts is not None]
+    parts = np.concatenate(in_parts) if in_parts else None
+    train = train if parts is None else parts == 0
+    data = Dataset(name, x, y, len(labels), train, users, parts=parts)
     commas = [c.name for c in columns or [] if c.form == COMMA]
     told = tuple(dict.fromkeys(line for piece in pieces for line in piece.told))
     told += (f"decimal commas in {format_names(commas)}",) if commas else ()

@@ -5,6 +5,9 @@ import csv
 import gzip
 import io
 import json
+import re
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -20,7 +23,19 @@ TABLE_SUFFIXES = (*TEXT_SUFFIXES, ".parquet", ".arrow", ".xlsx")
 SEPARATORS = (",", ";", "\t", "|")
 # cells that mean "nothing was noted"; "none" and "-" are not here, as they may be answers
 EMPTY = ["", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "?"]
+ISO_DATE = r"^\d{4}-\d{2}-\d{2}([ T].*)?$"  # dates whose form needs no name
 SNIFFED_LINES = 50  # lines that tell the separator
+# what readers raise for files that are damaged, or of another kind than their name says
+UNREADABLE = (
+    pa.ArrowException,
+    pl.exceptions.PolarsError,
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    zlib.error,
+    zipfile.BadZipFile,
+)
 CHUNK = 2**20  # bytes decoded at once
 
 
@@ -56,7 +71,9 @@ def open_table(path: Path, text: list[str], separator: str) -> OpenedTable:
         if kind == ".xlsx":
             return OpenedTable(_open_excel(path), _no_class_names_of, [])
         return _open_arrow(path, kind)
-    except (pa.ArrowException, pl.exceptions.PolarsError, OSError, ValueError, EOFError) as error:
+    except BadInput:
+        raise
+    except UNREADABLE as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise BadInput(
             f"{path}: this is no readable {kind} file ({reason}); write it again"
@@ -111,12 +128,28 @@ def _open_text(path: Path, text: list[str], separator: str) -> OpenedTable:
         schema_overrides={name: pl.String for name in text if name in names},
         try_parse_dates=True,
     )
+    odd = _find_odd_dates(frame, lines, found)
+    if odd:  # they are read with their form, which later rows must have
+        return _open_text(path, [*text, *odd], separator)
     usual = "\t" if ".tsv" in kind_of(path) else ","
     told = [f"columns are separated by {_format_separator(found)}"] if found != usual else []
     told += [f"text is {encoding}"] if not encoding.startswith("utf-8") else []
     return OpenedTable(
         frame.rename({n: n.strip() for n in frame.columns}), _no_class_names_of, told
     )
+
+
+def _find_odd_dates(frame: pl.DataFrame, lines: list[str], separator: str) -> list[str]:
+    """The columns of dates whose first cells are not all written as year-month-day."""
+    sample = list(csv.reader(lines, delimiter=separator))[1:]
+    odd = []
+    for k, (name, dtype) in enumerate(frame.schema.items()):
+        cells = [row[k].strip() for row in sample if k < len(row)]
+        known = [cell for cell in cells if cell not in EMPTY]
+        plain = known and all(re.match(ISO_DATE, cell) for cell in known)
+        if dtype in (pl.Date, pl.Datetime) and not plain:
+            odd.append(name)
+    return odd
 
 
 def _format_separator(separator: str) -> str:

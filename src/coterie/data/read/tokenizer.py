@@ -3,6 +3,9 @@
 A text is put into lower case and cut at blanks and punctuation. A word that training rows have at
 least twice has a number; 0 fills a short text up, and 1 stands for every other word, so that it is
 trained too and no word of one single row is kept.
+
+The tokenizer of a pretrained network is taken as it is in its folder; -1 fills a short text up, as
+any number may be a token there.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from coterie.core.base_models import find_base
 from coterie.core.errors import BadInput
 from coterie.core.options import Range
 
@@ -34,6 +38,7 @@ class TokenizerOptions(NamedTuple):
 
     vocabulary: Vocabulary = 5000  # at most so many words have a number
     tokens: Tokens = 64  # of a text: longer ones are cut, shorter ones filled up
+    folder: str = ""  # of a pretrained network, whose tokenizer is taken; "": one is fitted
 
 
 DEFAULT_OPTIONS = TokenizerOptions()
@@ -86,6 +91,20 @@ def fit_tokenizer(texts: Iterable[str], how: TokenizerOptions, name: str) -> Fit
     return FittedTokenizer(made.to_str(), words)
 
 
+def load_folder_tokenizer(how: TokenizerOptions) -> FittedTokenizer:
+    """The tokenizer of a pretrained network, whatever the training rows say."""
+    library, folder = _load_library(), find_base(how.folder)
+    if not (folder / "tokenizer.json").is_file():
+        raise BadInput(f"{folder} has no tokenizer.json: save the network's tokenizer there")
+    try:
+        made = library.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as problem:  # the library raises Exception itself
+        raise BadInput(f"{folder / 'tokenizer.json'} cannot be read: {problem}") from None
+    made.no_padding()
+    made.enable_truncation(how.tokens)
+    return FittedTokenizer(made.to_str(), made.get_vocab_size())
+
+
 @lru_cache(4)
 def _load_tokenizer(written: str) -> Any:
     return _load_library().Tokenizer.from_str(written)
@@ -93,9 +112,14 @@ def _load_tokenizer(written: str) -> Any:
 
 def tokenize(written: str, texts: Sequence[str]) -> np.ndarray:
     """[texts, tokens] int64, by a tokenizer as the library wrote it."""
-    return np.array(
-        [one.ids for one in _load_tokenizer(written).encode_batch(list(texts))], np.int64
-    )
+    tokenizer = _load_tokenizer(written)
+    found = [one.ids for one in tokenizer.encode_batch(list(texts))]
+    if tokenizer.padding is not None:
+        return np.array(found, np.int64)
+    filled = np.full((len(found), tokenizer.truncation["max_length"]), -1, np.int64)
+    for row, ids in zip(filled, found, strict=True):
+        row[: len(ids)] = ids
+    return filled
 
 
 def guess_text(frame: pl.DataFrame) -> str:

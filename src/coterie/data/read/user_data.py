@@ -23,6 +23,7 @@ from coterie.data.read.file_rows import (
     check_arrays,
     merge_files,
     natural_key_of,
+    parse_parts,
     stack_frames,
 )
 from coterie.data.read.flower_partitions import find_saved_partitions, partitions_of
@@ -68,24 +69,36 @@ def read_user_data(
     client: str = "client",
     label: str | list[str] = "label",
     features: str | list[str] = "",
+    drop: str | list[str] = "",
     categories: str | list[str] = "",
     missing: MissingRule = "impute",
     one_hot: NonNegativeInt = 20,
     cut_column: str = "",
+    part_column: str = "",
     separator: str = "",
     text: str = "",
     vocabulary: Vocabulary = DEFAULT_OPTIONS.vocabulary,
     tokens: Tokens = DEFAULT_OPTIONS.tokens,
+    tokenizer: str = "",
 ) -> UserData:
     """Read a file or folder.
 
-    client: "" where the rows have no natural clients. label: several, with commas between them,
-    are 0 or 1 each. features: "" takes all other columns.
-    categories: columns whose numbers are names. missing: "impute" by training medians, or "refuse".
-    one_hot: a text column of more categories is hashed. cut_column: what `cut = time` and
-    `cut = groups` cut by; it is no feature unless named as one. separator: "" finds out.
-    text: the column of texts that are read word by word, the only feature then; at most
-    `vocabulary` words of the training rows have a number, and a text has `tokens` words.
+    client: the column that names the client of a row; empty: the rows have no natural clients.
+    label: the column to predict; several, separated by commas, are 0 or 1 each.
+    features: the columns to predict from; empty: all others.
+    drop: columns that are left out.
+    categories: columns whose numbers are names.
+    missing: missing values: "impute" by medians of the training rows, or "refuse".
+    one_hot: most categories of a text column that are one-hot encoded; beyond, they are hashed.
+    cut_column: the column that cut = time and cut = groups cut by; it is no feature unless named as
+        one.
+    part_column: the column that says train, validation or test of every row.
+    separator: the separator of a CSV file; empty: found out.
+    text: the column of texts that are read word by word, the only feature then.
+    vocabulary: most words of the training texts that have a number of their own.
+    tokens: tokens of a text that are used.
+    tokenizer: folder of the pretrained network whose tokenizer reads the texts; empty: that of
+        --model hf:FOLDER, else one is fitted on the words of the training texts.
     """
     path = expand_home(path)
     if not path_exists(path):
@@ -93,31 +106,52 @@ def read_user_data(
             f"there is no file or folder {format_value(str(path))}; "
             "give the path of your data or a data set's name"
         )
-    columns = _build_roles(client, label, features, categories, cut_column, text, separator)
+    columns = _build_roles(
+        client, label, features, drop, categories, cut_column, part_column, text, separator
+    )
     name = path.name + "/" if path.is_dir() else path.name
     data = _merge_rows(name, _read_path(path, columns), columns, missing)
-    return data._replace(one_hot=one_hot, texts=TokenizerOptions(vocabulary, tokens))
+    return data._replace(one_hot=one_hot, texts=_token_options(vocabulary, tokens, tokenizer))
+
+
+def _token_options(vocabulary: int, tokens: int, tokenizer: str) -> TokenizerOptions:
+    """How texts become numbers; an option that has no effect beside another is refused."""
+    if tokenizer and vocabulary != DEFAULT_OPTIONS.vocabulary:
+        raise BadInput(
+            f"vocabulary = {vocabulary} has no effect, as the tokenizer of {tokenizer} has its own"
+        )
+    return TokenizerOptions(vocabulary, tokens, tokenizer)
 
 
 def _build_roles(
     client: str,
     label: str | list[str],
     features: str | list[str],
+    drop: str | list[str],
     categories: str | list[str],
     cut_column: str,
+    part_column: str,
     text: str,
     separator: str = "",
 ) -> ColumnRoles:
-    """What the columns are for; words that have no effect beside a text column are refused."""
+    """What the columns are for; options that have no effect beside a text column are refused."""
     columns = ColumnRoles(
         client=client,
         label=label if isinstance(label, str) else ",".join(label),
         features=parse_list(features),
         separator=separator,
         cut=cut_column,
+        part=part_column,
         categories=tuple(parse_list(categories)),
         text=text,
+        drop=tuple(parse_list(drop)),
     )
+    if columns.drop and (columns.features or text):
+        chosen = "text" if text else "features"
+        raise BadInput(
+            f"drop = {','.join(columns.drop)} has no effect beside {chosen}, which chooses the "
+            "columns: leave one out"
+        )
     for word, names in (("features", columns.features), ("categories", columns.categories)):
         if text and set(names) - {text}:
             raise BadInput(
@@ -213,24 +247,27 @@ def from_frame(
     client: str = "client",
     label: str | list[str] = "label",
     features: str | list[str] = "",
+    drop: str | list[str] = "",
     categories: str | list[str] = "",
     missing: MissingRule = "impute",
     one_hot: int = 20,
     cut_column: str = "",
+    part_column: str = "",
     text: str = "",
     vocabulary: Vocabulary = DEFAULT_OPTIONS.vocabulary,
     tokens: Tokens = DEFAULT_OPTIONS.tokens,
+    tokenizer: str = "",
     name: str = "frame",
 ) -> UserData:
-    """Own data from a pandas or polars frame; the words are those of `read`."""
+    """Own data from a pandas or polars frame; the options are those of `read`."""
     if isinstance(frame, pl.LazyFrame):
         frame = frame.collect()
     if not isinstance(frame, pl.DataFrame):
         frame = pl.from_pandas(frame)
-    columns = _build_roles(client, label, features, categories, cut_column, text)
+    columns = _build_roles(client, label, features, drop, categories, cut_column, part_column, text)
     piece = parse_table(name, OpenedTable(frame, lambda column: None, []), columns)
     data = _merge_rows(name, [piece], columns, missing)
-    return data._replace(one_hot=one_hot, texts=TokenizerOptions(vocabulary, tokens))
+    return data._replace(one_hot=one_hot, texts=_token_options(vocabulary, tokens, tokenizer))
 
 
 def from_partitions(
@@ -238,19 +275,22 @@ def from_partitions(
     *,
     label: str | list[str] = "label",
     features: str | list[str] = "",
+    drop: str | list[str] = "",
     categories: str | list[str] = "",
     missing: MissingRule = "impute",
     one_hot: int = 20,
     cut_column: str = "",
+    part_column: str = "",
     text: str = "",
     vocabulary: Vocabulary = DEFAULT_OPTIONS.vocabulary,
     tokens: Tokens = DEFAULT_OPTIONS.tokens,
+    tokenizer: str = "",
     name: str = "partitions",
 ) -> UserData:
     """Own data from a FederatedDataset or Partitioner of flwr-datasets, or from a list of Hugging
-    Face data sets, one per client; the words are those of `read`.
+    Face data sets, one per client; the options are those of `read`.
     """
-    columns = _build_roles("", label, features, categories, cut_column, text)
+    columns = _build_roles("", label, features, drop, categories, cut_column, part_column, text)
     pieces: list[FileRows] = []
     for one in partitions_of(data):
         place = f"{name}: client {one.client}"
@@ -258,24 +298,42 @@ def from_partitions(
         owner = np.full(len(piece.y), one.client)
         pieces.append(piece._replace(clients=owner, train=one.train))
     whole = _merge_rows(name, pieces, columns, missing)
-    return whole._replace(one_hot=one_hot, texts=TokenizerOptions(vocabulary, tokens))
+    return whole._replace(one_hot=one_hot, texts=_token_options(vocabulary, tokens, tokenizer))
 
 
 def from_arrays(
-    x: Any, y: Any, clients: Any = None, name: str = "arrays", cut_by: Any = None
+    x: Any,
+    y: Any,
+    clients: Any = None,
+    name: str = "arrays",
+    cut_by: Any = None,
+    parts: Any = None,
 ) -> UserData:
     """Own data from arrays: x [n, ...] numbers, y [n] numbers or text, clients [n] names.
 
-    cut_by: [n] moments or groups, for `cut = time` and `cut = groups`.
+    cut_by: [n] moments or groups, for `cut = time` and `cut = groups`. parts: [n] train,
+    validation or test.
     """
     owners = None if clients is None else _to_array(clients, "clients")
-    data = merge_files(name, [check_arrays(name, _to_array(x, "x"), _to_array(y, "y"), owners)])
+    piece = check_arrays(name, _to_array(x, "x"), _to_array(y, "y"), owners)
+    if parts is not None:
+        piece = piece._replace(parts=_check_part_array(_to_array(parts, "parts"), piece))
+    data = merge_files(name, [piece])
     if cut_by is None:
         return data
     series = pl.Series("cut_by", cut_by)
     if series.len() != len(data.data.y):
         raise BadInput(f"{name}: cut_by has {series.len()} values, but x {len(data.data.y)} rows")
     return data._replace(cut=series)
+
+
+def _check_part_array(parts: np.ndarray, piece: FileRows) -> np.ndarray:
+    if parts.shape != (len(piece.y),):
+        raise BadInput(
+            f"{piece.place}: parts has shape {list(parts.shape)}, but x has {len(piece.y):,} rows; "
+            "give one each"
+        )
+    return parse_parts(parts.tolist(), piece.place, "parts")
 
 
 def cut_numbers_of(own: UserData, how: str) -> np.ndarray:
@@ -371,8 +429,8 @@ def _read_split_names(path: Path) -> list[str]:
     return names
 
 
-def _read_arrays(path: Path, client: str) -> FileRows:
-    """The arrays of an .npz file."""
+def _read_arrays(path: Path, client: str, part: str) -> FileRows:
+    """The arrays of an .npz file; part: the one that says train, validation or test."""
     try:
         with np.load(check_regular_file(path)) as store:
             held = {key: store[key] for key in store.files}
@@ -381,19 +439,20 @@ def _read_arrays(path: Path, client: str) -> FileRows:
         raise BadInput(
             f"{path}: this is no readable .npz file ({reason}); write it with numpy.savez"
         ) from None
-    for key in ("x", "y", *(["clients"] if client else [])):
+    for key in ("x", "y", *(["clients"] if client else []), *([part] if part else [])):
         if key not in held:
             raise BadInput(
                 f"{path}: there is no array '{key}', only {', '.join(held) or 'nothing'}; "
                 'save x, y and, in a single file, clients (or read it with client="")'
             )
-    return check_arrays(str(path), held["x"], held["y"], held["clients"] if client else None)
+    piece = check_arrays(str(path), held["x"], held["y"], held["clients"] if client else None)
+    return piece if not part else piece._replace(parts=_check_part_array(held[part], piece))
 
 
 def _read_file(path: Path, columns: ColumnRoles, like: FileRows | None = None) -> FileRows:
     """One file; `like` is a file whose columns it must share."""
     if path.suffix == ".npz":
-        return _read_arrays(path, columns.client)
+        return _read_arrays(path, columns.client, columns.part)
     return read_table(path, columns, like)
 
 

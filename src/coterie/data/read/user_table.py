@@ -15,7 +15,7 @@ from coterie.data.read.columns import (
     parse_decimal_commas,
     read_columns,
 )
-from coterie.data.read.file_rows import FileRows, parse_names
+from coterie.data.read.file_rows import FileRows, parse_names, parse_parts
 from coterie.data.read.table_files import OpenedTable, check_column_names, open_table
 
 
@@ -28,8 +28,10 @@ class ColumnRoles(NamedTuple):
     separator: str = ""  # of a CSV; "": found out
     ignore: str = ""  # a column that is not a feature
     cut: str = ""  # the column that rows are cut by
+    part: str = ""  # the column that says train, validation or test
     categories: tuple[str, ...] = ()  # columns whose numbers are names
     text: str = ""  # the only feature, a column of texts
+    drop: tuple[str, ...] = ()  # columns that are no features
 
     def labels(self, names: list[str]) -> list[str]:
         """The label columns of a table; a name that holds a comma is one column."""
@@ -64,6 +66,7 @@ def parse_table(
         columns=used,
         told=[*opened.told, *_report_commas(frame.select(labels))],
         targets=tuple(labels),
+        parts=_parse_part_column(frame[columns.part], place) if columns.part else None,
     )
     if len(used) == 1 and isinstance(frame[used[0]].dtype, pl.Struct):
         return piece._replace(x=_decode_images(frame[used[0]], place))
@@ -74,7 +77,8 @@ def parse_table(
 def _check_wanted(place: str, names: list[str], columns: ColumnRoles) -> None:
     """Refuse a table that lacks a wanted column."""
     client, labels = columns.client, columns.labels(names)
-    wanted = [client, *labels, *columns.features, columns.cut, *columns.categories, columns.text]
+    wanted = [client, *labels, *columns.features, columns.cut, columns.part]
+    wanted += [*columns.categories, columns.text, *columns.drop]
     for column in filter(None, wanted):
         if column not in names:
             near, hint = _suggest_column(column, names), _hint_of(column, columns)
@@ -90,11 +94,14 @@ def _select_features(
 ) -> list[str]:
     """The feature columns, in the order of `like`, because files may order theirs differently."""
     labels = columns.labels(names)
-    others = (columns.client, *labels, columns.ignore, columns.cut)
+    for column in columns.drop:
+        if column in (columns.client, *labels):
+            raise BadInput(f"{place}: column '{column}' is client or label: leave it out of drop=")
+    others = (columns.client, *labels, columns.ignore, columns.cut, columns.part, *columns.drop)
     used = [columns.text] if columns.text else columns.features
     used = used or [c for c in names if c not in others and not c.startswith("__index_level_")]
-    for column in (columns.client, *labels):
-        if column in used:
+    for column in filter(None, (columns.client, *labels, columns.part)):
+        if column in used and column != columns.text:  # the label of a language model is its text
             word = "text" if columns.text else "features"
             raise BadInput(f"{place}: column '{column}' is no feature; leave it out of {word}=")
     if not used:
@@ -122,14 +129,20 @@ def _suggest_column(column: str, names: list[str]) -> str:
 
 
 def _hint_of(column: str, columns: ColumnRoles) -> str:
-    """Which word names the column."""
+    """Which option names the column."""
     if column == columns.client:
         return ' (name it with --client COLUMN or client=; "" for rows without natural clients)'
     if column in columns.labels([]):
         return " (name it with --label COLUMN or label=)"
     word = "features" if column in columns.features else "categories"
     word = "text" if column == columns.text else word
+    word = "part_column" if column == columns.part else word
+    word = "drop" if column in columns.drop else word
     return f" (named in {'cut_column' if column == columns.cut else word}=)"
+
+
+def _parse_part_column(cells: pl.Series, place: str) -> np.ndarray:
+    return parse_parts(cells.to_list(), place, f"column '{cells.name}'")
 
 
 def _report_commas(frame: pl.DataFrame) -> list[str]:
@@ -139,11 +152,12 @@ def _report_commas(frame: pl.DataFrame) -> list[str]:
 
 
 def _parse_targets(frame: pl.DataFrame, place: str) -> np.ndarray:
-    """The label column, or several of them as 0 and 1."""
+    """The label column; or several of 0 and 1, or a time and whether its event was seen."""
     columns = [_parse_values(cells, place, fractions=True) for cells in frame.iter_columns()]
     if len(columns) == 1:
         return columns[0]
-    for name, values in zip(frame.columns, columns, strict=True):
+    has_time = len(columns) == 2 and columns[0].dtype.kind in "if"  # TASKS tells what it is
+    for name, values in list(zip(frame.columns, columns, strict=True))[has_time:]:
         if values.dtype.kind != "i" or not np.isin(values, (0, 1)).all():
             odd = next(v for v in values.tolist() if v not in (0, 1))
             raise BadInput(

@@ -29,12 +29,18 @@ TORONTO = "https://www.cs.toronto.edu/~kriz/"
 
 
 def cifar10(folder: Path, whole: bool = True) -> Dataset:
-    """CIFAR-10 (Krizhevsky): 50,000 + 10,000 colour images."""
+    """CIFAR-10 (Krizhevsky): 50,000 + 10,000 colour images.
+
+    whole: refuse files with fewer rows than the published ones; no: take a cut-down copy.
+    """
     return read_cifar("cifar10", folder, CIFAR10_LAYOUT, whole)
 
 
 def cifar100(folder: Path, whole: bool = True) -> Dataset:
-    """CIFAR-100 (Krizhevsky): 50,000 + 10,000 colour images, with their fine labels."""
+    """CIFAR-100 (Krizhevsky): 50,000 + 10,000 colour images, with their fine labels.
+
+    whole: refuse files with fewer rows than the published ones; no: take a cut-down copy.
+    """
     return read_cifar("cifar100", folder, CIFAR100_LAYOUT, whole)
 
 

@@ -20,7 +20,10 @@ EMNIST_ZIP = make_origin(
 
 
 def emnist(folder: Path, whole: bool = True) -> Dataset:
-    """EMNIST byclass (Cohen, Afshar, Tapson, van Schaik): 62 signs, of the parts that are there."""
+    """EMNIST byclass (Cohen, Afshar, Tapson, van Schaik): 62 signs, of the parts that are there.
+
+    whole: refuse files with fewer rows than the published ones; no: take a cut-down copy.
+    """
     stems = {
         part: [f"emnist-byclass-{part}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1")]
         for part in ("train", "test")
@@ -45,7 +48,9 @@ def emnist(folder: Path, whole: bool = True) -> Dataset:
 def femnist_letters(folder: Path, whole: bool = True, outputs: PositiveInt = 62) -> Dataset:
     """EMNIST's letters a to j in either case: labels 0 to 9.
 
-    FedProx's FEMNIST has 62 `outputs` although ten labels occur; KT-pFL's EMNIST has 10.
+    whole: refuse files with fewer rows than the published ones; no: take a cut-down copy.
+    outputs: outputs of the network: FedProx's FEMNIST has 62 although ten labels occur, KT-pFL's
+        EMNIST has 10.
     """
     if outputs < 10:
         raise BadInput(

@@ -44,17 +44,26 @@ WRITERS_FILES = make_origins(
 
 
 def mnist(folder: Path, whole: bool = True) -> Dataset:
-    """MNIST (LeCun, Cortes, Burges): 60,000 + 10,000 handwritten digits."""
+    """MNIST (LeCun, Cortes, Burges): 60,000 + 10,000 handwritten digits.
+
+    whole: refuse files with fewer rows than the published ones; no: take a cut-down copy.
+    """
     return read_mnist_files("mnist", folder, MNIST_FILES, whole, balanced=False)
 
 
 def fashion_mnist(folder: Path, whole: bool = True) -> Dataset:
-    """Fashion-MNIST (Xiao, Rasul, Vollgraf): 60,000 + 10,000 pieces of clothing."""
+    """Fashion-MNIST (Xiao, Rasul, Vollgraf): 60,000 + 10,000 pieces of clothing.
+
+    whole: refuse files with fewer rows than the published ones; no: take a cut-down copy.
+    """
     return read_mnist_files("fashion-mnist", folder, FASHION_FILES, whole, balanced=True)
 
 
 def mnist_writers(folder: Path, whole: bool = True) -> Dataset:
-    """MNIST's training images by writer, as QMNIST (Yadav, Bottou) traced them: 539 clients."""
+    """MNIST's training images by writer, as QMNIST (Yadav, Bottou) traced them: 539 clients.
+
+    whole: refuse files with fewer rows than the published ones; no: take a cut-down copy.
+    """
     every = mnist(folder, whole)
     part = collect_files(folder, "mnist", WRITERS_FILES)["qmnist-train-labels-idx2-int"]
     columns = parse_idx(part, 2, 12)  # class, NIST series, writer, ...

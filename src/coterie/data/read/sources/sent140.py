@@ -33,6 +33,10 @@ def sent140(
     """Sentiment140 by account, as LEAF prepares it: the first tokens of a tweet in GloVe's words.
 
     LEAF's rows are (id, date, query, account, text, part); label 1 is positive.
+
+    length: tokens of a tweet that are used.
+    dimension: length of GloVe's word vectors.
+    lower: texts are lower-cased.
     """
     texts, labels, users, train = [], [], [], []
     numbers: dict[str, int] = {}

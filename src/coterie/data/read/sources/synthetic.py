@@ -35,7 +35,7 @@ def synthetic(
     folder: Path,
     alpha: NonNegative = 0.5,
     beta: NonNegative = 0.5,
-    clients: PositiveInt = 100,
+    num_clients: PositiveInt = 100,
     seed: int = 0,
     sizes: str = "pfedme",
     draws: str = "legacy",
@@ -44,17 +44,22 @@ def synthetic(
     """FedProx's Synthetic(alpha, beta): 60 features, 10 classes, a labelling rule per client.
 
     Client i has its own rule W_i, b_i ~ N(u_i, 1) and its own input mean v_i ~ N(B_i, 1), where
-    u_i ~ N(0, alpha) and B_i ~ N(0, beta); alpha and beta are standard deviations, as in the
-    published code. `draws="legacy"` repeats the published order of draws from one numpy
-    RandomState; `draws="streams"` gives every client a stream of its own, so that client i is the
-    same however many clients there are, and many clients are drawn when they are needed. Every
-    client has `rows_each` rows where that is not 0.
+    u_i ~ N(0, alpha) and B_i ~ N(0, beta).
+
+    alpha: how much labelling rules differ, a standard deviation as in the published code.
+    beta: how much inputs differ, a standard deviation too.
+    num_clients: number of clients.
+    sizes: "fedprox" gives client i floor(LogNormal(4, 2)) + 50 rows, "pfedme" five times as many.
+    draws: "legacy" repeats the published order of draws from one numpy RandomState; "streams" gives
+        every client a stream of its own, so that client i is the same however many there are, and
+        many clients are generated when they are needed.
+    rows_each: rows of every client; 0: by sizes.
     """
-    _check_options(alpha, beta, clients, sizes, draws)
+    _check_options(alpha, beta, num_clients, sizes, draws)
     if draws == "legacy":
-        got = draw_legacy(alpha, beta, clients, seed, SIZE_FACTORS[sizes], rows_each)
+        got = draw_legacy(alpha, beta, num_clients, seed, SIZE_FACTORS[sizes], rows_each)
     else:
-        got = draw_streams(alpha, beta, _sizes_of(clients, seed, sizes, rows_each), seed)
+        got = draw_streams(alpha, beta, _sizes_of(num_clients, seed, sizes, rows_each), seed)
     return Dataset(
         name="synthetic",
         x=got.x,
@@ -68,7 +73,7 @@ def synthetic(
 def build_generator(
     alpha: float = 0.5,
     beta: float = 0.5,
-    clients: int = 100,
+    num_clients: int = 100,
     seed: int = 0,
     sizes: str = "pfedme",
     draws: str = "legacy",
@@ -77,10 +82,10 @@ def build_generator(
     """The same rows, made when they are asked for; None where they are few, or cannot be drawn
     client by client.
     """
-    _check_options(alpha, beta, clients, sizes, draws)
+    _check_options(alpha, beta, num_clients, sizes, draws)
     if draws == "legacy":
         return None
-    n = _sizes_of(clients, seed, sizes, rows_each)
+    n = _sizes_of(num_clients, seed, sizes, rows_each)
     if n.sum() * FEATURES * 4 <= MAX_STORED:
         return None
 
@@ -90,7 +95,7 @@ def build_generator(
         draw_clients(drawn, alpha, beta, mine, seed, some)
         return drawn.x, drawn.y
 
-    words = (alpha, beta, clients, seed, SIZE_FACTORS[sizes], rows_each)
+    words = (alpha, beta, num_clients, seed, SIZE_FACTORS[sizes], rows_each)
     return RowGenerator(n, make, CLASSES, digest=f"synthetic streams {words}")
 
 
@@ -98,8 +103,8 @@ def _check_options(alpha: float, beta: float, clients: int, sizes: str, draws: s
     """Refuse options that say nothing."""
     if clients < 1 or alpha < 0 or beta < 0:
         raise BadInput(
-            f"synthetic: clients = {clients}, alpha = {alpha}, beta = {beta}, "
-            "but clients must be at least 1 and alpha and beta not negative"
+            f"synthetic: num_clients = {clients}, alpha = {alpha}, beta = {beta}, "
+            "but num_clients must be at least 1 and alpha and beta not negative"
         )
     for word, value, valid in (("sizes", sizes, SIZE_FACTORS), ("draws", draws, DRAWS)):
         if value not in valid:
@@ -176,9 +181,9 @@ def allocate_rows(n: np.ndarray) -> SyntheticRows:
     """Empty rows for clients of the given sizes."""
     total = int(n.sum())
     check_memory(
-        total * FEATURES * 4 * 2,  # once as drawn, once as dealt
+        total * FEATURES * 4 * 2,  # once as drawn, once as partitioned
         f"{total:,} rows of {len(n):,} synthetic clients",
-        "lower --clients, or use --draws streams, which makes rows when they are needed",
+        "lower --num-clients, or use --draws streams, which makes rows when they are needed",
     )
     return allocate_unchecked(n)
 

@@ -24,6 +24,8 @@ def uci_har(folder: Path, whole: bool = True) -> Dataset:
     """UCI HAR (Anguita et al.): 561 features per window, by person, in time order.
 
     Neighbouring windows overlap by half.
+
+    whole: refuse files with fewer rows than the published ones; no: take a cut-down copy.
     """
     stems = {
         part: [f"{kind}_{part}.txt" for kind in ("X", "y", "subject")] for part in ("train", "test")
