@@ -3,28 +3,43 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PACKAGE := $(VENV)/.package
+# pip speaks only when it fails
+quietly = @said=$$($(BIN)/pip install -c constraints.txt $(1) 2>&1) || { echo "$$said"; exit 1; }
 
-.PHONY: setup browser demo test wheel torture lint format bench bench-smoke docs site screenshots gallery federation-demo federation-torture clean
+.PHONY: setup browser demo test test-all wheel torture lint format bench bench-smoke docs site screenshots gallery papers federation-demo federation-torture clean
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+# the package alone, which is all that `make demo` needs; torch first, so that nothing else chooses another build
+$(PACKAGE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "coterie needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet -c constraints.txt torch
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	@echo "set-up: the package and what it needs, into $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	$(call quietly,torch)
+	$(call quietly,-e .)
+	@touch $(PACKAGE)
+
+$(READY): $(PACKAGE)
+	@echo "set-up: extras and what developers need"
+	$(call quietly,-e '.[dev]')
 	@touch $(READY)
 
-demo: $(READY)
+demo: $(PACKAGE)
 	$(BIN)/coterie compare --config demo
-	$(BIN)/coterie compare --config demo-alike
+	@echo "One idea per paper, with a picture: $(BIN)/coterie demo"
 
 browser:
 	@scripts/browser.sh || echo "the tests in a browser will be skipped"
 
-test: $(READY) browser
+test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m "not thorough"
+
+# with a browser, a second device, the wheel on its own, and a few kills; `make torture` has fifty
+test-all: $(READY) browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
+	$(MAKE) wheel
+	$(BIN)/python scripts/torture.py --kills 6
 
 wheel: $(READY)
 	PYTHON=$(BIN)/python scripts/check_wheel.sh
@@ -43,7 +58,7 @@ format: $(READY)
 # all figures of docs/performance.md; BENCH="--only steps --repeats 1" runs a part
 bench: $(READY) browser
 	$(BIN)/python benchmarks/bench.py $(BENCH) --write docs/performance.md
-	$(BIN)/python benchmarks/many_clients.py --write docs/scale.md
+	$(BIN)/python benchmarks/many_clients.py --write docs/performance.md
 	$(BIN)/python benchmarks/large_report.py
 
 bench-smoke: $(READY)
@@ -65,11 +80,15 @@ screenshots: $(READY) browser site
 	$(BIN)/coterie compare --config demo --out runs/screenshots/demo
 	$(BIN)/python scripts/screenshots.py runs/screenshots site/index.html runs/pictures
 	mkdir -p docs/pictures
-	cp runs/pictures/report.png runs/pictures/ui-list.png runs/pictures/ui-compare.png docs/pictures
+	cp runs/pictures/report.png runs/pictures/ui-list.png runs/pictures/ui-compare.png runs/pictures/ui-start.png docs/pictures
 	cp runs/pictures/client-dark.png docs/pictures/client.png
 
 gallery: $(READY)
 	$(BIN)/python scripts/gallery.py runs/gallery docs
+
+# a page and a notebook per paper, from its demo
+papers: $(READY)
+	$(BIN)/python scripts/paper_pages.py runs/papers
 
 torture: $(READY)
 	$(BIN)/python scripts/torture.py --markdown docs/reliability.md

@@ -22,9 +22,15 @@ HERE = Path(__file__).resolve().parent
 LIMIT = 1800  # seconds that one run of a side may take
 FIELDS = ("net", "rounds", "cohort", "batch", "rate")
 TIMES = ("seconds", "round_seconds")
-DIGITS = {"data": "mnist", "split": "classes", "classes_each": 2, "clients": 20}
+DIGITS = {"dataset": "mnist", "partition": "classes", "classes_each": 2, "num_clients": 20}
 DIGITS |= {"validation": 0, "test": 0.2614}  # 5,178 client-steps per round
-IMAGES = {"data": "cifar10", "split": "iid", "clients": 1000, "validation": 0, "test": 1 / 6}
+IMAGES = {
+    "dataset": "cifar10",
+    "partition": "iid",
+    "num_clients": 1000,
+    "validation": 0,
+    "test": 1 / 6,
+}
 COMPARISONS = [
     Comparison(
         label="MLR, MNIST, 20 clients of two digits, B 10, 50 rounds",

@@ -33,8 +33,8 @@ from school_table import COLUMNS, school_table  # it lies in another folder
 
 MEASURES = ("accuracy", "auc", "log_loss")
 WORDS: dict[str, dict[str, Any]] = {
-    "uci-har": {"data": "uci-har"},
-    "mnist-writers": {"data": "mnist-writers", "clients": 60},
+    "uci-har": {"dataset": "uci-har"},
+    "mnist-writers": {"dataset": "mnist-writers", "num_clients": 60},
     "schools": {"client": "school", "label": "dropout", "features": COLUMNS},
 }
 
@@ -81,13 +81,13 @@ def compared(name: str, folder: Path, **more: Any) -> list[Found]:
     words = dict(WORDS[name])
     if name == "schools":
         school_table().write_csv(folder / "schools.csv")
-        words["data"] = str(folder / "schools.csv")
+        words["dataset"] = str(folder / "schools.csv")
     alone = coterie.run("local", out=folder / f"{name}-alone", **words, **more)
     federation = federation_of(alone.experiment)
     if not pq.read_table(alone.folder / "rows.parquet").equals(list_rows(federation)):
         raise SystemExit(f"{name}: the run trained on other rows")
     everyone = pooled(federation)
-    together = coterie.run("local", out=folder / f"{name}-pooled", data=everyone, **more)
+    together = coterie.run("local", out=folder / f"{name}-pooled", dataset=everyone, **more)
     return [
         Found("alone: coterie", reached(alone)),
         Found("alone: scikit-learn", regression(federation)),

@@ -26,7 +26,7 @@ from school_table import COLUMNS, school_table  # it lies in another folder
 METHODS, SCALES, ROUNDS = ("local", "fedavg", "ditto"), ("standard", "client"), 20
 NUMBERS = ("hours", "earlier", "distance")
 WORDS: dict[str, dict[str, Any]] = {
-    "uci-har": {"data": "uci-har"},
+    "uci-har": {"dataset": "uci-har"},
     "schools": {"client": "school", "label": "score", "features": COLUMNS},
     "units": {"client": "school", "label": "score", "features": COLUMNS},
 }
@@ -50,8 +50,8 @@ def reached(name: str, folder: Path) -> dict[tuple[str, str], float]:
     words = dict(WORDS[name])
     if name != "uci-har":
         table = school_table() if name == "schools" else in_own_units(school_table())
-        words["data"] = str(folder / f"{name}.csv")
-        table.write_csv(words["data"])
+        words["dataset"] = str(folder / f"{name}.csv")
+        table.write_csv(words["dataset"])
     found = {}
     for scale in SCALES:
         for method in METHODS:
@@ -59,7 +59,7 @@ def reached(name: str, folder: Path) -> dict[tuple[str, str], float]:
             run = coterie.run(
                 method, out=out, scale=scale, rounds=ROUNDS, watch=lambda report: None, **words
             )
-            found[method, scale] = float(np.nanmean(run.measured("test")))
+            found[method, scale] = float(np.nanmean(run.client_values("test")))
     return found
 
 

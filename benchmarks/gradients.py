@@ -46,7 +46,7 @@ CASES = [
     Case("PFML", "pfml"),
     Case("APFL", "apfl"),
     Case("PersFL's grid of 15", "persfl", {"distil_epochs": 4}, stage="distil"),
-    Case("KT-pFL's distillation", "ktpfl", {"public_batch": 10}, exchange=1),
+    Case("KT-pFL's distillation", "ktpfl", {"public_batch_size": 10}, exchange=1),
     Case("UCFL's gradients", "ucfl", stage="similarity", batch=256),
     Case("UCFL's training", "ucfl", stage="train"),
     Case("Self-FL", "selffl", {"l_base": 0}),
@@ -103,7 +103,7 @@ def player(work: Workload, case: Case, rounds: int) -> Callable[[], float]:
     )
     engine = Watched(setup)
     fresh = engine.dump()
-    schedule = Schedule(rounds=rounds, evaluate=rounds, parts=("test",))
+    schedule = Schedule(rounds=rounds, eval_every=rounds, parts=("test",))
 
     def play() -> float:
         engine.restore(fresh, 0)

@@ -57,7 +57,7 @@ def main() -> None:
     begin = time.perf_counter()
     coterie.compare(
         ["local", "fedavg", "ucfl", "fedamp"],
-        data=rows(),
+        dataset=rows(),
         model=lambda: nn.Linear(20, 5),
         rounds=ROUNDS,
         out=folder,

@@ -4,7 +4,7 @@ to 1,000,000, every client with 5 rows.
 `python benchmarks/many_clients.py [--most N] [--rows 5] [--rounds 20] [--json FILE] [--write PAGE]`
 runs each number of clients in a process of its own, so that memory is measured alone, and prints
 the growth exponents: a cost that grows as clients ** 0 is flat, one that grows as clients ** 1 is
-the clients' own. `--write docs/scale.md` puts them into that page.
+the clients' own. `--write docs/performance.md` puts them into that page.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def measure(clients: int, rows: int, rounds: int) -> dict[str, Any]:
     start = memory()
     begin = time.perf_counter()
     options = {"clients": clients, "draws": "streams", "rows_each": rows}
-    data = build_federation("synthetic", clients=clients, data_options=options)
+    data = build_federation("synthetic", num_clients=clients, data_options=options)
     model = Model(lambda: registry.build_network("mlr", (60,), 10), input_shape=(60,))
-    program = stages_of(METHODS["ditto"](model, Train(batch=10, rate=0.01, steps=20)))
+    program = stages_of(METHODS["ditto"](model, Train(batch_size=10, lr=0.01, local_steps=20)))
     setup = EngineSetup(
         federation=data,
         models=[model],
@@ -74,7 +74,9 @@ def measure(clients: int, rows: int, rounds: int) -> dict[str, Any]:
         architecture=np.zeros(clients, dtype=int),
         settings=[ExecutionSettings("vectorized", ACTIVE, "trace")],
     )
-    schedule = Schedule(rounds=rounds + 1, sample=min(ACTIVE, clients), evaluate=rounds + 1)
+    schedule = Schedule(
+        rounds=rounds + 1, participation=min(ACTIVE, clients), eval_every=rounds + 1
+    )
     loop = Loop(LocalEngine(setup), data, schedule, 0)
     found: dict[str, Any] = {"clients": clients, "rows_per_client": rows, "start_gb": start}
     found["setup_s"] = time.perf_counter() - begin

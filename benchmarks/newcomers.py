@@ -26,8 +26,8 @@ PAGE, STORE = DOCS / "newcomers.md", DOCS / "newcomers.json"
 BEGIN, END = "<!-- newcomers: begin -->", "<!-- newcomers: end -->"
 COMMON = {
     "model": "mlr",
-    "evaluate": 1000,
-    "batch": 16,
+    "eval_every": 1000,
+    "batch_size": 16,
     "path": "vectorized",
     "width": 64,
     "compile": "no",
@@ -38,10 +38,10 @@ COMMON = {
 DATA = {
     "UCI HAR, 4 of 21 people new": {
         "words": {
-            "data": "uci-har",
+            "dataset": "uci-har",
             "pool": "train",
             "newcomers": 4,
-            "rate": 0.02,
+            "lr": 0.02,
             "rounds": 30,
             "few_shot": "2,5,10,20,50,100",
         },
@@ -49,9 +49,9 @@ DATA = {
     },
     "MNIST by writer, 100 of 539 new": {
         "words": {
-            "data": "mnist-writers",
+            "dataset": "mnist-writers",
             "newcomers": 100,
-            "rate": 0.05,
+            "lr": 0.05,
             "rounds": 20,
             "few_shot": "5,20",
         },

@@ -20,13 +20,13 @@ PAGE, STORE, PICTURE = DOCS / "privacy.md", DOCS / "privacy.json", DOCS / "pictu
 BEGIN, END = "<!-- privacy: begin -->", "<!-- privacy: end -->"
 WORDS = {
     "method": "fedavg",
-    "data": "mnist-writers",
+    "dataset": "mnist-writers",
     "model": "mlr",
     "rounds": 15,
-    "rate": 0.05,
-    "batch": 32,
+    "lr": 0.05,
+    "batch_size": 32,
     "weighting": "equal",
-    "evaluate": 1000,
+    "eval_every": 1000,
     "path": "vectorized",
     "width": 64,
     "compile": "no",

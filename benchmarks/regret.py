@@ -40,24 +40,32 @@ def made(seed: int) -> UserData:
 
 def settings(seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """(name, words) of every kind of comparison."""
-    yield "digits, 3 classes each", {"data": "digits", "clients": 20}
-    mixed = {"data": "digits", "split": "dirichlet", "split.alpha": 0.3, "clients": 20}
+    yield "digits, 3 classes each", {"dataset": "digits", "num_clients": 20}
+    mixed = {
+        "dataset": "digits",
+        "partition": "dirichlet",
+        "partition.alpha": 0.3,
+        "num_clients": 20,
+    }
     yield "digits, Dirichlet 0.3", mixed
-    yield "digits, alike", {"data": "digits", "split": "iid", "clients": 20}
+    yield "digits, alike", {"dataset": "digits", "partition": "iid", "num_clients": 20}
     words: dict[str, Any] = {
-        "data": "synthetic",
-        "split": "dirichlet",
-        "split.alpha": 0.5,
-        "clients": 20,
+        "dataset": "synthetic",
+        "partition": "dirichlet",
+        "partition.alpha": 0.5,
+        "num_clients": 20,
     }
     words |= {"rows": 2000, "model": "dnn"}
     yield "synthetic, Dirichlet 0.5", words
-    yield "a made table, two groups", {"data": made(seed), "model": "dnn"}
-    rotated = {"data": "digits", "split": "iid", "clients": 20, "rotate": 4}
+    yield "a made table, two groups", {"dataset": made(seed), "model": "dnn"}
+    rotated = {"dataset": "digits", "partition": "iid", "num_clients": 20, "rotate": 4}
     yield "digits, four rotations", rotated
     if seed < LARGE:
-        yield "MNIST, pairs", {"data": "mnist", "split": "pairs", "rows": 2000, "model": "dnn"}
-        yield "UCI HAR, 12 persons", {"data": "uci-har", "clients": 12, "scale": "none"}
+        yield (
+            "MNIST, pairs",
+            {"dataset": "mnist", "partition": "pairs", "rows": 2000, "model": "dnn"},
+        )
+        yield "UCI HAR, 12 persons", {"dataset": "uci-har", "num_clients": 12, "scale": "none"}
 
 
 def play(words: dict[str, Any], seed: int) -> Found:
@@ -68,7 +76,7 @@ def play(words: dict[str, Any], seed: int) -> Found:
             seeds=[seed],
             out=Path(place) / "c",
             rounds=15,
-            evaluate=100,
+            eval_every=100,
             models=False,
             checkpoint=0,
             watch=lambda *_: None,

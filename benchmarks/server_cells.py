@@ -92,7 +92,7 @@ def run(cell: Cell) -> Found:
     torch.manual_seed(0)
     model = network(cell)
     builder = METHODS[cell.method]
-    program = stages_of(builder(model, Train(batch=ROWS, rate=0.01), **dict(cell.options)))
+    program = stages_of(builder(model, Train(batch_size=ROWS, lr=0.01), **dict(cell.options)))
     start = _status("VmRSS")
     facts = _facts(cell, model)
     server = program[0].method.init(stream(0, "init"), facts)

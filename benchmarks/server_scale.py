@@ -1,6 +1,6 @@
 """What the server of each method costs, by the number of clients: time, memory and traffic.
 
-    python benchmarks/server_scale.py [--quick] [--accuracy] [--page] [--write docs/scale.md]
+    python benchmarks/server_scale.py [--quick] [--accuracy] [--page] [--write docs/performance.md]
 
 Every cell (a method, its options, a number of clients) is measured in a process of its own with a
 limit of memory and of time. `--accuracy` also trains the methods whose servers compare clients with
@@ -49,15 +49,15 @@ PAIRS: dict[str, tuple[Options, Options]] = {  # as published, and the form that
 }
 WIDE = ("ucfl", "fedamp", "fedfomo", "cfl")  # which keep a vector of d per client
 GROUPED = {
-    "data": "mnist",
-    "split": "iid",
+    "dataset": "mnist",
+    "partition": "iid",
     "permute": 4,
-    "clients": 120,
+    "num_clients": 120,
     "model": "mlr",
-    "batch": 50,
-    "rate": 0.05,
+    "batch_size": 50,
+    "lr": 0.05,
     "rounds": 20,
-    "evaluate": 20,
+    "eval_every": 20,
     "path": "vectorized",
     "width": 120,
     "compile": "no",
@@ -122,7 +122,7 @@ def accuracy(method: str, options: dict[str, Any], seed: int) -> float:
             **GROUPED,
             **options,
         )
-        return 100 * float(np.nanmean(done.measured("test")))
+        return 100 * float(np.nanmean(done.client_values("test")))
 
 
 def label(method: str, options: dict[str, Any]) -> str:
@@ -364,7 +364,7 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="only from the JSON file")
     words = parser.parse_args()
     torch.set_num_threads(1)
-    beside = words.write.with_suffix(".json") if words.write else None
+    beside = words.write.with_name("scale.json") if words.write else None
     known = json.loads(beside.read_text()) if beside and beside.exists() else {}
     store = {"about": about(), "cells": {}, "accuracy": {}} | known
     if not words.page:

@@ -36,11 +36,11 @@ FEATURES, HIDDEN, CLASSES = 20, 32, 5
 PROGRAM = """
 import sys
 from pathlib import Path
-from coterie.serving import answering
+from coterie.serving import batching
 from coterie.serving.hosting import serve
-from coterie.serving.service import Limits
-answering.TOGETHER = int(sys.argv[2])
-serve(Path(sys.argv[1]), port=0, open_to_all=True, limits=Limits(models=int(sys.argv[3])),
+from coterie.serving.service import ServiceLimits
+batching.MAX_GROUP = int(sys.argv[2])
+serve(Path(sys.argv[1]), port=0, open_to_all=True, limits=ServiceLimits(models=int(sys.argv[3])),
       say=lambda line: print(line, flush=True))
 """
 
@@ -53,7 +53,7 @@ def make_run(folder: Path, clients: int) -> None:
     y = rng.integers(0, CLASSES, rows)
     data = from_arrays(x, y, np.arange(rows) % 4)
     words = {"rounds": 1, "hidden": HIDDEN, "threads": 1, "compile": "no", "validation": 0}
-    run = coterie.run("local", data=data, out=folder, watch=lambda report: None, **words)
+    run = coterie.run("local", dataset=data, out=folder, watch=lambda report: None, **words)
     about = json.loads((folder / "run.json").read_text())
     trained = [run.model(k) for k in range(4)]
     listed = {}

@@ -32,7 +32,12 @@ def one(work: Workload, method: str, turns: int, best: Machine) -> dict[str, Any
     auto, engine = engine_side(work, method, ExecutionSettings())
     auto()  # it chooses, threads included
     threads = torch.get_num_threads()
-    times = in_turns({"plain": plain, "auto": on_threads(auto, threads)}, turns)
+    chosen = engine.settings[0]
+    traced, _ = engine_side(work, method, chosen._replace(compile="trace"))
+    sides = {"plain": plain, "auto": on_threads(auto, threads)}
+    if chosen.compile == "yes":
+        sides["trace"] = on_threads(traced, threads)
+    times = in_turns(sides, turns)
     ours = statistics.median(times["auto"])
     least = best.seconds(need(work.network(), work.shape, work.batch, GRADIENTS[method]))
     return {
@@ -42,8 +47,9 @@ def one(work: Workload, method: str, turns: int, best: Machine) -> dict[str, Any
         "plain_us": 1e6 * statistics.median(times["plain"]),
         "auto_us": 1e6 * ours,
         "ratio": ratio(times, "plain", "auto"),
+        "over_trace": ratio(times, "trace", "auto") if "trace" in times else None,
         "roofline": least / ours,
-        "choice": engine.settings[0].text(),
+        "choice": chosen.text(),
         "threads": threads,
     }
 
@@ -68,15 +74,17 @@ def page(found: dict[str, Any]) -> list[str]:
     """The figures as Markdown."""
     lines = [
         "| workload | method | plain, µs per step | engine, µs | engine, ms per round | faster "
-        "| of the roofline | auto's choice |",
-        "|---|---|---|---|---|---|---|---|",
+        "| machine code over trace | of the roofline | auto's choice |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in found["rows"]:
         plural = "s" * (row["threads"] > 1)
+        over = f"{row['over_trace']:.1f}x" if row.get("over_trace") else ""
         lines.append(
             f"| {row['workload']} | {row['method']} | {row['plain_us']:.0f} | {row['auto_us']:.0f} "
             f"| {row['auto_us'] * row['steps'] / 1000:.0f} | **{row['ratio']:.1f}x** "
-            f"| {100 * row['roofline']:.0f} % | {row['choice']}, {row['threads']} thread{plural} |"
+            f"| {over} | {100 * row['roofline']:.0f} % | {row['choice']}, "
+            f"{row['threads']} thread{plural} |"
         )
     best = found["machine"]
     return [

@@ -23,21 +23,21 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGE, STORE, PICTURE = DOCS / "robustness.md", DOCS / "robustness.json", DOCS / "pictures"
 BEGIN, END = "<!-- attack: begin -->", "<!-- attack: end -->"
 SHARE = 0.2
-ENGINE = {"path": "vectorized", "width": 20, "compile": "no", "evaluate": 1000}
+ENGINE = {"path": "vectorized", "width": 20, "compile": "no", "eval_every": 1000}
 DATA = {
     "digits, Dirichlet 0.5": {
-        "data": "digits",
-        "split": "dirichlet",
+        "dataset": "digits",
+        "partition": "dirichlet",
         "alpha": 0.5,
-        "clients": 20,
-        "rate": 0.3,
+        "num_clients": 20,
+        "lr": 0.3,
         "rounds": 60,
     },
     "MNIST, two classes per client": {
-        "data": "mnist",
-        "split": "pairs",
-        "clients": 20,
-        "rate": 0.1,
+        "dataset": "mnist",
+        "partition": "pairs",
+        "num_clients": 20,
+        "lr": 0.1,
         "rounds": 30,
         "rows": 6000,
         "model": "mlr",

@@ -34,7 +34,7 @@ from coterie.networks import registry
 LAM, INNER = 15.0, 5
 FEW = 4  # clients of the plain loop: it takes them one by one, so that all cost the same
 COHORTS = 4  # different cohorts that take turns
-OPTIONS: dict[str, dict[str, Any]] = {"pfedme": {"lam": LAM, "inner": INNER, "inner_rate": 0.01}}
+OPTIONS: dict[str, dict[str, Any]] = {"pfedme": {"lam": LAM, "inner": INNER, "inner_lr": 0.01}}
 
 
 class Workload(NamedTuple):
@@ -82,7 +82,7 @@ class Workload(NamedTuple):
         return registry.build_network(self.net, self.shape, 10, **self.options)
 
     def train(self) -> Train:
-        return Train(batch=self.batch, rate=self.rate, epochs=self.epochs)
+        return Train(batch_size=self.batch, lr=self.rate, local_epochs=self.epochs)
 
 
 class Transformer(nn.Module):

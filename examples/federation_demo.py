@@ -33,7 +33,7 @@ METHODS = {
     "persfl": [
         "--rounds",
         "3",
-        "--evaluate",
+        "--eval-every",
         "3",
         "--hidden",
         "32",
@@ -45,7 +45,7 @@ METHODS = {
     "ktpfl": [
         "--rounds",
         "4",
-        "--evaluate",
+        "--eval-every",
         "4",
         "--model",
         "dnn,mlr",
@@ -77,14 +77,16 @@ def play(rehearsal: Rehearsal, method: str, during: Callable[[Rehearsal], None])
     shutil.move(rehearsal.folder / "server" / RUN, kept)
     lines = read_exchanges(kept)
     training = sum(line["training"] for line in lines)
+    rounds = len({(line["stage"], line["round"]) for line in lines})
+    each = sum(line["seconds"] for line in lines) / rounds
     print(
-        f"{method}: {wall:.0f} s from start to end; {len(lines)} exchanges, {training:.1f} s the "
-        "slowest site's own work"
+        f"{method}: {wall:.0f} s from start to end; {rounds} rounds of {each:.2f} s, "
+        f"{len(lines)} exchanges, {training:.1f} s the slowest site's own work"
     )
     for what, found in zip(("an exchange", "a round"), measure_overhead(kept), strict=True):
         print(
-            f"{method}: {what} takes {median(found):.1f} s beyond that work (median; "
-            f"{min(found):.1f} to {max(found):.1f})"
+            f"{method}: {what} takes {median(found):.2f} s beyond that work (median; "
+            f"{min(found):.2f} to {max(found):.2f})"
         )
     print(
         f"{method}: played again by the local engine, parameters differ by at most "
@@ -97,14 +99,10 @@ def kill_and_bring_back(rehearsal: Rehearsal) -> None:
     """Kill a site while it works on a round's message, as when its machine goes dark, and start it
     again.
     """
-    rehearsal.until("server", "round 1 of")
-    started = rehearsal.running[VICTIM].log.parent / "sites" / VICTIM / "flower" / "supernode.log"
-    before = started.read_text().count("Receiving: train message")
-    while started.read_text().count("Receiving: train message") == before:
-        time.sleep(0.05)
+    rehearsal.until("server", "round 1 of")  # and the next one begins at once
     rehearsal.kill(VICTIM)
     print(f"--- {VICTIM} is killed in the middle of a round", flush=True)
-    time.sleep(5)
+    time.sleep(1)
     rehearsal.site(VICTIM)
     print(f"--- {VICTIM} is started again", flush=True)
 

@@ -106,7 +106,13 @@ def bytes_per_round(run: Run) -> float:
 
 def main(folder: Path | None = None, rounds: int = 30) -> None:
     folder = folder or Path(tempfile.mkdtemp())
-    words = {"data": dataset(), "rate": 0.1, "batch": 8, "evaluate": rounds, "compile": "no"}
+    words = {
+        "dataset": dataset(),
+        "lr": 0.1,
+        "batch_size": 8,
+        "eval_every": rounds,
+        "compile": "no",
+    }
     words |= {"path": "vectorized", "width": 6}
     whole = coterie.run("fedavg", model=full, rounds=1, out=folder / "full", **words)
     runs = {

@@ -45,11 +45,11 @@ def main(folder: Path | None = None, rounds: int = 20) -> None:
     folder = folder or Path(tempfile.mkdtemp())
     write_table(folder / "sites.csv")
     words = {
-        "data": str(folder / "sites.csv"),
+        "dataset": str(folder / "sites.csv"),
         "client": "site",
         "label": "verdict",
         "rounds": rounds,
-        "batch": 8,
+        "batch_size": 8,
     }
     result = coterie.compare(
         ["local", "fedavg", "ditto"], model=network, out=folder / "comparison", **words

@@ -28,7 +28,7 @@ def halfway(model: Model, train: Train, share: float = 0.5) -> Method:
 def main(rounds: int = 20, out: str | None = None) -> None:
     coterie.register(halfway)
     result = coterie.compare(
-        ["fedavg", "halfway", "local"], data="digits", clients=20, rounds=rounds, out=out
+        ["fedavg", "halfway", "local"], dataset="digits", num_clients=20, rounds=rounds, out=out
     )
     for row in result.rows():
         print(

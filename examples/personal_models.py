@@ -34,11 +34,11 @@ def main(folder: Path | None = None, rounds: int = 20) -> None:
     folder = folder or Path(tempfile.mkdtemp())
     run = coterie.run(
         "ditto",
-        data=visits(),
+        dataset=visits(),
         client="clinic",
         label="verdict",
         rounds=rounds,
-        batch=8,
+        batch_size=8,
         out=folder / "run",
         watch=lambda report: None,
     )

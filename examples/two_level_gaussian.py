@@ -282,7 +282,7 @@ def engine(
     model = Model(lambda: net("mean", data.input_shape, 1), task="squared")
     program = stages_of(
         METHODS["selffl"](
-            model, Train(batch=0, rate=RATE), known_variance=NOISE, l_max=1000, **options
+            model, Train(batch_size=0, lr=RATE), known_variance=NOISE, l_max=1000, **options
         )
     )
     settings = [ExecutionSettings("vectorized", CLIENTS, "no")]
@@ -297,7 +297,10 @@ def engine(
     )
     play = LocalEngine(setup)
     loop = Loop(
-        play, data, Schedule(rounds=rounds, evaluate=rounds, sample=sample, parts=("train",)), seed
+        play,
+        data,
+        Schedule(rounds=rounds, eval_every=rounds, participation=sample, parts=("train",)),
+        seed,
     )
     loop.go()
     ((_, _, views),) = play.points(loop.everyone, loop.payload(), loop.when())

@@ -1,9 +1,9 @@
-"""Write the generated part of docs/architecture.md, and its picture: the rooms, their modules, who
+"""Write the generated part of docs/architecture.md, and its picture: packages, their modules, who
 imports whom.
 
     python scripts/architecture.py
 
-Rooms are the packages and modules right below `coterie`. A sentence about a room is its own
+Packages are the packages and modules right below `coterie`. A sentence about a package is its own
 docstring; an arrow is an import that grimp finds in the code, drawn unless a longer way of arrows
 says it already.
 """
@@ -17,60 +17,60 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
-PICTURE = ROOT / "docs" / "pictures" / "rooms.svg"
+PICTURE = ROOT / "docs" / "pictures" / "packages.svg"
 WIDE, HIGH, GAP, STEP = 104, 32, 24, 68  # a box, the space beside it, from one row to the next
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 
-Edges = dict[str, set[str]]  # room -> rooms that it imports
+Edges = dict[str, set[str]]  # package -> packages that it imports
 
 
 def imports() -> Edges:
-    """The rooms, lowest first, and the rooms that each imports."""
+    """The packages, lowest first, and the packages that each imports."""
     graph = grimp.build_graph("coterie", cache_dir=None)
-    rooms = sorted(graph.find_children("coterie"))
+    packages = sorted(graph.find_children("coterie"))
     found = {
-        room.removeprefix("coterie."): {
+        package.removeprefix("coterie."): {
             other.removeprefix("coterie.")
-            for other in rooms
-            if other != room
-            and graph.direct_import_exists(importer=room, imported=other, as_packages=True)
+            for other in packages
+            if other != package
+            and graph.direct_import_exists(importer=package, imported=other, as_packages=True)
         }
-        for room in rooms
+        for package in packages
     }
     return dict(sorted(found.items(), key=lambda item: (height(item[0], found), item[0])))
 
 
-def height(room: str, edges: Edges) -> int:
-    """The length of the longest way down from a room."""
-    return 1 + max((height(below, edges) for below in edges[room]), default=0)
+def height(package: str, edges: Edges) -> int:
+    """The length of the longest way down from a package."""
+    return 1 + max((height(below, edges) for below in edges[package]), default=0)
 
 
-def reach(room: str, edges: Edges) -> set[str]:
-    """All rooms that a room knows, directly or not."""
-    return edges[room] | {far for below in edges[room] for far in reach(below, edges)}
+def reach(package: str, edges: Edges) -> set[str]:
+    """All packages that a package knows, directly or not."""
+    return edges[package] | {far for below in edges[package] for far in reach(below, edges)}
 
 
 def drawn(edges: Edges) -> list[tuple[str, str]]:
     """The arrows that no longer way makes superfluous."""
     return [
-        (room, below)
-        for room, all_below in edges.items()
+        (package, below)
+        for package, all_below in edges.items()
         for below in sorted(all_below)
         if not any(below in reach(other, edges) for other in all_below - {below})
     ]
 
 
-def sentence(room: str) -> str:
-    """What a room says of itself: the first paragraph of its docstring."""
-    place = ROOT / "src" / "coterie" / room
+def sentence(package: str) -> str:
+    """What a package says of itself: the first paragraph of its docstring."""
+    place = ROOT / "src" / "coterie" / package
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     return " ".join(text.split("\n\n")[0].split())
 
 
-def inside(room: str) -> list[str]:
-    """The modules and packages of a room."""
-    place = ROOT / "src" / "coterie" / room
+def inside(package: str) -> list[str]:
+    """The modules and packages of a package."""
+    place = ROOT / "src" / "coterie" / package
     if not place.is_dir():
         return []
     packages = [f"{p.name}/" for p in place.iterdir() if (p / "__init__.py").exists()]
@@ -78,26 +78,29 @@ def inside(room: str) -> list[str]:
 
 
 def generated() -> str:
-    """The rooms from the top down as a table, then the picture."""
+    """The packages from the top down as a table, then the picture."""
     edges = imports()
     rows = [
-        f"| `{room}` | {sentence(room)} | {', '.join(inside(room))} |" for room in reversed(edges)
+        f"| `{package}` | {sentence(package)} | {', '.join(inside(package))} |"
+        for package in reversed(edges)
     ]
-    picture = "![The rooms as boxes, an arrow for every import](pictures/rooms.svg)"
-    return "\n".join(["| room | what it is for | modules |", "|---|---|---|", *rows, "", picture])
+    picture = "![The packages as boxes, an arrow for every import](pictures/packages.svg)"
+    return "\n".join(
+        ["| package | what it is for | modules |", "|---|---|---|", *rows, "", picture]
+    )
 
 
 def places(edges: Edges) -> dict[str, tuple[int, int]]:
-    """The top left corner of each room's box: a row for each height, the highest on top."""
+    """The top left corner of each package's box: a row for each height, the highest on top."""
     rows: dict[int, list[str]] = {}
-    for room in edges:
-        rows.setdefault(height(room, edges), []).append(room)
+    for package in edges:
+        rows.setdefault(height(package, edges), []).append(package)
     widest = max(map(len, rows.values()))
     found = {}
-    for level, rooms in rows.items():
-        left = (widest - len(rooms)) * (WIDE + GAP) // 2
-        for i, room in enumerate(sorted(rooms)):
-            found[room] = (GAP + left + i * (WIDE + GAP), GAP + (max(rows) - level) * STEP)
+    for level, packages in rows.items():
+        left = (widest - len(packages)) * (WIDE + GAP) // 2
+        for i, package in enumerate(sorted(packages)):
+            found[package] = (GAP + left + i * (WIDE + GAP), GAP + (max(rows) - level) * STEP)
     return found
 
 
@@ -123,13 +126,13 @@ def svg(edges: Edges) -> str:
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
         'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="#888"/></marker></defs>',
     ]
-    lines += [arrow(at[room], at[below], right) for room, below in drawn(edges)]
-    for room, (x, y) in at.items():
+    lines += [arrow(at[package], at[below], right) for package, below in drawn(edges)]
+    for package, (x, y) in at.items():
         lines.append(
             f'<rect x="{x}" y="{y}" width="{WIDE}" height="{HIGH}" rx="6" fill="#e8eaf6" '
             'stroke="#3f51b5"/>'
             f'<text x="{x + WIDE // 2}" y="{y + 21}" text-anchor="middle" fill="#1a237e">'
-            f"{room}</text>"
+            f"{package}</text>"
         )
     return "\n".join([*lines, "</svg>", ""])
 

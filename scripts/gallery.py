@@ -26,7 +26,7 @@ DPI = 72  # no picture over 100 kB
 HEAD = """# Gallery
 
 What the program draws. The two pictures of the report are made by `make screenshots`, the split by
-`coterie data` in the [tutorial](tutorial.md), the rooms by `make docs`, and the others by
+`coterie data` in the [tutorial](tutorial.md), the packages by `make docs`, and the others by
 `make gallery` from three small comparisons; every report has them for its own runs.
 
 ## The top of a report
@@ -41,9 +41,9 @@ What the program draws. The two pictures of the report are made by `make screens
 
 ![Rows of each part and of each class at each client](pictures/tutorial-split.png)
 
-## The rooms of the code
+## The packages of the code
 
-![The rooms as boxes, an arrow for every import](pictures/rooms.svg)
+![The packages as boxes, an arrow for every import](pictures/packages.svg)
 """
 
 FIGURE_3 = """## Self-FL's Figure 3, from our runs of its recipes
@@ -67,8 +67,8 @@ class Shown(NamedTuple):
 SHOWN = (
     Shown(
         name="groups",
-        says="Twenty clients in four groups that number the digits differently (`demo`)",
-        recipe="demo",
+        says="Twenty clients in four groups that number the digits differently (`demo-groups`)",
+        recipe="demo-groups",
         methods=("local", "fedavg", "ditto", "ucfl", "fedfomo", "ktpfl-h"),
         rounds=60,
         keys=(

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,9 @@ from typing import Any, NamedTuple
 
 import uvicorn
 from playwright.sync_api import sync_playwright
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+import clinics_table
 
 from coterie.ui.app import build_app
 
@@ -30,16 +34,21 @@ class Page(NamedTuple):
     address: str
     ready: str
     whole: bool = False  # all of it, not its top alone
+    upload: bool = False  # with a table of one's own in the form
 
 
 UI = {
     "ui-list": Page("/", "document.querySelector('tr.verdict span:not(.loading)')", whole=True),
     "ui-compare": Page("/compare?run=demo", "document.querySelector('#diff tbody tr')", whole=True),
     "ui-run": Page(
-        "/run?id=demo%2Fditto-seed0", "document.querySelector('#clients .bars')", whole=True
+        "/run?id=demo%2Fucfl-seed0", "document.querySelector('#clients .bars')", whole=True
     ),
-    "ui-start": Page("/start", "document.querySelector('#groups input')", whole=True),
+    "ui-start": Page("/start", "document.querySelector('#groups input')", whole=True, upload=True),
 }
+HIDE_PATHS = """for (const [id, key] of [["dataset", "value"], ["command", "textContent"]]) {
+  const shown = document.getElementById(id);
+  if (shown) shown[key] = shown[key].replace(/\\/\\S*\\/uploads\\//g, "runs/uploads/");
+}"""
 READY = "document.body.dataset.ready === 'yes'"
 
 
@@ -83,9 +92,15 @@ def shoot(browser: Any, page: Page, path: Path, width: int, scheme: str, base: s
         tab.wait_for_timeout(100)
     if page.ready == READY:
         tab.evaluate("window.coterie.drawAll()")  # a promise: waits until all is drawn
+    if page.upload:
+        with tempfile.TemporaryDirectory() as made:
+            clinics_table.write_table(Path(made) / "my.csv")
+            tab.locator("#upload").set_input_files(Path(made) / "my.csv")
+            tab.get_by_text("rows of 12 clients").wait_for(timeout=120_000)
     tab.wait_for_timeout(1000)
     # where this machine keeps its runs is nobody's business
     tab.evaluate("document.getElementById('folder')?.replaceChildren('runs')")
+    tab.evaluate(HIDE_PATHS)
     tab.screenshot(path=path, full_page=page.whole)
     tab.goto("about:blank")
     tab.close()

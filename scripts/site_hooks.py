@@ -2,6 +2,7 @@
 
 An entry of `nav` with a star stands for all pages of that pattern which no other entry names. A
 link to a file of the repository that is no page becomes the file's name: the site holds pages only.
+Formulas between dollars become MathML, which browsers draw by themselves: nothing is fetched.
 """
 
 from __future__ import annotations
@@ -15,6 +16,12 @@ ROOT = Path(__file__).resolve().parents[1]
 OUTWARD = re.compile(r"(?<!!)\[([^]\n]+)\]\((\.\./[^)#\s]+)\)")
 LISTED = re.compile(
     r'(<nav class="md-nav" data-md-level="\d+") aria-labelledby="__nav_([\w]+)_label"'
+)
+CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+# $$ on lines of their own, or $...$ with an index, an exponent, a command or a prime in it
+FORMULA = re.compile(
+    r"^\$\$\n(?P<block>.+?)\n\$\$$|\$(?P<inline>[^$\s][^$\n]*[\\_^'][^$\n]*)\$",
+    re.MULTILINE | re.DOTALL,
 )
 Nav = list[Any]  # texts, and tables {title: text or list}
 
@@ -70,10 +77,38 @@ def without_outward_links(text: str, page: Path, docs: Path) -> str:
     return OUTWARD.sub(named_file, text)
 
 
+def with_marks(text: str, formulas: list[str]) -> str:
+    """The text of a page with a mark for each formula outside of code; their MathML is added to
+    `formulas`, for Markdown must not touch it."""
+    from latex2mathml.converter import convert  # only a build of the site needs it
+
+    def mark(found: re.Match[str]) -> str:
+        block = found["block"]
+        math = convert(block or found["inline"], display="block" if block else "inline")
+        formulas.append(f'<div class="formula" tabindex="0">{math}</div>' if block else math)
+        return f"formula{len(formulas) - 1}mark"
+
+    pieces = CODE.split(text)
+    return "".join(piece if i % 2 else FORMULA.sub(mark, piece) for i, piece in enumerate(pieces))
+
+
+def with_formulas(html: str, formulas: list[str]) -> str:
+    """A page with its formulas in the place of their marks."""
+    html = re.sub(r"<p>(formula\d+mark)</p>", r"\1", html)
+    return re.sub(r"formula(\d+)mark", lambda found: formulas[int(found[1])], html)
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Called by mkdocs for every page."""
     path, docs = Path(page.file.abs_src_path), Path(config["docs_dir"])
-    return without_outward_links(markdown, path.resolve(), docs.resolve())
+    page.meta["formulas"] = []
+    text = with_marks(markdown, page.meta["formulas"])
+    return without_outward_links(text, path.resolve(), docs.resolve())
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Called by mkdocs with every page as HTML, before the theme is put around it."""
+    return with_formulas(html, page.meta["formulas"])
 
 
 def with_names(html: str) -> str:

@@ -3,13 +3,14 @@
 `make torture` prints one line per trial and a closing table; --markdown writes the table into
 docs/reliability.md. A trial that kills a run plays it again without interruption, in the way that
 was chosen (path, width, compilation, threads), and compares every model and every measured number
-bit by bit.
+bit by bit. Three small commands are killed at every change that they make to files.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import multiprocessing
 import os
 import random
@@ -29,20 +30,23 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
+from kill_points import RUNS, Killed, kill_everywhere, watch_changes
 
 from coterie.cli.main import main
 
-SMALL = "--clients 4 --rows 240 --hidden 8 --batch 8 --rounds 12 --evaluate 3 --checkpoint 1"
+SMALL = (
+    "--num-clients 4 --rows 240 --hidden 8 --batch-size 8 --rounds 12 --eval-every 3 --checkpoint 1"
+)
 FIXED = "--path vectorized --width 20 --compile no --threads 1"
 PUBLIC = "--public held-out --public-rows 60"
 METHODS = {
     "fedavg": "",
-    "ditto": "--sample 0.5 --drop 0.2",
+    "ditto": "--participation 0.5 --dropout-clients 0.2",
     "pfedme": "",
     "persfl": "--distil-epochs 2",
     "pfml": "",
-    "ktpfl": f"{PUBLIC} --draw 40 --public-batch 20",
-    "selffl": "--sample 0.5",
+    "ktpfl": f"{PUBLIC} --draw 40 --public-batch-size 20",
+    "selffl": "--participation 0.5",
     "ucfl": "",
     "apfl": "",
     "fedamp": "",
@@ -66,26 +70,48 @@ class Trial(NamedTuple):
 # Commands in children of this process: torch is imported once
 
 
-def _child(arguments: list[str], log: Path) -> None:
-    """Run a command of coterie with its output in a file."""
+def _child(arguments: list[str], log: Path, before: Callable[[], Callable[[], None]]) -> None:
+    """Run a command of coterie with its output in a file; `before` it gives what is done after."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)
     os.dup2(file, 2)
     torch.set_num_threads(1)
     sys.argv = ["coterie", *arguments]
-    main()
+    after = before()
+    try:
+        main()
+    finally:
+        after()
 
 
-def begin(line: str, log: Path) -> multiprocessing.process.BaseProcess:
+def load_modules(folder: Path) -> None:
+    """Run a small command here, so that no child has to load its modules again."""
+    words = f"compare --methods local,ditto --newcomers 0.3 {SMALL} {FIXED} --rounds 1 --no-report"
+    sys.argv = ["coterie", *words.split(), "--quiet", "--out", str(folder)]
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        main()
+
+
+def nothing() -> Callable[[], None]:
+    """What is done before and after a command that is only run."""
+    return lambda: None
+
+
+Before = Callable[[], Callable[[], None]]
+
+
+def begin(line: str, log: Path, before: Before = nothing) -> multiprocessing.process.BaseProcess:
     """Start a command."""
-    process = multiprocessing.get_context("fork").Process(target=_child, args=(line.split(), log))
+    process = multiprocessing.get_context("fork").Process(
+        target=_child, args=(line.split(), log, before)
+    )
     process.start()
     return process
 
 
-def command(line: str, log: Path, seconds: float = 900.0) -> int:
+def command(line: str, log: Path, seconds: float = 900.0, before: Before = nothing) -> int:
     """Run a command to its end; its exit code."""
-    process = begin(line, log)
+    process = begin(line, log, before)
     process.join(seconds)
     if process.is_alive():
         process.kill()
@@ -205,6 +231,30 @@ def _duration(line: str, folder: Path) -> float:
     return _times[key]
 
 
+def everywhere_trials(folder: Path, chance: random.Random) -> Iterator[Trial]:
+    """Three small commands killed at every change that they make to files."""
+
+    def run_command(line: str, place: Path, tally: Path, last: int) -> int:
+        log = place.with_suffix(".txt")
+        return command(line, log, before=lambda: watch_changes(place, last, tally))
+
+    def same(one: Path, two: Path) -> bool:
+        names = [run.relative_to(two) for run in runs_of(two)]
+        if [run.relative_to(one) for run in runs_of(one)] != names:
+            return False
+        return all(results(one / name) == results(two / name) for name in names)
+
+    for what, line in RUNS.items():
+        place = _new(folder, f"everywhere-{what.replace(' ', '-')}")
+        found = Killed(0, 0, ["not tried"])
+        for found in kill_everywhere(line, place, run_command, _go_on, same, chance):
+            if found.failures:
+                break
+        killed_ = f"{what}: killed {found.hits:,} times, at each of {found.points} changes to files"
+        good = not found.failures
+        yield Trial(killed_, "identical" if good else "; ".join(found.failures), good)
+
+
 # Damage
 
 
@@ -258,11 +308,11 @@ def damage_trials(folder: Path) -> Iterator[Trial]:
     said, good = _expect(command(f"resume {place} --quiet", log), ("rate", "0.1", "0.2"), log)
     yield Trial("rate changed in the config of a stopped run", said, good)
     log = _new(folder, "rate") / "log.txt"
-    line = f"run ditto {SMALL} {FIXED} --rate 1e20 --quiet --out {log.parent / 'run'}"
+    line = f"run ditto {SMALL} {FIXED} --lr 1e20 --quiet --out {log.parent / 'run'}"
     said, good = _expect(command(line, log), ("round",), log, wanted=3)
     yield Trial("a rate of 1e20", said, good)
     log = _new(folder, "diverges") / "log.txt"
-    line = f"compare --methods local,fedavg,ditto --ditto.rate 1e20 {SMALL} {FIXED} --no-report"
+    line = f"compare --methods local,fedavg,ditto --ditto.lr 1e20 {SMALL} {FIXED} --no-report"
     code = command(f"{line} --quiet --out {log.parent / 'run'}", log)
     text = log.read_text(errors="replace")
     good = code == 0 and "Traceback" not in text and "diverged" in text
@@ -362,11 +412,12 @@ def run_all() -> int:
     trials: list[Trial] = []
     with tempfile.TemporaryDirectory() as place, busy(asked.busy):
         folder = Path(place)
+        load_modules(folder / "first")
         for k, (what, line) in zip(range(asked.kills), lines(chance), strict=False):
             trials.append(kill_trial(what, line, _new(folder, f"kill{k}"), chance))
             _tell(trials[-1])
             shutil.rmtree(folder / f"kill{k}", ignore_errors=True)
-        for trial in damage_trials(folder):
+        for trial in (*everywhere_trials(folder, chance), *damage_trials(folder)):
             trials.append(trial)
             _tell(trial)
     kills = trials[: asked.kills]

@@ -26,6 +26,7 @@ READY = {  # page of the ui: what shows that it is all there
     "/start": "document.querySelector('#groups select')",
     "/report?run=both": "document.body.dataset.ready === 'yes'",
 }
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,7 @@ def test_a_page_of_the_ui_has_no_violations(runs, window, path):
         if path.startswith("/report"):
             page.evaluate("window.coterie.drawAll()")
         if path == "/start":
-            page.get_by_text("More words").click()
+            page.get_by_text("More options").click()
         if path == "/":
             page.get_by_label("Edit single").click()
             page.get_by_role("button", name="Cancel").wait_for()

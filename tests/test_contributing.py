@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SMALL = ["--rounds", "2", "--clients", "3", "--threads", "1", "--quiet"]
+SMALL = ["--rounds", "2", "--num-clients", "3", "--threads", "1", "--quiet"]
 # the line of a file after which its new entries stand
 REGISTERS = {
     "methods/registry.py": "METHODS: dict[str, Builder] = {",
@@ -22,9 +22,9 @@ REGISTERS = {
 WORDS = {
     "A method": ["halfway", "--share", "0.3"],
     "A metric": ["fedavg"],
-    "A data set": ["fedavg", "--data", "wine"],
+    "A data set": ["fedavg", "--dataset", "wine"],
     "An engine": ["fedavg", "--engine", "sequential"],
-    "A task": ["fedavg", "--data", "numbers.csv", "--label", "price", "--task", "absolute"],
+    "A task": ["fedavg", "--dataset", "numbers.csv", "--label", "price", "--task", "absolute"],
 }
 
 

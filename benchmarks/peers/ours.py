@@ -43,13 +43,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = coterie.run(
             "fedavg",
-            data=federation(job),
+            dataset=federation(job),
             model=(lambda: nets.build("cnn", shape)) if job.net == "cnn" else job.net,
-            batch=job.batch,
-            rate=job.rate,
+            batch_size=job.batch,
+            lr=job.rate,
             rounds=job.rounds,
-            sample=1.0 if job.cohort == job.clients else job.cohort,
-            evaluate=job.rounds,
+            participation=1.0 if job.cohort == job.clients else job.cohort,
+            eval_every=job.rounds,
             parts=("test",),
             out=Path(folder) / "run",
             models=False,  # every client's is the same

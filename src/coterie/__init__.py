@@ -15,10 +15,12 @@ __all__ = [
     "method_names",
     "personalize",
     "register",
+    "report",
     "resume",
     "run",
     "serve",
     "update",
+    "use_plugin",
 ]
 
 

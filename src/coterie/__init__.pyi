@@ -4,9 +4,11 @@ from coterie.api import load_model as load_model
 from coterie.api import method_names as method_names
 from coterie.api import personalize as personalize
 from coterie.api import register as register
+from coterie.api import report as report
 from coterie.api import resume as resume
 from coterie.api import run as run
 from coterie.api import serve as serve
 from coterie.api import update as update
+from coterie.api import use_plugin as use_plugin
 from coterie.core.errors import BadInput as BadInput
 from coterie.core.version import __version__ as __version__

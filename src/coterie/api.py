@@ -1,7 +1,8 @@
-"""The Python face: the same words as on the command line."""
+"""The Python interface: the same options as on the command line."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,25 +17,32 @@ from coterie.comparison.limits import limits_of
 from coterie.comparison.plan import FILE, list_seeds, plan_of
 from coterie.core.errors import BadInput, format_value
 from coterie.core.files import path_exists
+from coterie.core.functions import name_function
 from coterie.core.model import Model
+from coterie.core.option_names import FORMER_SECTIONS
 from coterie.core.options import declared_options
 from coterie.data.dataset import Dataset
 from coterie.data.federation import Federation
 from coterie.data.read import user_data
 from coterie.data.read.file_rows import UserData
 from coterie.data.read.flower_partitions import is_partitions
-from coterie.experiment.build import Given, Networks, network_name_of
+from coterie.experiment.build import Given, Networks, fill_text_words, network_name_of
 from coterie.experiment.config import (
     PYTHON,
     Experiment,
     change_options,
     flatten_options,
-    read_experiment_file,
-    read_toml,
+)
+from coterie.experiment.own_code import (
+    read_user_experiment,
+    read_user_file,
+    use_named,
+    use_plugins,
 )
 from coterie.experiment.recipes import data_name_of, find_config
 from coterie.methods.registry import METHODS, add_method
 from coterie.reports.plots import Plots
+from coterie.reports.report import write_and_warn, write_report
 from coterie.results.comparison import Comparison
 from coterie.results.folder import name_run_folder
 from coterie.results.models import load_model as load_client_model
@@ -52,6 +60,7 @@ from coterie.serving.service import ServiceLimits
 from coterie.serving.updating import Updated
 
 Options = dict[str, Any]
+Plugins = str | Path | Iterable[str | Path] | None  # files or modules of one's own
 
 register_plots(Plots)
 
@@ -69,25 +78,35 @@ def register(builder: Callable[..., Any], name: str | None = None) -> None:
     add_method(_check_text(name or getattr(builder, "__name__", ""), "name"), builder)
 
 
+def use_plugin(plugin: str | Path) -> None:
+    """Load a Python file or module of your own: its methods are then known by their names, its
+    networks, data sets, losses and metrics as module:name.
+    """
+    use_plugins(plugin)
+
+
 def run(
     method: str,
     *,
     config: str | Path | None = None,
     out: str | Path | None = None,
+    plugin: Plugins = None,
     watch: Callable[[RoundReport], None] | None = None,
     **words: Any,
 ) -> Run:
-    """Train one method: `run("pfedme", data="digits", clients=20, rounds=50, lam=15)`.
+    """Train one method: `run("pfedme", dataset="digits", num_clients=20, rounds=50, lam=15)`.
 
-    `config` is a TOML file or the name of a recipe, which the words change. `data` may also be a
-    pandas or polars frame (with client="..." and label="..."), a Federation, a Dataset or your own
-    arrays (coterie.data.read.user_data.from_arrays), `model` a function that makes an nn.Module, or
-    a list of them. `watch` is called after every round; without it a notebook shows a bar.
+    `config` is a TOML file or the name of a recipe, which the options change. `dataset` may also be
+    a pandas or polars frame (with client="..." and label="..."), a Federation, a Dataset or arrays
+    of your own (coterie.data.read.user_data.from_arrays), `model` a function that makes an
+    nn.Module, or a list of them. `plugin` names files of your own, see `use_plugin`. `watch` is
+    called after every round; without it a notebook shows a bar, and others see a line now and then.
     """
     if watch is not None:
         _check_callable(watch, "watch")
+    use_plugins(plugin)
     words, data, models = _extract_objects(words)
-    experiment = read_experiment_file(_find_config(config)) if config is not None else Experiment()
+    experiment = read_user_experiment(_find_config(config)) if config is not None else Experiment()
     words = {"method": _check_text(method, "method")} | flatten_options(words)
     experiment = _set_partition(change_options(experiment, words), data)
     folder = (
@@ -113,21 +132,27 @@ def compare(
     tune: Mapping[str, Mapping[str, Any]] | None = None,
     trials: int | None = None,
     budget: str | None = None,
+    report: bool = True,
+    references: bool = True,
+    plugin: Plugins = None,
     watch: Callable[[str, int, RoundReport], None] | None = None,
     **words: Any,
 ) -> Comparison:
     """Train several methods alike: `compare(["local", "fedavg", "ditto"], seeds=3,
     options={"ditto": {"lam": 0.5}})`.
 
-    `data` and `model` are as for `run`; `tune` lists values to try, as in {"ditto": {"lam": [0.1,
-    1]}}: validation data choose. `trials` searches the options of every method with so many trials
-    each, `budget` for so long, as "15m"; methods may then be left out. `watch` is called after
-    every round; without it a notebook shows a bar.
+    `dataset` and `model` are as for `run`; `tune` lists values to try, as in {"ditto": {"lam":
+    [0.1, 1]}}: validation data choose. `trials` searches the options of every method with so many
+    trials each, `budget` for so long, as "15m"; methods may then be left out. `report` writes
+    report.html into the folder. `references`: on your own tables, also what scikit-learn reaches
+    alone and pooled. `plugin` and `watch` are as for `run`.
     """
     if watch is not None:
         _check_callable(watch, "watch")
+    use_plugins(plugin)
     words, data, models = _extract_objects(words)
-    file = read_toml(_find_config(config)) if config is not None else {}
+    file = read_user_file(_find_config(config)) if config is not None else {}
+    use_named({"options": options or {}, "tune": tune or {}})
     limits = {"trials": trials, "budget": budget}
     search = limits_of({word: value for word, value in limits.items() if value is not None})
     said = (
@@ -149,24 +174,66 @@ def compare(
     folder = (
         _check_path(out, "out") if out is not None else name_run_folder(Path("runs"), "compare")
     )
-    with show_progress() as show:
-        return comparisons.compare(
-            planned, plan.seeds, folder, watch or show, plan.grids, data, models, plan.search
+    with show_progress(comparisons.count_runs(plan)) as show:
+        made = comparisons.compare(
+            planned,
+            plan.seeds,
+            folder,
+            watch or show,
+            plan.grids,
+            data,
+            models,
+            plan.search,
+            references=references,
         )
+    if report:
+        write_report([made.folder])
+    return made
+
+
+def report(
+    runs: Run | Comparison | str | Path | Iterable[Run | Comparison | str | Path],
+    out: str | Path | None = None,
+    files: str | Path | None = None,
+) -> Path:
+    """Write what runs and comparisons say as one page, as `coterie report`, and give its path.
+
+    Without `out` it is report.html in a single folder, else in the working folder; `files` is a
+    folder for every figure and table.
+    """
+    several = [runs] if isinstance(runs, Run | Comparison | str | Path) else runs
+    if not isinstance(several, Iterable):
+        raise BadInput(f"runs = {format_value(runs)}: give a run, a comparison or its folder")
+    folders = [
+        one.folder if isinstance(one, Run | Comparison) else _check_path(one, "runs")
+        for one in several
+    ]
+    page, warnings = write_and_warn(folders, out, files)
+    for line in warnings:
+        print(f"coterie: {line}", file=sys.stderr)
+    return page
 
 
 def resume(
-    folder: str | Path, data: Any = None, model: Any = None, allow_change: bool = False
+    folder: str | Path,
+    dataset: Any = None,
+    model: Any = None,
+    allow_change: bool = False,
+    *,
+    plugin: Plugins = None,
+    data: Any = None,  # what `dataset` was called
 ) -> Run | Comparison:
-    """Go on with a run or comparison that was stopped; give `data` and `model` again where they
-    were Python objects.
+    """Go on with a run or comparison that was stopped; give `dataset` and `model` again where
+    they were Python objects, and `plugin` where it is made with code of your own.
 
-    A run goes on with the words it began with. allow_change: where its config.toml has other words
-    in [train], [schedule] or [options], they count from the last checkpoint on, in a new folder.
+    A run goes on with the options it began with. allow_change: where its config.toml has others in
+    [train], [schedule] or [options], they count from the last checkpoint on, in a new folder.
     """
     path = _check_path(folder, "folder")
+    use_plugins(plugin)
+    dataset = data if dataset is None else dataset
     _, given, models = _extract_objects(
-        {k: v for k, v in (("data", data), ("model", model)) if v is not None}
+        {k: v for k, v in (("dataset", dataset), ("model", model)) if v is not None}
     )
     if path_exists(path / FILE):
         comparisons.check_no_branch(path, allow_change)
@@ -189,9 +256,10 @@ def load(
     client: int | str | None = None,
     build: Callable[[], nn.Module] | None = None,
 ) -> Run | Comparison | PersonalModel:
-    """A finished run or comparison; with `client` that client's own model, to predict with.
+    """A finished run or comparison, whatever code it was made with; with `client` that client's own
+    model, to predict with.
 
-    `build` makes a network that is not coterie's own.
+    `build` makes a network that is not coterie's own, if `use_plugin` has not made it known.
     """
     path = _check_path(folder, "folder")
     if client is not None:
@@ -306,6 +374,8 @@ def _check_path(value: Any, word: str) -> Path:
         Path(value).stat()
     except (FileNotFoundError, NotADirectoryError):
         pass
+    except UnicodeEncodeError:  # half a character
+        raise BadInput(f"{word} = {format_value(str(value))}: no file has such a name") from None
     except OSError as problem:  # a name that is too long, or a folder that is not ours
         raise BadInput(f"{word} = {format_value(str(value))}: {problem.strerror}") from None
     return Path(value)
@@ -350,26 +420,34 @@ def _parse_seeds(seeds: Any) -> list[int] | None:
 
 
 def _extract_objects(words: Options) -> tuple[Options, Given, Networks]:
-    """Python objects among the words, which then hold their names: data at hand, networks of one's
-    own.
+    """Python objects among the options, which then hold their names: data at hand, networks of
+    one's own.
     """
     words = dict(words)
-    data, model = words.get("data"), words.get("model")
+    use_named(words)
+    for before, now in FORMER_SECTIONS.items():
+        if before in words and now not in words:
+            words[now] = words.pop(before)
+    for word in ("loss", "metric"):
+        if words.get(word):
+            words[word] = name_function(words[word], word)
+    data, model = words.get("dataset"), words.get("model")
     given: Given = None
     models: Networks = None
     if isinstance(data, Federation | Dataset | UserData):
         given = data
-        words["data"] = PYTHON + (data.data.name if isinstance(data, UserData) else data.name)
+        words["dataset"] = PYTHON + (data.data.name if isinstance(data, UserData) else data.name)
     elif user_data.is_frame(data) or is_partitions(data):
         opens = user_data.from_frame if user_data.is_frame(data) else user_data.from_partitions
+        words = fill_text_words(words, model if isinstance(model, str) else "")
         known = [word for word in declared_options(opens) if word in words and word != "name"]
         given = opens(data, **{word: words.pop(word) for word in known})
-        words["data"] = PYTHON + given.data.name
+        words["dataset"] = PYTHON + given.data.name
     elif isinstance(data, Path):
-        words["data"] = str(data)
+        words["dataset"] = str(data)
     elif data is not None and not isinstance(data, str | Mapping):
         raise BadInput(
-            f"data is a {type(data).__name__}: give a name, a path, a frame, partitions, a "
+            f"dataset is a {type(data).__name__}: give a name, a path, a frame, partitions, a "
             "Federation or coterie.data.read.user_data.from_arrays(x, y, clients)"
         )
     nets: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
@@ -389,18 +467,20 @@ def _extract_objects(words: Options) -> tuple[Options, Given, Networks]:
 
 
 def _set_partition(experiment: Experiment, data: Given) -> Experiment:
-    """Refuse words that would deal a federation again; name the split that data of one's own
+    """Refuse options that would partition a federation again; name the split that data of one's own
     usually have.
     """
     if isinstance(data, Federation):
-        said = [k for k in experiment.data if k not in ("name", "newcomers")] + [
-            f"split.{k}" for k in experiment.split
+        said = [k for k in experiment.dataset if k not in ("name", "newcomers")] + [
+            f"partition.{k}" for k in experiment.partition
         ]
         if said:
-            raise BadInput(f"data is a Federation, dealt already: leave out {', '.join(said)}")
-    elif data is not None and not experiment.split.get("name"):
+            options = ", ".join(said)
+            raise BadInput(f"dataset is a Federation, partitioned already: leave out {options}")
+    elif data is not None and not experiment.partition.get("name"):
         users = data.data.users if isinstance(data, UserData) else data.users
         return replace(
-            experiment, split=experiment.split | {"name": "classes" if users is None else "user"}
+            experiment,
+            partition=experiment.partition | {"name": "classes" if users is None else "user"},
         )
     return experiment

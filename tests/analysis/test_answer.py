@@ -33,7 +33,9 @@ def test_a_clear_lead_is_shown_with_what_it_gains_and_costs():
     assert (found.claim.better, found.claim.worse, found.claim.of) == (12, 0, 12)
     text = format_answer(found)
     assert text == str(found)
-    assert text.startswith("Use mine: it is shown to beat FedAvg. On test rows it has accuracy ")
+    assert text.startswith(
+        "Use mine: it is significantly better than FedAvg. On test rows it has accuracy "
+    )
     assert "+20.0 points [+19.3, +20.7] (p = 0.00049, 12 clients)" in text
     assert "better for 12 of 12 clients, worse for 0. It costs 2.0 MB of traffic." in text
     assert "100 % of resamples of the clients choose it." in text
@@ -45,7 +47,9 @@ def test_a_lead_that_test_rows_do_not_show_is_called_a_bet():
     test = {name: np.repeat(block, 2, 0) for name, block in test.items()}
     found = find_answer(test, select, spent(test), fixed_split=True)
     assert (found.use, found.kind) == ("mine", "bet")
-    assert "Use mine as the best bet: it is not shown to beat FedAvg here." in str(found)
+    assert "Use mine as the best bet: it is not significantly better than FedAvg here." in str(
+        found
+    )
     assert "not significant over 12 clients" in str(found)
 
 
@@ -71,7 +75,7 @@ def test_where_nothing_beats_local_training_it_is_used_and_the_closest_is_told()
     found = find_answer(test, {**test, "near": local}, spent(test, near=5e6), fixed_split=True)
     assert (found.use, found.kind, found.closest.method) == ("local", "baseline", "near")
     text = str(found)
-    assert text.startswith("Use local: no method is shown to beat local training here.")
+    assert text.startswith("Use local: no method is significantly better than local training here.")
     assert "Closest above: near, +0.8 points [" in text
     assert "not significant over 20 clients." in text
     assert "If the worst client matters most: near gives it 70.1 % instead of 70.0 %" in text
@@ -130,7 +134,7 @@ def test_more_steps_than_the_baseline_are_told():
     cost |= {"fedavg@long": MethodCost(3e6, 300)}
     found = find_answer(longer, longer, cost, True)
     assert found.claim.other == "fedavg@long"
-    assert "shown to beat FedAvg (fedavg@long)" in str(found)
+    assert "significantly better than FedAvg (fedavg@long)" in str(found)
     assert "gradient steps" not in str(found)
 
 

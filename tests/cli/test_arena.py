@@ -84,6 +84,7 @@ def test_the_guide_is_stored_only_where_that_is_asked_for(coterie, docs, monkeyp
         (["--write", "docs"], "finished below runs/arena, and there is no docs/results/arena.par"),
         (["--write", "docs", "--out", "nowhere"], "no cell of the arena is finished below nowhere"),
         (["--store"], "--store belongs to --write"),
+        (["--time", "--run"], "--time runs and writes nothing: give it alone"),
         (["--methods", "dito"], "there is no method 'dito'; did you mean 'ditto'"),
     ],
     ids=str,
@@ -108,5 +109,5 @@ def test_the_list_has_a_heading_for_every_column_and_counts_in_english(coterie):
     assert code == 0
     (heads,) = (line.split() for line in out.splitlines() if "federation" in line)
     assert heads[:2] == ["federation", "clients"]
-    assert "1 method, 3 trials each" in out
-    assert "2 methods, 3 trials each" in coterie("arena", "--methods", "ditto, local")[1]
+    assert "1 method, 8 trials each" in out
+    assert "2 methods, 8 trials each" in coterie("arena", "--methods", "ditto, local")[1]

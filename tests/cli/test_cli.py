@@ -40,16 +40,28 @@ def bad(*arguments: str, says: str) -> object:
 REFUSED = [
     bad("run", says="name a method, as in `coterie run ditto`: local, fedavg"),
     bad("runn", says="unknown command 'runn'; did you mean 'run'?"),
+    bad("demo", "perfsl", says="there is no demo 'perfsl'; did you mean 'persfl'?"),
+    bad(
+        "run",
+        "ktpfl",
+        "--config",
+        "demo",
+        says="with ktpfl: `coterie compare --config demo --methods local,fedavg,ktpfl`",
+    ),
     bad("run", "fedvag", says="unknown method 'fedvag'; did you mean 'fedavg'?"),
     bad(
-        "run", "fedavg", "--data", "digts", says="unknown data set 'digts'; did you mean 'digits'?"
+        "run",
+        "fedavg",
+        "--dataset",
+        "digts",
+        says="unknown data set 'digts'; did you mean 'digits'?",
     ),
     bad(
         "run",
         "fedavg",
-        "--split",
+        "--partition",
         "dirichle",
-        says="unknown split 'dirichle'; did you mean 'dirichlet'?",
+        says="unknown partition 'dirichle'; did you mean 'dirichlet'?",
     ),
     bad("run", "fedavg", "--model", "dnm", says="unknown model 'dnm'; did you mean 'dnn'?"),
     bad("run", "fedavg", "--roundz", "3", says="unknown option 'roundz'; did you mean 'rounds'?"),
@@ -86,9 +98,9 @@ REFUSED = [
     bad(
         "run",
         "fedavg",
-        "--rate",
+        "--lr",
         "fast",
-        says="rate = 'fast': give a number above 0, up to 1e+30, such as 0.1",
+        says="lr = 'fast': give a number above 0, up to 1e+30, such as 0.1",
     ),
     bad("run", "fedavg", "--models", "maybe", says="models = 'maybe': give yes or no"),
     bad(
@@ -97,33 +109,33 @@ REFUSED = [
     bad(
         "run",
         "fml",
-        "--split",
+        "--partition",
         "dirichlet",
         "--alpha",
         "1",
-        says="'alpha' may mean split.alpha or fml.alpha: write one of these",
+        says="'alpha' may mean partition.alpha or fml.alpha: write one of these",
     ),
     bad(
         "run",
         "fedavg",
-        "--clients",
+        "--num-clients",
         "5000",
-        says="clients = 5,000, but 'digits' has 1,797 rows to deal: at most 179 clients",
+        says="num_clients = 5,000, but 'digits' has 1,797 rows to partition: at most 179 clients",
     ),
-    bad("run", "fedavg", "--clients", "0", says="clients = 0"),
+    bad("run", "fedavg", "--num-clients", "0", says="num-clients = 0"),
     bad(
         "run",
         "fedavg",
-        "--split",
+        "--partition",
         "iid",
-        "--clients",
+        "--num-clients",
         "900",
         says="client 0 ('0') has 2 rows, none of them in its validation part",
     ),
     bad(
         "run",
         "fedavg",
-        "--split",
+        "--partition",
         "dirichlet",
         "--alpha",
         "0",
@@ -132,7 +144,7 @@ REFUSED = [
     bad(
         "run",
         "fedavg",
-        "--split",
+        "--partition",
         "dirichlet",
         "--alpha=-1",
         says="alpha = -1: give a number above 0, up to 1,000,000, such as 0.4",
@@ -140,22 +152,40 @@ REFUSED = [
     bad(
         "run", "fedavg", "--rounds", "0", says="rounds = 0: give a whole number from 1 to 1,000,000"
     ),
-    bad("run", "fedavg", "--rate", "-0.1", says="rate = -0.1: give a number above 0"),
-    bad("run", "fedavg", "--rate", "nan", says="rate = 'nan': give a number"),
-    bad("run", "fedavg", "--rate", "inf", says="rate = 'inf': give a number above 0"),
-    bad("run", "fedavg", "--batch", "0", says="batch = 0: give a whole number from 1 to 1,000,000"),
+    bad("run", "fedavg", "--lr", "-0.1", says="lr = -0.1: give a number above 0"),
+    bad("run", "fedavg", "--lr", "nan", says="lr = 'nan': give a number"),
+    bad("run", "fedavg", "--lr", "inf", says="lr = 'inf': give a number above 0"),
+    bad(
+        "run",
+        "fedavg",
+        "--batch-size",
+        "0",
+        says="batch-size = 0: give a whole number from 1 to 1,000,000",
+    ),
     bad("run", "fedavg", "--momentum", "1", says="momentum = 1: give a number from 0 to below 1"),
     bad("run", "fedavg", "--weighting", "some", says="weighting = 'some': give size or equal"),
     bad(
         "run",
         "fedavg",
-        "--sample",
+        "--participation",
         "0",
-        says="sample = 0: give a share in (0, 1] or a count up to the 20 clients",
+        says="participation = 0: give a share in (0, 1] or a count up to the 20 clients",
     ),
-    bad("run", "fedavg", "--sample", "21", says="sample = 21: give a share"),
-    bad("run", "fedavg", "--sample", "-0.5", says="sample = -0.5: give a number from 0"),
-    bad("run", "fedavg", "--drop", "1", says="drop = 1: give a number from 0 to below 1"),
+    bad("run", "fedavg", "--participation", "21", says="participation = 21: give a share"),
+    bad(
+        "run",
+        "fedavg",
+        "--participation",
+        "-0.5",
+        says="participation = -0.5: give a number from 0",
+    ),
+    bad(
+        "run",
+        "fedavg",
+        "--dropout-clients",
+        "1",
+        says="dropout-clients = 1: give a number from 0 to below 1",
+    ),
     bad(
         "run",
         "fedavg",
@@ -180,23 +210,23 @@ REFUSED = [
     bad(
         "run",
         "fedavg",
-        "--data.seed",
+        "--dataset.seed",
         "4294967296",
         says="seed = 4294967296: give a whole number from 0 to 4,294,967,295",
     ),
     bad("run", "fedavg", "--threads", "-1", says="threads = -1"),
-    bad("run", "fedavg", "--data", "absent.csv", says="there is no file or folder "),
+    bad("run", "fedavg", "--dataset", "absent.csv", says="there is no file or folder "),
     bad(
         "run",
         "fedavg",
-        "--data",
+        "--dataset",
         "taken",
         says="no .csv, .parquet, .npz, .tsv, .csv.gz, .tsv.gz, .arrow, .xlsx file in this folder",
     ),
     bad(
         "run",
         "fedavg",
-        "--data",
+        "--dataset",
         "mnist",
         "--data-dir",
         "file.txt",
@@ -239,7 +269,7 @@ REFUSED = [
         "section.toml",
         says="section.toml: unknown section 'schedul'; did you mean 'schedule'?",
     ),
-    bad("run", "--config", "demo", says="describes a comparison: use `coterie compare --config"),
+    bad("run", "--config", "demo", says="type `coterie compare --config demo`"),
     bad(
         "run", "fedavg", "--out", "taken", says="taken exists and is not empty: give another --out"
     ),
@@ -334,17 +364,29 @@ REFUSED = [
         says="parts = validation, but no client has such rows",
     ),
     bad("data", "--picture", "picture.png", says="picture.png exists already: give another name"),
-    bad("run", "fedavg", "--steps", "2147483648", says="steps = 2147483648: give a whole number"),
+    bad(
+        "run",
+        "fedavg",
+        "--local-steps",
+        "2147483648",
+        says="local-steps = 2147483648: give a whole number",
+    ),
     bad("run", "persfl", "--distil-epochs", "4294967296", says="4294967296: give a whole number"),
     bad("run", "fedavg", "--hidden", "4294967296", says="hidden = 4294967296: give a whole number"),
     bad("run", "fedavg", "--rounds", "9" * 5000, says="from 1 to 1,000,000"),
-    bad("run", "fedavg", "--epochs", "1e400", says="epochs = '1e400': give a whole number"),
-    bad("run", "fedavg", "--data", "x" * 300, says="unknown data set 'xxx"),
-    bad("run", "fedavg", "--data", "x" * 300 + ".csv", says="there is no file or folder"),
-    bad("run", "fedavg", "--data", "~nobody-here/x", says="there is no such user"),
+    bad(
+        "run",
+        "fedavg",
+        "--local-epochs",
+        "1e400",
+        says="local-epochs = '1e400': give a whole number",
+    ),
+    bad("run", "fedavg", "--dataset", "x" * 300, says="unknown data set 'xxx"),
+    bad("run", "fedavg", "--dataset", "x" * 300 + ".csv", says="there is no file or folder"),
+    bad("run", "fedavg", "--dataset", "~nobody-here/x", says="there is no such user"),
     bad("run", "fedavg", "--out", "x" * 300, says="cannot be made: File name too long"),
     bad("run", "fedavg", "--config", "x" * 300, says="and no recipe of that name"),
-    bad("run", "fedavg", "--data", "pipe.csv", says="pipe.csv is a pipe"),
+    bad("run", "fedavg", "--dataset", "pipe.csv", says="pipe.csv is a pipe"),
     bad("run", "--config", "pipe.toml", says="pipe.toml is a pipe"),
     bad("run", "--config", "deep.toml", says="nested too deep"),
     bad("resume", "pipes", says="config.toml is a pipe"),
@@ -383,7 +425,7 @@ def test_bad_input_is_one_line_exit_2_and_nothing_on_disk(arguments, says, coter
 @pytest.mark.parametrize("cell", ["nan", "", "inf", "abc"])
 def test_own_data_with_a_bad_cell_are_refused_with_its_place(cell, coterie, tmp_path):
     path = write_csv(tmp_path / "own.csv", cell=cell or " ")
-    words = ["--data", str(path), "--missing", "refuse"]
+    words = ["--dataset", str(path), "--missing", "refuse"]
     code, _, errors = coterie("run", "fedavg", *words, "--out", "run")
     assert code == 2
     assert re.search(r"own\.csv: column 'a' .* in row 8", errors)
@@ -394,7 +436,7 @@ def test_labels_with_a_fraction_are_no_classes(coterie, tmp_path):
     (tmp_path / "own.csv").write_text(
         "client,a,label\n" + "".join(f"c{i % 2},{i},{i / 2}\n" for i in range(20))
     )
-    words = ["--data", "own.csv", "--task", "classes"]
+    words = ["--dataset", "own.csv", "--task", "classes"]
     code, _, errors = coterie("run", "fedavg", *words, "--out", "run")
     assert code == 2
     assert "a class is whole or text" in errors
@@ -405,7 +447,7 @@ def test_labels_with_a_fraction_are_read_as_regression_and_it_is_said(coterie, t
     (tmp_path / "own.csv").write_text(
         "client,a,label\n" + "".join(f"c{i % 2},{i},{i / 2}\n" for i in range(40))
     )
-    words = ["--data", "own.csv", "--rounds", "2"]
+    words = ["--dataset", "own.csv", "--rounds", "2"]
     code, shown, errors = coterie("run", "fedavg", *words, "--out", "run")
     assert code == 0, errors
     assert (
@@ -426,7 +468,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(coterie, tmp_path):
 def test_the_environment_names_the_data_folder(coterie, tmp_path):
     assert data_folder() != tmp_path
     (tmp_path / "no-data").write_text("a file")
-    code, _, errors = coterie("run", "fedavg", "--data", "mnist")
+    code, _, errors = coterie("run", "fedavg", "--dataset", "mnist")
     assert code == 2
     assert str(tmp_path / "no-data") in errors
 
@@ -436,17 +478,19 @@ def test_the_environment_names_the_data_folder(coterie, tmp_path):
 
 def test_words_may_stand_in_any_order_and_form():
     found = parse_arguments(
-        ["--rounds", "3", "ditto", "--rate=-0.5", "--models", "--data-dir=", "--sample", "-1"],
+        ["--rounds", "3", "ditto", "--lr=-0.5", "--models", "--data-dir=", "--participation", "-1"],
         "METHOD",
     )
     assert found == (
         "ditto",
-        {"rounds": "3", "rate": "-0.5", "models": True, "data-dir": "", "sample": "-1"},
+        {"rounds": "3", "lr": "-0.5", "models": True, "data-dir": "", "participation": "-1"},
     )
 
 
 def test_a_run_from_a_file_with_words_beside_it_and_again_from_what_it_wrote(coterie, tmp_path):
-    text = 'method = "ditto"\n[data]\nclients = 4\nrows = 160\n[split]\nclasses_each = 4\n'
+    text = (
+        'method = "ditto"\n[dataset]\nnum_clients = 4\nrows = 160\n[partition]\nclasses_each = 4\n'
+    )
     text += "[schedule]\nrounds = 9\n[options]\nlam = 2\n"
     (tmp_path / "mine.toml").write_text(text)
     assert (
@@ -519,8 +563,9 @@ def test_a_comparison_prints_one_table_best_first(coterie, tmp_path):
     told = [line.partition(":")[0] for line in errors.splitlines()]
     runs = [f"run {k} of 4" for k in (1, 2, 3, 4)]  # a line per finished run
     assert told == ["--seeds 2", *runs]  # after what a single number means
-    title = "Test accuracy in % of every client's own model: 4 clients, 2 seeds\n"
+    title = "Test accuracy in % of every client's own model: 4 clients"
     answer, table = out.split(title)
+    assert table.startswith(" (4 classes each), 2")  # how clients differ
     assert answer.startswith("Use ")  # the answer stands above the table
     use = answer.split()[1].rstrip(":.")
     lines = [line.split() for line in table.splitlines() if line.strip()]
@@ -629,7 +674,7 @@ def test_what_is_no_run_and_no_data_is_told_in_a_true_line(coterie, tmp_path):
     for words, line in (
         (["resume", "my.csv"], "my.csv is a file: give the folder of a run"),
         (["report", "my.csv"], "my.csv is a file: give the folder of a run or comparison"),
-        (["run", "local", "--data", "empty/"], "empty: no .csv"),
+        (["run", "local", "--dataset", "empty/"], "empty: no .csv"),
         (
             ["predict", "both", "--client", "0", "--data", "my.csv"],
             "both holds several runs: give one, both/fedavg-seed0, both/local-seed0",
@@ -662,7 +707,7 @@ def test_names_are_printed_as_they_are(coterie, tmp_path):
     assert code == 0
     assert all(name in out for name in names)
     assert coterie(
-        "run", "local", "--data", "own.csv", *FAST, "--rounds", "1", "--out", "[bold]run"
+        "run", "local", "--dataset", "own.csv", *FAST, "--rounds", "1", "--out", "[bold]run"
     )[1].endswith("run: [bold]run\n")
 
 
@@ -670,7 +715,7 @@ def test_methods_are_listed_and_one_is_told_in_full(coterie):
     code, out, _ = coterie("methods")
     assert code == 0
     for name in METHODS:
-        assert f" {name} " in out
+        assert f"\n{name} " in out
     assert max(map(len, out.splitlines())) <= 80
     assert "validation rows" in out
     assert "AISTATS 2017" in coterie("methods", "--wide")[1]
@@ -680,10 +725,12 @@ def test_methods_are_listed_and_one_is_told_in_full(coterie):
         "PersFL. Divi: Unifying Distillation with Personalization in Federated Learning."
     )
     assert "distil_epochs" in out
-    assert "Set one as in `coterie run persfl --distil_epochs 20`." in out
+    assert "Set one as in `coterie run persfl --distil_epochs 50`." in out
     assert "numbers separated by commas, each from 0 to 1" in out
     assert "kl_ts, kl_st or ce" in out
-    assert "Of [train], pfedme does not use momentum, decay." in coterie("methods", "pfedme")[1]
+    refused = coterie("methods", "pfedme")[1]
+    assert "Of [train], pfedme does not use" in refused
+    assert "momentum, weight_decay" in refused
     assert "local has no options." in coterie("methods", "local")[1]
 
 
@@ -698,10 +745,10 @@ def test_help_names_every_section_and_word(coterie):
     assert code == 0
     for word in (
         "--rounds",
-        "--rate",
-        "--clients",
+        "--lr",
+        "--num-clients",
         "--alpha",
-        "--data NAME (digits,",
+        "--dataset NAME      digits, mnist,",
         "--config",
         "--out",
     ):
@@ -711,21 +758,22 @@ def test_help_names_every_section_and_word(coterie):
 
 
 def test_data_prints_the_split_and_draws_it_without_overwriting(coterie, tmp_path):
-    code, out, _ = coterie("data", "--clients", "5")
+    code, out, _ = coterie("data", "--num-clients", "5")
     assert code == 0
     assert "digits: 5 clients" in out
     assert out.endswith("picture: digits-classes.png\n")
     first = (tmp_path / "digits-classes.png").read_bytes()
     assert first.startswith(b"\x89PNG")
-    assert coterie("data", "digits", "--clients", "6")[1].endswith(
+    assert coterie("data", "digits", "--num-clients", "6")[1].endswith(
         "picture: digits-classes-2.png\n"
     )
     assert (tmp_path / "digits-classes.png").read_bytes() == first
     assert (
-        coterie("data", "--split", "dirichlet", "--alpha", "0.5", "--picture", "mine.svg")[0] == 0
+        coterie("data", "--partition", "dirichlet", "--alpha", "0.5", "--picture", "mine.svg")[0]
+        == 0
     )
     assert b"<svg" in (tmp_path / "mine.svg").read_bytes()
-    code, out, _ = coterie("data", "gaussian", "--clients", "60")
+    code, out, _ = coterie("data", "gaussian", "--num-clients", "60")
     assert code == 0
     assert "... and 10 more clients" in out
     assert "picture" not in out  # no classes to draw
@@ -852,6 +900,6 @@ def test_a_table_alone_is_compared_by_the_usual_methods_with_columns_told_by_the
     assert "takes column 'Person ID' as the client and 'Target' as the label" in errors
     assert "methods: local, fedavg, finetune, ditto, fedper, ucfl" in out
     assert "search on validation data: 1 trial for each method" in out
-    assert "ditto: rate 0.01..1, epochs 1..5, lam 0.01..10" in out
+    assert "ditto: lr 0.01..1, local_epochs 1..5, lam 0.01..10" in out
     assert "Tuned options" in out
     assert (tmp_path / "c" / "report.html").exists()

@@ -12,20 +12,20 @@ WORDS = [f"--{k}={v}" for k, v in IMAGES.items()]
 
 
 def test_a_run_that_diverges_is_one_line_and_exit_code_3(coterie):
-    code, out, errors = coterie("run", "ditto", *WORDS, "--rate", "1e20", "--out", "run")
+    code, out, errors = coterie("run", "ditto", *WORDS, "--lr", "1e20", "--out", "run")
     assert (code, out) == (3, "")
     assert errors.count("\n") == 1
     assert errors.startswith("coterie: stopped: in round 1 the updates of 4 of 4 clients are not")
-    assert "train.rate = 1e+20 is likely too high; lower --rate; `coterie resume run" in errors
+    assert "train.lr = 1e+20 is likely too high; lower --lr; `coterie resume run" in errors
 
 
-def test_a_comparison_exits_with_3_only_when_every_method_diverges(coterie):
+def test_a_comparison_exits_with_3_when_a_method_diverges(coterie):
     words = [*WORDS, "--no-report", "--methods", "local,fedavg,ditto"]
-    code, out, errors = coterie("compare", *words, "--ditto.train.rate", "1e20", "--out", "some")
-    assert code == 0
+    code, out, errors = coterie("compare", *words, "--ditto.train.lr", "1e20", "--out", "some")
+    assert code == 3
     assert "ditto diverged and is not compared" in " ".join(out.split())
     assert "\ncoterie: ditto seed 0: stopped: in round 1" in errors
-    code, out, errors = coterie("compare", *words, "--rate", "1e20", "--out", "all")
+    code, out, errors = coterie("compare", *words, "--lr", "1e20", "--out", "all")
     assert (code, out) == (3, "")
     assert "coterie: stopped: every method of all diverged" in errors
 

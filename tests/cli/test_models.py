@@ -16,8 +16,21 @@ def coterie(call, tmp_path, monkeypatch, capsys):
 
 
 def test_predict_and_export_write_what_they_say_and_overwrite_nothing(coterie, tmp_path):
-    words = ("predict", "run", "--client-column", "site", "--data", "numbers.csv", "--out", "p.csv")
+    words = (
+        "predict",
+        "run",
+        "--client-column",
+        "site",
+        "--data",
+        "numbers.csv",
+        "--out",
+        "p.csv",
+    )
     assert coterie(*words) == (0, "120 rows predicted: p.csv\n", "")
+    plain = ("predict", "run", "numbers.csv", "--out", "q.csv")  # the run knows its client column
+    assert coterie(*plain) == (0, "120 rows predicted: q.csv\n", "")
+    assert pl.read_csv("q.csv").equals(pl.read_csv("p.csv"))
+    assert "name one file of rows" in coterie("predict", "run", "--out", "r.csv")[2]
     assert pl.read_csv("p.csv").height == 120
     code, out, errors = coterie(*words)
     assert (code, out, errors.count("\n")) == (2, "", 1)

@@ -16,7 +16,7 @@ from coterie.serving.service import Service, ServiceLimits
 from helpers.serving import asking
 
 CLIENTS, ROWS = ("north", "south", "east"), 60
-RUN = ("--model", "mlr", "--rounds", "30", "--rate", "0.05", "--threads", "1", "--quiet")
+RUN = ("--model", "mlr", "--rounds", "30", "--lr", "0.05", "--threads", "1", "--quiet")
 
 
 def absolute(centre: float, spread: float) -> Goal:
@@ -55,7 +55,7 @@ def table(tmp_path, monkeypatch):
 
 
 def words(path, task="absolute"):
-    return ("--data", str(path), "--client", "client", "--label", "price", "--task", task, *RUN)
+    return ("--dataset", str(path), "--client", "client", "--label", "price", "--task", task, *RUN)
 
 
 def test_a_task_of_one_record_is_run_predicted_and_served(table, coterie, tmp_path):
@@ -103,7 +103,10 @@ def test_a_task_of_one_record_is_compared_and_reported(table, coterie, tmp_path)
 def test_options_and_refusals_know_a_task_of_one_record(table, coterie):
     code, _, errors = coterie("run", "local", *words(table, "nonsense"), "--out", "no")
     assert code == 2
-    assert "give classes, binary, regression, counts, ordinal, multilabel or absolute" in errors
+    assert (
+        "give classes, binary, regression, huber, quantile, counts, ordinal, multilabel, " in errors
+    )
+    assert "survival, causal_lm or absolute" in errors
     code, _, errors = coterie("run", "ktpfl", *words(table), "--out", "no")
     assert "ktpfl mixes class probabilities, but the task of mlr is 'absolute'" in errors
     head, *rows = table.read_text().splitlines()

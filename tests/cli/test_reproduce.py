@@ -62,7 +62,7 @@ def test_a_single_number_of_seeds_says_what_it_means_and_a_comma_names_one(coter
     assert parse_seeds("7") == list(range(7))
     assert parse_seeds("7,") == [7]
     assert parse_seeds("3,5") == [3, 5]
-    asked = ("compare", "--methods", "local", "--rounds", "1", "--rows", "80", "--clients", "2")
+    asked = ("compare", "--methods", "local", "--rounds", "1", "--rows", "80", "--num-clients", "2")
     _, _, told = coterie(*asked, "--no-report", "--quiet", "--seeds", "2")
     assert told.startswith("--seeds 2: 2 seeds, 0 to 1; '2,' names the single seed 2\n")
     _, _, told = coterie(*asked, "--no-report", "--quiet", "--seeds", "2,", "--out", "one")

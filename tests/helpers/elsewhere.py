@@ -76,7 +76,7 @@ def whole(name: str, device: torch.device, settings: ExecutionSettings = STACKED
     """Every client's model after a run with evaluations, and a newcomer's."""
     federation = tiny(6)
     with use_device(device):
-        loop = play(name, short(federation), settings=settings, evaluate=1)
+        loop = play(name, short(federation), settings=settings, eval_every=1)
         loop.evaluate(final=True)
         loop.admit(federation)
         return models(loop)
@@ -204,7 +204,7 @@ STRAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def cases(second: torch.device, folder: Path) -> dict[str, Callable[[], str]]:
     """Everything that is played, by its name."""
     data = table(folder / "table.csv")
-    own = {"data": data, "rows": None, "clients": None, "split": "user"}
+    own = {"dataset": data, "rows": None, "num_clients": None, "partition": "user"}
 
     def carried(name: str) -> str:
         wanted = moved(name, CPU, CPU)

@@ -20,21 +20,25 @@ from coterie.methods.registry import METHODS
 from coterie.running.assembly import Assembly, check_method, open_loop
 from coterie.running.loop import Loop
 
-TRAIN = Train(batch=4, rate=0.1, epochs=1)
+TRAIN = Train(batch_size=4, lr=0.1, local_epochs=1)
 SEQUENTIAL = ExecutionSettings("sequential", 1, "no")
 STACKED = ExecutionSettings("vectorized", 16, "no")
 
 # What a method needs beyond its defaults to run on the tiny federation.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "ktpfl": {"draw": 20, "public_batch": 8},
-    "sim-pfl": {"draw": 20, "public_batch": 8},
-    "topk-pfl": {"draw": 20, "public_batch": 8, "k": 3},
-    "fedmd": {"draw": 20, "public_batch": 8},
+    "ktpfl": {"draw": 20, "public_batch_size": 8},
+    "sim-pfl": {"draw": 20, "public_batch_size": 8},
+    "topk-pfl": {"draw": 20, "public_batch_size": 8, "k": 3},
+    "fedmd": {"draw": 20, "public_batch_size": 8},
     "pfml": {"lam": 2.0},
     "persfl": {"distil_epochs": 3},
     "persfl-gd": {"distil_epochs": 3},
-    "feddf": {"draw": 20, "public_batch": 8, "distil_steps": 30},
-    "pfeddf": {"draw": 20, "public_batch": 8, "distil_steps": 30, "tune_epochs": 3},
+    "feddf": {"draw": 20, "public_batch_size": 8, "distil_steps": 30},
+    "feddbe": {"kappa": 1.0},  # 50 diverges on rows of six numbers
+    "fedtgp": {"server_epochs": 5},
+    "feddyn": {"alpha": 1.0},
+    "knnper": {"memory": 12, "neighbours": 3},
+    "pfeddf": {"draw": 20, "public_batch_size": 8, "distil_steps": 30, "tune_epochs": 3},
 }
 
 
@@ -72,6 +76,13 @@ def tiny(
     )
 
 
+def tiny_images(**more: Any) -> Federation:
+    """The same rows as images of one channel, 2 x 3."""
+    flat = tiny(**more)
+    public = flat.public and flat.public._replace(x=flat.public.x.reshape(-1, 1, 2, 3))
+    return flat._replace(x=flat.x.reshape(-1, 1, 2, 3), public=public)
+
+
 def given(
     clients: list[tuple[torch.Tensor, torch.Tensor]],
     classes: int = 3,
@@ -93,13 +104,17 @@ def given(
     )
 
 
-def tiny_model(hidden: int = 5, norm: bool = False, dropout: float = 0.0) -> Model:
-    """Six features, three classes."""
+def tiny_model(
+    hidden: int = 5, norm: bool = False, dropout: float = 0.0, image: bool = False
+) -> Model:
+    """Six features, or an image of so many pixels, and three classes."""
 
     def make() -> nn.Module:
+        flat = [nn.Flatten()] if image else []
         middle = [nn.BatchNorm1d(hidden)] if norm else []
         drop = [nn.Dropout(dropout)] if dropout else []
-        return nn.Sequential(nn.Linear(6, hidden), *middle, nn.ReLU(), *drop, nn.Linear(hidden, 3))
+        body = [nn.Linear(6, hidden), *middle, nn.ReLU(), *drop]
+        return nn.Sequential(*flat, *body, nn.Linear(hidden, 3))
 
     return Model(make, name=f"tiny-{hidden}")
 
@@ -118,9 +133,11 @@ def play(
     seed: int = 0,
     until: int | None = None,
     options: dict[str, Any] | None = None,
+    strict: bool | None = None,
     **schedule: Any,
 ) -> Loop:
     """Run a method on a (tiny) federation and return the loop as it stands at the end."""
+    strict = settings.compile == "yes" if strict is None else strict
     federation = federation or tiny()
     models = models or [MODELS.get(build, tiny_model)() if isinstance(build, str) else tiny_model()]
     architecture = np.arange(federation.clients) % len(models)
@@ -131,7 +148,7 @@ def play(
         stages_of(build(model, train, **(options or {})) if callable(build) else build)
         for model in models
     ]
-    plan = Schedule(rounds=rounds, evaluate=1000)._replace(**schedule)
+    plan = Schedule(rounds=rounds, eval_every=1000)._replace(**schedule)
     words = Experiment(method="method", seed=seed, schedule=plan, engine={"name": "local"})
     assembly = Assembly(
         experiment=words,
@@ -142,7 +159,8 @@ def play(
     )
     check_method(assembly)
     loop = open_loop(
-        assembly, lambda setup: LocalEngine(setup._replace(settings=[settings] * len(models)))
+        assembly,
+        lambda setup: LocalEngine(setup._replace(settings=[settings] * len(models), strict=strict)),
     )
     loop.go(until=until)
     return loop

@@ -45,14 +45,14 @@ with warnings.catch_warnings():  # it would rather have a newer package than htt
 SECONDS = 60  # that a case may take on a busy machine
 TINY = {
     "rounds": 1,
-    "batch": 8,
+    "batch_size": 8,
     "path": "sequential",
     "width": 2,
     "compile": "no",
     "threads": 1,
     "checkpoint": 1,
 }
-DIGITS = TINY | {"clients": 2, "rows": 60, "hidden": 4}
+DIGITS = TINY | {"num_clients": 2, "rows": 60, "hidden": 4}
 
 
 class Accepted(Exception):
@@ -184,7 +184,7 @@ words_of_all = sorted(
         for split in ("iid", "classes", "dirichlet", "perfedavg", "ktpfl-1", "femnist", "user")
         for model in ("mlr", "dnn", "lstm")
         for names in known_options_of(
-            change_options(Experiment(), {"data": data, "split": split, "model": model})
+            change_options(Experiment(), {"dataset": data, "partition": split, "model": model})
         ).values()
         for word in names
     }
@@ -192,7 +192,7 @@ words_of_all = sorted(
 )
 hostile = st.sampled_from(HOSTILE) | st.text(max_size=8).filter(lambda t: "\0" not in t)
 word = st.sampled_from(words_of_all) | st.sampled_from(
-    ["seed", "data.seed", "options.lam", "train.rate", "model", "split", "out", "config", "method"]
+    ["seed", "dataset.seed", "options.lam", "train.lr", "model", "split", "out", "config", "method"]
 )
 pairs = st.lists(st.tuples(word, hostile), max_size=2)
 
@@ -208,10 +208,20 @@ def command_lines(draw: st.DrawFn) -> list[str]:
         return [draw(st.sampled_from(commands)), *draw(st.lists(hostile, max_size=3))]
     method = draw(st.sampled_from(sorted(METHODS)))
     data = draw(st.sampled_from(DATA[:1] * 4 + DATA))
-    given = {"data": data, **(DIGITS if data == "digits" else TINY)} | dict(draw(pairs))
+    given = {"dataset": data, **(DIGITS if data == "digits" else TINY)} | dict(draw(pairs))
     words = [f"--{k}={v}" for k, v in given.items()]
     if kind == "data":
-        keep = ("data", "clients", "rows", "split", "scale", "seed", "validation", "test", "alpha")
+        keep = (
+            "dataset",
+            "num_clients",
+            "rows",
+            "partition",
+            "scale",
+            "seed",
+            "validation",
+            "test",
+            "alpha",
+        )
         words = [f"--{k}={v}" for k, v in given.items() if k in keep]
         return ["data", *words, "--picture=absent/a.png"]
     if kind == "run":
@@ -266,14 +276,24 @@ scalars = st.sampled_from(
 keys = st.sampled_from(
     [
         *("method", "methods", "seed", "seeds", "data", "split", "model", "train", "schedule"),
-        *("options", "tune", "engine", "keep", "name", "rounds", "rate", "batch", "lam", "chosen"),
-        *("clients", "hidden", "parts", "drop", "sample", "checkpoint", '"a b"', "fedavg", "ditto"),
+        *("options", "tune", "engine", "keep", "name", "rounds", "lr", "rate", "lam", "chosen"),
+        *(
+            "num_clients",
+            "hidden",
+            "parts",
+            "drop",
+            "participation",
+            "checkpoint",
+            '"a b"',
+            "fedavg",
+            "ditto",
+        ),
     ]
 )
 heads = st.sampled_from(
     [
         *("data", "split", "model", "train", "schedule", "options", "engine", "keep", "x", "tune"),
-        *("options.ditto", "tune.ditto", "options.ditto.lam", "train.rate", "[data]", "methods"),
+        *("options.ditto", "tune.ditto", "options.ditto.lam", "train.lr", "[dataset]", "methods"),
     ]
 )
 
@@ -297,7 +317,7 @@ def try_toml(text: bytes, kind: str) -> str:
     with in_folder() as folder:
         write_csv(folder / "own.csv")
         (folder / "x.toml").write_bytes(text)
-        words = ["--data=own.csv", "--rounds=1"]
+        words = ["--dataset=own.csv", "--rounds=1"]
         extra = ["--methods=local,ditto", "--no-report"] if kind == "compare" else []
         return command(folder, kind, "--config=x.toml", *words, *extra)
 
@@ -367,7 +387,7 @@ def try_table(name: str, data: bytes, words: dict[str, Any]) -> str:
     with in_folder() as folder:
         (folder / name).write_bytes(data)
         options = [f"--{k}={v}" for k, v in words.items()]
-        return command(folder, "run", "fedavg", f"--data={name}", "--rounds=1", *options)
+        return command(folder, "run", "fedavg", f"--dataset={name}", "--rounds=1", *options)
 
 
 # Folders of runs
@@ -375,7 +395,7 @@ def try_table(name: str, data: bytes, words: dict[str, Any]) -> str:
 
 def make_runs(root: Path) -> Path:
     """A finished run, a stopped one and a comparison, trained for real."""
-    words = DIGITS | {"evaluate": 1}
+    words = DIGITS | {"eval_every": 1}
     coterie.run("fedavg", out=root / "finished", **words)
     with contextlib.suppress(Exception):
         coterie.run("ditto", out=root / "stopped", watch=stop_at(2), **words | {"rounds": 3})
@@ -556,7 +576,7 @@ python_calls = st.tuples(
 def try_python(kind: str, given: list[tuple[str, str]]) -> str:
     """A call with arguments of any kind."""
     with in_folder() as folder:
-        own = {"data": str(write_csv(folder / "own.csv")), **TINY}
+        own = {"dataset": str(write_csv(folder / "own.csv")), **TINY}
         made = {word: OBJECTS[name]() for word, name in given}
         what = f"{kind}({', '.join(f'{w}={n}' for w, n in given)})"
         if kind == "run":
@@ -627,7 +647,7 @@ def try_arrays(x: str, y: str, clients: str) -> str:
             f"from_arrays(x {x}, y {y}, clients {clients})",
             lambda: coterie.run(
                 "fedavg",
-                data=from_arrays(
+                dataset=from_arrays(
                     ARRAYS[x](rows),
                     ARRAYS[y]((rows[:, 0] > 0).astype(float)),
                     ARRAYS[clients](np.arange(40.0) % 2),

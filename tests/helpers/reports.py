@@ -17,13 +17,13 @@ from coterie.results.metric_table import Table
 
 METHODS = ["local", "fedavg", "persfl", "ktpfl", "ucfl", "selffl", "apfl", "cfl"]
 WORDS = {
-    "data": "digits",
-    "clients": 4,
+    "dataset": "digits",
+    "num_clients": 4,
     "rounds": 3,
-    "evaluate": 1,
+    "eval_every": 1,
     "public": "held-out",
     "public_rows": 40,
-    "batch": 64,
+    "batch_size": 64,
 }
 FAST = {"path": "vectorized", "width": 8, "compile": "no", "threads": 1}
 OWN = {"persfl": {"distil_epochs": 1}, "ktpfl": {"draw": 20}}

@@ -15,13 +15,13 @@ from coterie.results.run import load_run
 from coterie.running.identity import identity_of
 
 SMALL = {
-    "clients": 4,
+    "num_clients": 4,
     "rows": 160,
     "classes-each": 4,
     "hidden": 6,
-    "batch": 8,
+    "batch_size": 8,
     "rounds": 4,
-    "evaluate": 2,
+    "eval_every": 2,
     "checkpoint": 1,
 }
 FAST = {"path": "vectorized", "width": 20, "compile": "no", "threads": 1}

@@ -21,7 +21,7 @@ from coterie.results.run import Run
 from coterie.running.execute import execute
 from helpers.runs import FAST
 
-WORDS = FAST | {"client": "site", "label": "verdict", "rounds": 3, "batch": 8, "hidden": 6}
+WORDS = FAST | {"client": "site", "label": "verdict", "rounds": 3, "batch_size": 8, "hidden": 6}
 MIXED = "site,age,income,job,when,smokes,verdict"
 
 
@@ -68,7 +68,7 @@ def _run(path: Path, folder: Path, words: dict) -> Run:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # what the table holds is no news here
         return execute(
-            change_options(Experiment(), WORDS | {"data": str(path)} | words), folder / "run"
+            change_options(Experiment(), WORDS | {"dataset": str(path)} | words), folder / "run"
         )
 
 

@@ -17,6 +17,7 @@ class Rows:
         self.keys = torch.arange(clients)
         self.part = type("Part", (), {"rows": torch.zeros(0, dtype=torch.int64), "largest": 1})
         self.plan = type("Plan", (), {"draw": 0})
+        self.pace = self.moves = self.border = None
 
 
 def make(f, rows, *leaves):

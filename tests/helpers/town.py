@@ -1,31 +1,30 @@
-"""A federation in one process: the real ClientApp and site sockets, and a Grid that turns every
-message into bytes and back.
+"""A federation in one process: real sites, and a Grid that turns every message into bytes and
+back.
 """
 
-import socket
-import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.torch import load_file
 
-from coterie.core.method import stages_of
+from coterie.core.method import Train, stages_of
 from coterie.data.federation import PARTS, part_of
-from coterie.deploy.config_files import Privacy, Rules
+from coterie.deploy.answers import describe_plan
+from coterie.deploy.config_files import Limits, Privacy, Rules
 from coterie.engines.base import EngineSetup
 from coterie.engines.local.engine import LocalEngine
 from coterie.experiment.schedule import Schedule
 from coterie.methods.registry import METHODS
-from coterie.running.loop import Loop
+from coterie.running.loop import Loop, stage_lengths_of
 from helpers.federations import MODELS, OPTIONS, TRAIN, tiny, tiny_model
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of click, by what Flower imports
-    from flwr.app import Context, Message, RecordDict
+    from flwr.app import Message
     from flwr.app.error import Error
     from flwr.common.serde import message_from_proto, message_to_proto
     from flwr.proto.message_pb2 import Message as ProtoMessage
@@ -33,15 +32,18 @@ with warnings.catch_warnings():
     from flwr.serverapp import Grid
     from flwr.supercore.task_identity import TaskIdentity
 
-    import coterie_relay
+    from coterie.deploy.fleet_client import answer_message
     from coterie.deploy.flower_engine import FlowerEngine
+    from coterie.deploy.frames import Frame, pack_frame, unpack_frame
+    from coterie.deploy.mailbox import AWAY
     from coterie.deploy.roster import Roster
     from coterie.deploy.scales import moments_of, scale_federation
-    from coterie.deploy.site import Site, serve_socket
+    from coterie.deploy.site import Site
+    from coterie.deploy.statistics import ColumnSums
     from coterie.deploy.wire import digest, pack
-    from coterie_relay import packed, unpacked
 
 __all__ = [
+    "EXACT",
     "RULES",
     "BytesGrid",
     "Error",
@@ -50,12 +52,13 @@ __all__ = [
     "Town",
     "digest",
     "finish",
-    "packed",
+    "pack_frame",
     "town",
-    "unpacked",
+    "unpack_frame",
 ]
 
 RULES = Rules(needed=0.5, deadline=1.0, tries=2)
+EXACT = Limits(rows=1, digits=0)  # tiny federations are compared to the last digit
 
 
 class Lines(list):
@@ -73,7 +76,9 @@ class BytesGrid(Grid):
 
     def __init__(self) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-        self.nodes: dict[int, Path] = {}  # node id -> the site's socket
+        # node id -> how the site there answers; None: its process has ended, and is not missed yet
+        self.nodes: dict[int, Callable[[Frame], Frame] | None] = {}
+        self.lines = Lines()  # what sites say of messages that are none
         self.registered: dict[int, str] = {}  # what a node's key was registered for
         self.offline: set[int] = set()
         self.activated: dict[int, str] = {}  # when a node came online
@@ -112,11 +117,11 @@ class BytesGrid(Grid):
             self._count += 1
             message.metadata.__dict__["_message_id"] = str(self._count)
             question, node = self._carried(message), message.metadata.dst_node_id
-            context = Context(1, node, {"socket": str(self.nodes[node])}, RecordDict(), {})
-            try:
-                reply = coterie_relay.app(question, context)
-            except Exception as problem:  # as a SuperNode tells it
-                reply = Message(Error(2, repr(problem)), reply_to=question)
+            work = self.nodes[node]
+            if work is None:
+                reply = Message(Error(5, AWAY), reply_to=question)
+            else:
+                reply = answer_message(question, work, self.lines)
             spoilt = self.spoil(node, question, self._carried(reply))
             if spoilt is not None:
                 self._replies[str(self._count)] = spoilt
@@ -139,7 +144,7 @@ class BytesGrid(Grid):
 
 
 class Town:
-    """Sites of a federation behind sockets, and the server's side of them."""
+    """Sites of a federation, and the server's side of them."""
 
     def __init__(
         self,
@@ -158,8 +163,9 @@ class Town:
             seed,
         )
         self.architecture = np.arange(federation.clients) % len(models)
-        self.grid, self.lines, self._stops = BytesGrid(), Lines(), {}
-        self.privacy = privacy
+        self.grid, self.lines = BytesGrid(), Lines()
+        self._nodes: dict[int, int] = {}  # client -> node
+        self.privacy, self.limits = privacy, EXACT
         for i in range(federation.clients):
             self.open(i)
 
@@ -172,6 +178,11 @@ class Town:
             architecture=self.architecture,
             seed=self.seed,
         )
+
+    def plan(self, schedule: Schedule) -> dict[str, Any]:
+        """What the sites agree to be asked."""
+        lengths = stage_lengths_of(self.programs[0], schedule)
+        return describe_plan(self.programs[0], lengths, schedule.every, schedule.measured)
 
     def site(self, i: int) -> Site:
         """Client i as a site: it has its own rows only."""
@@ -198,39 +209,22 @@ class Town:
             home,
             lambda words: {"rows": rows},
             build,
-            lambda words, n: moments_of(federation, n),
+            lambda words, n: ColumnSums(rows["train"], moments_of(federation, n)),
             self.privacy,
             self.lines,
+            limits=self.limits,
         )
 
     def open(self, i: int, node: int | None = None, site: Site | None = None) -> None:
-        """Start a site's process, as a thread; under a new node id where one is given."""
-        path, stop = self.folder / f"s{i}", threading.Event()
-        site = site or self.site(i)
-        ready = threading.Event()
-        thread = threading.Thread(
-            target=serve_socket,
-            args=(site, path, lambda line: ready.set(), stop.is_set),
-            daemon=True,
-        )
-        thread.start()
-        ready.wait(300)
-        self._stops[i] = (stop, thread, path)
+        """Start a site; under a new node id where one is given."""
         if node is not None:
-            self.grid.nodes = {n: p for n, p in self.grid.nodes.items() if p != path}
-        self.grid.nodes[node or 100 + i] = path
+            self.grid.nodes.pop(self._nodes[i], None)
+        self._nodes[i] = node or 100 + i
+        self.grid.nodes[self._nodes[i]] = (site or self.site(i)).answer
 
     def close(self, i: int) -> None:
         """Stop a site's process; its folder stays."""
-        stop, thread, path = self._stops.pop(i)
-        stop.set()
-        with socket.socket(socket.AF_UNIX) as wake, suppress(OSError):  # it may be gone by itself
-            wake.connect(str(path))
-        thread.join()
-
-    def close_all(self) -> None:
-        for i in list(self._stops):
-            self.close(i)
+        self.grid.nodes[self._nodes[i]] = None
 
     def loop(
         self,
@@ -251,7 +245,8 @@ class Town:
             self.setup(hollow),
             roll=roll,
             run=run,
-            words={"privacy": [], "method": "", "options": {}, "train": {}, "seed": self.seed},
+            words={"privacy": [], "method": "", "options": {}, "train": {}, "seed": self.seed}
+            | self.plan(schedule),
             rules=rules,
             journal=journal or self.folder / "answers.jsonl",
             say=self.lines,
@@ -275,20 +270,17 @@ def town(
     models: Any = None,
     seed: int = 0,
     privacy: Any = (),
+    train: Train = TRAIN,
     **options: Any,
 ) -> Iterator[Town]:
     """A federation whose sites run one method."""
     federation = federation or tiny(4)
     models = models or [MODELS.get(name, tiny_model)()]
     programs = [
-        stages_of(METHODS[name](model, TRAIN, **(OPTIONS.get(name, {}) | options)))
+        stages_of(METHODS[name](model, train, **(OPTIONS.get(name, {}) | options)))
         for model in models
     ]
-    made = Town(folder, federation, models, programs, seed, Privacy(*privacy))
-    try:
-        yield made
-    finally:
-        made.close_all()
+    yield Town(folder, federation, models, programs, seed, Privacy(*privacy))
 
 
 def finish(loop: Loop) -> None:

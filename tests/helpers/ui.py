@@ -20,13 +20,13 @@ with warnings.catch_warnings():  # it would rather have a newer package than htt
     from starlette.testclient import TestClient
 
 WORDS = {
-    "clients": 4,
+    "num_clients": 4,
     "rows": 160,
     "classes-each": 4,
     "hidden": 6,
-    "batch": 8,
+    "batch_size": 8,
     "rounds": 4,
-    "evaluate": 1,
+    "eval_every": 1,
     "checkpoint": 2,
 }
 FAST = {"path": "vectorized", "width": 20, "compile": "no", "threads": 1}

@@ -48,7 +48,7 @@ def test_clients_are_those_of_the_first_seed_where_splits_differ(data, folder):
 
 def test_clients_are_means_over_seeds_where_the_split_is_one(tmp_path):
     for seed in (1, 2):
-        execute(base(method="local", seed=seed, **{"data.seed": 0}), tmp_path / f"s{seed}")
+        execute(base(method="local", seed=seed, **{"dataset.seed": 0}), tmp_path / f"s{seed}")
     data = report_data([tmp_path / "s1", tmp_path / "s2"])
     mean = np.mean([load_run(tmp_path / f"s{seed}").accuracy() for seed in (1, 2)], axis=0)
     assert data["clients"]["accuracy"]["local"] == pytest.approx(mean, rel=1e-4)
@@ -85,7 +85,7 @@ def test_what_runs_share_is_said_once(data):
         assert f"method = {run['method'].partition('@')[0]}" in run["own"]
         assert f"seed = {run['seed']}" in run["own"]
         assert "rounds" not in run["own"]
-    assert any(word.startswith("split ") for word in data["setup"])
+    assert any(word.startswith("clients: ") for word in data["setup"])
     assert any("steps per client and round" in word for word in data["setup"])
 
 
@@ -98,7 +98,7 @@ def test_mixing_is_noted_for_methods_that_mix(data):
 def test_a_loss_is_lower_is_better(tmp_path):
     for name in ("fedavg", "local"):
         execute(
-            change_options(Experiment(method=name), {"data": "gaussian", "rounds": 2, **FAST}),
+            change_options(Experiment(method=name), {"dataset": "gaussian", "rounds": 2, **FAST}),
             tmp_path / name,
         )
     data = report_data([tmp_path / "fedavg", tmp_path / "local"])
@@ -106,7 +106,7 @@ def test_a_loss_is_lower_is_better(tmp_path):
     means = [row["mean"] for row in table(data, "methods").values()]
     assert means == sorted(means)
     worst = table(data, "methods")["local"]["worst client"]
-    assert worst == pytest.approx(load_run(tmp_path / "local").measured().max(), rel=1e-4)
+    assert worst == pytest.approx(load_run(tmp_path / "local").client_values().max(), rel=1e-4)
     assert "no classes" in " ".join(data["answer"])
     assert not [f for f in data["figures"] if f["key"] in ("qoi", "evenness", "split")]
     better = next(

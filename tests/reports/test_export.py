@@ -11,24 +11,19 @@ from coterie.comparison.execute import compare
 from coterie.comparison.plan import plan_experiments
 from coterie.core.errors import BadInput
 from coterie.experiment.config import Experiment, change_options
-from coterie.reports.tracking import (
-    flatten_options,
-    iter_scalars,
-    tags_of,
-    to_mlflow,
-    to_tensorboard,
-)
+from coterie.reports.tracking import to_mlflow, to_tensorboard
 from coterie.results.metric_table import total_of
 from coterie.results.run import load_run
+from coterie.results.scalars import flatten_options, iter_scalars, tags_of
 
 WORDS = {
-    "clients": 4,
+    "num_clients": 4,
     "rows": 160,
     "classes-each": 4,
     "hidden": 6,
-    "batch": 8,
+    "batch_size": 8,
     "rounds": 3,
-    "evaluate": 1,
+    "eval_every": 1,
 }
 FAST = {"path": "vectorized", "width": 20, "compile": "no", "threads": 1}
 
@@ -119,7 +114,7 @@ def test_mlflow_reads_what_the_run_says(run, comparison, tmp_path):
     key = to_mlflow(run, place, "tests")
     client = MlflowClient(tracking_uri=place)
     read = client.get_run(key)
-    assert read.data.params["train.batch"] == "8"
+    assert read.data.params["train.batch_size"] == "8"
     assert read.data.params == {k: str(v) for k, v in flatten_options(run).items()}
     assert tags_of(run).items() <= read.data.tags.items()
     assert read.data.tags["coterie.data"] == run.about["data"]

@@ -98,8 +98,8 @@ def test_runs_that_differ_in_more_than_the_seed_are_told_apart(tmp_path):
     for name, words in {
         "a": {},
         "b": {"seed": 1},
-        "c": {"rate": 0.01},
-        "d": {"rate": 0.01, "seed": 1},
+        "c": {"lr": 0.01},
+        "d": {"lr": 0.01, "seed": 1},
     }.items():
         execute(base(method="local", **words), tmp_path / name)
     assert set(gather_evidence([tmp_path / n for n in "abcd"]).records) == {"local", "local (c)"}

@@ -11,7 +11,14 @@ from coterie.reports.report import report_data
 from coterie.running.execute import execute
 from helpers.reports import FAST, figure
 
-WORDS = {"data": "digits", "clients": 12, "rounds": 6, "evaluate": 3, "batch": 64, "sample": 0.5}
+WORDS = {
+    "dataset": "digits",
+    "num_clients": 12,
+    "rounds": 6,
+    "eval_every": 3,
+    "batch_size": 64,
+    "participation": 0.5,
+}
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ def compared(tmp_path_factory):
     return coterie.compare(
         ["fedavg", "ditto"],
         seeds=2,
-        data=from_arrays(x, y, owners.astype(str), name="made"),
+        dataset=from_arrays(x, y, owners.astype(str), name="made"),
         out=tmp_path_factory.mktemp("newcomers") / "comparison",
         rounds=2,
         newcomers=2,

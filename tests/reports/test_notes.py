@@ -19,7 +19,13 @@ from coterie.reports.report import report_data
 from coterie.running.execute import execute
 
 CLIENTS, ROUNDS = 4, 3
-WORDS = {"data": "digits", "clients": CLIENTS, "rounds": ROUNDS, "evaluate": 1, "batch": 64}
+WORDS = {
+    "dataset": "digits",
+    "num_clients": CLIENTS,
+    "rounds": ROUNDS,
+    "eval_every": 1,
+    "batch_size": 64,
+}
 FAST = {"path": "vectorized", "width": 8, "compile": "no", "threads": 1}
 DESCRIBES = {
     "m": LoggedQuantity("trust in others", QuantityKind.MATRIX, meaning="Made up."),
@@ -179,7 +185,7 @@ def test_a_note_that_is_not_declared_stops_the_run_at_once(tmp_path, monkeypatch
             **{who: lambda state: {"secret": torch.ones(CLIENTS) if who == "notes" else 1.0}}
         )
 
-    with pytest.raises(BadInput, match="the note 'secret' is written but not declared"):
+    with pytest.raises(BadInput, match="the logged quantity 'secret' is not declared"):
         play(tmp_path / "run", monkeypatch, silent)
     assert (tmp_path / "run").exists() == (
         who == "client_notes"

@@ -41,7 +41,7 @@ def test_two_classes_have_false_accepts_over_fedavg(tmp_path):
         "client": np.arange(120) % 3,
     }
     pq.write_table(pa.table(frame), tmp_path / "own.parquet")
-    words = {"data": str(tmp_path / "own.parquet"), "rounds": 2, **FAST}
+    words = {"dataset": str(tmp_path / "own.parquet"), "rounds": 2, **FAST}
     for name in ("fedavg", "local"):
         execute(change_options(Experiment(method=name), words), tmp_path / name)
     runs = [load_run(tmp_path / name) for name in ("local", "fedavg")]

@@ -92,8 +92,8 @@ def runs(tmp_path_factory):
     measured twice.
     """
     folder = tmp_path_factory.mktemp("costs")
-    words = IMAGES | FAST | {"clients": 6, "rounds": 4, "evaluate": 2, "models": False}
-    some = {"sample": 3, "drop": 0.3}
+    words = IMAGES | FAST | {"num_clients": 6, "rounds": 4, "eval_every": 2, "models": False}
+    some = {"participation": 3, "dropout_clients": 0.3}
     return {
         "fedavg": coterie.run("fedavg", out=folder / "fedavg", **words),
         "sampled": coterie.run("fedavg", out=folder / "sampled", **words | some),
@@ -114,7 +114,7 @@ def test_costs_of_a_run_are_those_of_its_table(runs):
         strict=True,
     ):
         assert column.sum() == pytest.approx(total_of(runs["fedavg"].table, name))
-    last = found.summed()
+    last = found.sum()
     assert last.up.tolist() == [6 * 4 * MODEL * k for k in (1, 2, 3, 4)]
     assert last.clients.tolist() == found.clients.tolist()
 
@@ -179,7 +179,7 @@ def test_accuracy_is_given_against_every_axis(runs):
     found = {axis: c.accuracy_against(run, axis, "validation") for axis in c.AXES}
     for _, y in found.values():
         assert y.tolist() == means.tolist()
-    spent = c.costs_of(run).summed()
+    spent = c.costs_of(run).sum()
     at = [0, 1, 3, 4]
     assert found["round"][0].tolist() == rounds.tolist()
     assert found["bytes"][0].tolist() == (spent.down + spent.up)[at].tolist()

@@ -45,14 +45,14 @@ def runs(tmp_path_factory):
     )
     words = {
         "rounds": 4,
-        "rate": 0.5,
+        "lr": 0.5,
         "path": "vectorized",
         "width": 4,
         "compile": "no",
         "threads": 1,
     }
     return {
-        name: coterie.run(name, data=devices, model=net, out=folder / name, **words)
+        name: coterie.run(name, dataset=devices, model=net, out=folder / name, **words)
         for name in ("fedavg", "local")
     }
 

@@ -17,7 +17,7 @@ from helpers.runs import IMAGES
 def result(tmp_path_factory):
     folder = tmp_path_factory.mktemp("frames") / "out"
     return coterie.compare(
-        ["local", "fedavg"], seeds=2, data="digits", out=folder, watch=lambda *_: None, **IMAGES
+        ["local", "fedavg"], seeds=2, dataset="digits", out=folder, watch=lambda *_: None, **IMAGES
     )
 
 

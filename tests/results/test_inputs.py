@@ -16,7 +16,7 @@ WORDS = FAST | {"rounds": 1, "hidden": 4}
 
 def test_rows_of_every_part_are_those_of_the_users_file(tmp_path):
     path = write_csv(tmp_path / "own.csv", rows=90)
-    run("local", data=str(path), out=tmp_path / "run", **WORDS)
+    run("local", dataset=str(path), out=tmp_path / "run", **WORDS)
     rows = pq.read_table(tmp_path / "run" / ROWS).to_pandas()
     assert sorted(rows["row"]) == list(range(90))
     assert set(rows["file"]) == {str(path)}
@@ -38,7 +38,7 @@ def test_rows_of_a_folder_are_counted_in_each_file(tmp_path):
     for k, name in enumerate(("a", "b")):
         body = "".join(f"{i + 100 * k},{i % 2}\n" for i in range(20))
         (tmp_path / "data" / f"{name}.csv").write_text("v,label\n" + body)
-    run("local", data=str(tmp_path / "data"), out=tmp_path / "run", **WORDS)
+    run("local", dataset=str(tmp_path / "data"), out=tmp_path / "run", **WORDS)
     rows = pq.read_table(tmp_path / "run" / ROWS).to_pandas()
     for client, name in enumerate(("a", "b")):
         mine = rows[rows["client"] == client]
@@ -48,7 +48,7 @@ def test_rows_of_a_folder_are_counted_in_each_file(tmp_path):
 
 def test_a_preparation_is_read_back_as_it_was(tmp_path):
     path = write_csv(tmp_path / "own.csv")
-    run("local", data=str(path), out=tmp_path / "run", **WORDS)
+    run("local", dataset=str(path), out=tmp_path / "run", **WORDS)
     assert read_preparation(tmp_path / "run") == build_federation(path).preparation
     (tmp_path / "run" / PREPARATION).write_text("{")
     with pytest.raises(BadInput, match="damaged"):
@@ -60,6 +60,6 @@ def test_a_preparation_is_read_back_as_it_was(tmp_path):
 
 def test_a_federation_made_by_hand_has_no_rows_of_a_file(tmp_path):
     federation = build_federation(arrays())._replace(rows=None, place=None, preparation=None)
-    run("local", data=federation, out=tmp_path / "run", **WORDS)
+    run("local", dataset=federation, out=tmp_path / "run", **WORDS)
     assert not (tmp_path / "run" / ROWS).exists()
     assert not (tmp_path / "run" / PREPARATION).exists()

@@ -52,7 +52,7 @@ def test_raw_arrays_with_clients_of_their_own_scale(tmp_path):
     x = rng.normal(5, 3, size=(120, 2, 3)).astype(np.float32)
     y, owner = (x[:, 0, 0] > 5).astype(int), np.arange(120) % 4
     data = from_arrays(x, y, owner)
-    run = coterie.run("local", data=data, scale="client", rounds=3, out=tmp_path / "run", **FAST)
+    run = coterie.run("local", dataset=data, scale="client", rounds=3, out=tmp_path / "run", **FAST)
     for client, accuracy in enumerate(run.accuracy()):
         rows = held_rows(run, client)
         found = run.model(client).predict(x[rows])
@@ -150,7 +150,7 @@ def test_numbers_that_are_names_are_the_same_names_whatever_their_type(tmp_path)
     path = write_people(tmp_path / "p.csv")
     frame = pl.read_csv(path).with_columns(age=pl.col("age").cast(pl.Int64) // 10)
     words = FAST | {"rounds": 1, "client": "site", "label": "verdict", "categories": "age"}
-    run = coterie.run("local", data=frame, out=tmp_path / "run", **words)
+    run = coterie.run("local", dataset=frame, out=tmp_path / "run", **words)
     rows, inputs = frame[:5], run.model(0).intake.inputs
     for kind in (pl.Float64, pl.String, pl.Int8):
         assert np.array_equal(inputs(rows.with_columns(pl.col("age").cast(kind))), inputs(rows))
@@ -167,7 +167,7 @@ def test_a_model_still_is_its_network(people):
 def test_a_regression_predicts_numbers_in_the_units_of_the_data(tmp_path):
     run = numbers_run(tmp_path, label="b")
     frame = pl.read_csv(tmp_path / "numbers.csv")
-    for client, error in enumerate(run.measured()):
+    for client, error in enumerate(run.client_values()):
         rows, model = frame[held_rows(run, client)], run.model(client)
         found = np.abs(model.predict(rows) - rows["b"].to_numpy()).mean()
         assert run.measure == "mae"

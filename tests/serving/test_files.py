@@ -60,6 +60,30 @@ def test_an_onnx_graph_takes_raw_columns_and_says_row_by_row_what_the_model_says
         assert np.allclose(shares, model.predict_proba(strange), atol=1e-6)
 
 
+def test_missing_dates_and_large_numbers_are_exported(tmp_path):
+    """Three dates with a time of day and gaps, and a label of millions."""
+    rng, rows = np.random.default_rng(0), 80
+    dates = {}
+    for name in ("born", "came", "left"):
+        seconds = rng.integers(1_500_000_000, 1_700_000_000, rows).tolist()
+        kept = [None if k % 7 == 0 else second for k, second in enumerate(seconds)]
+        dates[name] = pl.from_epoch(pl.Series(kept, dtype=pl.Int64)).dt.to_string("%F %T")
+    people = ["a", "b"] * (rows // 2)
+    table = {"who": people, **dates, "x": rng.normal(size=rows), "y": 1e6 * rng.normal(size=rows)}
+    pl.DataFrame(table).write_csv(tmp_path / "dates.csv")
+    run = coterie.run(
+        "local",
+        dataset=str(tmp_path / "dates.csv"),
+        client="who",
+        label="y",
+        task="regression",
+        rounds=2,
+        out=tmp_path / "run",
+    )
+    where = export_model(run.model("a"), tmp_path / "onnx", OnnxWriter())
+    assert (where / "model.onnx").is_file()
+
+
 def test_an_onnx_graph_of_images_has_their_scale_inside(tmp_path):
     run = coterie.run("local", out=tmp_path / "run", scale="pixel", **IMAGES)
     model = run.model(1)

@@ -37,7 +37,7 @@ def files_of(folder):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return people_run(tmp_path_factory.mktemp("later"), method="ditto", rounds=6, rate=0.3)
+    return people_run(tmp_path_factory.mktemp("later"), method="ditto", rounds=6, lr=0.3)
 
 
 def test_a_personalized_client_is_loaded_predicted_and_served_like_any_other(run, tmp_path):

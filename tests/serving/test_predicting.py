@@ -4,6 +4,7 @@ import gzip
 
 import numpy as np
 import polars as pl
+import polars.testing
 import pytest
 
 import coterie
@@ -55,7 +56,8 @@ def test_small_pieces_and_other_kinds_of_files_give_the_same(people, tmp_path, m
         out, seen = tmp_path / f"{name}.out.csv", []
         wanted = PredictionRequest(data=form, out=out, client="site-1")
         predict_file(run.models(), wanted, lambda done, rows: seen.append(rows))
-        assert out.read_text() == whole.read_text(), name
+        # the same rows; a product of fewer rows may round its last digit otherwise
+        pl.testing.assert_frame_equal(pl.read_csv(out), pl.read_csv(whole), rel_tol=1e-6)
         assert len(seen) > 3 or name in ("b.csv.gz", "c.csv")
 
 

@@ -35,7 +35,7 @@ def model(tmp_path_factory):
     frame = pl.DataFrame({"person": ["ann", "bob"] * 40, "message": texts, "mood": moods})
     words = {"client": "person", "label": "mood", "text": "message", "tokens": 8}
     out = tmp_path_factory.mktemp("texts") / "run"
-    run = coterie.run("local", data=frame, rounds=8, out=out, **words)
+    run = coterie.run("local", dataset=frame, rounds=8, out=out, **words)
     return coterie.load(run.folder).model("bob")
 
 

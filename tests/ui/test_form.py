@@ -10,7 +10,7 @@ from coterie.core.errors import BadInput
 from coterie.core.options import describe_type
 from coterie.experiment.config import Experiment, change_options, options_of
 from coterie.methods.registry import METHODS
-from coterie.ui.form import build_form, parse_form
+from coterie.ui.form import build_form, parse_comparison, parse_form
 from helpers.ui import client, writer
 
 
@@ -29,7 +29,7 @@ def test_a_methods_own_options_are_in_the_form_with_what_they_take(method):
 
 
 def test_every_word_of_the_form_can_be_sent_with_its_default():
-    for names in ({"method": "ditto"}, {"method": "ktpfl", "data": "mnist", "model": "lenet5"}):
+    for names in ({"method": "ditto"}, {"method": "ktpfl", "dataset": "mnist", "model": "lenet5"}):
         said = build_form(names)
         given = {w: one["default"] for w, one in words_in(said).items()}
         experiment, arguments = parse_form(names | given)
@@ -45,10 +45,10 @@ def test_every_word_of_the_form_can_be_sent_with_its_default():
     [
         {"method": "dito"},
         {"method": "ditto", "schedule.rounds": "0"},
-        {"method": "ditto", "train.rate": "-1"},
+        {"method": "ditto", "train.lr": "-1"},
         {"method": "ditto", "options.lam": "many"},
         {"method": "ditto", "mu": "1"},
-        {"method": "ditto", "data": "digit"},
+        {"method": "ditto", "dataset": "digit"},
         {"method": "local", "train.weighting": "equal"},
         {"method": "ditto", "config": "demo"},
         {"method": "ditto", "out": "elsewhere"},
@@ -78,3 +78,26 @@ def test_a_bad_name_in_the_form_is_one_line(root):
     said = client(root).get("/api/form", params={"method": "dito"})
     assert said.status_code == 422
     assert "did you mean 'ditto'" in said.json()["problem"]
+
+
+def test_a_comparison_is_the_command_that_a_terminal_takes():
+    sent = {"schedule.rounds": "4", "seed": "3"}
+    experiment, words = parse_comparison(sent, ["local", "fedavg"])
+    assert experiment.method == "local"
+    assert words == ["--methods", "local,fedavg", "--schedule.rounds=4", "--seeds=3,"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "methods", "says"),
+    [
+        ({}, ["local"], "two methods or more"),
+        ({}, "local,fedavg", "give a list of names"),
+        ({}, ["local", "fedvag"], "did you mean 'fedavg'"),
+        ({"options.lam": "1"}, ["local", "ditto"], "options of one method"),
+        ({"schedule.rounds": "0"}, ["local", "ditto"], "schedule.rounds = 0"),
+        ([], ["local", "ditto"], "give at most"),
+    ],
+)
+def test_a_bad_comparison_is_one_line(sent, methods, says):
+    with pytest.raises(BadInput, match=says):
+        parse_comparison(sent, methods)

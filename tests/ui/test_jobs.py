@@ -41,18 +41,18 @@ def test_words_reach_the_process_as_they_are(jobs):
     hostile = "; touch pwned $(id) `id` \" ' * \n --out=/"
     job = jobs.start("a", jobs.root / "a", ["0", hostile])
     job.process.wait(600)
-    assert jobs.told("a", 0)["text"].strip() == repr(["0", hostile])
-    assert jobs.told("a", 0)["state"] == "finished"
+    assert jobs.describe("a", 0)["text"].strip() == repr(["0", hostile])
+    assert jobs.describe("a", 0)["state"] == "finished"
     assert (jobs.root / LOGS / "a.log").exists()
     assert not (jobs.root / "a").exists()
 
 
 def test_a_log_goes_on_where_it_was_read(jobs):
     jobs.start("a", jobs.root / "a", ["0"]).process.wait(600)
-    first = jobs.told("a", 0)
-    assert jobs.told("a", first["after"])["text"] == ""
-    assert jobs.told("a", 3)["text"] == first["text"][3:]
-    assert jobs.told("unknown", 0)["state"] == ""
+    first = jobs.describe("a", 0)
+    assert jobs.describe("a", first["after"])["text"] == ""
+    assert jobs.describe("a", 3)["text"] == first["text"][3:]
+    assert jobs.describe("unknown", 0)["state"] == ""
 
 
 def test_as_many_are_at_work_as_there_are_cores_and_no_run_twice(jobs):
@@ -83,7 +83,7 @@ def test_who_does_not_hear_is_ended(jobs, monkeypatch):
     deaf = "import signal, time; signal.signal(2, signal.SIG_IGN); print(1, flush=True); "
     monkeypatch.setattr(module, "MAIN", deaf + "time.sleep(600)")
     job = jobs.start("a", jobs.root / "a", [])
-    wait_for(lambda: jobs.told("a", 0)["text"])
+    wait_for(lambda: jobs.describe("a", 0)["text"])
     jobs.stop("a")
     assert job.process.wait(600) == -signal.SIGTERM
     assert job.state == "stopped"
@@ -133,14 +133,14 @@ def test_a_run_is_started_stopped_and_resumed_from_the_page(root):
 
 def test_a_word_that_only_training_refuses_stands_in_the_log(root):
     asker = writer(root)
-    words = {"method": "ditto", "clients": "5000"} | FAST
+    words = {"method": "ditto", "num_clients": "5000"} | FAST
     sent = {word: str(value) for word, value in words.items()}
     name = asker.post("/api/start", json={"words": sent}).json()["id"]
     asked = f"/api/log?id={name}"
     wait_for(lambda: asker.get(asked).json()["state"] == "failed")
     said = asker.get(asked).json()
     assert said["code"] == 2
-    assert said["text"].startswith("coterie: clients = 5,000, but ")
+    assert said["text"].startswith("coterie: num_clients = 5,000, but ")
 
 
 def test_a_finished_run_is_not_resumed_and_a_reader_sees_logs_only(root):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from coterie.analysis.tiles import summarize_answer
 from coterie.comparison.execute import compare, load_comparison
 from coterie.comparison.plan import plan_experiments
 from coterie.core.files import digest
@@ -24,9 +25,9 @@ from helpers.ui import FAST, TOKEN, WORDS, client, served, until
 def seeds(tmp_path_factory) -> Path:
     """A comparison of two methods with three seeds each, and a run with another rate."""
     root = tmp_path_factory.mktemp("seeds")
-    words = change_options(Experiment(method=""), WORDS | FAST | {"data.seed": 0})
+    words = change_options(Experiment(method=""), WORDS | FAST | {"dataset.seed": 0})
     compare(plan_experiments(["fedavg", "local"], words), [0, 1, 2], root / "three")
-    execute(change_options(replace(words, method="ditto"), {"rate": 0.05}), root / "slow")
+    execute(change_options(replace(words, method="ditto"), {"lr": 0.05}), root / "slow")
     return root
 
 
@@ -67,9 +68,14 @@ def rows_of(page, act) -> list[list[str]]:
 
 
 def test_the_verdict_in_the_list_is_the_answer(bench, opened):
-    told = str(load_comparison(bench / "three").answer)
+    answer = load_comparison(bench / "three").answer
+    told, short = str(answer), summarize_answer(answer)
     page = opened("/")
-    page.locator("tr.verdict").get_by_text(told, exact=True).wait_for()
+    page.locator("tr.verdict").get_by_text(short.headline, exact=True).wait_for()
+    shown = page.locator("tr.verdict .figure strong").all_inner_texts()
+    assert shown == [tile.value for tile in short.tiles]
+    assert page.locator("tr.told td.result").inner_text() == (shown or [""])[0]
+    assert page.locator("tr.told td.rounds").inner_text() == "6 × 4"
     page = opened("/compare?run=three")
     page.locator("#verdict").get_by_text(told, exact=True).wait_for()
 
@@ -84,7 +90,7 @@ def test_a_verdict_is_read_again_only_when_runs_change(bench, monkeypatch):
     first = asker.get("/api/verdict", params={"id": "three"}).json()["verdict"]
     assert asker.get("/api/verdict", params={"id": "three"}).json()["verdict"] == first
     assert len(loaded) == 1
-    assert asker.get("/api/verdict", params={"id": "slow"}).json() == {"verdict": ""}
+    assert asker.get("/api/verdict", params={"id": "slow"}).json()["verdict"] == ""
     assert asker.get("/api/verdict", params={"id": "nowhere"}).status_code == 404
 
 
@@ -140,19 +146,19 @@ def test_columns_and_filters_come_from_the_configuration(opened):
     page = opened("/")
     names = page.locator("tbody td.name a")
     names.first.wait_for()
-    page.locator("#word option[value='train.rate']").wait_for(state="attached")
+    page.locator("#word option[value='train.lr']").wait_for(state="attached")
     page.get_by_text("Columns", exact=True).click()
-    page.get_by_role("checkbox", name="train.rate").check()
-    page.get_by_role("button", name="train.rate").wait_for()
+    page.get_by_role("checkbox", name="train.lr").check()
+    page.get_by_role("button", name="train.lr").wait_for()
     assert page.locator("tbody td.own").first.inner_text() in ("", "0.05")
-    page.get_by_label("Where").select_option("train.rate")
+    page.get_by_label("Where").select_option("train.lr")
     page.locator("#value").select_option("0.05")
-    assert page.get_by_label("Filter the runs").input_value() == "train.rate=0.05"
+    assert page.get_by_label("Filter the runs").input_value() == "train.lr=0.05"
     assert names.all_inner_texts() == ["slow"]
     rows = rows_of(page, page.get_by_role("button", name="CSV").click)
     assert [row[0] for row in rows] == ["name", "slow"]
-    assert rows[1][rows[0].index("train.rate")] == "0.05"
-    page.get_by_label("Filter the runs").fill("train.rate>0.06 seed=1")
+    assert rows[1][rows[0].index("train.lr")] == "0.05"
+    page.get_by_label("Filter the runs").fill("train.lr>0.06 seed=1")
     assert sorted(names.all_inner_texts()) == ["fedavg-seed1", "local-seed1", "three"]
 
 
@@ -162,7 +168,7 @@ def test_configurations_are_told_apart(opened):
     found = {
         r.split("\t")[0]: r.split("\t")[1:] for r in page.locator("#diff tr").all_inner_texts()
     }
-    assert found["train.rate"] == ["0.05", "0.1"]
+    assert found["train.lr"] == ["0.05", "0.1"]
     assert found["method"] == ["ditto", "local"]
     assert "schedule.rounds" not in found
 
@@ -229,7 +235,7 @@ def test_a_reader_without_the_token_sees_no_way_to_change(bench, browser):
         page = browser.new_page()
         page.goto(f"http://127.0.0.1:{port}/")
         page.get_by_text("open the address that coterie ui printed").wait_for()
-        assert page.get_by_role("link", name="Start a run").count() == 0
+        assert page.get_by_role("link", name="Start").count() == 0
         assert page.get_by_label("Edit slow").count() == 0
         page.goto("about:blank")
 
@@ -237,13 +243,20 @@ def test_a_reader_without_the_token_sees_no_way_to_change(bench, browser):
 def test_a_run_is_started_from_the_form_stopped_and_resumed(bench, opened):
     page = opened("/start")
     page.locator("#groups input").first.wait_for()
-    page.get_by_label("Method").select_option("ditto")
+    page.locator("#what").select_option("run")
+    page.locator("#method").select_option("ditto")
+    page.get_by_text("rows per mini-batch", exact=True).wait_for()  # what an option means
     page.get_by_label("lam").wait_for()
     page.locator("input[name='schedule.rounds']").fill("0")
     page.get_by_role("button", name="Start").click()
     page.get_by_text("schedule.rounds = 0: give a whole number from 1 to 1,000,000").wait_for()
-    page.get_by_text("More words").click()
-    words = {"data.clients": 4, "data.rows": 160, "split.classes_each": 4, "model.hidden": 6}
+    page.get_by_text("More options").click()
+    words = {
+        "dataset.num_clients": 4,
+        "dataset.rows": 160,
+        "partition.classes_each": 4,
+        "model.hidden": 6,
+    }
     for word, value in (words | {"schedule.rounds": 100_000, "keep.checkpoint": 5}).items():
         page.locator(f"input[name='{word}']").fill(str(value))
     for word, value in {"engine.path": "vectorized", "engine.compile": "no"}.items():

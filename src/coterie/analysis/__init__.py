@@ -1,1 +1,1 @@
-"""Numbers about numbers: scores, gains, fairness, significance and the answer of a comparison."""
+"""Metrics and statistical tests: scores, gains, fairness, significance, a comparison's answer."""

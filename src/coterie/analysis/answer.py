@@ -30,8 +30,9 @@ from coterie.core.html import format_paragraph
 GUESSER = "always guessing a client's most frequent class"
 MORE_WORK = 1.1  # times a baseline's gradients from which a budget is another one
 
-# better: shown to beat the baselines; bet: chosen, but not shown to; withdrawn: chosen, but shown
-# to be worse; baseline: FedAvg or Local chosen; guessing: nothing has learned; open: nobody votes
+# better: significantly better than the baselines; bet: chosen, but not so; withdrawn: chosen, but
+# shown to be worse; baseline: FedAvg or Local chosen; guessing: nothing has learned; open: nobody
+# votes
 Kind = Literal["better", "bet", "withdrawn", "baseline", "guessing", "open"]
 
 
@@ -79,16 +80,16 @@ class Claim(NamedTuple):
     p: float  # Wilcoxon signed-rank, two-sided
     better: int  # clients served better
     worse: int
-    of: int  # clients that both serve, over all seeds where each deals anew
+    of: int  # clients that both serve, over all seeds where each partitions anew
 
     @property
     def shown(self) -> bool:
-        """Whether the method is better beyond chance, by the test and by the interval."""
+        """Whether the method is significantly better, by the test and by the interval."""
         return self.p < LEVEL and self.difference.low > 0
 
     @property
     def refuted(self) -> bool:
-        """Whether it is worse beyond chance."""
+        """Whether it is significantly worse."""
         return self.p < LEVEL and self.difference.high < 0
 
 
@@ -110,6 +111,7 @@ class Answer(NamedTuple):
     guess: float = nan  # the value of whoever knows nothing
     guesser: str = GUESSER  # who that is
     remarks: tuple[str, ...] = ()  # sentences on what went wrong, as who diverged
+    error: float = nan  # standard error of `value` over clients
 
     def __str__(self) -> str:
         return format_answer(self)
@@ -195,6 +197,7 @@ def _judge_choice(
         use=None if kind == "withdrawn" else use,
         kind=kind,
         value=sign * means[use],
+        error=_error_of(found[use]),
         claim=claim,
         closest=closest,
         worst=(sign * _worst_of(found[subject]), sign * _worst_of(found[other]) if other else nan),
@@ -243,6 +246,13 @@ def _worst_of(block: np.ndarray) -> float:
     return mean_of([float(np.nanmin(s)) if not np.isnan(s).all() else nan for s in block])
 
 
+def _error_of(block: np.ndarray) -> float:
+    """Standard error over clients, of their means over seeds; NaN of a single one."""
+    counts = (~np.isnan(block)).sum(0)
+    each = np.nansum(block, 0)[counts > 0] / counts[counts > 0]
+    return float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else nan
+
+
 def _ratio(mine: MethodCost, base: MethodCost) -> float:
     return mine.gradients / base.gradients if base.gradients > 0 else nan
 
@@ -250,14 +260,27 @@ def _ratio(mine: MethodCost, base: MethodCost) -> float:
 def format_answer(answer: Answer) -> str:
     """The answer as one short paragraph: what to use first."""
     said = _FORMATS[answer.kind](answer)
-    return " ".join([*said, *_format_stability(answer), *answer.remarks])
+    return " ".join([*said, *_format_stability(answer), *_format_trivial(answer), *answer.remarks])
+
+
+def _format_trivial(answer: Answer) -> list[str]:
+    """What whoever knows nothing reaches, and whether the choice is any further."""
+    m, guess = answer.measure, answer.guess
+    if isnan(guess) or isnan(answer.value) or not answer.guesser:
+        return []
+    said = f"{answer.guesser[0].upper()}{answer.guesser[1:]} gives {m.write(guess)}"
+    if isnan(answer.error) or m.sign * (answer.value - guess) > answer.error:
+        return [f"{said}."]
+    other = ": judge by --metric auc" if m.label == "accuracy" else ""
+    return [f"{said}, which is within one standard error{other}."]
 
 
 def _format_better(answer: Answer) -> list[str]:
     claim, m = answer.claim, answer.measure
     assert claim is not None
     return [
-        f"Use {answer.use}: it is shown to beat {_name_baseline(claim.other)}. On test rows it has "
+        f"Use {answer.use}: it is significantly better than {_name_baseline(claim.other)}. On test "
+        "rows it has "
         f"{m.label} {m.write(answer.value)}, {m.gap(claim.difference)} (p = {_format_p(claim.p)}, "
         f"{_format_population(claim)}); {_format_clients(claim)}.",
         _format_cost(answer, claim.other),
@@ -272,7 +295,7 @@ def _format_bet(answer: Answer) -> list[str]:
             "local training was compared, so what it gains over them is not known."
         ]
     return [
-        f"Use {answer.use} as the best bet: it is not shown to beat "
+        f"Use {answer.use} as the best bet: it is not significantly better than "
         f"{_name_baseline(claim.other)} here. On test rows it has {m.label} "
         f"{m.write(answer.value)}, {m.gap(claim.difference)}, not significant over "
         f"{_format_population(claim)}{_format_doubt(claim)}; {_format_clients(claim)}.",
@@ -316,7 +339,8 @@ def _format_baseline(answer: Answer) -> list[str]:
             *_format_worst_client(answer),
         ]
     return [
-        f"Use {answer.use}: no method is shown to beat {what} here. {value} Closest above: "
+        f"Use {answer.use}: no method is significantly better than {what} here. {value} Closest "
+        "above: "
         f"{near.method}, {m.gap(near.difference)}, not significant over "
         f"{_format_population(near)}{_format_doubt(near)}.",
         *_format_worst_client(answer),
@@ -406,3 +430,8 @@ def _format_stability(answer: Answer) -> list[str]:
 
 def _format_p(p: float) -> str:
     return f"{p:.2g}" if p >= 1e-4 else "below 0.0001"
+
+
+def format_details(answer: Answer) -> list[str]:
+    """The sentences that figures beside a headline do not hold."""
+    return [*_format_worst_client(answer), *_format_stability(answer), *answer.remarks]

@@ -31,7 +31,7 @@ class Choice(NamedTuple):
     value: float  # the chosen one's mean
     highest: float  # the top's
     stability: float  # share of resamples of the units that choose the same; NaN for too few units
-    population: str  # "clients", or "seeds" where each seed deals the data anew
+    population: str  # "clients", or "seeds" where each seed partitions the data anew
 
 
 NO_CHOICE = Choice(name=None, top=None, value=nan, highest=nan, stability=nan, population="")

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.analysis.scores import BINS, score_task, scores_of
+from coterie.core.functions import is_function_name
 from coterie.core.task import find_task
 
 
@@ -38,6 +39,7 @@ def score_clients(
 ) -> dict[str, np.ndarray]:
     """{score: [clients]} of rows that lie one client after another; NaN where there are none."""
     wanted = [score.name for score in scores_of(task) if score.name in names]
+    wanted += [name for name in names if is_function_name(name)]
     if not find_task(task).has_classes:
         return _score_one_by_one(task, truth, said, counts, wanted)
     if not len(truth):

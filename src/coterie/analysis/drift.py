@@ -1,4 +1,4 @@
-"""Whether a model does worse on new rows than it did before, beyond chance."""
+"""Whether a model does worse on new rows than it did before, significantly."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Drift(NamedTuple):
 
     @property
     def worse(self) -> bool:
-        """Whether the model does worse now, beyond chance."""
+        """Whether the model does significantly worse now."""
         behind = self.now < self.before if self.measure == "accuracy" else self.now > self.before
         return bool(self.p < LEVEL and behind)
 
 
 def share_drift(before: float, rows_before: int, right: np.ndarray) -> Drift:
-    """Of an accuracy, by Fisher's exact test; right: whether each new row was told rightly."""
+    """Of an accuracy, by Fisher's exact test; right: whether each new row was predicted rightly."""
     hits, n = int(np.sum(right)), len(right)
     then = round(before * rows_before)
     table = [[then, rows_before - then], [hits, n - hits]]

@@ -58,7 +58,7 @@ def _sampled_epsilon(noise: float, times: int, delta: float, share: float) -> fl
     except ImportError:
         raise BadInput(
             "privacy by sampling is counted by Opacus, which is not installed: run `pip install "
-            "'coterie[privacy]'`, or ask all clients with --sample 1"
+            "'coterie[privacy]'`, or ask all clients with --participation 1"
         ) from None
     accountant = RDPAccountant()
     accountant.history = [(noise, share, times)]

@@ -16,12 +16,23 @@ from math import inf, nan
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
 from coterie.analysis.lazy_scipy import scipy_stats
 from coterie.analysis.nan_math import mean_of
-from coterie.core.errors import BadInput
-from coterie.core.task import CLASS, LABELS, NUMBER, TASKS, find_task
+from coterie.core.errors import BadInput, format_value
+from coterie.core.functions import find_function, is_function_name
+from coterie.core.task import (
+    CLASS,
+    LABELS,
+    NUMBER,
+    TASKS,
+    TIME,
+    TOKENS,
+    count_pairs,
+    find_task,
+)
 
 BINS = 15
 
@@ -141,6 +152,14 @@ def log_loss(chance: np.ndarray) -> float:
     return float(-np.log(np.clip(chance, np.finfo(float).eps, 1)).mean())
 
 
+def concordance(times: np.ndarray, risk: np.ndarray) -> float:
+    """Harrell's concordance index of times, below 0 where the event was not seen, and risks; NaN
+    where no two rows can be compared.
+    """
+    pairs, right = count_pairs(torch.as_tensor(risk), torch.as_tensor(times))
+    return float(right.sum() / pairs.sum()) if pairs.sum() and not np.isnan(risk).any() else nan
+
+
 def _r2(g: NumberPredictions) -> float:
     total = np.square(g.truth - g.truth.mean()).sum()
     return float(1 - np.square(g.errors).sum() / total) if total > 0 else nan
@@ -161,6 +180,7 @@ class Score(NamedTuple):
     higher: bool = True  # is better
     meaning: str = ""
     share: bool = True  # from 0 to 1, shown in %
+    ends: tuple[float, float] | None = None  # what no value lies beyond; None: the usual
 
     @property
     def sign(self) -> int:
@@ -175,6 +195,8 @@ class Score(NamedTuple):
     @property
     def bounds(self) -> tuple[float, float]:
         """What no value lies beyond."""
+        if self.ends is not None:
+            return self.ends
         return (0.0, 1.0) if self.share else (-inf, 1.0) if self.higher else (0.0, inf)
 
     def text(self, value: float) -> str:
@@ -257,7 +279,7 @@ OF_NUMBERS = (
     ),
 )
 OF_LABELS = (
-    Score("accuracy", "accuracy", lambda g: g.right.mean(), meaning="share of labels told right"),
+    Score("accuracy", "accuracy", lambda g: g.right.mean(), meaning="share of correct labels"),
     Score("f1", "F1", lambda g: g.over(_label_f1)),
     Score("auc", "AUC", lambda g: g.over(auc)),
     Score("average_precision", "average precision", lambda g: g.over(average_precision)),
@@ -267,6 +289,65 @@ OF_LABELS = (
         lambda g: log_loss(np.where(g.labels > 0.5, g.probabilities, 1 - g.probabilities)),
         higher=False,
         share=False,
+    ),
+)
+
+
+CONCORDANCE = Score(
+    "concordance",
+    "C-index",
+    lambda g: concordance(g.truth, g.said),
+    meaning="the share of comparable pairs in which who had the event earlier has the higher risk",
+)
+
+
+@dataclass(frozen=True)
+class TokenPredictions:
+    """What a model says of texts: after each token, the likeliest next one; or, whatever came
+    before, the share of each.
+    """
+
+    tokens: np.ndarray  # [n, tokens], -1 where a text is over
+    said: np.ndarray  # [n, tokens] whole numbers, or [n, vocabulary] shares
+
+    @cached_property
+    def next(self) -> np.ndarray:
+        """Whether a token of [n, tokens - 1] is there to be predicted."""
+        return np.asarray(self.tokens[:, 1:] >= 0)
+
+    @cached_property
+    def right(self) -> np.ndarray:
+        """[tokens] of all texts but the first of each: whether it was the likeliest."""
+        shares = self.said.dtype.kind == "f"
+        likeliest = self.said.argmax(1)[:, None] if shares else self.said[:, :-1]
+        return np.asarray((likeliest == self.tokens[:, 1:])[self.next])
+
+    @cached_property
+    def perplexity(self) -> float:
+        """That of shares; NaN where only the likeliest tokens are known."""
+        if self.said.dtype.kind != "f" or not self.next.any():
+            return nan
+        at = np.where(self.next, self.tokens[:, 1:], 0)
+        known = at < self.said.shape[1]
+        chance = np.take_along_axis(self.said, np.where(known, at, 0), 1) * known
+        return float(np.exp(log_loss(chance[self.next])))
+
+
+OF_TOKENS = (
+    Score(
+        "perplexity",
+        "perplexity",
+        lambda g: g.perplexity,  # of a model it is measured with the loss
+        higher=False,
+        meaning="the exponential of the mean loss of a client's tokens",
+        share=False,
+        ends=(1.0, inf),
+    ),
+    Score(
+        "accuracy",
+        "accuracy",
+        lambda g: g.right.mean() if len(g.right) else nan,
+        meaning="the share of tokens that were the likeliest next one",
     ),
 )
 
@@ -289,17 +370,41 @@ SCORED = {  # by form, see coterie.core.task
     ),
     NUMBER.name: Scored(NumberPredictions, _by_name(*OF_NUMBERS)),
     LABELS.name: Scored(LabelPredictions, _by_name(*OF_LABELS)),
+    TIME.name: Scored(NumberPredictions, _by_name(CONCORDANCE)),
+    TOKENS.name: Scored(TokenPredictions, _by_name(*OF_TOKENS)),
 }
-SCORES_BY_NAME = {score.name: score for score in (*OF_NUMBERS, *OF_LABELS, *SCORES, *RANKED, LOSS)}
+SCORES_BY_NAME = {
+    score.name: score
+    for score in (*OF_NUMBERS, *OF_LABELS, *OF_TOKENS, *SCORES, *RANKED, LOSS, CONCORDANCE)
+}
 
 
 def find_score(name: str) -> Score:
     """What is known of a measure."""
-    return SCORES_BY_NAME.get(name, LOSS._replace(name=name, label=name))
+    known = SCORES_BY_NAME.get(name) or _find_pinball(name)
+    if known is None and is_function_name(name):  # it need not be there to be read of
+        known = Score(name, name.partition(":")[2], lambda g: nan, share=False, ends=(-inf, inf))
+    return known or LOSS._replace(name=name, label=name)
+
+
+def _find_pinball(name: str) -> Score | None:
+    """The pinball loss of a quantile, by its name."""
+    kind, _, level = name.partition("_")
+    if kind != "pinball" or not level.replace(".", "", 1).isdecimal():
+        return None
+    q = float(level)
+    return Score(
+        name,
+        f"pinball loss of the {q:g} quantile",
+        lambda g: np.maximum(-q * g.errors, (1 - q) * g.errors).mean(),
+        higher=False,
+        meaning="in the unit of the label",
+        share=False,
+    )
 
 
 def scores_of(task: str) -> tuple[Score, ...]:
-    """Every score of a task, the usual one first."""
+    """Every score of a task, the default one first."""
     learnt = find_task(task)
     if not learnt.scores:
         return ()
@@ -307,7 +412,7 @@ def scores_of(task: str) -> tuple[Score, ...]:
     alike = [t for t in TASKS.values() if t.form.name == learnt.form.name]
     others = known.keys() - {name for t in alike for name in t.scores}
     mine = (*learnt.scores, *(name for name in known if name in others))
-    return tuple(known[name] for name in mine)
+    return tuple(known.get(name) or find_score(name) for name in mine)
 
 
 def default_measure_of(task: str) -> str:
@@ -318,9 +423,13 @@ def default_measure_of(task: str) -> str:
 def check_metric(metric: str, task: str) -> None:
     """Refuse a measure that the task does not have."""
     valid = [score.name for score in (*scores_of(task), LOSS)]
+    if is_function_name(metric):
+        find_function(metric, "metric")
+        return
     if metric and metric not in valid:
         raise BadInput(
             f"metric = '{metric}' is no measure of a task of {task}; choose from {', '.join(valid)}"
+            ", or give module:function"
         )
 
 
@@ -334,10 +443,21 @@ def score_task(
 ) -> dict[str, float]:
     """The scores of a task (all, or those of some names); NaN where there are no rows."""
     wanted = [s for s in scores_of(task) if names is None or s.name in names]
+    own = [name for name in names or () if is_function_name(name)]
     if not len(truth):
-        return dict.fromkeys((score.name for score in wanted), nan)
-    guesses = predictions_of(task, truth, said)
-    return {score.name: float(score.of(guesses)) for score in wanted}
+        return dict.fromkeys((*(score.name for score in wanted), *own), nan)
+    guesses = predictions_of(task, truth, said) if wanted else None
+    found = {score.name: float(score.of(guesses)) for score in wanted}
+    return found | {name: _score_by_function(name, truth, said) for name in own}
+
+
+def _score_by_function(name: str, truth: np.ndarray, said: np.ndarray) -> float:
+    """A metric of one's own: of labels and predictions, high where a model is good."""
+    value = find_function(name, "metric")(truth, said)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise BadInput(f"metric = '{name}' gives {format_value(value)}: give a number") from None
 
 
 def score_classes(labels: ArrayLike, probabilities: ArrayLike) -> dict[str, float]:

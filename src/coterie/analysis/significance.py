@@ -57,7 +57,7 @@ def seed_interval(values: ArrayLike) -> tuple[float, float, float]:
 def unit_values_of(accuracies: Mapping[str, ArrayLike], fixed_split: bool) -> np.ndarray:
     """[methods, units] independent numbers from [seeds, clients] of each method.
 
-    Clients, averaged over seeds, where every seed deals the same split; else seeds, averaged over
+    Clients, averaged over seeds, where every seed has the same partition; else seeds, averaged over
     clients.
     """
     shapes = {name: np.atleast_2d(np.asarray(a)).shape for name, a in accuracies.items()}
@@ -191,7 +191,8 @@ class Difference(NamedTuple):
     mean: float
     low: float
     high: float
-    population: str  # what was resampled: "clients", or "seeds" where each seed deals the data anew
+    # what was resampled: "clients", or "seeds" where each seed partitions the data anew
+    population: str
     n: int  # of them
 
     @property

@@ -1,1 +1,1 @@
-"""The command line: words in, tables out; everything else is done by the rooms below."""
+"""The command line: options in, tables out; everything else is done by the packages below."""

@@ -1,4 +1,4 @@
-"""`coterie data`: how a data set is dealt to clients."""
+"""`coterie data`: how a data set is partitioned over clients."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from pathlib import Path
 import click
 
 from coterie.cli.options import PASS_THROUGH, parse_arguments
+from coterie.cli.plugin_option import PLUGIN
 from coterie.cli.printing import print_line
 from coterie.cli.show import show_data, show_own
 from coterie.core.errors import BadInput
 from coterie.data.read.sources.synthetic_tables import SYNTHETIC_TABLES, write_synthetic_table
 from coterie.experiment.build import federation_of, user_data_of
 from coterie.experiment.config import Experiment, change_options, resolve_names
+from coterie.experiment.own_code import use_named
 from coterie.experiment.recipes import data_name_of
 
 
-@click.command(context_settings=PASS_THROUGH, short_help="Show how a data set is dealt to clients.")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[DATA] [--WORD VALUE]...")
+@click.command(
+    context_settings=PASS_THROUGH, short_help="Show how a data set is partitioned over clients."
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[DATA] [--OPTION VALUE]...")
 @click.option(
     "--picture",
     type=click.Path(path_type=Path),
@@ -26,14 +30,15 @@ from coterie.experiment.recipes import data_name_of
 @click.option(
     "--make", type=click.Choice(list(SYNTHETIC_TABLES)), help="Write a drawn table as CSV and stop."
 )
+@PLUGIN
 def data(arguments: tuple[str, ...], picture: Path | None, make: str | None) -> None:
-    """Print the split of DATA (digits) as a table and draw it (clients x classes).
+    """Print the partition of DATA (digits) as a table and draw it (clients x classes).
 
     Of a file or folder of your own it also says what each column holds and becomes, and what looks
-    wrong. Takes --split, --clients, --validation, --test, --scale, --cut, the split's own options
-    (--alpha, --classes-each, ...), --data-dir, --seed; for your own data --client, --label,
-    --features, --categories, --missing, --one-hot, --text, --vocabulary, --tokens, --cut-column,
-    --separator.
+    wrong. Takes --partition, --num-clients, --validation, --test, --scale, --cut, the partition's
+    own options (--alpha, --classes-each, ...), --data-dir, --seed; for your own data --client,
+    --label, --features, --categories, --missing, --one-hot, --text, --vocabulary, --tokens,
+    --cut-column, --part-column, --separator.
     """
     from coterie.data.partition_plot import SUFFIXES, plot_partition
 
@@ -41,7 +46,9 @@ def data(arguments: tuple[str, ...], picture: Path | None, make: str | None) -> 
         _write_synthetic(make, arguments, picture)
         return
     name, words = parse_arguments(arguments, "DATA")
-    experiment = change_options(Experiment(method=""), ({"data": name} if name else {}) | words)
+    words = ({"dataset": name} if name else {}) | words
+    use_named(words)
+    experiment = change_options(Experiment(method=""), words)
     if picture:
         for wrong, what in (
             (picture.exists(), "exists already: give another name"),
@@ -56,9 +63,8 @@ def data(arguments: tuple[str, ...], picture: Path | None, make: str | None) -> 
         show_own(whole, federation)
     show_data(federation)
     if federation.classes:
-        target = picture or _find_unused_path(
-            Path(f"{data_name_of(experiment)}-{resolve_names(experiment)['split'] or 'split'}.png")
-        )
+        partition = resolve_names(experiment)["partition"] or "partition"
+        target = picture or _find_unused_path(Path(f"{data_name_of(experiment)}-{partition}.png"))
         plot_partition(federation, target)
         print_line(f"picture: {target}")
 
@@ -66,7 +72,7 @@ def data(arguments: tuple[str, ...], picture: Path | None, make: str | None) -> 
 def _write_synthetic(name: str, arguments: tuple[str, ...], picture: Path | None) -> None:
     """Write a drawn table into this folder, and say how it is read."""
     if arguments or picture:
-        raise BadInput(f"--make {name} writes {name}.csv and takes no other word")
+        raise BadInput(f"--make {name} writes {name}.csv and takes no other option")
     path = Path(f"{name}.csv")
     write_synthetic_table(name, path)
     frame = SYNTHETIC_TABLES[name](0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import time
@@ -18,15 +19,16 @@ import numpy as np
 from coterie.cli.options import PASS_THROUGH, parse_arguments
 from coterie.cli.printing import print_line
 from coterie.cli.show import show_run
-from coterie.core.errors import BadInput, Interrupted, suggest_name
+from coterie.core.errors import BadInput, suggest_name
 from coterie.core.guard import Guard
 from coterie.core.task import TASKS, name_tasks
 from coterie.core.version import __version__
 from coterie.data.read import user_data
-from coterie.data.read.columns import BOOLEAN, NUMBER
+from coterie.data.read.columns import BOOLEAN, NUMBER, TEXT, Column
 from coterie.data.read.file_rows import UserData
 from coterie.data.read.user_data import parse_list
 from coterie.data.target import Label, check_label, guess_task
+from coterie.deploy.audit import AUDIT, read_audit, summarize_audit
 from coterie.deploy.config_files import (
     EXPERIMENT,
     KEYS,
@@ -34,6 +36,7 @@ from coterie.deploy.config_files import (
     RUN,
     SERVER,
     SERVER_DAYS,
+    SITE,
     DataShape,
     Privacy,
     Rules,
@@ -42,6 +45,7 @@ from coterie.deploy.config_files import (
     SiteConfig,
     Sites,
     SiteSettings,
+    agree_to,
     check_name,
     check_server,
     is_loopback,
@@ -50,6 +54,7 @@ from coterie.deploy.config_files import (
     write_server,
     write_site,
 )
+from coterie.deploy.table_columns import CLIENT, declare_column
 from coterie.experiment.config import Experiment, change_options, read_experiment_file
 from coterie.experiment.recipes import find_config
 from coterie.experiment.toml import to_toml
@@ -106,6 +111,7 @@ def federation() -> None:
     show_default=True,
     help="The column that is to be predicted; several, as in a,b,c, are 0 or 1 each.",
 )
+@click.option("--categories", help="Columns of --like whose numbers are names, as in zip,ward.")
 @click.option("--task", type=click.Choice(name_tasks()), help="What is learnt; default by --like.")
 @click.option("--classes", type=int, help="How many classes there are.")
 @click.option("--features", type=int, help="How many numbers a row has.")
@@ -138,7 +144,7 @@ def init(
     """Make FOLDER/server and FOLDER/sites/NAME, each ready to be copied to its machine, and
     FOLDER/authority, to be kept.
 
-    Words of an experiment (--rounds 20, --hidden 64, ...) are those of `coterie run`.
+    Options of an experiment (--rounds 20, --hidden 64, ...) are those of `coterie run`.
     """
     keys = _import_part("certificates")
     if folder.exists() and any(folder.iterdir()):
@@ -150,12 +156,14 @@ def init(
     server = check_server(
         ServerConfig(
             ServerAddress(address, listen),
-            Sites(names),
+            Sites(names, label=options["label"]),
             Rules(),
             _read_shape(options, public),
             Privacy(),
         )
     )
+    if public:  # a mistake in it is seen at once
+        _import_part("site_rows").read_public(options["public"], options["label"], server.data)
     experiment = build_experiment_file(
         options["config"], options["method"], parse_arguments(arguments)[1]
     )
@@ -189,21 +197,31 @@ def init(
 def _read_shape(options: dict[str, Any], public: str) -> DataShape:
     """What rows look like, from an example or from numbers."""
     if options["like"]:
-        found = user_data.read_user_data(options["like"], client="", label=options["label"])
+        found = user_data.read_user_data(
+            options["like"],
+            client="",
+            label=options["label"],
+            categories=options["categories"] or "",
+        )
         rows = tuple(found.data.x.shape[1:])
         flat = len(rows) == 1
         usual: Literal["standard", "none"] = "standard" if flat and found.columns else "none"
         scale = options["scale"] or usual
-        _check_numbers(found, options["like"], scale)
+        columns = _table_columns(found, options["like"], scale)
         read, labels = _task_of(found, options["like"], options["task"])
         return DataShape(
             classes=len(labels) if TASKS[read].has_classes else 0,
-            features=rows[0] if flat else 0,
+            features=rows[0] if flat and not columns else 0,
             shape=() if flat else rows,
+            table=tuple(declare_column(column) for column in columns),
             labels=labels,
             public=public,
             scale=scale,
             task=read,
+        )
+    if options["categories"]:
+        raise BadInput(
+            f"categories = {options['categories']} has no effect without --like: give an example"
         )
     task: Any = options["task"] or "classes"
     learnt = TASKS[task]
@@ -229,7 +247,7 @@ def _read_shape(options: dict[str, Any], public: str) -> DataShape:
 
 
 def _task_of(found: UserData, place: Path, wanted: str | None) -> tuple[Any, tuple[str, ...]]:
-    """What is learnt of an example's label, told where it was guessed, and its classes or
+    """What is learnt of an example's label, reported where it was guessed, and its classes or
     labels.
     """
     label, classes = found.label or Label((), None), found.data.classes
@@ -243,23 +261,21 @@ def _task_of(found: UserData, place: Path, wanted: str | None) -> tuple[Any, tup
     return reading.task, label.columns if learnt.several else ()
 
 
-def _check_numbers(found: UserData, place: Path, scale: str) -> None:
-    """Refuse a table whose columns real sites could not turn into the same numbers by
-    themselves.
+def _table_columns(found: UserData, place: Path, scale: str) -> list[Column]:
+    """The columns of an example that sites prepare together; [] where rows are plain numbers, as
+    those of a table that is not scaled.
     """
-    columns = found.columns or []
-    odd = [column for column in columns if column.kind not in (NUMBER, BOOLEAN)]
-    if odd:
+    columns = [c for c in found.columns or [] if c.name != CLIENT]
+    if any(column.kind == TEXT for column in columns):
         raise BadInput(
-            f"{place}: the column '{odd[0].name}' is a {odd[0].kind}, and sites work on numbers: "
-            "write it as numbers in every site's file, or leave it out of them"
+            f"{place}: the column '{columns[0].name}' is free text, whose words sites cannot agree "
+            f"on: give columns of numbers, dates and categories, or --categories "
+            f"{columns[0].name} if its texts are names"
         )
-    truths = [column for column in columns if column.kind == BOOLEAN]
-    if truths and scale != "none":
-        raise BadInput(
-            f"{place}: the column '{truths[0].name}' is true or false, which `coterie run` "
-            "does not scale: write 0 and 1 in every site's file, or give --scale none"
-        )
+    if scale == "none" and all(column.kind in (NUMBER, BOOLEAN) for column in columns):
+        return []
+    print_line(f"{place}: the columns are {', '.join(declare_column(c) for c in columns)}")
+    return columns
 
 
 def build_experiment_file(config: str | None, method: str | None, words: dict[str, Any]) -> str:
@@ -307,19 +323,24 @@ def request(name: str, folder: Path | None) -> None:
     )
 
 
-@federation.command(short_help="At the server: let a site in that has made its own key.")
+@federation.command(short_help="Let a site in; at a site: agree to an experiment.")
 @click.argument("folder", type=FOLDER)
-@click.argument("file", type=FILE)
-@click.option(
-    "--label", default="label", show_default=True, help="The column that is to be predicted."
-)
-def approve(folder: Path, file: Path, label: str) -> None:
-    """Let the site of a request FILE take part; FOLDER/sites/NAME is what it needs, without a key.
+@click.argument("what", metavar="FILE|DIGEST")
+@click.option("--label", help="The column that is to be predicted; default as given to `init`.")
+@click.option("--fingerprint", help="What the site's operator says; default: you are asked.")
+def approve(folder: Path, what: str, label: str | None, fingerprint: str | None) -> None:
+    """At the server: let the site of a request FILE take part; FOLDER/sites/NAME is what it needs,
+    without a key. The fingerprint of its key is compared with what the site's operator says before
+    it is let in.
 
-    Compare the fingerprint that is shown with what the site's operator says.
+    At a site, FOLDER being the site's: agree to one run, or one more, of the experiment DIGEST,
+    which `coterie federation list FOLDER` shows; the site goes on running.
     """
+    if (folder / SITE).exists():
+        _agree_at_site(folder, what, label, fingerprint)
+        return
     keys = _import_part("certificates")
-    name, public = read_request(file)
+    name, public = read_request(Path(what))
     mark = keys.compute_fingerprint(public)
     server = _load_server(folder)
     place, known = folder / "sites" / name, folder / "server" / KEYS / f"{name}.pub"
@@ -329,15 +350,47 @@ def approve(folder: Path, file: Path, label: str) -> None:
         raise BadInput(f"{place} exists already and is not overwritten: move it away")
     names = server.names if name in server.names else (*server.names, name)
     removed = tuple(n for n in server.sites.removed if n != name)
-    changed = check_server(server._replace(sites=Sites(names, removed)))
+    sites = server.sites._replace(names=names, removed=removed)
+    changed = check_server(server._replace(sites=sites))
+    _compare_fingerprint(name, mark, fingerprint)
     keys.make_private_folder(place)
-    _write_site_files(folder, server, name, label)
+    _write_site_files(folder, server, name, label or server.sites.label)
     keys.make_private_folder(known.parent)
     keys.write_new(known, f"{public}\n".encode())
     write_server(folder / "server", changed)
-    print_line(f"{name} may take part with the key {mark}: compare it with what its operator says")
+    print_line(f"{name} may take part with the key {mark}")
     print_line(f"next: send all files of {place} to the site, into the folder that has its key;")
     print_line(f"      where the server is elsewhere, copy {SERVER} and {KEYS}/{name}.pub there")
+
+
+def _agree_at_site(folder: Path, digest: str, *others: str | None) -> None:
+    if any(others):
+        raise BadInput("--label and --fingerprint have no effect at a site: leave them out")
+    if not re.fullmatch(r"[0-9a-f]{32}", digest):
+        raise BadInput(
+            f"'{digest[:80]}' is no digest of an experiment: `coterie federation list {folder}` "
+            "shows those that it was offered"
+        )
+    agree_to(folder, digest)
+    print_line(f"agreed to one run of {digest}; to withdraw, take it out of {folder / SITE}")
+
+
+def _compare_fingerprint(name: str, mark: str, said: str | None) -> None:
+    """Come back where the key is the site's: by what its operator said, else by asking."""
+    if said is None and not sys.stdin.isatty():
+        raise BadInput(
+            f"the key of {name} has the fingerprint {mark}: compare it with what its operator "
+            f"says, then add --fingerprint {mark}"
+        )
+    if said is None:
+        print_line(f"the key of {name} has the fingerprint {mark}")
+        if not click.confirm("Does its operator say the same?", default=False):
+            raise BadInput(f"{name} is not let in: ask its operator for the request again")
+    elif said.strip() != mark:
+        raise BadInput(
+            f"fingerprint = {said.strip()[:80]}, but the key of {name} has {mark}: it is not let "
+            "in, ask its operator for the request again"
+        )
 
 
 def read_request(file: Path) -> tuple[str, str]:
@@ -348,7 +401,7 @@ def read_request(file: Path) -> tuple[str, str]:
         words = tomllib.loads(file.read_text(encoding="utf-8"))["request"]
         name, public = words["name"], words["key"]
         kind, body = public.split()[:2]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise BadInput(f"{file} is no request of `coterie federation request`") from None
     return check_name(str(name)), f"{kind} {body} {name}"
 
@@ -375,10 +428,8 @@ def _load_server(folder: Path) -> ServerConfig:
 @federation.command(short_help="Make a folder for one more site.")
 @click.argument("folder", type=FOLDER)
 @click.argument("name")
-@click.option(
-    "--label", default="label", show_default=True, help="The column that is to be predicted."
-)
-def add(folder: Path, name: str, label: str) -> None:
+@click.option("--label", help="The column that is to be predicted; default as given to `init`.")
+def add(folder: Path, name: str, label: str | None) -> None:
     """Make FOLDER/sites/NAME and let the server know its key; a removed site comes back with a new
     key.
     """
@@ -388,10 +439,9 @@ def add(folder: Path, name: str, label: str) -> None:
     if name in names and name not in removed:
         raise BadInput(f"{name} is a site of {folder} already: give another name")
     kept = tuple(n for n in removed if n != name)
-    changed = check_server(
-        server._replace(sites=Sites(names if name in names else (*names, name), kept))
-    )
-    _make_site(folder, server, name, label)
+    names = names if name in names else (*names, name)
+    changed = check_server(server._replace(sites=server.sites._replace(names=names, removed=kept)))
+    _make_site(folder, server, name, label or server.sites.label)
     write_server(folder / "server", changed)
     print_line(
         f"made {folder}/sites/{name}; where the server is elsewhere, copy {SERVER} and "
@@ -411,7 +461,8 @@ def remove(folder: Path, name: str) -> None:
             f"'{name}'{suggest_name(name, set(server.names) - set(server.sites.removed))}"
         )
     write_server(
-        folder / "server", server._replace(sites=Sites(server.names, (*server.sites.removed, name)))
+        folder / "server",
+        server._replace(sites=server.sites._replace(removed=(*server.sites.removed, name))),
     )
     (folder / "server" / KEYS / f"{name}.pub").unlink(missing_ok=True)
     place = folder / "sites" / name
@@ -450,6 +501,99 @@ def replay(folder: Path, data: Path) -> None:
     )
 
 
+@federation.command(short_help="What the sites' columns hold, before any training.")
+@click.argument("folder", type=FOLDER)
+@click.option("--insecure", is_flag=True, help="Plaintext, without keys: on this machine only.")
+def stats(folder: Path, insecure: bool) -> None:
+    """Ask the sites of FOLDER, that of a server, what their columns hold, and show it for all of
+    them together: cells, missing ones, mean, deviation, quartiles, categories.
+
+    The sites' operators agree to the experiment first; nothing is trained. A site tells nothing of
+    fewer rows than [limits] rows of its site.toml.
+    """
+    place = _find_server(folder)
+    try:
+        lines = _import_part("server").serve_statistics(place, insecure, _print_log_line)
+    except _import_part("processes").Stopped as stop:
+        _import_part("processes").end_by_signal(stop.number)
+    for line in lines:
+        print_line(line)
+
+
+def _find_server(folder: Path) -> Path:
+    """The folder of a server, from itself or from that of `init`."""
+    return folder / "server" if (folder / "server" / SERVER).exists() else folder
+
+
+@federation.command(
+    context_settings=PASS_THROUGH, short_help="Put one more experiment into a server's queue."
+)
+@click.argument("folder", type=FOLDER)
+@click.argument("name")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[--WORD VALUE]...")
+@click.option("--method", help="Name of the method; default that of --config, or fedavg.")
+@click.option("--config", help="A TOML file of an experiment, or the name of a recipe.")
+def submit(
+    folder: Path, name: str, arguments: tuple[str, ...], method: str | None, config: str | None
+) -> None:
+    """Put the experiment NAME into the queue of FOLDER, that of a server, for its sites to agree
+    to; options are those of `coterie run` that are not about data.
+
+    A server that runs plays it when those before it are over; its run is FOLDER/runs/NUMBER-NAME.
+    """
+    place = _find_server(folder)
+    text = build_experiment_file(config, method, parse_arguments(arguments)[1])
+    plan = _import_part("server_app").read_server_plan
+    full = _import_part("queue").submit(place, name, text, plan)
+    digest = _import_part("consent").digest_of(plan(place, full).words)
+    print_line(f"submitted {full}, the experiment {digest}")
+
+
+@federation.command("list", short_help="The experiments of a server, or those offered to a site.")
+@click.argument("folder", type=FOLDER)
+def show_queue(folder: Path) -> None:
+    """Show the experiments of FOLDER: of a server what is waiting, running and finished, and who
+    has not agreed; of a site what it was offered, and what was agreed to by its operator or policy.
+    """
+    queue = _import_part("queue")
+    if (folder / SITE).exists():
+        lines = queue.describe_offers(folder) or ["no experiment was offered to this site yet"]
+    else:
+        place, plan = _find_server(folder), _import_part("server_app").read_server_plan
+        digest_of = _import_part("consent").digest_of
+
+        def describe(name: str) -> str:
+            words = plan(place, name).words
+            rounds = sum(stage["rounds"] for stage in words["stages"])
+            return f"{words['method']}, {rounds} rounds, {digest_of(words)}"
+
+        lines = queue.describe_queue(place, describe)
+    for line in lines:
+        print_line(line)
+
+
+@federation.command(short_help="Verify the audit logs of a server or sites.")
+@click.argument("folder", type=FOLDER)
+@click.option("--expect", help="A hash that was printed before: its line must still be there.")
+def audit(folder: Path, expect: str | None) -> None:
+    """Verify the audit logs in FOLDER (of a server, of a site, or of both): that no line was
+    changed, taken out or put in; say what left.
+
+    Lines cut off the end are seen with --expect and a hash that was printed before.
+    """
+    places = [folder, folder / "server", *sorted((folder / "sites").glob("*"))]
+    found = [place / AUDIT for place in places if (place / AUDIT).exists()]
+    if not found:
+        raise BadInput(f"{folder} has no {AUDIT}: give the folder of a server or a site")
+    known = set()
+    for path in found:
+        events = read_audit(path)
+        known |= {event["hash"] for event in events}
+        print_line(f"{path}: {summarize_audit(events)}")
+    if expect and expect not in known:
+        raise BadInput(f"no line has the hash {expect[:80]}: lines at the end are missing")
+
+
 @federation.command(short_help="Make a new server certificate.")
 @click.argument("folder", type=FOLDER)
 @click.option(
@@ -486,23 +630,34 @@ def renew(folder: Path, addresses: tuple[str, ...], days: int) -> None:
     help="Address for --metrics-port; plaintext, without keys.",
 )
 @click.option("--log-json", is_flag=True, help="Every line as a JSON object.")
+@click.option("--stay", is_flag=True, help="Wait for more experiments when all are over.")
 def server(
-    folder: Path, insecure: bool, metrics_port: int | None, metrics_listen: str, log_json: bool
+    folder: Path,
+    insecure: bool,
+    metrics_port: int | None,
+    metrics_listen: str,
+    log_json: bool,
+    stay: bool,
 ) -> None:
-    """Host the run of FOLDER until it is over: FOLDER/run is then a run folder like any other.
+    """Host the run of FOLDER until it is over: FOLDER/run is then a run folder like any other. What
+    was submitted follows, in FOLDER/runs.
 
     Started again after it was stopped or killed, it goes on from the last checkpoint.
     """
     try:
         where = None if metrics_port is None else (metrics_listen, metrics_port)
         line = _print_json_line if log_json else _print_log_line
-        done = _import_part("superlink").serve_deployment(folder, insecure, line, where)
-    except _import_part("processes").Stopped:
-        raise Interrupted(
-            f"stopped; `coterie server {folder}` goes on from the last checkpoint"
-        ) from None
-    show_run(load_run(done))
-    print_line(f"report: {write_report([done])}")
+        _import_part("server").serve_deployment(folder, insecure, line, where, _show_done, stay)
+    except _import_part("processes").Stopped as stop:
+        how = f"`coterie server {folder}` goes on from the last checkpoint"
+        click.echo(f"coterie: stopped; {how}", err=True)
+        _import_part("processes").end_by_signal(stop.number)
+
+
+def _show_done(run: Path) -> None:
+    """What a run came to, when it is over."""
+    show_run(load_run(run))
+    print_line(f"report: {write_report([run])}")
 
 
 @click.command(short_help="Take part in a deployment with the data of this site.")
@@ -528,7 +683,10 @@ def site(folder: Path, data: Path | None, accept: bool, insecure: bool, log_json
     """
     ask = _confirm_experiment if sys.stdin.isatty() else None
     line = _print_json_line if log_json else _print_log_line
-    _import_part("supernode").serve_site(folder, data, insecure, line, accept, ask)
+    try:
+        _import_part("site_service").serve_site(folder, data, insecure, line, accept, ask)
+    except _import_part("processes").Stopped as stop:
+        _import_part("processes").end_by_signal(stop.number)
 
 
 def _confirm_experiment(digest: str) -> bool:

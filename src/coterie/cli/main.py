@@ -1,4 +1,4 @@
-"""The command line: thin commands over the same words as Python.
+"""The command line: thin commands over the same options as Python.
 
 A command's module is loaded when the command is called: help needs no tensors.
 """
@@ -91,13 +91,19 @@ class CommandPlace(NamedTuple):
 
 
 COMMANDS = {  # in the order of the help page
+    "demo": CommandPlace(
+        "coterie.lab.commands.demo", "One idea per paper in two minutes, with a picture."
+    ),
     "run": CommandPlace("coterie.cli.train", "Train one method."),
     "compare": CommandPlace(
         "coterie.cli.train", "Train several methods alike and compare them client by client."
     ),
     "resume": CommandPlace("coterie.cli.train", "Go on with a run or comparison that was stopped."),
-    "methods": CommandPlace("coterie.cli.methods", "List the methods, or tell all about one."),
-    "data": CommandPlace("coterie.cli.data", "Show how a data set is dealt to clients."),
+    "methods": CommandPlace("coterie.cli.methods", "List the methods, or describe one."),
+    "data": CommandPlace("coterie.cli.data", "Show how a data set is partitioned over clients."),
+    "doctor": CommandPlace(
+        "coterie.cli.doctor", "Say what this machine has for runs, and what is slow and why."
+    ),
     "report": CommandPlace(
         "coterie.cli.report", "Write what runs and comparisons say as one page."
     ),
@@ -165,7 +171,7 @@ class _Commands(click.Group):
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Personalized federated learning: train and compare methods that give every client its "
     "own model.",
-    epilog="Begin with `coterie run ditto`, or `coterie compare --config demo`.",
+    epilog="Begin with `coterie demo`, or `coterie compare --config demo`.",
 )
 @click.version_option(__version__, prog_name="coterie")
 @click.pass_context

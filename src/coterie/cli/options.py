@@ -1,4 +1,4 @@
-"""The command line: thin commands over the same words as Python."""
+"""Arguments of the command line as options of an experiment, of one method, and as seeds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from coterie.comparison.plan import list_seeds
 from coterie.core.errors import BadInput, format_value
+from coterie.core.option_names import NAME_HERE
 from coterie.methods.registry import METHODS
 
 SEEDS = "How many seeds (7: 0 to 6), or a list such as 3,5,8 or 7, (that one)"
@@ -16,7 +17,7 @@ PASS_THROUGH = {"ignore_unknown_options": True}
 
 
 def parse_arguments(arguments: Sequence[str], lone: str = "") -> tuple[str | None, dict[str, Any]]:
-    """`--word value`, `--word=value` and `--word` alone (yes) as words, and the one argument that
+    """`--name value`, `--name=value` and `--name` alone (yes) as options, and the one argument that
     may stand alone.
     """
     words: dict[str, Any] = {}
@@ -36,13 +37,16 @@ def parse_arguments(arguments: Sequence[str], lone: str = "") -> tuple[str | Non
         words[name] = (
             value if equals else rest.pop(0) if rest and not rest[0].startswith("--") else True
         )
+        if NAME_HERE.get(name) == "method":  # told before anybody asks for a method
+            way = "--methods" if lone == "DATA" else "--method, or the name alone"
+            raise BadInput(f"unknown option '{name}': here it is {way}")
     return found, words
 
 
 def split_method_options(
     words: Mapping[str, Any],
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Words for all methods, and those that METHOD.WORD gives to one, {method: {word: value}}."""
+    """Options for all methods, and those that METHOD.OPTION gives to one: {method: options}."""
     common: dict[str, Any] = {}
     own: dict[str, dict[str, Any]] = {}
     for word, value in words.items():

@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table as Grid
 
 from coterie.analysis.scores import find_score
+from coterie.cli.plugin_option import PLUGIN
 from coterie.cli.printing import print_line, print_table
 from coterie.cli.show import wrap_text
 from coterie.results.newcomer_results import WAYS
@@ -26,6 +27,7 @@ DATA_HELP = (
 @click.option("--data", required=True, type=click.Path(path_type=Path), help=DATA_HELP)
 @click.option("--client", default="", metavar="NAME", help="Its name; default: that of the file.")
 @click.option("--separator", default="", help="Of a CSV; found out where it is not given.")
+@PLUGIN
 def personalize(run: Path, data: Path, client: str, separator: str) -> None:
     """Give the client whose rows are in --data a model of RUN, the folder of a finished run.
 
@@ -46,12 +48,13 @@ def personalize(run: Path, data: Path, client: str, separator: str) -> None:
 @click.option("--client", required=True, metavar="NAME", help="Whose model.")
 @click.option("--data", required=True, type=click.Path(path_type=Path), help=DATA_HELP)
 @click.option("--separator", default="", help="Of a CSV; found out where it is not given.")
+@PLUGIN
 def update(run: Path, client: str, data: Path, separator: str) -> None:
     """Go on training a client's model of RUN with the rows of --data.
 
-    First it is told whether the rows have drifted: how the model that is served now does on them,
-    against its card. Then it trains on; the result is a new version beside the old one, and is
-    served from then on. Nothing is written over.
+    First it is reported whether the rows have drifted: how the model that is served now does on
+    them, against its card. Then it trains on; the result is a new version beside the old one, and
+    is served from then on. Nothing is written over.
     """
     found = updating.update(run, data, client, separator)
     print_line(f"{found.client}: {_format_rows(found.rows)}")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from coterie.cli.plugin_option import PLUGIN
 from coterie.serving.hosting import serve as serve_models
 from coterie.serving.service import ServiceLimits
 
@@ -69,8 +70,9 @@ DEFAULTS = ServiceLimits()
     default=DEFAULTS.waiting,
     show_default=True,
     type=click.IntRange(1, 1_000_000),
-    help="Requests that may wait; more are told to try again.",
+    help="Requests that may wait; more are asked to try again.",
 )
+@PLUGIN
 def serve(
     run: Path,
     host: str,

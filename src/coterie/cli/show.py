@@ -6,13 +6,11 @@ import inspect
 import re
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import click
 import numpy as np
 from rich import box
 from rich.progress import (
@@ -25,12 +23,13 @@ from rich.progress import (
 )
 from rich.table import Table as Grid
 
+from coterie.analysis.answer import Answer
 from coterie.analysis.scores import find_score, scores_of
 from coterie.analysis.significance import Difference, RankTable
+from coterie.analysis.tiles import summarize_answer
 from coterie.cli.printing import build_console, format_value, print_line, print_table
 from coterie.cli.show_newcomers import show_newcomers
 from coterie.core.errors import CannotWrite, Interrupted
-from coterie.core.options import describe_type
 from coterie.core.quantities import QuantityKind, from_json
 from coterie.core.task import find_task
 from coterie.data.federation import PARTS, Federation, summarize_clients
@@ -42,14 +41,19 @@ from coterie.data.inspection import (
 )
 from coterie.data.read.file_rows import UserData
 from coterie.experiment.config import options_of
-from coterie.methods.declare import unused_of
+from coterie.experiment.differences import describe_differences
+from coterie.experiment.reference import about_named, describe_named
+from coterie.methods.declare import group_refusals, unused_of
+from coterie.methods.listing import list_methods
 from coterie.methods.registry import METHODS
 from coterie.results.comparison import TIE, Comparison, MethodRow
-from coterie.results.costs import SYSTEMS, costs_until
+from coterie.results.costs import FLOAT, SYSTEMS, costs_of, costs_until
 from coterie.results.guard_summary import format_guard
+from coterie.results.informed import find_informed
 from coterie.results.metric_table import mean_logged
 from coterie.results.run import Run
-from coterie.running.loop import RoundReport, print_messages
+from coterie.running.loop import RoundReport
+from coterie.running.progress_lines import LineProgress, RunCounter, format_seconds, print_named
 
 T = TypeVar("T")
 MAX_LISTED = 50  # clients listed by `coterie data`
@@ -64,26 +68,28 @@ def _method_docs(name: str) -> list[str]:
 
 def show_method(name: str) -> None:
     """All about one method: the head of its file, what its builder says, its options."""
-    options = options_of("method", name)
-    for paragraph in [*_method_docs(name), inspect.getdoc(METHODS[name]) or ""]:
+    options = options_of("method", name)  # refuses an unknown name
+    for paragraph in [*_method_docs(name), about_named("method", name)]:
         print_line(paragraph + "\n")
+    if arena := next((m.describe_arena() for m in list_methods() if m.name == name), ""):
+        print_line(wrap_text(f"In the arena: {arena}.") + "\n")
     ignored = [
         w if when is None else f"{w} (unless {when[0]} = {format_value(when[1])})"
         for w, when in unused_of(METHODS[name]).items()
     ]
     if ignored:
         print_line(f"Of [train], {name} does not use {', '.join(ignored)}.\n")
+    for why, words in group_refusals(METHODS[name]).items():
+        print_line(f"It refuses {', '.join(words)}, since {why}.\n")
     if not options:
         print_line(f"{name} has no options.")
         return
-    grid = Grid("option", "default", "takes")
-    for option, (kind, default) in options.items():
-        grid.add_row(option, format_value(default), describe_type(kind))
+    grid = Grid("option", "default", "takes", "meaning")
+    for entry in describe_named("method", name):
+        grid.add_row(entry.name, entry.default, entry.takes, entry.meaning)
     print_table(grid)
-    word = next(iter(options))
-    print_line(
-        f"Set one as in `coterie run {name} --{word} {format_value(options[word][1]) or 'VALUE'}`."
-    )
+    first = describe_named("method", name)[0]
+    print_line(f"Set one as in `coterie run {name} --{first.name} {first.default or 'VALUE'}`.")
 
 
 def show_data(federation: Federation) -> None:
@@ -157,53 +163,18 @@ def progress(
     quiet: bool, runs: int = 1
 ) -> Iterator[Callable[[str, int | None, RoundReport], None]]:
     """One live line: which of the runs, how far, how long it takes yet. Where the output is no
-    terminal, a line per finished run; what must be said is said in any case.
+    terminal, a few plain lines; what must be said is said in any case.
     """
     if quiet:
-        yield _report_round
+        yield print_named
     elif not sys.stdout.isatty():
-        yield _LineProgress(runs).note if runs > 1 else _report_round
+        yield LineProgress(runs).note
     else:
         with _build_progress() as bars:
             yield _BarProgress(bars, runs).note
 
 
-class _RunCounter:
-    """Which run is played, since when, and how much of all runs is done."""
-
-    def __init__(self, runs: int):
-        self.runs, self.begin, self.seen = runs, time.monotonic(), dict[Any, float]()
-
-    def place(self, label: str, seed: int | None, report: RoundReport) -> str:
-        """The run in words, as in "run 5 of 16: ucfl seed 0"."""
-        self.seen.setdefault((label, seed), time.monotonic())
-        name = label if seed is None else f"{label} seed {seed}"
-        runs = max(self.runs, len(self.seen))
-        return name if runs == 1 else f"run {len(self.seen)} of {runs}: {name}"
-
-    def left(self, report: RoundReport) -> float:
-        """Seconds until all runs are done, as the runs so far let expect."""
-        runs = max(self.runs, len(self.seen))
-        done = (len(self.seen) - 1 + report.round / max(1, report.rounds)) / runs
-        return (time.monotonic() - self.begin) * (1 - done) / max(done, 1e-9)
-
-
-class _LineProgress(_RunCounter):
-    """A plain line per finished run, where the output is a file or a pipe."""
-
-    def note(self, label: str, seed: int | None, report: RoundReport) -> None:
-        _report_round(label, seed, report)
-        if not report.rounds:  # said between two rounds
-            return
-        place = self.place(label, seed, report)
-        if report.round < report.rounds:
-            return
-        took = time.monotonic() - self.seen[label, seed]
-        rest = f", {_format_seconds(self.left(report))} left" if len(self.seen) < self.runs else ""
-        click.echo(f"{place}: {_format_seconds(took)}{rest}", err=True)
-
-
-class _BarProgress(_RunCounter):
+class _BarProgress(RunCounter):
     """One line that is drawn anew."""
 
     def __init__(self, bars: Progress, runs: int):
@@ -211,7 +182,7 @@ class _BarProgress(_RunCounter):
         self.bars, self.task = bars, bars.add_task("", total=None, left="", loss="")
 
     def note(self, label: str, seed: int | None, report: RoundReport) -> None:
-        _report_round(label, seed, report)
+        print_named(label, seed, report)
         if not report.rounds:
             return
         more: dict[str, Any] = {}
@@ -222,7 +193,7 @@ class _BarProgress(_RunCounter):
             description=self.place(label, seed, report),
             total=report.rounds,
             completed=report.round,
-            left=f"{_format_seconds(self.left(report))} left",
+            left=f"{format_seconds(self.estimate_left(report))} left",
             **more,
         )
 
@@ -240,13 +211,6 @@ def _build_progress() -> Progress:
     return Progress(*columns, console=build_console())
 
 
-def _format_seconds(seconds: float) -> str:
-    """Seconds, or minutes and hours of many."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
 def track_progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
     """The items one by one, with a bar on a terminal."""
     if not sys.stdout.isatty() or total < 2:
@@ -257,16 +221,12 @@ def track_progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
         yield from bars.track(items, total=total)
 
 
-def _report_round(label: str, seed: int | None, report: RoundReport) -> None:
-    print_messages(report, f"{label}: " if seed is None else f"{label} seed {seed}: ")
-
-
 def _describe_clients(runs: list[Run]) -> str:
     """How many clients have what they are judged by: hostile ones, and those whose rows allow no
     such value, have none.
     """
     all_of_them = len(runs[0].rows)
-    counts = {int((~np.isnan(run.measured(run.part))).sum()) for run in runs}
+    counts = {int((~np.isnan(run.client_values(run.part))).sum()) for run in runs}
     if counts in ({all_of_them}, {0}):
         return f"{all_of_them:,} clients"
     least, most = min(counts), max(counts)
@@ -299,22 +259,50 @@ def show_run(run: Run) -> None:
         line = f"Means over the clients' own models{'; '.join(parts)}"
         print_line(textwrap.fill(line, 80, subsequent_indent="  "))
     show_newcomers({run.name: run.newcomers()}, {run.name: run})
-    for line in _list_warnings(run):
+    for line in (*_describe_traffic(run), *_list_warnings(run)):
         print_line(line)
     print_line(f"run: {run.folder}")
 
 
+def _count_parameters(run: Run) -> tuple[int, int] | None:
+    """How many parameters train, and how many there are, where parts of a network are frozen."""
+    known = [net for net in run.about.get("models", []) if net.get("frozen")]
+    if not known:
+        return None
+    return max((net["parameters"], net["parameters"] + net["frozen"]) for net in known)
+
+
+def _describe_traffic(run: Run) -> list[str]:
+    """What travels beside the whole network, where parts of it are frozen."""
+    known, costs = _count_parameters(run), costs_of(run)
+    asked = float(costs.clients.sum())
+    if known is None or not asked:
+        return []
+    train, whole = known
+    sent = float(costs.down.sum() + costs.up.sum()) / asked
+    line = (
+        f"{train:,} of {whole:,} parameters train: {sent / 1000:,.1f} KB per client and round, "
+        f"down and up; the whole network would be {2 * FLOAT * whole / 1000:,.1f} KB"
+    )
+    return [textwrap.fill(line, 80, subsequent_indent="  ")]
+
+
 def _list_warnings(run: Run) -> list[str]:
     """What a mean alone would hide: updates that were left out, training that learned nothing."""
-    said = format_guard(run)
-    if run.left_out:
+    said, lost = format_guard(run), run.diverged_clients
+    if lost:
+        said.append(
+            f"Diverged for {len(lost)} of {len(run.rows):,} clients; train.lr = "
+            f"{run.experiment.train.lr:g} may be too high"
+        )
+    elif run.left_out:
         updates = "1 update" if run.left_out == 1 else f"{run.left_out:,} updates"
         clients = len(run.left_out_clients)
         said.append(
             f"Left out: {updates} of {clients} client{'s' * (clients > 1)} that were not finite; "
-            f"train.rate = {run.experiment.train.rate:g} may be too high"
+            f"train.lr = {run.experiment.train.lr:g} may be too high"
         )
-    if not np.isfinite(run.measured(run.part)).any():
+    if not np.isfinite(run.client_values(run.part)).any():
         said.append(f"No client has a finite {run.part} {run.judged.label}.")
     floor, judged = run.floor, run.judged
     mean = run.summary(run.part).mean
@@ -340,18 +328,12 @@ def show_comparison(
     wide: every column, who beats whom and the other scores too.
     """
     first, rows = comparison.first, _sort_rows(comparison)
-    some = next(iter(comparison.runs.values()))
-    seeds = len(some)
     found = comparison.answer
-    said = str(found) if found else " ".join(comparison.remarks())
-    if said:
-        print_line(wrap_text(said) + "\n")
-    unit = first.judged.unit
-    plural = "s" if seeds > 1 else ""
-    print_line(
-        f"{first.part.capitalize()} {first.judged.label}{unit} of every client's own model: "
-        f"{_describe_clients(some)}, {seeds} seed{plural}"
-    )
+    if found:
+        show_answer(found)
+    elif comparison.remarks():
+        print_line(wrap_text(" ".join(comparison.remarks())) + "\n")
+    show_header(comparison)
     use = found.use if found else None
     if wide:
         _show_rows(rows, first, comparison.diverged, use)
@@ -368,6 +350,41 @@ def show_comparison(
     print_line(f"runs, table.csv{more}: {comparison.folder}")
 
 
+def show_answer(answer: Answer) -> None:
+    """The headline, a small table of its figures, and the sentences that it leaves out."""
+    told = summarize_answer(answer)
+    print_line(wrap_text(told.headline) + "\n")
+    if told.tiles:
+        grid = Grid(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+        for tile in told.tiles:
+            grid.add_column(tile.label)
+        grid.add_row(*(tile.value for tile in told.tiles))
+        grid.add_row(*(tile.note for tile in told.tiles))
+        print_table(grid, 80)
+        print_line("")
+    if told.details:
+        print_line(wrap_text(" ".join(told.details)) + "\n")
+
+
+def show_header(comparison: Comparison) -> None:
+    """What the table below holds, of which clients, and how these differ."""
+    first, some = comparison.first, next(iter(comparison.runs.values()))
+    seeds = f"{len(some)} seed{'s' if len(some) > 1 else ''}"
+    print_line(
+        wrap_text(
+            f"{first.part.capitalize()} {first.judged.label}{first.judged.unit} of every client's "
+            f"own model: {_describe_clients(some)} ({describe_differences(first.experiment)}), "
+            f"{seeds}"
+        )
+    )
+
+
+def show_methods(comparison: Comparison) -> None:
+    """The header and the table that fits 80 characters."""
+    show_header(comparison)
+    _show_narrow(comparison, _sort_rows(comparison), None)
+
+
 def wrap_text(text: str, width: int = 80) -> str:
     """Text in lines that fit a terminal; no word is broken, and no number parted from its unit."""
     kept = re.sub(r"(?<=\d) (?=%|MB|points)", "\u00a0", text)
@@ -378,7 +395,9 @@ def wrap_text(text: str, width: int = 80) -> str:
 def _show_narrow(comparison: Comparison, rows: list[MethodRow], use: str | None) -> None:
     """What fits 80 characters: the mean, the difference to a baseline, the worst client."""
     first, measure = comparison.first, comparison.measure
-    base = next((name for name in ("local", "fedavg") if name in comparison.runs), None)
+    lost, informed = comparison.partly_diverged, find_informed(comparison)
+    sound = [name for name in ("local", "fedavg") if name in comparison.runs and name not in lost]
+    base = next(iter(sound), None)
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
     grid.add_column("method", no_wrap=True)
     heads = ["mean", *([f"against {base}, 95 % interval"] if base else []), "worst client"]
@@ -386,6 +405,10 @@ def _show_narrow(comparison: Comparison, rows: list[MethodRow], use: str | None)
         grid.add_column(head, justify="right")
     for row in rows:
         gap = ""
+        if row.method in lost:
+            whom = f"for {lost[row.method].partition(' (')[0]}"
+            grid.add_row(row.method, "diverged", *([whom] if base else []))
+            continue
         if base and row.method != base:
             gap = _format_interval(comparison.difference(row.method, base), measure.scale)
         cells = [
@@ -393,11 +416,21 @@ def _show_narrow(comparison: Comparison, rows: list[MethodRow], use: str | None)
             *([gap] if base else []),
             _format_number(row.worst, first),
         ]
-        grid.add_row(f"{CHOSEN_MARK if row.method == use else ''}{row.method}", *cells)
+        told = " *" if row.method in informed else ""
+        grid.add_row(f"{CHOSEN_MARK if row.method == use else ''}{row.method}{told}", *cells)
     for name in comparison.diverged:
         grid.add_row(name, "diverged")
+    for one in comparison.references:
+        cells = [_format_number(one.mean, first), _format_number(one.worst, first)]
+        if base:
+            cells.insert(1, "")
+        grid.add_row(f"({one.name}: scikit-learn)", *cells)
     print_table(grid)
     note = f"{CHOSEN_MARK}to use, chosen on select rows. " if use else ""
+    note += "(In brackets: no federated learning.) " if comparison.references else ""
+    if informed:
+        told = ", ".join(f"{what} ({name})" for name, what in informed.items())
+        note += f"* is told what no federation knows of itself: {told}. "
     print_line(wrap_text(f"{note}Every column: `coterie resume {comparison.folder} --wide`."))
 
 
@@ -440,6 +473,11 @@ def _show_rows(rows: list[MethodRow], first: Run, diverged: Iterable[str], use: 
     for name in diverged:
         grid.add_row(name, "diverged")
     print_table(grid)
+    if known := _count_parameters(first):
+        print_line(
+            f"{known[0]:,} of {known[1]:,} parameters train: of the whole network the MB would be "
+            f"{known[1] / known[0]:.1f} times as many."
+        )
     if best:
         print_line(
             "Figures are of the last round; at best round: of the one (in brackets) whose "
@@ -496,7 +534,9 @@ def _show_differences(comparison: Comparison, methods: list[str]) -> None:
         grid.add_row(method, *cells, f"{place[method]:.2f}", _list_beaten(ranks, method))
     over = f"{ranks.n} {ranks.population}"
     averaged = (
-        "seeds averaged" if ranks.population == "clients" else "as each seed deals the data anew"
+        "seeds averaged"
+        if ranks.population == "clients"
+        else "as each seed partitions the data anew"
     )
     unit = "points" if share else f"{comparison.first.judged.label} (above 0 is better)"
     print_line(
@@ -513,7 +553,9 @@ def _show_differences(comparison: Comparison, methods: list[str]) -> None:
 
 
 def _list_beaten(ranks: RankTable, method: str) -> str:
-    """Whom a method beats beyond chance: by name where they are few, or where few are missing."""
+    """Whom a method is significantly better than: by name where they are few, or where few are
+    missing.
+    """
     others = [name for name in ranks.methods if name != method]
     beaten = [name for name in others if ranks.beats(method, name)]
     missing = [name for name in others if name not in beaten]
@@ -557,7 +599,7 @@ def _show_target(comparison: Comparison, target: float) -> None:
 
 def _show_views(comparison: Comparison) -> None:
     """What else a method's clients could use (such as its global model), and the shares of clients
-    that it notes.
+    that it logs.
     """
     for name, runs in comparison.runs.items():
         others = [view for view in runs[0].views if view != "personal"]
@@ -590,7 +632,7 @@ def _format_interval(difference: Difference, scale: float) -> str:
 def resumable_work(
     folder: Path, quiet: bool, runs: int = 1
 ) -> Iterator[Callable[[str, int | None, RoundReport], None]]:
-    """Work on a folder, shown as it goes; whoever stops it is told how to go on."""
+    """Work on a folder, shown as it goes; whoever stops it sees how to go on."""
     try:
         with progress(quiet, runs) as show:
             yield show
@@ -604,7 +646,7 @@ def resumable_work(
 
 
 def _can_resume(folder: Path) -> bool:
-    """Whether a folder has words to go on with; one that is gone is said to have had them."""
+    """Whether a folder has options to go on with; one that is gone is said to have had them."""
     try:
         return not folder.exists() or any(folder.glob("*.toml"))
     except OSError:

@@ -19,7 +19,7 @@ def print_search(plan: ComparisonPlan) -> None:
     if not plan.search:
         return
     print_line(
-        f"search on validation data: {plan.search.said(len(plan.experiments))} for each method"
+        f"search on validation data: {plan.search.describe(len(plan.experiments))} for each method"
     )
     for name, grid in plan.grids.items():
         space = ", ".join(f"{word} {_format_values(values, word)}" for word, values in grid.items())
@@ -54,5 +54,5 @@ def _format_row(record: Record, judged: Score) -> list[str]:
 
 
 def format_options(words: Mapping[str, Any]) -> str:
-    """Words as they are given on the command line."""
+    """Options as they are given on the command line."""
     return ", ".join(f"{word} {value}" for word, value in words.items())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from coterie.cli.options import (
     say_seeds,
     split_method_options,
 )
+from coterie.cli.plugin_option import PLUGIN
 from coterie.cli.printing import print_line
 from coterie.cli.show import resumable_work, show_comparison, show_run
 from coterie.cli.show_tuning import print_search, show_tuning
@@ -25,80 +29,111 @@ from coterie.comparison.limits import limits_of
 from coterie.comparison.plan import FILE, ComparisonPlan, plan_of
 from coterie.core.errors import BadInput
 from coterie.experiment.config import (
+    NAMED,
     REGISTRIES,
-    SECTIONS,
     Experiment,
     change_options,
-    known_options_of,
-    options_of,
-    read_experiment_file,
-    read_toml,
 )
+from coterie.experiment.own_code import read_user_experiment, read_user_file, use_named
 from coterie.experiment.recipes import data_name_of, find_config
+from coterie.experiment.reference import describe_experiment
 from coterie.methods.registry import METHODS
 from coterie.reports.report import write_report
 from coterie.results.comparison import Comparison
 from coterie.results.folder import name_run_folder
+from coterie.results.run import Run
 from coterie.running import execute as experiments
 
-OPTION_HINTS = {"--dp": "(--dp client needs --weighting equal)"}
+DIVERGED = 3  # exit code
 WIDE_HELP = "Every column of a comparison, who beats whom, and all scores."
 
 
-def _options_help() -> str:
-    """Every word of an experiment, section by section, as the end of a help page."""
-    known = known_options_of(Experiment(method=""))
-    lines = ["\b", "Words, by section, with the options of the names that are usual:"]
-    for section in SECTIONS:
-        choices = REGISTRIES.get(section, {})
-        names = f"--{section} NAME ({', '.join(choices)}) " if choices else ""
-        words = [
-            f"--{w.replace('_', '-')}"
-            for w in known[section]
-            if w not in ("name", "chosen", "seed")
-        ]
-        if section == "engine":  # few enough to show what each has of its own
-            own = {
-                n: [f"--{w.replace('_', '-')}" for w in options_of("engine", n)] for n in choices
-            }
-            words = [w for w in words if not any(w in options for options in own.values())]
-            words += [f"({n}: {' '.join(options)})" for n, options in own.items() if options]
-        words = [f"{w} {OPTION_HINTS[w]}" if w in OPTION_HINTS else w for w in words]
-        text = (
-            names + " ".join(words)
-            if section != "options"
-            else "those of the method: see `coterie methods METHOD`"
-        )
-        lines += textwrap.wrap(
-            f"{section:10}{text}", 78, subsequent_indent=" " * 10, break_on_hyphens=False
-        )
-    return "\n".join(
-        [*lines, f"{'and':10}--seed; --data.seed where the data shall not change with it"]
-    )
+class _ExperimentCommand(click.Command):
+    """A command whose help ends with every option of an experiment, section by section; names that
+    are given beside --help, as in `coterie run ditto --dataset synthetic --help`, bring theirs."""
+
+    # the argument without a name, and the option that it sets
+    lone, option = "METHOD", "method"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["arguments"] = [a for a in args if a not in ctx.help_option_names]
+        return super().parse_args(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        experiment = _find_named(ctx.meta["arguments"], self.lone, self.option)
+        sections = describe_experiment(experiment)
+        homes = Counter(["seed", *(e.name for entries in sections.values() for e in entries)])
+        for section, entries in sections.items():
+            formatter.write(f"\n[{section}]\n")
+            if section == "options" and not experiment.method:
+                formatter.write("  those of the method: see `coterie methods METHOD`\n")
+            for entry in entries:
+                flag = entry.flag if homes[entry.name] == 1 else f"--{section}.{entry.flag[2:]}"
+                names = ""
+                if entry.name == "name":
+                    flag, names = f"--{section} NAME", f"{', '.join(REGISTRIES[section])}: "
+                _write_option(formatter, flag, f"{names}{entry}")
+        formatter.write("\n")
+        _write_option(formatter, "--seed", "seed of the run [a whole number; default 0]")
+
+
+def _write_option(formatter: click.HelpFormatter, flag: str, text: str) -> None:
+    """An option and what is said of it, which begins in the same column everywhere."""
+    lines = textwrap.wrap(text, 80 - 22, break_on_hyphens=False)
+    if len(flag) > 18:
+        lines.insert(0, "")
+    for first, line in zip([flag, *[""] * (len(lines) - 1)], lines, strict=True):
+        formatter.write(f"  {first:20}{line}".rstrip() + "\n")
+
+
+class _CompareCommand(_ExperimentCommand):
+    lone, option = "DATA", "dataset"
+
+
+def _find_named(arguments: list[str], lone: str, option: str) -> Experiment:
+    """The experiment with those names of the command line that are known."""
+    experiment = Experiment(method="")
+    try:
+        alone, words = parse_arguments(arguments, lone)
+    except BadInput:
+        return experiment
+    words |= {} if alone is None else {option: alone}
+    for word in ("method", *NAMED):
+        if word in words:
+            with suppress(BadInput):  # the command itself refuses it
+                experiment = change_options(experiment, {word: words[word]})
+    return experiment
 
 
 @click.command(
-    context_settings=PASS_THROUGH, short_help="Train one method.", epilog=_options_help()
+    cls=_ExperimentCommand, context_settings=PASS_THROUGH, short_help="Train one method."
 )
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[METHOD] [--WORD VALUE]...")
+@click.argument(
+    "arguments", nargs=-1, type=click.UNPROCESSED, metavar="[METHOD] [--OPTION VALUE]..."
+)
 @click.option("--config", help="A TOML file, or the name of a recipe.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     help="Folder of the run; default runs/TIME-METHOD-DATA.",
 )
+@PLUGIN
 @click.option("--quiet", is_flag=True, help="No progress display.")
 def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet: bool) -> None:
     """Train METHOD and write a run folder.
 
-    Any word of an experiment is an option, as in --data mnist --split dirichlet --alpha 0.3
-    --rounds 100; write --SECTION.WORD where a word has two meanings. Words of the command line
-    change those of --config.
+    Every option of an experiment is one here, as in --dataset mnist --partition dirichlet
+    --alpha 0.3 --rounds 100; write --SECTION.OPTION where two sections have it. Options of the
+    command line override those of --config. Names beside --help bring their options, as in
+    `coterie run ditto --partition dirichlet --help`.
     """
     method, words = parse_arguments(arguments, "METHOD")
     if not (method or config or "method" in words):
         raise BadInput(f"name a method, as in `coterie run ditto`: {', '.join(METHODS)}")
-    experiment = read_experiment_file(find_config(config)) if config else Experiment()
+    use_named(words)
+    if config:
+        _refuse_comparison(config, method or str(words.get("method", "")))
+    experiment = read_user_experiment(find_config(config)) if config else Experiment()
     experiment = change_options(experiment, ({"method": method} if method else {}) | words)
     folder = out or name_run_folder(Path("runs"), f"{experiment.method}-{data_name_of(experiment)}")
     with resumable_work(folder, quiet) as show:
@@ -106,14 +141,26 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
             experiment, folder, lambda r: show(experiment.method, experiment.seed, r)
         )
     show_run(finished)
+    _exit_if_diverged(finished)
+
+
+def _refuse_comparison(config: str, method: str) -> None:
+    """Say what to type where a file of several methods is given to `coterie run`."""
+    methods = read_user_file(find_config(config)).get("methods")
+    if methods is None:
+        return
+    typed = f"coterie compare --config {config}"
+    others = [name for name in ("local", "fedavg") if name != method]
+    alone = f"; with {method}: `{typed} --methods {','.join([*others, method])}`" if method else ""
+    raise BadInput(f"--config {config} compares {len(methods)} methods: type `{typed}`{alone}")
 
 
 @click.command(
+    cls=_CompareCommand,
     short_help="Train several methods alike and compare them client by client.",
     context_settings=PASS_THROUGH,
-    epilog=_options_help(),
 )
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[DATA] [--WORD VALUE]...")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[DATA] [--OPTION VALUE]...")
 @click.option(
     "--methods",
     help="Names separated by commas (ditto@2 is ditto once more), or 'all': every one that these "
@@ -142,7 +189,7 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
 @click.option(
     "--target",
     type=float,
-    help="Also tell how soon each method reaches this accuracy, from 0 to 1.",
+    help="Also report how soon each method reaches this accuracy, from 0 to 1.",
 )
 @click.option(
     "--report/--no-report",
@@ -150,11 +197,18 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
     help="Whether to write the page report.html; it is written by default.",
 )
 @click.option(
+    "--references/--no-references",
+    default=True,
+    help="On your own tables: whether to add what scikit-learn reaches on the same rows without "
+    "federated learning, alone and pooled; it is added by default.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     help="Folder of the comparison; default runs/TIME-compare.",
 )
 @click.option("--wide", is_flag=True, help=WIDE_HELP)
+@PLUGIN
 @click.option("--quiet", is_flag=True, help="No progress display.")
 def compare(
     arguments: tuple[str, ...],
@@ -166,26 +220,28 @@ def compare(
     budget: str | None,
     target: float | None,
     report: bool,
+    references: bool,
     out: Path | None,
     wide: bool,
     quiet: bool,
 ) -> None:
-    """Train METHODS on the same data, splits, budgets and seeds; print the answer and a table, and
-    write a report.
+    """Train METHODS on the same data, partitions, budgets and seeds; print the answer and a table,
+    and write a report.
 
-    Takes the words of `coterie run`; METHOD.WORD sets one for a single method, as in --ditto.lam
-    0.5. DATA is --data: a name, or a file of your own.
+    Takes the options of `coterie run`; METHOD.OPTION sets one for a single method, as in
+    --ditto.lam 0.5. DATA is --dataset: a name, or a file of your own.
     """
     alone, words = parse_arguments(arguments, "DATA")
+    file = read_user_file(find_config(config)) if config else {}  # its plugins bring methods
     common, own = split_method_options(words)
-    common = ({} if alone is None else {"data": alone}) | common
+    common = ({} if alone is None else {"dataset": alone}) | common
     grids: dict[str, dict[str, list[str]]] = {}
     for entry in tune:
         name, option, choices = _parse_grid(entry)
         grids.setdefault(name, {})[option] = choices
     if target is not None and not 0 <= target <= 1:
         raise BadInput(f"target = {target:g}: give an accuracy from 0 to 1")
-    file = read_toml(find_config(config)) if config else {}
+    use_named(common | own)
     names = None if methods is None else [n.strip() for n in methods.split(",") if n.strip()]
     limits = {"trials": trials, "budget": budget}
     search = limits_of({word: value for word, value in limits.items() if value is not None})
@@ -204,7 +260,13 @@ def compare(
     print_search(plan)
     with resumable_work(folder, quiet, comparisons.count_runs(plan)) as show:
         comparison = comparisons.compare(
-            plan.experiments, plan.seeds, folder, show, plan.grids, search=plan.search
+            plan.experiments,
+            plan.seeds,
+            folder,
+            show,
+            plan.grids,
+            search=plan.search,
+            references=references,
         )
     _print_comparison(comparison, target, report, wide)
 
@@ -217,6 +279,19 @@ def _print_comparison(
     show_tuning(comparison)
     if report:
         print_line(f"report: {write_report([comparison.folder])}")
+    _exit_if_diverged(comparison)
+
+
+def _exit_if_diverged(result: Run | Comparison) -> None:
+    """Exit code 3 where anybody's training diverged, once all is written and said."""
+    lost = (
+        bool(result.diverged or result.partly_diverged)
+        if isinstance(result, Comparison)
+        else bool(result.diverged_clients)
+    )
+    if lost:
+        sys.stdout.flush()
+        sys.exit(DIVERGED)
 
 
 def _select_possible(plan: ComparisonPlan) -> list[str]:
@@ -241,17 +316,18 @@ def _parse_grid(entry: str) -> tuple[str, str, list[str]]:
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @click.option("--wide", is_flag=True, help=WIDE_HELP)
+@PLUGIN
 @click.option(
     "--allow-change",
     is_flag=True,
-    help="Branch off into a new folder with the words that config.toml has now.",
+    help="Branch off into a new folder with the options that config.toml has now.",
 )
 def resume(folder: Path, quiet: bool, wide: bool, allow_change: bool) -> None:
     """Go on from the last checkpoint of FOLDER; the result is the same as if it had never
     stopped.
 
-    A run goes on with the words it began with. To change words of [train], [schedule] or [options]
-    (as to add rounds), write them into its config.toml and give --allow-change.
+    A run goes on with the options it began with. To change those of [train], [schedule] or
+    [options] (as to add rounds), write them into its config.toml and give --allow-change.
     """
     with resumable_work(folder, quiet) as show:
         if (folder / FILE).exists():
@@ -261,4 +337,8 @@ def resume(folder: Path, quiet: bool, wide: bool, allow_change: bool) -> None:
             result = experiments.resume(
                 folder, lambda r: show(folder.name, None, r), allow_change=allow_change
             )
-    _print_comparison(result, wide=wide) if isinstance(result, Comparison) else show_run(result)
+    if isinstance(result, Comparison):
+        _print_comparison(result, wide=wide)
+    else:
+        show_run(result)
+        _exit_if_diverged(result)

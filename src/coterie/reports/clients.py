@@ -19,7 +19,7 @@ from coterie.reports.matrices import find_peers
 
 
 def build_clients_data(evidence: Evidence) -> dict[str, Any]:
-    """Rows, classes and accuracies of every client, its peers, and what was noted of it."""
+    """Rows, classes and accuracies of every client, its peers, and what was logged of it."""
     about, counted = evidence.first.about, evidence.counts()
     groups = about["groups"] if len(set(about["groups"])) > 1 else None
     return {
@@ -57,7 +57,7 @@ def _square_frames(record: RunRecord, name: str, note: LoggedQuantity) -> list[F
 
 
 def collect_logged(evidence: Evidence) -> dict[str, list[tuple[str, list[float]]]]:
-    """{method: (label, latest value of every client) of every note that has one per client}."""
+    """{method: (label, latest value of every client) of every quantity that has one per client}."""
     found = {}
     for method, records in evidence.records.items():
         mine = [

@@ -5,29 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coterie.experiment.differences import describe_differences
 from coterie.experiment.toml import to_toml
 from coterie.reports.evidence import Evidence
 
-Flat = dict[str, Any]  # {"section.word": value}
+Flat = dict[str, Any]  # {"section.option": value}
 
 
 def describe_setup(evidence: Evidence) -> list[str]:
     """Split, network, rounds, rate and steps, each as a few words."""
     records = [record for each in evidence.records.values() for record in each]
     runs = [record.run for record in records]
-    split = {k: v for k, v in runs[0].experiment.split.items() if v}
-    name = str(split.pop("name", "") or "usual")
-    options = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in split.items())
     nets = [f"{m['name']}, {m['parameters']:,} parameters" for m in runs[0].about["models"]]
     steps = [
         row.steps / (len(evidence.names) * max(1, record[0].round))
         for row, record in zip(evidence.rows, evidence.records.values(), strict=True)
     ]
     return [
-        f"split {name}{f' ({options})' if options else ''}",
+        f"clients: {describe_differences(runs[0].experiment)}",
         f"network {' and '.join(nets[:3])}{', ...' if len(nets) > 3 else ''}",
         f"{_format_range([run.experiment.schedule.rounds for run in runs], ',d')} rounds",
-        f"rate {_format_range([run.experiment.train.rate for run in runs], 'g')}",
+        f"rate {_format_range([run.experiment.train.lr for run in runs], 'g')}",
         f"{_format_range(steps, '.3g')} steps per client and round",
     ]
 
@@ -38,7 +36,7 @@ def _format_range(numbers: Sequence[float], form: str) -> str:
 
 
 def split_configurations(words: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
-    """(what all runs say, as TOML; what each says besides, a line per word)."""
+    """(what all runs say, as TOML; what each says besides, a line per option)."""
     flat = [_flatten(each) for each in words]
     shared = {
         word: value

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie.analysis.answer import Answer
+from coterie.analysis.tiles import summarize_answer
 from coterie.core.task import find_task
 from coterie.core.version import __version__
 from coterie.experiment.config import PYTHON
@@ -28,6 +30,7 @@ from coterie.reports.method_tables import build_tables
 from coterie.reports.newcomer_tables import build_newcomer_figures
 from coterie.reports.report_table import ReportTable
 from coterie.results.folder import CONFIG
+from coterie.results.informed import find_informed
 
 DIGITS, TABLE_DIGITS = 5, 6  # significant ones
 
@@ -59,8 +62,10 @@ def build_page(evidence: Evidence, paths: Sequence[str | Path]) -> dict[str, Any
         "measure": evidence.first.measure,
         "setup": describe_setup(evidence),
         "answer": answer_lines(evidence),
+        "summary": _summary(found) if found else None,
         "use": found.use if found else None,
-        "diverged": evidence.diverged,
+        "diverged": evidence.diverged | evidence.comparison.partly_diverged,
+        "references": [row._asdict() for row in evidence.comparison.references],
         "left_out": {row.method: row.left_out for row in evidence.rows},
         "warnings": evidence.warnings,
         "methods": evidence.methods,
@@ -78,7 +83,7 @@ def _title(evidence: Evidence) -> str:
     words = evidence.first.experiment
     count, seeds = len(evidence.methods), len(evidence.seeds)
     what = evidence.methods[0] if count == 1 else f"{count} methods"
-    data = Path(str(words.data.get("name", "data")).removeprefix(PYTHON)).name
+    data = Path(str(words.dataset.get("name", "data")).removeprefix(PYTHON)).name
     return (
         f"{what} on {data}: {len(evidence.names):,} clients, {seeds} seed{'s' if seeds > 1 else ''}"
     )
@@ -122,7 +127,17 @@ def answer_lines(evidence: Evidence) -> list[str]:
         said.append("There are no validation rows to choose on, so no method is recommended.")
     if len(evidence.methods) == 1:
         said.append("There is one method, so nothing is compared.")
+    informed = find_informed(evidence.comparison)
+    if informed:
+        told = ", ".join(f"{name} {what}" for name, what in informed.items())
+        said.append(f"Told what no federation knows of itself: {told}.")
     return said if found else [*said, *evidence.comparison.remarks()]
+
+
+def _summary(answer: Answer) -> dict[str, Any]:
+    """The answer at a glance: a headline and tiles."""
+    told = summarize_answer(answer)
+    return {**told._asdict(), "tiles": [tile._asdict() for tile in told.tiles]}
 
 
 def _figure(figure: Figure) -> dict[str, Any]:
@@ -139,7 +154,7 @@ def _table(table: ReportTable) -> dict[str, Any]:
 
 
 def _runs(evidence: Evidence) -> dict[str, Any]:
-    """The words that all runs share, and every run with those of its own."""
+    """The options that all runs share, and every run with those of its own."""
     records = [(name, record) for name, found in evidence.records.items() for record in found]
     common, own = split_configurations([record.run.experiment.words() for _, record in records])
     runs = [

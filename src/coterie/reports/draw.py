@@ -87,15 +87,7 @@ def draw_figure(figure: Figure, methods: Sequence[str]) -> Canvas:
     else:
         canvas = Canvas(figsize=(7.2, 4.6), layout="constrained")
         axes = canvas.subplots()
-        DRAWERS[figure.kind](axes, figure, looks)
-        lying = figure.kind == "forest"
-        axes.set_xlabel(figure.y if lying else figure.x, parse_math=False)
-        axes.set_ylabel(figure.x if lying else figure.y, parse_math=False)
-        if not lying:
-            _use_integer_ticks(axes, figure)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#e4e8ee", linewidth=0.8)
-        axes.set_axisbelow(True)
+        _draw_axes(axes, figure, looks)
         if len(figure.series) > 1 or figure.series[0].name in methods:
             canvas.legend(
                 *axes.get_legend_handles_labels(),
@@ -109,6 +101,38 @@ def draw_figure(figure: Figure, methods: Sequence[str]) -> Canvas:
     note = "\n".join(textwrap.wrap(figure.note, width))
     canvas.supxlabel(note, fontsize=8, color="#5b6675", x=0.01, ha="left", parse_math=False)
     return canvas
+
+
+def draw_panels(figures: Sequence[Figure], methods: Sequence[str], title: str) -> Canvas:
+    """Several figures side by side in one picture, each with a legend of its own."""
+    canvas = Canvas(figsize=(4.4 * len(figures), 4.4), layout="constrained")
+    for axes, figure in zip(
+        canvas.subplots(1, len(figures), squeeze=False)[0], figures, strict=True
+    ):
+        if figure.heat:
+            shown = _draw_cells(axes, figure, figure.heat.frames[-1][1], numbered=False)
+            canvas.colorbar(shown, ax=axes, pad=0.01, aspect=30)
+        else:
+            _draw_axes(axes, figure, assign_styles(methods, figure))
+            if len(figure.series) > 1:
+                axes.legend(fontsize=7, framealpha=0.8, edgecolor="none", loc="best")
+        axes.set_title(figure.title, fontsize=10, loc="left", parse_math=False)
+    folded = textwrap.fill(title, int(10 * canvas.get_figwidth()))
+    canvas.suptitle(folded, fontsize=12, x=0.01, ha="left", parse_math=False)
+    return canvas
+
+
+def _draw_axes(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
+    """All of a figure but its legend."""
+    DRAWERS[figure.kind](axes, figure, looks)
+    lying = figure.kind == "forest"
+    axes.set_xlabel(figure.y if lying else figure.x, parse_math=False)
+    axes.set_ylabel(figure.x if lying else figure.y, parse_math=False)
+    if not lying:
+        _use_integer_ticks(axes, figure)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e4e8ee", linewidth=0.8)
+    axes.set_axisbelow(True)
 
 
 def _use_integer_ticks(axes: Axes, figure: Figure) -> None:
@@ -259,63 +283,85 @@ def _draw_forest(axes: Axes, figure: Figure, looks: dict[str, Style]) -> None:
 def _draw_heat(figure: Figure) -> Canvas:
     """One panel, or a few frames from the first to the last."""
     assert figure.heat
-    rows, columns, frames, diverging = figure.heat
+    frames = figure.heat.frames
     picked = [
         frames[k]
         for k in np.unique(
             np.linspace(0, len(frames) - 1, min(MAX_PANELS, len(frames))).round().astype(int)
         )
     ]
-    values = np.array([z for _, z in frames], dtype=float)
-    known = values[~np.isnan(values)]
-    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-    low, high = (
-        (-max(-low, high), max(-low, high)) if diverging else (low, high if high > low else low + 1)
-    )
     canvas = Canvas(figsize=(min(14.0, 5.6 + 3.2 * (len(picked) - 1)), 4.8), layout="constrained")
     for k, (axes, (title, z)) in enumerate(
         zip(canvas.subplots(1, len(picked), sharey=True, squeeze=False)[0], picked, strict=True)
     ):
-        cells = np.array(z, dtype=float)
-        shown = axes.imshow(
-            cells,
-            aspect="auto",
-            interpolation="nearest",
-            cmap="PuOr_r" if diverging else "Blues",
-            vmin=low,
-            vmax=high,
+        shown = _draw_cells(
+            axes, figure, z, AXIS_CHARACTERS if len(picked) == 1 else AXIS_CHARACTERS / 2
         )
-        axes.set_facecolor("#e3e6ea")
         axes.set_title(title, fontsize=9, parse_math=False)
-        _name_axis(axes, columns, AXIS_CHARACTERS if len(picked) == 1 else AXIS_CHARACTERS / 2)
-        step = -(-len(rows) // MAX_TICKS)
-        axes.set_yticks(
-            range(0, len(rows), step),
-            [n[: 2 * NAME_CHARACTERS] for n in rows[::step]],
-            fontsize=8,
-            parse_math=False,
-        )
-        axes.set_xlabel(figure.x, parse_math=False)
-        if not k:
-            axes.set_ylabel(figure.y, parse_math=False)
-        if cells.size <= MAX_NUMBERED_CELLS and len(columns) <= 12:
-            for i, j in np.argwhere(~np.isnan(cells)):
-                dark = (
-                    abs(cells[i, j]) > 0.6 * high
-                    if diverging
-                    else (cells[i, j] - low) / (high - low) > 0.6
-                )
-                axes.text(
-                    j,
-                    i,
-                    f"{cells[i, j]:.3g}",
-                    ha="center",
-                    va="center",
-                    fontsize=6.5,
-                    color="white" if dark else "black",
-                )
+        if k:
+            axes.set_ylabel("")
     canvas.colorbar(shown, ax=canvas.axes, pad=0.01, aspect=30)
     return canvas
+
+
+def _find_limits(frames: Sequence[tuple[str, Any]], diverging: bool) -> tuple[float, float]:
+    """The ends of the colours, the same for all frames."""
+    values = np.array([z for _, z in frames], dtype=float)
+    known = values[~np.isnan(values)]
+    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+    if diverging:
+        return -max(-low, high), max(-low, high)
+    return low, high if high > low else low + 1
+
+
+def _draw_cells(
+    axes: Axes,
+    figure: Figure,
+    z: Sequence[Sequence[float]],
+    room: float = AXIS_CHARACTERS / 2,
+    numbered: bool = True,
+) -> Any:
+    """One frame of a heat map; small ones carry their numbers."""
+    assert figure.heat
+    rows, columns, frames, diverging = figure.heat
+    low, high = _find_limits(frames, diverging)
+    cells = np.array(z, dtype=float)
+    shown = axes.imshow(
+        cells,
+        aspect="auto",
+        interpolation="nearest",
+        cmap="PuOr_r" if diverging else "Blues",
+        vmin=low,
+        vmax=high,
+    )
+    axes.set_facecolor("#e3e6ea")
+    _name_axis(axes, columns, room)
+    step = -(-len(rows) // MAX_TICKS)
+    axes.set_yticks(
+        range(0, len(rows), step),
+        [n[: 2 * NAME_CHARACTERS] for n in rows[::step]],
+        fontsize=8,
+        parse_math=False,
+    )
+    axes.set_xlabel(figure.x, parse_math=False)
+    axes.set_ylabel(figure.y, parse_math=False)
+    if numbered and cells.size <= MAX_NUMBERED_CELLS and len(columns) <= 12:
+        for i, j in np.argwhere(~np.isnan(cells)):
+            dark = (
+                abs(cells[i, j]) > 0.6 * high
+                if diverging
+                else (cells[i, j] - low) / (high - low) > 0.6
+            )
+            axes.text(
+                j,
+                i,
+                f"{cells[i, j]:.3g}",
+                ha="center",
+                va="center",
+                fontsize=6.5,
+                color="white" if dark else "black",
+            )
+    return shown
 
 
 def _to_floats(values: Sequence[Any]) -> np.ndarray:

@@ -18,7 +18,7 @@ from coterie.analysis.scores import Score
 from coterie.core.quantities import LoggedQuantity, from_json
 from coterie.results.comparison import Comparison, MethodRow
 from coterie.results.folder import SPLIT
-from coterie.results.metric_table import EVERYONE
+from coterie.results.metric_table import DIVERGED, EVERYONE, LEFT_OUT
 from coterie.results.run import Run
 
 Key = tuple[str, str, str]  # view, part, metric
@@ -65,11 +65,12 @@ class RunRecord:
     def slim(self) -> Run:
         """The run with nothing in its table but what own models reach and what rounds cost.
 
-        That is a hundredth of it where clients write notes.
+        That is a hundredth of it where clients write logged quantities.
         """
         parts = pc.field("part").isin([self.run.part, "validation", "select"])
         wanted = pc.field("metric").isin([self.run.measure, *self.run.scored])
-        own = parts & (pc.field("view") == "personal") & wanted
+        marks = pc.field("metric").isin([DIVERGED, LEFT_OUT])
+        own = (pc.field("view") == "personal") & (marks | (parts & wanted))
         return replace(
             self.run, table=self.run.table.filter(own | (pc.field("client") == EVERYONE))
         )
@@ -88,14 +89,17 @@ class RunRecord:
         return int(max((c.rounds.max() for c in self.columns.values()), default=0))
 
     def block(self, metric: str, part: str = "", view: str = "") -> tuple[np.ndarray, np.ndarray]:
-        """(rounds [R], values [R, N]) of a metric that clients have; NaN where one has none."""
+        """(rounds [R], values [R, N]) of a metric that clients have; NaN where one has none, or
+        none that is finite.
+        """
         column = self.columns.get((view, part, metric))
         if column is None:
             return np.zeros(0, dtype=int), np.full((0, self.clients), np.nan)
         own = column.clients >= 0
         rounds, at = np.unique(column.rounds[own], return_inverse=True)
         out = np.full((len(rounds), self.clients), np.nan)
-        out[at, column.clients[own]] = column.values[own]
+        values = column.values[own]
+        out[at, column.clients[own]] = np.where(np.isfinite(values), values, np.nan)
         return rounds, out
 
     def last(self, metric: str, part: str = "", view: str = "") -> np.ndarray:
@@ -127,7 +131,7 @@ class RunRecord:
 
     @cached_property
     def describes(self) -> dict[str, LoggedQuantity]:
-        """What the method's notes and views mean, as the run wrote it down."""
+        """What the method's logged quantities and views mean, as the run wrote it down."""
         return from_json(self.run.about.get("notes", {}))
 
     @cached_property
@@ -192,14 +196,16 @@ class Evidence:
         """The comparison's row of every method."""
         return self.comparison.rows()
 
-    def measured(self, name: str, part: str | None = None, view: str = "personal") -> np.ndarray:
+    def client_values(
+        self, name: str, part: str | None = None, view: str = "personal"
+    ) -> np.ndarray:
         """[seeds, N] accuracy (share) or loss at the last round; NaN where there is none."""
         part = part or self.first.part
         return np.stack([r.last(self.first.measure, part, view) for r in self.records[name]])
 
     def clientwise(self, name: str, view: str = "personal") -> np.ndarray:
         """[N] the mean over seeds where they share a split, else the first seed's values."""
-        block = self.measured(name, view=view)
+        block = self.client_values(name, view=view)
         return nan_mean(block, 0) if self.fixed_split else block[0]
 
     def counts(self) -> tuple[list[int], np.ndarray] | None:

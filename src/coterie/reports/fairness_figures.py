@@ -107,7 +107,7 @@ def build_gain_evenness(evidence: Evidence) -> list[Figure]:
 
 
 def _values_by_method(evidence: Evidence) -> dict[str, np.ndarray]:
-    return {name: evidence.scale * evidence.measured(name) for name in evidence.methods}
+    return {name: evidence.scale * evidence.client_values(name) for name in evidence.methods}
 
 
 def build_worst_served(evidence: Evidence) -> Figure:

@@ -72,7 +72,7 @@ def describe_shown_clients(evidence: Evidence) -> str:
     if evidence.fixed_split:
         return f"Means over {count} seeds, which share one split."
     return (
-        f"Seed {first} alone, as each seed deals the data anew and client 1 of one is not "
+        f"Seed {first} alone, as each seed partitions the data anew and client 1 of one is not "
         "client 1 of another."
     )
 

@@ -34,8 +34,10 @@ def build_forest(evidence: Evidence) -> Figure | None:
     note = (
         f"Mean difference in {evidence.first.part} {measure.label}, client by client, with its "
         f"95 % interval (bootstrap over {one.n:,} {one.population}); right of 0 is better. An "
-        "interval that holds 0 shows no difference."
+        "interval that contains 0 shows no difference."
     )
+    if len(bases) > 1:
+        note += f" {' and '.join(bases)} have one mark each: none is compared with itself."
     return Figure(
         key="forest",
         title=f"Difference to {' and to '.join(bases)}",

@@ -21,15 +21,15 @@ def compute_gains(evidence: Evidence) -> tuple[dict[str, np.ndarray], str]:
     if not find_task(evidence.first.task).scores or "fedavg" not in evidence.records:
         return {}, ""
     sign, share = evidence.judged.sign, evidence.judged.share
-    base = sign * evidence.measured("fedavg")
+    base = sign * evidence.client_values("fedavg")
     others = [name for name in evidence.methods if name not in ("fedavg", "local")]
     if "local" in evidence.records:
-        alone = sign * evidence.measured("local")
+        alone = sign * evidence.client_values("local")
         return {
-            name: qoi(sign * evidence.measured(name), base, alone, share) for name in others
+            name: qoi(sign * evidence.client_values(name), base, alone, share) for name in others
         }, "the better of FedAvg and Local"
     return {
-        name: qoi_global(sign * evidence.measured(name), base, share) for name in others
+        name: qoi_global(sign * evidence.client_values(name), base, share) for name in others
     }, "FedAvg"
 
 

@@ -26,10 +26,12 @@ def build_gain_tables(evidence: Evidence) -> list[ReportTable]:
     ]
     if over != "FedAvg":  # what is often printed, as a paper without local accuracies must
         sign, share = evidence.judged.sign, evidence.judged.share
-        base = sign * evidence.measured("fedavg")
+        base = sign * evidence.client_values("fedavg")
         names = [name for name in evidence.methods if name != "fedavg"]
         alone = {
-            name: [improvement(q) for q in qoi_global(sign * evidence.measured(name), base, share)]
+            name: [
+                improvement(q) for q in qoi_global(sign * evidence.client_values(name), base, share)
+            ]
             for name in names
         }
         made.append(_gain_table("gains-fedavg", "FedAvg", alone, evidence))

@@ -1,4 +1,4 @@
-"""Histograms over clients: how many reach how much, or noted which number in one round."""
+"""Histograms over clients: how many reach how much, or logged which number in one round."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def accuracy_histogram(evidence: Evidence) -> Figure | None:
 def note_histogram(
     evidence: Evidence, name: str, note: LoggedQuantity, runs: Runs, round: int | None = None
 ) -> Figure | None:
-    """The clients that wrote a note in a round, by its value; in the middle one, if none is
-    named."""
+    """The clients that wrote a logged quantity in a round, by its value; in the middle one, if none
+    is named."""
     blocks = {method: values_by_round(records[0], name) for method, records in runs.items()}
     shown = round or _middle(*next(iter(blocks.values())))
     values = {
@@ -62,7 +62,7 @@ def note_histogram(
     if not series:
         return None
     unit = f" ({note.unit})" if note.unit else ""
-    who = f"Clients that noted it in round {shown}; seed {evidence.seeds[0]}."
+    who = f"Clients that logged it in round {shown}; seed {evidence.seeds[0]}."
     return Figure(
         key=f"histogram-{slugify(name)}-{slugify(next(iter(runs)))}",
         title=f"{title_of(note)} of the clients of one round",
@@ -76,7 +76,7 @@ def note_histogram(
 
 
 def _middle(rounds: np.ndarray, block: np.ndarray) -> int:
-    """The round nearest to half the run in which a client had something to note; 0: there is
+    """The round nearest to half the run in which a client had something to log; 0: there is
     none."""
     known = rounds[~np.isnan(block).all(axis=1)]
     return int(known[np.abs(known - rounds[-1] / 2).argmin()]) if len(known) else 0

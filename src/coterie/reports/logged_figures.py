@@ -1,4 +1,6 @@
-"""Figures of notes, by the kind and the words that methods declare: no method is known here."""
+"""Figures of logged quantities, by the kind and the words that methods declare: no method is known
+here.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from coterie.reports.logged_values import find_declared, latest_values, values_b
 
 
 def build_logged_figures(evidence: Evidence) -> list[Figure]:
-    """A figure for every declared note, one for all methods that declare it alike."""
+    """A figure for every declared quantity, one for all methods that declare it alike."""
     found: dict[tuple[str, LoggedQuantity], dict[str, Sequence[RunRecord]]] = {}
     for method, records in evidence.records.items():
         for name, note in find_declared(records[0]).items():
@@ -78,7 +80,7 @@ def _course_figures(
 ) -> list[Figure]:
     """One number per client: its mean by round, and its histogram where one is declared."""
     band = describe_spread(len(evidence.seeds), QUARTILES)
-    said = f"Mean over the clients that noted it in a round; the band {band}."
+    said = f"Mean over the clients that logged it in a round; the band {band}."
     series = _method_series(note, name, runs, scale_of(note), bands=True)
     found = _round_figure(name, note, runs, said, axis_of(note), series)
     spread = note_histogram(evidence, name, note, runs) if note.histogram else None
@@ -89,7 +91,7 @@ def _share_figures(evidence: Evidence, name: str, note: LoggedQuantity, runs: Ru
     """Yes or no of each client: the share of clients by round."""
     seeds = len(evidence.seeds)
     band = f" The band {describe_spread(seeds)}." if seeds > 1 else ""
-    said = f"Share of the clients that noted it in a round.{band}"
+    said = f"Share of the clients that logged it in a round.{band}"
     series = _method_series(note, name, runs, 100, bands=False)
     return _round_figure(name, note, runs, said, "clients (%)", series)
 
@@ -101,7 +103,7 @@ def _server_figures(
     seeds = len(evidence.seeds)
     band = f" The band {describe_spread(seeds)}." if seeds > 1 else ""
     series = _method_series(note, name, runs, scale_of(note), bands=False)
-    said = f"Noted by the server after every round.{band}"
+    said = f"Logged by the server after every round.{band}"
     return _round_figure(name, note, runs, said, axis_of(note), series)
 
 
@@ -140,7 +142,7 @@ def _final_figures(evidence: Evidence, name: str, note: LoggedQuantity, runs: Ru
     series, x = build_client_dots(evidence, values)
     caption = caption_of(
         note.meaning,
-        f"A dot is what was noted last of a client. {describe_shown_clients(evidence)}",
+        f"A dot is what was logged last of a client. {describe_shown_clients(evidence)}",
     )
     series = tuple(_to_log_scale(s, note.log) for s in series)
     key, title = key_of(name, runs), f"{title_of(note)}, client by client"

@@ -1,4 +1,4 @@
-"""The words of figures of notes, from what a method declares."""
+"""The words of figures of logged quantities, from what a method declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heat maps of notes: who learns from whom, vectors of the clients, grids of choices."""
+"""Heat maps of logged quantities: who learns from whom, vectors of clients, grids of choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads what methods noted: clients in the table of a run, servers in files of their own."""
+"""Reads what methods logged: clients in the table of a run, servers in files of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from coterie.reports.evidence import RunRecord
 MAX_FRAMES = 20  # rounds at most that are shown as matrices
 MAX_CURVE_ROUNDS = 200  # rounds at most of a server's curve
 T = TypeVar("T")
-Frame = tuple[int, np.ndarray]  # round, what was noted after it
+Frame = tuple[int, np.ndarray]  # round, what was logged after it
 
 
 def space_evenly(items: Sequence[T], most: int) -> list[T]:
@@ -31,12 +31,12 @@ def space_evenly(items: Sequence[T], most: int) -> list[T]:
 
 
 def list_log_files(folder: Path) -> list[Path]:
-    """The server's notes, a file per round."""
+    """The server's logged quantities, a file per round."""
     return sorted(p for p in (folder / "notes").glob("round-*.safetensors") if p.is_file())
 
 
 def list_server_logged(folder: Path) -> list[str]:
-    """What the server noted in any of its rounds; a damaged file counts as none."""
+    """What the server logged in any of its rounds; a damaged file counts as none."""
     found: dict[str, None] = {}
     for file in space_evenly(list_log_files(folder), MAX_FRAMES):
         try:
@@ -48,20 +48,20 @@ def list_server_logged(folder: Path) -> list[str]:
 
 
 def read_server_frames(folder: Path, name: str, most: int = MAX_FRAMES) -> list[Frame]:
-    """A note of the server, at most so many rounds evenly spaced, with the last."""
+    """A logged quantity of the server, at most so many rounds evenly spaced, with the last."""
     found = []
     for file in space_evenly(list_log_files(folder), most):
         try:
             with safe_open(file, "np") as notes:
                 value = np.asarray(notes.get_tensor(name), dtype=float)
-        except (SafetensorError, OSError):  # damaged, or of a stage that does not note this
+        except (SafetensorError, OSError):  # damaged, or of a stage that does not log this
             continue
         found.append((int(file.stem.partition("-")[2]), value))
     return [(number, value) for number, value in found if value.shape == found[-1][1].shape]
 
 
 def find_logged(record: RunRecord) -> dict[str, LoggedQuantity]:
-    """The declaration of every note that the run wrote, by the name under which it was written."""
+    """The declaration of every quantity that the run wrote, by the name in the file."""
     names = dict.fromkeys([*record.notes, *list_server_logged(record.run.folder)])
     found = {name: find_declaration(name, record.describes) for name in names}
     return {name: note for name, note in found.items() if note}
@@ -77,7 +77,9 @@ def find_declared(record: RunRecord) -> dict[str, LoggedQuantity]:
 
 
 def values_by_round(record: RunRecord, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(rounds [R], values [R, n]) of a note: a value per client, or as many as the server has."""
+    """(rounds [R], values [R, n]) of a logged quantity: a value per client, or as many as the
+    server has.
+    """
     if name in record.notes:
         return record.block(name)
     frames = read_server_frames(record.run.folder, name, MAX_CURVE_ROUNDS)
@@ -126,7 +128,7 @@ def build_group_matrix(group: np.ndarray) -> np.ndarray:
 
 
 def find_cells(record: RunRecord, name: str) -> dict[tuple[str, str], str]:
-    """{(row, column): the note's name} of a grid."""
+    """{(row, column): the quantity's name} of a grid."""
     found = {m[0]: m for note in record.notes if (m := GRID_CELL.fullmatch(note)) and m[1] == name}
     return {(m[3], m[5]): note for note, m in found.items()}
 

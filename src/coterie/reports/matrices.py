@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from coterie.reports.figures import Heat
-from coterie.reports.logged_values import Frame
+from coterie.reports.logged_values import Frame, space_evenly
 
 MAX_GROUPS = 64  # rows and columns of a matrix at most
 MAX_PEERS = 10  # named for each client
+MAX_CELLS = 24_000  # of all frames of a figure together
+MIN_FRAMES = 4
 NEGLIGIBLE = 1e-6  # of the largest weight: smaller ones are shown as 0
 
 
@@ -74,12 +76,20 @@ def labels_of(group: np.ndarray, how: str, names: Sequence[str]) -> list[str]:
     return [f"{word} {g + 1} ({s} client{'s' if s > 1 else ''})" for g, s in enumerate(sizes)]
 
 
+def thin_frames(found: Sequence[Frame], cells: int) -> list[Frame]:
+    """Fewer rounds of large matrices, so that a page of many methods stays small; the first and the
+    last are among them.
+    """
+    return space_evenly(found, max(MIN_FRAMES, MAX_CELLS // cells))
+
+
 def build_mixing_heat(
     found: Sequence[Frame], names: Sequence[str], true_groups: np.ndarray
 ) -> tuple[Heat, str]:
     """(the matrices between groups, what the groups are)."""
     group, how = groups_of(found[-1][1], true_groups)
     labels = labels_of(group, how, names)
+    found = thin_frames(found, len(labels) ** 2)
     least = NEGLIGIBLE * max(float(np.abs(m).max()) for _, m in found)
     small = [(number, mean_between(m, group)) for number, m in found]
     frames = [
@@ -97,7 +107,7 @@ def build_vector_heat(
     group, how = groups_of(found[-1][1], true_groups)
     size = np.bincount(group)
     frames = []
-    for number, values in found:
+    for number, values in thin_frames(found, len(size) * min(MAX_GROUPS, found[-1][1].shape[1])):
         total = np.zeros((len(size), values.shape[1]))
         np.add.at(total, group, values)
         frames.append((f"round {number}", (total / size[:, None])[:, :MAX_GROUPS].tolist()))

@@ -61,7 +61,7 @@ def build_methods_table(evidence: Evidence) -> ReportTable:
     sign, sizes = evidence.judged.sign, np.asarray(evidence.first.about["rows"]["train"])
     rows = []
     for row in sorted(evidence.rows, key=lambda row: -sign * row.mean):
-        block = evidence.measured(row.method)
+        block = evidence.client_values(row.method)
         ends = np.clip([row.low, row.high], *evidence.judged.bounds).tolist() if seeds > 1 else []
         low = np.mean([sign * worst_share(sign * a, SHARE) for a in block])
         large = np.mean([top_share_by_size(a, sizes, SHARE) for a in block])
@@ -136,7 +136,7 @@ def build_cost_table(evidence: Evidence) -> ReportTable:
     """What a whole run of every method costs."""
     rows = []
     for name, records in evidence.records.items():
-        spent = [costs_of(r.slim).summed() for r in records]
+        spent = [costs_of(r.slim).sum() for r in records]
         totals = [
             mean_of([float(getattr(s, field)[-1]) for s in spent])
             for field in ("down", "broadcast", "up", "steps", "gradients")
@@ -171,7 +171,7 @@ def build_views_table(evidence: Evidence) -> ReportTable | None:
     for name, records in evidence.records.items():
         known, words = records[0].views, VIEWS | _view_labels(records[0])
         for view in known if len(known) > 1 else ():
-            found = mean_of([mean_of(a) for a in evidence.measured(name, view=view)])
+            found = mean_of([mean_of(a) for a in evidence.client_values(name, view=view)])
             rows.append([name, view, evidence.scale * found, words.get(view, "")])
     mean = measure_column(evidence, "mean")
     columns = [TableColumn("method"), TableColumn("model"), mean, TableColumn("what it is")]

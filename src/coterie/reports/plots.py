@@ -61,8 +61,8 @@ class Plots:
         return self._draw(build_clients_figure(self.evidence), "")
 
     def histogram(self, note: str = "", round: int | None = None) -> Any:
-        """How many clients reach how much at the end; or, of a note such as "raw_steps", who wrote
-        which number in a round, the middle one if none is named.
+        """How many clients reach how much at the end; or, of a logged quantity such as "raw_steps",
+        who wrote which number in a round, the middle one if none is named.
         """
         if not note:
             why = "histograms are of ten clients or more and of six methods at most"
@@ -71,10 +71,10 @@ class Plots:
         runs = {m: self.evidence.records[m] for m, notes in known.items() if note in notes}
         if not runs:
             every = dict.fromkeys(name for notes in known.values() for name in notes)
-            raise BadInput(f"no method here notes '{note}'{suggest_name(note, every)}")
+            raise BadInput(f"no method here logs '{note}'{suggest_name(note, every)}")
         means = known[next(iter(runs))][note]
         found = note_histogram(self.evidence, note, means, runs, round)
-        return self._draw(found, f"no client noted '{note}' in round {round}")
+        return self._draw(found, f"no client logged '{note}' in round {round}")
 
     def forest(self) -> Any:
         """Differences of every method to Local and to FedAvg, with their intervals."""

@@ -79,7 +79,7 @@ def _difference_tables(evidence: Evidence) -> list[ReportTable]:
     how = (
         "seeds averaged for each client"
         if population == "clients"
-        else "each seed deals the data anew"
+        else "each seed partitions the data anew"
     )
     note = (
         "How much better a client is served, client by client; low and high: 95 % interval, "

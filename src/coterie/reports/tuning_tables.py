@@ -12,7 +12,7 @@ STATES = {
     "stopped": "stopped: not among the best third half way",
     "out of time": "stopped: out of time",
     "diverged": "diverged",
-    "refused": "refused: its words do not go together",
+    "refused": "refused: its options do not go together",
     "repeated": "tried before",
 }
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import BadInput
+from coterie.core.files import digest_text
 from coterie.data.federation import PARTS
 
 KINDS: dict[str, type] = {
@@ -18,6 +21,14 @@ KINDS: dict[str, type] = {
     "classes": int,
     "models": list,
 }
+CHECKSUMS = "files"  # {file: checksum} of what is not listed with the models
+CHECKSUM = "checksum"  # of the entries that do
+DECIDES = ("clients", "classes", "labels", "task", "models", "architecture", "input_shape")
+
+
+def checksum_about(known: Mapping[str, Any]) -> str:
+    """A checksum of all that run.json says of how rows become answers."""
+    return digest_text(json.dumps([known.get(key) for key in (*DECIDES, CHECKSUMS)]))
 
 
 def check_about(known: Any, path: Path) -> dict[str, Any]:
@@ -33,11 +44,16 @@ def check_about(known: Any, path: Path) -> dict[str, Any]:
     wrong = _find_wrong(known)
     if wrong:
         raise BadInput(f"{path} is damaged ({wrong}): restore it from a copy, or run again")
+    if known.get(CHECKSUM, "") != checksum_about(known) and CHECKSUM in known:
+        raise BadInput(
+            f"{path} is damaged ({', '.join(DECIDES)} or {CHECKSUMS} is not as it was written): "
+            "restore it from a copy, or run again"
+        )
     return known
 
 
 def _find_wrong(known: dict[str, Any]) -> str:
-    """The first word whose value cannot be what a run wrote; "" where there is none."""
+    """The first option whose value cannot be what a run wrote; "" where there is none."""
     for word, kind in KINDS.items():
         if not isinstance(known[word], kind) or isinstance(known[word], bool):
             return word

@@ -28,7 +28,7 @@ class AddedModel(NamedTuple):
     architecture: int
     rows: dict[str, int]  # by part
     measured: list[dict[str, Any]]  # as on a card
-    drift: str = ""  # what was told of the rows before an update
+    drift: str = ""  # what was reported of the rows before an update
     scale: list[list[float]] | None = None  # its own centres and spreads, where clients have them
 
 

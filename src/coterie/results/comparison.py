@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,7 +25,7 @@ from coterie.analysis.significance import (
     paired_difference,
 )
 from coterie.core.errors import BadInput, suggest_name
-from coterie.core.files import check_regular_file, path_exists, write_text
+from coterie.core.files import check_regular_file, path_exists, read_text, write_text
 from coterie.core.html import format_html_table, format_paragraph
 from coterie.results.costs import rounds_to_reach
 from coterie.results.folder import read_about
@@ -35,7 +36,19 @@ from coterie.results.newcomer_results import NewcomerRow, newcomer_rows
 from coterie.results.plotting import plots_of
 from coterie.results.run import Run
 
+REFERENCES = "references.json"  # what scikit-learn reaches on the same rows
+SHOWN = 3  # clients that a line names
 TIE = 1e-9  # accuracies that differ by less are the same
+
+
+class ReferenceRow(NamedTuple):
+    """What scikit-learn reaches on the same rows; it is no federated learning."""
+
+    name: str  # "alone" or "pooled"
+    mean: float  # over clients, of the seeds' means
+    worst: float
+    model: str  # which model most clients have
+    clients: int  # that were measured
 
 
 class MethodRow(NamedTuple):
@@ -86,7 +99,7 @@ class Comparison:
         self._check(method, view)
         return np.stack([run.accuracy(part, view) for run in self.runs[method]])
 
-    def measured(self, method: str, view: str = "personal", best: bool = False) -> np.ndarray:
+    def client_values(self, method: str, view: str = "personal", best: bool = False) -> np.ndarray:
         """[seeds, clients] of what the comparison is judged by, at the last round or at each seed's
         best on select rows.
         """
@@ -119,7 +132,7 @@ class Comparison:
 
     @property
     def fixed_split(self) -> bool:
-        """Whether every seed dealt the same rows to the same clients."""
+        """Whether every seed gave the same rows to the same clients."""
         return len({read_about(run.folder)["data"] for run in next(iter(self.runs.values()))}) == 1
 
     @cached_property
@@ -133,10 +146,13 @@ class Comparison:
             row.method: MethodCost(row.bytes_down + row.bytes_up, row.gradients)
             for row in self.rows()
         }
-        test = {name: self.measured(name) for name in self.runs}
+        sound = {name: runs for name, runs in self.runs.items() if name not in self.partly_diverged}
+        if not sound:
+            return None
+        test = {name: self.client_values(name) for name in sound}
         select = {
-            name: np.stack([run.measured("select") for run in runs])
-            for name, runs in self.runs.items()
+            name: np.stack([run.client_values("select") for run in runs])
+            for name, runs in sound.items()
         }
         votes = {name: a for name, a in select.items() if a.size and not np.isnan(a).all()}
         if len(votes) < len(select):
@@ -150,7 +166,53 @@ class Comparison:
             mean_of([nan if run.floor is None else run.floor for run in self._first_runs]),
             self.first.knows_nothing,
         )
-        return found._replace(remarks=tuple(self.remarks()))
+        best = max(self._sign * mean_of([mean_of(s) for s in block]) for block in test.values())
+        said = self._compare_references(self._sign * best)
+        return found._replace(remarks=(*said, *self.remarks()))
+
+    @cached_property
+    def references(self) -> list[ReferenceRow]:
+        """What scikit-learn reaches alone and pooled, where it was measured by the same score."""
+        runs = self._first_runs
+        path = runs[0].folder.parent / REFERENCES
+        known = json.loads(read_text(path)) if path.is_file() else {}
+        seeds = [known.get("seeds", {}).get(str(run.experiment.seed), {}) for run in runs]
+        if known.get("measure") != self.first.measure or not all(seeds):
+            return []
+        return [_build_reference(name, [s[name] for s in seeds], self._sign) for name in seeds[0]]
+
+    def _compare_references(self, best: float) -> list[str]:
+        """How methods stand beside scikit-learn."""
+        write, rows = self.measure.write, {row.name: row for row in self.references}
+        if not rows:
+            return []
+        alone, pooled = rows["alone"], rows["pooled"]
+        some = "" if alone.clients == len(self.first.rows) else f" of {alone.clients:,} clients"
+        together = f"{write(pooled.mean)} on pooled rows ({pooled.model})"
+        if self._sign * (alone.mean - best) > TIE:
+            return [
+                f"Without federated learning, {alone.model} of scikit-learn alone{some} reaches "
+                f"{write(alone.mean)}; no method shown here does. It has {together}."
+            ]
+        return [
+            f"Without federated learning, scikit-learn reaches {write(alone.mean)} alone{some} "
+            f"({alone.model}) and {together}."
+        ]
+
+    @cached_property
+    def partly_diverged(self) -> dict[str, str]:
+        """{method: for how many clients it diverged, and for whom}; it is neither chosen nor
+        compared with.
+        """
+        found = {}
+        for name, runs in self.runs.items():
+            lost = sorted({i for run in runs for i in run.diverged_clients})
+            if lost:
+                some = [str(runs[0].about["clients"][i]) for i in lost[:SHOWN]]
+                more = ["..."] if len(lost) > SHOWN else []
+                who = ", ".join(some + more)
+                found[name] = f"{len(lost):,} of {len(runs[0].rows):,} clients ({who})"
+        return found
 
     @property
     def measure(self) -> Measure:
@@ -166,6 +228,11 @@ class Comparison:
         said = [
             f"{name} diverged and is not compared ({why})." for name, why in self.diverged.items()
         ]
+        said += [
+            f"{name} diverged for {whom}: it is neither chosen nor compared with; lower "
+            f"--{name}.lr."
+            for name, whom in self.partly_diverged.items()
+        ]
         # one line for all methods that have it in common
         guarded = {
             line: [n for n, runs in self.runs.items() if line in format_guard(runs[0])]
@@ -176,7 +243,7 @@ class Comparison:
             said.append(line if len(names) == len(self.runs) else f"{', '.join(names)}: {line}")
         for name, runs in self.runs.items():
             count = sum(run.left_out for run in runs)
-            if count:
+            if count and name not in self.partly_diverged:
                 updates = "1 update was" if count == 1 else f"{count:,} updates were"
                 said.append(f"{name}: {updates} not finite and left out.")
         poor = [name for name, runs in self.runs.items() if _is_trivial(runs)]
@@ -195,7 +262,7 @@ class Comparison:
         classes, of minus the loss.
         """
         return build_rank_table(
-            {name: self._sign * self.measured(name) for name in self.runs}, self.fixed_split
+            {name: self._sign * self.client_values(name) for name in self.runs}, self.fixed_split
         )
 
     def scores(self) -> dict[str, dict[str, float]]:
@@ -232,7 +299,9 @@ class Comparison:
         interval; above 0 is better.
         """
         return paired_difference(
-            self._sign * self.measured(method), self._sign * self.measured(other), self.fixed_split
+            self._sign * self.client_values(method),
+            self._sign * self.client_values(other),
+            self.fixed_split,
         )
 
     def newcomers(self, rows: int | None = None) -> dict[str, list[NewcomerRow]]:
@@ -292,18 +361,35 @@ class Comparison:
         return self.first.judged.sign
 
 
+def _build_reference(name: str, found: list[dict[str, Any]], sign: int) -> ReferenceRow:
+    """One reference over all seeds."""
+    blocks = [sign * np.array(one["values"], dtype=float) for one in found]
+    kinds: dict[str, int] = {}
+    for one in found:
+        for kind, count in one["models"].items():
+            kinds[kind] = kinds.get(kind, 0) + count
+    return ReferenceRow(
+        name,
+        sign * mean_of([mean_of(block) for block in blocks]),
+        sign * mean_of([float(np.nanmin(block)) for block in blocks]),
+        max(kinds, key=lambda kind: kinds[kind]),
+        int((~np.isnan(blocks[0])).sum()),
+    )
+
+
 def _is_trivial(runs: list[Run]) -> bool:
     """Whether a method, as a mean over seeds, is no better than whoever knows nothing."""
     if any(run.floor is None for run in runs):
         return False
     sign = runs[0].judged.sign
-    gains = [sign * (mean_of(run.measured(run.part)) - (run.floor or 0.0)) for run in runs]
+    gains = [sign * (mean_of(run.client_values(run.part)) - (run.floor or 0.0)) for run in runs]
     return mean_of(gains) <= TIE
 
 
 def _values_of_run(run: Run, round: int | None = None, view: str = "personal") -> np.ndarray:
-    """[N] what a run is judged by, at a round (the last one)."""
-    return values_of(run.table, run.measure, run.part, view, round)[1]
+    """[N] what a run is judged by, at a round (the last one); what is not finite is no number."""
+    found = values_of(run.table, run.measure, run.part, view, round)[1]
+    return np.where(np.isfinite(found), found, nan)
 
 
 def _best_value_of(run: Run) -> tuple[float, float]:
@@ -329,7 +415,7 @@ def _build_row(name: str, runs: list[Run]) -> MethodRow:
         float(np.mean([t.weighted for t in tests])),
         float(np.mean([t.deviation for t in tests])),
         float(np.mean([t.worst for t in tests])),
-        over(lambda r: mean_of(r.measured("select"))),
+        over(lambda r: mean_of(r.client_values("select"))),
         over(lambda r: _best_value_of(r)[0]),
         over(lambda r: _best_value_of(r)[1]),
         over(lambda r: total_of(r.table, "bytes_down")),
@@ -349,8 +435,11 @@ def _traffic_of(row: MethodRow) -> float:
 
 def _build_method_rows(comparison: Comparison) -> list[dict[str, Any]]:
     """What table.csv has, row by row; a method that diverged has no figures."""
-    scores = comparison.scores()
-    rows = [row._asdict() | scores[row.method] | {"diverged": ""} for row in comparison.rows()]
+    scores, partly = comparison.scores(), comparison.partly_diverged
+    rows = [
+        row._asdict() | scores[row.method] | {"diverged": partly.get(row.method, "")}
+        for row in comparison.rows()
+    ]
     return rows + [{"method": name, "diverged": why} for name, why in comparison.diverged.items()]
 
 
@@ -358,10 +447,16 @@ def _build_client_rows(comparison: Comparison) -> list[dict[str, Any]]:
     """What clients.csv has, row by row."""
     head = f"{comparison.first.part}_{comparison.first.measure}"
     return [
-        {"method": name, "seed": run.experiment.seed, "client": i, head: float(value)}
+        {
+            "method": name,
+            "seed": run.experiment.seed,
+            "client": i,
+            "name": str(run.about["clients"][i]),
+            head: float(value),
+        }
         for name, runs in comparison.runs.items()
         for run in runs
-        for i, value in enumerate(run.measured(run.part))
+        for i, value in enumerate(run.client_values(run.part))
     ]
 
 

@@ -109,7 +109,7 @@ class Costs(NamedTuple):
     gradients: np.ndarray  # evaluations in them
     seconds: np.ndarray  # measured here, without evaluation
 
-    def summed(self) -> Costs:
+    def sum(self) -> Costs:
         """The same up to and with each round; rounds and clients stay as they are."""
         return Costs(self.round, self.clients, *(np.cumsum(column) for column in self[2:]))
 
@@ -124,7 +124,7 @@ def costs_of(run: Run) -> Costs:
     """
     rows = run.table.filter((pc.field("client") == EVERYONE) & (pc.field("view") == ""))
     rounds = np.unique(rows["round"].to_numpy())
-    usual = run.experiment.schedule.asked(
+    usual = run.experiment.schedule.sample_size(
         len(run.about["clients"])
     )  # a table of an older run does not say who answered
     names = ("bytes_down", "bytes_broadcast", "bytes_up", "steps", "gradients", "seconds")
@@ -179,7 +179,7 @@ def cumulative_costs_of(
     """
     if axis not in AXES:
         raise BadInput(f"accuracy against '{axis}'{suggest_name(axis, AXES)}")
-    found = costs_of(run).summed()
+    found = costs_of(run).sum()
     if axis == "time":
         return found.round, simulated_time(run, system, uplink)
     columns = {

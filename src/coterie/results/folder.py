@@ -1,4 +1,4 @@
-"""The folder of a run: words (config.toml), what the run was (run.json), rows of each class
+"""The folder of a run: options (config.toml), what the run was (run.json), rows of each class
 (split.parquet).
 """
 
@@ -26,9 +26,10 @@ from coterie.core.quantities import LoggedQuantity, to_json
 from coterie.core.version import __version__
 from coterie.data.client_rows import counts_of
 from coterie.data.federation import PARTS, Federation, checksum_of, count_labels, part_of
-from coterie.experiment.config import Experiment, read_experiment_file
+from coterie.experiment.config import Experiment
+from coterie.experiment.stored import read_stored_experiment
 from coterie.experiment.toml import to_toml
-from coterie.results.about import check_about
+from coterie.results.about import CHECKSUM, check_about, checksum_about
 
 CONFIG, ABOUT, METRICS, SPLIT = "config.toml", "run.json", "metrics.parquet", "split.parquet"
 MAX_NAMED = 6  # named in a line
@@ -69,14 +70,16 @@ def _explain_no_run(folder: Path, lacks: str) -> str:
 
 
 def read_experiment(folder: Path) -> Experiment:
-    """The words a run was started with, every default filled in."""
+    """The options a run was started with, every default filled in; its method and network need not
+    be known here.
+    """
     if not (folder / CONFIG).exists():
         raise BadInput(_explain_no_run(folder, CONFIG))
-    return read_experiment_file(folder / CONFIG)
+    return read_stored_experiment(folder / CONFIG)
 
 
 def write_config(folder: Path, experiment: Experiment) -> None:
-    """The words of a run, so that `coterie run --config` does it again."""
+    """The options of a run, so that `coterie run --config` does it again."""
     write_text(folder / CONFIG, to_toml(experiment.words()))
 
 
@@ -119,6 +122,7 @@ def write_about(
         "notes": to_json(describes),
         **(more or {}),
     }
+    known[CHECKSUM] = checksum_about(known)
     write_text(folder / ABOUT, json.dumps(known, indent=1))
     return known
 

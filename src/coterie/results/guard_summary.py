@@ -12,11 +12,17 @@ MEMBERS = {"client": "client", "example": "training row", "site": "site"}
 
 def format_privacy(facts: Mapping[str, Any]) -> str:
     """The promise of a run, from run.json, as a sentence."""
+    who = MEMBERS[facts["unit"]]
+    if "replaced" in facts:  # by each upload on its own: what it is compared with matters
+        who = (
+            f"site that sends each upload once, against one that sends its model back unchanged; "
+            f"{facts['replaced']:.4g} against any other site in its place"
+        )
     return (
         f"Privacy: epsilon = {facts['epsilon']:.4g} at delta = {facts['delta']:.3g} for one "
-        f"{MEMBERS[facts['unit']]} (noise {facts['noise']:.4g}, clip {facts['clip']:g}, "
+        f"{who} (noise {facts['noise']:.4g}, clip {facts['clip']:g}, "
         f"{facts['releases']:,} releases, sampling: {facts['sampling']}). It covers "
-        f"{facts['covers']}, not measures or notes."
+        f"{facts['covers']}, not measures or logged quantities."
     )
 
 

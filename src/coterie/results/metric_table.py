@@ -18,7 +18,7 @@ from coterie.analysis.nan_math import deviation_of, mean_of
 from coterie.analysis.scores import find_score
 from coterie.core.checkpoint import list_checkpoints
 from coterie.core.errors import BadInput
-from coterie.core.files import move_into_place
+from coterie.core.files import check_regular_file, move_into_place
 from coterie.results.row_log import (
     Mark,
     append_rows,
@@ -31,6 +31,7 @@ from coterie.results.row_log import (
 NO_ROWS = Mark()
 EVERYONE = -1  # client of a row that speaks of the whole round
 LEFT_OUT = "left_out"  # metric: clients per round whose update was not finite
+DIVERGED = "diverged"  # metric: a client whose own model has a loss out of all bounds
 COLUMNS = pa.schema(
     [
         ("stage", pa.dictionary(pa.int32(), pa.string())),
@@ -40,7 +41,7 @@ COLUMNS = pa.schema(
         (
             "part",
             pa.dictionary(pa.int32(), pa.string()),
-        ),  # "train", "validation", "select", "test", "" for notes and costs
+        ),  # "train", "validation", "select", "test", "" for logged quantities and costs
         ("metric", pa.dictionary(pa.int32(), pa.string())),
         ("value", pa.float64()),
     ]
@@ -158,7 +159,7 @@ class Table:
             check_rows(log, mark)
             return cls(log=log, mark=mark)
         try:
-            return cls([pq.read_table(path, schema=COLUMNS)])
+            return cls([pq.read_table(check_regular_file(path), schema=COLUMNS)])
         except (pa.ArrowException, OSError) as problem:
             raise BadInput(f"{path} cannot be read: {str(problem).splitlines()[0]}") from None
 
@@ -242,7 +243,7 @@ def total_of(table: pa.Table, metric: str) -> float:
 
 
 def mean_logged(table: pa.Table, note: str) -> float:
-    """Mean of a client note over all rounds and clients; NaN where nobody wrote it."""
+    """Mean of a client quantity over all rounds and clients; NaN where nobody wrote it."""
     _, _, numbers = _column_of(table, note, "", "")
     return float(numbers.mean()) if len(numbers) else float("nan")
 

@@ -21,20 +21,26 @@ from torch import Tensor, nn
 from coterie.core.errors import BadInput
 from coterie.core.files import (
     catch_write_errors,
+    check_regular_file,
     digest,
+    path_exists,
+    read_text,
     save_bytes,
     save_tensors,
     serialize_tensors,
     write_text,
 )
 from coterie.core.model import Model
+from coterie.core.plugins import PLUGINS
 from coterie.data.federation import Federation
 from coterie.engines.base import Engine, Moment, Send
 from coterie.networks import registry
+from coterie.networks.assembled import AROUND, assemble
 from coterie.results.added_models import AddedModel, list_clients, read_added, select_newest
 from coterie.results.folder import read_about
 
 MODELS, LIST = "models", "models.json"  # the folder, and in it {file of a client: checksum}
+FROZEN = "frozen-"  # how the files of frozen parameters begin
 WRITERS = 4  # files that are written at once
 REMEDY = "run again, or restore it from a copy"
 Build = Callable[[], nn.Module]
@@ -79,7 +85,8 @@ def save_models(
     Frozen parameters are the same for every client: they lie beside, once.
     """
     target = folder / MODELS
-    digests: dict[str, str] = _read_checksums(target)
+    later = {entry.file for entry in read_added(target)}  # they stay as they are
+    digests = {name: one for name, one in _read_checksums(target).items() if name in later}
     sums: dict[str, str] = {}  # {file of a client: checksum}
     holders: dict[str, str] = {}  # {checksum: the file that was written}
     for a, chunk, views in engine.points(clients, send, when):
@@ -90,7 +97,7 @@ def save_models(
             target.mkdir(exist_ok=True)
         frozen = model.frozen_tensors()
         if frozen:
-            path = target / f"frozen-{a}.safetensors"
+            path = target / f"{FROZEN}{a}.safetensors"
             about["frozen"] = path.name
             beside = serialize_tensors(
                 copy_tensors(frozen), {"coterie": json.dumps({"model": model.name})}
@@ -171,7 +178,7 @@ def copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _read_checksums(target: Path) -> dict[str, str]:
     """{file: checksum} of the models that were written before; nothing where none were."""
     try:
-        return dict(json.loads((target / LIST).read_text(encoding="utf-8")))
+        return dict(json.loads(read_text(target / LIST)))
     except (OSError, ValueError, TypeError):
         return {}
 
@@ -207,7 +214,7 @@ def read_checksums(folder: Path) -> dict[str, str]:
     """{file of a client: checksum} of the models of a run."""
     if not (folder / MODELS).exists():
         raise BadInput(
-            f"{folder / MODELS} does not exist: the run is not finished, or was told to keep no "
+            f"{folder / MODELS} does not exist: the run is not finished, or was set to keep no "
             "models"
         )
     known = _read_checksums(folder / MODELS)
@@ -231,6 +238,26 @@ def _check_file(path: Path, known: Mapping[str, str]) -> None:
         raise BadInput(f"{path} is damaged (it is not as it was written): {REMEDY}")
 
 
+def find_damaged(folder: Path) -> str:
+    """The first model of a run that is missing or not as it was written, and why; "" where all are
+    whole.
+    """
+    try:
+        known, target = read_checksums(folder), folder / MODELS
+        for number in range(len(read_about(folder)["clients"])):
+            model_path_of(folder, number, known)
+        for entry in read_added(target):
+            _checksum_of(target / entry.file, known)
+            check_regular_file(target / entry.file)
+        for name in known:
+            if path_exists(target / name):  # else another file holds an equal model
+                _check_file(target / name, known)
+        missing = [n for n in known if n.startswith(FROZEN) and not path_exists(target / n)]
+    except (BadInput, OSError) as problem:
+        return str(problem).partition(f": {REMEDY}")[0]
+    return f"{target / missing[0]} is missing" if missing else ""
+
+
 def read_weights(path: Path, known: dict[str, str]) -> Weights:
     """A client's model as it was written, if its file is whole."""
     _check_file(path, known)
@@ -251,9 +278,11 @@ def read_weights(path: Path, known: dict[str, str]) -> Weights:
 
 def load_weights(path: Path, weights: Weights, build: Build | None = None) -> nn.Module:
     """A plain module with a client's weights; `build` makes one that is not coterie's own."""
-    module = (build or builder_of(weights.about))()
+    module = make_module(weights.about, build)
     try:
-        module.load_state_dict(weights.tensors)
+        missing, odd = module.load_state_dict(weights.tensors, strict=False)
+        if odd or set(missing) - getattr(module, "base_names", frozenset()):
+            raise RuntimeError(f"it lacks {missing} and has {odd}")
     except RuntimeError as mismatch:
         raise BadInput(f"{path} does not fit the network that `build` makes: {mismatch}") from None
     return module.eval()
@@ -287,18 +316,28 @@ def newest_path_of(
     return path
 
 
+def make_module(about: Mapping[str, Any], build: Build | None = None) -> nn.Module:
+    """The module that a model's file speaks of, with what its method put around the network."""
+    net = (build or builder_of(dict(about)))()
+    return assemble(net, about["options"].get(AROUND, ""))
+
+
 def builder_of(about: dict[str, Any]) -> Build:
     """What builds the network that a model's file speaks of."""
     name, lacks = about["model"], ", ".join(about["lacks"])
+    module, _, own = name.partition(":")
+    if own and module in PLUGINS and name not in registry.NETS:
+        registry.add_own_network(name)
     if name not in registry.NETS or lacks:
         why = f"its {lacks} is not in the file" if lacks else "it is a network of your own"
+        way = f"give its file with --plugin, as in --plugin {module}.py, or " if own else ""
         raise BadInput(
-            f"'{name}' cannot be built from the file alone, because {why}: pass the function that "
-            "makes it as build="
+            f"'{name}' cannot be built from the file alone, because {why}: {way}pass the function "
+            "that makes it as build="
         )
     return lambda: registry.build_network(
         name,
         tuple(about["shape"]),
         about.get("outputs") or about["classes"] or 1,
-        **about["options"],
+        **{k: v for k, v in about["options"].items() if k != AROUND},
     )

@@ -72,7 +72,7 @@ class NewcomerResults(NamedTuple):
 
 def pool_seeds(runs: Sequence[NewcomerResults], way: str, size: int | None = None) -> np.ndarray:
     """[newcomers] the same over seeds: a newcomer that several seeds have counts once, with its
-    mean, where all of them deal the same data.
+    mean, where all of them have the same data.
     """
     found = [(run, run.values(way, size)) for run in runs]
     if len({run.about["data"] for run in runs}) > 1 or len(runs) == 1:

@@ -35,9 +35,9 @@ from coterie.results.models import (
     MODELS,
     Build,
     Weights,
-    builder_of,
     client_number_of,
     load_weights,
+    make_module,
     newest_path_of,
     read_checksums,
     read_weights,
@@ -176,9 +176,9 @@ class Models:
         self.numbers = {name: k for k, name in enumerate(self.names)}
         self._listed = read_checksums(folder)
         has = (folder / PREPARATION).exists()
-        self.preparation: Preparation | None = self._prepared() if has else None
+        self.preparation: Preparation | None = self._read_preparation() if has else None
 
-    def _prepared(self) -> Preparation:
+    def _read_preparation(self) -> Preparation:
         """How rows become inputs; clients that came later may have scales of their own."""
         kept = read_preparation(self.folder)
         own = {e.client: (e.scale[0], e.scale[1]) for e in self.later if e.scale}
@@ -207,7 +207,7 @@ class Models:
 
     def network(self, about: Mapping[str, Any]) -> nn.Module:
         """The network that the file of a model speaks of, with weights of nobody."""
-        return (self.build or builder_of(dict(about)))().eval()
+        return make_module(about, self.build).eval()
 
     def intake(self, number: int, about: Mapping[str, Any]) -> InputBuilder:
         """How rows of a client become inputs."""
@@ -252,7 +252,7 @@ class Models:
             "rows": {
                 part: entry.rows[part] if entry else about["rows"][part][number] for part in PARTS
             },
-            "measured": entry.measured if entry else self._measured(number, task),
+            "measured": entry.measured if entry else self._measure(number, task),
             "version": entry.version if entry else 1,
             "history": self._history(number, task),
             "data": about["data"],
@@ -286,11 +286,11 @@ class Models:
             "date": self.about["date"],
             "how": "trained in the run",
             "drift": "",
-            "measured": self._measured(number, task),
+            "measured": self._measure(number, task),
         }
         return [first, *found]
 
-    def _measured(self, number: int, task: ModelTask) -> list[dict[str, Any]]:
+    def _measure(self, number: int, task: ModelTask) -> list[dict[str, Any]]:
         """The values of the model that training made, on every part that was measured."""
 
         def value(metric: str, part: str) -> float:

@@ -1,5 +1,5 @@
-"""`.plot` of runs and comparisons. What draws is the business of reports, a room above this one: it
-is made known here by `offer`, as `coterie` does when it is loaded.
+"""`.plot` of runs and comparisons. What draws is the business of reports, a package above this one:
+it is made known here by `offer`, as `coterie` does when it is loaded.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import BinaryIO, NamedTuple
 import pyarrow as pa
 
 from coterie.core.errors import BadInput
-from coterie.core.files import check_regular_file
+from coterie.core.files import check_regular_file, read_text
 
 LENGTH = struct.Struct(">Q")  # of a piece, before it
 MAX_BYTES = 2**62  # no file has so many bytes
@@ -85,7 +85,7 @@ def write_mark(path: Path, mark: Mark) -> None:
 def read_mark(path: Path) -> Mark:
     """A mark from its file."""
     try:
-        mark = Mark(**json.loads(path.read_text(encoding="utf-8")))
+        mark = Mark(**json.loads(read_text(path)))
         if not all(type(a) is type(b) for a, b in zip(mark, Mark(), strict=True)):
             raise TypeError
         if not (0 <= mark.rows < MAX_BYTES and 0 <= mark.bytes < MAX_BYTES):
@@ -93,6 +93,8 @@ def read_mark(path: Path) -> Mark:
         return mark
     except OSError as problem:
         raise BadInput(f"{path} cannot be read: {problem.strerror}") from None
+    except BadInput:
+        raise
     except (ValueError, TypeError, RecursionError):
         raise BadInput(f"{path} cannot be read: it is damaged, or of another version") from None
 

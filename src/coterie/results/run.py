@@ -1,4 +1,4 @@
-"""A run as it lies on disk: its words, its table, its models."""
+"""A run as it lies on disk: its options, its table, its models."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from coterie.experiment.config import Experiment
 from coterie.results.folder import METRICS, read_about, read_experiment
 from coterie.results.frames import as_pandas
 from coterie.results.metric_table import (
+    DIVERGED,
     LEFT_OUT,
     MARK,
     Summary,
@@ -38,7 +39,7 @@ from coterie.results.plotting import plots_of
 
 @dataclass(frozen=True)
 class Run:
-    """A finished (or stopped) run: its words, its table, its models."""
+    """A finished (or stopped) run: its options, its table, its models."""
 
     folder: Path
     experiment: Experiment
@@ -88,14 +89,14 @@ class Run:
         """[N] accuracy of every client at the last round; NaN without rows in the part."""
         return values_of(self.table, "accuracy", part, view)[1]
 
-    def measured(self, part: str = "test", view: str = "personal") -> np.ndarray:
+    def client_values(self, part: str = "test", view: str = "personal") -> np.ndarray:
         """[N] what clients are judged by, at the last round."""
         return values_of(self.table, self.measure, part, view)[1]
 
     def summary(self, part: str = "test", view: str = "personal") -> Summary:
         """Mean, size-weighted mean, sample deviation and worst client."""
         rows = np.array(self.about["rows"][part])
-        found = self.measured(part, view)
+        found = self.client_values(part, view)
         return summarize(found, rows if len(found) else found, least_is_worst=self.judged.higher)
 
     @property
@@ -108,6 +109,16 @@ class Run:
         """The clients that they were of."""
         rows = self.table.filter((pc.field("metric") == LEFT_OUT) & (pc.field("client") >= 0))
         return sorted({int(i) for i in rows["client"].to_pylist()})
+
+    @property
+    def diverged_clients(self) -> list[int]:
+        """The clients whose own model is out of all bounds at the end: its loss is not finite or
+        enormous, or its last update was left out.
+        """
+        last = pc.field("round") == pc.max(self.table["round"])
+        what = pc.field("metric").isin([DIVERGED, LEFT_OUT]) & (pc.field("client") >= 0)
+        found = self.table.filter(last & what)["client"].to_pylist()
+        return sorted({int(i) for i in found})
 
     @property
     def guess(self) -> float | None:

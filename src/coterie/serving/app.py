@@ -20,16 +20,18 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from coterie.core.errors import BadInput
 from coterie.results.personal_models import ModelTask
 from coterie.serving.batching import Prediction, QueueFull
+from coterie.serving.generation import LIMITS, Sampling, read_sampling
+from coterie.serving.generation_worker import NewText
 from coterie.serving.metrics import CONTENT_TYPE
 from coterie.serving.predictions import prediction_frame_of
 from coterie.serving.request_rows import ARROW, CSV, JSON
-from coterie.serving.service import Service
+from coterie.serving.service import Service, Snapshot
 
 MAX_INLINE_BODY = 32_768  # bytes of a body that is read without asking another thread
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -50,9 +52,10 @@ def build_app(service: Service, watch: float = 0.0, loopback: bool = True) -> St
     routes = [
         Route("/", _page_route(service)),
         Route("/openapi.json", lambda request: JSONResponse(service.openapi, headers=HEADERS)),
-        Route("/health", lambda request: JSONResponse(service.told(), headers=HEADERS)),
+        Route("/health", lambda request: JSONResponse(service.describe(), headers=HEADERS)),
         Route("/metrics", _metrics_route(service)),
         Route("/clients/{client:path}/predict", _predict_route(service), methods=["POST"]),
+        Route("/clients/{client:path}/generate", _generate_route(service), methods=["POST"]),
         Route("/clients/{client:path}/card", _card_route(service)),
     ]
     if service.tokens is not None:
@@ -96,6 +99,7 @@ async def _lifespan(service: Service, watch: float) -> AsyncIterator[None]:
         if listens:
             loop.remove_signal_handler(signal.SIGHUP)
         await run_in_threadpool(service.worker.close)
+        await run_in_threadpool(service.generation.close)
 
 
 def _error_response(status: int, line: str) -> Response:
@@ -137,8 +141,8 @@ def _catch_refusals(route: Handler) -> Handler:
 
 def _predict_route(service: Service) -> Handler:
     async def route(request: Request) -> Response:
-        served = service.served
-        client = _authorize_client(service, request)
+        now = service.current
+        served, client = now.served, _authorize_client(now, request)
         kind = _content_type(request, (JSON, CSV, ARROW))
         body = await _read_body(service, request)
         read, most = served.reader.read, service.limits.rows
@@ -171,11 +175,94 @@ def _predict_route(service: Service) -> Handler:
     return timed
 
 
+def _generate_route(service: Service) -> Handler:
+    """A text that the client's own language model goes on with, whole or as it grows."""
+
+    async def route(request: Request) -> Response:
+        now = service.current
+        served, client = now.served, _authorize_client(now, request)
+        _content_type(request, (JSON,))
+        prompt, stream, how = _read_prompt(await _read_body(service, request))
+        generator = service.generation.generator(served)
+        ids = await run_in_threadpool(generator.read_prompt, client, prompt, how)
+        try:
+            out = service.generation.ask(served, client, ids, how)
+        except QueueFull:
+            raise RequestRefused(503, "too many requests wait: try again in a second") from None
+        if stream:
+            events = _stream_events(service, out)
+            return StreamingResponse(events, headers=HEADERS, media_type="text/event-stream")
+        parts = [part async for part in _read_parts(service, out)]
+        words = {
+            "client": served.models.names[client],
+            "text": "".join(part.text for part in parts),
+            "finish_reason": parts[-1].last,
+            "tokens": parts[-1].tokens,
+        }
+        return JSONResponse(words, headers=HEADERS)
+
+    async def timed(request: Request) -> Response:
+        began = time.perf_counter()
+        response = await _catch_refusals(route)(request)
+        service.numbers.note(response.status_code, time.perf_counter() - began)
+        return response
+
+    return timed
+
+
+def _read_prompt(body: bytes) -> tuple[str, bool, Sampling]:
+    """The prompt of a request, whether its text is sent as it grows, and how it is drawn."""
+    try:
+        words = json.loads(body)
+    except (ValueError, RecursionError):
+        raise BadInput("the body is no JSON") from None
+    known = ("prompt", "stream", *Sampling._fields)
+    if not isinstance(words, dict) or not isinstance(words.get("prompt"), str):
+        raise BadInput('the body must be {"prompt": "..."}, with options beside it')
+    odd = [key for key in words if key not in known]
+    if odd:
+        raise BadInput(f"unknown option '{odd[0]}': choose from {', '.join(known)}")
+    stream = words.get("stream", False)
+    if not isinstance(stream, bool):
+        raise BadInput("stream is true or false")
+    return words["prompt"], stream, read_sampling({k: words[k] for k in words if k in LIMITS})
+
+
+async def _read_parts(service: Service, out: asyncio.Queue[Any]) -> AsyncIterator[NewText]:
+    """The parts of a text as they come."""
+    while True:
+        try:
+            part = await asyncio.wait_for(out.get(), service.limits.seconds)
+        except TimeoutError:
+            raise RequestRefused(504, "the answer took too long: ask for fewer tokens") from None
+        if isinstance(part, BadInput):
+            raise RequestRefused(503, f"this model cannot be used now: {part}")
+        if isinstance(part, Exception):
+            raise part
+        yield part
+        if part.last:
+            return
+
+
+async def _stream_events(service: Service, out: asyncio.Queue[Any]) -> AsyncIterator[str]:
+    """The same as server-sent events; a problem is the last of them."""
+    try:
+        async for part in _read_parts(service, out):
+            words = {"text": part.text}
+            if part.last:
+                words |= {"finish_reason": part.last, "tokens": part.tokens}  # type: ignore[dict-item]
+            yield f"data: {json.dumps(words)}\n\n"
+    except RequestRefused as problem:
+        yield f"data: {json.dumps({'problem': problem.line})}\n\n"
+
+
 def _card_route(service: Service) -> Handler:
     async def route(request: Request) -> Response:
-        client = _authorize_client(service, request)
+        now = service.current
+        client = _authorize_client(now, request)
+        models = now.served.models
         try:
-            card = await run_in_threadpool(service.card, client)
+            card = await run_in_threadpool(lambda: models.card(client, models.weights(client)))
         except BadInput as problem:
             raise RequestRefused(503, f"this model cannot be used now: {problem}") from None
         return JSONResponse(card, headers=HEADERS)
@@ -214,14 +301,14 @@ def _read_token(request: Request) -> str:
     return token.strip()
 
 
-def _authorize_client(service: Service, request: Request) -> int:
+def _authorize_client(now: Snapshot, request: Request) -> int:
     """The number of the client that a request names and may ask for."""
-    client, numbers = request.path_params["client"], service.served.models.numbers
-    if service.tokens is None:
+    client, numbers = request.path_params["client"], now.served.models.numbers
+    if now.tokens is None:
         if client not in numbers:
             raise RequestRefused(404, "the run has no such client")
         return numbers[client]
-    owner = service.tokens.client(_read_token(request))
+    owner = now.tokens.client(_read_token(request))
     if owner is None:
         raise RequestRefused(401, "this token is not known")
     if owner != client or client not in numbers:
@@ -304,7 +391,7 @@ def _page_route(service: Service) -> Callable[[Request], Response]:
         head += "td{padding:.2rem 1rem .2rem 0;vertical-align:top}</style>"
         text = (
             f'<!doctype html><html lang="en"><head>{head}</head><body><h1>Personal models</h1>'
-            f"<p>{service.told()['clients']:,} clients, each with a model of its own.</p>"
+            f"<p>{service.describe()['clients']:,} clients, each with a model of its own.</p>"
             f"<table>{rows}</table><p>What each address takes and gives is in "
             '<a href="/openapi.json">openapi.json</a>.</p></body></html>'
         )

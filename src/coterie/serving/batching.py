@@ -43,7 +43,8 @@ class ServedRun:
         first = self.models.weights(0)
         self.task: ModelTask = self.models.task(first.about)
         self.reader = RowReader(self.models.intake(0, first.about))
-        self._architecture: list[int] = self.models.architecture
+        self.architecture: list[int] = self.models.architecture
+        self._lock = threading.Lock()  # predictions and generated texts share the slots
         self.slots: dict[int, ModelCache] = {}  # by architecture
         self._read: dict[int, Weights] = {0: first}  # files of the group that is answered now
         self._slots_of(0)  # refuses a network that cannot be built, before anyone asks
@@ -55,7 +56,7 @@ class ServedRun:
 
     def _slots_of(self, client: int) -> ModelCache:
         """The models of a client's network."""
-        kind = self._architecture[client]
+        kind = self.architecture[client]
         if kind not in self.slots:
             network = self.models.network(self._weights(client).about)
             self.slots[kind] = ModelCache(network, self.capacity)
@@ -78,14 +79,29 @@ class ServedRun:
         groups: dict[tuple[int, int], list[int]] = {}
         for k, client in enumerate(clients):
             size = 1 << (rows[k].height - 1).bit_length()  # like with like: little is padded
-            kind = self._architecture[client]
+            kind = self.architecture[client]
             groups.setdefault((kind, size if size <= MAX_STACKED_ROWS else -k - 1), []).append(k)
         width = min(MAX_GROUP, self.capacity)
-        for members in groups.values():
-            for start in range(0, len(members), width):
-                self._run(members[start : start + width], clients, inputs, found)
-        self._read = {}
+        with self._lock:
+            for members in groups.values():
+                for start in range(0, len(members), width):
+                    self._run(members[start : start + width], clients, inputs, found)
+            self._read = {}
         return found
+
+    def gather(self, clients: Sequence[int]) -> dict[str, Tensor]:
+        """What the clients of some requests, all of one architecture, have of their own, stacked
+        request by request.
+        """
+        with self._lock:
+            slots, held = self._slots_of(clients[0]), list(dict.fromkeys(clients))
+            if len(held) > self.capacity:
+                raise BadInput(
+                    f"{len(held)} models at once, but --models {self.capacity}: raise it"
+                )
+            slots.take(held, self._tensors)
+            self._read = {}
+            return slots.pick(slots.places(clients))
 
     def _prepare_inputs(
         self, clients: Sequence[int], rows: Sequence[RequestRows]
@@ -97,7 +113,7 @@ class ServedRun:
             cells = [rows[k].cells for k in joint]
             counts = [rows[k].height for k in joint]
             owners = [self.models.names[clients[k]] for k in joint for _ in range(rows[k].height)]
-            x = self.reader.prepared(np.concatenate([c for c in cells if c is not None]), owners)
+            x = self.reader.prepare(np.concatenate([c for c in cells if c is not None]), owners)
             for k, part in zip(joint, np.split(x, np.cumsum(counts)[:-1]), strict=True):
                 found[k] = part
         return found

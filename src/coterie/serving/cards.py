@@ -34,6 +34,7 @@ def build_sections(card: Card) -> list[Section]:
     made = [
         ("answers", kind),
         ("network", f"{network['model']}, {network['parameters']:,} parameters"),
+        *_base_rows(network),
         ("method", card["method"]),
         ("its options", options),
         ("rows", ", ".join(f"{rows[part]:,} {part}" for part in ("train", "validation", "test"))),
@@ -49,6 +50,14 @@ def build_sections(card: Card) -> list[Section]:
         Section("How good it is for this client", _metric_rows(card)),
         Section("What it takes", _input_rows(card)),
     ]
+
+
+def _base_rows(network: Card) -> list[tuple[str, str]]:
+    """The pretrained network that the model is made of, if it is one of those."""
+    options = network.get("options") or {}
+    if "base" not in options:
+        return []
+    return [("base model", f"{options['base']}, sha256 {options['digest']}")]
 
 
 def _format_version(card: Card) -> str:

@@ -17,6 +17,7 @@ from coterie.core.files import check_regular_file
 from coterie.data.read.table_files import (
     TABLE_SUFFIXES,
     TEXT_SUFFIXES,
+    UNREADABLE,
     check_column_names,
     encoding_of,
     kind_of,
@@ -55,7 +56,7 @@ def read_chunks(path: Path, separator: str = "", wide: int = 1) -> Iterator[RowC
 
 
 def _number_chunks(path: Path, kind: str, separator: str, rows: int) -> Iterator[RowChunk]:
-    """Pieces with their place in the file; whatever cannot be read is told in one line."""
+    """Pieces with their place in the file; whatever cannot be read is reported in one line."""
     before = 0
     try:
         if kind in TEXT_SUFFIXES:
@@ -69,7 +70,9 @@ def _number_chunks(path: Path, kind: str, separator: str, rows: int) -> Iterator
         for frame, done in source:
             yield RowChunk(frame, before, done)
             before += frame.height
-    except (pa.ArrowException, pl.exceptions.PolarsError, OSError, EOFError) as error:
+    except BadInput:
+        raise
+    except UNREADABLE as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise BadInput(
             f"{path}: this is no readable {kind} file ({reason}); write it again"

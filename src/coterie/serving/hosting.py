@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import threading
 from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 from coterie.core.errors import BadInput
 from coterie.core.sockets import listen
+from coterie.core.task import find_task
 from coterie.serving.service import Service, ServiceLimits, default_token_file
 
 
@@ -37,6 +40,7 @@ def serve(
         import uvicorn
 
         from coterie.serving.app import build_app as build_app
+        from coterie.serving.http_protocol import PatientProtocol
     except ImportError:
         raise BadInput(
             "serving needs starlette and uvicorn: pip install 'coterie[serve]'"
@@ -53,12 +57,15 @@ def serve(
     say(f"{len(clients):,} models of {folder}: {address}")
     if file is not None:
         say(f"tokens, one per client and the admin's: {file} (only you can read it)")
-    say(f'ask: POST {address}/clients/CLIENT/predict with {{"rows": [...]}}; see {address}/')
+    language = find_task(service.served.task.kind).has_tokens
+    what = 'generate with {"prompt": "..."}' if language else 'predict with {"rows": [...]}'
+    say(f"ask: POST {address}/clients/CLIENT/{what}; see {address}/")
     if not is_loopback(host):
         say("what is sent is not encrypted: put a TLS proxy before it")
     say("Ctrl-C stops it, SIGHUP reads the run again")
     config = uvicorn.Config(
         build_app(service, watch, is_loopback(host)),
+        http=PatientProtocol,
         log_level="warning",
         access_log=False,  # it would show who asks
         server_header=False,
@@ -67,6 +74,8 @@ def serve(
         lifespan="on",
         timeout_graceful_shutdown=10,
     )
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends as Ctrl-C does
     try:
         uvicorn.Server(config).run(sockets=[listener])
     except KeyboardInterrupt:

@@ -74,7 +74,7 @@ def labels_of(models: Models, frame: pl.DataFrame, place: str) -> np.ndarray:
             raise BadInput(f"{place}: '{name}' is empty in row {gaps[0] + 1:,}; fill or remove it")
     if find_task(target.task).has_numbers:
         found = [_read_numbers(frame[name], place) for name in target.columns]
-        return target.scaled(found[0] if len(found) == 1 else np.stack(found, 1))
+        return target.scale(found[0] if len(found) == 1 else np.stack(found, 1))
     known = models.about.get("labels") or [str(k) for k in range(models.about["classes"])]
     return _read_classes(frame[target.columns[0]], list(known), place)
 
@@ -137,7 +137,7 @@ def _split_parts(
     """The rows of each part, in the shares of the run: in their order where the run cut by order,
     else at random.
     """
-    words = experiment.data
+    words = experiment.dataset
     validation, test = float(words.get("validation", 0.2)), float(words.get("test", 0.2))
     how = "order" if words.get("cut") == "order" else "shuffle"
     rng = stream(experiment.seed, "later", client)

@@ -54,6 +54,10 @@ class ModelCache:
         """The slots of models that are in memory."""
         return torch.tensor([self._slot_of[client] for client in clients])
 
+    def pick(self, slots: Tensor) -> dict[str, Tensor]:
+        """The tensors of models that are in memory, stacked in the order of the slots."""
+        return {name: held[slots] for name, held in self._tensors.items()}
+
     def _free_slot(self, like: dict[str, Tensor]) -> int:
         """A slot for one more model."""
         if len(self._slot_of) < self._size:
@@ -74,9 +78,8 @@ class ModelCache:
         """The outputs [k, rows, ...] of k models for inputs [k, rows, ...] of each."""
         with torch.no_grad():
             if len(slots) > 1 and self._stacked:
-                tensors = {name: held[slots] for name, held in self._tensors.items()}
                 try:
-                    return vmap(self._outputs)(tensors, x)
+                    return vmap(self._outputs)(self.pick(slots), x)
                 except RuntimeError:  # a layer that torch cannot stack
                     self._stacked = False
             return torch.stack(

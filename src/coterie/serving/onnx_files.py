@@ -40,6 +40,7 @@ from coterie.serving.pipeline import Pipeline, build_pipeline, example_of
 
 FILE, CELLS, PROBABILITIES = "model.onnx", "cells", "probabilities"
 CHECK_ROWS, TOLERANCE = 64, 1e-5  # rows that are compared, and how far apart they may be
+TINY = 1e-30  # so that nothing is divided by 0
 
 
 class OnnxWriter:
@@ -165,18 +166,31 @@ class OnnxWriter:
 
     def _check(self, proto: Any, model: PersonalModel) -> None:
         """Refuse a graph that says anything else than the model, row by row."""
+        quiet = self.runtime.SessionOptions()
+        quiet.log_severity_level = 3  # errors alone
         session = self.runtime.InferenceSession(
-            proto.SerializeToString(), providers=["CPUExecutionProvider"]
+            proto.SerializeToString(), quiet, providers=["CPUExecutionProvider"]
         )
         rows = synthesize_rows(model.intake)
         found = session.run([PROBABILITIES], build_feeds(model.intake, rows))[0]
         want = model.task.learnt.predict(model.outputs(rows)).numpy()
-        apart = float((np.abs(found - want) / np.maximum(1, np.abs(want))).max())
-        if not apart <= TOLERANCE:
+        # numbers in units of the largest of them, probabilities as they are
+        size = 1.0 if model.task.names else max(float(np.abs(want).max()), TINY)
+        apart = np.abs(found - want).reshape(len(want), -1).max(1) / size
+        if not apart.max() <= TOLERANCE:
+            row = int(apart.argmax())
             raise BadInput(
-                f"the ONNX graph of client '{model.client}' is {apart:.2g} from the model itself: "
-                "use --to torch"
+                f"the ONNX graph of client '{model.client}' is {apart.max():.2g} of the output's "
+                f"size from the model itself, most of all for the row {_show_row(rows, row)}: use "
+                "--to torch"
             )
+
+
+def _show_row(rows: Any, k: int) -> str:
+    """A row in a line, to see which of its cells are to blame."""
+    if not isinstance(rows, pl.DataFrame):
+        return str(k)
+    return ", ".join(f"{name} = {value}" for name, value in rows.row(k, named=True).items())[:300]
 
 
 @contextmanager

@@ -6,11 +6,13 @@ import math
 import re
 from typing import Any
 
+from coterie.core.task import find_task
 from coterie.core.version import __version__
 from coterie.data.prepare.inputs import InputBuilder
 from coterie.data.prepare.preparation import FittedColumn
 from coterie.data.read.columns import BOOLEAN, CATEGORY, COMMA, DATE, TEXT
 from coterie.results.personal_models import ModelTask
+from coterie.serving.generation import LIMITS, Sampling
 from coterie.serving.request_rows import ARROW, CSV, JSON, LARGEST_NUMBER
 
 Json = dict[str, Any]
@@ -48,6 +50,8 @@ def build_document(intake: InputBuilder, task: ModelTask, most: int, tokens: boo
         "/health": {"get": _plain_operation("Whether the service answers.", "health", JSON)},
         "/metrics": {"get": _plain_operation("Numbers for Prometheus.", "metrics", "text/plain")},
     }
+    if find_task(task.kind).has_tokens:
+        paths["/clients/{client}/generate"] = {"post": _generate_operation(secured, tokens)}
     if tokens:
         paths["/reload"] = {"post": _reload_operation(secured)}
     return {
@@ -163,6 +167,40 @@ def _predict_operation(secured: list[Json], tokens: bool) -> Json:
         },
         "responses": {
             "200": {"description": "One answer per row.", "content": answer},
+            **_refusal_responses(*_refusal_codes(tokens), "413", "415", "422", "503", "504"),
+        },
+    }
+
+
+def _generate_operation(secured: list[Json], tokens: bool) -> Json:
+    options = {
+        name: {"type": "integer" if kind is int else "number", "minimum": low, "maximum": high}
+        | {"default": Sampling._field_defaults[name]}
+        for name, (kind, low, high) in LIMITS.items()
+    }
+    body = {
+        "type": "object",
+        "properties": {"prompt": {"type": "string"}, "stream": {"type": "boolean"}} | options,
+        "required": ["prompt"],
+        "additionalProperties": False,
+    }
+    answer = _object_schema(
+        {
+            "client": {"type": "string"},
+            "text": {"type": "string"},
+            "finish_reason": {"type": "string", "enum": ["stop", "length"]},
+            "tokens": {"type": "integer"},
+        }
+    )
+    told = {JSON: {"schema": answer}, "text/event-stream": {"schema": {"type": "string"}}}
+    return {
+        "summary": "A text that the client's own language model goes on with.",
+        "operationId": "generate",
+        "security": secured,
+        "parameters": _client_parameter(),
+        "requestBody": {"required": True, "content": {JSON: {"schema": body}}},
+        "responses": {
+            "200": {"description": "The text, whole or as it grows.", "content": told},
             **_refusal_responses(*_refusal_codes(tokens), "413", "415", "422", "503", "504"),
         },
     }

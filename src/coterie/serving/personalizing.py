@@ -93,7 +93,7 @@ def personalize(
     ways, chosen = [], None
     for way in WAYS:
         served = train_newcomers(run, way)
-        ways.append(evaluate_way(way, served.measured(), found, experiment, run.setup.models[0]))
+        ways.append(evaluate_way(way, served.measure(), found, experiment, run.setup.models[0]))
         chosen = served if way == "rule" else chosen
     assert chosen is not None
     rule = rule_of(run).rule
@@ -134,13 +134,13 @@ def rebuild_run(
 
 def _load_public(experiment: Experiment, about: dict[str, Any]) -> Public | None:
     """The public rows of a run that has any, as long as its data are still there."""
-    if not experiment.data.get("public"):
+    if not experiment.dataset.get("public"):
         return None
     federation = load_federation(experiment)
     if checksum_of(federation) != about["data"]:
         raise BadInput(
-            f"the data of '{experiment.data['name']}' have changed since the run, and its public "
-            "rows with them: restore them"
+            f"the data of '{experiment.dataset['name']}' have changed since the run, and its "
+            "public rows with them: restore them"
         )
     return federation.public
 

@@ -131,7 +131,8 @@ class TablePreparation(nn.Module):
             self.register_buffer(name, torch.tensor(np.asarray(values)[self.scaled]))
         self.register_buffer("centre", torch.tensor(centre[self.scaled]))
         self.register_buffer("spread", torch.tensor(spread[self.scaled]))
-        self.register_buffer("date_fill", torch.tensor([columns[k].fill for k in self.dates]))
+        fills = [columns[k].fill for k in self.dates]  # seconds, which single precision rounds
+        self.register_buffer("date_fill", torch.tensor(fills, dtype=torch.float64))
         for k, column in self.texts:
             places = torch.arange(len(column.categories), dtype=torch.float64)
             self.register_buffer(f"places_{k}", places)

@@ -74,7 +74,7 @@ class RowReader:
         alone = kept is not None and any(c.buckets or c.tokens for c in kept.columns)
         self.joint = bool(self.columns) and not alone  # rows of requests are prepared together
 
-    def prepared(self, cells: np.ndarray, owners: Sequence[str]) -> np.ndarray:
+    def prepare(self, cells: np.ndarray, owners: Sequence[str]) -> np.ndarray:
         """Inputs from the cells of many requests."""
         assert self.kept is not None
         return prepare_rows(self.kept, cells, self.columns, owners if self.kept.clients else None)

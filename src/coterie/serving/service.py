@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.core.errors import BadInput, format_value
+from coterie.core.errors import BadInput, CannotWrite, format_value
+from coterie.core.files import path_exists
 from coterie.results.added_models import FILE as LATER
 from coterie.results.folder import ABOUT
 from coterie.results.models import MODELS
-from coterie.results.personal_models import Card
 from coterie.serving.batching import BatchWorker, ServedRun
+from coterie.serving.generation_worker import GenerationWorker
 from coterie.serving.metrics import ServiceMetrics
 from coterie.serving.openapi import build_document
 from coterie.serving.tokens import FILE, Tokens, open_tokens
@@ -28,6 +29,13 @@ class ServiceLimits(NamedTuple):
     models: int = 1_000  # in memory, of each network
 
 
+class Snapshot(NamedTuple):
+    """What one request sees, whatever is reloaded meanwhile."""
+
+    served: ServedRun
+    tokens: Tokens | None  # None: whoever reaches it may ask
+
+
 class Service:
     """What all requests share."""
 
@@ -41,13 +49,30 @@ class Service:
         self.folder, self.limits, self._build = folder, limits, build
         self.token_file = tokens
         self.seen = self.version()
-        self.served = ServedRun(folder, limits.models, build)
-        self.tokens: Tokens | None = None
-        if tokens is not None:
-            self.tokens = open_tokens(tokens, self.served.models.names)
+        self.current = self._open(folder)
         self.worker, self.numbers = BatchWorker(limits.waiting), ServiceMetrics()
+        self.generation = GenerationWorker(limits.waiting)
         self.openapi = self._build_openapi()
         self._lock = threading.Lock()
+
+    @property
+    def served(self) -> ServedRun:
+        return self.current.served
+
+    @property
+    def tokens(self) -> Tokens | None:
+        return self.current.tokens
+
+    def _open(self, folder: Path) -> Snapshot:
+        """The models of a folder, and who may ask for them."""
+        served = ServedRun(folder, self.limits.models, self._build)
+        if self.token_file is None:
+            return Snapshot(served, None)
+        try:
+            return Snapshot(served, open_tokens(self.token_file, served.models.names))
+        except CannotWrite as problem:
+            why = str(problem).partition(":")[0]
+            raise BadInput(f"{why}: say with --tokens FILE where the tokens may lie") from None
 
     def _build_openapi(self) -> dict[str, Any]:
         served = self.served
@@ -72,21 +97,22 @@ class Service:
         """
         with self._lock:
             folder = self._sibling_folder(beside) if beside else self.folder
-            served = ServedRun(folder, self.limits.models, self._build)
-            if self.token_file is not None:
-                self.tokens = open_tokens(self.token_file, served.models.names)
-            self.folder, self.served = folder, served
+            self.current = self._open(folder)
+            self.folder = folder
             self.openapi, self.seen = self._build_openapi(), self.version()
             self.numbers.reloads += 1
-            return self.told()
+            return self.describe()
 
     def _sibling_folder(self, name: str) -> Path:
         """A folder beside the present one, by its plain name."""
         if name != Path(name).name or "\0" in name or name in (".", ".."):
             raise BadInput(f"run = {format_value(name)}: name a folder beside {self.folder.name}")
-        return self.folder.absolute().parent / name
+        found = self.folder.absolute().parent / name
+        if not path_exists(found):  # nor can there be one, where the name is too long
+            raise BadInput(f"run = {format_value(name)}: there is no such folder beside this run")
+        return found
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What the service says of itself."""
         models = self.served.models
         return {
@@ -95,11 +121,6 @@ class Service:
             "clients": len(models.names),
             "data": models.about["data"],
         }
-
-    def card(self, client: int) -> Card:
-        """The card of a client's model."""
-        models = self.served.models
-        return models.card(client, models.weights(client))
 
     def gauges(self) -> dict[str, tuple[str, str, float]]:
         """The numbers of the moment."""

@@ -1,4 +1,4 @@
-"""A client's model goes on learning from new rows, after it was told whether they have drifted."""
+"""A client's model goes on learning from new rows, after a report of their drift."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def update(
     old = train_newcomers(run._replace(few=0, starts=_replace_start(run, a, start)), "finetune")
     new = train_newcomers(run._replace(starts=_replace_start(run, a, start)), "finetune")
     before, after = (
-        evaluate_way("finetune", each.measured(), found, experiment, model) for each in (old, new)
+        evaluate_way("finetune", each.measure(), found, experiment, model) for each in (old, new)
     )
     version = card["version"] + 1
     entry = AddedModel(

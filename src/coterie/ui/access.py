@@ -17,6 +17,8 @@ from urllib.parse import parse_qsl, urlencode
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
+from coterie.ui.uploads import MAX_UPLOAD
+
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 OWN_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' "
@@ -24,6 +26,8 @@ OWN_POLICY = (
 )
 POLICY_END = "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 MAX_BODY = 2**16  # bytes of what a page may send
+UPLOAD = "/api/upload"  # where a table is sent, as it is, and may be longer
+JSON = "application/json"
 MAY_WRITE = "coterie.may_write"  # in a request's scope: whether it showed the token
 HEADERS = {
     "Content-Security-Policy": OWN_POLICY + POLICY_END,
@@ -97,7 +101,7 @@ class AccessMiddleware:
         bearer = self._has_bearer(headers)
         scope[MAY_WRITE] = bool(self.token) and (bearer or self._has_ticket(headers))
         if not self.token or scope[MAY_WRITE] or (reads and self.open_to_read):
-            return None if reads else _reject_change(headers, bearer)
+            return None if reads else _reject_change(headers, bearer, scope["path"] == UPLOAD)
         return _text_response(
             "open the address that coterie ui printed, with its ?token=",
             401,
@@ -146,7 +150,7 @@ def _strip_port(host: str) -> str:
     return (name if colon and port.isdigit() else host).lower()
 
 
-def _reject_change(headers: Headers, bearer: bool) -> Response | None:
+def _reject_change(headers: Headers, bearer: bool, upload: bool = False) -> Response | None:
     """The answer to a change that is not sent by a page of this server, or too long.
 
     A script that shows the token itself needs no page; a cookie goes along with whatever a
@@ -158,13 +162,14 @@ def _reject_change(headers: Headers, bearer: bool) -> Response | None:
         return _text_response("only the pages of this coterie ui may change anything", 403)
     if headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return _text_response("only the pages of this coterie ui may change anything", 403)
-    if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-        return _text_response("send it as application/json", 415)
+    kind, most = ("application/octet-stream", MAX_UPLOAD) if upload else (JSON, MAX_BODY)
+    if headers.get("content-type", "").partition(";")[0].strip() != kind:
+        return _text_response(f"send it as {kind}", 415)
     length = headers.get("content-length", "")
     if not (length.isascii() and length.isdigit()):
         return _text_response("say how long it is: Content-Length", 411)
-    if len(length) > 9 or int(length) > MAX_BODY:
-        return _text_response(f"at most {MAX_BODY:,} bytes are taken", 413)
+    if len(length) > 9 or int(length) > most:
+        return _text_response(f"at most {most:,} bytes are taken", 413)
     return None
 
 

@@ -13,10 +13,11 @@ from coterie.core.errors import BadInput, format_value
 from coterie.core.files import catch_write_errors
 from coterie.experiment.recipes import data_name_of
 from coterie.results.folder import name_run_folder
-from coterie.ui.form import parse_form
+from coterie.ui.form import parse_comparison, parse_form
 from coterie.ui.jobs import Jobs
 from coterie.ui.labels import Label, Labels
 from coterie.ui.runs import Entry, Library, id_of
+from coterie.ui.uploads import keep_upload
 
 
 class Actions:
@@ -30,11 +31,12 @@ class Actions:
         return {
             "label": self.label,
             "start": self.start,
+            "serve": self.serve,
             "stop": self.stop,
             "resume": self.resume,
         }
 
-    def labelled(self) -> tuple[dict[str, Label], str]:
+    def read_labels(self) -> tuple[dict[str, Label], str]:
         """(labels, "") or ({}, why they cannot be read): the list is shown all the same."""
         try:
             return self.labels.read(), ""
@@ -48,15 +50,35 @@ class Actions:
         return {"label": self.labels.change(entry.id, words)._asdict()}
 
     def start(self, sent: Mapping[str, Any]) -> dict[str, Any]:
-        """Start a run with the words of the form, in a folder of its own."""
-        experiment, words = parse_form(sent.get("words"))
+        """Start a run, or a comparison of several methods, with the options of the form, in a
+        folder of its own.
+        """
+        methods = sent.get("methods")
+        if methods:
+            experiment, words = parse_comparison(sent.get("words"), methods)
+            command, what = ["compare", *words], "compare"
+        else:
+            experiment, words = parse_form(sent.get("words"))
+            command, what = ["run", *words], experiment.method
         root = self._check_root()
         with catch_write_errors(root):
             root.mkdir(parents=True, exist_ok=True)
-        folder = name_run_folder(root, f"{experiment.method}-{data_name_of(experiment)}")
+        folder = name_run_folder(root, f"{what}-{data_name_of(experiment)}")
         name = id_of(root, folder)
-        self.jobs.start(name, folder, ["run", *words, "--out", str(folder)])
+        self.jobs.start(name, folder, [*command, "--out", str(folder)])
         return {"id": name}
+
+    def upload(self, name: str, content: bytes) -> dict[str, Any]:
+        """Keep a table that a page brings."""
+        return {"name": keep_upload(self._check_root(), name, content).name}
+
+    def serve(self, sent: Mapping[str, Any]) -> dict[str, Any]:
+        """Serve the models of a finished run on this machine, until it is stopped."""
+        entry = self._find_entry(sent)
+        if entry.kind != "run" or entry.status != "finished":
+            raise BadInput(f"{entry.path.name}: only the models of a finished run are served")
+        self.jobs.start(entry.id, entry.path, ["serve", str(entry.path), "--port", "0"])
+        return {"id": entry.id}
 
     def stop(self, sent: Mapping[str, Any]) -> dict[str, Any]:
         """Stop a run that was started here; it can be resumed."""

@@ -10,7 +10,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from html import escape
-from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -25,10 +24,11 @@ from starlette.routing import Route
 from coterie.core.errors import BadInput
 from coterie.core.files import read_text
 from coterie.core.version import __version__
+from coterie.reports.page import read_plotly
 from coterie.reports.report import report_html
 from coterie.results.folder import CONFIG, read_about
 from coterie.running.progress import FILE
-from coterie.ui.access import MAY_WRITE, POLICY_END, AccessMiddleware
+from coterie.ui.access import MAY_WRITE, POLICY_END, UPLOAD, AccessMiddleware
 from coterie.ui.actions import Actions
 from coterie.ui.curves import find_metrics_file, read_curves, read_progress_rows, version_of
 from coterie.ui.flat_config import find_differing
@@ -37,6 +37,7 @@ from coterie.ui.jobs import Jobs
 from coterie.ui.labels import Label, Labels
 from coterie.ui.progress_file import ProgressNews, read_since
 from coterie.ui.runs import WATCHED, Entry, Library, UnknownRun, find_special_file, find_stray_link
+from coterie.ui.uploads import preview_table
 from coterie.ui.verdict_cache import VerdictCache
 
 ASSETS = Path(__file__).parent / "assets"
@@ -80,6 +81,13 @@ def build_app(
             "/api/form",
             catch_damage(lambda request: json_response(build_form(request.query_params))),
         ),
+        Route(
+            "/api/preview",
+            catch_damage(
+                lambda request: json_response(preview_table(library.root, request.query_params))
+            ),
+        ),
+        Route(UPLOAD, upload_route(desk), methods=["POST"]),
         Route("/api/log", catch_damage(lambda request: get_log(jobs, request))),
         *[
             Route(f"/api/{name}", post_route(change), methods=["POST"])
@@ -103,7 +111,7 @@ def build_app(
 
 
 def catch_damage(route: Callable[[Request], Response]) -> Callable[[Request], Response]:
-    """A route that tells in one line what a damaged or vanishing file makes its reader raise."""
+    """A route that reports in one line what a damaged or vanishing file makes its reader raise."""
 
     def answered(request: Request) -> Response:
         try:
@@ -130,8 +138,19 @@ def post_route(change: Callable[[Any], Any]) -> Callable[[Request], Awaitable[Re
         except (ValueError, RecursionError):
             raise BadInput("what was sent is no JSON") from None
         if not isinstance(sent, dict):
-            raise BadInput("what was sent is no table of words")
+            raise BadInput("what was sent is no table of options")
         return json_response(await run_in_threadpool(change, sent))
+
+    return answered
+
+
+def upload_route(desk: Actions) -> Callable[[Request], Awaitable[Response]]:
+    """A route that keeps a table as it was sent."""
+
+    async def answered(request: Request) -> Response:
+        content = await request.body()
+        name = request.query_params.get("name", "")
+        return json_response(await run_in_threadpool(desk.upload, name, content))
 
     return answered
 
@@ -141,7 +160,7 @@ def page_route(name: str) -> Callable[[Request], Response]:
         (ASSETS / name)
         .read_text(encoding="utf-8")
         .replace("VERSION", __version__)
-        .replace("PLOTLY", version("plotly"))
+        .replace("PLOTLY", __version__)
     )
     return lambda request: HTMLResponse(text)
 
@@ -152,10 +171,8 @@ def asset_route(path: Path) -> Callable[[Request], Response]:
 
 
 def serve_plotly(request: Request) -> Response:
-    """Plotly from the installed package: no request leaves the machine."""
-    from plotly.offline import get_plotlyjs
-
-    return Response(get_plotlyjs(), media_type="text/javascript", headers=FOREVER)
+    """Plotly as reports hold it: no request leaves the machine."""
+    return Response(read_plotly(), media_type="text/javascript", headers=FOREVER)
 
 
 def json_response(content: Any, request: Request | None = None) -> Response:
@@ -177,7 +194,7 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 
 def get_runs(desk: Actions, request: Request) -> Response:
     """Every run with its label; whether this visitor may change anything, and what is at work."""
-    labels, trouble = desk.labelled()
+    labels, trouble = desk.read_labels()
     runs = [
         entry_json(e) | {"label": labels.get(e.id, Label())._asdict()}
         for e in desk.library.entries().values()
@@ -195,7 +212,7 @@ def get_runs(desk: Actions, request: Request) -> Response:
 
 
 def get_options(library: Library, request: Request) -> Response:
-    """The words of the chosen runs; without a choice, those that differ among all runs."""
+    """The options of the chosen runs; without a choice, those that differ among all runs."""
     ids = request.query_params.getlist("run")
     found = library.runs(ids) if ids else library.entries().values()
     runs = {e.id: dict(e.words) for e in found if e.kind == "run" and e.words}
@@ -206,15 +223,17 @@ def get_options(library: Library, request: Request) -> Response:
 
 
 def get_verdict(library: Library, verdicts: VerdictCache, request: Request) -> Response:
-    """What the answer of a comparison says."""
+    """What the answer of a comparison says, its figures, and the run of the method to use."""
     entry = _find_entry(library, request)
     _check_inside(library, entry)
-    return json_response({"verdict": verdicts.of(entry)}, request)
+    found = verdicts.of(entry)
+    use = f"{entry.id}/{found['use']}" if found["use"] else ""
+    return json_response({**found, "use": use if use in library.entries() else ""}, request)
 
 
 def get_log(jobs: Jobs, request: Request) -> Response:
     """What a run that was started from a page has printed since the byte `after`."""
-    return json_response(jobs.told(request.query_params.get("id", ""), _read_offset(request)))
+    return json_response(jobs.describe(request.query_params.get("id", ""), _read_offset(request)))
 
 
 def _read_offset(request: Request) -> int:
@@ -258,7 +277,7 @@ def get_run(desk: Actions, request: Request) -> Response:
             news = ProgressNews(
                 read_progress_rows(_require_inside(path, library), entry.part), 0, True
             )
-    label = desk.labelled()[0].get(entry.id, Label())
+    label = desk.read_labels()[0].get(entry.id, Label())
     said = entry_json(entry) | {"label": label._asdict()}
     return json_response({"run": said, "measured": version_of(path), **shared, **news._asdict()})
 
@@ -271,7 +290,7 @@ def _read_news(path: Path, after: int) -> ProgressNews:
 
 
 def get_curves(library: Library, request: Request) -> Response:
-    """The curves of every part and view, and the words of the run."""
+    """The curves of every part and view, and the options of the run."""
     entry = _find_entry(library, request)
     path = _metrics_path(entry)
     config = _require_inside(entry.path / CONFIG, library)
@@ -288,7 +307,7 @@ def get_curves(library: Library, request: Request) -> Response:
 
 
 def _read_config_text(config: Path) -> str:
-    """The words of a run as they are written; those of a damaged file are left out."""
+    """The options of a run as they are written; those of a damaged file are left out."""
     try:
         return read_text(config)
     except (BadInput, OSError):

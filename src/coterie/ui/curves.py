@@ -1,4 +1,4 @@
-"""What the metrics of a run say so far: a curve a part and view, and every client at the last
+"""What the metrics of a run say so far: a curve per part and view, and every client at the last
 measured round.
 """
 

@@ -1,4 +1,4 @@
-"""The words of runs as a list compares them: flat, and told apart where they differ."""
+"""The options of runs as a list compares them: flat, and told apart where they differ."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Flat = dict[str, Any]  # {"section.word": number, text, yes or no}
+Flat = dict[str, Any]  # {"section.option": number, text, yes or no}
 MAX_CHARACTERS = 200  # characters of a value
 RESULT_NEUTRAL = ("engine.", "keep.")  # sections that change no result
 
 
 def flatten_config(config: Mapping[str, Any]) -> Flat:
-    """The words of a run's configuration, section by section."""
+    """The options of a run's configuration, section by section."""
     found: Flat = {}
     for word, value in config.items():
         if isinstance(value, Mapping):
@@ -41,7 +41,7 @@ def group_of(words: Flat) -> str:
 
 
 def find_differing(runs: Sequence[Flat]) -> list[str]:
-    """The words that not all of these runs have with the same value."""
+    """The options that not all of these runs have with the same value."""
     every = dict.fromkeys(word for words in runs for word in words)
     return sorted(
         word for word in every if len({_comparable_value(words.get(word)) for words in runs}) > 1

@@ -1,5 +1,5 @@
 """The form that starts a run, made from the options as they are declared: what a page may set, what
-each word takes, and the line that refuses a bad one, as the terminal has it.
+each option takes, and the line that refuses a bad one, as the terminal has it.
 """
 
 from __future__ import annotations
@@ -7,10 +7,11 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Mapping
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
+from coterie.comparison.defaults import DEFAULT_METHODS
 from coterie.core.errors import BadInput, format_value
-from coterie.core.options import Range, choices_of, describe_type
+from coterie.core.options import Seed, choices_of, describe_type
 from coterie.data.read.catalog import DATASETS
 from coterie.experiment.config import (
     REGISTRIES,
@@ -21,49 +22,64 @@ from coterie.experiment.config import (
     known_options_of,
     resolve_names,
 )
-from coterie.methods.declare import unused_of
+from coterie.experiment.own_code import names_code
+from coterie.experiment.reference import describe_experiment
+from coterie.methods.declare import refused_of, unused_of
 from coterie.methods.listing import describe_methods, paper_of
 from coterie.methods.registry import METHODS
 
-NAME_OPTIONS = ("method", "data", "split", "model")  # they decide which other words there are
+NAME_OPTIONS = (
+    "method",
+    "dataset",
+    "partition",
+    "model",
+)  # they decide which other options there are
 FIRST_OPTIONS = (
-    "data.clients",
+    "dataset.num_clients",
     "schedule.rounds",
-    "train.rate",
-    "train.epochs",
-    "train.batch",
+    "train.lr",
+    "train.local_epochs",
+    "train.batch_size",
     "seed",
 )
-HIDDEN_OPTIONS = {"data.name", "split.name", "model.name", "data.seed", "engine.chosen"}
-MAX_OPTIONS = 200  # words of a run
+HIDDEN_OPTIONS = {"dataset.name", "partition.name", "model.name", "dataset.seed", "engine.chosen"}
+MAX_OPTIONS = 200  # options of a run
 
 
 def build_form(names: Mapping[str, str]) -> dict[str, Any]:
-    """The words of a run with these names: method, data, split and network."""
+    """The options of a run with these names: method, data, split and network."""
     known = {word: value for word in NAME_OPTIONS if (value := names.get(word, "").strip())}
     experiment = change_options(Experiment(), known)
-    never = [
-        f"train.{w}" for w, when in unused_of(METHODS[experiment.method]).items() if when is None
-    ]
+    builder = METHODS[experiment.method]
+    unused = [word for word, when in unused_of(builder).items() if when is None]
+    never = [f"train.{word}" for word in (*unused, *refused_of(builder))]
+    meanings = {
+        f"{section}.{entry.name}": entry.meaning
+        for section, entries in describe_experiment(experiment).items()
+        for entry in entries
+    }
     words = {
-        f"{section}.{word}": describe_option(f"{section}.{word}", kind, default)
+        f"{section}.{word}": describe_option(
+            f"{section}.{word}", kind, default, meanings.get(f"{section}.{word}", "")
+        )
         for section in SECTIONS
         for word, (kind, default) in known_options_of(experiment)[section].items()
         if f"{section}.{word}" not in {*HIDDEN_OPTIONS, *never}
     }
-    words["seed"] = describe_option("seed", Annotated[int, Range(0, 2**32 - 1)], 0)
+    words["seed"] = describe_option("seed", Seed, 0, "seed of the run")
     own = [word for word in words if word.startswith("options.")]
     more = [word for word in words if word not in {*FIRST_OPTIONS, *own}]
     return {
         "chosen": {"method": experiment.method, **resolve_names(experiment)},
         "given": known,
         "choices": {word: sorted(REGISTRIES[word]) for word in NAME_OPTIONS}
-        | {"data": list(DATASETS)},
+        | {"dataset": list(DATASETS)},
+        "usual": list(DEFAULT_METHODS),
         "about": describe_method(experiment.method),
         "groups": [
             {"title": "Run", "words": [words[word] for word in FIRST_OPTIONS if word in words]},
             {"title": f"Options of {experiment.method}", "words": [words[word] for word in own]},
-            {"title": "More words", "words": [words[word] for word in more]},
+            {"title": "More options", "words": [words[word] for word in more]},
         ],
     }
 
@@ -80,13 +96,14 @@ def describe_method(method: str) -> dict[str, Any]:
     }
 
 
-def describe_option(word: str, kind: Any, default: Any) -> dict[str, Any]:
-    """One word as a page shows it: its default, what it takes, and its choices where it has few."""
+def describe_option(word: str, kind: Any, default: Any, meaning: str = "") -> dict[str, Any]:
+    """One option as a page shows it: its default, what it takes, and its choices if it has few."""
     return {
         "word": word,
         "label": word.rpartition(".")[2].replace("_", " "),
         "default": to_text(default),
         "takes": describe_type(kind),
+        "meaning": meaning,
         "choices": _choices_of(kind),
     }
 
@@ -103,7 +120,7 @@ def to_text(value: Any) -> str:
 
 
 def _choices_of(kind: Any) -> list[str]:
-    """The values of a word that takes a few; none of one that takes numbers or text."""
+    """The values of an option that takes a few; none of one that takes numbers or text."""
     if kind is bool:
         return ["yes", "no"]
     if choices := choices_of(kind):
@@ -114,16 +131,40 @@ def _choices_of(kind: Any) -> list[str]:
     return []
 
 
+def parse_comparison(sent: Any, methods: Any) -> tuple[Experiment, list[str]]:
+    """(one of the experiments, the options as `coterie compare` takes them); every method is
+    checked with the options that all share.
+    """
+    if not isinstance(methods, list) or not all(isinstance(name, str) for name in methods):
+        raise BadInput(f"methods = {format_value(methods)}: give a list of names")
+    if not isinstance(sent, dict):
+        raise BadInput(f"options = {format_value(sent)}: give at most {MAX_OPTIONS} of them")
+    if any(str(word).startswith("options.") for word in sent):
+        raise BadInput("options of one method are for a run of that method: leave them out")
+    parsed = [parse_form({**sent, "method": name}) for name in methods]
+    if len(parsed) < 2:
+        raise BadInput("choose two methods or more to compare")
+    experiment, (_, *words) = parsed[0]
+    shared = [word for word in words if not word.startswith("--seed=")]
+    seeds = [f"--seeds={experiment.seed},"] if "seed" in sent else []
+    return experiment, ["--methods", ",".join(methods), *shared, *seeds]
+
+
 def parse_form(sent: Any) -> tuple[Experiment, list[str]]:
-    """(the experiment, its words as `coterie run` takes them) of what a page sent; refused with the
-    line that the terminal would print.
+    """(the experiment, its options as `coterie run` takes them) of what a page sent; refused with
+    the line that the terminal would print.
     """
     if not isinstance(sent, dict) or len(sent) > MAX_OPTIONS:
-        raise BadInput(f"words = {format_value(sent)}: give at most {MAX_OPTIONS} words of a run")
+        raise BadInput(f"options = {format_value(sent)}: give at most {MAX_OPTIONS} of them")
     for word, value in sent.items():
         if not isinstance(value, str) or "\0" in word + value:
             raise BadInput(f"{word} = {format_value(value)}: give its value as text")
     words = {word: value.strip() for word, value in sent.items() if value.strip()}
+    code = names_code(words)
+    if code:
+        raise BadInput(
+            f"'{code}' is code of your own, which no page starts: run it from the command line"
+        )
     method = words.pop("method", "")
     if not method:
         raise BadInput(f"name a method: {', '.join(METHODS)}")

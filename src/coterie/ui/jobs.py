@@ -1,5 +1,5 @@
 """Runs that were started from a page: each is a process of its own, `coterie run` or `coterie
-resume` with a list of words, whose output is kept beside the runs.
+resume` with a list of arguments, whose output is kept beside the runs.
 
 They stop when the server does, and can be resumed.
 """
@@ -24,10 +24,22 @@ CHUNK = 2**16  # bytes of a log at once
 GRACE_SECONDS = 15.0  # seconds to write what a run has, before it is ended
 # Ctrl-C is heard even where whoever started the server had switched it off; and a run whose server
 # is gone, however it ended, stops too: its input is a pipe that the server alone holds open.
+# Windows has Ctrl-Break in the place of Ctrl-C for a group of processes.
 LEASH = (
-    "import os, signal, threading; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "gone = lambda: (os.read(0, 1), os.kill(os.getpid(), signal.SIGINT)); "
+    "import _thread, os, signal, threading; "
+    "heard = getattr(signal, 'SIGBREAK', signal.SIGINT); "
+    "signal.signal(heard, signal.default_int_handler); "
+    "stop = _thread.interrupt_main if os.name == 'nt' else "
+    "lambda: os.kill(os.getpid(), signal.SIGINT); "
+    "gone = lambda: (os.read(0, 1), stop()); "
     "threading.Thread(target=gone, daemon=True).start(); "
+)
+STOP = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT)
+# Ctrl-C at the server reaches a child through `close` alone
+APART: dict[str, Any] = (
+    {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
+    if os.name == "nt"
+    else {"start_new_session": True}
 )
 MAIN = LEASH + "from coterie.cli.main import main; main()"
 
@@ -83,7 +95,7 @@ class Jobs:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env=os.environ | {"PYTHONUNBUFFERED": "1", "NO_COLOR": "1"},
-                    start_new_session=True,  # Ctrl-C at the server reaches it through `close`
+                    **APART,
                 )
             self._jobs[name] = Job(process, folder, log, list(words))
             return self._jobs[name]
@@ -103,12 +115,12 @@ class Jobs:
                 "this run was not started from the page: press Ctrl-C where it was started"
             )
         if job.state == "running":
-            job.process.send_signal(signal.SIGINT)
+            job.process.send_signal(STOP)
             later = Timer(GRACE_SECONDS, _terminate, [job])
             later.daemon = True
             later.start()
 
-    def told(self, name: str, after: int) -> dict[str, Any]:
+    def describe(self, name: str, after: int) -> dict[str, Any]:
         """What a job is doing, and its output since a byte of it."""
         job = self.find(name)
         if job is None:
@@ -138,7 +150,7 @@ class Jobs:
         """Stop what is still at work, and wait for it."""
         left = [job for job in self._jobs.values() if job.state == "running"]
         for job in left:
-            job.process.send_signal(signal.SIGINT)
+            job.process.send_signal(STOP)
         end = time.monotonic() + GRACE_SECONDS
         for job in left:
             try:

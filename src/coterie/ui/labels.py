@@ -49,7 +49,7 @@ class Labels:
             raise _damaged_error(" ".join(str(damage).split())[:200]) from None
 
     def change(self, name: str, words: Mapping[str, Any]) -> Label:
-        """Another label of one run: the words that are given, and those of before."""
+        """Another label of one run: the fields that are given, and those of before."""
         with self._lock:  # what another server has written meanwhile is read first
             known = self.read()
             label = parse_label(known.get(name, Label())._asdict() | dict(words))
@@ -60,10 +60,10 @@ class Labels:
 
 
 def parse_label(words: Mapping[str, Any]) -> Label:
-    """A label from the words that a page sent or a file holds."""
+    """A label from the fields that a page sent or a file holds."""
     unknown = [word for word in words if word not in Label._fields]
     if unknown:
-        raise BadInput(f"a label has no word {format_value(unknown[0])}")
+        raise BadInput(f"a label has no field {format_value(unknown[0])}")
     for word, most in MAX_CHARACTERS.items():
         value = words.get(word, "")
         if not isinstance(value, str) or len(value) > most:

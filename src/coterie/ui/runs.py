@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +23,7 @@ import pyarrow as pa
 from coterie.comparison.plan import FILE as PLAN
 from coterie.core.errors import BadInput, format_value
 from coterie.core.files import read_text
+from coterie.core.option_names import rename_tables
 from coterie.experiment.config import PYTHON
 from coterie.results.folder import ABOUT, CONFIG, METRICS
 from coterie.running.progress import FILE as PROGRESS
@@ -39,6 +41,8 @@ MIN_FOLDERS = 200  # folders read in any case
 SILENT_SECONDS = 5.0  # seconds without a word before a run with a lock may be called stopped
 LOCKLESS_SECONDS = 300.0  # the same without a lock to ask
 MAX_DEPTH = 3  # folders below the given one that may hold runs
+
+TIMED = re.compile(r"\d{8}-\d{6}-")  # a folder that a command named after the time
 
 READ_ERRORS = (ArithmeticError, RecursionError, MemoryError, pa.ArrowException)
 
@@ -69,6 +73,8 @@ class Entry(NamedTuple):
     started: float | None = None
     pace: float | None = None  # seconds per round, evaluation included
     planned: int = 0  # runs of a comparison
+    title: str = ""  # data and methods, where the folder has a name that a command gave it
+    per_run: int = 0  # rounds of each run of a comparison
     measure: str = "accuracy"  # what the run is judged by
     value: float | None = None  # of that, at the last evaluation
     group: str = ""  # the same for runs that differ in nothing but the seed
@@ -231,14 +237,15 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def _read_run(entry: Entry) -> Entry:
     folder = entry.path
-    config = _read_toml(folder / CONFIG)
+    config = rename_tables(_read_toml(folder / CONFIG))
     schedule = config.get("schedule", {})
     parts = schedule.get("parts") or ["validation"]
-    words = flatten_config(config)
+    words, data = flatten_config(config), _dataset_name(config)
     first, last, pace = read_ends(folder / PROGRESS)
     entry = entry._replace(
         method=str(config["method"]),
-        data=_dataset_name(config),
+        data=data,
+        title=f"{Path(data).name}: {config['method']}" if TIMED.match(folder.name) else "",
         seed=_check_whole(config.get("seed", 0), "seed"),
         part="validation" if "validation" in parts else str(parts[-1]),
         rounds=int(last.get("rounds") or _check_whole(schedule.get("rounds", 0), "rounds")),
@@ -280,16 +287,18 @@ def _why_diverged(about: dict[str, Any]) -> str:
 
 
 def _read_comparison(entry: Entry) -> Entry:
-    plan = _read_toml(entry.path / PLAN)
+    plan = rename_tables(_read_toml(entry.path / PLAN))
     methods, seeds = plan["methods"], plan["seeds"]
+    rounds = _check_whole(plan.get("schedule", {}).get("rounds", 0), "rounds")
+    data, count = _dataset_name(plan), f"{len(methods)} methods"
     return entry._replace(
         status="running",
         method=", ".join(map(str, methods)),
-        data=_dataset_name(plan),
-        rounds=_check_whole(plan.get("schedule", {}).get("rounds", 0), "rounds")
-        * len(methods)
-        * len(seeds),
+        data=data,
+        rounds=rounds * len(methods) * len(seeds),
         planned=len(methods) * len(seeds),
+        title=f"{Path(data).name}: {count}" if TIMED.match(entry.path.name) else "",
+        per_run=rounds,
     )
 
 
@@ -303,7 +312,7 @@ def _settle(entry: Entry, now: float) -> Entry:
     """A run that calls itself running is stopped when it has been silent and nobody works on it."""
     if entry.kind == "comparison" or entry.status != "running":
         return entry
-    locked = os.name != "nt" and (entry.path / LOCK).exists()
+    locked = (entry.path / LOCK).exists()
     silent = now - entry.changed > max(
         SILENT_SECONDS if locked else LOCKLESS_SECONDS, 5 * (entry.pace or 0)
     )
@@ -367,4 +376,4 @@ def _walk_paths(folder: Path) -> Iterator[Path]:
 
 def _dataset_name(words: dict[str, Any]) -> str:
     """What the data are called; those given as Python objects by their own name."""
-    return str(words.get("data", {}).get("name", "")).removeprefix(PYTHON)
+    return str(words.get("dataset", {}).get("name", "")).removeprefix(PYTHON)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 from coterie.analysis.nan_math import nan_max
 from coterie.analysis.ranks import Ranking
+from coterie.lab.arena.budget_section import PICTURE as BUDGETS
 from coterie.lab.arena.newcomer_section import PICTURE, NewcomerSummary
 from coterie.lab.arena.results import Block
 from coterie.lab.arena.summary import ArenaSummary
@@ -21,9 +23,14 @@ DPI = 100
 
 
 def draw_all(
-    found: ArenaSummary, whole: Ranking, points: Block, came: NewcomerSummary | None, folder: Path
+    found: ArenaSummary,
+    whole: Ranking,
+    points: Block,
+    came: NewcomerSummary | None,
+    budgets: Mapping[int, Mapping[str, float]],
+    folder: Path,
 ) -> list[Path]:
-    """Every picture, as a small PNG; that of newcomers where there were any."""
+    """Every picture, as a small PNG; those of newcomers and of budgets where there were any."""
     folder.mkdir(parents=True, exist_ok=True)
     pictures = {
         "arena-ranks": draw_ranks(whole),
@@ -36,6 +43,7 @@ def draw_all(
         ),
         "arena-drop": draw_dropout(found),
         **({PICTURE: draw_newcomers(came)} if came else {}),
+        **({BUDGETS: draw_budgets(budgets)} if budgets else {}),
     }
     paths = []
     for name, canvas in pictures.items():
@@ -165,4 +173,37 @@ def draw_newcomers(came: NewcomerSummary) -> Canvas:
         _label_methods(axes, came.methods)
         _style_axes(axes)
     canvas.legend(loc="outside upper right", ncols=2, fontsize=8, frameon=False)
+    return canvas
+
+
+def draw_budgets(found: Mapping[int, Mapping[str, float]]) -> Canvas:
+    """A line per method over the budgets, from its rank after few steps to that at the end."""
+    steps = list(found)
+    last = found[steps[-1]]
+    canvas = Canvas(figsize=(7.2, 1.4 + 0.16 * len(last)), layout="constrained")
+    axes = canvas.subplots()
+    for k, name in enumerate(last):
+        ranks = [found[s][name] for s in steps]
+        bar = name in BASELINES
+        colour = COLOURS[1] if bar else "#9aa5b1" if k > 4 else COLOURS[0]
+        axes.plot(range(len(steps)), ranks, color=colour, linewidth=2 if bar or k < 5 else 0.8)
+    places = np.linspace(1, len(last), len(last))
+    for y, name in zip(places, last, strict=True):
+        x = len(steps) - 1
+        arrow = {"arrowstyle": "-", "color": "#d0d5db", "linewidth": 0.5}
+        axes.annotate(
+            name,
+            (x, last[name]),
+            (x + 0.12, y),
+            fontsize=7,
+            va="center",
+            color=_colour_of(name),
+            arrowprops=arrow,
+            annotation_clip=False,
+        )
+    axes.set_xticks(range(len(steps)), [f"{s:,} steps" for s in steps])
+    axes.set_xlim(-0.1, len(steps) - 0.55)
+    axes.set_ylim(len(last) + 0.6, 0.4)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_ylabel("mean rank, 1 is best")
     return canvas

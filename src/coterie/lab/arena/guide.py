@@ -18,7 +18,6 @@ from coterie.data.federation import Federation
 from coterie.experiment.build import Given
 from coterie.experiment.config import Experiment
 from coterie.lab.arena.cells import ARENA_FILE
-from coterie.lab.arena.properties import has_same_inputs, load_for_probe, measure_properties
 from coterie.lab.arena.results import (
     ArenaResults,
     arena_scores_of,
@@ -29,42 +28,28 @@ from coterie.lab.arena.results import (
 )
 from coterie.lab.arena.rules import (
     BASELINES,
-    MEANINGS,
+    SINGLE,
     ArenaScores,
-    Properties,
     RuleLead,
-    distances,
     find_lead,
     judge_rules,
     rank_methods,
 )
 from coterie.methods.registry import METHODS
-from coterie.running.assembly import assemble
+from coterie.running.assembly import assemble, load_federation
 
 GUIDE_FILE = ARENA_FILE.parent / "guide.json"
 SUGGESTED = 3  # methods that are named
-SHOWN = 3  # federations that are shown beside the data
 
-MethodOptions = Mapping[str, Mapping[str, Any]]  # {method: its own words}
+MethodOptions = Mapping[str, Mapping[str, Any]]  # {method: its own options}
 
 
 class Guide(NamedTuple):
     """What the arena found, as far as advice needs it."""
 
     known: ArenaScores
-    says: dict[str, str]  # what each federation is
     gradients: dict[str, float]  # of every method, times FedAvg's; NaN: not known
     about: dict[str, Any]  # version, date, seeds
-
-
-class NearFederation(NamedTuple):
-    """A federation of the arena that resembles the data."""
-
-    name: str
-    says: str
-    distance: float
-    best: str
-    over: dict[str, float]  # points of the best over each of Local and FedAvg
 
 
 class MethodRecord(NamedTuple):
@@ -79,13 +64,10 @@ class MethodRecord(NamedTuple):
 class Suggestion(NamedTuple):
     """What to try first on some data, and why."""
 
-    properties: Properties
     methods: tuple[MethodRecord, ...]  # that can run here, the first to be tried first
     bars: tuple[MethodRecord, ...]  # Local and FedAvg, which belong beside them
     refused: dict[str, str]  # better ones that cannot run here, and why
-    near: tuple[NearFederation, ...]
     lead: RuleLead  # of the rules, judged with the methods that can run here
-    remarks: tuple[str, ...]  # why these data get less from it than others
     guide: Guide
 
 
@@ -97,7 +79,6 @@ def guide_of(results: ArenaResults) -> Guide:
     seeds = sorted(set(results.runs["seed"].to_pylist()))
     return Guide(
         known=known,
-        says={name: told["federations"][name]["says"] for name in known.federations},
         gradients={name: times[name] for name in known.methods},
         about={"coterie": told["coterie"], "date": told["date"], "seeds": seeds},
     )
@@ -127,7 +108,6 @@ def format_guide(guide: Guide) -> str:
         "gradients": [_round_value(guide.gradients[name], 2) for name in known.methods],
         "federations": {
             name: {
-                "says": guide.says[name],
                 "properties": [round(float(v), 5) for v in known.properties[f]],
                 "points": [_round_value(v, 3) for v in known.points[f]],
             }
@@ -153,8 +133,7 @@ def read_guide(path: Path = GUIDE_FILE) -> Guide:
             points=np.array([_parse_numbers(p["points"]) for p in places.values()], dtype=float),
         )
         gradients = dict(zip(names, _parse_numbers(words["gradients"]), strict=True))
-        says = {name: p["says"] for name, p in places.items()}
-        return Guide(known, says, gradients, words["about"])
+        return Guide(known, gradients, words["about"])
     except FileNotFoundError:
         raise BadInput(
             f"there is no {path}: `coterie arena --write docs --store` makes it"
@@ -174,33 +153,25 @@ def suggest_methods(
 ) -> Suggestion:
     """What to try first on the data of an experiment, from the methods that can run on them.
 
-    own: words for single methods, as of how many public rows one draws.
+    own: options for single methods, as of how many public rows one draws.
     """
     for name in own or {}:
         if name not in guide.known.methods:
-            raise BadInput(f"words for '{name}', which the arena did not compare: leave them out")
-    experiment = replace(experiment, method="fedavg", options={})
-    federation = load_for_probe(experiment, data)
-    found = measure_properties(experiment, federation)
+            raise BadInput(f"options for '{name}', which the arena did not compare: leave them out")
+    federation = load_federation(replace(experiment, method="fedavg", options={}), data)
     refused = _find_refused(experiment, federation, guide.known.methods, own or {})
     able = [name for name in guide.known.methods if name not in refused]
     if not able:
         raise BadInput(next(iter(refused.values())))
-    known = guide.known.only(able)
-    ahead = find_lead(judge_rules(known))
-    first = rank_methods(ahead.taken, known, found)[:SUGGESTED]
-    better = rank_methods(ahead.taken, guide.known, found)
-    better = better[: better.index(first[-1])]
+    first = rank_methods(SINGLE, known := guide.known.only(able))[:SUGGESTED]
+    better = rank_methods(SINGLE, guide.known)
     return Suggestion(
-        properties=found,
         methods=tuple(_record_of(guide, name) for name in first),
         bars=tuple(
             _record_of(guide, name) for name in BASELINES if name in able and name not in first
         ),
-        refused={name: refused[name] for name in better if name in refused},
-        near=_find_nearest(guide, found),
-        lead=ahead,
-        remarks=tuple(list_remarks(federation, found, guide.known)),
+        refused={m: refused[m] for m in better[: better.index(first[-1])] if m in refused},
+        lead=find_lead(judge_rules(known)),
         guide=guide,
     )
 
@@ -226,35 +197,3 @@ def _record_of(guide: Guide, method: str) -> MethodRecord:
     known = guide.known
     ran = ~np.isnan(known.points[:, known.methods.index(method)])
     return MethodRecord(method, known.mean_behind(method), int(ran.sum()), guide.gradients[method])
-
-
-def _find_nearest(guide: Guide, found: Properties) -> tuple[NearFederation, ...]:
-    far = distances(guide.known, found)
-    order = np.argsort(far, kind="stable")[:SHOWN]
-    return tuple(_describe_near(guide, int(f), float(far[f])) for f in order)
-
-
-def _describe_near(guide: Guide, f: int, distance: float) -> NearFederation:
-    known = guide.known
-    name, points = known.federations[f], known.points[f]
-    best = int(np.nanargmax(points))
-    bars: list[str] = [bar for bar in BASELINES if bar in known.methods]
-    over = {bar: float(points[best] - points[known.methods.index(bar)]) for bar in bars}
-    return NearFederation(name, guide.says[name], distance, known.methods[best], over)
-
-
-def list_remarks(federation: Federation, found: Properties, known: ArenaScores) -> list[str]:
-    """Why the arena says little of some data, in a line each."""
-    if federation.clients == 1:
-        return ["There is one client: nobody can help it, so no method does more than train alone."]
-    if has_same_inputs(federation):
-        return ["All training rows have the same inputs: no method can tell them apart."]
-    spans = zip(found._asdict().items(), known.properties.T, strict=True)
-    outside = [
-        f"{MEANINGS[name]} = {value:.2f} (there {there.min():.2f} to {there.max():.2f})"
-        for (name, value), there in spans
-        if not round(there.min(), 2) <= round(value, 2) <= round(there.max(), 2)
-    ]
-    if not outside:
-        return []
-    return [f"Outside of what the arena has, so that it says less here: {'; '.join(outside)}."]

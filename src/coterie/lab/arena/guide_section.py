@@ -44,7 +44,7 @@ def exclude_public(known: ArenaScores) -> ArenaScores:
 
 
 def render_guide_section(known: ArenaScores) -> str:
-    """The part of the page that tells what was measured of federations, and how rules fare."""
+    """The part of the page that says what was measured of federations, and how rules fare."""
     lines = [
         "## Which method when",
         "",
@@ -77,8 +77,8 @@ def _rules_lines(known: ArenaScores) -> list[str]:
         "others, and its "
         "choice is measured on the one left out, in points behind the best method there "
         "(`coterie arena --judge`). Which rule that looks is the best was decided by the same "
-        "score, which favours it a little. `coterie advise` does the same with the methods that "
-        "your data allow, and prints the figures.",
+        "score, which favours it a little. `coterie advise` prints the same figures for the "
+        "methods that your data allow.",
         "",
         "| rule | points behind the best | most | without public rows |",
         "|---|---|---|---|",
@@ -98,15 +98,17 @@ def _describe_verdict(every: RuleLead, private: RuleLead) -> str:
         return (
             "**No rule that looks at the federation beats the best single method by more than "
             f"chance**, which is {CHANCE} standard errors: {figures}. So `coterie advise` names "
-            "the arena's best methods that your data allow, and shows the nearest federations for "
-            "information."
+            "the arena's best methods that your data allow, whatever the data look like."
         )
     said = [
-        f"{what} {'the best single method' if found.taken == SINGLE else repr(found.taken)} is in "
-        f"use ({_format_lead(found)})"
+        f"{what} {'the best single method' if found.taken == SINGLE else repr(found.taken)} is "
+        f"ahead ({_format_lead(found)})"
         for what, found in sets.items()
     ]
-    return f"A rule that looks at the federation is used where it wins: {', '.join(said)}."
+    return (
+        f"A rule that looks at the federation wins somewhere: {', '.join(said)}. `coterie advise` "
+        "does not look, and says so."
+    )
 
 
 def _format_lead(found: RuleLead) -> str:

@@ -32,7 +32,7 @@ class NewcomerSummary(NamedTuple):
     methods: tuple[str, ...]
     behind: np.ndarray  # points behind the best rule of a federation, mean
     alone: np.ndarray  # points that the rule gains over training alone, mean
-    base: np.ndarray  # points of training alone with the method's own words, mean
+    base: np.ndarray  # points of training alone with the method's own options, mean
     tuned: np.ndarray  # points that it gains over the global model fine-tuned, mean
     counted: np.ndarray  # federations that these numbers are of
     federations: int
@@ -107,7 +107,7 @@ def _find_missing(
 
 
 def render_newcomer_section(found: NewcomerSummary, share: float) -> str:
-    """The part of the page that tells it."""
+    """The part of the page that says it."""
     who = f"{share:.0%} of the clients" if share < 1 else f"{share:.0f} clients per federation"
     # as printed, so that whoever counts in the table finds the same
     behind, over_alone, over_tuned, base = (
@@ -117,14 +117,14 @@ def render_newcomer_section(found: NewcomerSummary, share: float) -> str:
         "## Newcomers",
         "",
         f"{who} are kept out of training and come when it is over ({found.newcomers:,} newcomers "
-        f"of {found.federations} federation{'s' * (found.federations > 1)}, the words that were "
+        f"of {found.federations} federation{'s' * (found.federations > 1)}, the options that were "
         "chosen without). Each gets a model by the method's own rule, by training alone and by "
-        "fine-tuning the method's global model ([which does what](newcomers.md)). *Behind* is the "
+        "fine-tuning the method's global model ([rules](methods.md#newcomers)). *Behind* is the "
         "mean of the points behind the best rule of a federation; gains of the rule over the two "
         "other ways are newcomer by newcomer, means over federations, and a negative number is a "
-        "loss. *Alone* is what training alone reaches with the words that were chosen for that "
-        "method, such as its rate: another number in every row, so gains of two methods do not "
-        f"compare, their *behind* does. {_describe_verdict(over_alone, over_tuned)} "
+        "loss. *Alone* is what training alone reaches with the options that were chosen for that "
+        "method, such as its learning rate: another number in every row, so gains of two methods "
+        f"do not compare, their *behind* does. {_describe_verdict(over_alone, over_tuned)} "
         f"{_describe_chance(found)}"
         f"{_describe_left_out(found)}",
         "",

@@ -3,82 +3,34 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from coterie.core.errors import BadInput
 from coterie.core.method import Batch
 from coterie.core.model import Model
 from coterie.core.point import Point
 from coterie.core.rng import stream
 from coterie.core.task import find_task
 from coterie.data.client_rows import ClientRows
-from coterie.data.federation import PARTS, Federation, part_of
-from coterie.data.options import DataOptions
-from coterie.data.partition.cuts import Shares
-from coterie.data.partition.minimum_rows import TooFewRows, minimum_rows_of
-from coterie.experiment.build import Given, models_of
+from coterie.data.federation import Federation
+from coterie.experiment.build import models_of
 from coterie.experiment.config import Experiment, Keep
 from coterie.experiment.schedule import Schedule
 from coterie.lab.arena.rules import Properties
-from coterie.running.assembly import assemble, load_federation
+from coterie.running.assembly import assemble
 from coterie.running.execute import execute_assembly, threads_of
 
-PROBE_ROWS = 2  # training rows of a client, one to fit the probe on and one to measure it on
 HELD_OUT_SHARE = 0.25  # share of a client's training rows that the probe is measured on
 ROUNDS, STEPS = 10, 5  # of the probe
 ROWS = 256  # training rows of a client whose gradient is taken
 CLIENTS = 60  # clients that are looked at; more would take more than a minute
 
 
-def load_for_probe(experiment: Experiment, data: Given = None) -> Federation:
-    """The federation of an experiment, if its clients have training rows to fit a probe on and
-    others to measure it on.
-    """
-    told = DataOptions(**{k: v for k, v in experiment.data.items() if k in DataOptions._fields})
-    shares = Shares(told.validation, 0.0 if told.shared_test else told.test)
-    needed = minimum_rows_of(shares, PROBE_ROWS)
-    try:
-        federation = load_federation(experiment, data)
-    except TooFewRows as problem:
-        if problem.rows >= needed:  # there are enough, but the way they are cut leaves none
-            raise
-        rows = problem.rows
-    else:
-        if federation.sizes.max() >= PROBE_ROWS:
-            return federation
-        rows = max(sum(map(len, parts)) for parts in zip(*_parts_of(federation), strict=True))
-    fewer = minimum_rows_of(shares._replace(validation=0.0), PROBE_ROWS)
-    way = "use validation = 0" if fewer <= rows else "give each client more rows"
-    raise BadInput(
-        f"the largest client has {rows} row{'s' * (rows != 1)}, and advice fits a probe on some "
-        f"training rows and measures it on others, which takes {needed} rows with validation = "
-        f"{shares.validation:g} and test = {shares.test:g}; {way}"
-    )
-
-
-def _parts_of(federation: Federation) -> list[Sequence[np.ndarray]]:
-    return [part_of(federation, part) for part in PARTS]
-
-
-def has_same_inputs(federation: Federation) -> bool:
-    """Whether all training rows have the same inputs."""
-    first = federation.x[torch.as_tensor(federation.train[0][:1])]
-    # a few rows of each client tell most data at once
-    return all(
-        bool((federation.x[torch.as_tensor(rows[span])] == first).all())
-        for span in (slice(ROWS), slice(ROWS, None))
-        for rows in federation.train
-        if len(rows[span])
-    )
-
-
 def measure_properties(experiment: Experiment, federation: Federation) -> Properties:
-    """All properties of a federation, as an experiment would learn it; `train.rate` counts."""
+    """All properties of a federation, as an experiment would learn it; `train.lr` counts."""
     with threads_of(experiment):
         some = _sample_clients(federation, experiment.seed)
         cosines = _gradient_cosines(experiment, some)
@@ -146,15 +98,15 @@ def _measure_method(experiment: Experiment, federation: Federation, method: str)
     variance.
     """
     metric = find_task(federation.target.task).probe
-    schedule = Schedule(rounds=ROUNDS, evaluate=ROUNDS, parts=("test",), metric=metric)
-    train = experiment.train._replace(steps=STEPS)
+    schedule = Schedule(rounds=ROUNDS, eval_every=ROUNDS, parts=("test",), metric=metric)
+    train = experiment.train._replace(local_steps=STEPS)
     keep = Keep(checkpoint=0, models=False)
     tried = replace(
         experiment, method=method, options={}, train=train, schedule=schedule, keep=keep
     )
     with tempfile.TemporaryDirectory() as folder:
         run = execute_assembly(assemble(tried, federation), Path(folder) / method, lambda r: None)
-    found = run.measured()
+    found = run.client_values()
     return float(np.clip(found, -1, 1).mean()) * (1 if run.judged.higher else -1)
 
 

@@ -30,14 +30,19 @@ from coterie.lab.arena.properties import measure_properties
 from coterie.lab.arena.rules import ArenaScores, Properties
 from coterie.results.costs import costs_of
 from coterie.results.folder import read_about, read_status
+from coterie.results.metric_table import curve_of, values_of
 from coterie.results.newcomer_results import WAYS
 from coterie.results.run import Run, load_run
 from coterie.running.assembly import load_federation
 from coterie.running.newcomer_training import FINE_TUNE_RULE
 
+CLIENTS = pa.list_(pa.float32())
 # what older files do not have, with what it is where it is not known
 ADDED_COLUMNS: dict[str, tuple[pa.DataType, Any]] = {
     "epoch": (pa.int64(), 0),  # steps of all clients in one epoch of their training rows
+    # of every client after fewer steps, and where FedAvg's gradients are spent
+    "course": (pa.list_(pa.struct([("steps", pa.int32()), ("values", CLIENTS)])), []),
+    "equal": (CLIENTS, []),
 }
 # of runs that kept clients out of training, with what it is where a file does not have it
 NEWCOMER_COLUMNS: dict[str, tuple[pa.DataType, Any]] = {
@@ -64,7 +69,9 @@ RUNS = pa.schema(
     ]
 )
 PROPERTIES = "properties.json"
-BOUNDS = ("oracle",)  # methods that are told what nobody knows
+Row = Mapping[str, Any]
+BASELINES = ("local", "fedavg")
+BOUNDS = ("oracle",)  # methods that know what nobody knows
 ABOUT = "arena"  # the key of what the file says of itself
 
 
@@ -79,24 +86,32 @@ def collect_results(arena: Arena, out: Path) -> ArenaResults:
     """What the finished runs below a folder say."""
     rows: list[dict[str, Any]] = []
     known: dict[str, Any] = {}
+    settled: dict[str, dict[str, int]] = {}
     for cell in list_cells(arena):
-        for method, run in _load_ended(out / cell.folder) if state_of(cell, out).finished else ():
+        ended = _load_ended(out / cell.folder) if state_of(cell, out).finished else []
+        base = _count_gradients(dict(ended).get("fedavg"))
+        for method, run in ended:
             known = known or dict(_about_of(run))
-            rows.append(_build_row(arena, cell, method, run, out))
+            rows.append(_build_row(arena, cell, method, run, out, base))
+            if cell == ArenaCell(cell.ground, arena.seeds[0]) and method in BASELINES:
+                settled.setdefault(cell.ground, {})[method] = _find_least_loss(run)
     if not rows:
         raise BadInput(f"no cell of the arena is finished below {out}: `coterie arena --run`")
     about = known | {
         "rounds": arena.common["schedule.rounds"],
-        "steps": arena.common["train.steps"],
+        "steps": arena.common["train.local_steps"],
         "trials": arena.trials,
         "drop": arena.drop,
         "newcomers": arena.newcomers,
+        "budgets": list(arena.budgets),
+        "planned": list(arena.grounds),
         "unlike": arena.unlike,
         "federations": {
             name: {
                 "says": arena.grounds[name].says,
                 "natural": arena.grounds[name].natural,
                 "differs": arena.grounds[name].differs,
+                "settled": settled.get(name, {}),
                 "properties": load_properties(arena, name, out)._asdict(),
             }
             for name in dict.fromkeys(row["federation"] for row in rows)
@@ -132,8 +147,21 @@ def _about_of(run: Run | Path) -> Mapping[str, Any]:
     return {word: about[word] for word in ("coterie", "versions", "python", "machine", "date")}
 
 
+def _find_least_loss(run: Run | Path) -> int:
+    """The round in which the loss on validation rows is least; 0 where it is not known."""
+    if not isinstance(run, Run):
+        return 0
+    rounds, means = curve_of(run.table, "loss", "validation")
+    return int(rounds[np.nanargmin(means)]) if len(means) and not np.isnan(means).all() else 0
+
+
+def _count_gradients(run: Run | Path | None) -> int | None:
+    """Gradients of all clients in all rounds; None where a run did not come to its end."""
+    return int(costs_of(run).gradients.sum()) if isinstance(run, Run) else None
+
+
 def _build_row(
-    arena: Arena, cell: ArenaCell, method: str, run: Run | Path, out: Path
+    arena: Arena, cell: ArenaCell, method: str, run: Run | Path, out: Path, base: int | None
 ) -> dict[str, Any]:
     first = out / ArenaCell(cell.ground, arena.seeds[0]).folder
     row: dict[str, Any] = {
@@ -157,20 +185,44 @@ def _build_row(
     came = _newcomer_columns_of(run) if cell.newcomers else {}
     return row | {
         "measure": run.measure,
-        "values": run.measured().tolist(),
+        "values": run.client_values().tolist(),
         "rows": run.rows.tolist(),
         "bytes": int(spent.down.sum() + spent.up.sum()),
         "gradients": int(spent.gradients.sum()),
         "seconds": float(spent.seconds.sum()),
-        "epoch": _count_epoch_steps(run),
+        "epoch": (epoch := _count_epoch_steps(run)),
+        "course": _course_of(run, arena.budgets),
+        "equal": [] if base is None else _values_within(run, base - _tuning_epochs_of(row) * epoch),
         **came,
     }
 
 
 def _count_epoch_steps(run: Run) -> int:
     """Steps of all clients in one epoch of their training rows."""
-    batch = run.experiment.train.batch
+    batch = run.experiment.train.batch_size
     return sum(ceil(rows / batch) if batch else 1 for rows in run.about["rows"]["train"])
+
+
+def _course_of(run: Run, budgets: Sequence[int]) -> list[dict[str, Any]]:
+    """Every client's number after so many steps per round and client, where it was evaluated."""
+    each = run.experiment.train.local_steps
+    found = []
+    for steps in budgets if each else ():
+        at = values_of(run.table, run.measure, "test", round=steps // each)[1]
+        found += [{"steps": steps, "values": at.tolist()}] if len(at) else []
+    return found
+
+
+def _values_within(run: Run, gradients: int) -> list[float]:
+    """Every client's number in the last evaluated round by which so many gradients were taken; in
+    the first one where that has more already.
+    """
+    spent = costs_of(run).sum()
+    evaluated = curve_of(run.table, run.measure, "test")[0]
+    within = spent.round[spent.gradients <= gradients]
+    rounds = evaluated[evaluated <= (within.max() if len(within) else 0)]
+    at = int(rounds[-1] if len(rounds) else evaluated[0])
+    return list(map(float, values_of(run.table, run.measure, "test", round=at)[1]))
 
 
 def _newcomer_columns_of(run: Run) -> dict[str, Any]:
@@ -246,9 +298,6 @@ class Block(NamedTuple):
     ran: np.ndarray  # [federations, methods] whether a method was tried there
 
 
-Row = Mapping[str, Any]
-
-
 def build_block(rows: Sequence[Row], value: Callable[[Row], float]) -> Block:
     """A number of each run averaged over seeds; methods that diverged with any seed have none."""
     federations = tuple(dict.fromkeys(row["federation"] for row in rows))
@@ -295,7 +344,12 @@ def gradients_of(row: Row) -> float:
     """Gradients of all clients in all rounds, and of the fine-tuning at the end, which no round
     holds.
     """
-    return float(row["gradients"]) + json.loads(row["words"]).get("tune_epochs", 0) * row["epoch"]
+    return float(row["gradients"]) + _tuning_epochs_of(row) * row["epoch"]
+
+
+def _tuning_epochs_of(row: Row) -> int:
+    """Epochs of fine-tuning before use that were chosen for a run."""
+    return int(json.loads(row["words"]).get("tune_epochs", 0))
 
 
 def divide_by_fedavg(found: Block) -> np.ndarray:
@@ -309,7 +363,7 @@ def divide_by_fedavg(found: Block) -> np.ndarray:
 def arena_scores_of(results: ArenaResults) -> ArenaScores:
     """What a guide is made of: federations with their properties, methods with their points.
 
-    Whoever is told the true groups is a bound, not a method to choose; a federation on which no
+    Whoever knows the true groups is a bound, not a method to choose; a federation on which no
     method came to its end says nothing.
     """
     rows = [row for row in select_runs(results) if row["method"] not in BOUNDS]

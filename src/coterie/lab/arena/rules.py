@@ -126,11 +126,15 @@ DATA_RULES: dict[str, FederationRule] = {
 }
 
 
-def rank_methods(rule: str, known: ArenaScores, wanted: Properties) -> list[str]:
+def rank_methods(rule: str, known: ArenaScores, wanted: Properties | None = None) -> list[str]:
     """All methods, from the least mean regret on the federations that a rule asks; of equals, the
     one that does better everywhere is the first.
+
+    wanted: the properties of the data, which the best single method does without.
     """
-    asked = DATA_RULES.get(rule, all_federations)(known, wanted)
+    asked = np.arange(len(known.federations))
+    if wanted is not None and rule in DATA_RULES:
+        asked = DATA_RULES[rule](known, wanted)
     here, everywhere = known.regret[asked].mean(axis=0), known.regret.mean(axis=0)
     return [known.methods[k] for k in np.lexsort((everywhere, np.round(here, 9)))]
 

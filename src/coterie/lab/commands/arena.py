@@ -10,10 +10,12 @@ from rich.table import Table as Grid
 
 from coterie.cli.printing import print_line, print_table
 from coterie.cli.show import resumable_work
+from coterie.comparison.limits import format_time
 from coterie.core.errors import BadInput
 from coterie.core.files import read_text
 from coterie.lab.arena.arena_page import RESULTS, write_page
 from coterie.lab.arena.cells import Arena, list_cells, read_arena, run_cells, state_of
+from coterie.lab.arena.estimate import estimate_arena
 from coterie.lab.arena.guide import (
     GUIDE_FILE,
     check_guide,
@@ -52,6 +54,7 @@ DEFAULT_OUT = Path("runs") / "arena"
 @click.option(
     "--store", is_flag=True, help="With --write: store the guide that `coterie advise` reads."
 )
+@click.option("--time", "measure", is_flag=True, help="Estimate what it takes on this machine.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
 def arena(
     federations: tuple[str, ...],
@@ -61,19 +64,22 @@ def arena(
     judged: bool,
     write: Path | None,
     store: bool,
+    measure: bool,
     quiet: bool,
 ) -> None:
     """List the cells of the arena (a federation with a seed, all methods on it), or run them.
 
     What is finished is kept, so an arena that was stopped goes on. The first seed tunes every
     method with the same number of trials; other seeds, and the cells in which some clients do not
-    answer or come after training (newcomers), take its words.
+    answer or come after training (newcomers), take its options.
     """
     names = [name.strip() for name in (methods or "").split(",") if name.strip()]
     found = read_arena(methods=names)
     wanted = list_cells(found, federations)
     if (judged or write) and federations:
         raise BadInput("--judge and --write speak of all federations: name none")
+    if measure and (start or write or judged):
+        raise BadInput("--time runs and writes nothing: give it alone")
     if store and not write:
         raise BadInput("--store belongs to --write: add it, or leave --store out")
     if not start and write:
@@ -84,6 +90,9 @@ def arena(
     for word, folder in (("out", out), ("write", write)):
         if folder and folder.exists() and not folder.is_dir():
             raise BadInput(f"--{word} {folder} is a file: give a folder")
+    if measure:
+        show_times(found, federations, out or DEFAULT_OUT)
+        return
     if start:
         with resumable_work(out or DEFAULT_OUT, quiet, len(wanted)) as watch:
             for _ in run_cells(found, out or DEFAULT_OUT, wanted, watch, print_line):
@@ -97,7 +106,7 @@ def arena(
 
 
 def _check_no_effect(reading: str, **given: object) -> None:
-    """Refuse words that change nothing of what is asked for."""
+    """Refuse options that change nothing of what is asked for."""
     for word, value in given.items():
         if value:
             raise BadInput(f"--{word} has no effect on {reading}: leave it out")
@@ -160,6 +169,17 @@ def show_cells(found: Arena, out: Path, federations: tuple[str, ...]) -> None:
         f"{count} method{'s' * (count != 1)}, {found.trials} trials each; `coterie arena --run` "
         "goes on."
     )
+
+
+def show_times(found: Arena, federations: tuple[str, ...], out: Path) -> None:
+    """What every federation takes, and what is left of it."""
+    heads = ("federation", "a run of fedavg", "all cells", "left")
+    grid = Grid(*heads, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    rows = estimate_arena(found, federations or tuple(found.grounds), out)
+    for one in rows:
+        grid.add_row(one.ground, f"{one.run:.1f} s", *map(format_time, (one.all, one.left)))
+    print_table(grid)
+    print_line(f"{format_time(sum(one.left for one in rows))} are left on one thread, about.")
 
 
 def show_rules() -> None:

@@ -136,7 +136,7 @@ def reproduce(
 
 
 def _check_exclusive(**given: Any) -> None:
-    """Refuse two words that say what is done."""
+    """Refuse two options that say what is done."""
     if len(said := [f"--{word}" for word, value in given.items() if value]) > 1:
         raise BadInput(f"{' and '.join(said)} are different things to do: give one of them")
 
@@ -173,7 +173,7 @@ def check_miniatures(tables: list[PaperTable], store: bool, quiet: bool) -> None
 
 
 def measure_times(tables: list[PaperTable], store: bool) -> None:
-    """Play the first rounds of every recipe and tell what the whole would take."""
+    """Play the first rounds of every recipe and report what the whole would take."""
     for recipe in miniatures.recipes_of(tables):
         try:
             found = durations.measure_recipe(recipe)

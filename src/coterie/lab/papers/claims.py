@@ -54,7 +54,7 @@ def check_claim(words: Sequence[str], runs: Runs, figures: Figures) -> CheckedCl
     return OF_FIGURES[kind](rest, figures)
 
 
-def told(found: Difference, form: str = ".2f") -> str:
+def format_difference(found: Difference, form: str = ".2f") -> str:
     """A difference with its standard error."""
     if isnan(found.error) or not found.over[:1].isdecimal():
         return f"difference {found.value:{form}}, {found.over}"
@@ -83,7 +83,9 @@ def _check_close(words: Sequence[str], figures: Figures) -> CheckedClaim:
     found = difference(*map(figures, words))
     said = f"{' and '.join(words)} are close"
     answer = _within(found._replace(error=min(found.error, 0.0)), POINT)
-    return CheckedClaim(answer, said if answer == "not run" else f"{said}: {told(found)}")
+    return CheckedClaim(
+        answer, said if answer == "not run" else f"{said}: {format_difference(found)}"
+    )
 
 
 def _matches(words: Sequence[str], figures: Figures) -> CheckedClaim:
@@ -91,7 +93,9 @@ def _matches(words: Sequence[str], figures: Figures) -> CheckedClaim:
     found = difference(*map(figures, words))
     said = " matches ".join(words)
     answer = _within(found, POINT)
-    return CheckedClaim(answer, said if answer == "not run" else f"{said}: {told(found)}")
+    return CheckedClaim(
+        answer, said if answer == "not run" else f"{said}: {format_difference(found)}"
+    )
 
 
 def _flat(words: Sequence[str], figures: Figures) -> CheckedClaim:
@@ -104,7 +108,7 @@ def _flat(words: Sequence[str], figures: Figures) -> CheckedClaim:
     low, high = (list(known)[int(pick(means))] for pick in (np.argmin, np.argmax))
     found = difference(known[high], known[low])
     some = "" if len(known) == len(words) else f" ({len(known)} of {len(words)} run)"
-    return CheckedClaim(_within(found, POINT), f"{said}{some}: at most {told(found)}")
+    return CheckedClaim(_within(found, POINT), f"{said}{some}: at most {format_difference(found)}")
 
 
 def _check_at_most(words: Sequence[str], figures: Figures) -> CheckedClaim:
@@ -115,7 +119,7 @@ def _check_at_most(words: Sequence[str], figures: Figures) -> CheckedClaim:
         return CheckedClaim("not run", said)
     plain: Answer = "out of order" if found.value > 0 else "in order"
     answer = plain if isnan(found.error) else _yes(found.value <= found.error)
-    return CheckedClaim(answer, f"{said}: {told(found, '.4g')}")
+    return CheckedClaim(answer, f"{said}: {format_difference(found, '.4g')}")
 
 
 def _far_less(words: Sequence[str], figures: Figures) -> CheckedClaim:
@@ -134,7 +138,9 @@ def _by(words: Sequence[str], figures: Figures) -> CheckedClaim:
     said = f"{first} is about {points} points above {second}"
     off = found._replace(value=found.value - float(points))
     answer = _within(off, POINT)
-    return CheckedClaim(answer, said if answer == "not run" else f"{said}: {told(found)}")
+    return CheckedClaim(
+        answer, said if answer == "not run" else f"{said}: {format_difference(found)}"
+    )
 
 
 def _check_mixed(words: Sequence[str], figures: Figures) -> CheckedClaim:
@@ -159,7 +165,7 @@ def _useful(words: Sequence[str], figures: Figures) -> CheckedClaim:
     said = f"a teacher is of use to clients of {words[0]} (0 < lambda < 1 against lambda 0)"
     if isnan(found.value):
         return CheckedClaim("not run", said)
-    return CheckedClaim(found.answer, f"{said}: {told(found, '.4f')}")
+    return CheckedClaim(found.answer, f"{said}: {format_difference(found, '.4f')}")
 
 
 def _useless(words: Sequence[str], figures: Figures) -> CheckedClaim:
@@ -170,8 +176,10 @@ def _useless(words: Sequence[str], figures: Figures) -> CheckedClaim:
         return CheckedClaim("not run", said)
     if isnan(found.error):
         plain: Answer = "in order" if found.value <= 0 else "out of order"
-        return CheckedClaim(plain, f"{said}: {told(found, '.4f')}")
-    return CheckedClaim(_yes(found.value <= found.error), f"{said}: {told(found, '.4f')}")
+        return CheckedClaim(plain, f"{said}: {format_difference(found, '.4f')}")
+    return CheckedClaim(
+        _yes(found.value <= found.error), f"{said}: {format_difference(found, '.4f')}"
+    )
 
 
 GRID = [f"lambda={lam:g},T={T:g}" for lam in (0.25, 0.5, 0.75) for T in (1, 5, 25)]
@@ -200,7 +208,7 @@ def _mean_samples(some: Sequence[Samples]) -> Samples:
 
 
 def _check_falls(words: Sequence[str], runs: Runs) -> CheckedClaim:
-    """The mean over clients of a note falls after a round."""
+    """The mean over clients of a logged quantity falls after a round."""
     method, note, number = words
     said = f"{note} of {method} falls after round {number}"
     curves = {r.experiment.seed: curve_of(r.table, note, "", "") for r in runs.get(method, ())}
@@ -223,7 +231,7 @@ def _mean_before(rounds: np.ndarray, means: np.ndarray, at: int) -> float:
 
 
 def _check_differ(words: Sequence[str], runs: Runs) -> CheckedClaim:
-    """Clients have different values of a note."""
+    """Clients have different values of a logged quantity."""
     method, note = words
     found = _logged_values_of(runs, method, note)
     if not len(found):
@@ -245,7 +253,7 @@ def _check_never(words: Sequence[str], runs: Runs) -> CheckedClaim:
 
 
 def _positive(words: Sequence[str], runs: Runs) -> CheckedClaim:
-    """Every client's note, mean over seeds, is above 0."""
+    """Every client's quantity, mean over seeds, is above 0."""
     method, note = words
     said = f"{note} of every client of {method} is above 0"
     found = [values_of(run.table, note, "", "")[1] for run in runs.get(method, ())]
@@ -259,7 +267,7 @@ def _positive(words: Sequence[str], runs: Runs) -> CheckedClaim:
 
 
 def _logged_values_of(runs: Runs, method: str, note: str) -> np.ndarray:
-    """A note of all clients, of all seeds."""
+    """A logged quantity of all clients, of all seeds."""
     found = [values_of(run.table, note, "", "")[1] for run in runs.get(method, ())]
     all_of = np.concatenate(found) if found else np.zeros(0)
     return all_of[~np.isnan(all_of)]

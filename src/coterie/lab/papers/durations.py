@@ -1,4 +1,4 @@
-"""How long the papers' recipes take: measured in a round, stored, told in the list.
+"""How long the papers' recipes take: measured in a round, stored, shown in the list.
 
 A round is measured in the processor's seconds, so that a busy machine does not matter: in machine
 code where there is some, else client by client, which runs that stack clients are faster than. A
@@ -33,7 +33,7 @@ from coterie.running.loop import Loop, RoundReport
 DURATIONS_FILE = PAPERS / "seconds.json"
 LIMIT = 5.0  # seconds that a method may take to play the first rounds of all its stages
 FEW = 4  # clients of a round that takes too long: one of each of KT-pFL's networks
-REPEAT_SECONDS = 0.1  # seconds after which it is told once more to stop
+REPEAT_SECONDS = 0.1  # seconds after which it is asked once more to stop
 COMPILED_ROUNDS = (
     3  # rounds of each stage in machine code: the first compiles, the last is evaluated
 )
@@ -92,18 +92,18 @@ def _measure_run(experiment: Experiment, federation: Federation) -> float:
         replace(experiment, engine=experiment.engine | words) for words in (MACHINE, PLAIN)
     )
     try:
-        found = _time_rounds(machine, federation, COMPILED_ROUNDS)
+        found = time_rounds(machine, federation, COMPILED_ROUNDS)
     except BadInput:  # there is no machine code for it
-        found = _time_rounds(plain, federation, 1)
+        found = time_rounds(plain, federation, 1)
     if found >= 0 or federation.clients <= FEW:
         return found
-    whole_round = replace(plain, schedule=plain.schedule._replace(sample=1.0))
-    asked = experiment.schedule.asked(federation.clients)
-    few = asked / FEW * _time_rounds(whole_round, first_clients(federation, FEW), 1)
+    whole_round = replace(plain, schedule=plain.schedule._replace(participation=1.0))
+    asked = experiment.schedule.sample_size(federation.clients)
+    few = asked / FEW * time_rounds(whole_round, first_clients(federation, FEW), 1)
     return few if few >= 0 else min(few, found)
 
 
-def _time_rounds(experiment: Experiment, federation: Federation, most: int) -> float:
+def time_rounds(experiment: Experiment, federation: Federation, most: int) -> float:
     """What a run takes by the shortest of the first rounds of each stage."""
     each: dict[int, float] = {}
     with threads_of(experiment):
@@ -139,6 +139,8 @@ def _limit_time(seconds: float) -> Iterator[None]:
     def stop(*_: Any) -> None:
         raise TooLong
 
+    if not hasattr(signal, "setitimer"):
+        raise BadInput("Windows has no timer of a process's work: measure on Linux or macOS")
     before = signal.signal(signal.SIGVTALRM, stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds, REPEAT_SECONDS)
     try:

@@ -114,7 +114,7 @@ def _lacks_methods(column: Column) -> bool:
     return len(names) * column.seeds < column.wanted
 
 
-def planned(column: PaperColumn) -> tuple[int, int]:
+def count_planned(column: PaperColumn) -> tuple[int, int]:
     """How many methods and seeds a column's recipe has."""
     if not column.recipe:
         return 0, 0
@@ -127,7 +127,7 @@ def judge(table: PaperTable, columns: Sequence[Stored]) -> Outcome:
     stored = {c["column"]: c for c in columns}
     known = [(c, stored[c.name]) for c in table.columns if c.name in stored]
     found = {c.name: _with_others(c, mine, known) for c, mine in known}
-    return Outcome(table, tuple(_judged(table, c, found.get(c.name, {})) for c in table.columns))
+    return Outcome(table, tuple(_judge(table, c, found.get(c.name, {})) for c in table.columns))
 
 
 def _with_others(
@@ -147,8 +147,8 @@ def _with_others(
     return {**mine, "methods": methods}
 
 
-def _judged(table: PaperTable, column: PaperColumn, stored: Stored) -> Column:
-    methods, seeds = planned(column)
+def _judge(table: PaperTable, column: PaperColumn, stored: Stored) -> Column:
+    methods, seeds = count_planned(column)
     found = stored or {"methods": {}, "claims": [], "finished": []}
 
     def samples(name: str) -> Any:

@@ -20,13 +20,19 @@ from coterie.results.costs import (
     rounds_to_reach,
     simulated_time,
 )
-from coterie.results.metric_table import course, curve_of, values_of
+from coterie.results.metric_table import best_round, course, curve_of, values_of
 from coterie.results.run import Run
 
 MB = 1e6  # bytes
 ROUNDING = 1e-9  # two sums of the same times may differ by it
 PEAK_POINTS = 512  # places at which a density is looked at
-MEANS = ("mean", "weighted", "gain_over_fedavg")  # metrics that are means over clients
+MEANS = (
+    "mean",
+    "weighted",
+    "best",
+    "chosen",
+    "gain_over_fedavg",
+)  # metrics that are means over clients
 
 
 class Course(NamedTuple):
@@ -40,7 +46,7 @@ def measure(run: Run, metric: str, view: str, fedavg: Run | None = None) -> floa
     """A run's figure as a paper measures it, in percent where it is an accuracy; NaN if unknown."""
     kind, _, part = metric.partition(".")
     if metric.startswith("note:"):
-        return _noted(run, metric.removeprefix("note:"))
+        return _mean_logged(run, metric.removeprefix("note:"))
     if kind in ("gain_over_fedavg", "fairness"):
         return _gain(run, fedavg, kind, part)
     if view not in run.views:
@@ -51,11 +57,36 @@ def measure(run: Run, metric: str, view: str, fedavg: Run | None = None) -> floa
         return float(cumulative_costs_of(run, "bytes")[1][-1]) / MB
     if kind == "mean_at_time":
         return _at_time(run, fedavg, view, part)
+    if kind in ("best", "chosen"):
+        at = round_of(run, kind, view)
+        found = values_of(run.table, share_of(run), run.part, view, at)[1]
+        return nan if at is None else _summary(run, "weighted", run.part, found)
     where = part or run.part
     if kind == "loss":
         return _mean_loss(run, where, view)
-    accuracy = values_of(run.table, "accuracy", where, view)[1]
+    accuracy = values_of(run.table, share_of(run), where, view)[1]
     return _summary(run, kind, where, accuracy) if len(accuracy) else nan
+
+
+def share_of(run: Run) -> str:
+    """What a paper calls the accuracy of a run: of survival, the C-index."""
+    return run.measure if run.judged.share else "accuracy"
+
+
+def round_of(run: Run, kind: str, view: str) -> int | None:
+    """The round that counts: the best of all test rows together ("best"), or the one that select
+    rows choose ("chosen"; None where there are none).
+    """
+    if kind == "chosen":
+        return best_round(run.table, run.measure, view)
+    rounds = curve_of(run.table, share_of(run), run.part, view)[0]
+    over = [
+        _summary(
+            run, "weighted", run.part, values_of(run.table, share_of(run), run.part, view, r)[1]
+        )
+        for r in rounds.tolist()
+    ]
+    return int(rounds[int(np.nanargmax(over))]) if len(rounds) else None
 
 
 def _mean_loss(run: Run, part: str, view: str) -> float:
@@ -88,19 +119,24 @@ def measure_course(run: Run, metric: str, view: str) -> Course | None:
     where = part or run.part
     if kind not in ("mean", "weighted") or view not in run.views:
         return None
-    clients = course(run.table, "accuracy", where, view)[1]
+    clients = course(run.table, share_of(run), where, view)[1]
     return Course(_summary(run, kind, where, clients), clients) if len(clients) else None
 
 
 def clients_of(run: Run, metric: str, view: str) -> np.ndarray | None:
-    """The clients' values that a figure is the mean of: accuracies as shares, or a note; None
-    where it is no such mean.
+    """The clients' values that a figure is the mean of: accuracies as shares, or a logged quantity;
+    None where it is no such mean.
     """
     kind, _, part = metric.partition(".")
     if metric.startswith("note:"):
         found = values_of(run.table, metric.removeprefix("note:"), "", "")[1]
+    elif kind in ("best", "chosen"):
+        at = round_of(run, kind, view)
+        if at is None:
+            return None
+        found = values_of(run.table, share_of(run), run.part, view, at)[1]
     elif kind in MEANS and not (kind == "gain_over_fedavg" and part):
-        found = values_of(run.table, "accuracy", part or run.part, view)[1]
+        found = values_of(run.table, share_of(run), part or run.part, view)[1]
     else:
         return None
     return found if len(found) else None
@@ -109,11 +145,12 @@ def clients_of(run: Run, metric: str, view: str) -> np.ndarray | None:
 def rows_of(run: Run, metric: str) -> list[int] | None:
     """The rows by which a metric weighs clients; None where it does not."""
     kind, _, part = metric.partition(".")
-    return [int(n) for n in run.about["rows"][part or run.part]] if kind == "weighted" else None
+    known = kind in ("weighted", "best", "chosen")
+    return [int(n) for n in run.about["rows"][part or run.part]] if known else None
 
 
 def measured_as(column: PaperColumn, row: PaperRow) -> str:
-    """The metric of a row; a note with points has one for each."""
+    """The metric of a row; a logged quantity with points has one for each."""
     return f"{column.metric}[{row.point}]" if row.point else column.metric
 
 
@@ -139,8 +176,8 @@ def _at_time(run: Run, fedavg: Run | None, view: str, system: str) -> float:
     return 100 * float(within[-1]) if len(within) else nan
 
 
-def _noted(run: Run, note: str) -> float:
-    """The mean over clients of a note in the last round that has it."""
+def _mean_logged(run: Run, note: str) -> float:
+    """The mean over clients of a logged quantity in the last round that has it."""
     found = values_of(run.table, note, "", "")[1]
     return mean_of(found) if len(found) else nan
 

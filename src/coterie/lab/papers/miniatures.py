@@ -1,5 +1,5 @@
-"""A miniature of every recipe, held against the figures stored with them: a reading that changes
-is noticed in a minute, not after the hours of the whole table.
+"""A miniature of every recipe, checked against the figures stored with them: an interpretation that
+changes is noticed in a minute, not after the hours of the whole table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SHORT_OPTIONS = {
     "distil_epochs": 1,
     "tune_epochs": 1,
     "draw": ROWS,
-    "public_batch": ROWS // 2,
+    "public_batch_size": ROWS // 2,
     "distil_steps": 1,
 }
 # methods in whose place a paper speaks: they are checked before the others
@@ -142,11 +142,11 @@ def select_methods(methods: Sequence[str]) -> list[str]:
 
 
 def shorten_experiment(experiment: Experiment) -> Experiment:
-    """An experiment cut down to a few steps: the same data, network and reading."""
+    """An experiment cut down to a few steps: the same data, network and interpretation."""
     schedule = experiment.schedule._replace(
         rounds=ROUNDS,
-        sample=min(experiment.schedule.sample, CLIENTS),
-        evaluate=ROUNDS,
+        participation=min(experiment.schedule.participation, CLIENTS),
+        eval_every=ROUNDS,
         parts=("test",),
     )
     options = {
@@ -157,7 +157,7 @@ def shorten_experiment(experiment: Experiment) -> Experiment:
     }
     return replace(
         experiment,
-        train=experiment.train._replace(steps=STEPS),
+        train=experiment.train._replace(local_steps=STEPS),
         schedule=schedule,
         options=options,
         engine=experiment.engine | {"path": "sequential", "width": CLIENTS, "compile": "no"},

@@ -40,6 +40,8 @@ PAPER_METRICS = {
     "fairness.jain": "Jain's index of the gains",
     "fairness.entropy": "entropy of the gains",
     "fairness.variance": "average variance (AV) of the gains, lower is fairer",
+    "best": "accuracy over all test rows, in the round of the best (chosen on test rows)",
+    "chosen": "accuracy over all test rows, in the round that select rows choose",
     "rounds": "rounds until within a point of the best, or until the latest teacher",
     "bytes": "megabytes sent up and down",
     "error": "distance of the estimate from the true parameter",
@@ -78,10 +80,10 @@ class PaperRow(NamedTuple):
     label: str  # as the paper calls it
     method: str = ""  # its name in the column's recipe; "": nothing here reproduces it
     view: str = "personal"  # which model was judged: "personal" or "global"
-    point: str = ""  # of a note with points, such as "lambda=0.5,T=5"
+    point: str = ""  # of a logged quantity with points, such as "lambda=0.5,T=5"
     value: float | None = None  # None: the paper only draws it
     spread: float | None = None
-    also: tuple[str, ...] = ()  # other readings of the same method in that recipe
+    also: tuple[str, ...] = ()  # other interpretations of the same method in that recipe
 
 
 class PaperColumn(NamedTuple):
@@ -99,7 +101,8 @@ class PaperColumn(NamedTuple):
     over: Literal["end", "course"] = "end"  # the last round, or the mean over evaluated rounds
     beside: str = ""  # a view that is shown beside the rows', without a part in the verdict
     arithmetic: bool = False  # bytes, computed from networks and protocol: nothing is trained
-    otherwise: bool = False  # another reading of the set-up: shown, without a part in the verdict
+    # another interpretation of the set-up: shown, without a part in the verdict
+    otherwise: bool = False
 
 
 class PaperTable(NamedTuple):
@@ -195,11 +198,11 @@ def methods_named(column: PaperColumn) -> list[str]:
 
 
 def _coerce_fields(kind: Any, words: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """The words of a table, column or row as what they are to be."""
+    """The options of a table, column or row as what they are to be."""
     hints = get_type_hints(kind)
     for word in words:
         if word not in hints:
-            raise BadInput(f"unknown word '{word}' of a {place}{suggest_name(word, hints)}")
+            raise BadInput(f"unknown option '{word}' of a {place}{suggest_name(word, hints)}")
     for word in kind._fields:
         if word not in words and word not in kind._field_defaults:
             raise BadInput(f"a {place} has no {word}: {dict(words)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from coterie.core.errors import BadInput, suggest_name
 from coterie.experiment.config import Experiment, read_toml
 from coterie.experiment.recipes import find_config
 from coterie.lab.papers.claims import Runs
-from coterie.lab.papers.judge import Outcome, judge, planned
+from coterie.lab.papers.judge import Outcome, count_planned, judge
 from coterie.lab.papers.paper_tables import PaperColumn, PaperTable, read_papers
 from coterie.lab.papers.stored_columns import Stored, stored_column
 from coterie.lab.papers.traffic import count_traffic, stored_traffic
 from coterie.results.folder import read_status
 from coterie.results.run import load_run
+from coterie.running.execute import extend
 from coterie.running.identity import defaults_of, find_changes, format_change, planned_identity_of
 
 SCALE_MARK = "@"  # RECIPE@0.1 is the folder of a tenth of the rounds
@@ -75,17 +77,17 @@ def stored_columns(table: PaperTable, out: Path, scale: float | None = None) -> 
     """What a results file holds of the runs below `out`: columns of whose recipes some method has
     come to its end.
     """
-    found = (_stored(column, out, scale) for column in table.columns)
+    found = (_read_stored(column, out, scale) for column in table.columns)
     return [column for column in found if column]
 
 
-def _stored(column: PaperColumn, out: Path, scale: float | None) -> Stored:
+def _read_stored(column: PaperColumn, out: Path, scale: float | None) -> Stored:
     if column.arithmetic:
         return stored_traffic(column, out)
     folder = place_of(out, column, scale)
     if folder is None:
         return {}
-    methods, seeds = planned(column)
+    methods, seeds = count_planned(column)
     recipe = folder.name.partition(SCALE_MARK)[0]
     runs = load_finished(folder)
     return stored_column(column, recipe, scale_of(folder), runs, methods * seeds, seeds)
@@ -166,9 +168,37 @@ def run_recipe(
         wider = _widen_plan(begun, plan, seeds or [], folder)
         if wider != begun:
             write_plan(folder, wider)
-        resume_comparison(folder, watch, only=only)
+        plan = wider
+    elif not find_shorter(recipe, folder):
+        compare(shortened, plan.seeds, folder, watch, plan.grids, search=plan.search, only=only)
         return
-    compare(shortened, plan.seeds, folder, watch, plan.grids, search=plan.search, only=only)
+    else:
+        folder.mkdir(parents=True)
+        write_plan(folder, plan)
+    _extend_shorter(recipe, folder, plan, watch, only)
+    resume_comparison(folder, watch, only=only)
+
+
+def find_shorter(recipe: str, folder: Path) -> list[Path]:
+    """The folders of a recipe beside this one with fewer of its rounds, the longest first."""
+    found = folder.parent.glob(f"{recipe}{SCALE_MARK}*")
+    shorter = [place for place in found if scale_of(place) < scale_of(folder)]
+    return sorted(shorter, key=scale_of, reverse=True)
+
+
+def _extend_shorter(
+    recipe: str, folder: Path, plan: ComparisonPlan, watch: Watch, only: Sequence[str]
+) -> None:
+    """Begin runs where shorter ones of the same recipe ended."""
+    names = [m for m in plan.experiments if m not in plan.grids and (not only or m in only)]
+    for name, seed in ((name, seed) for name in names for seed in plan.seeds):
+        place = f"{name}-seed{seed}"
+        if (folder / place).exists():
+            continue
+        experiment = replace(plan.experiments[name], seed=seed)
+        for shorter in find_shorter(recipe, folder):
+            if extend(shorter / place, experiment, folder / place, partial(watch, name, seed)):
+                break
 
 
 def _check_recipe_unchanged(

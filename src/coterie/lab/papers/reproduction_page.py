@@ -20,7 +20,7 @@ from coterie.core.errors import BadInput
 from coterie.core.files import read_text, write_text
 from coterie.experiment.config import read_toml
 from coterie.lab.papers import durations
-from coterie.lab.papers.claims import CheckedClaim, told
+from coterie.lab.papers.claims import CheckedClaim, format_difference
 from coterie.lab.papers.judge import Column, Outcome, Pair, judge
 from coterie.lab.papers.paper_tables import PAPER_METRICS, PAPERS, PaperTable, can_run, is_in_points
 from coterie.lab.papers.result_files import is_older, write_results
@@ -45,9 +45,9 @@ What the papers report, what this code gives, and a verdict. `coterie reproduce 
 
 "A above B" counts only beyond one standard error of the difference: over seeds where there are two
 or more, else over the clients of the one seed; within, the two are *level*. Where there is one seed
-and the figure is no mean over clients, the plain order is told as *in order* or *out of order*, and
-can make a trend, not a reproduction. A deviation over users says nothing about the doubt of a mean
-and is not used. Claims about the course of training are judged by the mean over the evaluated
+and the figure is no mean over clients, the plain order is reported as *in order* or *out of order*,
+and can make a trend, not a reproduction. A deviation over users says nothing about the doubt of a
+mean and is not used. Claims about the course of training are judged by the mean over the evaluated
 rounds; *at the end only*: the stored runs have only their end.
 
 The verdict is on the runs that are there: a table is reproduced where all its columns are, and not
@@ -245,7 +245,7 @@ def _render_section(found: Outcome, remark: Mapping[str, str]) -> str:
     lines = [f"## {_title_of(table)}", "", f"The paper: {table.claim} **{verdict_line(found)}**"]
     lines += ["", f"Holds by construction: {table.trivial}"] if table.trivial else []
     lines += ["", remark["short"].strip()] if remark.get("short") else []
-    lines += ["", *_folded(remark["more"].strip())] if remark.get("more") else []
+    lines += ["", *_fold(remark["more"].strip())] if remark.get("more") else []
     lines += ["", table.note] if table.note else []
     for column in found.columns:
         if column.verdict != "not run":
@@ -253,7 +253,7 @@ def _render_section(found: Outcome, remark: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _folded(text: str) -> list[str]:
+def _fold(text: str) -> list[str]:
     return ['<details markdown="1"><summary>More</summary>', "", text, "", "</details>"]
 
 
@@ -289,7 +289,7 @@ def form_of(column: Column) -> str:
 
 
 def other_figures(column: Column) -> list[str]:
-    """Our figures of other readings of a row's method, and of another view."""
+    """Our figures of other interpretations of a row's method, and of another view."""
     paper, form = column.column, form_of(column)
     found = []
     for row in paper.rows:
@@ -320,7 +320,8 @@ def pair_line(pair: Pair, form: str) -> str:
     said = f"{pair.better} above {pair.worse}: {pair.difference.answer}"
     if pair.difference.answer == "not run":
         return said
-    return f"{said}, {pair.a:{form}} against {pair.b:{form}} ({told(pair.difference, form)})"
+    doubt = format_difference(pair.difference, form)
+    return f"{said}, {pair.a:{form}} against {pair.b:{form}} ({doubt})"
 
 
 def _format_dates(stored: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """docs/results: what the page of the papers' tables needs of our runs, so that it can be written
 again without them.
 
-A results file holds our figure of every seed, every client's accuracy, the words of each method,
+A results file holds our figure of every seed, every client's accuracy, the options of each method,
 versions, date and machine. What it holds of runs whose folders are gone is kept: a table of many
 hours is run on several machines, a part at a time.
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 from coterie.comparison.plan import ComparisonPlan, plan_of
 from coterie.core.files import write_text
+from coterie.core.option_names import rename_tables
 from coterie.experiment.config import read_toml
 from coterie.experiment.recipes import find_config
 from coterie.lab.papers.paper_tables import PaperTable
@@ -60,9 +61,10 @@ def _runs(column: Mapping[str, Any]) -> list[Any]:
 def _has_other_options(
     words: Mapping[str, Any], plan: ComparisonPlan, method: str, scale: float
 ) -> bool:
-    """Whether a run had other words than its recipe has; what was chosen for it may be any."""
+    """Whether a run had other options than its recipe has; what was chosen for it may be any."""
     free = set(plan.grids.get(method, ())) | ({"rounds"} if scale != 1 else set())
-    said = {f"{section}.{w}": v for section, table in words.items() for w, v in table.items()}
+    tables = rename_tables(words)  # the file may be older than a name
+    said = {f"{section}.{w}": v for section, table in tables.items() for w, v in table.items()}
     planned = planned_identity_of(plan.experiments[method])
     both = (w for w in planned.keys() & said.keys() if w.partition(".")[2] not in free)
     return any(normalize(said[word]) != normalize(planned[word]) for word in both)
@@ -111,14 +113,15 @@ def _is_same_setup(old: Any, new: Any) -> bool:
         return False
     a, b = (column["methods"] for column in (old, new))
     one, other = (next(runs[0] for runs in methods.values() if runs) for methods in (a, b))
-    return _has_same_options(one, other, ("data", "split", "model")) and all(
+    return _has_same_options(one, other, ("dataset", "partition", "model")) and all(
         _has_same_options(a[m][0], b[m][0], ("train",)) for m in a if a[m] and b.get(m)
     )
 
 
 def _has_same_options(one: Any, other: Any, sections: Sequence[str]) -> bool:
-    """Whether two runs have the same words, of those that both have."""
-    pairs = ((one["words"][section], other["words"][section]) for section in sections)
+    """Whether two runs have the same options, of those that both have."""
+    mine, theirs = (rename_tables(run["words"]) for run in (one, other))
+    pairs = ((mine[section], theirs[section]) for section in sections)
     return all(a[word] == b[word] for a, b in pairs for word in a.keys() & b.keys())
 
 

@@ -1,5 +1,5 @@
 """What a results file holds of a column: our figure of every seed, the clients' values that it is a
-mean of, the words of each method, versions, date and machine; and how it is read.
+mean of, the options of each method, versions, date and machine; and how it is read.
 
     {"column", "recipe", "scale", "finished", "wanted", "seeds", "about",
      "claims": [[answer, what was said, the claim]],  # of those that only runs can answer
@@ -34,7 +34,7 @@ from coterie.results.run import Run
 
 Stored = Mapping[str, Any]  # a column of a results file
 ABOUT = ("coterie", "versions", "python", "machine", "date", "data")
-SECTIONS = ("data", "split", "model", "train", "schedule", "options")
+SECTIONS = ("dataset", "partition", "model", "train", "schedule", "options")
 BEFORE = "before_distillation"  # methods that do not distil have only the personal view for it
 PERSONAL = "personal"
 ANSWERS: dict[Any, Answer] = {True: "yes", False: "no", None: "not run"}
@@ -97,7 +97,7 @@ def _stored_run(run: Run, column: PaperColumn, base: Mapping[int, Run]) -> dict[
         figures[key_of(row)] = measure(run, named, row.view)
         clients[key_of(row)] = clients_of(run, named, row.view)
     if PERSONAL not in clients:  # of use to figures that are no means, such as the worst client
-        clients[PERSONAL] = run.measured(run.part)
+        clients[PERSONAL] = run.client_values(run.part)
     found = {
         "seed": seed,
         "figures": {view: round(v, 4) for view, v in figures.items() if not isnan(v)},

@@ -35,7 +35,7 @@ FLOAT = torch.tensor(0.0).nbytes
 def traffic(experiment: Experiment, federation: Federation) -> int:
     """The bytes that a run sends, down and up."""
     models = models_of(experiment, federation)
-    asked = experiment.schedule.asked(federation.clients)
+    asked = experiment.schedule.sample_size(federation.clients)
     if experiment.method in SOFT:
         said = int(experiment.options["draw"]) * models[0].outputs * FLOAT
         each = SEED + 2 * said

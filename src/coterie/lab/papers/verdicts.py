@@ -13,9 +13,9 @@ whose accuracies the figure is a mean of. The first counts how runs vary, the se
 clients do, so that one seed is weaker evidence. Beyond one standard error the answer is yes or no;
 within, the two are level, which neither confirms nor refutes. Where there is one seed and the
 figure is no mean over clients (the worst client, bytes, an index), no error is known: the plain
-order is told as "in order" or "out of order" and can make a trend, not a reproduction. Pairs that
-the paper's own numbers tell apart, by more than a point and more than its deviation over repeats,
-are judged likewise.
+order is reported as "in order" or "out of order" and can make a trend, not a reproduction. Pairs
+that the paper's own numbers tell apart, by more than a point and more than its deviation over
+repeats, are judged likewise.
 
 reproduced: every number agrees, and every pair and claim of the text is confirmed. trend: nothing
 is refuted, and more pairs and claims are confirmed than are level. undecided: nothing is refuted,

@@ -35,14 +35,26 @@ function build() {
   document.getElementById("contents").append(contents);
 }
 
-/* The first sentence leads, in larger type. */
+/* The first sentence leads, in larger type; its figures stand below it as tiles. */
 function answer() {
   const [head = "", ...rest] = DATA.answer || [];
-  const [, lead, more] = /^(.+?[.!?])\s+(\p{Lu}.*|\d.*)$/su.exec(head) || [null, head, ""];
-  const paragraphs = [lead, more, ...rest].filter(Boolean).map((text, at) => make("p", { class: at ? null : "lead" }, text.replace(/(\d) (?=%|MB|points)/g, "$1\u00a0")));
+  const summary = DATA.summary || { headline: head, tiles: [], details: [] };
+  const [, lead, more] = /^(.+?[.!?])\s+(\p{Lu}.*|\d.*)$/su.exec(summary.headline) || [null, summary.headline, ""];
+  const paragraph = (text, kind) => make("p", { class: kind || null }, text.replace(/(\d) (?=%|MB|points)/g, "$1\u00a0"));
+  const paragraphs = [
+    ...(lead ? [paragraph(lead, "lead")] : []), ...tiles(summary.tiles),
+    ...[more, summary.details.join(" "), ...rest].filter(Boolean).map((text) => paragraph(text)),
+  ];
   const warnings = (DATA.warnings || []).map((text) => make("li", {}, text));
   const box = warnings.length ? make("div", { class: "warnings", role: "note" }, make("strong", {}, "Left out or incomplete"), make("ul", {}, warnings)) : null;
   return [...(paragraphs.length ? [make("div", { class: "answer" }, paragraphs)] : []), ...(box ? [box] : [])];
+}
+
+/* What it is, its value, and what belongs to it; a list for who hears the page. */
+function tiles(found) {
+  if (!found.length) return [];
+  const one = (tile) => make("div", { class: "tile" }, make("dt", {}, tile.label), make("dd", {}, make("strong", {}, tile.value), make("span", {}, tile.note)));
+  return [make("dl", { class: "tiles" }, found.map(one))];
 }
 
 function tableCards(tables) {

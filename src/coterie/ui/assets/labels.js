@@ -1,7 +1,7 @@
 "use strict";
 // What people say of runs and do with them: a dialog for name, tags and note; stop and resume.
 
-const titled = (run) => run.label?.name || run.name;
+const titled = (run) => run.label?.name || run.title || run.name;
 
 function chips(run) {
   return (run.label?.tags || []).map((tag) => element("span", tag, "tag"));
@@ -60,12 +60,13 @@ function showActs({ may_write, job, run }) {
   find("stop").hidden = !(may_write && running);
   find("resume").hidden = !(may_write && !running && (run?.status === "stopped" || (run?.status === "running" && job)));
   find("edit").hidden = !(may_write && run);
-  if (job !== lastJob) for (const name of ["stop", "resume"]) find(name).disabled = false;
+  if (find("serve")) find("serve").hidden = !(may_write && run?.kind === "run" && run.status === "finished" && !running);
+  if (job !== lastJob) for (const name of ["stop", "resume", "serve"].filter(find)) find(name).disabled = false;
   lastJob = job;
 }
 
 function acts(id, run, done) {
-  for (const name of ["stop", "resume"]) {
+  for (const name of ["stop", "resume", "serve"].filter(find)) {
     find(name).addEventListener("click", async () => {
       find(name).disabled = true;
       try {

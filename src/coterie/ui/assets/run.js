@@ -87,6 +87,16 @@ function showLog(said) {
   if (end) log.scrollTop = log.scrollHeight;
 }
 
+// A comparison that was started here: its state and log, then the answer.
+function showComparison({ run, now }) {
+  for (const box of document.querySelectorAll(".charts, main > .bar, main > details")) box.hidden = true;
+  showState(run, now);
+  if (run.status !== "finished") return 1;
+  find("report").hidden = false;
+  location.replace(`${toReport([id])}#answer`);
+  return 0;
+}
+
 async function look() {
   const said = await ask("/api/run", { id, after: page.after });
   if (said.job) showLog(await ask("/api/log", { id, after: page.told }));
@@ -98,6 +108,7 @@ async function look() {
     return said.job === "running" ? 1 : 5;
   }
   page.run = said.run;
+  if (said.run.kind === "comparison") return showComparison(said);
   const fresh = said.rows.length || said.reset || said.measured !== page.measured || !drawn.size;
   page.rows = withNews(page.rows, said);
   page.after = said.after;
@@ -113,7 +124,7 @@ async function look() {
 }
 
 acts(id, () => page.run, (done) => {
-  if (done === "resume") [page.log, page.told] = ["", 0];
+  if (done === "resume" || done === "serve") [page.log, page.told] = ["", 0];
   if (done === "label") showState(page.run, Date.now() / 1000);
 });
 find("copy").addEventListener("click", async () => {

@@ -7,7 +7,7 @@ const list = {
   runs: [], chosen: new Set(), open: new Set(), key: "changed", up: false, shown: PAGE, tag: {}, write: false,
   words: {}, differ: [], columns: JSON.parse(localStorage.getItem(KEPT) || "[]"), verdicts: new Map(), asked: "", reading: false,
 };
-const STANDARD = ["method", "seed", "data.name"]; // have columns of their own
+const STANDARD = ["method", "seed", "dataset.name"]; // have columns of their own
 
 const wordOf = (run, word) => list.words[run.id]?.[word];
 
@@ -98,27 +98,44 @@ function row({ run, own, inner }) {
     }), `Edit ${titled(run)}`));
     edit.className = "edit";
   }
-  if (run.label.name) cells.name.appendChild(element("span", run.name, "why"));
+  if (run.label.name || run.title) cells.name.appendChild(element("span", run.name, "why"));
   if (run.label.archived) cells.name.appendChild(element("span", "archived", "why"));
   if (run.why) cells.name.appendChild(element("span", run.why, "why"));
   if (run.label.note) cells.name.appendChild(element("span", run.label.note, "note"));
   cells.method.textContent = run.method + (run.seed === null ? "" : `, seed ${run.seed}`);
   cells.data.textContent = run.data;
   cells.status.appendChild(status(run));
-  cells.rounds.append(bar(run), `${run.done} / ${run.rounds}`);
-  cells.result.textContent = result(run);
+  cells.rounds.append(bar(run), run.kind === "run" ? `${run.done} / ${run.rounds}` : `${run.planned} × ${run.per_run}`);
+  const told = run.kind === "comparison" && run.status === "finished" ? list.verdicts.get(`${run.id} ${run.changed}`) : null;
+  cells.result.textContent = run.kind === "run" ? result(run) : told?.tiles[0]?.value ?? "";
   for (const word of list.columns) cells[`own ${word}`].textContent = wordOf(run, word) ?? "";
   cells.when.textContent = when(run.changed);
   for (const name of ["result", "when"]) cells[name].classList.add("number");
-  const said = run.kind === "comparison" && run.status === "finished" ? list.verdicts.get(`${run.id} ${run.changed}`) ?? "…" : "";
-  if (!said) return [made];
+  const waits = run.kind === "comparison" && run.status === "finished" && !told;
+  if (!waits && !told?.verdict) return [made];
   const below = element("tr", "", "verdict");
   below.appendChild(element("td"));
   const place = below.appendChild(element("td"));
   place.colSpan = made.children.length - 1;
-  place.appendChild(element("span", said === "…" ? "Reading the verdict…" : said, said === "…" ? "loading" : ""));
+  if (waits) place.appendChild(element("span", "Reading the verdict…", "loading"));
+  else place.append(...verdict(run, told));
   made.classList.add("told");
   return [made, below];
+}
+
+// The headline, its figures, and where to go from here.
+function verdict(run, told) {
+  const figures = told.tiles.map((tile) => {
+    const made = element("span", `${tile.label} `, "figure");
+    made.appendChild(element("strong", tile.value));
+    if (tile.note) made.append(` ${tile.note}`);
+    return made;
+  });
+  const link = (text, href) => Object.assign(element("a", text), { href });
+  const ways = [link("Report", toReport([run.id])), ...(told.use ? [link("Run to use", `/run?${new URLSearchParams({ id: told.use })}`)] : [])];
+  const head = element("span", told.headline);
+  head.title = told.verdict;
+  return [head, ...figures, ...ways];
 }
 
 function buttons() {
@@ -219,8 +236,11 @@ async function readVerdicts() {
     for (const { run } of rows()) {
       const key = `${run.id} ${run.changed}`;
       if (run.kind !== "comparison" || run.status !== "finished" || list.verdicts.has(key)) continue;
-      const said = await ask("/api/verdict", { id: run.id }).catch((problem) => ({ verdict: `No verdict: ${problem.message}` }));
-      list.verdicts.set(key, said.verdict);
+      const said = await ask("/api/verdict", { id: run.id }).catch((problem) => {
+        const line = `No verdict: ${problem.message}`;
+        return { verdict: line, headline: line, tiles: [], use: "" };
+      });
+      list.verdicts.set(key, said);
       show();
     }
   } finally {
@@ -266,7 +286,7 @@ function csv() {
   const lines = rows().map(({ run }) => [
     titled(run), run.id, run.status, run.done, run.rounds, run.kind === "run" ? run.measure : "", run.value ?? run.accuracy ?? "", run.method, run.seed ?? "", run.data,
     ...list.columns.map((word) => wordOf(run, word) ?? ""), run.label.tags.join(" "), run.label.note, run.changed ? new Date(1000 * run.changed).toISOString() : "",
-    list.verdicts.get(`${run.id} ${run.changed}`) ?? "",
+    list.verdicts.get(`${run.id} ${run.changed}`)?.verdict ?? "",
   ]);
   download("runs.csv", [heads, ...lines]);
 }

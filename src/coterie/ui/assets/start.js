@@ -1,7 +1,7 @@
 "use strict";
 // A form made from the options as they are declared; the server refuses a bad word with the terminal's own line.
 
-const NAMES = ["method", "data", "split", "model"];
+const NAMES = ["method", "dataset", "partition", "model"];
 const typed = new Map(); // word -> value, kept while the names change
 
 function option(value, text) {
@@ -11,8 +11,8 @@ function option(value, text) {
 }
 
 function field(one) {
-  const label = element("label", one.label);
-  label.title = one.word;
+  const box = element("div");
+  const label = box.appendChild(element("label", one.label));
   const made = label.appendChild(element(one.choices.length ? "select" : "input"));
   if (one.choices.length) made.append(option("", one.default ? `${one.default} (default)` : "default"), ...one.choices.filter((c) => c !== one.default).map((c) => option(c, c)));
   else made.placeholder = one.default || "as usual";
@@ -22,20 +22,49 @@ function field(one) {
     typed.set(one.word, made.value);
     command();
   });
-  label.append(element("small", one.takes));
-  return label;
+  const told = box.appendChild(element("div"));
+  told.id = `told-${one.word}`;
+  made.setAttribute("aria-describedby", told.id);
+  if (one.meaning) told.append(element("small", one.meaning));
+  told.append(element("small", one.takes, "takes"));
+  label.title = one.word;
+  return box;
 }
 
+const compares = () => find("what").value === "compare";
+const chosen = () => [...find("methods").querySelectorAll("input:checked")].map((box) => box.value);
+
 function words() {
-  const given = NAMES.map((name) => [name, find(name).value]);
+  const given = NAMES.filter((name) => !compares() || name !== "method").map((name) => [name, find(name).value]);
   const fields = [...find("groups").querySelectorAll("[name]")].map((input) => [input.name, input.value]);
-  return Object.fromEntries([...given, ...fields].filter(([, value]) => value.trim()));
+  const own = compares() ? fields.filter(([name]) => !name.startsWith("options.")) : fields;
+  return Object.fromEntries([...given, ...tableWords(), ...own].filter(([, value]) => value.trim()));
+}
+
+// The methods as boxes: a few to begin with.
+function methodBoxes(said) {
+  const kept = find("methods").children.length ? chosen() : said.usual;
+  find("methods").replaceChildren(...said.choices.method.map((name) => {
+    const label = element("label", "", "row");
+    const box = label.appendChild(element("input"));
+    [box.type, box.value, box.checked] = ["checkbox", name, kept.includes(name)];
+    box.addEventListener("change", command);
+    label.append(` ${name}`);
+    return label;
+  }));
+}
+
+function switchKind() {
+  find("method-box").hidden = find("method-told").hidden = compares();
+  find("methods-box").hidden = !compares();
+  for (const box of find("groups").querySelectorAll("[data-own]")) box.hidden = compares();
+  command();
 }
 
 function command() {
   const { method, ...rest } = words();
   const quote = (text) => (/^[\w.,:=\/@+-]*$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
-  find("command").textContent = ["coterie run", method, ...Object.entries(rest).map(([word, value]) => `--${word} ${quote(value)}`)].join(" ");
+  find("command").textContent = [compares() ? `coterie compare --methods ${chosen().join(",")}` : "coterie run", ...(method ? [method] : []), ...Object.entries(rest).map(([word, value]) => `--${word} ${quote(value)}`)].join(" ");
 }
 
 function menu(name, said, usual) {
@@ -49,20 +78,23 @@ async function fill() {
   try {
     const said = await ask("/api/form", NAMES.map((name) => [name, find(name).value]));
     menu("method", said, false);
-    menu("split", said, true);
+    methodBoxes(said);
+    menu("partition", said, true);
     menu("model", said, true);
-    find("datasets").replaceChildren(...said.choices.data.map((name) => option(name, name)));
+    find("datasets").replaceChildren(...said.choices.dataset.map((name) => option(name, name)));
     const { when, does, needs, paper } = said.about;
     find("method-told").replaceChildren(...[when && `Use it when: ${when}.`, does, needs.length && `It needs ${needs.join(" and ")} rows.`, paper].filter(Boolean).map((text) => element("p", text)));
     find("groups").replaceChildren(...said.groups.filter((group) => group.words.length).map((group) => {
-      const last = group.title === "More words";
+      const last = group.title === "More options";
       const box = element(last ? "details" : "fieldset");
       box.appendChild(element(last ? "summary" : "legend", group.title));
       box.appendChild(element("div", "", "fields")).append(...group.words.map(field));
+      if (group.title.startsWith("Options of")) box.dataset.own = "";
       if (last) box.open = group.words.some((one) => typed.get(one.word));
       return box;
     }));
     refused("");
+    switchKind();
   } catch (problem) {
     refused(problem.message);
   }
@@ -79,7 +111,7 @@ find("form").addEventListener("submit", async (event) => {
   find("go").disabled = true;
   find("go").textContent = "Starting…";
   try {
-    const { id } = await send("/api/start", { words: words() });
+    const { id } = await send("/api/start", { words: words(), methods: compares() ? chosen() : null });
     location.assign(`/run?${new URLSearchParams({ id })}`);
   } catch (problem) {
     refused(problem.message);
@@ -92,9 +124,11 @@ window.addEventListener("pageshow", () => {
   find("go").textContent = "Start";
 });
 find("method").addEventListener("change", fill);
-for (const name of ["data", "split", "model"]) {
+find("what").addEventListener("change", switchKind);
+tableChanged(fill);
+for (const name of ["dataset", "partition", "model"]) {
   find(name).addEventListener("change", () => {
-    if (name === "data") for (const other of ["split", "model"]) find(other).value = "";
+    if (name === "dataset") for (const other of ["partition", "model"]) find(other).value = "";
     fill();
   });
 }

@@ -1,0 +1,202 @@
+"""Options have the names that the field uses; names of before still work, and a newcomer's guess
+is answered by the option that was meant.
+"""
+
+import pytest
+
+import coterie
+from coterie.core.errors import BadInput, suggest_name
+from coterie.core.option_names import (
+    FORMER_NAMES,
+    FORMER_SECTIONS,
+    NAME_HERE,
+    find_alike,
+    rename_former,
+)
+from coterie.experiment.config import (
+    Experiment,
+    change_options,
+    flatten_options,
+    known_options_of,
+    read_experiment_file,
+)
+from coterie.methods.declare import check_options
+from coterie.methods.persfl import persfl
+from coterie.methods.registry import METHODS
+from coterie.running.identity import changes_of, identity_of
+
+WORKS = [
+    ("--lr 0.1", "train", {"lr": 0.1}),
+    ("--batch-size 32", "train", {"batch_size": 32}),
+    ("--num-clients 10", "dataset", {"num_clients": 10}),
+    ("--partition dirichlet --alpha 0.1", "partition", {"name": "dirichlet", "alpha": 0.1}),
+    ("--dataset cifar10", "dataset", {"name": "cifar10"}),
+    ("--local-epochs 5", "train", {"local_epochs": 5}),
+    ("--epochs 5", "train", {"local_epochs": 5}),
+    ("--weight-decay 1e-4", "train", {"weight_decay": 1e-4}),
+    ("--rounds 5", "schedule", {"rounds": 5}),
+    ("--device cuda", "engine", {"device": "cuda"}),
+]
+HINTS = [
+    ("--learning-rate", "lr"),
+    ("--local-learning-rate", "lr"),
+    ("--global-rounds", "rounds"),
+    ("--num-rounds", "rounds"),
+    ("--join-ratio", "participation"),
+    ("--fraction-fit", "participation"),
+    ("--local-bs", "batch_size"),
+    ("--nclients", "num_clients"),
+    ("--l2", "weight_decay"),
+    ("--eval-gap", "eval_every"),
+    ("--random-state", "seed"),
+    ("--partitioner", "partition"),
+]
+
+
+def set_words(*arguments):
+    from coterie.cli.options import parse_arguments
+
+    return change_options(Experiment(), parse_arguments(arguments)[1])
+
+
+@pytest.mark.parametrize(("guess", "section", "values"), WORKS)
+def test_a_newcomers_guess_works(guess, section, values):
+    assert values.items() <= set_words(*guess.split()).words()[section].items()
+
+
+def test_seed_and_method_are_options_too():
+    made = set_words("--seed", "3", "--method", "ditto")
+    assert (made.seed, made.method) == (3, "ditto")
+
+
+@pytest.mark.parametrize(("guess", "name"), HINTS)
+def test_what_other_libraries_call_an_option_is_answered_by_its_name_here(guess, name):
+    with pytest.raises(BadInput, match=f"here it is '{name}'"):
+        set_words(guess, "1")
+
+
+def test_every_synonym_leads_to_an_option_that_there_is():
+    known = {
+        name for names in known_options_of(Experiment(method="ditto")).values() for name in names
+    }
+    elsewhere = {"method", "seed", "dataset", "partition", "model", "alpha", "mu", "out"}
+    assert set(NAME_HERE.values()) <= known | elsewhere
+    assert not set(NAME_HERE) & known
+
+
+def test_an_optimizer_is_named_as_elsewhere():
+    assert set_words("--optimizer", "adam").train.optimizer == "adam"
+
+
+@pytest.mark.parametrize(
+    ("command", "way"), [("run", "--method, or the name alone"), ("compare", "--methods")]
+)
+def test_algorithm_is_answered_by_method(command, way):
+    from click.testing import CliRunner
+
+    from coterie.cli.main import cli
+
+    problem = CliRunner().invoke(cli, [command, "--algorithm", "ditto"]).exception
+    assert isinstance(problem, BadInput)
+    assert str(problem).endswith(f"here it is {way}")
+
+
+# Names of before
+
+
+OLD = [
+    (f"{section}.{old}", f"{section}.{new}")
+    for section, names in FORMER_NAMES.items()
+    if section != "options"
+    for old, new in names.items()
+]
+
+
+@pytest.mark.parametrize(("old", "new"), OLD)
+def test_a_name_of_before_means_the_same(old, new):
+    for a, b in ((old, new), (old.partition(".")[2], new.partition(".")[2])):
+        value = 0.5 if "sample" in a or "drop" in a else 2 if "rate" not in a else 0.2
+        value = 0.2 if "decay" in a else value
+        assert change_options(Experiment(), {a: value}) == change_options(Experiment(), {b: value})
+
+
+def test_a_file_of_before_is_read(tmp_path):
+    old = '[data]\nname = "digits"\nclients = 7\n[split]\nname = "dirichlet"\nalpha = 0.2\n'
+    old += "[train]\nrate = 0.3\nbatch = 8\nepochs = 2\n[schedule]\nsample = 0.5\nevaluate = 4\n"
+    new = '[dataset]\nname = "digits"\nnum_clients = 7\n[partition]\nname = "dirichlet"\n'
+    new += "alpha = 0.2\n[train]\nlr = 0.3\nbatch_size = 8\nlocal_epochs = 2\n"
+    new += "[schedule]\nparticipation = 0.5\neval_every = 4\n"
+    for name, text in (("old", old), ("new", new)):
+        (tmp_path / f"{name}.toml").write_text(text)
+    read = [read_experiment_file(tmp_path / f"{name}.toml") for name in ("old", "new")]
+    assert read[0] == read[1]
+    assert read[0].dataset["num_clients"] == 7
+
+
+def test_python_takes_names_of_before(tmp_path):
+    words = {"rounds": 1, "rows": 200, "hidden": 4, "threads": 1}
+    old = coterie.run("local", data="digits", clients=4, rate=0.2, out=tmp_path / "a", **words)
+    new = coterie.run("local", dataset="digits", num_clients=4, lr=0.2, out=tmp_path / "b", **words)
+    assert old.experiment == new.experiment
+
+
+def test_options_of_methods_have_names_of_before_too():
+    assert check_options("persfl", persfl, {"distil_rate": 0.1}) == {"distil_lr": 0.1}
+    words = flatten_options({"options": {"distil_rate": 0.1}})
+    assert change_options(Experiment("persfl"), words).options == {"distil_lr": 0.1}
+
+
+def test_both_names_of_one_option_are_refused():
+    with pytest.raises(BadInput, match="lr and rate are the same option"):
+        change_options(Experiment(), {"lr": 0.1, "rate": 0.2})
+
+
+def test_an_option_of_ones_own_keeps_its_name():
+    assert rename_former("options.rate_c", {"options.rate_c"}) == "options.rate_c"
+    assert all(rename_former(new) == new for new in FORMER_SECTIONS.values())
+
+
+def test_a_run_that_began_under_names_of_before_has_not_changed():
+    now = change_options(Experiment("ktpfl"), {"lr": 0.3, "num_clients": 7, "lr_c": 0.2})
+    before = {f"{s}.{new}": f"{s}.{old}" for s, n in FORMER_NAMES.items() for old, new in n.items()}
+    sections = {new: old for old, new in FORMER_SECTIONS.items()}
+
+    def old_name(word):
+        section, dot, name = before.get(word, word).rpartition(".")
+        return f"{sections.get(section, section)}{dot}{name}"
+
+    began = {old_name(word): value for word, value in identity_of(now).items()}
+    assert {"train.rate", "data.clients", "options.rate_c"} <= set(began)
+    assert changes_of(now, began) == {}
+    began["train.rate"] = 0.4
+    assert list(changes_of(now, began)) == ["train.lr"]
+
+
+# Hints
+
+
+GOOD = [
+    ("fedvag", "fedavg"), ("dito", "ditto"), ("rouns", "rounds"), ("momentun", "momentum"),
+    ("weight_deacy", "weight_decay"), ("dirichet", "dirichlet"), ("ifac", "ifca"),
+    ("momen", "momentum"), ("num_client", "num_clients"), ("local_epoch", "local_epochs"),
+    ("alfa", "alpha"),
+]  # fmt: skip
+BAD = [
+    ("fedbabu", "fedbn"), ("fedrod", "fedprox"), ("fedproto", "fedprox"), ("fedgen", "fedper"),
+    ("fedadam", "fedamp"), ("fednova", "fedavg"), ("partition", "precision"),
+    ("optimizer", "hostile"), ("scheduler", "rounds"), ("amsgrad", "newcomers"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("word", "name"), GOOD)
+def test_a_slip_of_the_keyboard_is_answered_by_the_name(word, name):
+    assert find_alike(word, [name, "zzz"]) == name
+
+
+@pytest.mark.parametrize(("word", "name"), BAD)
+def test_what_only_looks_alike_is_no_hint(word, name):
+    assert find_alike(word, [name]) is None
+
+
+def test_a_method_that_is_not_here_is_not_answered_by_another():
+    assert "did you mean" not in suggest_name("fedbabu", METHODS.keys() - {"fedbabu"})
