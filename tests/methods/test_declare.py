@@ -44,6 +44,7 @@ WORDS = {
     "server_lr": 0.5,
 }
 OF_IMAGES = {"augment": "flip"}
+OF_RUNS = {"bound_steps"}  # tried in tests/running/test_bounded_steps.py
 # What a word needs beside it to mean anything.
 COMPANIONS = {
     "nesterov": {"momentum": 0.5},
@@ -68,7 +69,7 @@ def moved(one, other):
 
 
 def test_every_word_of_train_is_tried():
-    assert {*WORDS, *OF_IMAGES} == set(Train._fields)
+    assert {*WORDS, *OF_IMAGES, *OF_RUNS} == set(Train._fields)
 
 
 @every_method

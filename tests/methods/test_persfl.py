@@ -25,6 +25,7 @@ from coterie.results.metric_table import values_of
 from helpers.federations import TRAIN, assert_same, float64, personal, play, tiny, tiny_model
 
 FAST = {"distil_epochs": 1, "lambdas": "0.5", "temperatures": "5"}
+THESIS_GRID = {"lambdas": "0,0.25,0.5,0.75,1", "temperatures": "1,5,25"}
 SWIFT = Train(batch_size=4, lr=0.6)  # validation losses rise and fall
 
 
@@ -396,7 +397,8 @@ def test_students_that_tie_leave_the_smallest_lambda_then_temperature():
 
 
 def test_lambda_zero_is_tried_once():
-    names = [n for n in play("persfl", rounds=1).engine.client_notes([0]) if n.startswith("grid")]
+    loop = play("persfl", rounds=1, options=THESIS_GRID)
+    names = [n for n in loop.engine.client_notes([0]) if n.startswith("grid")]
     assert len(names) == 13
     assert [n for n in names if "lambda=0," in n] == ["grid_accuracy[lambda=0,T=1]"]
 
@@ -411,9 +413,9 @@ def test_students_that_diverge_are_never_chosen():
 
 def test_chunks_are_narrowed_to_the_students_that_fit(monkeypatch):
     with float64():
-        wanted = personal(play("persfl"))
+        wanted = personal(play("persfl", options=THESIS_GRID))
         monkeypatch.setattr(autotune, "CHUNK_BYTES", 2 * 13 * 8 * 4 * tiny_model().size)
-        loop = play("persfl", until=0)
+        loop = play("persfl", until=0, options=THESIS_GRID)
         widths, original = [], loop.engine.work
 
         def watched(trip):
@@ -436,7 +438,7 @@ def test_chunks_are_narrowed_to_the_students_that_fit(monkeypatch):
         (
             {"lambdas": "0,1.5"},
             r"persfl.lambdas = '0,1.5': give numbers separated by commas, each from 0 to 1, such "
-            r"as 0,0.25",
+            r"as 0,0.5,1",
         ),
         ({"lambdas": "0;1"}, "give numbers separated by commas"),
         ({"temperatures": "0,1"}, "above 0"),

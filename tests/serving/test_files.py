@@ -10,6 +10,7 @@ import torch
 
 import coterie
 from coterie.core.errors import BadInput
+from coterie.data.messages import DataWarning
 from coterie.serving.model_files import (
     export_model,
     load_model_files,
@@ -71,15 +72,16 @@ def test_missing_dates_and_large_numbers_are_exported(tmp_path):
     people = ["a", "b"] * (rows // 2)
     table = {"who": people, **dates, "x": rng.normal(size=rows), "y": 1e6 * rng.normal(size=rows)}
     pl.DataFrame(table).write_csv(tmp_path / "dates.csv")
-    run = coterie.run(
-        "local",
-        dataset=str(tmp_path / "dates.csv"),
-        client="who",
-        label="y",
-        task="regression",
-        rounds=2,
-        out=tmp_path / "run",
-    )
+    with pytest.warns(DataWarning, match="3 with dates, 3 with missing cells"):
+        run = coterie.run(
+            "local",
+            dataset=str(tmp_path / "dates.csv"),
+            client="who",
+            label="y",
+            task="regression",
+            rounds=2,
+            out=tmp_path / "run",
+        )
     where = export_model(run.model("a"), tmp_path / "onnx", OnnxWriter())
     assert (where / "model.onnx").is_file()
 

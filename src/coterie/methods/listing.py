@@ -48,12 +48,12 @@ class MethodEntry(NamedTuple):
 def list_methods() -> list[MethodEntry]:
     """Every method; all are loaded only where other packages or plugins bring some of their own."""
     own = [MethodEntry(**entry) for entry in json.loads(FILE.read_text(encoding="utf-8"))]
-    named = {point.name for point in entry_points(group=GROUP)}
-    if not PLUGINS and named <= {found.name for found in own}:
+    known = {found.name for found in own}
+    if not PLUGINS and {point.name for point in entry_points(group=GROUP)} <= known:
         return own
     from coterie.methods.registry import METHODS
 
-    return describe_methods(METHODS)
+    return own + describe_methods({k: v for k, v in METHODS.items() if k not in known})
 
 
 def describe_methods(

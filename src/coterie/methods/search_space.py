@@ -73,7 +73,7 @@ EXCLUDED = frozenset(
         *("hyper_hidden", "hyper_layers", "embedding", "streams", "k", "warm", "converge_steps"),
         *("known_variance", "known_spread", "delta", "eps_step", "alpha_decay", "first_epochs"),
         *("server_momentum", "server_weight_decay", "inner", "after", "peers", "bundles", "anchor"),
-        *("predict", "server_epochs", "tau", "memory"),
+        *("predict", "server_epochs", "tau", "memory", "batch_rows"),
     )
 )
 OVERRIDES: Mapping[str, Mapping[str, SearchRange]] = {  # by method, where what follows is too wide
@@ -84,7 +84,7 @@ OVERRIDES: Mapping[str, Mapping[str, SearchRange]] = {  # by method, where what 
     "ditto": {"lam": SearchRange(0.01, 10)},
     "pfedme": {"lam": SearchRange(1, 100), "beta": SearchRange(0.5, 2)},
     "pfml": {"lam": SearchRange(0.2, 20), "beta": SearchRange(0.5, 2)},
-    "ucfl": {"batches": SearchRange(choices=(2.0, 2.5, 5.0, 10.0))},
+    "ucfl": {"batches": SearchRange(choices=(0.0, 2.0, 2.5, 5.0, 10.0))},
     "ifca": {"clusters": SearchRange(choices=(2, 3, 4))},
     "fedper": {"head": SearchRange(choices=(1, 2))},
     "fedrep": {"head": SearchRange(choices=(1, 2)), "head_epochs": SearchRange(1, 20)},
