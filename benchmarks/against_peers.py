@@ -35,7 +35,7 @@ COMPARISONS = [
     Comparison(
         label="MLR, MNIST, 20 clients of two digits, B 10, 50 rounds",
         net="mlr",
-        words=DIGITS,
+        settings=DIGITS,
         rounds=50,
         cohort=20,
         rate=0.01,
@@ -44,7 +44,7 @@ COMPARISONS = [
     Comparison(
         label="DNN 784-100-10, the same clients, 50 rounds",
         net="dnn",
-        words=DIGITS,
+        settings=DIGITS,
         rounds=50,
         cohort=20,
         rate=0.01,
@@ -53,7 +53,7 @@ COMPARISONS = [
     Comparison(
         label="MLR, the same clients, 4 rounds",
         net="mlr",
-        words=DIGITS,
+        settings=DIGITS,
         rounds=4,
         cohort=20,
         rate=0.01,
@@ -62,7 +62,7 @@ COMPARISONS = [
     Comparison(
         label="CIFAR-10, 1,000 users of 50 images, cohort 50, B 10, rate 0.1, 3 rounds",
         net="cnn",
-        words=IMAGES,
+        settings=IMAGES,
         rounds=3,
         cohort=50,
         rate=0.1,
@@ -146,8 +146,8 @@ def one(comparison: Comparison, folder: Path, repeats: int) -> dict[str, Any]:
 def summary(runs: list[dict[str, Any]], wanted: int) -> dict[str, Any]:
     """The medians of a side's runs; `lost` is the share of client-steps that it did not take."""
     out = {
-        word: statistics.median(run[word] for run in runs)
-        for word in ("seconds", "round_seconds", "accuracy", "loss", "steps")
+        option: statistics.median(run[option] for run in runs)
+        for option in ("seconds", "round_seconds", "accuracy", "loss", "steps")
     }
     return out | {"runs": len(runs), "lost": 1 - out["steps"] / wanted}
 
@@ -174,7 +174,7 @@ def page(found: dict[str, Any]) -> list[str]:
     for each in found["comparisons"]:
         ours = each["sides"].get("coterie")
         for number, (name, side) in enumerate(each["sides"].items()):
-            times = [f"{side[word] / ours[word]:.1f}x" if ours else "" for word in TIMES]
+            times = [f"{side[option] / ours[option]:.1f}x" if ours else "" for option in TIMES]
             whole, per_round = ("", "") if name == "coterie" else times
             lines.append(
                 f"| {'' if number else each['label']} | {SIDES[name].title} "

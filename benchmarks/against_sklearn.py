@@ -78,11 +78,11 @@ def reached(run: Run) -> dict[str, float]:
 
 def compared(name: str, folder: Path, **more: Any) -> list[Found]:
     """Alone and together, ours and theirs."""
-    words = dict(WORDS[name])
+    settings = dict(WORDS[name])
     if name == "schools":
         school_table().write_csv(folder / "schools.csv")
-        words["dataset"] = str(folder / "schools.csv")
-    alone = coterie.run("local", out=folder / f"{name}-alone", **words, **more)
+        settings["dataset"] = str(folder / "schools.csv")
+    alone = coterie.run("local", out=folder / f"{name}-alone", **settings, **more)
     federation = federation_of(alone.experiment)
     if not pq.read_table(alone.folder / "rows.parquet").equals(list_rows(federation)):
         raise SystemExit(f"{name}: the run trained on other rows")

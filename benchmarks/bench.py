@@ -93,8 +93,8 @@ def run(name: str, repeats: int, pick: str) -> dict[str, Any] | None:
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
-        words = [str(repeats), pick, str(path)]
-        done = subprocess.run([sys.executable, __file__, "--section", name, *words], check=False)
+        settings = [str(repeats), pick, str(path)]
+        done = subprocess.run([sys.executable, __file__, "--section", name, *settings], check=False)
         if done.returncode:
             print(f"{name} failed and is left out", flush=True)
             return None
@@ -183,20 +183,20 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="turns of every side")
     parser.add_argument("--pick", default="", help="a text that the names of workloads hold")
     parser.add_argument("--write", type=Path, help="the page to put the figures into")
-    words = parser.parse_args()
-    names = words.only.split(",")
+    settings = parser.parse_args()
+    names = settings.only.split(",")
     unknown = [name for name in names if name not in SECTIONS]
     if unknown:
         parser.error(f"unknown section '{unknown[0]}': give {', '.join(SECTIONS)}")
-    known = earlier(words.write)
+    known = earlier(settings.write)
     for name in names:
         print(f"== {name}", flush=True)
-        found = run(name, words.repeats, words.pick)
+        found = run(name, settings.repeats, settings.pick)
         if found:
-            known[name] = beside(known.get(name), found) if words.pick else found
+            known[name] = beside(known.get(name), found) if settings.pick else found
             print(page({name: found}), flush=True)
-            if words.write:  # section by section: what was measured is kept
-                write(words.write, known)
+            if settings.write:  # section by section: what was measured is kept
+                write(settings.write, known)
 
 
 if __name__ == "__main__":

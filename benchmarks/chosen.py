@@ -43,13 +43,13 @@ class Fixed(NamedTuple):
 
 def candidates(work: Workload) -> list[Fixed]:
     """Everything that a user could write."""
-    words = [word for word in get_args(CompileMode) if word != "auto"]
-    paths = [word for word in get_args(ExecutionPath) if word != "auto"]
+    settings = [option for option in get_args(CompileMode) if option != "auto"]
+    paths = [option for option in get_args(ExecutionPath) if option != "auto"]
     threads = sorted({1, os.cpu_count() or 1})
     return [
-        Fixed(ExecutionSettings(path, work.clients, word), n)
+        Fixed(ExecutionSettings(path, work.clients, option), n)
         for path in paths
-        for word in words
+        for option in settings
         for n in threads
     ]
 

@@ -47,17 +47,17 @@ def in_own_units(table: pl.DataFrame, seed: int = 0) -> pl.DataFrame:
 
 def reached(name: str, folder: Path) -> dict[tuple[str, str], float]:
     """{(method, scale): mean over clients of what is judged, on test rows}."""
-    words = dict(WORDS[name])
+    settings = dict(WORDS[name])
     if name != "uci-har":
         table = school_table() if name == "schools" else in_own_units(school_table())
-        words["dataset"] = str(folder / f"{name}.csv")
-        table.write_csv(words["dataset"])
+        settings["dataset"] = str(folder / f"{name}.csv")
+        table.write_csv(settings["dataset"])
     found = {}
     for scale in SCALES:
         for method in METHODS:
             out = folder / f"{name}-{scale}-{method}"
             run = coterie.run(
-                method, out=out, scale=scale, rounds=ROUNDS, watch=lambda report: None, **words
+                method, out=out, scale=scale, rounds=ROUNDS, watch=lambda report: None, **settings
             )
             found[method, scale] = float(np.nanmean(run.client_values("test")))
     return found

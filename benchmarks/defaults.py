@@ -31,8 +31,8 @@ Options = dict[str, Any]
 PUBLIC = {"public": "held-out", "public_rows": 300}
 DIGITS = {"dataset": "digits", "num_clients": 20}
 CHOOSE: dict[str, Options] = {
-    name: {**DIGITS, "dataset.seed": 1, **PUBLIC, **words}
-    for name, words in {
+    name: {**DIGITS, "dataset.seed": 1, **PUBLIC, **settings}
+    for name, settings in {
         "Dirichlet 0.3": {"partition": "dirichlet", "partition.alpha": 0.3},
         "alike": {"partition": "iid"},
         "two code books": {"partition": "iid", "permute": 2},
@@ -87,18 +87,18 @@ def name_run(place: str, method: str, options: Options) -> str:
     return f"{place}; {method} {json.dumps(options, sort_keys=True)}"
 
 
-def play(place: str, words: Options, method: str, options: Options) -> dict[str, float]:
+def play(place: str, settings: Options, method: str, options: Options) -> dict[str, float]:
     """Mean accuracy over clients of one run by part, from the store if it is there."""
     key = name_run(place, method, options)
     if key not in read_store():
-        found = run(words, method, options)
+        found = run(settings, method, options)
         STORE.write_text(json.dumps(read_store() | {key: found}, indent=0, sort_keys=True) + "\n")
         print(key, found, flush=True)
     kept: dict[str, float] = read_store()[key]
     return kept
 
 
-def run(words: Options, method: str, options: Options) -> dict[str, float]:
+def run(settings: Options, method: str, options: Options) -> dict[str, float]:
     """Mean accuracy over clients of one run, by part."""
     brief = {"eval_every": 1000, "models": False, "checkpoint": 0}
     with tempfile.TemporaryDirectory() as folder:
@@ -108,7 +108,7 @@ def run(words: Options, method: str, options: Options) -> dict[str, float]:
             watch=lambda _: None,
             rounds=ROUNDS,
             **brief,
-            **words,
+            **settings,
             **options,
         )
         return {p: round(float(np.nanmean(ended.accuracy(p))), 4) for p in ("select", "test")}
@@ -116,7 +116,7 @@ def run(words: Options, method: str, options: Options) -> dict[str, float]:
 
 def score(method: str, options: Options) -> float:
     """The mean on select rows over the federations that choose."""
-    found = [play(name, words, method, options)["select"] for name, words in CHOOSE.items()]
+    found = [play(name, settings, method, options)["select"] for name, settings in CHOOSE.items()]
     return float(np.mean(found))
 
 
@@ -134,26 +134,28 @@ def choose(method: str) -> list[Options]:
 def default_of(method: str) -> Options:
     """Today's values of the options that the procedure looks at."""
     grid = GRIDS.get(method, GRIDS["ktpfl"])
-    words = {word for step in grid for change in step for word in change} | set(PAPER[method])
+    settings = {option for step in grid for change in step for option in change} | set(
+        PAPER[method]
+    )
     declared = next(one.options for one in list_methods() if one.name == method)
-    return {word: declared[word] for word in sorted(words & set(declared))}
+    return {option: declared[option] for option in sorted(settings & set(declared))}
 
 
 def list_checks() -> Iterator[tuple[str, Options, str, Options]]:
     """What the page compares: federation, its options, method, the method's options."""
     for federations, public in ((CHECK, False), (CHECK_PUBLIC, True)):
-        for place, words in federations.items():
-            yield place, words, "local", {}
+        for place, settings in federations.items():
+            yield place, settings, "local", {}
             for method in PAPER:
                 if ("temperature" in PAPER[method]) == public:
-                    yield place, words, method, default_of(method)
-                    yield place, words, method, PAPER[method]
+                    yield place, settings, method, default_of(method)
+                    yield place, settings, method, PAPER[method]
 
 
 def format_options(options: Options, beside: Options) -> str:
     """Options that differ from others', as a command has them."""
-    new = {word: value for word, value in options.items() if beside.get(word) != value}
-    return ", ".join(f"{word} {json.dumps(value)}" for word, value in new.items())
+    new = {option: value for option, value in options.items() if beside.get(option) != value}
+    return ", ".join(f"{option} {json.dumps(value)}" for option, value in new.items())
 
 
 def write_chosen() -> str:

@@ -18,7 +18,7 @@ class Comparison(NamedTuple):
 
     label: str
     net: str  # as in peers/nets.py
-    words: dict[str, Any]  # the data, as words of an experiment
+    settings: dict[str, Any]  # the data, as words of an experiment
     rounds: int
     cohort: int  # clients per round
     rate: float
@@ -28,8 +28,8 @@ class Comparison(NamedTuple):
     @property
     def arguments(self) -> list[str]:
         """The command line of every side, after the file."""
-        words = {k: getattr(self, k) for k in ("net", "rounds", "cohort", "batch", "rate")}
-        return [text for k, v in words.items() for text in (f"--{k}", str(v))]
+        settings = {k: getattr(self, k) for k in ("net", "rounds", "cohort", "batch", "rate")}
+        return [text for k, v in settings.items() for text in (f"--{k}", str(v))]
 
 
 def export(comparison: Comparison, folder: Path) -> Path:
@@ -37,7 +37,7 @@ def export(comparison: Comparison, folder: Path) -> Path:
     path = folder / f"{comparison.net}-{comparison.words['data']}.npz"
     if path.exists():
         return path
-    data = federation_of(change_options(Experiment(), comparison.words))
+    data = federation_of(change_options(Experiment(), comparison.settings))
     train, test = np.concatenate(data.train), np.concatenate(data.test)
     model = Model(
         lambda: nets.build(comparison.net, data.input_shape), input_shape=data.input_shape

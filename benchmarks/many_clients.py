@@ -111,8 +111,8 @@ def table(found: list[dict[str, Any]]) -> str:
         "".join([f"{'clients':<15}", *(f"{one['clients']:>12,}" for one in found), "  exponent"])
     ]
     sizes = [one["clients"] for one in found]
-    for word, (heading, digits) in SHOWN.items():
-        values = [one[word] for one in found]
+    for option, (heading, digits) in SHOWN.items():
+        values = [one[option] for one in found]
         grows = f"{exponent(sizes, values):>10.2f}" if len(found) > 1 else ""
         lines.append(f"{heading:<15}" + "".join(f"{v:>12,.{digits}f}" for v in values) + grows)
     return "\n".join(lines)
@@ -123,8 +123,8 @@ def page(found: list[dict[str, Any]]) -> str:
     sizes = [one["clients"] for one in found]
     lines = ["| clients | " + " | ".join(f"{n:,}" for n in sizes) + " | exponent |"]
     lines.append("|---" * (len(found) + 2) + "|")
-    for word, (heading, digits) in SHOWN.items():
-        values = [one[word] for one in found]
+    for option, (heading, digits) in SHOWN.items():
+        values = [one[option] for one in found]
         cells = [heading, *(f"{v:,.{digits}f}" for v in values), f"{exponent(sizes, values):.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
     facts = about()
@@ -160,8 +160,8 @@ def main() -> None:
         return
     found = []
     for clients in [n for n in CROWDS if n <= asked.most] or [asked.most]:
-        words = ["--alone", clients, "--rows", asked.rows, "--rounds", asked.rounds]
-        command = [sys.executable, __file__, *map(str, words)]
+        settings = ["--alone", clients, "--rows", asked.rows, "--rounds", asked.rounds]
+        command = [sys.executable, __file__, *map(str, settings)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         found.append(json.loads(done.stdout.splitlines()[-1]))
     print(table(found))

@@ -76,9 +76,9 @@ METHODS = {
 WAYS = {"rule": "own rule", "finetune": "global, fine-tuned", "local": "trained alone"}
 
 
-def experiment_of(method: str, words: dict, seed: int) -> Experiment:
-    own = {f"method.{word}": value for word, value in METHODS[method].items()}
-    return change_options(Experiment(), {"method": method, "seed": seed} | COMMON | words | own)
+def experiment_of(method: str, settings: dict, seed: int) -> Experiment:
+    own = {f"method.{option}": value for option, value in METHODS[method].items()}
+    return change_options(Experiment(), {"method": method, "seed": seed} | COMMON | settings | own)
 
 
 @lru_cache(maxsize=1)

@@ -49,14 +49,14 @@ def settings(seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
     }
     yield "digits, Dirichlet 0.3", mixed
     yield "digits, alike", {"dataset": "digits", "partition": "iid", "num_clients": 20}
-    words: dict[str, Any] = {
+    options: dict[str, Any] = {
         "dataset": "synthetic",
         "partition": "dirichlet",
         "partition.alpha": 0.5,
         "num_clients": 20,
     }
-    words |= {"rows": 2000, "model": "dnn"}
-    yield "synthetic, Dirichlet 0.5", words
+    options |= {"rows": 2000, "model": "dnn"}
+    yield "synthetic, Dirichlet 0.5", options
     yield "a made table, two groups", {"dataset": made(seed), "model": "dnn"}
     rotated = {"dataset": "digits", "partition": "iid", "num_clients": 20, "rotate": 4}
     yield "digits, four rotations", rotated
@@ -68,7 +68,7 @@ def settings(seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "UCI HAR, 12 persons", {"dataset": "uci-har", "num_clients": 12, "scale": "none"}
 
 
-def play(words: dict[str, Any], seed: int) -> Found:
+def play(options: dict[str, Any], seed: int) -> Found:
     """One comparison: what every client reached with every method, and the bytes."""
     with tempfile.TemporaryDirectory() as place:
         result = coterie.compare(
@@ -80,7 +80,7 @@ def play(words: dict[str, Any], seed: int) -> Found:
             models=False,
             checkpoint=0,
             watch=lambda *_: None,
-            **words,
+            **options,
         )
         return {
             name: {
@@ -100,11 +100,11 @@ def run() -> None:
     """Play what is not in the store yet."""
     known = json.loads(STORE.read_text()) if STORE.exists() else {}
     for seed in range(SEEDS):
-        for name, words in settings(seed):
+        for name, options in settings(seed):
             key = f"{name}; seed {seed}"
             if key not in known:
                 begin = time.perf_counter()
-                known[key] = play(words, seed)
+                known[key] = play(options, seed)
                 print(f"{key}: {time.perf_counter() - begin:.0f} s", flush=True)
                 STORE.write_text(json.dumps(known, indent=0) + "\n")
 

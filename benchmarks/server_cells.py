@@ -115,9 +115,9 @@ def run(cell: Cell) -> Found:
 
 def network(cell: Cell) -> Model:
     """Two dense layers, with BatchNorm where the method is about it."""
-    words = {"hidden": HIDDEN[cell.size]} | ({"norm": True} if cell.method == "fedbn" else {})
+    settings = {"hidden": HIDDEN[cell.size]} | ({"norm": True} if cell.method == "fedbn" else {})
     return Model(
-        lambda: registry.build_network("dnn", (INPUTS,), CLASSES, **words), input_shape=(INPUTS,)
+        lambda: registry.build_network("dnn", (INPUTS,), CLASSES, **settings), input_shape=(INPUTS,)
     )
 
 
@@ -222,7 +222,7 @@ def _bytes(tree: Any) -> int:
     return sum(a.nbytes for a in leaves if isinstance(a, torch.Tensor))
 
 
-def _status(word: str) -> int:
+def _status(option: str) -> int:
     """A line of the system's account of this process, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(word))
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(option))

@@ -184,9 +184,9 @@ def pair_rows(table: Table, size: int) -> list[str]:
     for name in PAIRS if size == SMALL else WIDE:
         for options in dict.fromkeys(PAIRS[name]):
             shown = [_cell(table.get(key(Cell(name, n, n, size, options)))) for n in CROWD]
-            words = label(name, {k: v for k, v in options if (k, v) not in SPLITS})
+            settings = label(name, {k: v for k, v in options if (k, v) not in SPLITS})
             grows = [grown(table, name, options, size, part) for part in (work, lambda f: f.peak)]
-            lines.append(f"| {words} | {' | '.join(shown)} | {' | '.join(grows)} |")
+            lines.append(f"| {settings} | {' | '.join(shown)} | {' | '.join(grows)} |")
     return lines
 
 
@@ -217,8 +217,8 @@ def cost_rows(table: Table) -> list[str]:
         form = scaling(name)
         sites = table.get(key(Cell(name, SITES, SITES, SMALL, form)))
         phones, mark = _phones(table, name, form)
-        words = label(name, dict(form))
-        lines.append(f"| {words} | {_cost(sites, '')} | {_cost(phones, mark, kept=True)} |")
+        settings = label(name, dict(form))
+        lines.append(f"| {settings} | {_cost(sites, '')} | {_cost(phones, mark, kept=True)} |")
     return lines
 
 
@@ -362,20 +362,20 @@ def main() -> None:
     parser.add_argument("--accuracy", action="store_true")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--page", action="store_true", help="only from the JSON file")
-    words = parser.parse_args()
+    settings = parser.parse_args()
     torch.set_num_threads(1)
-    beside = words.write.with_name("scale.json") if words.write else None
+    beside = settings.write.with_name("scale.json") if settings.write else None
     known = json.loads(beside.read_text()) if beside and beside.exists() else {}
     store = {"about": about(), "cells": {}, "accuracy": {}} | known
-    if not words.page:
-        measure_all(cells(words.quick), store, beside)
-    if words.accuracy:
+    if not settings.page:
+        measure_all(cells(settings.quick), store, beside)
+    if settings.accuracy:
         train_all(store, beside)
     store["cells"] = {name: tuple(row) for name, row in store["cells"].items()}
     for lines in pages(store).values():
         print("\n".join(lines))
-    if words.write:
-        write(words.write, store)
+    if settings.write:
+        write(settings.write, store)
 
 
 if __name__ == "__main__":

@@ -52,8 +52,8 @@ def make_run(folder: Path, clients: int) -> None:
     x = rng.normal(size=(rows, FEATURES)).astype(np.float32)
     y = rng.integers(0, CLASSES, rows)
     data = from_arrays(x, y, np.arange(rows) % 4)
-    words = {"rounds": 1, "hidden": HIDDEN, "threads": 1, "compile": "no", "validation": 0}
-    run = coterie.run("local", dataset=data, out=folder, watch=lambda report: None, **words)
+    settings = {"rounds": 1, "hidden": HIDDEN, "threads": 1, "compile": "no", "validation": 0}
+    run = coterie.run("local", dataset=data, out=folder, watch=lambda report: None, **settings)
     about = json.loads((folder / "run.json").read_text())
     trained = [run.model(k) for k in range(4)]
     listed = {}
@@ -155,12 +155,12 @@ def main() -> None:
         for clients in (1, 100, 10_000):
             folder = Path(held) / f"run-{clients}"
             make_run(folder, max(clients, 4))
-            for words, together in (("one at a time", 1), ("stacked", 256)):
+            for settings, together in (("one at a time", 1), ("stacked", 256)):
                 rate, middle, slow, spent = measure(
                     folder, clients, CONNECTIONS, together, chosen.seconds
                 )
                 lines.append(
-                    f"| {clients:,} | {words} | {rate:,.0f} | {middle:.0f} | {slow:.0f} | "
+                    f"| {clients:,} | {settings} | {rate:,.0f} | {middle:.0f} | {slow:.0f} | "
                     f"{spent:.2f} |"
                 )
                 print(lines[-1], flush=True)

@@ -66,9 +66,9 @@ def honest_only(whole: Federation, good: list[int]) -> Federation:
     return whole._replace(**parts, groups=whole.groups[good], names=[whole.names[i] for i in good])
 
 
-def accuracy(words: dict, whole: Federation, good: list[int], variant: str) -> float | None:
+def accuracy(settings: dict, whole: Federation, good: list[int], variant: str) -> float | None:
     """The honest clients' mean test accuracy at the end of one run, in %; None: it diverged."""
-    experiment = change_options(Experiment(), {**words, **VARIANTS[variant]})
+    experiment = change_options(Experiment(), {**settings, **VARIANTS[variant]})
     alone = variant == "without the attackers"
     loop = open_loop(assemble(experiment, honest_only(whole, good) if alone else whole))
     try:
@@ -94,8 +94,8 @@ def run_all() -> Iterator[dict]:
                 row = found.setdefault(name, {}).setdefault(method, {})
                 if variant in row:
                     continue
-                words = {"method": method, **data, **ENGINE, **options}
-                row[variant] = accuracy(words, whole, good, variant)
+                settings = {"method": method, **data, **ENGINE, **options}
+                row[variant] = accuracy(settings, whole, good, variant)
                 print(name, method, variant, row[variant], flush=True)
                 STORE.write_text(json.dumps(found, indent=1) + "\n")
         done.append(name)

@@ -17,21 +17,21 @@ RUN = "from coterie.cli.main import main; main()"
 DIGITS = COMPARISONS[0]
 DATA = [
     text
-    for word, value in DIGITS.words.items()
-    for text in (f"--{word.replace('_', '-')}", str(value))
+    for option, value in DIGITS.settings.items()
+    for text in (f"--{option.replace('_', '-')}", str(value))
 ]
 COMMON = [*DATA, "--model", "mlr", "--batch", "10", "--rate", "0.01"]
 SEEDS = (1, 5)
 KNOWN = {"again": "a run again", "seeds 1": "one seed"}
 
 
-def command(words: list[str], cache: Path) -> float:
+def command(settings: list[str], cache: Path) -> float:
     """Seconds of a command of `coterie`."""
     with tempfile.TemporaryDirectory() as folder:
-        out = [] if words == ["--help"] else ["--quiet", "--out", str(Path(folder) / "out")]
+        out = [] if settings == ["--help"] else ["--quiet", "--out", str(Path(folder) / "out")]
         begin = time.perf_counter()
         subprocess.run(
-            [sys.executable, "-c", RUN, *words, *out],
+            [sys.executable, "-c", RUN, *settings, *out],
             env=os.environ | {"COTERIE_CACHE": str(cache)},
             check=True,
             stdout=subprocess.DEVNULL,
@@ -56,9 +56,9 @@ def measure(repeats: int, only: str = "") -> dict[str, Any]:
             "again": lambda: command(run, cache),
         }
         for seeds in SEEDS:
-            words = ["compare", "--methods", "fedavg", "--seeds", str(seeds), *COMMON]
-            sides[f"seeds {seeds}"] = lambda words=words: command(
-                [*words, "--rounds", str(rounds), "--evaluate", str(rounds)], cache
+            settings = ["compare", "--methods", "fedavg", "--seeds", str(seeds), *COMMON]
+            sides[f"seeds {seeds}"] = lambda settings=settings: command(
+                [*settings, "--rounds", str(rounds), "--evaluate", str(rounds)], cache
             )
         times: dict[str, list[float]] = {name: [] for name in sides if only in name}
         for _ in range(repeats):

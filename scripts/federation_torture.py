@@ -44,8 +44,8 @@ IMPORTS = 4.0  # seconds that four new processes take on a quiet machine of two 
 HALF_OPEN, LARGE = 491, 199_000_000  # connections that say nothing; bytes of a body without a key
 
 
-def _says(**words: object) -> Callable:
-    return lambda frame: frame._replace(head=json.dumps(json.loads(frame.head) | words))
+def _says(**settings: object) -> Callable:
+    return lambda frame: frame._replace(head=json.dumps(json.loads(frame.head) | settings))
 
 
 def _error(frame):
@@ -245,10 +245,10 @@ def strangers(town: Rehearsal, trial: Trials) -> None:
 
 def dishonest(town: Rehearsal, trial: Trials) -> None:
     """West speaks another schema, then lies when it is greeted; at last all sites come."""
-    for fault, words in (("schema", {"another schema": "schema"}), ("hello", lies())):
+    for fault, settings in (("schema", {"another schema": "schema"}), ("hello", lies())):
         after = len(town.lines["server"])
         town.site("west", command=[sys.executable, __file__, "--rogue", fault])
-        for name, said in words.items():
+        for name, said in settings.items():
             trial(name, lambda said=said: town.until("server", said, 180, after))
         town.stop("west")
     for name in NAMES:
@@ -258,7 +258,7 @@ def dishonest(town: Rehearsal, trial: Trials) -> None:
 
 def lies() -> dict[str, str]:
     """What the server says of each lie."""
-    return {f"a hello of {name}": words for name, (_, words) in HELLO.items()}
+    return {f"a hello of {name}": settings for name, (_, settings) in HELLO.items()}
 
 
 def hostile(town: Rehearsal, trial: Trials) -> None:
@@ -266,16 +266,16 @@ def hostile(town: Rehearsal, trial: Trials) -> None:
     town.stop("west")
     after = len(town.lines["server"])
     town.site("west", command=[sys.executable, __file__, "--rogue", "hostile"])
-    for name, (_, words) in HOSTILE.items():
-        trial(name, lambda words=words: left_out(town, words, after))
+    for name, (_, settings) in HOSTILE.items():
+        trial(name, lambda settings=settings: left_out(town, settings, after))
     trial("an accuracy of 500", lambda: left_out(town, "500 as the accuracy", after))
     town.stop("west")
     trial("the site is honest again", lambda: back(town, "west", lambda: town.site("west")))
 
 
-def left_out(town: Rehearsal, words: str, after: int) -> str:
+def left_out(town: Rehearsal, settings: str, after: int) -> str:
     """The server leaves out west, says why in one plain line, and blames nobody else."""
-    line = town.until("server", words, 180, after)
+    line = town.until("server", settings, 180, after)
     if ": west " not in line or not line.isprintable():
         raise AssertionError(f"the server said {line!r}")
     return line[9:]
@@ -401,7 +401,7 @@ def torture(folder: Path, rounds: int, patience: float) -> Trials:
     """All trials."""
     write_digits(folder / "rows", NAMES, rows=80)
     place = folder / "federation"
-    words = [
+    settings = [
         "--method",
         "ditto",
         "--model",
@@ -421,7 +421,7 @@ def torture(folder: Path, rounds: int, patience: float) -> Trials:
         "--features",
         "64",
     ]
-    cli(["federation", "init", str(place), *sites, *words], standalone_mode=False)
+    cli(["federation", "init", str(place), *sites, *settings], standalone_mode=False)
     server = read_server(place / "server")
     rules = Rules(needed=0.5, deadline=DEADLINE * patience)
     write_server(place / "server", server._replace(rules=rules))

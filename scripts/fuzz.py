@@ -83,5 +83,5 @@ def tried(
 
 
 if __name__ == "__main__":
-    given_words = [int(word) for word in sys.argv[1:]]
-    sys.exit(main(*(given_words + [10_000, 0][len(given_words) :])))
+    given_settings = [int(option) for option in sys.argv[1:]]
+    sys.exit(main(*(given_settings + [10_000, 0][len(given_settings) :])))

@@ -130,9 +130,9 @@ def played(shown: Shown, folder: Path) -> Evidence:
     if (folder / FILE).exists():
         resume_comparison(folder)
     else:
-        words = read_toml(find_config(shown.recipe)) | {"seeds": [0]}
+        settings = read_toml(find_config(shown.recipe)) | {"seeds": [0]}
         common = {"rounds": shown.rounds, "threads": 1, "compile": "no"}
-        plan = plan_of(words, shown.methods, common=common, strict=False)
+        plan = plan_of(settings, shown.methods, common=common, strict=False)
         compare(plan.experiments, plan.seeds, folder)
     return gather_evidence([folder])
 

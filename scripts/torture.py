@@ -86,8 +86,10 @@ def _child(arguments: list[str], log: Path, before: Callable[[], Callable[[], No
 
 def load_modules(folder: Path) -> None:
     """Run a small command here, so that no child has to load its modules again."""
-    words = f"compare --methods local,ditto --newcomers 0.3 {SMALL} {FIXED} --rounds 1 --no-report"
-    sys.argv = ["coterie", *words.split(), "--quiet", "--out", str(folder)]
+    settings = (
+        f"compare --methods local,ditto --newcomers 0.3 {SMALL} {FIXED} --rounds 1 --no-report"
+    )
+    sys.argv = ["coterie", *settings.split(), "--quiet", "--out", str(folder)]
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
         main()
 
@@ -174,8 +176,8 @@ def lines(chance: random.Random) -> Iterator[tuple[str, str]]:
         way = FIXED if k % 3 else "--threads 1"  # a third with `auto` settings
         label = "fixed" if k % 3 else "auto"
         if k % 10 == 7:
-            words = f"--methods fedavg,ditto --seeds 2 {SMALL} {way} --no-report --quiet"
-            yield f"compare, {label}", f"compare {words}"
+            settings = f"--methods fedavg,ditto --seeds 2 {SMALL} {way} --no-report --quiet"
+            yield f"compare, {label}", f"compare {settings}"
         elif k % 10 == 9:
             tune = "--tune ditto.lam=0.1,1 --methods local,ditto"
             yield f"tune, {label}", f"compare {tune} {SMALL} {way} --no-report --quiet"
@@ -277,10 +279,10 @@ def _newest(place: Path) -> Path:
     return max(p for p in place.glob("checkpoint-*") if not p.name.endswith(".part"))
 
 
-def _expect(code: int, words: tuple[str, ...], log: Path, wanted: int = 2) -> tuple[str, bool]:
+def _expect(code: int, settings: tuple[str, ...], log: Path, wanted: int = 2) -> tuple[str, bool]:
     text = log.read_text(errors="replace")
     plain = "Traceback" not in text
-    good = code == wanted and plain and all(w in text for w in words)
+    good = code == wanted and plain and all(w in text for w in settings)
     return f"exit {code}: {_last(log)}", good
 
 
@@ -381,9 +383,9 @@ def busy(processes: int) -> Iterator[None]:
 
 def markdown(trials: list[Trial], kills: int, beside: int) -> str:
     rows = "\n".join(f"| {t.fault} | {_plain(t.outcome)} |" for t in trials)
-    word = f", with {beside} busy processes beside it" if beside else ""
+    option = f", with {beside} busy processes beside it" if beside else ""
     return (
-        f"`make torture` ({time.strftime('%Y-%m-%d')}, {kills} killed commands{word}):\n\n"
+        f"`make torture` ({time.strftime('%Y-%m-%d')}, {kills} killed commands{option}):\n\n"
         f"| fault | outcome |\n|---|---|\n{rows}\n"
     )
 

@@ -32,9 +32,9 @@ pytestmark = pytest.mark.thorough
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("accessible")
-    words = change_options(Experiment(method=""), WORDS | FAST)
-    compare(plan_experiments(["fedavg", "local", "ditto"], words), [0, 1], root / "both")
-    execute(replace(words, method="ditto"), root / "single")
+    settings = change_options(Experiment(method=""), WORDS | FAST)
+    compare(plan_experiments(["fedavg", "local", "ditto"], settings), [0, 1], root / "both")
+    execute(replace(settings, method="ditto"), root / "single")
     return root
 
 

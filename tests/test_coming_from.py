@@ -72,16 +72,16 @@ def test_a_command_is_understood_with_all_its_options(line, tmp_path, monkeypatc
         Path(name).touch()
     _, command, *rest = shlex.split(line)
     assert command in COMMANDS
-    alone, words = parse_arguments(rest, "METHOD" if command == "run" else "DATA")
+    alone, settings = parse_arguments(rest, "METHOD" if command == "run" else "DATA")
     if command == "compare":
-        parse_seeds(words.pop("seeds", "1"))
-        common, own = split_method_options(words)
+        parse_seeds(settings.pop("seeds", "1"))
+        common, own = split_method_options(settings)
         for name in common.pop("methods").split(","):
             change_options(Experiment(name), common | own.pop(name, {}))
         assert not own
     else:
         change_options(
-            Experiment(alone) if command == "run" else Experiment(dataset={"name": alone}), words
+            Experiment(alone) if command == "run" else Experiment(dataset={"name": alone}), settings
         )
 
 

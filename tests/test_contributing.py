@@ -66,9 +66,9 @@ def test_an_addition_of_the_page_runs(what, tmp_path):
     rows = [f"{k % 3},{k % 7},{100 + 3 * (k % 7) + k % 2}" for k in range(60)]
     (tmp_path / "numbers.csv").write_text("\n".join(["client,age,price", *rows]))
     code = "from coterie.cli.main import main; main()"
-    words = ["run", *WORDS[what], *SMALL, "--out", str(tmp_path / "out")]
+    settings = ["run", *WORDS[what], *SMALL, "--out", str(tmp_path / "out")]
     ended = subprocess.run(
-        [sys.executable, "-c", code, *words],
+        [sys.executable, "-c", code, *settings],
         env=os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "200"},
         cwd=tmp_path,
         capture_output=True,

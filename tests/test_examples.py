@@ -36,12 +36,18 @@ def test_speakers_are_better_served_by_adapters_of_their_own(tmp_path):
     import speakers
 
     speakers.main(tmp_path, speakers=6, each=40, steps=100)
-    words = {"client": "speaker", "text": "text", "task": "causal_lm", "tokens": 8}
-    words |= {"model": f"hf:{tmp_path / 'model'}", "optimizer": "adam", "lr": 0.02, "rounds": 10}
-    words |= {"path": "vectorized", "width": 6, "compile": "no", "batch_size": 8, "eval_every": 5}
+    settings = {"client": "speaker", "text": "text", "task": "causal_lm", "tokens": 8}
+    settings |= {"model": f"hf:{tmp_path / 'model'}", "optimizer": "adam", "lr": 0.02, "rounds": 10}
+    settings |= {
+        "path": "vectorized",
+        "width": 6,
+        "compile": "no",
+        "batch_size": 8,
+        "eval_every": 5,
+    }
     found = {
         name: coterie.run(
-            name, dataset=tmp_path / "speakers.csv", out=tmp_path / name, **words
+            name, dataset=tmp_path / "speakers.csv", out=tmp_path / name, **settings
         ).summary()
         for name in ("local", "fedavg")
     }
@@ -61,9 +67,11 @@ def test_the_tutorials_table_and_one_clients_model_on_new_rows(tmp_path):
     import clinics_table
 
     clinics_table.write_table(tmp_path / "my.csv")
-    words = {"dataset": tmp_path / "my.csv", "client": "clinic", "label": "outcome"}
+    settings = {"dataset": tmp_path / "my.csv", "client": "clinic", "label": "outcome"}
     with pytest.warns(DataWarning, match="1 with missing cells"):
-        run = coterie.run("local", rounds=12, out=tmp_path / "run", watch=lambda _: None, **words)
+        run = coterie.run(
+            "local", rounds=12, out=tmp_path / "run", watch=lambda _: None, **settings
+        )
     rows = pl.read_csv(tmp_path / "my.csv").filter(pl.col("clinic") == "south")
     said = run.model("south").predict(rows.drop("outcome"))
     right = (said == rows["outcome"].to_numpy()).mean()

@@ -50,7 +50,7 @@ class Job(NamedTuple):
 
 
 @cache
-def job(words: tuple[str, ...] | None = None) -> Job:
+def job(settings: tuple[str, ...] | None = None) -> Job:
     """What the command line, or its words, ask for; read once per process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data", type=Path)
@@ -59,7 +59,7 @@ def job(words: tuple[str, ...] | None = None) -> Job:
     parser.add_argument("--cohort", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--rate", type=float, required=True)
-    asked = vars(parser.parse_args(words))
+    asked = vars(parser.parse_args(settings))
     return read(asked.pop("data"), **asked)
 
 

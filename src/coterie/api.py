@@ -26,7 +26,7 @@ from coterie.data.federation import Federation
 from coterie.data.read import user_data
 from coterie.data.read.file_rows import UserData
 from coterie.data.read.flower_partitions import is_partitions
-from coterie.experiment.build import Given, Networks, fill_text_words, network_name_of
+from coterie.experiment.build import Given, Networks, fill_text_settings, network_name_of
 from coterie.experiment.config import (
     PYTHON,
     Experiment,
@@ -92,7 +92,7 @@ def run(
     out: str | Path | None = None,
     plugin: Plugins = None,
     watch: Callable[[RoundReport], None] | None = None,
-    **words: Any,
+    **settings: Any,
 ) -> Run:
     """Train one method: `run("pfedme", dataset="digits", num_clients=20, rounds=50, lam=15)`.
 
@@ -105,10 +105,10 @@ def run(
     if watch is not None:
         _check_callable(watch, "watch")
     use_plugins(plugin)
-    words, data, models = _extract_objects(words)
+    settings, data, models = _extract_objects(settings)
     experiment = read_user_experiment(_find_config(config)) if config is not None else Experiment()
-    words = {"method": _check_text(method, "method")} | flatten_options(words)
-    experiment = _set_partition(change_options(experiment, words), data)
+    settings = {"method": _check_text(method, "method")} | flatten_options(settings)
+    experiment = _set_partition(change_options(experiment, settings), data)
     folder = (
         _check_path(out, "out")
         if out is not None
@@ -136,7 +136,7 @@ def compare(
     references: bool = True,
     plugin: Plugins = None,
     watch: Callable[[str, int, RoundReport], None] | None = None,
-    **words: Any,
+    **settings: Any,
 ) -> Comparison:
     """Train several methods alike: `compare(["local", "fedavg", "ditto"], seeds=3,
     options={"ditto": {"lam": 0.5}})`.
@@ -150,14 +150,14 @@ def compare(
     if watch is not None:
         _check_callable(watch, "watch")
     use_plugins(plugin)
-    words, data, models = _extract_objects(words)
+    settings, data, models = _extract_objects(settings)
     file = read_user_file(_find_config(config)) if config is not None else {}
     use_named({"options": options or {}, "tune": tune or {}})
     limits = {"trials": trials, "budget": budget}
-    search = limits_of({word: value for word, value in limits.items() if value is not None})
+    search = limits_of({option: value for option, value in limits.items() if value is not None})
     said = (
         _parse_seeds(seeds),
-        flatten_options(words),
+        flatten_options(settings),
         _check_table(options, "options"),
         _check_table(tune, "tune"),
     )
@@ -356,28 +356,28 @@ def _check_client(client: Any) -> int | str:
     return client if isinstance(client, str) else int(client)
 
 
-def _check_callable(value: Any, word: str) -> None:
+def _check_callable(value: Any, option: str) -> None:
     if not callable(value):
-        raise BadInput(f"{word} = {format_value(value)}: give a function")
+        raise BadInput(f"{option} = {format_value(value)}: give a function")
 
 
-def _check_text(value: Any, word: str) -> str:
+def _check_text(value: Any, option: str) -> str:
     if not isinstance(value, str) or not value:
-        raise BadInput(f"{word} = {format_value(value)}: give a name, such as 'fedavg'")
+        raise BadInput(f"{option} = {format_value(value)}: give a name, such as 'fedavg'")
     return value
 
 
-def _check_path(value: Any, word: str) -> Path:
+def _check_path(value: Any, option: str) -> Path:
     if not isinstance(value, str | Path) or "\0" in str(value):
-        raise BadInput(f"{word} = {format_value(value)}: give the path of a folder")
+        raise BadInput(f"{option} = {format_value(value)}: give the path of a folder")
     try:
         Path(value).stat()
     except (FileNotFoundError, NotADirectoryError):
         pass
     except UnicodeEncodeError:  # half a character
-        raise BadInput(f"{word} = {format_value(str(value))}: no file has such a name") from None
+        raise BadInput(f"{option} = {format_value(str(value))}: no file has such a name") from None
     except OSError as problem:  # a name that is too long, or a folder that is not ours
-        raise BadInput(f"{word} = {format_value(str(value))}: {problem.strerror}") from None
+        raise BadInput(f"{option} = {format_value(str(value))}: {problem.strerror}") from None
     return Path(value)
 
 
@@ -387,12 +387,12 @@ def _find_config(value: Any) -> Path:
     return find_config(value)
 
 
-def _check_table(value: Any, word: str) -> Any:
+def _check_table(value: Any, option: str) -> Any:
     """A table of methods, each with a table of its own."""
     tables = value.values() if isinstance(value, Mapping) else [value]
     if value is not None and not all(isinstance(inner, Mapping) for inner in tables):
         raise BadInput(
-            f"{word} = {format_value(value)}: give a table a method, as {{'ditto': {{...}}}}"
+            f"{option} = {format_value(value)}: give a table a method, as {{'ditto': {{...}}}}"
         )
     return value
 
@@ -419,32 +419,34 @@ def _parse_seeds(seeds: Any) -> list[int] | None:
     return list(list_seeds(seeds))
 
 
-def _extract_objects(words: Options) -> tuple[Options, Given, Networks]:
+def _extract_objects(settings: Options) -> tuple[Options, Given, Networks]:
     """Python objects among the options, which then hold their names: data at hand, networks of
     one's own.
     """
-    words = dict(words)
-    use_named(words)
+    settings = dict(settings)
+    use_named(settings)
     for before, now in FORMER_SECTIONS.items():
-        if before in words and now not in words:
-            words[now] = words.pop(before)
-    for word in ("loss", "metric"):
-        if words.get(word):
-            words[word] = name_function(words[word], word)
-    data, model = words.get("dataset"), words.get("model")
+        if before in settings and now not in settings:
+            settings[now] = settings.pop(before)
+    for option in ("loss", "metric"):
+        if settings.get(option):
+            settings[option] = name_function(settings[option], option)
+    data, model = settings.get("dataset"), settings.get("model")
     given: Given = None
     models: Networks = None
     if isinstance(data, Federation | Dataset | UserData):
         given = data
-        words["dataset"] = PYTHON + (data.data.name if isinstance(data, UserData) else data.name)
+        settings["dataset"] = PYTHON + (data.data.name if isinstance(data, UserData) else data.name)
     elif user_data.is_frame(data) or is_partitions(data):
         opens = user_data.from_frame if user_data.is_frame(data) else user_data.from_partitions
-        words = fill_text_words(words, model if isinstance(model, str) else "")
-        known = [word for word in declared_options(opens) if word in words and word != "name"]
-        given = opens(data, **{word: words.pop(word) for word in known})
-        words["dataset"] = PYTHON + given.data.name
+        settings = fill_text_settings(settings, model if isinstance(model, str) else "")
+        known = [
+            option for option in declared_options(opens) if option in settings and option != "name"
+        ]
+        given = opens(data, **{option: settings.pop(option) for option in known})
+        settings["dataset"] = PYTHON + given.data.name
     elif isinstance(data, Path):
-        words["dataset"] = str(data)
+        settings["dataset"] = str(data)
     elif data is not None and not isinstance(data, str | Mapping):
         raise BadInput(
             f"dataset is a {type(data).__name__}: give a name, a path, a frame, partitions, a "
@@ -460,10 +462,10 @@ def _extract_objects(words: Options) -> tuple[Options, Given, Networks]:
                 "Net(10)"
             )
         models = nets
-        words["model"] = PYTHON + ",".join(
+        settings["model"] = PYTHON + ",".join(
             m.name if isinstance(m, Model) else network_name_of(m) for m in nets
         )
-    return words, given, models
+    return settings, given, models
 
 
 def _set_partition(experiment: Experiment, data: Given) -> Experiment:

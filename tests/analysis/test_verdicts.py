@@ -124,7 +124,7 @@ def test_one_seed_without_clients_has_an_order_and_no_error():
 
 
 @pytest.mark.parametrize(
-    ("answers", "word"),
+    ("answers", "option"),
     [
         (["yes"], "trend"),
         (["in order"], "trend"),
@@ -136,15 +136,15 @@ def test_one_seed_without_clients_has_an_order_and_no_error():
         (["yes", "yes", "no"], "not reproduced"),
     ],
 )
-def test_a_claimed_order_is_confirmed_refuted_or_undecided(answers, word):
-    assert judge_column([], answers) == word
+def test_a_claimed_order_is_confirmed_refuted_or_undecided(answers, option):
+    assert judge_column([], answers) == option
 
 
 @pytest.mark.parametrize(
-    ("answer", "word"), [("yes", "reproduced"), ("in order", "trend"), ("level", "trend")]
+    ("answer", "option"), [("yes", "reproduced"), ("in order", "trend"), ("level", "trend")]
 )
-def test_only_what_is_confirmed_makes_a_reproduction(answer, word):
-    assert judge_column(rows((90.0, 0.1, [90.0])), [answer]) == word
+def test_only_what_is_confirmed_makes_a_reproduction(answer, option):
+    assert judge_column(rows((90.0, 0.1, [90.0])), [answer]) == option
 
 
 def test_numbers_that_agree_do_not_hide_a_claim_that_fails():

@@ -23,9 +23,9 @@ def _table(path, clients=5, rows=40):
 def advise(coterie, tmp_path):
     """Advice on a table; gives (exit code, output in one line, errors)."""
 
-    def advise(*words):
+    def advise(*settings):
         _table(tmp_path / "my.csv")
-        code, out, errors = coterie("advise", "my.csv", *WORDS, *words)
+        code, out, errors = coterie("advise", "my.csv", *WORDS, *settings)
         return code, " ".join(out.split()), errors
 
     return advise
@@ -49,8 +49,8 @@ def test_one_sentence_and_a_command_that_runs_what_the_data_allow(advise):
 def test_the_command_is_taken_as_it_stands(advise, coterie):
     _, out, _ = advise()
     line = out.partition("  coterie ")[2] or out.partition(" coterie ")[2]
-    words = line.split(" In the arena")[0].split()
-    code, _, errors = coterie(*words, "--rounds", "1", "--quiet")
+    settings = line.split(" In the arena")[0].split()
+    code, _, errors = coterie(*settings, "--rounds", "1", "--quiet")
     assert code == 0, errors
 
 

@@ -75,7 +75,7 @@ def test_the_guide_is_stored_only_where_that_is_asked_for(coterie, docs, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("settings", "says"),
     [
         (["--judge", "--out", "nowhere"], "--out has no effect on --judge"),
         (["--judge", "--methods", "ditto"], "--methods has no effect on --judge"),
@@ -89,19 +89,19 @@ def test_the_guide_is_stored_only_where_that_is_asked_for(coterie, docs, monkeyp
     ],
     ids=str,
 )
-def test_words_without_effect_are_refused_and_leave_nothing(coterie, tmp_path, words, says):
-    code, _, errors = coterie("arena", *words)
+def test_words_without_effect_are_refused_and_leave_nothing(coterie, tmp_path, settings, says):
+    code, _, errors = coterie("arena", *settings)
     assert code == 2
     assert says in errors
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("word", ["--out", "--write"])
-def test_a_file_is_no_folder(coterie, tmp_path, word):
+@pytest.mark.parametrize("option", ["--out", "--write"])
+def test_a_file_is_no_folder(coterie, tmp_path, option):
     (tmp_path / "afile").write_text("")
-    code, out, errors = coterie("arena", word, "afile")
+    code, out, errors = coterie("arena", option, "afile")
     assert (code, out) == (2, "")
-    assert f"{word} afile is a file: give a folder" in errors
+    assert f"{option} afile is a file: give a folder" in errors
 
 
 def test_the_list_has_a_heading_for_every_column_and_counts_in_english(coterie):

@@ -425,8 +425,8 @@ def test_bad_input_is_one_line_exit_2_and_nothing_on_disk(arguments, says, coter
 @pytest.mark.parametrize("cell", ["nan", "", "inf", "abc"])
 def test_own_data_with_a_bad_cell_are_refused_with_its_place(cell, coterie, tmp_path):
     path = write_csv(tmp_path / "own.csv", cell=cell or " ")
-    words = ["--dataset", str(path), "--missing", "refuse"]
-    code, _, errors = coterie("run", "fedavg", *words, "--out", "run")
+    settings = ["--dataset", str(path), "--missing", "refuse"]
+    code, _, errors = coterie("run", "fedavg", *settings, "--out", "run")
     assert code == 2
     assert re.search(r"own\.csv: column 'a' .* in row 8", errors)
     assert not (tmp_path / "run").exists()
@@ -436,8 +436,8 @@ def test_labels_with_a_fraction_are_no_classes(coterie, tmp_path):
     (tmp_path / "own.csv").write_text(
         "client,a,label\n" + "".join(f"c{i % 2},{i},{i / 2}\n" for i in range(20))
     )
-    words = ["--dataset", "own.csv", "--task", "classes"]
-    code, _, errors = coterie("run", "fedavg", *words, "--out", "run")
+    settings = ["--dataset", "own.csv", "--task", "classes"]
+    code, _, errors = coterie("run", "fedavg", *settings, "--out", "run")
     assert code == 2
     assert "a class is whole or text" in errors
     assert not (tmp_path / "run").exists()
@@ -447,8 +447,8 @@ def test_labels_with_a_fraction_are_read_as_regression_and_it_is_said(coterie, t
     (tmp_path / "own.csv").write_text(
         "client,a,label\n" + "".join(f"c{i % 2},{i},{i / 2}\n" for i in range(40))
     )
-    words = ["--dataset", "own.csv", "--rounds", "2"]
-    code, shown, errors = coterie("run", "fedavg", *words, "--out", "run")
+    settings = ["--dataset", "own.csv", "--rounds", "2"]
+    code, shown, errors = coterie("run", "fedavg", *settings, "--out", "run")
     assert code == 0, errors
     assert (
         "own.csv: label has numbers with a fraction in training rows: read as regression" in errors
@@ -515,8 +515,10 @@ def test_every_recipe_can_be_read(coterie, tmp_path):
     assert "demo" in list_recipes()
     for name in list_recipes():
         path = find_config(name)
-        words = read_toml(path)
-        assert plan_of(words).experiments if "methods" in words else read_experiment_file(path)
+        settings = read_toml(path)
+        assert (
+            plan_of(settings).experiments if "methods" in settings else read_experiment_file(path)
+        )
     (tmp_path / "demo").mkdir()
     assert find_config("demo").suffix == ".toml"  # a folder of that name is no file
 
@@ -571,7 +573,7 @@ def test_a_comparison_prints_one_table_best_first(coterie, tmp_path):
     lines = [line.split() for line in table.splitlines() if line.strip()]
     marked = [line for line in lines if line[0] == ">" and "to" not in line]
     assert [line[1] for line in marked] == [use]
-    assert {"fedavg", "local"} <= {word for line in lines for word in line[:2]}
+    assert {"fedavg", "local"} <= {option for line in lines for option in line[:2]}
     assert max(map(len, out.splitlines())) <= 80
     assert "beta = 0.5" in (tmp_path / "c" / "fedavg-seed1" / "config.toml").read_text()
     assert coterie("resume", "c")[1] == out
@@ -639,7 +641,7 @@ def test_data_tells_of_every_column_and_of_what_looks_wrong_in_80_characters(cot
     code, out, errors = coterie("data", "own.csv", "--picture", "p.png")
     assert code == 0
     assert "1 of 4 clients are left out" in errors
-    for words in (
+    for settings in (
         "own.csv: columns are separated by ';'",
         "own.csv: decimal commas in dose",
         "61 rows, 4 columns, 9 inputs of the model",
@@ -648,7 +650,7 @@ def test_data_tells_of_every_column_and_of_what_looks_wrong_in_80_characters(cot
         "look at: constant columns, without use: 'same'",
         "give the label away (known before it?): 'leak'",
     ):
-        assert words in out
+        assert settings in out
     assert max(len(line) for line in out.splitlines()) <= 80
 
 
@@ -671,7 +673,7 @@ def test_what_is_no_run_and_no_data_is_told_in_a_true_line(coterie, tmp_path):
     (tmp_path / "my.csv").write_text(table)
     (tmp_path / "empty" / "other").mkdir(parents=True)
     assert coterie("compare", *WORDS, "--methods", "local,fedavg", "--out", "both")[0] == 0
-    for words, line in (
+    for settings, line in (
         (["resume", "my.csv"], "my.csv is a file: give the folder of a run"),
         (["report", "my.csv"], "my.csv is a file: give the folder of a run or comparison"),
         (["run", "local", "--dataset", "empty/"], "empty: no .csv"),
@@ -682,7 +684,7 @@ def test_what_is_no_run_and_no_data_is_told_in_a_true_line(coterie, tmp_path):
         (["run", "xylophone"], "unknown method 'xylophone'; choose from apfl"),
         (["run", "dito"], "unknown method 'dito'; did you mean 'ditto'?"),
     ):
-        code, _, errors = coterie(*words)
+        code, _, errors = coterie(*settings)
         assert code == 2
         assert line in errors
         assert errors.count("\n") == 1
@@ -692,8 +694,8 @@ def test_what_is_no_run_and_no_data_is_told_in_a_true_line(coterie, tmp_path):
 def test_a_client_column_is_guessed_beside_a_label_that_was_named(coterie, tmp_path):
     table = "user,a,y\n" + "".join(f"c{i % 2},{i},{i % 2}\n" for i in range(40))
     (tmp_path / "my.csv").write_text(table)
-    words = ["--label", "y", "--rounds", "1", "--methods", "local,fedavg", "--out", "both"]
-    code, _, errors = coterie("compare", "my.csv", *words)
+    settings = ["--label", "y", "--rounds", "1", "--methods", "local,fedavg", "--out", "both"]
+    code, _, errors = coterie("compare", "my.csv", *settings)
     assert code == 0
     assert "takes column 'user' as the client" in errors
 
@@ -743,7 +745,7 @@ def test_help_names_every_section_and_word(coterie):
         )
     code, out, _ = coterie("run", "--help")
     assert code == 0
-    for word in (
+    for option in (
         "--rounds",
         "--lr",
         "--num-clients",
@@ -752,7 +754,7 @@ def test_help_names_every_section_and_word(coterie):
         "--config",
         "--out",
     ):
-        assert word in out
+        assert option in out
     assert max(map(len, out.splitlines())) <= 80
     assert coterie("--version")[1] == f"coterie, version {__version__}\n"
 
@@ -894,8 +896,8 @@ def test_a_table_alone_is_compared_by_the_usual_methods_with_columns_told_by_the
     path = write_csv(tmp_path / "people.csv")
     path.write_text(path.read_text().replace("client,a,b,label", "Person ID;a;b;Target", 1))
     path.write_text(path.read_text().replace(",", ";"))
-    words = ("--trials", "1", "--rounds", "1", "--hidden", "4", "--out", "c", *FAST)
-    code, out, errors = coterie("compare", "people.csv", *words)
+    settings = ("--trials", "1", "--rounds", "1", "--hidden", "4", "--out", "c", *FAST)
+    code, out, errors = coterie("compare", "people.csv", *settings)
     assert code == 0, errors
     assert "takes column 'Person ID' as the client and 'Target' as the label" in errors
     assert "methods: local, fedavg, finetune, ditto, fedper, ucfl" in out

@@ -20,12 +20,12 @@ def test_a_run_that_diverges_is_one_line_and_exit_code_3(coterie):
 
 
 def test_a_comparison_exits_with_3_when_a_method_diverges(coterie):
-    words = [*WORDS, "--no-report", "--methods", "local,fedavg,ditto"]
-    code, out, errors = coterie("compare", *words, "--ditto.train.lr", "1e20", "--out", "some")
+    settings = [*WORDS, "--no-report", "--methods", "local,fedavg,ditto"]
+    code, out, errors = coterie("compare", *settings, "--ditto.train.lr", "1e20", "--out", "some")
     assert code == 3
     assert "ditto diverged and is not compared" in " ".join(out.split())
     assert "\ncoterie: ditto seed 0: stopped: in round 1" in errors
-    code, out, errors = coterie("compare", *words, "--lr", "1e20", "--out", "all")
+    code, out, errors = coterie("compare", *settings, "--lr", "1e20", "--out", "all")
     assert (code, out) == (3, "")
     assert "coterie: stopped: every method of all diverged" in errors
 
@@ -70,8 +70,8 @@ def test_a_full_disk_stops_a_real_run_in_one_line_and_it_goes_on_with_more_room(
     ):
         pytest.skip("mounting is not allowed here")
     try:
-        words = [*WORDS, "--rounds", "8", "--hidden", "100"]
-        code, out, errors = coterie("run", "ditto", *words, "--out", str(disk / "run"))
+        settings = [*WORDS, "--rounds", "8", "--hidden", "100"]
+        code, out, errors = coterie("run", "ditto", *settings, "--out", str(disk / "run"))
         assert (code, out) == (2, "")
         assert errors.count("\n") == 1
         assert "cannot be written (No space left on device)" in errors

@@ -16,7 +16,7 @@ def coterie(call, tmp_path, monkeypatch, capsys):
 
 
 def test_predict_and_export_write_what_they_say_and_overwrite_nothing(coterie, tmp_path):
-    words = (
+    settings = (
         "predict",
         "run",
         "--client-column",
@@ -26,15 +26,15 @@ def test_predict_and_export_write_what_they_say_and_overwrite_nothing(coterie, t
         "--out",
         "p.csv",
     )
-    assert coterie(*words) == (0, "120 rows predicted: p.csv\n", "")
+    assert coterie(*settings) == (0, "120 rows predicted: p.csv\n", "")
     plain = ("predict", "run", "numbers.csv", "--out", "q.csv")  # the run knows its client column
     assert coterie(*plain) == (0, "120 rows predicted: q.csv\n", "")
     assert pl.read_csv("q.csv").equals(pl.read_csv("p.csv"))
     assert "name one file of rows" in coterie("predict", "run", "--out", "r.csv")[2]
     assert pl.read_csv("p.csv").height == 120
-    code, out, errors = coterie(*words)
+    code, out, errors = coterie(*settings)
     assert (code, out, errors.count("\n")) == (2, "", 1)
-    assert coterie(*words, "--replace")[0] == 0
+    assert coterie(*settings, "--replace")[0] == 0
     to = ("export", "run", "--to", "safetensors", "--client", "site-1", "--out", "models")
     assert coterie(*to)[0] == 0
     assert {p.name for p in (tmp_path / "models" / "site-1").iterdir()} == {
@@ -43,7 +43,7 @@ def test_predict_and_export_write_what_they_say_and_overwrite_nothing(coterie, t
         "model.json",
         "model.safetensors",
     }
-    for words, says in (
+    for settings, says in (
         (to, "exists already and is not overwritten"),
         (("export", "run", "--to", "tensorboard", "--client", "a"), "--client is for models"),
         (("export", "run", "run", "--to", "torch"), "takes the models of one run"),
@@ -55,7 +55,7 @@ def test_predict_and_export_write_what_they_say_and_overwrite_nothing(coterie, t
         (("serve", "run", "--no-tokens", "--tokens", "t"), "leaves no use for --tokens"),
         (("serve", "run", "--no-tokens", "--host", "0.0.0.0"), "would open every model"),
     ):
-        code, out, errors = coterie(*words)
+        code, out, errors = coterie(*settings)
         assert (code, out) == (2, "")
         assert says in errors
         assert errors.count("\n") == 1
@@ -75,5 +75,5 @@ def test_a_new_client_and_new_rows_are_taken_and_nothing_is_overwritten(coterie,
     assert "rift" in out
     assert "saved as version 2 of 'site-0'" in out
     assert max(map(len, out.splitlines())) <= 80
-    words = ("predict", "run", "--client", "north", "--data", "more.csv", "--out", "n.csv")
-    assert coterie(*words)[0] == 0
+    settings = ("predict", "run", "--client", "north", "--data", "more.csv", "--out", "n.csv")
+    assert coterie(*settings)[0] == 0

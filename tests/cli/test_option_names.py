@@ -53,7 +53,7 @@ HINTS = [
 ]
 
 
-def set_words(*arguments):
+def set_options(*arguments):
     from coterie.cli.options import parse_arguments
 
     return change_options(Experiment(), parse_arguments(arguments)[1])
@@ -61,18 +61,18 @@ def set_words(*arguments):
 
 @pytest.mark.parametrize(("guess", "section", "values"), WORKS)
 def test_a_newcomers_guess_works(guess, section, values):
-    assert values.items() <= set_words(*guess.split()).words()[section].items()
+    assert values.items() <= set_options(*guess.split()).to_dict()[section].items()
 
 
 def test_seed_and_method_are_options_too():
-    made = set_words("--seed", "3", "--method", "ditto")
+    made = set_options("--seed", "3", "--method", "ditto")
     assert (made.seed, made.method) == (3, "ditto")
 
 
 @pytest.mark.parametrize(("guess", "name"), HINTS)
 def test_what_other_libraries_call_an_option_is_answered_by_its_name_here(guess, name):
     with pytest.raises(BadInput, match=f"here it is '{name}'"):
-        set_words(guess, "1")
+        set_options(guess, "1")
 
 
 def test_every_synonym_leads_to_an_option_that_there_is():
@@ -85,7 +85,7 @@ def test_every_synonym_leads_to_an_option_that_there_is():
 
 
 def test_an_optimizer_is_named_as_elsewhere():
-    assert set_words("--optimizer", "adam").train.optimizer == "adam"
+    assert set_options("--optimizer", "adam").train.optimizer == "adam"
 
 
 @pytest.mark.parametrize(
@@ -134,16 +134,18 @@ def test_a_file_of_before_is_read(tmp_path):
 
 
 def test_python_takes_names_of_before(tmp_path):
-    words = {"rounds": 1, "rows": 200, "hidden": 4, "threads": 1}
-    old = coterie.run("local", data="digits", clients=4, rate=0.2, out=tmp_path / "a", **words)
-    new = coterie.run("local", dataset="digits", num_clients=4, lr=0.2, out=tmp_path / "b", **words)
+    settings = {"rounds": 1, "rows": 200, "hidden": 4, "threads": 1}
+    old = coterie.run("local", data="digits", clients=4, rate=0.2, out=tmp_path / "a", **settings)
+    new = coterie.run(
+        "local", dataset="digits", num_clients=4, lr=0.2, out=tmp_path / "b", **settings
+    )
     assert old.experiment == new.experiment
 
 
 def test_options_of_methods_have_names_of_before_too():
     assert check_options("persfl", persfl, {"distil_rate": 0.1}) == {"distil_lr": 0.1}
-    words = flatten_options({"options": {"distil_rate": 0.1}})
-    assert change_options(Experiment("persfl"), words).options == {"distil_lr": 0.1}
+    settings = flatten_options({"options": {"distil_rate": 0.1}})
+    assert change_options(Experiment("persfl"), settings).options == {"distil_lr": 0.1}
 
 
 def test_both_names_of_one_option_are_refused():
@@ -161,11 +163,11 @@ def test_a_run_that_began_under_names_of_before_has_not_changed():
     before = {f"{s}.{new}": f"{s}.{old}" for s, n in FORMER_NAMES.items() for old, new in n.items()}
     sections = {new: old for old, new in FORMER_SECTIONS.items()}
 
-    def old_name(word):
-        section, dot, name = before.get(word, word).rpartition(".")
+    def old_name(option):
+        section, dot, name = before.get(option, option).rpartition(".")
         return f"{sections.get(section, section)}{dot}{name}"
 
-    began = {old_name(word): value for word, value in identity_of(now).items()}
+    began = {old_name(option): value for option, value in identity_of(now).items()}
     assert {"train.rate", "data.clients", "options.rate_c"} <= set(began)
     assert changes_of(now, began) == {}
     began["train.rate"] = 0.4
@@ -188,14 +190,14 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("word", "name"), GOOD)
-def test_a_slip_of_the_keyboard_is_answered_by_the_name(word, name):
-    assert find_alike(word, [name, "zzz"]) == name
+@pytest.mark.parametrize(("option", "name"), GOOD)
+def test_a_slip_of_the_keyboard_is_answered_by_the_name(option, name):
+    assert find_alike(option, [name, "zzz"]) == name
 
 
-@pytest.mark.parametrize(("word", "name"), BAD)
-def test_what_only_looks_alike_is_no_hint(word, name):
-    assert find_alike(word, [name]) is None
+@pytest.mark.parametrize(("option", "name"), BAD)
+def test_what_only_looks_alike_is_no_hint(option, name):
+    assert find_alike(option, [name]) is None
 
 
 def test_a_method_that_is_not_here_is_not_answered_by_another():

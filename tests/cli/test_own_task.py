@@ -54,12 +54,12 @@ def table(tmp_path, monkeypatch):
     return path
 
 
-def words(path, task="absolute"):
+def settings(path, task="absolute"):
     return ("--dataset", str(path), "--client", "client", "--label", "price", "--task", task, *RUN)
 
 
 def test_a_task_of_one_record_is_run_predicted_and_served(table, coterie, tmp_path):
-    code, out, errors = coterie("run", "fedavg", *words(table), "--out", "run")
+    code, out, errors = coterie("run", "fedavg", *settings(table), "--out", "run")
     assert code == 0, errors
     assert "test absolute error of 3 clients" in out
     run = load_run(tmp_path / "run")
@@ -89,7 +89,7 @@ def test_a_task_of_one_record_is_run_predicted_and_served(table, coterie, tmp_pa
 
 def test_a_task_of_one_record_is_compared_and_reported(table, coterie, tmp_path):
     code, out, errors = coterie(
-        "compare", "--methods", "local,fedavg,fml", *words(table), "--wide", "--out", "all"
+        "compare", "--methods", "local,fedavg,fml", *settings(table), "--wide", "--out", "all"
     )
     assert code == 0, errors
     assert "(guessing)" in out
@@ -101,17 +101,17 @@ def test_a_task_of_one_record_is_compared_and_reported(table, coterie, tmp_path)
 
 
 def test_options_and_refusals_know_a_task_of_one_record(table, coterie):
-    code, _, errors = coterie("run", "local", *words(table, "nonsense"), "--out", "no")
+    code, _, errors = coterie("run", "local", *settings(table, "nonsense"), "--out", "no")
     assert code == 2
     assert (
         "give classes, binary, regression, huber, quantile, counts, ordinal, multilabel, " in errors
     )
     assert "survival, causal_lm or absolute" in errors
-    code, _, errors = coterie("run", "ktpfl", *words(table), "--out", "no")
+    code, _, errors = coterie("run", "ktpfl", *settings(table), "--out", "no")
     assert "ktpfl mixes class probabilities, but the task of mlr is 'absolute'" in errors
     head, *rows = table.read_text().splitlines()
     table.write_text("\n".join([f"{head},where", *(f"{row},shop" for row in rows)]))
-    code, _, errors = coterie("run", "local", *words(table), "--label", "where", "--out", "no")
+    code, _, errors = coterie("run", "local", *settings(table), "--label", "where", "--out", "no")
     assert "'where' holds text, so it is no absolute; use --task classes" in errors
     shape = DataShape(classes=0, features=1, task="absolute")
     check_shape(shape)

@@ -75,12 +75,12 @@ def place(tmp_path):
     return tmp_path
 
 
-def fresh(place, *words, code="from coterie.cli.main import main; main()"):
+def fresh(place, *settings, code="from coterie.cli.main import main; main()"):
     """A command in a process of its own, which knows nothing but what it is told; -P as of the
     installed command, which finds nothing in the working folder.
     """
     return subprocess.run(
-        [sys.executable, "-P", "-c", code, *words],
+        [sys.executable, "-P", "-c", code, *settings],
         cwd=place,
         capture_output=True,
         text=True,
@@ -88,7 +88,7 @@ def fresh(place, *words, code="from coterie.cli.main import main; main()"):
     )
 
 
-def stop_after(place, rounds, *words):
+def stop_after(place, rounds, *settings):
     """A command that is killed once so many rounds are written."""
     code = f"""
         import os
@@ -101,17 +101,17 @@ def stop_after(place, rounds, *words):
         Progress.add = stop
         from coterie.cli.main import main; main()
         """
-    return fresh(place, *words, code=dedent(code))
+    return fresh(place, *settings, code=dedent(code))
 
 
 def test_a_method_of_a_file_is_compared_resumed_reported_and_read_without_it(place):
-    words = ("compare", "digits", "--methods", "fedavg,halfway", "--plugin", "my.py", *FAST)
-    words += ("--halfway.share", "0.3", "--rounds", "3")
-    whole = fresh(place, *words, "--out", "whole")
+    settings = ("compare", "digits", "--methods", "fedavg,halfway", "--plugin", "my.py", *FAST)
+    settings += ("--halfway.share", "0.3", "--rounds", "3")
+    whole = fresh(place, *settings, "--out", "whole")
     assert whole.returncode == 0, whole.stderr
     assert "halfway" in (place / "whole" / "report.html").read_text(encoding="utf-8")
 
-    assert stop_after(place, 2, *words, "--out", "cut").returncode == 9
+    assert stop_after(place, 2, *settings, "--out", "cut").returncode == 9
     without = fresh(place, "resume", "cut")
     assert without.returncode == 2
     assert without.stderr.strip() == (
@@ -145,8 +145,8 @@ def test_a_method_of_a_file_is_compared_resumed_reported_and_read_without_it(pla
 
 
 def test_changed_code_is_refused_and_a_branch_is_the_way_out(place):
-    words = ("run", "halfway", "--dataset", "digits", "--plugin", "my.py", *FAST)
-    assert stop_after(place, 2, *words, "--rounds", "4", "--out", "run-halfway").returncode == 9
+    settings = ("run", "halfway", "--dataset", "digits", "--plugin", "my.py", *FAST)
+    assert stop_after(place, 2, *settings, "--rounds", "4", "--out", "run-halfway").returncode == 9
     (place / "my.py").write_text(METHOD.replace("blend(w, own, share)", "blend(own, w, share)"))
     again = fresh(place, "resume", "run-halfway", "--plugin", "my.py")
     assert again.returncode == 2
@@ -161,9 +161,18 @@ def test_changed_code_is_refused_and_a_branch_is_the_way_out(place):
 
 
 def test_networks_data_losses_and_metrics_are_module_and_name(place):
-    words = ("run", "fedavg", "--dataset", "mine:two_clouds", "--model", "nets:Net:hidden=5")
-    words += ("--loss", "mine:absolute", "--metric", "mine:sure", "--rounds", "2", "--threads", "1")
-    done = fresh(place, *words, "--dataset.rows", "160", "--quiet", "--out", "run")
+    settings = ("run", "fedavg", "--dataset", "mine:two_clouds", "--model", "nets:Net:hidden=5")
+    settings += (
+        "--loss",
+        "mine:absolute",
+        "--metric",
+        "mine:sure",
+        "--rounds",
+        "2",
+        "--threads",
+        "1",
+    )
+    done = fresh(place, *settings, "--dataset.rows", "160", "--quiet", "--out", "run")
     assert done.returncode == 0, done.stderr
     kept = json.loads((place / "run" / "run.json").read_text())
     assert [one["file"] for one in kept["plugins"]] == ["mine.py", "nets.py"]
@@ -191,8 +200,8 @@ def test_networks_data_losses_and_metrics_are_module_and_name(place):
 
 def test_a_folder_never_brings_code_by_itself(place):
     """A run's files name a module that lies in the working folder: it is not loaded."""
-    words = ("run", "fedavg", "--dataset", "digits", "--rounds", "2", "--metric", "mine:sure")
-    done = stop_after(place, 0, *words, *FAST, "--out", "run-halfway")
+    settings = ("run", "fedavg", "--dataset", "digits", "--rounds", "2", "--metric", "mine:sure")
+    done = stop_after(place, 0, *settings, *FAST, "--out", "run-halfway")
     assert done.returncode == 9, done.stderr
     (place / "mine.py").write_text("open('ran', 'w').close()\n" + DATA)
     for command in (("resume", "run-halfway"), ("report", "run-halfway")):
@@ -251,8 +260,8 @@ def test_pages_start_no_code(place):
     from coterie.core.errors import BadInput
     from coterie.ui.form import parse_form
 
-    for word, value in (("metric", "mine:sure"), ("dataset.loss", "os:abort"), ("model", "os:x")):
+    for option, value in (("metric", "mine:sure"), ("dataset.loss", "os:abort"), ("model", "os:x")):
         with pytest.raises(BadInput, match="which no page starts"):
-            parse_form({"method": "local", word: value})
+            parse_form({"method": "local", option: value})
     with pytest.raises(BadInput, match="unknown option 'plugin'"):
         parse_form({"method": "local", "plugin": str(Path(place) / "my.py")})

@@ -24,7 +24,7 @@ def test_the_list_tells_every_table_with_what_is_published(coterie, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("settings", "says"),
     [
         (["--methods", "fedavg"], "--methods says how a table is run"),
         (["pfml-1", "--show", "--seeds", "2"], "--seeds says how a table is run"),
@@ -41,8 +41,8 @@ def test_the_list_tells_every_table_with_what_is_published(coterie, monkeypatch)
         (["pfml-1", "--methods", "pfmi"], "'pfmi' is no method of pfml-1; did you mean 'pfml'"),
     ],
 )
-def test_words_without_effect_are_refused_and_leave_nothing(coterie, tmp_path, words, says):
-    code, _, errors = coterie("reproduce", *words)
+def test_words_without_effect_are_refused_and_leave_nothing(coterie, tmp_path, settings, says):
+    code, _, errors = coterie("reproduce", *settings)
     assert code == 2
     assert says in errors
     assert not list(tmp_path.iterdir())

@@ -18,9 +18,11 @@ print("loaded:", *(name for name in {heavy!r} if name in sys.modules))
 """
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["methods"], ["methods", "--help"]])
-def test_help_and_lists_load_no_tensors(words):
-    code = CODE.format(words=words, heavy=HEAVY)
+@pytest.mark.parametrize(
+    "settings", [["--help"], ["--version"], ["methods"], ["methods", "--help"]]
+)
+def test_help_and_lists_load_no_tensors(settings):
+    code = CODE.format(words=settings, heavy=HEAVY)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1].strip() == "loaded:"
 

@@ -177,7 +177,9 @@ def test_no_search_gives_a_method_more_steps_than_the_others(small):
 def test_ifca_may_have_as_many_clusters_as_a_federation_has_groups(small):
     arena, groups = read_arena(), {}
     for name, ground in arena.grounds.items():
-        groups[name] = max(ground.words.get(f"dataset.{word}", 1) for word in ("rotate", "permute"))
+        groups[name] = max(
+            ground.settings.get(f"dataset.{option}", 1) for option in ("rotate", "permute")
+        )
     assert max(groups.values()) == 4
     base = base_of(arena, arena.grounds["permuted"], small[1])
     found = search_space_of(arena, change_options(base, {"method": "ifca"}), {})
@@ -248,7 +250,7 @@ def test_files_of_before_newcomers_are_read_and_say_nothing_of_them(small, tmp_p
     old = ordinary.runs.select(
         [name for name in RUNS.names if name not in ADDED_COLUMNS | NEWCOMER_COLUMNS]
     )
-    about = {word: value for word, value in results.about.items() if word != "newcomers"}
+    about = {option: value for option, value in results.about.items() if option != "newcomers"}
     write_results(ArenaResults(old, about), tmp_path / "arena.parquet")
     again = read_results(tmp_path / "arena.parquet")
     rows = [

@@ -25,13 +25,13 @@ def run_with(metric, by_round, seed=0, part="", view=""):
     return SimpleNamespace(table=pa.Table.from_pylist(rows), experiment=experiment, part=part)
 
 
-def asked(words, **figures):
+def asked(settings, **figures):
     """The answer to a claim about figures of two seeds that hardly differ."""
 
     def samples(name):
         return {k: Sample(value) for k, value in enumerate(figures.get(name, ()))}
 
-    return check_claim(words, {}, samples).answer
+    return check_claim(settings, {}, samples).answer
 
 
 @pytest.mark.parametrize(("second", "answer"), [(91.2, "yes"), (93.0, "no")])
@@ -86,7 +86,7 @@ def test_a_teacher_is_of_use_where_students_with_one_are_better(gain, useful, us
 
 
 def test_a_claim_without_runs_says_nothing():
-    for words in (
+    for settings in (
         ["close", "a", "b"],
         ["mixed", "a", "b"],
         ["falls", "a", "n", "5"],
@@ -94,7 +94,7 @@ def test_a_claim_without_runs_says_nothing():
         ["slower", "a", "b"],
         ["useful", "a"],
     ):
-        assert check_claim(words, {}, lambda m: {}).answer == "not run"
+        assert check_claim(settings, {}, lambda m: {}).answer == "not run"
 
 
 @pytest.mark.parametrize(("end", "answer"), [(1, "in order"), (9, "out of order")])
@@ -154,7 +154,7 @@ def test_an_unknown_claim_is_refused():
 
 def test_the_claims_of_the_papers_can_be_asked():
     columns = [c for t in read_papers().values() for c in t.columns]
-    claims = [words for c in columns for words in (*c.claims, *c.trivial)]
-    for words in claims:
-        assert check_claim(words, {}, lambda m: {}).answer == "not run"
-    assert {words[0] for words in claims} == {*OF_FIGURES, *OF_RUNS}
+    claims = [settings for c in columns for settings in (*c.claims, *c.trivial)]
+    for settings in claims:
+        assert check_claim(settings, {}, lambda m: {}).answer == "not run"
+    assert {settings[0] for settings in claims} == {*OF_FIGURES, *OF_RUNS}

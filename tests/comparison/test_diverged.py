@@ -109,10 +109,10 @@ def test_a_plan_that_was_changed_on_the_way_is_refused_by_name(tmp_path):
 
 
 def test_left_out_updates_are_counted_in_answer_and_table(tmp_path, capsys):
-    words = {k: v for k, v in IMAGES.items() if k not in ("num_clients", "rows", "classes-each")}
-    words |= {"model": "dnn", "scale": "none", "out": tmp_path / "wild", "dataset": wild()}
-    words["bound_steps"] = "no"
-    found = coterie.compare(["local", "fedavg"], **words)
+    settings = {k: v for k, v in IMAGES.items() if k not in ("num_clients", "rows", "classes-each")}
+    settings |= {"model": "dnn", "scale": "none", "out": tmp_path / "wild", "dataset": wild()}
+    settings["bound_steps"] = "no"
+    found = coterie.compare(["local", "fedavg"], **settings)
     assert {row.method: row.left_out for row in found.rows()} == {"local": 4, "fedavg": 4}
     show_comparison(found)
     shown = capsys.readouterr().out
@@ -123,8 +123,8 @@ def test_left_out_updates_are_counted_in_answer_and_table(tmp_path, capsys):
 
 
 def test_training_no_better_than_guessing_is_said(tmp_path, capsys):
-    words = IMAGES | {"lr": 1e-9, "classes-each": 2}
-    found = coterie.compare(["local", "fedavg"], out=tmp_path / "guess", **words)
+    settings = IMAGES | {"lr": 1e-9, "classes-each": 2}
+    found = coterie.compare(["local", "fedavg"], out=tmp_path / "guess", **settings)
     assert "local, fedavg are no better than always guessing" in " ".join(found.remarks())
     assert "nothing has learned more than always guessing" in str(found.answer)
     show_run(found.runs["fedavg"][0])

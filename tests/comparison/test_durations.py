@@ -49,7 +49,9 @@ def test_runs_that_choose_options_are_counted(monkeypatch):
     grids = {"fedavg": {"lr": [0.1, 0.2, 0.3]}}
     real = durations.plan_of
     monkeypatch.setattr(
-        durations, "plan_of", lambda *words, **more: real(*words, **more)._replace(grids=grids)
+        durations,
+        "plan_of",
+        lambda *settings, **more: real(*settings, **more)._replace(grids=grids),
     )
     found = measure_recipe("demo-groups")
     assert found["fedavg"] == 8.0
@@ -88,7 +90,7 @@ def test_a_round_that_takes_too_long_is_measured_on_a_few_clients(monkeypatch):
     clients = asked[0]
     assert asked[:2] == [clients, durations.FEW]
     assert set(found.values()) == {3.0 * clients / durations.FEW}
-    monkeypatch.setattr(durations, "time_rounds", lambda *words: -1.0)
+    monkeypatch.setattr(durations, "time_rounds", lambda *settings: -1.0)
     assert set(measure_recipe("demo-groups").values()) == {
         -clients / durations.FEW
     }  # still a lower bound

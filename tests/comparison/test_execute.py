@@ -23,14 +23,14 @@ from coterie.results.metric_table import curve_of, values_of
 from coterie.results.models import read_checksums
 from coterie.results.run import load_run
 from helpers.federations import tiny
-from helpers.runs import IMAGES, Stopped, arrays, results, words_written
+from helpers.runs import IMAGES, Stopped, arrays, results, settings_written
 
 WORDS = IMAGES | {"rounds": 2, "eval_every": 1}
 FAST = {"path": "vectorized", "width": 20, "compile": "no", "threads": 1}
 
 
-def base(**words) -> Experiment:
-    return change_options(Experiment(method=""), WORDS | words)
+def base(**settings) -> Experiment:
+    return change_options(Experiment(method=""), WORDS | settings)
 
 
 def runs_of(folder: Path) -> list[Path]:
@@ -98,7 +98,7 @@ def test_garbage_in_the_test_part_does_not_change_what_tuning_chooses(tmp_path):
     for rows in good.test:
         y[rows] = (y[rows] + 1) % 3
     for name, data in (("good", good), ("bad", good._replace(y=y))):
-        words = FAST | {"rounds": 2, "batch_size": 4}
+        settings = FAST | {"rounds": 2, "batch_size": 4}
         tune = {"ditto": {"lam": [0.0, 3.0]}}
         coterie.compare(
             ["ditto"],
@@ -106,7 +106,7 @@ def test_garbage_in_the_test_part_does_not_change_what_tuning_chooses(tmp_path):
             model=lambda: nn.Linear(6, 3),
             tune=tune,
             out=tmp_path / name,
-            **words,
+            **settings,
         )
     files = [
         (tmp_path / name / "tuning" / "ditto" / "tuning.json").read_text()
@@ -224,9 +224,9 @@ def longer(tmp_path_factory):
     """Six rounds at a rate that overshoots, one split for both seeds, so that the last round is not
     the best of all.
     """
-    words = {"rounds": 6, "lr": 1.5, "dataset.seed": 7, "models": False, "checkpoint": 0}
+    settings = {"rounds": 6, "lr": 1.5, "dataset.seed": 7, "models": False, "checkpoint": 0}
     return compare(
-        plan_experiments(["local", "fedavg", "ditto"], base(**words)),
+        plan_experiments(["local", "fedavg", "ditto"], base(**settings)),
         [0, 1],
         tmp_path_factory.mktemp("longer") / "c",
     )
@@ -429,7 +429,7 @@ def older(folder: Path) -> Path:
         if (label, report.round) == ("ditto", 1):
             raise Stopped
 
-    with words_written(lacks=("options.lam",)), pytest.raises(Stopped):
+    with settings_written(lacks=("options.lam",)), pytest.raises(Stopped):
         compare(planned, [3], folder, stop, grids)
     assert read_status(folder / "tuning" / "ditto" / "try2-seed3") == "finished"
     assert read_status(folder / "ditto-seed3") == "running"
@@ -451,7 +451,7 @@ def test_a_comparison_that_is_older_than_an_option_goes_on_with_its_default(tmp_
 
 def test_a_comparison_refuses_another_value_of_a_younger_option_in_trials_and_runs(tmp_path):
     tuned, plain = older(tmp_path / "tuned"), tmp_path / "plain"
-    with words_written(lacks=("options.lam",)):
+    with settings_written(lacks=("options.lam",)):
         compare(plan_experiments(["ditto"], base()), [3], plain)
     for folder, first in ((tuned, "try1-seed3"), (plain, "ditto-seed3")):
         path = folder / "comparison.toml"
@@ -528,7 +528,7 @@ def test_bad_plans_are_refused(methods, own, grids, message):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("settings", "message"),
     [
         ({}, "name the methods to compare"),
         ({"methods": "local"}, "name the methods to compare"),
@@ -546,16 +546,16 @@ def test_bad_plans_are_refused(methods, own, grids, message):
         ({"methods": ["local"], "lam": 1}, "for one method write METHOD.lam"),
     ],
 )
-def test_bad_comparison_files_are_refused(words, message):
+def test_bad_comparison_files_are_refused(settings, message):
     with pytest.raises(BadInput, match=message):
-        plan_of(words)
+        plan_of(settings)
 
 
 def test_everything_is_checked_before_anything_runs(tmp_path):
     def never(*_):
         pytest.fail("nothing may run")
 
-    for methods, words, grids, message in (
+    for methods, settings, grids, message in (
         (["local", "persfl"], {"validation": 0}, {}, "persfl chooses on validation data"),
         (["local", "ktpfl"], {}, {}, "ktpfl needs a public data set"),
         (["local", "oracle"], {}, {}, "oracle needs true groups"),
@@ -583,7 +583,7 @@ def test_everything_is_checked_before_anything_runs(tmp_path):
     ):
         with pytest.raises(BadInput, match=message):
             compare(
-                plan_experiments(methods, base(**words), {}, grids),
+                plan_experiments(methods, base(**settings), {}, grids),
                 [0, 1],
                 tmp_path / "c",
                 never,
@@ -602,9 +602,11 @@ def test_a_word_of_train_may_be_given_to_the_methods_that_use_it():
 
 
 def test_a_file_of_one_run_serves_as_the_common_words_of_a_comparison():
-    words = change_options(Experiment(), WORDS | {"method": "ditto", "lam": 0.5, "seed": 4}).words()
+    settings = change_options(
+        Experiment(), WORDS | {"method": "ditto", "lam": 0.5, "seed": 4}
+    ).to_dict()
     experiments, seeds, *_ = plan_of(
-        words, ["ditto", "local"], common={"rounds": "9"}, own={"local": {"lr": "0.2"}}
+        settings, ["ditto", "local"], common={"rounds": "9"}, own={"local": {"lr": "0.2"}}
     )
     assert seeds == [4]
     assert experiments["ditto"].options == {"lam": 0.5}
@@ -613,15 +615,15 @@ def test_a_file_of_one_run_serves_as_the_common_words_of_a_comparison():
 
 
 def test_options_in_the_file_for_methods_that_are_not_wanted_now_are_left_out():
-    words = {
+    settings = {
         "methods": ["local", "ditto"],
         "options": {"ditto": {"lam": 2}},
         "tune": {"ditto": {"lam": [1]}},
     }
-    experiments, _, grids, _ = plan_of(words, ["local"])
+    experiments, _, grids, _ = plan_of(settings, ["local"])
     assert list(experiments) == ["local"]
     assert grids == {}
-    assert plan_of(words).experiments["ditto"].options == {"lam": 2.0}
+    assert plan_of(settings).experiments["ditto"].options == {"lam": 2.0}
 
 
 # Python
@@ -632,11 +634,11 @@ def net() -> nn.Module:
 
 
 def test_own_arrays_and_networks_are_compared_through_python(tmp_path):
-    words = FAST | {"rounds": 2, "checkpoint": 1}
+    settings = FAST | {"rounds": 2, "checkpoint": 1}
     found = coterie.compare(
         ["local", "ditto"], dataset=arrays(False), model=net, seeds=2, num_clients=3,
         partition="iid", options={"ditto": {"lam": 0.5}},
-        out=tmp_path / "c", **words,
+        out=tmp_path / "c", **settings,
     )  # fmt: skip
     assert found.accuracy("ditto").shape == (2, 3)
     assert found.runs["ditto"][0].experiment.options == {"lam": 0.5}
@@ -664,9 +666,9 @@ def test_a_comparison_from_a_file_through_python(tmp_path):
 
 
 def test_losses_are_compared_where_there_are_no_classes(tmp_path):
-    words = FAST | {"dataset": "gaussian", "num_clients": 4, "rounds": 2}
+    settings = FAST | {"dataset": "gaussian", "num_clients": 4, "rounds": 2}
     found = coterie.compare(
-        ["fedavg"], tune={"fedavg": {"lr": [1e-6, 0.3]}}, out=tmp_path / "c", **words
+        ["fedavg"], tune={"fedavg": {"lr": [1e-6, 0.3]}}, out=tmp_path / "c", **settings
     )
     assert found.runs["fedavg"][0].experiment.train.lr == 0.3  # the smaller loss wins
     assert found.rows()[0].mean == pytest.approx(found.runs["fedavg"][0].client_values().mean())
@@ -676,8 +678,8 @@ def test_losses_are_compared_where_there_are_no_classes(tmp_path):
 
 
 def test_a_smaller_loss_is_better_everywhere(tmp_path, capsys):
-    words = FAST | {"dataset": "gaussian", "num_clients": 8, "rounds": 3, "eval_every": 1}
-    found = coterie.compare(["fedavg", "local"], out=tmp_path / "c", **words)
+    settings = FAST | {"dataset": "gaussian", "num_clients": 8, "rounds": 3, "eval_every": 1}
+    found = coterie.compare(["fedavg", "local"], out=tmp_path / "c", **settings)
     losses = {row.method: row.mean for row in found.rows()}
     better, worse = sorted(losses, key=losses.__getitem__)
     assert found.difference(better, worse).mean == pytest.approx(losses[worse] - losses[better])

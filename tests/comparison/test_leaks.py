@@ -58,8 +58,8 @@ def test_newcomers_models_do_not_depend_on_test_and_select_rows(name):
 
 def test_tuning_does_not_depend_on_test_and_select_rows(tmp_path):
     grids = {"ditto": {"lam": [0.01, 1.0]}, "persfl": {"distil_epochs": [1, 3]}}
-    words = FAST | {"batch_size": 4, "hidden": 5, "rounds": 2, "checkpoint": 1, "model": "dnn"}
-    asked = {name: change_options(Experiment(), words | {"method": name}) for name in grids}
+    settings = FAST | {"batch_size": 4, "hidden": 5, "rounds": 2, "checkpoint": 1, "model": "dnn"}
+    asked = {name: change_options(Experiment(), settings | {"method": name}) for name in grids}
     federation, found = with_select(tiny()), []
     for place, data in (("plain", federation), ("spoiled", spoiled(federation))):
         done = compare(asked, [0], tmp_path / place, grids=grids, data=data)

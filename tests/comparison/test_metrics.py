@@ -152,11 +152,11 @@ def test_stacked_clients_learn_any_task_as_single_ones_do(task, tmp_path):
 
 @pytest.mark.parametrize("method", ["fml", "pfml", "feddf", "fedmd", "scaffold", "fedala"])
 def test_methods_that_compare_predictions_compare_numbers(method, tmp_path):
-    words = {**FAST, "rounds": 2, "lr": 0.01}
+    settings = {**FAST, "rounds": 2, "lr": 0.01}
     if method in ("feddf", "fedmd"):
-        words["draw"] = 20
+        settings["draw"] = 20
     data = federation("regression", public="held-out", public_rows=30)
-    run = coterie.run(method, dataset=data, out=tmp_path / "run", **words)
+    run = coterie.run(method, dataset=data, out=tmp_path / "run", **settings)
     assert np.isfinite(run.client_values("test")).all()
 
 

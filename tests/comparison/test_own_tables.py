@@ -43,9 +43,9 @@ def write_rare(path, rows):
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
-    words = {"client": "who", "label": "y", "task": "regression"}
+    settings = {"client": "who", "label": "y", "task": "regression"}
     path = write_numbers(folder / "numbers.csv")
-    return coterie.compare(["local", "fedavg"], dataset=path, out=folder / "o", **words, **FAST)
+    return coterie.compare(["local", "fedavg"], dataset=path, out=folder / "o", **settings, **FAST)
 
 
 def test_references_stand_beside_the_methods_and_the_answer_says_who_wins(compared):
@@ -78,9 +78,9 @@ def test_the_linear_model_is_fitted_on_training_rows_and_chosen_on_validation_ro
 
 def test_references_can_be_left_out(tmp_path):
     path = write_numbers(tmp_path / "numbers.csv")
-    words = {"client": "who", "label": "y", "task": "regression"}
+    settings = {"client": "who", "label": "y", "task": "regression"}
     made = coterie.compare(
-        ["local", "fedavg"], dataset=path, out=tmp_path / "o", references=False, **words, **FAST
+        ["local", "fedavg"], dataset=path, out=tmp_path / "o", references=False, **settings, **FAST
     )
     assert made.references == []
     assert "scikit-learn" not in str(made.answer)
@@ -88,9 +88,9 @@ def test_references_can_be_left_out(tmp_path):
 
 @pytest.mark.parametrize(("rows", "metric"), [(120, "auc"), (40, "balanced_accuracy")])
 def test_rare_classes_are_not_judged_by_accuracy_unless_asked_for(rows, metric, tmp_path):
-    words = {"dataset.name": write_rare(tmp_path / "rare.csv", rows)}
-    words |= {"dataset.client": "who", "dataset.label": "state"}
-    experiment = change_options(Experiment(), words)
+    settings = {"dataset.name": write_rare(tmp_path / "rare.csv", rows)}
+    settings |= {"dataset.client": "who", "dataset.label": "state"}
+    experiment = change_options(Experiment(), settings)
     federation = load_federation(experiment)
     assert assemble(experiment, federation).experiment.schedule.metric == metric
     said = change_options(experiment, {"metric": "accuracy"})
@@ -100,9 +100,9 @@ def test_rare_classes_are_not_judged_by_accuracy_unless_asked_for(rows, metric, 
 
 def test_what_is_automatic_is_chosen_on_validation_rows_for_every_method(tmp_path):
     path = write_numbers(tmp_path / "numbers.csv")
-    words = {"client": "who", "label": "y", "task": "regression", "lr": "auto", "model": "auto"}
+    settings = {"client": "who", "label": "y", "task": "regression", "lr": "auto", "model": "auto"}
     made = coterie.compare(
-        ["local", "fedper"], dataset=path, out=tmp_path / "o", references=False, **words, **FAST
+        ["local", "fedper"], dataset=path, out=tmp_path / "o", references=False, **settings, **FAST
     )
     record = made.folder / "tuning" / "local" / "tuning.json"
     tried = json.loads(record.read_text(encoding="utf-8"))

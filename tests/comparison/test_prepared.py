@@ -21,14 +21,14 @@ from helpers.runs import experiment
 def made(monkeypatch):
     """The data and the runs that were put together, as (what, seed)."""
     found = []
-    for word in ("load_federation", "assemble"):
-        original = getattr(cache, word)
+    for option in ("load_federation", "assemble"):
+        original = getattr(cache, option)
 
-        def counted(experiment, *rest, word=word, original=original):
-            found.append((word, experiment.seed))
+        def counted(experiment, *rest, option=option, original=original):
+            found.append((option, experiment.seed))
             return original(experiment, *rest)
 
-        monkeypatch.setattr(cache, word, counted)
+        monkeypatch.setattr(cache, option, counted)
     return found
 
 
@@ -46,7 +46,7 @@ def test_data_that_do_not_fit_are_never_held_for_two_seeds(made, monkeypatch, tm
     for seed in (0, 1, 0):
         store.assembly(replace(experiment(), seed=seed))
         assert len(store.kept) == 1
-    assert [seed for word, seed in made if word == "load_federation"] == [0, 1, 0]
+    assert [seed for option, seed in made if option == "load_federation"] == [0, 1, 0]
     monkeypatch.setattr(cache, "MAX_BYTES", 2**30)
     first, second = (store.assembly(replace(experiment(), seed=seed)) for seed in (0, 1))
     assert store.assembly(replace(experiment(), seed=0)) is first
@@ -63,7 +63,7 @@ def test_seeds_that_share_their_data_hold_them_once(made):
 
 
 @pytest.mark.parametrize(
-    ("words", "shared"),
+    ("settings", "shared"),
     [
         ({}, True),
         ({"newcomers": 2}, True),
@@ -72,11 +72,11 @@ def test_seeds_that_share_their_data_hold_them_once(made):
         ({"rotate": 2}, False),
     ],
 )
-def test_seeds_share_what_is_the_same_and_nothing_else(words, shared, monkeypatch):
+def test_seeds_share_what_is_the_same_and_nothing_else(settings, shared, monkeypatch):
     reads = []
     original = build.read_data
     monkeypatch.setattr(build, "read_data", lambda *a: reads.append(a) or original(*a))
-    store, one = AssemblyCache(None, None), experiment(**{"rows": 1797} | words)
+    store, one = AssemblyCache(None, None), experiment(**{"rows": 1797} | settings)
     each = [replace(one, seed=seed) for seed in (0, 1, 2)]
     found = [store.federation(one) for one in each]
     assert len(reads) == 1

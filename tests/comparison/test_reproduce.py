@@ -333,15 +333,17 @@ def test_whole_runs_replace_shortened_ones_and_not_the_other_way(out, tmp_path):
     assert merge_results(TABLE, whole, short) == whole
 
 
-@pytest.mark.parametrize(("section", "word"), [("dataset", "num_clients"), ("train", "batch_size")])
-def test_runs_of_a_recipe_that_has_changed_do_not_stand_together(out, tmp_path, section, word):
+@pytest.mark.parametrize(
+    ("section", "option"), [("dataset", "num_clients"), ("train", "batch_size")]
+)
+def test_runs_of_a_recipe_that_has_changed_do_not_stand_together(out, tmp_path, section, option):
     write_pages([TABLE], out, tmp_path)
     before = json.loads((tmp_path / "results" / "small-1.json").read_text())
     now = json.loads(json.dumps(before))
     del now["columns"][0]["methods"]["fedavg"]
     assert "fedavg" in merge_results(TABLE, before, now)["columns"][0]["methods"]
     for run in (run for runs in now["columns"][0]["methods"].values() for run in runs):
-        run["words"][section][word] += 1
+        run["words"][section][option] += 1
     assert merge_results(TABLE, before, now) == now
 
 
@@ -351,11 +353,11 @@ def test_another_reading_of_the_set_up_is_shown_and_not_counted(out, tmp_path):
     other = TABLE.columns[0]._replace(name="otherwise", otherwise=True, **turned)
     counted = other._replace(name="counted", otherwise=False)
     ours = outcome_of(TABLE, out).verdict
-    for column, word in ((other, ours), (counted, "not reproduced")):
+    for column, option in ((other, ours), (counted, "not reproduced")):
         table = TABLE._replace(columns=(*TABLE.columns, column))
         text = written([table], out, tmp_path)
-        assert outcome_of(table, out).verdict == word
-        assert compute_verdicts([table], tmp_path / "results") == {"small-1": word}
+        assert outcome_of(table, out).verdict == option
+        assert compute_verdicts([table], tmp_path / "results") == {"small-1": option}
         assert ("read otherwise and not counted above" in text) == column.otherwise
 
 
@@ -365,9 +367,9 @@ def test_shortened_runs_are_marked(out, tmp_path):
     file = json.loads(path.read_text())
     file["columns"][0]["scale"] = 0.5
     path.write_text(json.dumps(file))
-    (word,) = compute_verdicts([TABLE], tmp_path / "results").values()
-    assert "too small" in word or "shortened" in word
-    assert "not reproduced" not in word
+    (option,) = compute_verdicts([TABLE], tmp_path / "results").values()
+    assert "too small" in option or "shortened" in option
+    assert "not reproduced" not in option
     assert "smaller: 50 % of the rounds" in page([TABLE], tmp_path / "results")
 
 

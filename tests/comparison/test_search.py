@@ -104,14 +104,14 @@ def test_a_plan_with_a_search_is_read_as_it_was_written(searched):
 
 
 def test_a_search_over_few_values_repeats_no_run(tmp_path):
-    words = FAST | IMAGES | WORDS
+    settings = FAST | IMAGES | WORDS
     coterie.compare(
         ["ditto"],
         options={"ditto": {"lr": 0.1, "local_epochs": 1}},
         tune={"ditto": {"lam": [0.1, 1.0]}},
         trials=4,
         out=tmp_path / "c",
-        **words,
+        **settings,
     )
     tried = record_of(tmp_path / "c", "ditto").tried
     assert len(tried) == 4
@@ -168,8 +168,8 @@ def test_words_that_do_not_go_together_are_a_trial_that_is_refused(tmp_path):
 
 
 def test_time_ends_a_search_and_every_method_has_a_trial(tmp_path):
-    words = FAST | IMAGES | WORDS | {"rounds": 2}
-    coterie.compare(["local", "fedavg"], budget="1s", trials=500, out=tmp_path / "c", **words)
+    settings = FAST | IMAGES | WORDS | {"rounds": 2}
+    coterie.compare(["local", "fedavg"], budget="1s", trials=500, out=tmp_path / "c", **settings)
     for name in ("local", "fedavg"):
         tried = record_of(tmp_path / "c", name).tried
         assert 1 <= len(tried) < 500
@@ -192,16 +192,16 @@ def test_the_report_shows_every_trial(searched):
 # Going on
 
 
-def command(*words: object) -> list[str]:
+def command(*settings: object) -> list[str]:
     main = "from coterie.cli.main import main; main()"
-    return [sys.executable, "-c", main, *map(str, words)]
+    return [sys.executable, "-c", main, *map(str, settings)]
 
 
 def test_a_search_that_was_killed_ends_with_the_same_result(tmp_path, searched):
-    words = [w for k, v in TABLE.items() for w in (f"--{k}", "no" if v is False else v)]
+    settings = [w for k, v in TABLE.items() for w in (f"--{k}", "no" if v is False else v)]
     data = searched.folder.parent / "rows.csv"
     folder = tmp_path / "c"
-    begin = ["compare", data, "--methods", "local,ditto", "--trials", 5, "--out", folder, *words]
+    begin = ["compare", data, "--methods", "local,ditto", "--trials", 5, "--out", folder, *settings]
     process = subprocess.Popen(
         command(*begin), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
@@ -279,7 +279,7 @@ def test_times_that_are_none_are_one_line(bad):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("settings", "says"),
     [
         ({"trials": 0}, "trials = 0: give a whole number from 1 to 10,000"),
         ({"trials": -3}, "trials = -3"),
@@ -289,9 +289,9 @@ def test_times_that_are_none_are_one_line(bad):
         (5, "search = 5: give a table"),
     ],
 )
-def test_limits_that_mean_nothing_are_one_line(words, says):
+def test_limits_that_mean_nothing_are_one_line(settings, says):
     with pytest.raises(BadInput, match=says):
-        limits_of(words)
+        limits_of(settings)
 
 
 @pytest.mark.parametrize(

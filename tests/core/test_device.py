@@ -29,7 +29,7 @@ def test_the_processor_is_always_there(sees):
 
 def test_an_accelerator_is_taken_where_there_is_one(sees):
     sees(2)
-    assert [str(device_of(word)) for word in ("auto", "cuda", "cuda:1", "cpu")] == [
+    assert [str(device_of(option)) for option in ("auto", "cuda", "cuda:1", "cpu")] == [
         "cuda",
         "cuda",
         "cuda:1",
@@ -38,7 +38,7 @@ def test_an_accelerator_is_taken_where_there_is_one(sees):
 
 
 @pytest.mark.parametrize(
-    ("word", "count", "said"),
+    ("option", "count", "said"),
     [
         ("cuda", 0, "device = 'cuda': torch sees no CUDA device here; use cpu or auto"),
         ("mps", 1, "device = 'mps': torch sees no MPS device here; use cpu or auto"),
@@ -47,10 +47,10 @@ def test_an_accelerator_is_taken_where_there_is_one(sees):
         ("", 1, "device = '': give auto, cpu, cuda, cuda:1 or mps"),
     ],
 )
-def test_a_device_that_is_not_there_is_refused(word, count, said, sees):
+def test_a_device_that_is_not_there_is_refused(option, count, said, sees):
     sees(count)
     with pytest.raises(BadInput) as problem:
-        device_of(word)
+        device_of(option)
     assert str(problem.value) == said
 
 

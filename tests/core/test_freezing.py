@@ -129,15 +129,15 @@ def test_stacked_clients_equal_one_after_another(method, tmp_path):
 
 
 def test_a_run_with_frozen_layers_goes_on_as_if_it_had_not_stopped(tmp_path):
-    words = WORDS | {"freeze": "dense1", "rounds": 3, "checkpoint": 1}
-    whole = coterie.run("ditto", out=tmp_path / "whole", **words)
+    settings = WORDS | {"freeze": "dense1", "rounds": 3, "checkpoint": 1}
+    whole = coterie.run("ditto", out=tmp_path / "whole", **settings)
 
     def stop(report):
         if report.round == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        coterie.run("ditto", out=tmp_path / "part", watch=stop, **words)
+        coterie.run("ditto", out=tmp_path / "part", watch=stop, **settings)
     coterie.resume(tmp_path / "part")
     assert results(tmp_path / "part") == results(whole.folder)
 
@@ -184,21 +184,21 @@ def test_fedper_keeps_the_named_parameters_at_home(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("settings", "says"),
     [
         ({"own": "tail"}, "fedper.own = 'tail' is no part of Net"),
         ({"own": "backbone,head"}, "leaves nothing of Net to share"),
         ({"own": "head", "head": 2}, "so does head = 2: leave out one of them"),
     ],
 )
-def test_fedper_refuses_names_that_leave_nothing(words, says):
+def test_fedper_refuses_names_that_leave_nothing(settings, says):
     with pytest.raises(BadInput, match=says):
         coterie.run(
             "fedper",
             dataset=arrays(),
             model=Net,
             **OWN,
-            **{f"fedper.{k}": v for k, v in words.items()},
+            **{f"fedper.{k}": v for k, v in settings.items()},
         )
 
 

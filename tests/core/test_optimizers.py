@@ -67,9 +67,9 @@ def slopes(a, b):
 
 
 def train_of(name, own, shared):
-    words = {k: v for k, v in own.items() if k in Train._fields}
-    spec = ":".join([name, *(f"{k}={v}" for k, v in own.items() if k not in words)])
-    return Train(optimizer=spec, lr=RATES.get(name, 0.01), **words, **shared)
+    settings = {k: v for k, v in own.items() if k in Train._fields}
+    spec = ":".join([name, *(f"{k}={v}" for k, v in own.items() if k not in settings)])
+    return Train(optimizer=spec, lr=RATES.get(name, 0.01), **settings, **shared)
 
 
 def torch_steps(name, own, shared, given):
@@ -136,7 +136,7 @@ def test_a_step_takes_over_the_buffers_of_its_gradient():
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("settings", "line"),
     [
         ({"optimizer": "adma"}, "optimizer = 'adma': unknown; did you mean 'adam'?"),
         ({"optimizer": "adam:beta3=1"}, "optimizer = 'adam:beta3=1': no option 'beta3' of adam"),
@@ -147,7 +147,7 @@ def test_a_step_takes_over_the_buffers_of_its_gradient():
         ({"nesterov": True, "optimizer": "rmsprop", "momentum": 0.9}, "optimizer = rmsprop"),
     ],
 )
-def test_what_an_optimizer_has_no_use_for_is_refused(words, line):
+def test_what_an_optimizer_has_no_use_for_is_refused(settings, line):
     with pytest.raises(BadInput) as told:
-        optimizer_of(Train(**words))
+        optimizer_of(Train(**settings))
     assert line in str(told.value)

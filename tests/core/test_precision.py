@@ -97,14 +97,14 @@ def accuracy(run: Run) -> float:
 
 
 def test_training_in_bfloat16_reaches_nearly_the_accuracy_of_float32(tmp_path):
-    words = {
+    settings = {
         "method": "fedavg",
         "num_clients": 5,
         "rounds": 20,
         "lr": 0.1,
         "local_epochs": 2,
     } | FAST
-    plain = change_options(Experiment(), words)
+    plain = change_options(Experiment(), settings)
     runs = {
         precision: execute(
             change_options(plain, {"precision": precision}),
@@ -121,6 +121,6 @@ def test_training_in_bfloat16_reaches_nearly_the_accuracy_of_float32(tmp_path):
 
 
 def test_a_precision_that_changes_nothing_is_refused():
-    words = change_options(Experiment(), {"dataset": "gaussian", "precision": "bfloat16"})
+    settings = change_options(Experiment(), {"dataset": "gaussian", "precision": "bfloat16"})
     with pytest.raises(BadInput, match="precision = bfloat16 changes nothing in mean"):
-        models_of(words, load_federation(words))
+        models_of(settings, load_federation(settings))

@@ -146,9 +146,9 @@ def test_two_columns_and_one_of_signed_times_are_the_same_label():
 @pytest.mark.parametrize("method", ["local", "fedavg"])
 def test_every_client_is_measured_on_all_its_rows_together(tmp_path, path, method):
     frame = patients()
-    words = {"task": "survival", "model": "mlr", "rounds": 4, "batch_size": 8, "path": path}
+    settings = {"task": "survival", "model": "mlr", "rounds": 4, "batch_size": 8, "path": path}
     data = from_frame(frame, label="days,died")
-    run = coterie.run(method, dataset=data, out=tmp_path / "run", threads=1, **words)
+    run = coterie.run(method, dataset=data, out=tmp_path / "run", threads=1, **settings)
     federation = build_federation(data, task="survival")
     for i, name in enumerate(federation.names):
         rows = federation.rows[federation.test[i]]

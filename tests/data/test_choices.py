@@ -9,7 +9,7 @@ from helpers.datasets import features
 
 
 @pytest.mark.parametrize(
-    ("words", "options"),
+    ("settings", "options"),
     [
         ("at most 179 clients of 10 rows", {"num_clients": 5000}),
         ("leave no train part", {"validation": 0.5, "test": 0.5}),
@@ -37,15 +37,15 @@ from helpers.datasets import features
         ),
     ],
 )
-def test_bad_choices_are_refused_in_one_clear_line(words, options):
+def test_bad_choices_are_refused_in_one_clear_line(settings, options):
     with pytest.raises(BadInput) as caught:
         build_federation(**options)
-    assert words in str(caught.value)
+    assert settings in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("words", "change", "options"),
+    ("settings", "change", "options"),
     [
         (
             "NaN or infinity in row 7",
@@ -73,8 +73,8 @@ def test_bad_choices_are_refused_in_one_clear_line(words, options):
         ("belong to a named data set", {}, {"data_options": {"alpha": 1}}),
     ],
 )
-def test_bad_data_are_refused_in_one_clear_line(words, change, options):
+def test_bad_data_are_refused_in_one_clear_line(settings, change, options):
     with pytest.raises(BadInput) as caught:
         build_federation(features()._replace(**change), **options)
-    assert words in str(caught.value)
+    assert settings in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -86,7 +86,7 @@ def test_arrays_are_cut_by_values_of_their_own():
 
 
 @pytest.mark.parametrize(
-    ("frame", "column", "cut", "words"),
+    ("frame", "column", "cut", "settings"),
     [
         (visits(), "", "time", "name it with --cut-column"),
         (visits(), "day", "shuffle", "no effect without cut = time"),
@@ -101,6 +101,6 @@ def test_arrays_are_cut_by_values_of_their_own():
         ),
     ],
 )
-def test_a_cut_that_cannot_be_made_is_refused(frame, column, cut, words):
-    with pytest.raises(BadInput, match=words):
+def test_a_cut_that_cannot_be_made_is_refused(frame, column, cut, settings):
+    with pytest.raises(BadInput, match=settings):
         build_federation(from_frame(frame, cut_column=column), cut=cut)

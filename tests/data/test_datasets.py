@@ -92,8 +92,8 @@ def tar_bytes(content):
 def python2_pickle(pixels, key, values):
     """What Python 2 wrote for CIFAR: protocol 2, byte strings, an array of an old numpy."""
 
-    def short(word):
-        return b"U" + bytes([len(word)]) + word
+    def short(option):
+        return b"U" + bytes([len(option)]) + option
 
     def number(n):
         return b"J" + struct.pack("<i", n)
@@ -412,8 +412,8 @@ def leaf_json(users):
     return json.dumps({"users": list(users), "num_samples": sizes, "user_data": data}).encode()
 
 
-def tweet(words, account="a"):
-    return ["1467810369", "Mon Apr 06", "NO_QUERY", account, words, "training"]
+def tweet(settings, account="a"):
+    return ["1467810369", "Mon Apr 06", "NO_QUERY", account, settings, "training"]
 
 
 def write_sent140(folder):
@@ -805,7 +805,7 @@ def test_without_a_network_the_line_says_what_where_and_how(tmp_path, monkeypatc
         "COTERIE_DATA",
         "--data-dir",
     )
-    assert all(word in line for word in needed)
+    assert all(option in line for option in needed)
     assert "\n" not in line
     write(tmp_path / "cifar100" / "train.bin", bytes(3074))
     with pytest.raises(

@@ -26,13 +26,13 @@ def test_dropped_columns_are_no_features():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("settings", "said"),
     [
         ({"drop": "age"}, "there is no column 'age'"),
         ({"drop": "client"}, "is client or label"),
         ({"drop": "id", "features": "x"}, "has no effect beside features"),
     ],
 )
-def test_what_cannot_be_dropped_is_refused(words, said):
+def test_what_cannot_be_dropped_is_refused(settings, said):
     with pytest.raises(BadInput, match=said):
-        from_frame(FRAME, **words)
+        from_frame(FRAME, **settings)

@@ -36,14 +36,14 @@ def test_what_a_client_needs_is_said():
     _table(3)
 
 
-@pytest.mark.parametrize("words", [{}, {"validation": 0.4, "test": 0.3}, {"test": 0.7}])
-def test_the_shares_that_are_offered_work(words):
+@pytest.mark.parametrize("settings", [{}, {"validation": 0.4, "test": 0.3}, {"test": 0.7}])
+def test_the_shares_that_are_offered_work(settings):
     with pytest.raises(BadInput) as caught:
-        _table(2, **words)
+        _table(2, **settings)
     way = str(caught.value).rpartition("use ")[2]
-    said = {word: float(value) for word, value in re.findall(r"(\w+) = ([\d.]*\d)", way)}
+    said = {option: float(value) for option, value in re.findall(r"(\w+) = ([\d.]*\d)", way)}
     assert said
-    assert _table(2, **(words | said)).clients == 10
+    assert _table(2, **(settings | said)).clients == 10
 
 
 def test_what_does_not_help_natural_clients_is_not_offered():

@@ -80,5 +80,5 @@ def test_moments_of_many_clients_are_bit_for_bit_those_of_one_after_another(colu
         assert np.array_equal(one.total, each.total[k])
         pooled, start = pooled.plus(one), start + n
     found = Moments.none(columns).then(each)
-    for word in ("count", "total", "squares"):
-        assert np.array_equal(getattr(found, word), getattr(pooled, word))
+    for option in ("count", "total", "squares"):
+        assert np.array_equal(getattr(found, option), getattr(pooled, option))

@@ -31,7 +31,7 @@ CODES = np.array([ord(label) for label in LABELS])
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "settings"),
     [
         ({"label": ["X" if i == 3 else v for i, v in enumerate(LABELS)]}, "'X' and 'x'"),
         ({"label": ["x " if i % 9 else v for i, v in enumerate(LABELS)]}, "'x' and 'x '"),
@@ -49,9 +49,9 @@ CODES = np.array([ord(label) for label in LABELS])
         ({"leak": CODES + np.random.default_rng(1).normal(0, 0.01, ROWS)}, "label away"),
     ],
 )
-def test_what_looks_wrong_is_said(more, words):
+def test_what_looks_wrong_is_said(more, settings):
     found = find_problems(from_frame(fine(**more)))
-    assert any(words in line for line in found), found
+    assert any(settings in line for line in found), found
 
 
 def test_copies_of_rows_are_counted_within_and_across_clients():

@@ -24,10 +24,14 @@ OPTIONS = {"draws": "streams", "sizes": "fedprox"}
 
 def both(monkeypatch, clients=12, options=OPTIONS, **choices):
     """The same federation, stored and made when it is asked for."""
-    words = {"num_clients": clients, "data_options": {"num_clients": clients, **options}, **choices}
-    stored = build_federation("synthetic", **words)
+    settings = {
+        "num_clients": clients,
+        "data_options": {"num_clients": clients, **options},
+        **choices,
+    }
+    stored = build_federation("synthetic", **settings)
     monkeypatch.setattr(synthetic, "MAX_STORED", 0)
-    made = build_federation("synthetic", **words)
+    made = build_federation("synthetic", **settings)
     assert isinstance(made.x, lazy_rows.LazyRows)
     assert isinstance(stored.x, torch.Tensor)
     return stored, made

@@ -164,7 +164,7 @@ def test_build_uses_own_data_with_all_its_clients(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "settings"),
     [
         ("", "the file is empty"),
         ("client,a,label\n", "the file has no rows"),
@@ -185,12 +185,12 @@ def test_build_uses_own_data_with_all_its_clients(tmp_path):
         ("client,a,label\nx,1,0,7\n", "no readable .csv file"),
     ],
 )
-def test_a_bad_file_is_refused_with_its_place(tmp_path, text, words):
+def test_a_bad_file_is_refused_with_its_place(tmp_path, text, settings):
     path = tmp_path / "t.csv"
     path.write_text(text)
     with pytest.raises(BadInput) as caught:
         build_federation(path)
-    assert words in str(caught.value)
+    assert settings in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -223,7 +223,7 @@ def test_bad_folders_are_refused_with_their_place(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "clients", "words"),
+    ("x", "y", "clients", "settings"),
     [
         (np.zeros(3), [0, 1, 2], None, "x has shape"),
         (np.zeros((3, 2)), [0, 1], None, "y has shape"),
@@ -234,6 +234,6 @@ def test_bad_folders_are_refused_with_their_place(tmp_path):
         (np.zeros((2, 1)), np.array(["a", None]), None, "y is None in row 2"),
     ],
 )
-def test_bad_arrays_are_refused(x, y, clients, words):
-    with pytest.raises(BadInput, match=words):
+def test_bad_arrays_are_refused(x, y, clients, settings):
+    with pytest.raises(BadInput, match=settings):
         user_data.from_arrays(x, y, clients)

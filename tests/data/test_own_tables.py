@@ -67,7 +67,7 @@ def test_what_was_found_out_is_told(tmp_path):
         "text is cp1252",
         f"decimal commas in {got.columns[0].name}",
     )
-    assert got.told == told
+    assert got.remarks == told
     assert got.columns[0].note == "decimal commas"
     path.write_text(text() + text().split("\n", 1)[1] * 9)
     with pytest.warns(UserWarning, match="of 2 columns, 1 with texts"):

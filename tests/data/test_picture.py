@@ -36,7 +36,8 @@ def test_a_small_picture_writes_names_and_counts_and_is_the_same_every_time(tmp_
     assert first == again
     text = first.decode()
     assert all(
-        f"<!-- {word} -->" in text for word in ("$5 site", r"$\site$ 6", "cat", "dog", "13", "17")
+        f"<!-- {option} -->" in text
+        for option in ("$5 site", r"$\site$ 6", "cat", "dog", "13", "17")
     )
     assert count_classes(got).tolist() == [[13, 17], [13, 17]]
 

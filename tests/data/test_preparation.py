@@ -69,7 +69,7 @@ def test_nothing_that_is_fitted_depends_on_validation_or_test_rows(scale):
     clean = build_federation(from_frame(frame), scale=scale)
     other = garbage(frame, rows_in(clean, "validation", "test"))
     spoilt = build_federation(from_frame(other), scale=scale)
-    assert json.dumps(spoilt.preparation.words()) == json.dumps(clean.preparation.words())
+    assert json.dumps(spoilt.preparation.to_dict()) == json.dumps(clean.preparation.to_dict())
     assert spoilt.names == clean.names
     for one, two in zip(clean.train, spoilt.train, strict=True):
         assert np.array_equal(clean.x[one], spoilt.x[two])
@@ -193,7 +193,7 @@ def test_a_constant_column_is_0_even_where_a_test_row_differs():
 def test_a_preparation_read_from_json_prepares_later_rows_alike(scale):
     frame = people()
     got = build_federation(from_frame(frame), scale=scale)
-    kept = preparation_from_dict(json.loads(json.dumps(got.preparation.words())))
+    kept = preparation_from_dict(json.loads(json.dumps(got.preparation.to_dict())))
     assert kept == got.preparation
     rows = [5, 17, 3]  # few rows, in which a column may look like another kind
     owners = frame["client"][rows].to_list()

@@ -155,7 +155,7 @@ def change(**parts):
 
 @pytest.mark.parametrize("kind", ["npz", "json", "csv"])
 @pytest.mark.parametrize(
-    ("listed", "words"),
+    ("listed", "settings"),
     [
         (change(train=[3, 60]), "row 3 is listed twice, as train of client '0' and as train of"),
         (change(test=[60]), "row 60 is listed twice, as train of client '1' and as test of"),
@@ -165,16 +165,16 @@ def change(**parts):
         ({**LISTED, "2": {"test": [100]}}, "client '2' has no train rows"),
     ],
 )
-def test_a_bad_index_file_is_refused_with_the_row_and_the_client(tmp_path, kind, listed, words):
+def test_a_bad_index_file_is_refused_with_the_row_and_the_client(tmp_path, kind, listed, settings):
     path = write_index(tmp_path, kind, listed)
     with pytest.raises(BadInput) as refusal:
         build_federation("digits", partition=str(path))
-    assert words in str(refusal.value)
+    assert settings in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"),
+    ("name", "text", "settings"),
     [
         ("a.json", '{"0": {"trian": [1]}}', "in part 'trian'; a part is train, validation, test"),
         ("a.csv", "client,part,row\n0,exam,1", "in part 'exam'"),
@@ -187,17 +187,17 @@ def test_a_bad_index_file_is_refused_with_the_row_and_the_client(tmp_path, kind,
         ("a.npz", "nothing", "no readable .npz file"),
     ],
 )
-def test_a_file_that_is_no_index_file_is_refused_in_one_line(tmp_path, name, text, words):
+def test_a_file_that_is_no_index_file_is_refused_in_one_line(tmp_path, name, text, settings):
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(BadInput) as refusal:
         build_federation("digits", partition=str(path))
-    assert words in str(refusal.value)
+    assert settings in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
-    ("frame", "choices", "words"),
+    ("frame", "choices", "settings"),
     [
         (table(parts=("train", "exam")), {}, "column 'fold' is 'exam' in row 4; a part is"),
         (table(), {"cut": "shuffle"}, "cut = 'shuffle' has no effect"),
@@ -206,8 +206,8 @@ def test_a_file_that_is_no_index_file_is_refused_in_one_line(tmp_path, name, tex
         (table(parts=("train",)), {}, "no published test rows"),
     ],
 )
-def test_parts_that_cannot_be_and_options_without_effect_are_refused(frame, choices, words):
-    with pytest.raises(BadInput, match=words):
+def test_parts_that_cannot_be_and_options_without_effect_are_refused(frame, choices, settings):
+    with pytest.raises(BadInput, match=settings):
         build_federation(from_frame(frame, part_column="fold"), **choices)
 
 

@@ -108,7 +108,7 @@ def test_garbage_in_held_out_labels_changes_nothing_that_trains(values, nonsense
     spoilt = values.copy()
     spoilt[clean.rows[held]] = nonsense
     got = made(spoilt, **choices)
-    assert json.dumps(got.preparation.words()) == json.dumps(clean.preparation.words())
+    assert json.dumps(got.preparation.to_dict()) == json.dumps(clean.preparation.to_dict())
     for one, two in zip(clean.train, got.train, strict=True):
         assert np.array_equal(clean.y[one], got.y[two])
         assert np.array_equal(clean.x[one], got.x[two])
@@ -142,7 +142,7 @@ def test_what_was_fitted_survives_its_file():
         (FEW, {"class_weights": "balanced"}),
     ):
         kept = made(values, **choices).preparation
-        assert preparation_from_dict(json.loads(json.dumps(kept.words()))) == kept
+        assert preparation_from_dict(json.loads(json.dumps(kept.to_dict()))) == kept
 
 
 def test_several_label_columns_are_several_labels():

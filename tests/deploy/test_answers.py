@@ -63,10 +63,10 @@ class Clinic:
                 ServerAddress(), Sites(("north", "south")), Rules(), DataShape(2, 1, **shape), asked
             ),
         )
-        words = {"method": "fedavg", "model": {"name": "mlr"}, "schedule": {"rounds": ROUNDS}}
-        (server / "experiment.toml").write_text(to_toml(words))
+        settings = {"method": "fedavg", "model": {"name": "mlr"}, "schedule": {"rounds": ROUNDS}}
+        (server / "experiment.toml").write_text(to_toml(settings))
         self.plan = server_app.read_server_plan(server)
-        self.words, self.site = self.plan.words, self.open()
+        self.settings, self.site = self.plan.settings, self.open()
         self.rows = self.ask("hello")[0]["rows"]
 
     def open(self, **consent):
@@ -82,7 +82,7 @@ class Clinic:
 
     def ask(self, kind, payload=(), **changes):
         """The head and the body of a reply."""
-        head = {"kind": kind, "words": self.words, "run": "abcdef01", "site": 0, "name": "north"}
+        head = {"kind": kind, "words": self.settings, "run": "abcdef01", "site": 0, "name": "north"}
         head |= {"stage": 0, "round": 0, "base": None, "exchange": 0, "keep": []}
         head |= {"rows": getattr(self, "rows", {}), "parts": ["train"], "final": False}
         frame = self.site.answer(wire.pack(head | changes, payload))
@@ -115,7 +115,7 @@ def test_crafted_models_do_not_read_rows_out_of_evaluations(tmp_path):
     row. A site answers those that were agreed to, as precisely as its rows can tell.
     """
     clinic = Clinic(tmp_path)
-    engine, federation = clinic.site.engine(clinic.words, 0)
+    engine, federation = clinic.site.engine(clinic.settings, 0)
     mine = federation.train[0]
     truth = {(int(federation.x[k, 0]), int(federation.y[k])) for k in mine}
     exact = {}
@@ -158,7 +158,7 @@ def test_a_part_is_measured_once_in_a_round_and_rounds_go_forwards(tmp_path):
     assert clinic.accuracy(31, round=3)[0] is not None
     assert "agreed to 20" in clinic.accuracy(31, round=21)[1]
     assert "another number of this site" in clinic.accuracy(31, round=4, site=1)[1]
-    clinic.words = clinic.words | {"eval_every": 5, "parts": ["test"]}
+    clinic.settings = clinic.settings | {"eval_every": 5, "parts": ["test"]}
     told = [clinic.accuracy(0, round=k, run="abcdef02")[1] for k in (1, 5)]
     assert all("not part of what this site has agreed to" in line for line in told)
 
@@ -188,10 +188,10 @@ def test_a_run_is_agreed_to_once(tmp_path):
 )
 def test_an_agreement_covers_method_rounds_messages_and_what_is_measured(change, tmp_path):
     clinic = Clinic(tmp_path)
-    assert digest_of(clinic.words) != digest_of(clinic.words | change)
+    assert digest_of(clinic.settings) != digest_of(clinic.settings | change)
     clinic.site = clinic.open(accept=True)
     assert clinic.ask("hello")[0]["error"] == ""
-    clinic.words = clinic.words | change
+    clinic.settings = clinic.settings | change
     assert "has not agreed" in clinic.ask("hello")[0]["error"]
 
 

@@ -386,7 +386,7 @@ def test_an_address_outside_the_certificate_is_refused_before_anything_starts(tm
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("settings", "told"),
     [
         (
             "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate "
@@ -399,9 +399,9 @@ def test_an_address_outside_the_certificate_is_refused_before_anything_starts(tm
         ("SuperNode terminated gracefully.", ""),
     ],
 )
-def test_a_refusal_is_told_from_a_server_that_is_away(words, told):
-    assert told in explain_refusal(words)
-    assert bool(explain_refusal(words)) == bool(told)
+def test_a_refusal_is_told_from_a_server_that_is_away(settings, told):
+    assert told in explain_refusal(settings)
+    assert bool(explain_refusal(settings)) == bool(told)
 
 
 @pytest.fixture
@@ -642,8 +642,8 @@ def test_who_is_refused_at_the_gate_is_told_on_the_servers_side(made, door):
     )
     while time.monotonic() < until and not all(any(w in line for line in lines) for w in wanted):
         time.sleep(0.05)
-    for word in wanted:
-        assert any(word in line for line in lines), (word, lines)
+    for option in wanted:
+        assert any(option in line for line in lines), (option, lines)
 
 
 def test_a_site_that_has_started_again_takes_the_place_of_its_old_self(made, door):

@@ -91,9 +91,9 @@ def make_federation(folder, experiment, **rules):
             Privacy(),
         ),
     )
-    words = {"method": "fedavg", "model": {"name": "mlr"}, "train": {"lr": 0.5}}
+    settings = {"method": "fedavg", "model": {"name": "mlr"}, "train": {"lr": 0.5}}
     (place / "experiment.toml").write_text(
-        to_toml({**words, "schedule": {"rounds": 3}, **experiment})
+        to_toml({**settings, "schedule": {"rounds": 3}, **experiment})
     )
     return place
 

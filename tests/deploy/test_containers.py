@@ -33,12 +33,12 @@ def read_entries() -> dict[str, list[str]]:
     }
 
 
-def check_words(words: list[str]) -> None:
+def check_settings(settings: list[str]) -> None:
     """Every option of a command is one that the command line has."""
-    program, command, folder, *options = words
+    program, command, folder, *options = settings
     assert (program, folder) == ("coterie", "/data")
     names = {name for p in cli.get_command(None, command).params for name in p.opts}
-    assert {word for word in options if word.startswith("--")} <= names
+    assert {option for option in options if option.startswith("--")} <= names
 
 
 def read_manifest() -> dict[str, dict]:
@@ -57,8 +57,8 @@ def read_pods() -> dict[str, dict]:
 def test_the_images_start_commands_that_exist_and_tell_their_health_outside():
     entries = read_entries()
     assert set(entries) == {"server", "site"}
-    for words in entries.values():
-        check_words(words)
+    for settings in entries.values():
+        check_settings(settings)
     server = dict(zip(entries["server"][3::2], entries["server"][4::2], strict=False))
     assert server["--metrics-port"] == str(METRICS)
     assert server["--metrics-listen"] == "0.0.0.0"
@@ -86,7 +86,7 @@ def test_compose_runs_the_images_with_options_that_exist():
     assert services["server"]["restart"] == "on-failure"
     for name, service in services.items():
         entry = entries[service["image"].removeprefix("coterie-")]
-        check_words(entry + service.get("command", []))
+        check_settings(entry + service.get("command", []))
         inside = [volume.removesuffix(":ro").rpartition(":")[2] for volume in service["volumes"]]
         assert "/data" in inside
         if name != "server":
@@ -102,7 +102,7 @@ def test_pods_are_locked_down_and_start_the_images(name):
     pod = read_pods()[name]
     assert pod["securityContext"]["runAsNonRoot"]
     (container,) = pod["containers"]
-    check_words(read_entries()[name] + container.get("args", []))
+    check_settings(read_entries()[name] + container.get("args", []))
     for one in (*pod["initContainers"], container):
         assert one["securityContext"]["readOnlyRootFilesystem"]
         assert one["securityContext"]["capabilities"]["drop"] == ["ALL"]
@@ -129,8 +129,10 @@ def test_the_service_and_the_probes_ask_for_ports_that_the_server_opens():
 
 def test_the_page_copies_files_that_init_makes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = "federation init clinics --sites north --address server:8443 --classes 2 --features 3"
-    assert CliRunner().invoke(cli, words.split()).exit_code == 0
+    settings = (
+        "federation init clinics --sites north --address server:8443 --classes 2 --features 3"
+    )
+    assert CliRunner().invoke(cli, settings.split()).exit_code == 0
     page = (DOCKER.parent / "docs" / "containers.md").read_text()
     named = re.findall(r"--from-file=(\S+)", page)
     assert len(named) >= 7
@@ -153,14 +155,14 @@ def test_a_site_shows_that_it_lives_when_the_server_has_answered(tmp_path):
 
 
 def test_a_digest_in_site_toml_agrees_without_a_terminal_and_is_in_the_audit(tmp_path):
-    words = {"method": "fedavg", "seed": 0}
-    found = digest_of(words)
+    settings = {"method": "fedavg", "seed": 0}
+    found = digest_of(settings)
     write_site(tmp_path, SiteConfig(SiteSettings("north", experiment=found), Privacy()))
     log = AuditLog(tmp_path / AUDIT)
     for _ in range(2):
-        Consent(tmp_path, print)(words, "", log)
+        Consent(tmp_path, print)(settings, "", log)
     assert [e["event"] for e in read_audit(tmp_path / AUDIT)] == [AGREED]
     log.add("run", experiment=found, run="a")
-    Consent(tmp_path, print)(words, "a", log)
+    Consent(tmp_path, print)(settings, "a", log)
     with pytest.raises(Exception, match="one run of it"):
-        Consent(tmp_path, print)(words, "b", log)
+        Consent(tmp_path, print)(settings, "b", log)

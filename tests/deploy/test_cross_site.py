@@ -34,12 +34,12 @@ ROUNDS = 2
 def make(folder, method="ditto", **privacy):
     write_digits(folder / "rows", NAMES, rows=60, public=folder / "shown.csv")
     place = folder / "all"
-    words = ["--sites", ",".join(NAMES), "--address", f"localhost:{find_free_port()}"]
-    words += ["--classes", "10", "--features", "64", "--rounds", str(ROUNDS), "--method", method]
+    settings = ["--sites", ",".join(NAMES), "--address", f"localhost:{find_free_port()}"]
+    settings += ["--classes", "10", "--features", "64", "--rounds", str(ROUNDS), "--method", method]
     two = ["--model", "mlr,dnn", "--hidden", "8", "--draw", "50"]
     two += ["--public", str(folder / "shown.csv")]
-    words += two if method == "ktpfl" else ["--model", "mlr"]
-    CliRunner().invoke(cli, ["federation", "init", str(place), *words], catch_exceptions=False)
+    settings += two if method == "ktpfl" else ["--model", "mlr"]
+    CliRunner().invoke(cli, ["federation", "init", str(place), *settings], catch_exceptions=False)
     for name in NAMES:
         site = read_site(place / "sites" / name)
         home = site.site._replace(data=str(folder / "rows" / f"{name}.csv"))
@@ -77,15 +77,15 @@ def test_models_are_measured_at_other_sites_as_on_the_local_engine(method, tmp_p
 class Asked:
     """A site, and a server that asks it whatever it likes."""
 
-    def __init__(self, place, **words):
+    def __init__(self, place, **settings):
         self.plan = server_app.read_server_plan(place / "server")
-        self.words = self.plan.words | words
+        self.settings = self.plan.settings | settings
         self.site = open_site(place / "sites" / "east", Lines())
         self.rows = self.ask("hello")["rows"]
         self.model = self.plan.draft.models[0].start(0)
 
     def ask(self, kind, payload=(), **changes):
-        head = {"kind": kind, "words": self.words, "run": "abcdef01", "site": 0, "name": "east"}
+        head = {"kind": kind, "words": self.settings, "run": "abcdef01", "site": 0, "name": "east"}
         head |= {"stage": 0, "round": ROUNDS, "base": None, "exchange": 0, "keep": []}
         head |= {"rows": getattr(self, "rows", {})} | changes
         return json.loads(self.site.answer(wire.pack(head, payload)).head)

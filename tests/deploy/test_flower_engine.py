@@ -260,7 +260,7 @@ def with_text(frame):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "settings"),
     [
         (with_nan, ("1 is left out", "NaN in 0.weight")),
         (
@@ -284,13 +284,13 @@ def with_text(frame):
         (lambda frame: frame._replace(head="["), ("1 sent what cannot be read", "damaged")),
     ],
 )
-def test_a_bad_upload_drops_its_site_and_no_other(change, words, tmp_path):
+def test_a_bad_upload_drops_its_site_and_no_other(change, settings, tmp_path):
     with float64(), town(tmp_path, "fedavg", tiny(3)) as here:
         change_reply(here, 1, change)
         loop = here.loop(Schedule(rounds=2, eval_every=1000))
         loop.go()
-        assert here.lines.has("train, round 1", *words), here.lines
-        assert here.lines.has("the server could not use the last reply", "round 1", words[-1]), (
+        assert here.lines.has("train, round 1", *settings), here.lines
+        assert here.lines.has("the server could not use the last reply", "round 1", settings[-1]), (
             here.lines
         )  # the site says it too
         assert [sorted(who) for who in answered(here).values()] == [[0, 2], [0, 2]]

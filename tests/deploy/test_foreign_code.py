@@ -106,19 +106,19 @@ def listening_ports(*pids):
     ports = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and f"socket:[{words[9]}]" in inodes:
-                ports.add(int(words[1].rpartition(":")[2], 16))
+            settings = line.split()
+            if settings[3] == "0A" and f"socket:[{settings[9]}]" in inodes:
+                ports.add(int(settings[1].rpartition(":")[2], 16))
     return sorted(ports)
 
 
 def init(folder):
     write_digits(folder / "rows", NAMES, rows=60)
-    words = ["--method", "fedavg", "--rounds", "2", "--model", "mlr"]
+    settings = ["--method", "fedavg", "--rounds", "2", "--model", "mlr"]
     place = ["--sites", ",".join(NAMES), "--address", f"localhost:{find_free_port()}"]
     shape = ["--classes", "10", "--features", "64"]
     CliRunner().invoke(
-        federation, ["init", str(folder / "f"), *place, *shape, *words], catch_exceptions=False
+        federation, ["init", str(folder / "f"), *place, *shape, *settings], catch_exceptions=False
     )
     return folder / "f"
 
@@ -181,11 +181,11 @@ def test_a_site_runs_nothing_that_a_hostile_server_sends_and_says_so(tmp_path):
     rows = str(tmp_path / "rows" / "north.csv")
     command = [find_program("coterie"), "site", str(place / "sites" / "north"), "--data", rows]
     site = Child(command, tmp_path / "north.log", said.append)
-    words = server_app.read_server_plan(place / "server").words
+    settings = server_app.read_server_plan(place / "server").settings
     roll = Roster(
         mailbox,
         server.names,
-        lambda: wire.pack({"kind": "hello", "words": words}),
+        lambda: wire.pack({"kind": "hello", "words": settings}),
         say=lines.append,
         greeting=300,
     )

@@ -44,7 +44,7 @@ from coterie.deploy.state_store import StateStore, StoredState
 from coterie.deploy.upload_privacy import change_norm, protect, secure_rng
 from coterie.experiment.toml import to_toml
 from helpers.federations import float64, play, tiny
-from helpers.runs import words_written
+from helpers.runs import settings_written
 from helpers.sites import open_sites
 from helpers.town import EXACT, BytesGrid, Lines, town
 
@@ -321,14 +321,14 @@ def make_federation(
     shape = DataShape(
         10, 16, public="public.csv" if public else "", validation=0.25, test=0.25, seed=3
     )
-    words = {
+    settings = {
         "server": ServerAddress(),
         "sites": Sites(NAMES),
         "rules": Rules(0.5, 5.0, 2),
         "data": shape,
         "privacy": Privacy(),
     }
-    write_server(place, ServerConfig(**(words | (server or {}))))
+    write_server(place, ServerConfig(**(settings | (server or {}))))
     if public:
         for where in (place, *(folder / "sites" / name for name in NAMES)):
             np.savetxt(
@@ -492,7 +492,7 @@ def test_a_server_whose_run_is_older_than_a_word_goes_on_with_its_default(tmp_pa
             raise Stop
 
     with open_sites(tmp_path) as (grid, _):
-        with words_written(lacks=("train.momentum",)), pytest.raises(Stop):
+        with settings_written(lacks=("train.momentum",)), pytest.raises(Stop):
             server_app.play(grid, place, stopped)
         about = place / "run" / "run.json"
         known = json.loads(about.read_text())
@@ -530,7 +530,7 @@ def test_a_site_whose_rows_do_not_fit_is_refused_with_a_clear_line(change, match
     path.write_text(change(path.read_text()))
     with open_sites(tmp_path) as (grid, _):
         plan, told, lines = server_app.read_server_plan(place), {}, Lines()
-        hello = wire.pack({"kind": "hello", "words": plan.words})
+        hello = wire.pack({"kind": "hello", "words": plan.settings})
         roll = server_app.Roster(
             grid,
             NAMES,
@@ -547,11 +547,11 @@ def test_a_site_whose_rows_do_not_fit_is_refused_with_a_clear_line(change, match
 def test_a_site_refuses_words_that_are_not_its_own(tmp_path):
     place = make_federation(tmp_path, public=10)
     site = open_site(tmp_path / "sites" / "east", Lines())
-    words = server_app.read_server_plan(place).words
+    settings = server_app.read_server_plan(place).settings
 
     def error(**changes):
         return wire.unpack(
-            site.answer(wire.pack({"kind": "hello", "words": words | changes}))
+            site.answer(wire.pack({"kind": "hello", "words": settings | changes}))
         ).head["error"]
 
     assert error() == ""
@@ -562,7 +562,7 @@ def test_a_site_refuses_words_that_are_not_its_own(tmp_path):
     assert "batch" in error(train={"batch_size": "many"})
     head = {
         "kind": "train",
-        "words": words,
+        "words": settings,
         "run": "abcdef01",
         "site": 0,
         "name": "west",
@@ -610,7 +610,7 @@ def test_who_comes_first_with_other_columns_keeps_nobody_out(tmp_path):
     path.write_text(path.read_text().replace("p0,p1", "p1,p0"))
     plan, told, lines = server_app.read_server_plan(place), {}, Lines()
     with open_sites(tmp_path) as (grid, _):
-        hello = wire.pack({"kind": "hello", "words": plan.words})
+        hello = wire.pack({"kind": "hello", "words": plan.settings})
         roll = server_app.Roster(
             grid,
             NAMES,
@@ -633,7 +633,7 @@ def test_who_comes_first_with_other_columns_keeps_nobody_out(tmp_path):
 
 def test_a_site_runs_only_the_experiment_that_its_operator_agreed_to(tmp_path):
     place = make_federation(tmp_path)
-    home, words = tmp_path / "sites" / "east", server_app.read_server_plan(place).words
+    home, settings = tmp_path / "sites" / "east", server_app.read_server_plan(place).settings
 
     def hello(changed, **consent):
         lines = Lines()
@@ -641,23 +641,25 @@ def test_a_site_runs_only_the_experiment_that_its_operator_agreed_to(tmp_path):
         frame = wire.pack({"kind": "hello", "words": changed})
         return wire.unpack(site.answer(frame)).head["error"], lines
 
-    error, lines = hello(words)
+    error, lines = hello(settings)
     assert "has not agreed to the experiment" in error
     assert "--accept" in error
     assert lines.has("method:", "fedavg")
-    assert hello(words, ask=lambda digest: False)[0]
-    assert hello(words, accept=True)[0] == ""
-    assert read_site(home).site.experiment == digest_of(words)
-    assert hello(words)[0] == ""
-    assert hello(words | {"architecture": [0] * 9})[0] == ""  # one more site is no other experiment
+    assert hello(settings, ask=lambda digest: False)[0]
+    assert hello(settings, accept=True)[0] == ""
+    assert read_site(home).site.experiment == digest_of(settings)
+    assert hello(settings)[0] == ""
+    assert (
+        hello(settings | {"architecture": [0] * 9})[0] == ""
+    )  # one more site is no other experiment
     for change in ({"seed": 6}, {"method": "ditto"}, {"privacy": [1.0, 0.0]}):
-        error, _ = hello(words | change)
-        assert f"it agreed to {digest_of(words)}" in error
-    assert hello(words | {"seed": 6}, ask=lambda digest: True)[0] == ""
-    assert hello(words)[0] == ""  # both are agreed to, each for one run
+        error, _ = hello(settings | change)
+        assert f"it agreed to {digest_of(settings)}" in error
+    assert hello(settings | {"seed": 6}, ask=lambda digest: True)[0] == ""
+    assert hello(settings)[0] == ""  # both are agreed to, each for one run
     site = read_site(home)
     write_site(home, site._replace(site=site.site._replace(experiment="")))
-    assert hello(words)[0], "taken out of site.toml, it is agreed to no more"
+    assert hello(settings)[0], "taken out of site.toml, it is agreed to no more"
 
 
 def test_labels_are_numbered_as_the_server_says(tmp_path):

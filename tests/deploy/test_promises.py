@@ -83,9 +83,9 @@ def test_a_function_by_name_is_called_at_no_site(tmp_path):
         read_server_plan(tmp_path)
     with pytest.raises(BadInput, match="real sites do not call"):
         build_engine({"metric": "os:abort"}, None, 0)
-    words = {"model": {"name": "os:abort"}, "architecture": [0, 0]}
+    settings = {"model": {"name": "os:abort"}, "architecture": [0, 0]}
     with pytest.raises(BadInput, match="is not loaded"):  # a site has no plugins, and imports none
-        build_engine(words, tiny(2), 0)
+        build_engine(settings, tiny(2), 0)
 
 
 def test_robust_averages_are_the_same_at_real_sites(tmp_path):

@@ -37,8 +37,8 @@ WORDS = {
 }
 
 
-def call(*words):
-    found = CliRunner().invoke(cli, ["federation", *map(str, words)], catch_exceptions=False)
+def call(*settings):
+    found = CliRunner().invoke(cli, ["federation", *map(str, settings)], catch_exceptions=False)
     assert found.exit_code == 0, found.output
     return found.output
 
@@ -46,9 +46,9 @@ def call(*words):
 def make(folder):
     write_digits(folder / "rows", NAMES, rows=60)
     place = folder / "all"
-    words = ["--sites", ",".join(NAMES), "--address", f"localhost:{find_free_port()}"]
-    words += ["--classes", 10, "--features", 64, "--model", "mlr", "--rounds", 2]
-    call("init", place, *words)
+    settings = ["--sites", ",".join(NAMES), "--address", f"localhost:{find_free_port()}"]
+    settings += ["--classes", 10, "--features", 64, "--model", "mlr", "--rounds", 2]
+    call("init", place, *settings)
     for name in COVERED:
         site = read_site(place / "sites" / name)
         policy = Policy(methods=("fedavg", "ditto"), rounds=5, rows=30)
@@ -56,15 +56,15 @@ def make(folder):
     return place
 
 
-def submit(place, name, *words):
-    said = call("submit", place, name, "--model", "mlr", *words)
+def submit(place, name, *settings):
+    said = call("submit", place, name, "--model", "mlr", *settings)
     return said.split()[-1]
 
 
-def until_listed(folder, *words):
+def until_listed(folder, *settings):
     """What `list` says of a site, once it says this."""
     end = time.monotonic() + 600
-    while not all(word in (said := call("list", folder)) for word in words):
+    while not all(option in (said := call("list", folder)) for option in settings):
         assert time.monotonic() < end, said
         time.sleep(0.5)
     return said
@@ -134,10 +134,10 @@ def site_of(**policy):
     return SiteConfig(SiteSettings("north"), Privacy(), policy=Policy(("fedavg",), **policy))
 
 
-def event(words, by="operator", **more):
+def event(settings, by="operator", **more):
     from coterie.deploy.policy import digest_data
 
-    return {"event": "agreed", "by": by, "data": digest_data(words), **more}
+    return {"event": "agreed", "by": by, "data": digest_data(settings), **more}
 
 
 @pytest.mark.parametrize(
@@ -171,20 +171,20 @@ def test_runs_by_policy_are_counted_over_restarts_and_a_change_of_mind_counts_at
     write_site(tmp_path, site_of(runs=2))
     log = AuditLog(tmp_path / AUDIT)
 
-    def agrees(words, run):
+    def agrees(settings, run):
         try:
-            Consent(tmp_path, lambda line: None)(words, run, log, lambda: 60)
+            Consent(tmp_path, lambda line: None)(settings, run, log, lambda: 60)
         except BadInput as refused:
             return str(refused)
         if run and not any(e["event"] == "run" and e["run"] == run for e in log.events):
-            log.add("run", run=run, experiment=digest_of(words))
+            log.add("run", run=run, experiment=digest_of(settings))
         return ""
 
     assert "agreed to no experiment over these columns" in agrees(WORDS, "")
     agree_to(tmp_path, digest_of(WORDS))
     assert agrees(WORDS, "aa") == ""
     others = [WORDS | {"seed": k} for k in range(3)]
-    assert [agrees(words, f"b{k}") for k, words in enumerate(others)][:2] == ["", ""]
+    assert [agrees(settings, f"b{k}") for k, settings in enumerate(others)][:2] == ["", ""]
     assert "policy.runs = 2" in agrees(others[2], "b2")
     assert agrees(others[1], "b1") == ""  # it goes on
     site = read_site(tmp_path)
@@ -200,9 +200,9 @@ def test_an_operator_is_asked_once_about_an_experiment(tmp_path):
     asked = []
     consent = Consent(tmp_path, lambda line: None, ask=asked.append)
     log = AuditLog(tmp_path / AUDIT)
-    for words in (WORDS, WORDS | {"seed": 1}, WORDS, WORDS | {"seed": 1}):
+    for settings in (WORDS, WORDS | {"seed": 1}, WORDS, WORDS | {"seed": 1}):
         with pytest.raises(BadInput, match="has agreed to none yet"):
-            consent(words, "", log)
+            consent(settings, "", log)
     assert asked == [digest_of(WORDS), digest_of(WORDS | {"seed": 1})]
     assert [e["event"] for e in read_audit(tmp_path / AUDIT)] == ["offered", "offered"]
 

@@ -37,7 +37,7 @@ def test_a_deployment_of_three_sites_ends_equal_to_the_local_engine(tmp_path):
     from coterie.results.run import load_run
 
     write_digits(tmp_path / "rows", NAMES, rows=60)
-    words = ["--method", "ditto", "--rounds", "8", "--eval-every", "8", "--model", "mlr"]
+    settings = ["--method", "ditto", "--rounds", "8", "--eval-every", "8", "--model", "mlr"]
     place = [
         "--sites",
         ",".join(NAMES),
@@ -49,7 +49,7 @@ def test_a_deployment_of_three_sites_ends_equal_to_the_local_engine(tmp_path):
         "64",
     ]
     CliRunner().invoke(
-        federation, ["init", str(tmp_path / "f"), *place, *words], catch_exceptions=False
+        federation, ["init", str(tmp_path / "f"), *place, *settings], catch_exceptions=False
     )
     with Rehearsal(tmp_path / "f", tmp_path / "rows") as rehearsal:
         server = rehearsal.server()
@@ -105,10 +105,10 @@ def test_a_stopped_server_is_gone_soon_and_goes_on_from_its_checkpoint(tmp_path)
 
     write_digits(tmp_path / "rows", NAMES[:2], rows=60)
     place = ["--sites", ",".join(NAMES[:2]), "--address", f"localhost:{find_free_port()}"]
-    words = ["--method", "fedavg", "--rounds", "60", "--eval-every", "60", "--model", "mlr"]
+    settings = ["--method", "fedavg", "--rounds", "60", "--eval-every", "60", "--model", "mlr"]
     shape = ["--classes", "10", "--features", "64"]
     CliRunner().invoke(
-        federation, ["init", str(tmp_path / "f"), *place, *shape, *words], catch_exceptions=False
+        federation, ["init", str(tmp_path / "f"), *place, *shape, *settings], catch_exceptions=False
     )
     with Rehearsal(tmp_path / "f", tmp_path / "rows") as rehearsal:
         rehearsal.server("--insecure")

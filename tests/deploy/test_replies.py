@@ -34,9 +34,9 @@ def spoil(here, site, kind, change):
     here.grid.spoil = spoilt
 
 
-def says(**words):
+def says(**settings):
     """A reply whose head says something else."""
-    return lambda frame: frame._replace(head=json.dumps(json.loads(frame.head) | words))
+    return lambda frame: frame._replace(head=json.dumps(json.loads(frame.head) | settings))
 
 
 def short_table(frame):
@@ -147,7 +147,7 @@ def test_hostile_measures_are_nobodys_numbers(values, why, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words",
+    "settings",
     [
         {"rows": {"train": 10**12, "validation": 1, "select": 1, "test": 1}},
         {"rows": {"train": -1, "validation": 1, "select": 1, "test": 1}},
@@ -161,10 +161,10 @@ def test_hostile_measures_are_nobodys_numbers(values, why, tmp_path):
         {"admin": True},
     ],
 )
-def test_a_hostile_hello_is_refused_and_the_others_are_met(words, tmp_path):
+def test_a_hostile_hello_is_refused_and_the_others_are_met(settings, tmp_path):
     with town(tmp_path, "fedavg", tiny(3)) as here:
         here.grid.registered = {NODE + i: str(i) for i in range(3)}
-        spoil(here, 1, "hello", says(**words))
+        spoil(here, 1, "hello", says(**settings))
         assert here.loop(ROUNDS).engine.roll.look() == [0, 2]
         refused = [line for line in here.lines if "a site was refused" in line]
         assert len(refused) == 1

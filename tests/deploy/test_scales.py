@@ -140,13 +140,13 @@ def test_one_site_cannot_scale_the_rows_of_the_others(tmp_path):
 
     with town(tmp_path, "fedavg") as here:
         sizes = [len(rows) for rows in here.federation.train]
-        words = roll_of(here), {"privacy": []}, sizes, 6, 5.0, here.lines
-        honest = ask_scales(*words, outlier=10.0)
+        settings = roll_of(here), {"privacy": []}, sizes, 6, 5.0, here.lines
+        honest = ask_scales(*settings, outlier=10.0)
         assert honest == asked(here)
         here.grid.spoil = spoil
         assert max(asked(here).centre) > 1e8
         others = [moments_of(here.federation, i) for i in range(4) if i != 1]
-        assert ask_scales(*words, outlier=10.0) == pool_scales(others)
+        assert ask_scales(*settings, outlier=10.0) == pool_scales(others)
         assert here.lines.has(": 1 has mean or deviation 1e+09", "without its rows")
 
 
@@ -186,8 +186,8 @@ def test_a_scale_is_refused_where_noise_does_not_cover_it():
 
 def init(tmp_path, text, *more):
     (tmp_path / "like.csv").write_text(text)
-    words = ["init", str(tmp_path / "out"), "--sites", "a,b", "--address", "localhost:8443"]
-    return CliRunner().invoke(commands, [*words, "--like", str(tmp_path / "like.csv"), *more])
+    settings = ["init", str(tmp_path / "out"), "--sites", "a,b", "--address", "localhost:8443"]
+    return CliRunner().invoke(commands, [*settings, "--like", str(tmp_path / "like.csv"), *more])
 
 
 def test_a_table_of_numbers_is_scaled_unless_told_otherwise(tmp_path):

@@ -23,11 +23,11 @@ ROUNDING = 1e-6  # of float32 models; the sum itself is rounded to 2^-24
 def made(folder, method="fedavg", secure=True, deadline=5.0):
     """A deployment over digits."""
     write_digits(folder / "rows", NAMES, rows=60)
-    words = ["init", str(folder / "all"), "--sites", ",".join(NAMES), "--address"]
-    words += [f"localhost:{find_free_port()}"]
-    words += ["--method", method, "--classes", "10", "--features", "64", "--model", "mlr"]
-    words += ["--rounds", "2", "--eval-every", "2"]
-    assert CliRunner().invoke(commands, words, catch_exceptions=False).exit_code == 0
+    settings = ["init", str(folder / "all"), "--sites", ",".join(NAMES), "--address"]
+    settings += [f"localhost:{find_free_port()}"]
+    settings += ["--method", method, "--classes", "10", "--features", "64", "--model", "mlr"]
+    settings += ["--rounds", "2", "--eval-every", "2"]
+    assert CliRunner().invoke(commands, settings, catch_exceptions=False).exit_code == 0
     for name in NAMES:
         site = read_site(folder / "all" / "sites" / name)
         home = site.site._replace(data=str(folder / "rows" / f"{name}.csv"))

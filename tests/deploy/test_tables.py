@@ -50,11 +50,11 @@ def made(folder, *more, limits=None, address="localhost:8443"):
     """The folders of a deployment over clinics, by the command of its operators."""
     write_clinics(folder / "rows", NAMES)
     write_public(folder / "shown.csv")
-    words = ["init", str(folder / "all"), "--sites", ",".join(NAMES), "--address", address]
-    words += ["--like", str(folder / "rows" / "east.csv"), "--label", "outcome"]
-    words += ["--public", str(folder / "shown.csv")]
-    words += [part for word, v in WORDS.items() for part in (f"--{word}", str(v))]
-    found = CliRunner().invoke(commands, [*words, *more], catch_exceptions=False)
+    settings = ["init", str(folder / "all"), "--sites", ",".join(NAMES), "--address", address]
+    settings += ["--like", str(folder / "rows" / "east.csv"), "--label", "outcome"]
+    settings += ["--public", str(folder / "shown.csv")]
+    settings += [part for option, v in WORDS.items() for part in (f"--{option}", str(v))]
+    found = CliRunner().invoke(commands, [*settings, *more], catch_exceptions=False)
     assert found.exit_code == 0, found.output
     for name in NAMES if limits else ():
         place = folder / "all" / "sites" / name
@@ -75,8 +75,10 @@ def test_ordinary_tables_train_at_real_sites_as_on_the_local_engine(tmp_path):
     assert not any(RARE in line for line in shown)
     differences = {}
     for method in METHODS:
-        words = {word.replace("-", "_"): v for word, v in WORDS.items()} | MORE.get(method, {})
-        text = build_experiment_file(None, method, words)
+        settings = {option.replace("-", "_"): v for option, v in WORDS.items()} | MORE.get(
+            method, {}
+        )
+        text = build_experiment_file(None, method, settings)
         (place / "server" / EXPERIMENT).write_text(text, encoding="utf-8")
         with Rehearsal(place, rows) as rehearsal:
             server = rehearsal.server()
@@ -154,8 +156,8 @@ def test_a_site_predicts_rows_that_are_spelled_as_in_training(tmp_path):
     assert [c.form for c in read_rows(rows, "outcome", "", shape).books if c.form] == ["%d/%m/%Y"]
     with open_sites(place) as (grid, lines):
         server_app.play(grid, place / "server", lines)
-    words = ["predict", str(place / "sites" / "north"), "--data", str(rows), "--out", str(out)]
-    found = CliRunner().invoke(cli, [*words, "--quiet"], catch_exceptions=False)
+    settings = ["predict", str(place / "sites" / "north"), "--data", str(rows), "--out", str(out)]
+    found = CliRunner().invoke(cli, [*settings, "--quiet"], catch_exceptions=False)
     assert found.exit_code == 0, found.output
     assert len(out.read_text().splitlines()) == 101
 
@@ -304,7 +306,7 @@ def test_a_site_is_told_what_its_file_lacks_and_the_server_no_value(tmp_path):
     path.write_text(text.replace("ward", "station", 1))
     with pytest.raises(BadInput, match="has no column 'ward', which this deployment") as found:
         read_rows(path, "outcome", "", shape)
-    assert found.value.told == "its file has no column 'ward', which this deployment works on"
+    assert found.value.for_server == "its file has no column 'ward', which this deployment works on"
     path.write_text(text.replace("true", "maybe", 1))
     with pytest.raises(BadInput, match="'smoker' is 'maybe' in row"):
         read_rows(path, "outcome", "", shape)
@@ -312,7 +314,7 @@ def test_a_site_is_told_what_its_file_lacks_and_the_server_no_value(tmp_path):
         with pytest.raises(BadInput, match=r"features in site\.toml"):
             read_rows(tmp_path / "rows" / "east.csv", "outcome", "age,sex", shape)
         hello = server_app.wire.pack(
-            {"kind": "hello", "words": server_app.read_server_plan(place / "server").words}
+            {"kind": "hello", "words": server_app.read_server_plan(place / "server").settings}
         )
         reply = grid.nodes[2](hello)
     assert lines.has("'maybe'")
@@ -345,17 +347,17 @@ def test_a_table_is_refused_where_noise_does_not_cover_it(tmp_path):
 
 
 def test_free_text_and_categories_without_an_example_are_refused(tmp_path):
-    words = ["init", str(tmp_path / "f"), "--sites", "a,b", "--address", "localhost:8443"]
+    settings = ["init", str(tmp_path / "f"), "--sites", "a,b", "--address", "localhost:8443"]
     table = "label,story\n" + "".join(
         f"{k % 2},the patient number {k} came with a cough of {k} days and left\n"
         for k in range(40)
     )
     (tmp_path / "like.csv").write_text(table)
-    found = CliRunner().invoke(commands, [*words, "--like", str(tmp_path / "like.csv")])
+    found = CliRunner().invoke(commands, [*settings, "--like", str(tmp_path / "like.csv")])
     assert "free text" in str(found.exception)
     more = ["--classes", "2", "--features", "3", "--categories", "ward"]
     assert "has no effect without --like" in str(
-        CliRunner().invoke(commands, [*words, *more]).exception
+        CliRunner().invoke(commands, [*settings, *more]).exception
     )
 
 
@@ -363,9 +365,9 @@ def test_numbers_that_are_names_are_categories_at_every_site(tmp_path):
     for name in ("like", "site"):
         rows = "".join(f"{k % 2},{k},00{1 + k % 3}\n" for k in range(60))
         (tmp_path / f"{name}.csv").write_text("label,a,zip\n" + rows)
-    words = ["init", str(tmp_path / "f"), "--sites", "a,b", "--address", "localhost:8443"]
+    settings = ["init", str(tmp_path / "f"), "--sites", "a,b", "--address", "localhost:8443"]
     more = ["--like", str(tmp_path / "like.csv"), "--categories", "zip"]
-    CliRunner().invoke(commands, [*words, *more], catch_exceptions=False)
+    CliRunner().invoke(commands, [*settings, *more], catch_exceptions=False)
     shape = read_server(tmp_path / "f" / "server").data
     assert shape.table == ("a: number", "zip: category")
     assert read_rows(tmp_path / "site.csv", "label", "", shape).books[1].values == (

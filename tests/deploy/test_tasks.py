@@ -59,10 +59,17 @@ def made(folder, task, *more):
     """The folders of a deployment, by the command of its operators."""
     label = tables(folder / "rows", task)
     like = str(folder / "rows" / "east.csv")
-    words = ["init", str(folder / "all"), "--sites", ",".join(NAMES), "--address", "localhost:8443"]
-    words += ["--like", like, "--label", label, "--task", task, *more]
-    words += [part for word, v in WORDS.items() for part in (f"--{word}", str(v))]
-    found = CliRunner().invoke(commands, words, catch_exceptions=False)
+    settings = [
+        "init",
+        str(folder / "all"),
+        "--sites",
+        ",".join(NAMES),
+        "--address",
+        "localhost:8443",
+    ]
+    settings += ["--like", like, "--label", label, "--task", task, *more]
+    settings += [part for option, v in WORDS.items() for part in (f"--{option}", str(v))]
+    found = CliRunner().invoke(commands, settings, catch_exceptions=False)
     assert found.exit_code == 0, found.output
     for name in NAMES:
         place = folder / "all" / "sites" / name
@@ -74,8 +81,8 @@ def made(folder, task, *more):
 
 def simulated(folder, task, label):
     """The same rows and words in a simulation."""
-    words = WORDS | {"dataset": str(folder / "rows"), "label": label, "task": task, "threads": 1}
-    return execute(change_options(Experiment(), words), folder / "simulated")
+    settings = WORDS | {"dataset": str(folder / "rows"), "label": label, "task": task, "threads": 1}
+    return execute(change_options(Experiment(), settings), folder / "simulated")
 
 
 @pytest.mark.parametrize("task", list(TARGETS))
@@ -111,8 +118,8 @@ def test_a_site_predicts_what_its_model_says_of_rows_as_they_are(tmp_path, monke
     new = tmp_path / "new.csv"
     new.write_text("b,a\n1000,0\n1010,2\n,1\n")  # another order, and a cell that is missing
     out = tmp_path / "out.csv"
-    words = ["predict", str(place / "sites" / "north"), "--data", str(new), "--out", str(out)]
-    monkeypatch.setattr("sys.argv", ["coterie", *words])
+    settings = ["predict", str(place / "sites" / "north"), "--data", str(new), "--out", str(out)]
+    monkeypatch.setattr("sys.argv", ["coterie", *settings])
     main()
     said = [float(row["prediction"]) for row in csv.DictReader(out.read_text().splitlines())]
     model = SingleModel(place / "sites" / "north" / MODEL).model("north")

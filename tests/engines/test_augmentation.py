@@ -203,6 +203,6 @@ def test_a_method_that_would_ignore_it_refuses_it(monkeypatch, tmp_path):
     from helpers.runs import experiment
 
     monkeypatch.setitem(METHODS, "never", never_moved)
-    words = experiment(method="never", dataset="digits", augment="flip", rounds=1)
+    settings = experiment(method="never", dataset="digits", augment="flip", rounds=1)
     with pytest.raises(BadInput, match="augment = flip changes nothing in never"):
-        execute(words, tmp_path / "run", lambda report: None)
+        execute(settings, tmp_path / "run", lambda report: None)

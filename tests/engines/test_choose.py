@@ -88,9 +88,9 @@ def test_long_runs_with_convolutions_take_the_faster_of_machine_code_and_torch(
     monkeypatch.setattr(autotune.TuningCase, "dense", property(lambda case: False))
     tried = []
 
-    def seconds(case, number, path, width, word):
-        tried.append(word)
-        return times[word]
+    def seconds(case, number, path, width, option):
+        tried.append(option)
+        return times[option]
 
     monkeypatch.setattr(autotune, "time_pass", seconds)
     loop = play("fedavg", until=0, settings=ExecutionSettings())
@@ -111,9 +111,9 @@ def test_what_a_short_run_was_given_does_not_decide_for_a_long_one(monkeypatch, 
     monkeypatch.setattr(autotune.TuningCase, "dense", property(lambda case: False))
     cases = []
 
-    def seconds(case, number, path, width, word):
+    def seconds(case, number, path, width, option):
         cases.append(case)
-        return {"yes": 2e-6, "trace": 1e-6}[word]
+        return {"yes": 2e-6, "trace": 1e-6}[option]
 
     monkeypatch.setattr(autotune, "time_pass", seconds)
     loop = play("fedavg", until=0, settings=ExecutionSettings())

@@ -409,7 +409,7 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("settings", "line"),
     [
         (
             {"actors": 2},
@@ -426,9 +426,9 @@ def test_without_ray_the_extra_is_named(monkeypatch):
         ),
     ],
 )
-def test_words_that_mean_nothing_are_refused(words, line):
+def test_words_that_mean_nothing_are_refused(settings, line):
     with pytest.raises(BadInput) as caught:
-        opened(change_options(Experiment(), words))
+        opened(change_options(Experiment(), settings))
     assert str(caught.value) == line
 
 
@@ -443,7 +443,7 @@ assert ray.util.get_node_ip_address() == "127.0.0.1", "Ray was open to the netwo
 
 
 def test_the_command_line_runs_on_ray_and_leaves_nothing_of_it(tmp_path):
-    words = {
+    settings = {
         "method": "fedavg",
         "rounds": 2,
         "num_clients": 4,
@@ -453,7 +453,7 @@ def test_the_command_line_runs_on_ray_and_leaves_nothing_of_it(tmp_path):
         "compile": "no",
     }
     line = ["run", "--engine", "ray", "--actors", "2", "--out", str(tmp_path / "there"), "--quiet"]
-    line += [text for word, value in words.items() for text in (f"--{word}", str(value))]
+    line += [text for option, value in settings.items() for text in (f"--{option}", str(value))]
     home = {
         **{k: v for k, v in os.environ.items() if not k.startswith("RAY_")},
         "HOME": str(tmp_path),
@@ -466,7 +466,7 @@ def test_the_command_line_runs_on_ray_and_leaves_nothing_of_it(tmp_path):
     assert not (tmp_path / ".ray").exists()
     written = tomllib.loads((tmp_path / "there" / "config.toml").read_text())["engine"]
     assert (written["name"], written["actors"], written["threads"]) == ("ray", 2, 1)
-    execute(change_options(Experiment(), words), tmp_path / "here")
+    execute(change_options(Experiment(), settings), tmp_path / "here")
     here, there = (
         numbers(pq.read_table(tmp_path / run / "metrics.parquet")) for run in ("here", "there")
     )

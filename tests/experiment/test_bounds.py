@@ -42,20 +42,20 @@ def unbounded(kind: Any) -> bool:
 
 def test_every_number_declares_its_range():
     known = {
-        f"{section}.{word}": kind
-        for section, words in known_options_of(Experiment()).items()
-        for word, (kind, _) in words.items()
+        f"{section}.{option}": kind
+        for section, settings in known_options_of(Experiment()).items()
+        for option, (kind, _) in settings.items()
     }
     for registry in ("dataset", "partition", "model", "engine", "method"):
         for name in REGISTRIES[registry]:
-            words = options_of(registry, name).items()
-            known |= {f"{registry} {name}.{word}": kind for word, (kind, _) in words}
+            settings = options_of(registry, name).items()
+            known |= {f"{registry} {name}.{option}": kind for option, (kind, _) in settings}
     assert len(known) > 150
-    assert [word for word, kind in known.items() if unbounded(kind)] == []
+    assert [option for option, kind in known.items() if unbounded(kind)] == []
 
 
 @pytest.mark.parametrize(
-    ("word", "value"),
+    ("option", "value"),
     [
         ("steps", 2147483648),
         ("hidden", 4294967296),
@@ -77,9 +77,9 @@ def test_every_number_declares_its_range():
         ("parts", "test,nothing"),
     ],
 )
-def test_a_number_out_of_range_is_one_short_line(word, value):
+def test_a_number_out_of_range_is_one_short_line(option, value):
     with pytest.raises(BadInput) as caught:
-        change_options(Experiment(), {word: value})
+        change_options(Experiment(), {option: value})
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
     assert "give" in str(caught.value)
@@ -102,13 +102,13 @@ def test_words_given_in_python_are_checked_as_those_of_text():
 
 
 def test_a_network_that_fits_into_no_memory_is_refused_with_the_number(tmp_path, monkeypatch):
-    words = {"dataset": "digits", "num_clients": 2, "out": tmp_path / "run", "rounds": 1}
+    settings = {"dataset": "digits", "num_clients": 2, "out": tmp_path / "run", "rounds": 1}
     monkeypatch.setattr(memory, "read_memory_limit", lambda: 2**30)
     with pytest.raises(BadInput, match=r"75,000,010 parameters of dnn for 1 client .* 1\.0 GB"):
-        coterie.run("fedavg", hidden=1_000_000, **words)
+        coterie.run("fedavg", hidden=1_000_000, **settings)
     line = r"75,010 parameters of dnn for 9,000 clients per chunk need 5\.0 GB .* smaller --width"
     with pytest.raises(BadInput, match=line):
-        coterie.run("fedavg", hidden=1_000, width=9_000, **words)
+        coterie.run("fedavg", hidden=1_000, width=9_000, **settings)
     assert not (tmp_path / "run").exists()
 
 
@@ -258,5 +258,5 @@ def test_tables_of_spreadsheets_are_read(coding, tmp_path):
 def test_tables_of_old_windows_programs_are_read_and_told(text, tmp_path):
     (tmp_path / "own.csv").write_bytes(text.encode("cp1252"))
     opened = open_table(tmp_path / "own.csv", [], "")
-    assert opened.told == ["text is cp1252"]
+    assert opened.remarks == ["text is cp1252"]
     assert "é" in opened.frame.write_csv()

@@ -27,9 +27,9 @@ from coterie.experiment.toml import to_toml
 from coterie.methods.registry import METHODS
 
 
-def refused(words: dict, base: Experiment | None = None) -> str:
+def refused(settings: dict, base: Experiment | None = None) -> str:
     with pytest.raises(BadInput) as caught:
-        change_options(base or Experiment(), words)
+        change_options(base or Experiment(), settings)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -123,8 +123,8 @@ def test_a_refusal_gives_an_example():
 
 
 def test_a_word_is_found_in_its_section_whether_or_not_the_section_is_named():
-    for word in ("rounds", "schedule.rounds"):
-        assert change_options(Experiment(), {word: "7"}).schedule.rounds == 7
+    for option in ("rounds", "schedule.rounds"):
+        assert change_options(Experiment(), {option: "7"}).schedule.rounds == 7
     assert change_options(Experiment(), {"classes-each": 2}).partition == {
         "name": "classes",
         "classes_each": 2,
@@ -136,7 +136,7 @@ def test_a_word_is_found_in_its_section_whether_or_not_the_section_is_named():
 
 
 @pytest.mark.parametrize(
-    ("words", "nearest"),
+    ("settings", "nearest"),
     [
         ({"method": "fedvag"}, "unknown method 'fedvag'; did you mean 'fedavg'?"),
         ({"dataset": "digts"}, "unknown data set 'digts'; did you mean 'digits'?"),
@@ -149,8 +149,8 @@ def test_a_word_is_found_in_its_section_whether_or_not_the_section_is_named():
         ({"trian.rate": 3}, "unknown section 'trian' in 'trian.rate'; did you mean 'train'?"),
     ],
 )
-def test_unknown_names_are_refused_and_the_nearest_is_offered(words, nearest):
-    assert refused(words) == nearest
+def test_unknown_names_are_refused_and_the_nearest_is_offered(settings, nearest):
+    assert refused(settings) == nearest
 
 
 def test_a_word_of_something_not_chosen_tells_whose_it_is():
@@ -183,8 +183,8 @@ def test_a_word_with_two_meanings_is_refused_and_both_are_offered():
 
 
 def test_names_come_first_whatever_the_order_of_the_words():
-    words = {"alpha": 0.3, "lam": 2, "partition": "dirichlet", "method": "ditto"}
-    made = change_options(Experiment(), words)
+    settings = {"alpha": 0.3, "lam": 2, "partition": "dirichlet", "method": "ditto"}
+    made = change_options(Experiment(), settings)
     assert made.partition == {"name": "dirichlet", "alpha": 0.3}
     assert (made.method, made.options) == ("ditto", {"lam": 2.0})
 
@@ -223,7 +223,7 @@ def test_a_new_word_of_the_engine_or_another_name_undoes_what_was_chosen():
         Experiment(), {"engine.chosen": "vectorized:20:no", "path": "auto", "width": 0}
     )
     assert run.engine["chosen"] == "vectorized:20:no"  # in one file the order does not matter
-    for words in (
+    for settings in (
         {"path": "sequential"},
         {"engine": "ray"},
         {"engine": "ray", "actors": 2},
@@ -231,7 +231,7 @@ def test_a_new_word_of_the_engine_or_another_name_undoes_what_was_chosen():
         {"model": "mlr"},
         {"dataset": "synthetic"},
     ):
-        assert "chosen" not in change_options(run, words).engine
+        assert "chosen" not in change_options(run, settings).engine
     assert (
         change_options(run, {"rounds": 3, "method": "fedavg"}).engine["chosen"]
         == "vectorized:20:no"
@@ -239,19 +239,20 @@ def test_a_new_word_of_the_engine_or_another_name_undoes_what_was_chosen():
 
 
 def test_the_engine_is_named_by_its_own_word_and_survives_toml():
-    for words in (
+    for settings in (
         {"engine": "ray"},
         {"engine.name": "ray"},
         flatten_options({"engine": {"name": "ray"}}),
     ):
-        assert change_options(Experiment(), words).engine == {"name": "ray"}
+        assert change_options(Experiment(), settings).engine == {"name": "ray"}
     made = change_options(
         Experiment(), {"engine": "ray", "actors": "3", "ray-address": "head:6379", "width": 4}
     )
     assert made.engine == {"name": "ray", "actors": 3, "ray_address": "head:6379", "width": 4}
     assert change_options(made, {"engine": "local"}).engine == {"name": "local", "width": 4}
     assert (
-        change_options(Experiment(), flatten_options(tomllib.loads(to_toml(made.words())))) == made
+        change_options(Experiment(), flatten_options(tomllib.loads(to_toml(made.to_dict()))))
+        == made
     )
     assert refused({"engine": "rya"}) == "unknown engine 'rya'; did you mean 'ray'?"
     assert refused({"engin": "ray"}) == "unknown option 'engin'; did you mean 'engine'?"
@@ -261,16 +262,18 @@ def test_every_option_that_may_be_none_is_none_by_default():
     """TOML has no None: what is left out must mean it."""
     for kind, registry in REGISTRIES.items():
         for name in registry:
-            for word, (hint, default) in options_of(kind, name).items():
-                assert type(None) not in get_args(hint) or default is None, f"{kind} {name} {word}"
+            for option, (hint, default) in options_of(kind, name).items():
+                assert type(None) not in get_args(hint) or default is None, (
+                    f"{kind} {name} {option}"
+                )
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_default_is_a_value_of_its_own_type(method):
     known = known_options_of(Experiment(method=method))
-    for section, words in known.items():
-        for word, (kind, default) in words.items():
-            assert coerce(kind, default, word) == default, f"{section}.{word}"
+    for section, settings in known.items():
+        for option, (kind, default) in settings.items():
+            assert coerce(kind, default, option) == default, f"{section}.{option}"
 
 
 # TOML
@@ -294,7 +297,7 @@ def test_every_value_survives_toml(table):
 
 
 def test_awkward_values_survive_toml():
-    words = {
+    settings = {
         "a": 'quote " backslash \\ newline \n tab \t null \x00 delete \x7f é 😀',
         "b": 1e-05,
         "c": math.inf,
@@ -305,11 +308,11 @@ def test_awkward_values_survive_toml():
         "train.lr": 0.1,
         "": "empty key",
     }
-    assert tomllib.loads(to_toml(words | {"h": None, "t": ("x",)})) == words | {"t": ["x"]}
+    assert tomllib.loads(to_toml(settings | {"h": None, "t": ("x",)})) == settings | {"t": ["x"]}
 
 
 def test_words_survive_toml_for_every_kind_of_experiment(tmp_path):
-    for words in (
+    for settings in (
         {},
         {
             "method": "persfl",
@@ -346,9 +349,9 @@ def test_words_survive_toml_for_every_kind_of_experiment(tmp_path):
         },
         {"engine.chosen": "vectorized:20:no sequential:1:no", "threads": 2, "eval_every": 3},
     ):
-        made = change_options(Experiment(), words)
+        made = change_options(Experiment(), settings)
         path = tmp_path / "config.toml"
-        path.write_text(to_toml(made.words()), encoding="utf-8")
+        path.write_text(to_toml(made.to_dict()), encoding="utf-8")
         again = read_experiment_file(path)
         without_none = {k: v for k, v in made.dataset.items() if v is not None}
         assert (again.dataset, again.partition, again.model) == (
@@ -356,7 +359,7 @@ def test_words_survive_toml_for_every_kind_of_experiment(tmp_path):
             made.partition,
             made.model,
         )
-        assert to_toml(again.words()) == to_toml(made.words())
+        assert to_toml(again.to_dict()) == to_toml(made.to_dict())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from coterie.experiment.differences import describe_differences
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("settings", "says"),
     [
         ({}, "3 classes each"),
         ({"partition": "classes", "classes_each": 4}, "4 classes each"),
@@ -18,5 +18,5 @@ from coterie.experiment.differences import describe_differences
         ({"partition": "perfedavg"}, "partition perfedavg"),
     ],
 )
-def test_how_clients_differ(words, says):
-    assert describe_differences(change_options(Experiment(), words)) == says
+def test_how_clients_differ(settings, says):
+    assert describe_differences(change_options(Experiment(), settings)) == says

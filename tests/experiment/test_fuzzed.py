@@ -25,12 +25,12 @@ def test_a_separator_is_one_plain_character(tmp_path, separator):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("settings", "said"),
     [({"method": ["ditto"]}, "method = .*give the name of one"), ({"methods": [["a"]]}, "no name")],
 )
-def test_a_method_is_named_by_a_text(words, said):
+def test_a_method_is_named_by_a_text(settings, said):
     with pytest.raises(BadInput, match=said):
-        plan_of(words)
+        plan_of(settings)
 
 
 @pytest.mark.parametrize("made", [None, {}, "net"])

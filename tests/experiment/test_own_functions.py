@@ -54,18 +54,18 @@ def weights_of(run):
 
 
 def test_an_own_loss_that_is_the_tasks_trains_the_same_model(tmp_path):
-    words = WORDS | {"dataset": frame(), "task": "regression"}
-    usual = coterie.run("fedavg", out=tmp_path / "a", **words)
-    own = coterie.run("fedavg", out=tmp_path / "b", loss=half_square, **words)
+    settings = WORDS | {"dataset": frame(), "task": "regression"}
+    usual = coterie.run("fedavg", out=tmp_path / "a", **settings)
+    own = coterie.run("fedavg", out=tmp_path / "b", loss=half_square, **settings)
     for name, value in weights_of(usual).items():
         torch.testing.assert_close(weights_of(own)[name], value)
     assert own.client_values().tolist() == pytest.approx(usual.client_values().tolist(), rel=1e-5)
 
 
 def test_an_own_loss_is_what_is_descended_and_what_is_told_as_loss(tmp_path):
-    words = WORDS | {"dataset": frame(), "task": "regression"}
-    twice = coterie.run("fedavg", out=tmp_path / "a", loss=double, **words)
-    fast = coterie.run("fedavg", out=tmp_path / "b", **words | {"lr": 0.1})
+    settings = WORDS | {"dataset": frame(), "task": "regression"}
+    twice = coterie.run("fedavg", out=tmp_path / "a", loss=double, **settings)
+    fast = coterie.run("fedavg", out=tmp_path / "b", **settings | {"lr": 0.1})
     for name, value in weights_of(fast).items():
         torch.testing.assert_close(weights_of(twice)[name], value)
     kept = twice.models().preparation.target
@@ -118,11 +118,11 @@ def test_a_file_names_functions_of_the_working_folder(tmp_path):
         "def metric(truth, said):\n    return -abs(truth - said).max()\n"
     )
     frame().write_csv(tmp_path / "t.csv")
-    words = ["run", "fedavg", "--dataset", "t.csv", "--task", "regression", "--rounds", "1"]
-    words += ["--loss", "mine:loss", "--metric", "mine:metric", "--threads", "1", "--out", "run"]
+    settings = ["run", "fedavg", "--dataset", "t.csv", "--task", "regression", "--rounds", "1"]
+    settings += ["--loss", "mine:loss", "--metric", "mine:metric", "--threads", "1", "--out", "run"]
     call = "from coterie.cli.main import main; main()"
     found = subprocess.run(
-        [sys.executable, "-c", call, *words], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-c", call, *settings], cwd=tmp_path, capture_output=True, text=True
     )
     assert found.returncode == 0, found.stderr
     assert "metric" in found.stdout
@@ -131,7 +131,7 @@ def test_a_file_names_functions_of_the_working_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("settings", "line"),
     [
         ({"loss": scalar}, r"gives \[\] for 2 rows"),
         ({"loss": broken}, "raises KeyError"),
@@ -144,9 +144,9 @@ def test_a_file_names_functions_of_the_working_folder(tmp_path):
         ({"metric": "gini"}, "or give module:function"),
     ],
 )
-def test_what_is_no_loss_or_metric_is_refused_before_a_round(tmp_path, words, line):
+def test_what_is_no_loss_or_metric_is_refused_before_a_round(tmp_path, settings, line):
     with pytest.raises(BadInput, match=line):
-        coterie.run("fedavg", dataset=frame(), task="regression", out=tmp_path, **WORDS, **words)
+        coterie.run("fedavg", dataset=frame(), task="regression", out=tmp_path, **WORDS, **settings)
 
 
 def test_names_are_told_from_other_texts():

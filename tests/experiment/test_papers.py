@@ -48,11 +48,11 @@ def test_every_recipe_is_a_plan_whose_words_have_a_meaning(name):
 
 @pytest.mark.parametrize("name", PAPER_RECIPES)
 def test_the_options_that_a_recipe_keeps_for_methods_it_does_not_compare_are_good_too(name):
-    words = read_toml(find_config(name))
+    options = read_toml(find_config(name))
     named = list(
-        dict.fromkeys([*words["methods"], *words.get("options", {}), *words.get("tune", {})])
+        dict.fromkeys([*options["methods"], *options.get("options", {}), *options.get("tune", {})])
     )
-    assert list(plan_of(words, methods=named).experiments) == named
+    assert list(plan_of(options, methods=named).experiments) == named
 
 
 @pytest.mark.parametrize("name", PAPER_RECIPES)
@@ -137,8 +137,8 @@ def test_ktpfls_figures_are_of_models_before_distillation():
     ],
 )
 def test_recipes_say_in_what_they_are_smaller_than_their_papers(name, said):
-    words = read_toml(find_config(name))
-    assert said in say_ratios(ratios_of(words["smaller"]))
+    options = read_toml(find_config(name))
+    assert said in say_ratios(ratios_of(options["smaller"]))
     narrow = [name for name in list_recipes() if name.endswith("-narrow")]
     assert all("smaller" in read_toml(find_config(name)) for name in narrow)
 
@@ -153,9 +153,9 @@ def test_recipes_say_in_what_they_are_smaller_than_their_papers(name, said):
     ],
 )
 def test_a_table_smaller_that_says_nothing_is_refused(table, says):
-    words = read_toml(find_config("demo"))
+    options = read_toml(find_config("demo"))
     with pytest.raises(BadInput, match=says):
-        plan_of({**words, "smaller": table})
+        plan_of({**options, "smaller": table})
 
 
 GOOD = """id = "mine"
@@ -379,12 +379,12 @@ def test_every_ktpfl_recipe_on_letters_has_ten_outputs_and_cifar10_has_its_own_r
     "name", [name for name in list_recipes() if name.startswith(("selffl", "ucfl"))]
 )
 def test_a_recipe_that_tunes_has_validation_rows(name):
-    words = read_toml(find_config(name))
-    assert not words.get("tune") or words["dataset"]["validation"] > 0
+    options = read_toml(find_config(name))
+    assert not options.get("tune") or options["dataset"]["validation"] > 0
     if name.startswith("ucfl"):
         assert all(
-            words["tune"][m] == {"batches": [2.0, 2.5, 5.0, 10.0]}
-            for m in words["methods"]
+            options["tune"][m] == {"batches": [2.0, 2.5, 5.0, 10.0]}
+            for m in options["methods"]
             if m.startswith("ucfl")
         )
 

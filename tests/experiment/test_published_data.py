@@ -25,13 +25,13 @@ def dealt(recipe, sizes):
     y = np.concatenate([np.repeat(np.arange(10), part) for part in sizes])
     train = np.arange(len(y)) < sum(sizes[0])
     blank = Dataset("blank", np.zeros((len(y), 1, 1, 1), np.uint8), y, 10, train, None)
-    words = {
+    settings = {
         k: v for k, v in experiment.dataset.items() if k not in ("name", "seed", "num_clients")
     }
-    words |= {"scale": "none", "public": None, "channels": None, "augmented_once": False}
+    settings |= {"scale": "none", "public": None, "channels": None, "augmented_once": False}
     split = dict(experiment.partition)
     return build_federation(
-        blank, split.pop("name"), experiment.dataset["num_clients"], options=split, **words
+        blank, split.pop("name"), experiment.dataset["num_clients"], options=split, **settings
     )
 
 

@@ -100,13 +100,13 @@ def formula(name: str, key: str, figures: dict[tuple[int, int], float]) -> str:
     to all measurements.
     """
     if (name, key) in PARTS:
-        words, part = PARTS[name, key]
+        settings, part = PARTS[name, key]
         assert all(round(value) == part(h) for (h, _), value in figures.items()), (
             name,
             key,
             figures,
         )
-        return words
+        return settings
     if (name, key) == ("pfedhn", "server"):
         return "the hyper-network and its momentum: some 200 d"
     matrix = np.array([[size(name, h), n * size(name, h), 1.0, n, n * n] for h, n in figures])

@@ -105,16 +105,18 @@ def compared(one: dict[int, Any], other: dict[int, Any], allowed: float = 0.0) -
     return "" if one.keys() == other.keys() and apart <= allowed else f"{apart} apart"
 
 
-def run(words: dict[str, Any]) -> str:
+def run(settings: dict[str, Any]) -> str:
     """How a whole run on the second device differs from one on the processor: in the bytes of its
     models, or in its metrics by more than the last digits.
     """
     with tempfile.TemporaryDirectory() as folder:
         found = []
-        for word in (CPU.type, NAME):
-            path = Path(folder) / word
+        for option in (CPU.type, NAME):
+            path = Path(folder) / option
             execute(
-                change_options(experiment(), words | {"device": word}), path, lambda report: None
+                change_options(experiment(), settings | {"device": option}),
+                path,
+                lambda report: None,
             )
             found.append((results(path)[0], measured(path)))
         (files, metrics), (other_files, other_metrics) = found
@@ -129,13 +131,13 @@ def measured(folder: Path) -> dict[tuple[Any, ...], float]:
     return {row[:-1]: row[-1] for row in rows if "seconds" not in row}
 
 
-def compiled(word: str) -> str:
+def compiled(option: str) -> str:
     """How the steps of a long run are chosen to run on the second device."""
     before, autotune.MIN_STEPS_TO_COMPILE = autotune.MIN_STEPS_TO_COMPILE, 0
     try:
         with tempfile.TemporaryDirectory() as folder:
-            words = experiment(compile=word, width=0, device=NAME)
-            run = execute(words, Path(folder) / "run", lambda report: None)
+            settings = experiment(compile=option, width=0, device=NAME)
+            run = execute(settings, Path(folder) / "run", lambda report: None)
             return str(run.experiment.engine["chosen"])
     finally:
         autotune.MIN_STEPS_TO_COMPILE = before
@@ -229,7 +231,10 @@ def cases(second: torch.device, folder: Path) -> dict[str, Callable[[], str]]:
         **{f"run {n}": lambda w=w: run(w) for n, w in RUNS.items()},
         **{f"run {n}": lambda w=w: run(own | w) for n, w in TASKS.items()},
         **{f"stray {s}": lambda s=s: strayed(s) for s in STRAYS},
-        **{f"compile {word}": lambda word=word: compiled(word) for word in ("auto", "yes")},
+        **{
+            f"compile {option}": lambda option=option: compiled(option)
+            for option in ("auto", "yes")
+        },
         "machine code": lambda: compared(
             whole("fedavg", CPU, COMPILED), whole("fedavg", second, COMPILED), 1e-5
         ),

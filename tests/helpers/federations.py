@@ -149,9 +149,9 @@ def play(
         for model in models
     ]
     plan = Schedule(rounds=rounds, eval_every=1000)._replace(**schedule)
-    words = Experiment(method="method", seed=seed, schedule=plan, engine={"name": "local"})
+    config = Experiment(method="method", seed=seed, schedule=plan, engine={"name": "local"})
     assembly = Assembly(
-        experiment=words,
+        experiment=config,
         federation=federation,
         models=models,
         programs=programs,

@@ -177,24 +177,24 @@ HOSTILE = (
     *("a" * 300 + ".csv", "/" + "a/" * 2000, "\t1", "0x10", "1e3", "٣", "--", "-", "=", "auto"),
 )
 DATA = ("own.csv", "digits", "gaussian", "synthetic")
-words_of_all = sorted(
+settings_of_all = sorted(
     {
-        word.replace("_", "-")
+        option.replace("_", "-")
         for data in DATA
         for split in ("iid", "classes", "dirichlet", "perfedavg", "ktpfl-1", "femnist", "user")
         for model in ("mlr", "dnn", "lstm")
         for names in known_options_of(
             change_options(Experiment(), {"dataset": data, "partition": split, "model": model})
         ).values()
-        for word in names
+        for option in names
     }
     - {"data-dir", "public", "name"}
 )
 hostile = st.sampled_from(HOSTILE) | st.text(max_size=8).filter(lambda t: "\0" not in t)
-word = st.sampled_from(words_of_all) | st.sampled_from(
+option = st.sampled_from(settings_of_all) | st.sampled_from(
     ["seed", "dataset.seed", "options.lam", "train.lr", "model", "split", "out", "config", "method"]
 )
-pairs = st.lists(st.tuples(word, hostile), max_size=2)
+pairs = st.lists(st.tuples(option, hostile), max_size=2)
 
 
 @st.composite
@@ -209,7 +209,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     method = draw(st.sampled_from(sorted(METHODS)))
     data = draw(st.sampled_from(DATA[:1] * 4 + DATA))
     given = {"dataset": data, **(DIGITS if data == "digits" else TINY)} | dict(draw(pairs))
-    words = [f"--{k}={v}" for k, v in given.items()]
+    settings = [f"--{k}={v}" for k, v in given.items()]
     if kind == "data":
         keep = (
             "dataset",
@@ -222,17 +222,17 @@ def command_lines(draw: st.DrawFn) -> list[str]:
             "test",
             "alpha",
         )
-        words = [f"--{k}={v}" for k, v in given.items() if k in keep]
-        return ["data", *words, "--picture=absent/a.png"]
+        settings = [f"--{k}={v}" for k, v in given.items() if k in keep]
+        return ["data", *settings, "--picture=absent/a.png"]
     if kind == "run":
         own = sorted(change_options(Experiment(method=method), {}).options) or ["lam"]
         options = [f"--{method}.{draw(st.sampled_from(own))}={draw(hostile)}"]
-        return ["run", method, *words, *(options if draw(st.booleans()) else [])]
+        return ["run", method, *settings, *(options if draw(st.booleans()) else [])]
     seeds = draw(st.sampled_from(["1", "2", "3,5"]) | hostile)
     if seeds.isdecimal() and len(seeds) < 9 and 3 < int(seeds) <= 10_000:
         seeds = "3"  # good, and long
     methods = draw(st.sampled_from([f"local,{method}", f"{method}@b", ",,"]) | hostile)
-    return ["compare", f"--methods={methods}", f"--seeds={seeds}", "--no-report", *words]
+    return ["compare", f"--methods={methods}", f"--seeds={seeds}", "--no-report", *settings]
 
 
 def try_command(line: list[str]) -> str:
@@ -317,9 +317,9 @@ def try_toml(text: bytes, kind: str) -> str:
     with in_folder() as folder:
         write_csv(folder / "own.csv")
         (folder / "x.toml").write_bytes(text)
-        words = ["--dataset=own.csv", "--rounds=1"]
+        settings = ["--dataset=own.csv", "--rounds=1"]
         extra = ["--methods=local,ditto", "--no-report"] if kind == "compare" else []
-        return command(folder, kind, "--config=x.toml", *words, *extra)
+        return command(folder, kind, "--config=x.toml", *settings, *extra)
 
 
 # Tables
@@ -382,11 +382,11 @@ def tables(draw: st.DrawFn) -> tuple[str, bytes]:
     return name, data
 
 
-def try_table(name: str, data: bytes, words: dict[str, Any]) -> str:
+def try_table(name: str, data: bytes, settings: dict[str, Any]) -> str:
     """A run on a table of one's own."""
     with in_folder() as folder:
         (folder / name).write_bytes(data)
-        options = [f"--{k}={v}" for k, v in words.items()]
+        options = [f"--{k}={v}" for k, v in settings.items()]
         return command(folder, "run", "fedavg", f"--dataset={name}", "--rounds=1", *options)
 
 
@@ -395,11 +395,11 @@ def try_table(name: str, data: bytes, words: dict[str, Any]) -> str:
 
 def make_runs(root: Path) -> Path:
     """A finished run, a stopped one and a comparison, trained for real."""
-    words = DIGITS | {"eval_every": 1}
-    coterie.run("fedavg", out=root / "finished", **words)
+    settings = DIGITS | {"eval_every": 1}
+    coterie.run("fedavg", out=root / "finished", **settings)
     with contextlib.suppress(Exception):
-        coterie.run("ditto", out=root / "stopped", watch=stop_at(2), **words | {"rounds": 3})
-    coterie.compare(["local"], seeds=1, out=root / "compared", **words)
+        coterie.run("ditto", out=root / "stopped", watch=stop_at(2), **settings | {"rounds": 3})
+    coterie.compare(["local"], seeds=1, out=root / "compared", **settings)
     return root
 
 
@@ -459,8 +459,8 @@ def _with_value(path: Path, data: bytes, value: Any, where: float) -> bytes:
         known[list(known)[int(where * len(known))]] = value
         lines[row] = json.dumps(known)
     else:
-        word = lines[row].partition(" = ")[0]
-        lines[row] = f"{word} = {json.dumps(value)}"
+        option = lines[row].partition(" = ")[0]
+        lines[row] = f"{option} = {json.dumps(value)}"
     return "\n".join(lines).encode() + b"\n"
 
 
@@ -577,16 +577,16 @@ def try_python(kind: str, given: list[tuple[str, str]]) -> str:
     """A call with arguments of any kind."""
     with in_folder() as folder:
         own = {"dataset": str(write_csv(folder / "own.csv")), **TINY}
-        made = {word: OBJECTS[name]() for word, name in given}
+        made = {option: OBJECTS[name]() for option, name in given}
         what = f"{kind}({', '.join(f'{w}={n}' for w, n in given)})"
         if kind == "run":
-            words = {"method": "ditto", **own, **made}
-            words.pop("methods", None), words.pop("seeds", None)
-            return call(what, lambda: coterie.run(words.pop("method"), **words))
+            settings = {"method": "ditto", **own, **made}
+            settings.pop("methods", None), settings.pop("seeds", None)
+            return call(what, lambda: coterie.run(settings.pop("method"), **settings))
         if kind == "compare":
-            words = {"methods": ["local", "ditto"], "seeds": 1, **own, **made}
-            words.pop("method", None)
-            return call(what, lambda: coterie.compare(words.pop("methods"), **words))
+            settings = {"methods": ["local", "ditto"], "seeds": 1, **own, **made}
+            settings.pop("method", None)
+            return call(what, lambda: coterie.compare(settings.pop("methods"), **settings))
         value = next(iter(made.values()))
         calls: dict[str, Callable[[], Any]] = {
             "resume": lambda: coterie.resume(value),

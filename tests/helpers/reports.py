@@ -29,14 +29,14 @@ FAST = {"path": "vectorized", "width": 8, "compile": "no", "threads": 1}
 OWN = {"persfl": {"distil_epochs": 1}, "ktpfl": {"draw": 20}}
 
 
-def base(**words) -> Experiment:
-    return change_options(Experiment(method=""), WORDS | FAST | words)
+def base(**settings) -> Experiment:
+    return change_options(Experiment(method=""), WORDS | FAST | settings)
 
 
-def change_about(run: Path, **words) -> None:
+def change_about(run: Path, **settings) -> None:
     """Change words of run.json."""
     known = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(known | words))
+    (run / "run.json").write_text(json.dumps(known | settings))
 
 
 def table(data: dict, key: str) -> dict[str, dict]:

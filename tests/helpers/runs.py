@@ -40,12 +40,12 @@ def stop_at(round: int):
     return watch
 
 
-def experiment(**words) -> Experiment:
-    return change_options(Experiment(), IMAGES | words)
+def experiment(**settings) -> Experiment:
+    return change_options(Experiment(), IMAGES | settings)
 
 
 @contextmanager
-def words_written(more: dict | None = None, lacks: tuple[str, ...] = ()):
+def settings_written(more: dict | None = None, lacks: tuple[str, ...] = ()):
     """Runs as another version of coterie writes them: with more words, or without some."""
 
     def shape(experiment: Experiment) -> dict:

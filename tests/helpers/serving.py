@@ -53,22 +53,22 @@ def write_numbers(path: Path, sites: int = 3, rows: int = 40, seed: int = 0) -> 
     return path
 
 
-def people_run(folder: Path, **words) -> Run:
+def people_run(folder: Path, **settings) -> Run:
     """A small run of the mixed table, in `folder`."""
     path = write_people(folder / "people.csv")
-    return _run(path, folder, words)
+    return _run(path, folder, settings)
 
 
-def numbers_run(folder: Path, sites: int = 3, **words) -> Run:
+def numbers_run(folder: Path, sites: int = 3, **settings) -> Run:
     """A small run of the table of numbers, in `folder`."""
-    return _run(write_numbers(folder / "numbers.csv", sites), folder, words)
+    return _run(write_numbers(folder / "numbers.csv", sites), folder, settings)
 
 
-def _run(path: Path, folder: Path, words: dict) -> Run:
+def _run(path: Path, folder: Path, settings: dict) -> Run:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # what the table holds is no news here
         return execute(
-            change_options(Experiment(), WORDS | {"dataset": str(path)} | words), folder / "run"
+            change_options(Experiment(), WORDS | {"dataset": str(path)} | settings), folder / "run"
         )
 
 

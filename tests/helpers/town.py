@@ -67,8 +67,8 @@ class Lines(list):
     def __call__(self, line: str) -> None:
         self.append(line)
 
-    def has(self, *words: str) -> bool:
-        return any(all(word in line for word in words) for line in self)
+    def has(self, *settings: str) -> bool:
+        return any(all(option in line for option in settings) for line in self)
 
 
 class BytesGrid(Grid):
@@ -197,7 +197,7 @@ class Town:
         engine = LocalEngine(self.setup(federation).alone())
         rows = {part: len(own[part][i]) for part in PARTS}
 
-        def build(words: Any, number: int, scales: Any) -> tuple[LocalEngine, Any]:
+        def build(settings: Any, number: int, scales: Any) -> tuple[LocalEngine, Any]:
             mine = scale_federation(federation, scales)
             engine.take(mine, engine.architecture)
             return engine, mine
@@ -207,9 +207,9 @@ class Town:
         return Site(
             federation.names[i],
             home,
-            lambda words: {"rows": rows},
+            lambda settings: {"rows": rows},
             build,
-            lambda words, n: ColumnSums(rows["train"], moments_of(federation, n)),
+            lambda settings, n: ColumnSums(rows["train"], moments_of(federation, n)),
             self.privacy,
             self.lines,
             limits=self.limits,
@@ -245,7 +245,7 @@ class Town:
             self.setup(hollow),
             roll=roll,
             run=run,
-            words={"privacy": [], "method": "", "options": {}, "train": {}, "seed": self.seed}
+            config={"privacy": [], "method": "", "options": {}, "train": {}, "seed": self.seed}
             | self.plan(schedule),
             rules=rules,
             journal=journal or self.folder / "answers.jsonl",

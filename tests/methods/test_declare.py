@@ -86,31 +86,31 @@ def unused_by_default(builder):
     """The words of [train] that a method does not use as long as its options are as usual."""
     options = declared_options(builder)
     return {
-        word
-        for word, when in unused_of(builder).items()
+        option
+        for option, when in unused_of(builder).items()
         if when is None or options[when[0]][1] != when[1]
     }
 
 
 @every_method
-@pytest.mark.parametrize("word", WORDS)
-def test_a_word_of_train_changes_the_models_or_is_refused(name, word):
+@pytest.mark.parametrize("option", WORDS)
+def test_a_word_of_train_changes_the_models_or_is_refused(name, option):
     unused, refused = unused_by_default(METHODS[name]), refused_of(METHODS[name])
-    beside = {k: v for k, v in COMPANIONS.get(word, {}).items() if k not in refused}
-    train = TRAIN._replace(**beside, **{word: WORDS[word]})
+    beside = {k: v for k, v in COMPANIONS.get(option, {}).items() if k not in refused}
+    train = TRAIN._replace(**beside, **{option: WORDS[option]})
     plain = plain_models(
         name, TRAIN._replace(**{k: v for k, v in beside.items() if k not in unused})
     )
-    if word not in {*unused, *refused}:
+    if option not in {*unused, *refused}:
         assert moved(plain, personal(play(name, train=train)))
         return
-    value = "yes" if WORDS[word] is True else WORDS[word]
+    value = "yes" if WORDS[option] is True else WORDS[option]
     with pytest.raises(
-        BadInput, match=f"^{name} (does not use|uses|refuses) {word} = {value}"
+        BadInput, match=f"^{name} (does not use|uses|refuses) {option} = {value}"
     ) as caught:
         build(name, train)
     assert "\n" not in str(caught.value)
-    if word in refused:
+    if option in refused:
         return
     models = [MODELS.get(name, tiny_model)()]
     unchecked = inspect.unwrap(METHODS[name])
@@ -120,17 +120,17 @@ def test_a_word_of_train_changes_the_models_or_is_refused(name, word):
 
 
 @pytest.mark.parametrize(
-    ("name", "word", "when"),
+    ("name", "option", "when"),
     [
-        (name, word, when)
+        (name, option, when)
         for name in METHODS
-        for word, when in unused_of(METHODS[name]).items()
+        for option, when in unused_of(METHODS[name]).items()
         if when
     ],
 )
-def test_a_word_that_is_used_sometimes_changes_the_models_then(name, word, when):
+def test_a_word_that_is_used_sometimes_changes_the_models_then(name, option, when):
     options = {when[0]: when[1]}
-    train = TRAIN._replace(**{word: WORDS[word]})
+    train = TRAIN._replace(**{option: WORDS[option]})
     assert moved(
         personal(play(name, options=options)), personal(play(name, train=train, options=options))
     )

@@ -20,7 +20,7 @@ from helpers.federations import (
 
 
 @pytest.mark.parametrize(
-    "words",
+    "settings",
     [
         {},
         {"momentum": 0.5},
@@ -28,9 +28,9 @@ from helpers.federations import (
         {"lr_schedule": "cosine:rounds=3:end=0.1:per=step", "momentum": 0.5},
     ],
 )
-def test_with_equally_many_steps_it_is_fedavg(words):
+def test_with_equally_many_steps_it_is_fedavg(settings):
     with float64():
-        train = TRAIN._replace(local_steps=4, **words)
+        train = TRAIN._replace(local_steps=4, **settings)
         model = [tiny_model(norm=True)]
         assert_same(
             personal(play("fednova", models=model, rounds=3, train=train)),
@@ -49,7 +49,7 @@ def lines(slopes, rows):
 
 @pytest.mark.parametrize("weighting", ["size", "equal"])
 @pytest.mark.parametrize(
-    ("words", "reach"),
+    ("settings", "reach"),
     [
         # the sums over steps of (1 - m^t) / (1 - m), t from 1 to 2, 3 and 7
         ({}, [2.0, 3.0, 7.0]),
@@ -58,12 +58,12 @@ def lines(slopes, rows):
         ({"momentum": 0.5, "nesterov": True}, [3.25, 5.125, 13.0078125]),
     ],
 )
-def test_the_server_follows_the_mean_gradient(weighting, words, reach):
+def test_the_server_follows_the_mean_gradient(weighting, settings, reach):
     """x - x' = lr (sum_i p_i |a_i|) sum_i p_i g_i, with batches of one row and one epoch."""
     with float64():
         slopes, rows = torch.tensor([1.0, -2.0, 4.0]), torch.tensor([2.0, 3.0, 7.0])
         federation, model = lines(slopes, rows.int().tolist())
-        train = Train(batch_size=1, lr=1e-9, weighting=weighting, **words)
+        train = Train(batch_size=1, lr=1e-9, weighting=weighting, **settings)
         loop = play("fednova", federation, [model], 1, train=train, until=0)
         x = float(loop.position.server.w.params["weight"])
         loop.go()
@@ -78,8 +78,8 @@ def test_a_scheduled_rate_counts_as_it_moves():
     """|a_i| of a rate that halves: clients of equal gradients move as FedAvg moves them."""
     with float64():
         federation, model = lines([3.0, 3.0, 3.0], [2, 3, 7])
-        words = {"lr_schedule": "cosine:rounds=2:end=0.2:per=step", "momentum": 0.5}
-        train = Train(batch_size=1, lr=1e-9, **words)
+        settings = {"lr_schedule": "cosine:rounds=2:end=0.2:per=step", "momentum": 0.5}
+        train = Train(batch_size=1, lr=1e-9, **settings)
         found = []
         for method in ("fednova", "fedavg"):
             loop = play(method, federation, [model], 2, train=train, until=0)

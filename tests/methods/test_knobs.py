@@ -21,16 +21,16 @@ def test_every_method_has_knobs_inside_its_declared_ranges(name):
     builder, known = METHODS[name], declared_options(METHODS[name])
     found = build_search_space(name, builder, Train(), {})
     assert "lr" in found
-    for word, knob in found.items():
+    for option, knob in found.items():
         for value in knob.choices or (knob.low, knob.high):
-            if word in known:
-                coerce(known[word][0], value, word)
-        now = known[word][1] if word in known else getattr(Train(), word)
+            if option in known:
+                coerce(known[option][0], value, option)
+        now = known[option][1] if option in known else getattr(Train(), option)
         assert now in knob.choices if knob.choices else knob.low <= now <= knob.high
 
 
 def test_what_is_narrowed_or_left_out_exists():
-    every = {word for builder in METHODS.values() for word in declared_options(builder)}
+    every = {option for builder in METHODS.values() for option in declared_options(builder)}
     assert every >= EXCLUDED
     for name, own in OVERRIDES.items():
         assert set(own) <= set(declared_options(METHODS[name]))

@@ -44,8 +44,10 @@ def test_bytes_are_those_of_the_trainable_parameters(data, tmp_path):
 def test_stacked_persons_equal_one_after_another_and_load_again(data, tmp_path):
     found = {}
     for path in ("vectorized", "sequential"):
-        words = WORDS | {"path": path, "local_steps": 3}
-        run = coterie.run("ditto", dataset=data, model=lora_text.lora, out=tmp_path / path, **words)
+        settings = WORDS | {"path": path, "local_steps": 3}
+        run = coterie.run(
+            "ditto", dataset=data, model=lora_text.lora, out=tmp_path / path, **settings
+        )
         found[path] = load_file(run.folder / "models" / "client-00001.safetensors")
     for name, tensor in found["vectorized"].items():
         torch.testing.assert_close(tensor, found["sequential"][name], rtol=1e-4, atol=1e-5)
@@ -59,6 +61,6 @@ def test_stacked_persons_equal_one_after_another_and_load_again(data, tmp_path):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_trains_adapters(method, data, tmp_path):
-    words = {k: v for k, v in WORDS.items() if k != "local_steps" or method != "selffl"}
-    run = coterie.run(method, dataset=data, model=lora_text.lora, out=tmp_path / "r", **words)
+    settings = {k: v for k, v in WORDS.items() if k != "local_steps" or method != "selffl"}
+    run = coterie.run(method, dataset=data, model=lora_text.lora, out=tmp_path / "r", **settings)
     assert 0 <= run.summary().mean <= 1

@@ -116,7 +116,7 @@ def in_numpy(
 
 
 @pytest.mark.parametrize(
-    "words",
+    "options",
     [
         {},
         {"kl": "elementwise", "kl_weight": 2.5, "inner": 1},
@@ -127,7 +127,7 @@ def in_numpy(
     ],
     ids=str,
 )
-def test_three_rounds_equal_an_independent_numpy_run(words):
+def test_three_rounds_equal_an_independent_numpy_run(options):
     given = {
         "lam": 6.0,
         "inner": 3,
@@ -141,18 +141,18 @@ def test_three_rounds_equal_an_independent_numpy_run(words):
     train = WHOLE._replace(weight_decay=0.01)
     with float64():
         federation, model = tiny(3), shared()
-        loop = play(pfml, federation, [model], rounds=3, train=train, options=given | words)
+        loop = play(pfml, federation, [model], rounds=3, train=train, options=given | options)
         w0 = play(
-            pfml, federation, [model], until=0, train=train, options=given | words
+            pfml, federation, [model], until=0, train=train, options=given | options
         ).position.server.w
         w = [t.numpy() for t in w0.params.values()]
-        auxiliary = words.get("auxiliary", "")
+        auxiliary = options.get("auxiliary", "")
         net = build_private_model(model, auxiliary)
         own = [
             [t.numpy() for t in net.init(stream(0, "join", i)).params.values()] if auxiliary else w
             for i in range(federation.clients)
         ]
-        settings = {k: v for k, v in (given | words).items() if k != "auxiliary"}
+        settings = {k: v for k, v in (given | options).items() if k != "auxiliary"}
         w, own = in_numpy(federation, w, own, rounds=3, train=train, **settings)
         wanted = {
             i: torch.cat([torch.as_tensor(a).flatten() for a in p]) for i, p in enumerate(own)

@@ -765,8 +765,8 @@ def test_known_variances_need_no_history():
 def test_example_prints_the_papers_comparison(capsys):
     example().main(["--repeats", "4", "--rounds", "3"])
     out = capsys.readouterr().out
-    for word in ("Case 1", "Case 2", "FedAvg", "Ditto", "local", "Self-FL", "Bayes"):
-        assert word in out
+    for option in ("Case 1", "Case 2", "FedAvg", "Ditto", "local", "Self-FL", "Bayes"):
+        assert option in out
 
 
 def test_the_results_files_hold_all_that_the_figures_name(tmp_path, monkeypatch):
@@ -799,7 +799,7 @@ def test_files_of_runs_that_grouped_nobody_are_read():
 
 
 @pytest.mark.parametrize(
-    ("options", "word"),
+    ("options", "option"),
     [
         ({"units": "per_sampl"}, "units = 'per_sampl': give per_sample"),
         ({"steps_rule": "x"}, "formula"),
@@ -816,7 +816,7 @@ def test_files_of_runs_that_grouped_nobody_are_read():
         ({"known_variance": 0.1, "warm": 3}, "warm = 3"),
     ],
 )
-def test_bad_options_are_refused_in_one_line(options, word):
-    with pytest.raises(BadInput, match=word) as caught:
+def test_bad_options_are_refused_in_one_line(options, option):
+    with pytest.raises(BadInput, match=option) as caught:
         selffl(tiny_model(), TRAIN, **options)
     assert "\n" not in str(caught.value)

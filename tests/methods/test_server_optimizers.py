@@ -116,7 +116,7 @@ def test_a_method_that_does_not_average_refuses_it_by_name(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "options", "line"),
+    ("name", "settings", "options", "line"),
     [
         ("fedavg", {"server_lr": 0.1}, {}, "server_lr = 0.1 is that of a server optimizer"),
         ("fedavg", {"server_optimizer": "adm"}, {}, "server_optimizer = 'adm': unknown; did you"),
@@ -125,7 +125,7 @@ def test_a_method_that_does_not_average_refuses_it_by_name(name):
         ("persfl", {"server_optimizer": "sgd"}, {"keep_models": True}, "keep_models = no"),
     ],
 )
-def test_two_rules_for_one_step_are_refused(name, words, options, line):
+def test_two_rules_for_one_step_are_refused(name, settings, options, line):
     with pytest.raises(BadInput) as told:
-        METHODS[name](tiny_model(), TRAIN._replace(**words), **options)
+        METHODS[name](tiny_model(), TRAIN._replace(**settings), **options)
     assert line in str(told.value)

@@ -31,12 +31,13 @@ ADAM = TRAIN._replace(
 )
 
 
-def honours(*words):
+def honours(*options):
     """The methods that use all these words of [train]."""
     return [
         name
         for name, build in METHODS.items()
-        if not set(words) & {*refused_of(build), *(w for w, c in unused_of(build).items() if not c)}
+        if not set(options)
+        & {*refused_of(build), *(w for w, c in unused_of(build).items() if not c)}
     ]
 
 

@@ -85,8 +85,8 @@ def test_what_runs_share_is_said_once(data):
         assert f"method = {run['method'].partition('@')[0]}" in run["own"]
         assert f"seed = {run['seed']}" in run["own"]
         assert "rounds" not in run["own"]
-    assert any(word.startswith("clients: ") for word in data["setup"])
-    assert any("steps per client and round" in word for word in data["setup"])
+    assert any(option.startswith("clients: ") for option in data["setup"])
+    assert any("steps per client and round" in option for option in data["setup"])
 
 
 def test_mixing_is_noted_for_methods_that_mix(data):

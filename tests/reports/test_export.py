@@ -123,7 +123,7 @@ def test_mlflow_reads_what_the_run_says(run, comparison, tmp_path):
     history = client.get_metric_history(key, "cost/bytes_up")
     assert [m.step for m in history] == [1, 2, 3]
     assert sum(m.value for m in history) == total_of(run.table, "bytes_up")
-    words = [
+    settings = [
         str(comparison),
         "--to",
         "mlflow",
@@ -134,7 +134,7 @@ def test_mlflow_reads_what_the_run_says(run, comparison, tmp_path):
     ]
     assert (
         "2 runs in experiment 'both'"
-        in CliRunner().invoke(export, words, catch_exceptions=False).output
+        in CliRunner().invoke(export, settings, catch_exceptions=False).output
     )
     logged = client.search_runs([client.get_experiment_by_name("both").experiment_id])
     assert {r.info.run_name for r in logged} == {"fedavg-seed0", "ditto-seed0"}

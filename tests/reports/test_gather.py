@@ -28,7 +28,7 @@ def test_what_is_damaged_is_said_and_the_rest_is_shown(copy):
     assert sorted(data["methods"]) == sorted(METHODS)
     assert {run["seed"] for run in data["runs"]} == {1}  # of which every method has a run
     said = "\n".join(data["warnings"])
-    for words in (
+    for settings in (
         "copy: 1 of 16 runs have not begun: apfl-seed0",
         "ucfl-seed0 is left out: ucfl-seed0/metrics.parquet cannot be read",
         "cfl-seed0 is left out: cfl-seed0/run.json is damaged",
@@ -37,7 +37,7 @@ def test_what_is_damaged_is_said_and_the_rest_is_shown(copy):
         "persfl, persfl-seed1, was made by coterie 0.0.1",
         "seed 0 is left out: ktpfl, ucfl, selffl and 2 more have no run with it",
     ):
-        assert words in said
+        assert settings in said
     assert str(copy) not in said
 
 
@@ -95,13 +95,13 @@ def test_a_stopped_run_is_shown_as_it_stood(tmp_path):
 
 
 def test_runs_that_differ_in_more_than_the_seed_are_told_apart(tmp_path):
-    for name, words in {
+    for name, settings in {
         "a": {},
         "b": {"seed": 1},
         "c": {"lr": 0.01},
         "d": {"lr": 0.01, "seed": 1},
     }.items():
-        execute(base(method="local", **words), tmp_path / name)
+        execute(base(method="local", **settings), tmp_path / name)
     assert set(gather_evidence([tmp_path / n for n in "abcd"]).records) == {"local", "local (c)"}
     evidence = gather_evidence([tmp_path / n for n in "aabb"])
     assert evidence.seeds == [0, 1]

@@ -23,8 +23,8 @@ WORDS = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    words = change_options(Experiment(method="selffl"), WORDS | FAST | {"l_max": 6})
-    return execute(words, tmp_path_factory.mktemp("histograms") / "run")
+    settings = change_options(Experiment(method="selffl"), WORDS | FAST | {"l_max": 6})
+    return execute(settings, tmp_path_factory.mktemp("histograms") / "run")
 
 
 def counted(shown):

@@ -196,8 +196,8 @@ def test_reports_know_no_method_by_name():
     """Of methods it knows only the two that gains are measured over; all else comes from the
     runs.
     """
-    words = set(METHODS) - {"local", "fedavg"}
+    settings = set(METHODS) - {"local", "fedavg"}
     for file in Path(report.__file__).parent.rglob("*"):
         if file.suffix in (".py", ".js"):
             text = file.read_text(encoding="utf-8").lower()
-            assert not [word for word in words if f'"{word}"' in text], file
+            assert not [option for option in settings if f'"{option}"' in text], file

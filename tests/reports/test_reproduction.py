@@ -43,10 +43,10 @@ def test_the_index_lists_every_table_and_has_a_line_for_every_paper():
 
 
 def test_what_holds_by_construction_is_not_called_reproduced():
-    words = {o.table.id: o for o in outcomes(TABLES, DOCS / RESULTS)}
-    assert words["selffl-figure-6"].verdict == "trivial"
+    settings = {o.table.id: o for o in outcomes(TABLES, DOCS / RESULTS)}
+    assert settings["selffl-figure-6"].verdict == "trivial"
     for figure in ("6.2", "6.5", "6.6", "6.7"):
-        (column,) = words[f"persfl-figure-{figure}"].columns
+        (column,) = settings[f"persfl-figure-{figure}"].columns
         assert [claim.answer for claim in column.trivial] == ["yes"]
 
 

@@ -41,9 +41,9 @@ def test_two_classes_have_false_accepts_over_fedavg(tmp_path):
         "client": np.arange(120) % 3,
     }
     pq.write_table(pa.table(frame), tmp_path / "own.parquet")
-    words = {"dataset": str(tmp_path / "own.parquet"), "rounds": 2, **FAST}
+    settings = {"dataset": str(tmp_path / "own.parquet"), "rounds": 2, **FAST}
     for name in ("fedavg", "local"):
-        execute(change_options(Experiment(method=name), words), tmp_path / name)
+        execute(change_options(Experiment(method=name), settings), tmp_path / name)
     runs = [load_run(tmp_path / name) for name in ("local", "fedavg")]
     found = table(report_data([run.folder for run in runs]), "scores-accepts")
     assert found["local"]["relative false accepts"] == pytest.approx(

@@ -92,13 +92,13 @@ def runs(tmp_path_factory):
     measured twice.
     """
     folder = tmp_path_factory.mktemp("costs")
-    words = IMAGES | FAST | {"num_clients": 6, "rounds": 4, "eval_every": 2, "models": False}
+    options = IMAGES | FAST | {"num_clients": 6, "rounds": 4, "eval_every": 2, "models": False}
     some = {"participation": 3, "dropout_clients": 0.3}
     return {
-        "fedavg": coterie.run("fedavg", out=folder / "fedavg", **words),
-        "sampled": coterie.run("fedavg", out=folder / "sampled", **words | some),
-        "ucfl": coterie.run("ucfl", streams=2, out=folder / "ucfl", **words),
-        "local": coterie.run("local", out=folder / "local", **words),
+        "fedavg": coterie.run("fedavg", out=folder / "fedavg", **options),
+        "sampled": coterie.run("fedavg", out=folder / "sampled", **options | some),
+        "ucfl": coterie.run("ucfl", streams=2, out=folder / "ucfl", **options),
+        "local": coterie.run("local", out=folder / "local", **options),
     }
 
 

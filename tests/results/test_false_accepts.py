@@ -43,7 +43,7 @@ def runs(tmp_path_factory):
     devices = build_federation(from_arrays(x, y, owner, name="tumours"))._replace(
         groups=np.array([0, 0, 1, 1])
     )
-    words = {
+    settings = {
         "rounds": 4,
         "lr": 0.5,
         "path": "vectorized",
@@ -52,7 +52,7 @@ def runs(tmp_path_factory):
         "threads": 1,
     }
     return {
-        name: coterie.run(name, dataset=devices, model=net, out=folder / name, **words)
+        name: coterie.run(name, dataset=devices, model=net, out=folder / name, **settings)
         for name in ("fedavg", "local")
     }
 

@@ -35,9 +35,9 @@ def test_raw_rows_give_exactly_the_accuracy_of_the_evaluation(scale, tmp_path):
         assert set(model.classes_) == {"sick", "well"}
 
 
-@pytest.mark.parametrize("words", [{}, {"scale": "pixel"}, {"scale": "channel"}])
-def test_raw_images_of_a_built_in_data_set_give_exactly_the_accuracy(words, tmp_path):
-    run = coterie.run("ditto", out=tmp_path / "run", **IMAGES, **words)
+@pytest.mark.parametrize("settings", [{}, {"scale": "pixel"}, {"scale": "channel"}])
+def test_raw_images_of_a_built_in_data_set_give_exactly_the_accuracy(settings, tmp_path):
+    run = coterie.run("ditto", out=tmp_path / "run", **IMAGES, **settings)
     whole = digits(tmp_path)
     for client, accuracy in enumerate(run.accuracy()):
         rows = held_rows(run, client)
@@ -149,8 +149,8 @@ def test_a_card_holds_no_scale_of_another_client(tmp_path):
 def test_numbers_that_are_names_are_the_same_names_whatever_their_type(tmp_path):
     path = write_people(tmp_path / "p.csv")
     frame = pl.read_csv(path).with_columns(age=pl.col("age").cast(pl.Int64) // 10)
-    words = FAST | {"rounds": 1, "client": "site", "label": "verdict", "categories": "age"}
-    run = coterie.run("local", dataset=frame, out=tmp_path / "run", **words)
+    settings = FAST | {"rounds": 1, "client": "site", "label": "verdict", "categories": "age"}
+    run = coterie.run("local", dataset=frame, out=tmp_path / "run", **settings)
     rows, inputs = frame[:5], run.model(0).intake.inputs
     for kind in (pl.Float64, pl.String, pl.Int8):
         assert np.array_equal(inputs(rows.with_columns(pl.col("age").cast(kind))), inputs(rows))

@@ -60,9 +60,11 @@ def heavy(tmp_path_factory):
         return experiment, load_federation(experiment)
 
 
-def play(heavy, method, **words):
+def play(heavy, method, **settings):
     experiment, federation = heavy
-    loop = open_loop(assemble(change_options(experiment, {"method": method} | words), federation))
+    loop = open_loop(
+        assemble(change_options(experiment, {"method": method} | settings), federation)
+    )
     said = []
     loop.go(lambda _, report: said.extend(report.said))
     return loop.latest.measured["personal", "train", "loss"], said
@@ -127,7 +129,7 @@ def test_what_cannot_be_bounded_is_refused(heavy):
 
 def test_divergence_is_in_answer_table_report_and_exit_code(tmp_path):
     path = write_table(tmp_path / "heavy.csv", cauchy)
-    words = [
+    settings = [
         "--client",
         "who",
         "--label",
@@ -142,7 +144,7 @@ def test_divergence_is_in_answer_table_report_and_exit_code(tmp_path):
     wild = ["--local.bound-steps", "no", "--local.lr", "1"]
     said = CliRunner().invoke(
         cli,
-        ["compare", str(path), "--methods", "local,fedavg", *wild, "--quiet", *words],
+        ["compare", str(path), "--methods", "local,fedavg", *wild, "--quiet", *settings],
     )
     assert said.exit_code == 3
     assert "local diverged for 3 of 5" in " ".join(said.output.split())

@@ -17,7 +17,7 @@ CLIENT = {"dp": "client", "dp_clip": 0.5, "dp_noise": 2.0, "weighting": "equal"}
 EXAMPLE = {"dp": "example", "dp_clip": 0.5, "dp_noise": 2.0}
 
 
-def assembled(federation=None, **words):
+def assembled(federation=None, **settings):
     engine = {"path": "vectorized", "width": 8, "compile": "no"}
     given = {
         "method": "fedavg",
@@ -25,7 +25,7 @@ def assembled(federation=None, **words):
         "rounds": 3,
         "batch_size": 4,
         **engine,
-        **words,
+        **settings,
     }
     return assemble(change_options(Experiment(), given), federation or tiny(8))
 
@@ -65,15 +65,15 @@ def test_every_exchange_of_a_client_and_every_epoch_of_a_row_is_counted():
 
 
 def test_an_epsilon_that_is_asked_for_is_kept():
-    words = {"dp_noise": 0.0, "dp_epsilon": 3.0}
+    settings = {"dp_noise": 0.0, "dp_epsilon": 3.0}
     for unit in (CLIENT, EXAMPLE):
-        budget = assembled(**unit | words).budget
+        budget = assembled(**unit | settings).budget
         assert 2.9 < budget.epsilon <= 3.0
         assert epsilon_of(budget.noise, budget.releases, 1e-5) == pytest.approx(budget.epsilon)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("settings", "said"),
     [
         (CLIENT | {"method": "ucfl"}, "looks at uploads one by one"),
         (CLIENT | {"method": "fedamp", "weighting": "size"}, "not averaged models"),
@@ -83,9 +83,9 @@ def test_an_epsilon_that_is_asked_for_is_kept():
         (EXAMPLE | {"method": "ifca"}, "use their rows in another way too"),
     ],
 )
-def test_what_the_guarantee_does_not_cover_is_refused(words, said):
+def test_what_the_guarantee_does_not_cover_is_refused(settings, said):
     with pytest.raises(BadInput, match=said):
-        assembled(**words)
+        assembled(**settings)
 
 
 def test_a_run_writes_its_promise_and_goes_on_with_the_same_noise(tmp_path):

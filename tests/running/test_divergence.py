@@ -60,8 +60,8 @@ def test_a_client_that_diverges_is_left_out_told_and_counted(method, path, tmp_p
 
 
 def test_who_diverges_keeps_its_old_state_while_the_others_go_on(monkeypatch):
-    words = experiment(method="ditto")
-    loop = open_loop(assemble(words, load_federation(words)))
+    settings = experiment(method="ditto")
+    loop = open_loop(assemble(settings, load_federation(settings)))
     loop.go(until=1)
     store = loop.engine.states[0]
     before = [store.gather([i]) for i in range(4)]
@@ -94,9 +94,9 @@ def test_more_than_half_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_pat
         if report.round == 2:
             raise Stopped
 
-    words = experiment(method="fedavg", rounds=6)
+    settings = experiment(method="fedavg", rounds=6)
     with pytest.raises(Stopped):
-        execute(words, tmp_path / "run", loud)
+        execute(settings, tmp_path / "run", loud)
     config = tmp_path / "run" / "config.toml"
     config.write_text(config.read_text().replace("lr = 0.1\n", "lr = 1e+20\n"))
     with pytest.raises(Diverged, match=r"in round 3 the updates of 4 of 4 clients") as stop:

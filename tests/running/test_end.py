@@ -50,10 +50,10 @@ def test_a_run_that_was_stopped_at_its_end_counts_newcomers_once(tmp_path):
 @pytest.fixture
 def finished(tmp_path):
     """A finished run of a table, with a preparation."""
-    words = {"rounds": 2, "eval_every": 2, "checkpoint": 1, "batch_size": 8, "hidden": 6}
+    settings = {"rounds": 2, "eval_every": 2, "checkpoint": 1, "batch_size": 8, "hidden": 6}
     data = {"dataset": str(write_csv(tmp_path / "t.csv")), "label": "label", "client": "client"}
     return execute(
-        change_options(Experiment(), FAST | words | data | {"method": "ditto"}), tmp_path / "run"
+        change_options(Experiment(), FAST | settings | data | {"method": "ditto"}), tmp_path / "run"
     ).folder
 
 
@@ -115,17 +115,17 @@ def test_models_are_on_the_disk_before_a_run_says_that_it_is_finished(tmp_path):
 
 def change_spread(folder):
     path = folder / "preparation.json"
-    words = json.loads(path.read_text())
-    text = json.dumps(words, indent=1)
+    settings = json.loads(path.read_text())
+    text = json.dumps(settings, indent=1)
     digits = [k for k, c in enumerate(text) if c in "12345678" and text[k - 1] == "."]
     path.write_text(text[: digits[-1]] + "9" + text[digits[-1] + 1 :])
 
 
-def change_about(**words):
+def change_about(**settings):
     def change(folder):
         path = folder / "run.json"
         known = json.loads(path.read_text())
-        path.write_text(json.dumps(known | {k: f(known[k]) for k, f in words.items()}, indent=1))
+        path.write_text(json.dumps(known | {k: f(known[k]) for k, f in settings.items()}, indent=1))
 
     return change
 

@@ -47,21 +47,21 @@ def opened(experiment):
 # Words on disk
 
 
-@pytest.mark.parametrize("words", [{"method": "ditto"}, {"dataset": "gaussian", "rows": None}])
-def test_written_words_name_every_field(words, tmp_path):
-    words = {
+@pytest.mark.parametrize("settings", [{"method": "ditto"}, {"dataset": "gaussian", "rows": None}])
+def test_written_words_name_every_field(settings, tmp_path):
+    settings = {
         k: v
-        for k, v in (IMAGES | words).items()
-        if k not in (("classes-each", "hidden") if "dataset" in words else ())
+        for k, v in (IMAGES | settings).items()
+        if k not in (("classes-each", "hidden") if "dataset" in settings else ())
     }
-    run = execute(change_options(Experiment(), words | {"rounds": 1}), tmp_path / "run")
+    run = execute(change_options(Experiment(), settings | {"rounds": 1}), tmp_path / "run")
     written = read_experiment_file(run.folder / "config.toml")
     for section, known in known_options_of(written).items():
-        there = written.words()[section]
-        for word, (_, default) in known.items():
-            if (section, word) == ("model", "freeze"):
+        there = written.to_dict()[section]
+        for option, (_, default) in known.items():
+            if (section, option) == ("model", "freeze"):
                 continue  # written only where something is frozen
-            assert word in there or default is None, f"{section}.{word}"
+            assert option in there or default is None, f"{section}.{option}"
     assert (
         written == run.experiment
         or {k: v for k, v in run.experiment.dataset.items() if v is not None} == written.dataset
@@ -92,8 +92,8 @@ def test_running_the_written_words_again_is_bit_identical(method, tmp_path):
 
 
 def test_what_was_chosen_by_timing_is_reused(tmp_path):
-    words = {k: v for k, v in IMAGES.items() if k not in FAST}
-    execute(change_options(Experiment(), words | {"rounds": 2}), tmp_path / "one")
+    settings = {k: v for k, v in IMAGES.items() if k not in FAST}
+    execute(change_options(Experiment(), settings | {"rounds": 2}), tmp_path / "one")
     written = read_experiment_file(tmp_path / "one" / "config.toml")
     path, width, compiled = written.engine["chosen"].split(":")
     assert path in ("vectorized", "sequential")
@@ -134,9 +134,9 @@ def test_words_of_another_number_of_networks_do_not_inherit_the_choice():
 def test_own_data_are_found_again_from_another_folder(tmp_path, monkeypatch):
     write_csv(tmp_path / "own.csv")
     monkeypatch.chdir(tmp_path)
-    words = FAST | {"dataset": "own.csv", "rounds": 2, "checkpoint": 1}
+    settings = FAST | {"dataset": "own.csv", "rounds": 2, "checkpoint": 1}
     with pytest.raises(Stopped):
-        execute(change_options(Experiment(), words), tmp_path / "run", stop_at(1))
+        execute(change_options(Experiment(), settings), tmp_path / "run", stop_at(1))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     run = resume(tmp_path / "run")
@@ -145,9 +145,9 @@ def test_own_data_are_found_again_from_another_folder(tmp_path, monkeypatch):
 
 
 def test_drawn_data_follow_the_seed_unless_they_have_their_own():
-    words = {"dataset": "gaussian", "num_clients": 3}
+    settings = {"dataset": "gaussian", "num_clients": 3}
     made = [
-        federation_of(change_options(Experiment(), words | more)).x
+        federation_of(change_options(Experiment(), settings | more)).x
         for more in ({}, {"seed": 1}, {"seed": 1, "dataset.seed": 0})
     ]
     assert not torch.equal(made[0][:5], made[1][:5])
@@ -174,15 +174,15 @@ CASES = {
 
 @pytest.mark.parametrize("method", CASES)
 def test_a_run_stopped_after_any_round_and_resumed_is_bit_identical(method, tmp_path):
-    words = IMAGES | CASES[method] | {"method": method}
-    if words.get("model") == "smallcnn":
-        del words["hidden"]
-    whole = execute(change_options(Experiment(), words), tmp_path / "whole")
+    settings = IMAGES | CASES[method] | {"method": method}
+    if settings.get("model") == "smallcnn":
+        del settings["hidden"]
+    whole = execute(change_options(Experiment(), settings), tmp_path / "whole")
     rounds = int(whole.table["round"].to_numpy().max())
     for stop in range(1, rounds + 1):
         folder = tmp_path / f"stopped{stop}"
         with pytest.raises(Stopped):
-            execute(change_options(Experiment(), words), folder, stop_at(stop))
+            execute(change_options(Experiment(), settings), folder, stop_at(stop))
         assert read_status(folder) == "running"
         seen = []
         resume(folder, lambda report: seen.append(report.round))
@@ -194,10 +194,10 @@ def test_a_run_stopped_after_any_round_and_resumed_is_bit_identical(method, tmp_
 
 
 def test_rounds_after_the_last_checkpoint_are_done_again_exactly(tmp_path):
-    words = experiment(method="ditto", checkpoint=2, rounds=5)
-    execute(words, tmp_path / "whole")
+    settings = experiment(method="ditto", checkpoint=2, rounds=5)
+    execute(settings, tmp_path / "whole")
     with pytest.raises(Stopped):
-        execute(words, tmp_path / "stopped", stop_at(3))
+        execute(settings, tmp_path / "stopped", stop_at(3))
     seen = []
     resume(tmp_path / "stopped", lambda report: seen.append(report.round))
     assert seen == [3, 4, 5]
@@ -206,10 +206,10 @@ def test_rounds_after_the_last_checkpoint_are_done_again_exactly(tmp_path):
 
 @pytest.mark.parametrize("stop", [1, 3])
 def test_without_a_checkpoint_resume_starts_anew(stop, tmp_path):
-    words = experiment(method="ditto", checkpoint=0)
-    execute(words, tmp_path / "whole")
+    settings = experiment(method="ditto", checkpoint=0)
+    execute(settings, tmp_path / "whole")
     with pytest.raises(Stopped):
-        execute(words, tmp_path / "stopped", stop_at(stop))
+        execute(settings, tmp_path / "stopped", stop_at(stop))
     seen = []
     resume(tmp_path / "stopped", lambda report: seen.append(report.round))
     assert seen == [1, 2, 3, 4]
@@ -229,10 +229,10 @@ def test_a_run_stopped_before_its_facts_were_written_starts_anew(tmp_path):
 
 
 def test_an_interrupted_save_is_ignored(tmp_path):
-    words = experiment()
-    execute(words, tmp_path / "whole")
+    settings = experiment()
+    execute(settings, tmp_path / "whole")
     with pytest.raises(Stopped):
-        execute(words, tmp_path / "stopped", stop_at(2))
+        execute(settings, tmp_path / "stopped", stop_at(2))
     part = tmp_path / "stopped" / "checkpoint-0000003.part"
     part.mkdir()
     (part / "state.json").write_text("{")
@@ -342,13 +342,13 @@ def test_resume_from_damaged_checkpoints_alone_is_refused(tmp_path):
 
 def test_a_run_killed_by_the_system_and_resumed_is_bit_identical(tmp_path):
     """SIGKILL at no chosen moment, in another process, resumed through the command line."""
-    words = IMAGES | {"rounds": 80, "checkpoint": 8, "eval_every": 40}
+    settings = IMAGES | {"rounds": 80, "checkpoint": 8, "eval_every": 40}
     arguments = [
         "run",
         "ditto",
         "--out",
         str(tmp_path / "killed"),
-        *(f"--{k}={v}" for k, v in words.items()),
+        *(f"--{k}={v}" for k, v in settings.items()),
     ]
     code = "import torch; torch.set_num_threads(1); from coterie.cli.main import main; main()"
     child = subprocess.Popen(
@@ -366,7 +366,7 @@ def test_a_run_killed_by_the_system_and_resumed_is_bit_identical(tmp_path):
     assert child.wait() == -signal.SIGKILL
     assert json.loads((tmp_path / "killed" / "run.json").read_text())["status"] == "running"
     command(["resume", str(tmp_path / "killed")])
-    execute(change_options(Experiment(), words | {"method": "ditto"}), tmp_path / "whole")
+    execute(change_options(Experiment(), settings | {"method": "ditto"}), tmp_path / "whole")
     assert results(tmp_path / "killed") == results(tmp_path / "whole")
 
 
@@ -394,7 +394,8 @@ def test_nothing_a_run_leaves_is_pickled_or_half_written(tmp_path):
     ):
         text = path.read_text()
         assert not any(
-            word in text for word in ("import pickle", "torch.save(", "torch.load(", "allow_pickle")
+            option in text
+            for option in ("import pickle", "torch.save(", "torch.load(", "allow_pickle")
         )
 
 
@@ -461,8 +462,8 @@ class Net(nn.Module):
 
 
 def test_own_arrays_and_an_own_network_through_python(tmp_path):
-    data, words = arrays(), FAST | {"rounds": 3, "checkpoint": 1}
-    run = coterie.run("ditto", dataset=data, model=Net, lam=0.5, out=tmp_path / "run", **words)
+    data, settings = arrays(), FAST | {"rounds": 3, "checkpoint": 1}
+    run = coterie.run("ditto", dataset=data, model=Net, lam=0.5, out=tmp_path / "run", **settings)
     assert run.experiment.dataset["name"] == "python:mine"
     assert run.experiment.model["name"] == "python:Net"
     assert run.experiment.partition["name"] == "user"
@@ -481,11 +482,11 @@ def test_own_arrays_and_an_own_network_through_python(tmp_path):
 
 
 def test_a_run_of_python_objects_is_resumed_with_them_and_not_without(tmp_path):
-    words = FAST | {"rounds": 3, "checkpoint": 1}
-    coterie.run("ditto", dataset=arrays(), model=Net, out=tmp_path / "whole", **words)
+    settings = FAST | {"rounds": 3, "checkpoint": 1}
+    coterie.run("ditto", dataset=arrays(), model=Net, out=tmp_path / "whole", **settings)
     with pytest.raises(Stopped):
         coterie.run(
-            "ditto", dataset=arrays(), model=Net, out=tmp_path / "run", watch=stop_at(2), **words
+            "ditto", dataset=arrays(), model=Net, out=tmp_path / "run", watch=stop_at(2), **settings
         )
     with pytest.raises(
         BadInput,
@@ -506,9 +507,15 @@ def test_a_run_of_python_objects_is_resumed_with_them_and_not_without(tmp_path):
 
 
 def test_own_arrays_are_dealt_as_the_words_say(tmp_path):
-    words = {"partition": "dirichlet", "alpha": 5.0, "num_clients": 3, "validation": 0, "test": 0.5}
+    settings = {
+        "partition": "dirichlet",
+        "alpha": 5.0,
+        "num_clients": 3,
+        "validation": 0,
+        "test": 0.5,
+    }
     run = coterie.run(
-        "local", dataset=arrays(False), out=tmp_path / "run", rounds=1, **words, **FAST
+        "local", dataset=arrays(False), out=tmp_path / "run", rounds=1, **settings, **FAST
     )
     assert len(run.rows) == 3
     assert run.experiment.partition["alpha"] == 5.0
@@ -565,7 +572,7 @@ def test_a_data_set_with_labels_outside_its_classes_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("settings", "message"),
     [
         ({"model": lambda: nn.Linear(7, 2)}, r"cannot take rows of shape \[6\]"),
         ({"model": lambda: nn.Linear(6, 1)}, None),  # one logit tells two classes apart
@@ -586,15 +593,17 @@ def test_a_data_set_with_labels_outside_its_classes_is_refused(tmp_path):
         ),
     ],
 )
-def test_python_objects_that_do_not_fit_are_refused(words, message, tmp_path):
-    words = (
-        {"dataset": arrays(), "out": tmp_path / "run", "rounds": 1, "num_clients": 4} | FAST | words
+def test_python_objects_that_do_not_fit_are_refused(settings, message, tmp_path):
+    settings = (
+        {"dataset": arrays(), "out": tmp_path / "run", "rounds": 1, "num_clients": 4}
+        | FAST
+        | settings
     )
     if message is None:
-        assert 0 <= coterie.run("fedavg", **words).summary().mean <= 1
+        assert 0 <= coterie.run("fedavg", **settings).summary().mean <= 1
         return
     with pytest.raises(BadInput, match=message):
-        coterie.run("fedavg", **words)
+        coterie.run("fedavg", **settings)
     assert not (tmp_path / "run").exists()
 
 

@@ -91,15 +91,15 @@ def test_a_method_that_uploads_nothing_says_so(name):
     assert (sum(sizes) == 0) == (declaration_of(METHODS[name]).uploads == "nothing")
 
 
-def experiment(**words) -> Experiment:
+def experiment(**settings) -> Experiment:
     engine = {"path": "vectorized", "width": 8, "compile": "no"}
     return change_options(
-        Experiment(), {"method": "fedavg", "dataset": "digits", "rounds": 2, **engine, **words}
+        Experiment(), {"method": "fedavg", "dataset": "digits", "rounds": 2, **engine, **settings}
     )
 
 
-def loop_of(**words):
-    return open_loop(assemble(experiment(**words), tiny(10)))
+def loop_of(**settings):
+    return open_loop(assemble(experiment(**settings), tiny(10)))
 
 
 def test_results_are_of_honest_clients_only():
@@ -122,8 +122,8 @@ def test_a_robust_rule_holds_a_model_that_a_plain_mean_loses(rule):
     """Twenty alike clients, four of which send -50 times their change."""
     federation, far = tiny(20, groups=1), {}
     for robust in ("none", rule):
-        words = {"attack": "scale", "attackers": 0.2, "robust": robust}
-        loop = open_loop(assemble(experiment(**words), federation))
+        settings = {"attack": "scale", "attackers": 0.2, "robust": robust}
+        loop = open_loop(assemble(experiment(**settings), federation))
         loop.go()
         clean = open_loop(assemble(experiment(), federation))
         clean.go()
@@ -132,7 +132,7 @@ def test_a_robust_rule_holds_a_model_that_a_plain_mean_loses(rule):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("settings", "said"),
     [
         ({"attack": "scale"}, "give both"),
         ({"attackers": 0.2}, "give both"),
@@ -146,9 +146,9 @@ def test_a_robust_rule_holds_a_model_that_a_plain_mean_loses(rule):
         ),
     ],
 )
-def test_a_word_without_effect_is_refused(words, said):
+def test_a_word_without_effect_is_refused(settings, said):
     with pytest.raises(BadInput, match=said):
-        assemble(experiment(**words), tiny(10))
+        assemble(experiment(**settings), tiny(10))
 
 
 @pytest.mark.parametrize(

@@ -162,10 +162,10 @@ def arrays(garbage=False):
     return from_arrays(x, y, owners.astype(str), name="made")
 
 
-def run_of(folder, watch=lambda report: None, garbage=False, **words):
+def run_of(folder, watch=lambda report: None, garbage=False, **settings):
     given = arrays(garbage)
     experiment = change_options(
-        Experiment(), WORDS | {"dataset": "python:made", "partition": "user"} | words
+        Experiment(), WORDS | {"dataset": "python:made", "partition": "user"} | settings
     )
     return execute(experiment, folder, watch, data=given)
 
@@ -208,9 +208,9 @@ def test_a_resumed_run_serves_its_newcomers_alike(tmp_path):
 
 
 def test_words_on_newcomers_without_newcomers_are_refused(tmp_path):
-    for words in ({"newcomer_rounds": 3}, {"few_shot": (5,)}):
+    for settings in ({"newcomer_rounds": 3}, {"few_shot": (5,)}):
         with pytest.raises(BadInput, match="there are no newcomers: give --newcomers"):
-            run_of(tmp_path / "run", **{"newcomers": 0, "newcomer_rounds": 10} | words)
+            run_of(tmp_path / "run", **{"newcomers": 0, "newcomer_rounds": 10} | settings)
     with pytest.raises(BadInput, match="the smallest newcomer has 18 training rows"):
         run_of(tmp_path / "run", few_shot=(50,))
     with pytest.raises(BadInput, match="measured on test rows"):

@@ -35,12 +35,12 @@ def test_a_notebook_shows_a_bar_and_figures(tmp_path):
     pytest.importorskip("ipywidgets")
     pytest.importorskip("ipykernel")
     formats = pytest.importorskip("nbformat.v4")
-    words = (
+    settings = (
         "data='digits', clients=4, rows=160, rounds=2, hidden=6, path='vectorized', compile='no'"
     )
     code = f"""\
         import coterie
-        coterie.run('local', {words}, out={str(tmp_path / "run")!r})
+        coterie.run('local', {settings}, out={str(tmp_path / "run")!r})
         """
     cells = [dedent(code), "coterie.load('run').plot.curves()"]
     book = formats.new_notebook(cells=[formats.new_code_cell(text) for text in cells])

@@ -30,8 +30,8 @@ FAST = {
 }
 
 
-def experiment(**words):
-    return change_options(Experiment(), {"method": "fedavg"} | FAST | words)
+def experiment(**settings):
+    return change_options(Experiment(), {"method": "fedavg"} | FAST | settings)
 
 
 def test_every_round_is_told_once_also_after_a_resume(tmp_path):
@@ -90,8 +90,8 @@ def test_scores_of_the_last_round_are_those_of_the_models_on_disk(tmp_path):
     cancer = load_breast_cancer()
     x = (cancer.data - cancer.data.mean(0)) / cancer.data.std(0)
     data = from_arrays(x, cancer.target, np.arange(len(x)) % 4)
-    words = {k: v for k, v in FAST.items() if k != "clients"} | {"rounds": 2}
-    run = coterie.run("fedavg", dataset=data, out=tmp_path / "run", **words)
+    settings = {k: v for k, v in FAST.items() if k != "clients"} | {"rounds": 2}
+    run = coterie.run("fedavg", dataset=data, out=tmp_path / "run", **settings)
     kept = pd.read_parquet(run.folder / "scores.parquet")
     assert kept.groupby("client").size().tolist() == run.about["rows"]["test"]
     for client, rows in kept.groupby("client"):

@@ -22,14 +22,14 @@ def _table(folder, rows, clients=5):
     return {"dataset": str(folder / "table.csv"), "client": "clinic", "label": "ill"}
 
 
-def _refusal(words):
+def _refusal(settings):
     with pytest.raises(BadInput) as caught:
-        _assembled(words)
+        _assembled(settings)
     return str(caught.value)
 
 
-def _assembled(words):
-    experiment = change_options(Experiment(), words)
+def _assembled(settings):
+    experiment = change_options(Experiment(), settings)
     return assemble(experiment, load_federation(experiment))
 
 
@@ -40,29 +40,34 @@ def _offered(refusal):
 @pytest.mark.parametrize("method", NEEDING)
 @pytest.mark.parametrize("rows", [40, 200, 2400])
 def test_the_words_that_are_offered_to_a_table_work(tmp_path, method, rows):
-    words = {"method": method, **_table(tmp_path, rows)}
-    refusal = _refusal(words)
+    settings = {"method": method, **_table(tmp_path, rows)}
+    refusal = _refusal(settings)
     assert f"{method} needs a public data set: give --public held-out" in refusal
     assert "mnist" not in refusal  # images do not stand beside a table
     offered = _offered(refusal)
     assert (f"{method}.draw" in offered) == (rows < 2400)
-    assert _assembled(words | offered).federation.public is not None
+    assert _assembled(settings | offered).federation.public is not None
 
 
 @pytest.mark.parametrize("method", NEEDING)
 def test_a_draw_that_is_too_large_is_named_with_one_that_fits(tmp_path, method):
-    words = {"method": method, **_table(tmp_path, 200), "public": "held-out", "public-rows": 30}
-    refusal = _refusal(words)
+    settings = {"method": method, **_table(tmp_path, 200), "public": "held-out", "public-rows": 30}
+    refusal = _refusal(settings)
     assert refusal == (
         f"{method} draws 300 public rows per round, 'held-out' has 30: give --{method}.draw 30"
     )
-    _assembled(words | _offered(refusal))
+    _assembled(settings | _offered(refusal))
 
 
 def test_more_public_rows_are_offered_where_there_are_more(tmp_path):
-    words = {"method": "feddf", **_table(tmp_path, 2400), "public": "held-out", "public-rows": 30}
-    assert _refusal(words).endswith("give --feddf.draw 30 or --public-rows 300")
-    _assembled(words | {"public-rows": 300})
+    settings = {
+        "method": "feddf",
+        **_table(tmp_path, 2400),
+        "public": "held-out",
+        "public-rows": 30,
+    }
+    assert _refusal(settings).endswith("give --feddf.draw 30 or --public-rows 300")
+    _assembled(settings | {"public-rows": 300})
 
 
 def test_images_are_offered_other_images_and_never_themselves():

@@ -11,8 +11,8 @@ from coterie.running.execute import execute
 WORDS = {"dataset": "digits", "num_clients": 5, "validation": 0.1, "select": False, "refit": True}
 
 
-def assembled(**words):
-    experiment = change_options(Experiment(), WORDS | words)
+def assembled(**settings):
+    experiment = change_options(Experiment(), WORDS | settings)
     return assemble(experiment, load_federation(experiment)).federation
 
 
@@ -26,9 +26,9 @@ def test_a_method_that_chooses_nothing_trains_on_validation_rows_too():
         assert (refit.test[i] == plain.test[i]).all()
 
 
-@pytest.mark.parametrize("words", [{"method": "persfl"}, {"method": "fedfomo"}])
-def test_a_method_that_chooses_on_validation_rows_keeps_them(words):
-    plain, refit = assembled(refit=False, **words), assembled(**words)
+@pytest.mark.parametrize("settings", [{"method": "persfl"}, {"method": "fedfomo"}])
+def test_a_method_that_chooses_on_validation_rows_keeps_them(settings):
+    plain, refit = assembled(refit=False, **settings), assembled(**settings)
     assert all((a == b).all() for a, b in zip(plain.train, refit.train, strict=True))
     assert all((a == b).all() for a, b in zip(plain.validation, refit.validation, strict=True))
 

@@ -16,12 +16,12 @@ from coterie.results.folder import read_status
 from coterie.results.run import load_run
 from coterie.running.execute import execute, resume
 from coterie.running.identity import OptionChange, changes_of, defaults_of, identity_of
-from helpers.runs import Stopped, experiment, results, stop_at, words_written
+from helpers.runs import Stopped, experiment, results, settings_written, stop_at
 
 
-def stopped(folder: Path, at: int = 2, **words) -> Path:
+def stopped(folder: Path, at: int = 2, **settings) -> Path:
     with pytest.raises(Stopped):
-        execute(experiment(**{"method": "ditto", "rounds": 6} | words), folder, stop_at(at))
+        execute(experiment(**{"method": "ditto", "rounds": 6} | settings), folder, stop_at(at))
     return folder
 
 
@@ -194,9 +194,9 @@ YOUNG = [  # (word, its line, another value, its default in words)
 ]
 
 
-def older(folder: Path, word: str, line: str, checkpoint: int = 1) -> Path:
+def older(folder: Path, option: str, line: str, checkpoint: int = 1) -> Path:
     """A stopped run of a version that did not have a word."""
-    with words_written(lacks=(word,)):
+    with settings_written(lacks=(option,)):
         stopped(folder, checkpoint=checkpoint)
     edit(folder, line, "")
     return folder
@@ -210,32 +210,34 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize("checkpoint", [0, 1])
-@pytest.mark.parametrize(("word", "line"), [young[:2] for young in YOUNG])
+@pytest.mark.parametrize(("option", "line"), [young[:2] for young in YOUNG])
 def test_a_run_that_is_older_than_a_word_goes_on_with_its_default(
-    word, line, checkpoint, whole, tmp_path
+    option, line, checkpoint, whole, tmp_path
 ):
-    folder = older(tmp_path / "run", word, line, checkpoint)
+    folder = older(tmp_path / "run", option, line, checkpoint)
     resume(folder)
     assert results(folder) == whole
-    assert word in json.loads((folder / "run.json").read_text())["words"]  # from now on it is held
+    assert (
+        option in json.loads((folder / "run.json").read_text())["words"]
+    )  # from now on it is held
     assert resume(folder).about["status"] == "finished"
 
 
-@pytest.mark.parametrize(("word", "line", "other", "usual"), YOUNG[:-2])
+@pytest.mark.parametrize(("option", "line", "other", "usual"), YOUNG[:-2])
 def test_a_younger_word_with_another_value_than_its_default_is_refused(
-    word, line, other, usual, tmp_path
+    option, line, other, usual, tmp_path
 ):
-    with words_written(lacks=(word,)):
+    with settings_written(lacks=(option,)):
         folder = stopped(tmp_path / "run", checkpoint=0)
     edit(folder, line, other)
     with pytest.raises(BadInput) as refusal:
         resume(folder)
-    says = f"{word} was its default {usual} when this run began, config.toml says "
+    says = f"{option} was its default {usual} when this run began, config.toml says "
     assert says in str(refusal.value)
 
 
 def test_a_finished_run_is_held_to_the_defaults_of_younger_words_too(tmp_path):
-    with words_written(lacks=("options.lam",)):
+    with settings_written(lacks=("options.lam",)):
         folder = execute(experiment(method="ditto"), tmp_path / "run").folder
     assert resume(folder).about["status"] == "finished"
     edit(folder, "lam = 1.0\n", "lam = 2.0\n")
@@ -244,7 +246,7 @@ def test_a_finished_run_is_held_to_the_defaults_of_younger_words_too(tmp_path):
 
 
 def test_a_branch_of_a_younger_word_is_told_from_its_default(tmp_path):
-    with words_written(lacks=("options.lam",)):
+    with settings_written(lacks=("options.lam",)):
         folder = stopped(tmp_path / "run")
     with pytest.raises(BadInput, match="has the options that the run began with"):
         resume(folder, allow_change=True)
@@ -254,7 +256,7 @@ def test_a_branch_of_a_younger_word_is_told_from_its_default(tmp_path):
 
 
 def test_a_word_that_is_gone_is_refused_by_name(tmp_path):
-    with words_written(more={"options.gone": 3}):
+    with settings_written(more={"options.gone": 3}):
         folder = stopped(tmp_path / "run")
     with pytest.raises(BadInput, match=r"options\.gone was 3 .* config\.toml says not set"):
         resume(folder)
@@ -266,8 +268,8 @@ def test_a_word_that_is_gone_is_refused_by_name(tmp_path):
 def test_every_section_has_its_defaults_where_a_run_lacks_a_word():
     now = experiment(method="ditto", **{"newcomers": 0.3, "model.norm": True, "few-shot": "2"})
     began = identity_of(now)
-    for word in ("dataset.newcomers", "model.norm", "schedule.few_shot"):
-        del began[word]
+    for option in ("dataset.newcomers", "model.norm", "schedule.few_shot"):
+        del began[option]
     assert changes_of(now, began) == {
         "dataset.newcomers": OptionChange(0.0, 0.3, default=True),
         "model.norm": OptionChange(False, True, default=True),

@@ -9,8 +9,8 @@ CLIENT = {"dp": "client", "dp_clip": 0.5, "dp_noise": 2.0, "weighting": "equal"}
 EXAMPLE = {"dp": "example", "dp_clip": 0.5, "dp_noise": 2.0}
 
 
-def card_of(folder, **words):
-    execute(experiment(**(IMAGES | words)), folder)
+def card_of(folder, **settings):
+    execute(experiment(**(IMAGES | settings)), folder)
     return Models(folder).model(0).card
 
 

@@ -38,9 +38,9 @@ def serving(run):
         "from coterie.serving.http_protocol import PatientProtocol as p; p.headers_timeout = 1\n"
         "from coterie.cli.main import main; main()"
     )
-    words = ["serve", str(run.folder), "--no-tokens", "--port", "0"]
+    settings = ["serve", str(run.folder), "--no-tokens", "--port", "0"]
     process = subprocess.Popen(
-        [sys.executable, "-c", code, *words], stdout=subprocess.PIPE, text=True, bufsize=1
+        [sys.executable, "-c", code, *settings], stdout=subprocess.PIPE, text=True, bufsize=1
     )
     port = int(process.stdout.readline().rsplit(":", 1)[-1])
     yield port, process

@@ -260,10 +260,10 @@ def server(tmp_path):
     """Starts `coterie serve` with words, in a process of its own; gives its address."""
     started = []
 
-    def start(*words: str) -> tuple[str, subprocess.Popen]:
+    def start(*settings: str) -> tuple[str, subprocess.Popen]:
         program = [sys.executable, "-c", "from coterie.cli.main import main; main()", "serve"]
         process = subprocess.Popen(
-            [*program, *words, "--port", "0"], stdout=subprocess.PIPE, text=True, bufsize=1
+            [*program, *settings, "--port", "0"], stdout=subprocess.PIPE, text=True, bufsize=1
         )
         started.append(process)
         first = process.stdout.readline()

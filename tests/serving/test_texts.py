@@ -33,9 +33,9 @@ def model(tmp_path_factory):
     said = {"glad": ["sun", "joy", "cake"], "sad": ["rain", "loss", "cold"]}
     texts = [f"the day brought {' '.join(rng.choice(said[mood], 2))} again" for mood in moods]
     frame = pl.DataFrame({"person": ["ann", "bob"] * 40, "message": texts, "mood": moods})
-    words = {"client": "person", "label": "mood", "text": "message", "tokens": 8}
+    settings = {"client": "person", "label": "mood", "text": "message", "tokens": 8}
     out = tmp_path_factory.mktemp("texts") / "run"
-    run = coterie.run("local", dataset=frame, rounds=8, out=out, **words)
+    run = coterie.run("local", dataset=frame, rounds=8, out=out, **settings)
     return coterie.load(run.folder).model("bob")
 
 

@@ -17,9 +17,9 @@ from helpers.ui import FAST, WORDS, chromium
 def made(tmp_path_factory) -> Path:
     """A comparison of two methods and a run, trained once."""
     root = tmp_path_factory.mktemp("made")
-    words = change_options(Experiment(method=""), WORDS | FAST)
-    compare(plan_experiments(["fedavg", "local"], words), [0], root / "both")
-    execute(replace(words, method="ditto"), root / "single")
+    settings = change_options(Experiment(method=""), WORDS | FAST)
+    compare(plan_experiments(["fedavg", "local"], settings), [0], root / "both")
+    execute(replace(settings, method="ditto"), root / "single")
     return root
 
 

@@ -14,13 +14,13 @@ from coterie.ui.form import build_form, parse_comparison, parse_form
 from helpers.ui import client, writer
 
 
-def words_in(said: dict) -> dict[str, dict]:
+def options_in(said: dict) -> dict[str, dict]:
     return {one["word"]: one for group in said["groups"] for one in group["words"]}
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_methods_own_options_are_in_the_form_with_what_they_take(method):
-    said = words_in(build_form({"method": method}))
+    said = options_in(build_form({"method": method}))
     own = {w.removeprefix("options."): one for w, one in said.items() if w.startswith("options.")}
     known = options_of("method", method)
     assert set(own) == set(known)
@@ -31,17 +31,17 @@ def test_a_methods_own_options_are_in_the_form_with_what_they_take(method):
 def test_every_word_of_the_form_can_be_sent_with_its_default():
     for names in ({"method": "ditto"}, {"method": "ktpfl", "dataset": "mnist", "model": "lenet5"}):
         said = build_form(names)
-        given = {w: one["default"] for w, one in words_in(said).items()}
+        given = {w: one["default"] for w, one in options_in(said).items()}
         experiment, arguments = parse_form(names | given)
         assert experiment.method == arguments[0] == names["method"]
-        assert all(word.startswith("--") and "=" in word for word in arguments[1:])
+        assert all(option.startswith("--") and "=" in option for option in arguments[1:])
         assert experiment == change_options(
             Experiment(), names | {w: v for w, v in given.items() if v}
         )
 
 
 @pytest.mark.parametrize(
-    "words",
+    "settings",
     [
         {"method": "dito"},
         {"method": "ditto", "schedule.rounds": "0"},
@@ -54,16 +54,16 @@ def test_every_word_of_the_form_can_be_sent_with_its_default():
         {"method": "ditto", "out": "elsewhere"},
     ],
 )
-def test_a_bad_word_is_the_line_that_the_terminal_prints(root, words, tmp_path, monkeypatch):
+def test_a_bad_word_is_the_line_that_the_terminal_prints(root, settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = set(root.iterdir())
-    said = writer(root).post("/api/start", json={"words": words})
+    said = writer(root).post("/api/start", json={"words": settings})
     assert said.status_code == 422
     assert set(root.iterdir()) == before
-    if {"config", "out"} & set(words):  # options of the command, not words of a run
+    if {"config", "out"} & set(settings):  # options of the command, not words of a run
         assert "unknown option" in said.json()["problem"]
         return
-    method, *rest = (f"--{word}={value}" for word, value in words.items())
+    method, *rest = (f"--{option}={value}" for option, value in settings.items())
     with pytest.raises(BadInput) as terminal:
         CliRunner().invoke(run, [method.removeprefix("--method="), *rest], catch_exceptions=False)
     assert said.json()["problem"] == " ".join(str(terminal.value).split())
@@ -82,9 +82,9 @@ def test_a_bad_name_in_the_form_is_one_line(root):
 
 def test_a_comparison_is_the_command_that_a_terminal_takes():
     sent = {"schedule.rounds": "4", "seed": "3"}
-    experiment, words = parse_comparison(sent, ["local", "fedavg"])
+    experiment, settings = parse_comparison(sent, ["local", "fedavg"])
     assert experiment.method == "local"
-    assert words == ["--methods", "local,fedavg", "--schedule.rounds=4", "--seeds=3,"]
+    assert settings == ["--methods", "local,fedavg", "--schedule.rounds=4", "--seeds=3,"]
 
 
 @pytest.mark.parametrize(

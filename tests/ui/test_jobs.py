@@ -133,8 +133,8 @@ def test_a_run_is_started_stopped_and_resumed_from_the_page(root):
 
 def test_a_word_that_only_training_refuses_stands_in_the_log(root):
     asker = writer(root)
-    words = {"method": "ditto", "num_clients": "5000"} | FAST
-    sent = {word: str(value) for word, value in words.items()}
+    settings = {"method": "ditto", "num_clients": "5000"} | FAST
+    sent = {option: str(value) for option, value in settings.items()}
     name = asker.post("/api/start", json={"words": sent}).json()["id"]
     asked = f"/api/log?id={name}"
     wait_for(lambda: asker.get(asked).json()["state"] == "failed")

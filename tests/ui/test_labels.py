@@ -18,8 +18,8 @@ def files(folder) -> dict[str, str]:
 def test_a_label_lies_beside_the_runs_and_no_file_of_a_run_changes(root):
     before = files(root)
     asker = writer(root)
-    words = {"id": "single", "name": "The first", "tags": ["good", " good ", "x"], "note": "why"}
-    said = asker.post("/api/label", json=words)
+    settings = {"id": "single", "name": "The first", "tags": ["good", " good ", "x"], "note": "why"}
+    said = asker.post("/api/label", json=settings)
     assert said.json()["label"] == {
         "name": "The first",
         "tags": ["good", "x"],
@@ -56,7 +56,7 @@ def test_many_writers_lose_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words",
+    "settings",
     [
         {"name": 3},
         {"name": "x" * 121},
@@ -69,10 +69,10 @@ def test_many_writers_lose_nothing(tmp_path):
         {"colour": "red"},
     ],
 )
-def test_what_is_no_label_is_refused(root, words):
+def test_what_is_no_label_is_refused(root, settings):
     with pytest.raises(BadInput):
-        parse_label(words)
-    said = writer(root).post("/api/label", json={"id": "single"} | words)
+        parse_label(settings)
+    said = writer(root).post("/api/label", json={"id": "single"} | settings)
     assert said.status_code == 422
     assert not (root / FILE).exists()
 

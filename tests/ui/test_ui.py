@@ -302,14 +302,14 @@ def test_nothing_outside_the_list_can_be_asked_for(root, name):
     (root / "link").symlink_to(root.parent / "secret")
     asker = client(root)
     asked = [root.parent / "secret" if name == "/etc" else name]
-    for path, word in (
+    for path, option in (
         ("/api/run", "id"),
         ("/api/measured", "id"),
         ("/api/chosen", "run"),
         ("/report", "run"),
     ):
         for one in (name, *asked):
-            answer = asker.get(path, params={word: str(one)})
+            answer = asker.get(path, params={option: str(one)})
             assert answer.status_code == 404, (path, one)
             assert "method" not in answer.text
 
@@ -442,7 +442,7 @@ def test_loopback_is_known():
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("settings", "line"),
     [
         (["nowhere"], "there is no folder nowhere"),
         ([".", "--host", "no such host"], "--host no such host"),
@@ -450,10 +450,10 @@ def test_loopback_is_known():
         ([".", "--token", "short"], "is soon guessed"),
     ],
 )
-def test_bad_words_are_one_line(words, line, tmp_path, monkeypatch):
+def test_bad_words_are_one_line(settings, line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match=re.escape(line)):
-        CliRunner().invoke(ui, words, catch_exceptions=False)
+        CliRunner().invoke(ui, settings, catch_exceptions=False)
 
 
 def test_a_taken_port_is_one_line(tmp_path):
@@ -476,9 +476,9 @@ def test_without_its_extra_the_command_says_so(tmp_path, monkeypatch):
 
 
 @contextmanager
-def started(*words: str) -> Iterator[subprocess.Popen]:
+def started(*settings: str) -> Iterator[subprocess.Popen]:
     """`coterie WORDS` in a process of its own, stopped at the end."""
-    command = [sys.executable, "-c", "from coterie.cli.main import main; main()", *words]
+    command = [sys.executable, "-c", "from coterie.cli.main import main; main()", *settings]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -491,12 +491,12 @@ def started(*words: str) -> Iterator[subprocess.Popen]:
 
 
 def test_a_browser_sees_a_run_grow_stop_and_compared(root, browser):
-    words = [
+    settings = [
         f"--{k}={v}" for k, v in (WORDS | FAST | {"rounds": 100_000, "checkpoint": 20}).items()
     ]
     live = root / "live"
     with (
-        started("run", "fedavg", *words, "--out", str(live), "--quiet") as training,
+        started("run", "fedavg", *settings, "--out", str(live), "--quiet") as training,
         started("ui", str(root), "--port=0") as server,
     ):
         address = re.search(r"http://127\.0\.0\.1:\d+/", server.stdout.readline())[0]
@@ -615,7 +615,7 @@ def test_odd_files_never_stop_the_list_or_a_page(root, name, how):
 
 
 @pytest.mark.parametrize(
-    ("word", "value"),
+    ("option", "value"),
     [
         ("seed", "1979-05-27"),
         ("seed", "nan"),
@@ -625,9 +625,9 @@ def test_odd_files_never_stop_the_list_or_a_page(root, name, how):
         ("name", "[1]"),
     ],
 )
-def test_words_of_another_kind_are_a_damaged_row_or_text(root, word, value):
+def test_words_of_another_kind_are_a_damaged_row_or_text(root, option, value):
     path = root / "single" / "config.toml"
-    path.write_text(re.sub(rf"(?m)^{word} = .*$", f"{word} = {value}", path.read_text()))
+    path.write_text(re.sub(rf"(?m)^{option} = .*$", f"{option} = {value}", path.read_text()))
     (root / "single" / "progress.jsonl").unlink()
     asker = client(root)
     assert asker.get("/api/runs").status_code == 200

@@ -25,9 +25,9 @@ from helpers.ui import FAST, TOKEN, WORDS, client, served, until
 def seeds(tmp_path_factory) -> Path:
     """A comparison of two methods with three seeds each, and a run with another rate."""
     root = tmp_path_factory.mktemp("seeds")
-    words = change_options(Experiment(method=""), WORDS | FAST | {"dataset.seed": 0})
-    compare(plan_experiments(["fedavg", "local"], words), [0, 1, 2], root / "three")
-    execute(change_options(replace(words, method="ditto"), {"lr": 0.05}), root / "slow")
+    settings = change_options(Experiment(method=""), WORDS | FAST | {"dataset.seed": 0})
+    compare(plan_experiments(["fedavg", "local"], settings), [0, 1, 2], root / "three")
+    execute(change_options(replace(settings, method="ditto"), {"lr": 0.05}), root / "slow")
     return root
 
 
@@ -176,11 +176,11 @@ def test_configurations_are_told_apart(opened):
 def test_words_that_differ_and_seeds_that_do_not():
     one = {"method": "a", "seed": 0, "train": {"rate": 0.1, "nesterov": True}, "engine": {"x": 1}}
     other = {"method": "a", "seed": 1, "train": {"rate": 0.1, "nesterov": 1}, "engine": {"x": 2}}
-    words = flatten_config(one), flatten_config(other)
-    assert find_differing(list(words)) == ["engine.x", "seed", "train.nesterov"]
-    assert group_of(words[0]) != group_of(words[1])
+    settings = flatten_config(one), flatten_config(other)
+    assert find_differing(list(settings)) == ["engine.x", "seed", "train.nesterov"]
+    assert group_of(settings[0]) != group_of(settings[1])
     same = flatten_config(other | {"train": one["train"]})
-    assert group_of(words[0]) == group_of(same)
+    assert group_of(settings[0]) == group_of(same)
 
 
 def test_a_run_is_named_tagged_noted_and_put_away(bench, opened):
@@ -251,16 +251,16 @@ def test_a_run_is_started_from_the_form_stopped_and_resumed(bench, opened):
     page.get_by_role("button", name="Start").click()
     page.get_by_text("schedule.rounds = 0: give a whole number from 1 to 1,000,000").wait_for()
     page.get_by_text("More options").click()
-    words = {
+    settings = {
         "dataset.num_clients": 4,
         "dataset.rows": 160,
         "partition.classes_each": 4,
         "model.hidden": 6,
     }
-    for word, value in (words | {"schedule.rounds": 100_000, "keep.checkpoint": 5}).items():
-        page.locator(f"input[name='{word}']").fill(str(value))
-    for word, value in {"engine.path": "vectorized", "engine.compile": "no"}.items():
-        page.locator(f"[name='{word}']").select_option(value)
+    for option, value in (settings | {"schedule.rounds": 100_000, "keep.checkpoint": 5}).items():
+        page.locator(f"input[name='{option}']").fill(str(value))
+    for option, value in {"engine.path": "vectorized", "engine.compile": "no"}.items():
+        page.locator(f"[name='{option}']").select_option(value)
     page.get_by_role("button", name="Start").click()
     page.get_by_text("round 3 of 100000").wait_for(timeout=300_000)
     page.get_by_role("button", name="Stop").click()

@@ -134,17 +134,17 @@ def _rank_scores_of(crowd: ClientPredictions) -> dict[str, np.ndarray]:
     """AUC and average precision, averaged over the classes that a client holds."""
     kinds, n = crowd.chances.shape[1], len(crowd.counts)
     if kinds == 2:
-        told = [_score_class(crowd, 1, np.flatnonzero(crowd.counts))]
+        scored = [_score_class(crowd, 1, np.flatnonzero(crowd.counts))]
     else:
-        told = [
+        scored = [
             _score_class(crowd, k, np.unique(crowd.owner[crowd.labels == k]))
             for k in np.unique(crowd.labels)
         ]
-    client = np.concatenate([pairs.client for pairs in told])
+    client = np.concatenate([pairs.client for pairs in scored])
     order = np.argsort(client, kind="stable")  # of one client by class
     out = {}
     for name, column in (("auc", "auc"), ("average_precision", "precision")):
-        values = np.concatenate([getattr(pairs, column) for pairs in told])[order]
+        values = np.concatenate([getattr(pairs, column) for pairs in scored])[order]
         there = ~np.isnan(values)
         counts = np.bincount(client[order][there], minlength=n)
         out[name] = map_clients(values[there], counts, _row_means)

@@ -45,10 +45,10 @@ def data(arguments: tuple[str, ...], picture: Path | None, make: str | None) -> 
     if make:
         _write_synthetic(make, arguments, picture)
         return
-    name, words = parse_arguments(arguments, "DATA")
-    words = ({"dataset": name} if name else {}) | words
-    use_named(words)
-    experiment = change_options(Experiment(method=""), words)
+    name, settings = parse_arguments(arguments, "DATA")
+    settings = ({"dataset": name} if name else {}) | settings
+    use_named(settings)
+    experiment = change_options(Experiment(method=""), settings)
     if picture:
         for wrong, what in (
             (picture.exists(), "exists already: give another name"),

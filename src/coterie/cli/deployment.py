@@ -278,11 +278,11 @@ def _table_columns(found: UserData, place: Path, scale: str) -> list[Column]:
     return columns
 
 
-def build_experiment_file(config: str | None, method: str | None, words: dict[str, Any]) -> str:
+def build_experiment_file(config: str | None, method: str | None, settings: dict[str, Any]) -> str:
     """The words of the run, as a file that its owner may change."""
     experiment = read_experiment_file(find_config(config)) if config else Experiment()
-    experiment = change_options(experiment, ({"method": method} if method else {}) | words)
-    said = experiment.words()
+    experiment = change_options(experiment, ({"method": method} if method else {}) | settings)
+    said = experiment.to_dict()
     return to_toml(
         {"method": said["method"], "seed": said["seed"]}
         | {section: said[section] for section in SECTIONS}
@@ -314,8 +314,8 @@ def request(name: str, folder: Path | None) -> None:
     place = folder or Path(check_name(name))
     keys.make_site_key(place, check_name(name))
     public = (place / keys.SITE_PUBLIC).read_text(encoding="utf-8").strip()
-    words = {"name": name, "key": public, "version": __version__}
-    keys.write_new(place / f"{name}{REQUEST}", to_toml({"request": words}).encode())
+    settings = {"name": name, "key": public, "version": __version__}
+    keys.write_new(place / f"{name}{REQUEST}", to_toml({"request": settings}).encode())
     print_line(f"made {place}/{name}{REQUEST}: send it to the server's side, which runs")
     print_line(f"      `coterie federation approve FOLDER {name}{REQUEST}` and sends files back")
     print_line(
@@ -398,8 +398,8 @@ def read_request(file: Path) -> tuple[str, str]:
     try:
         if file.stat().st_size > LARGEST_REQUEST:
             raise ValueError
-        words = tomllib.loads(file.read_text(encoding="utf-8"))["request"]
-        name, public = words["name"], words["key"]
+        settings = tomllib.loads(file.read_text(encoding="utf-8"))["request"]
+        name, public = settings["name"], settings["key"]
         kind, body = public.split()[:2]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise BadInput(f"{file} is no request of `coterie federation request`") from None
@@ -545,7 +545,7 @@ def submit(
     text = build_experiment_file(config, method, parse_arguments(arguments)[1])
     plan = _import_part("server_app").read_server_plan
     full = _import_part("queue").submit(place, name, text, plan)
-    digest = _import_part("consent").digest_of(plan(place, full).words)
+    digest = _import_part("consent").digest_of(plan(place, full).settings)
     print_line(f"submitted {full}, the experiment {digest}")
 
 
@@ -563,9 +563,9 @@ def show_queue(folder: Path) -> None:
         digest_of = _import_part("consent").digest_of
 
         def describe(name: str) -> str:
-            words = plan(place, name).words
-            rounds = sum(stage["rounds"] for stage in words["stages"])
-            return f"{words['method']}, {rounds} rounds, {digest_of(words)}"
+            settings = plan(place, name).settings
+            rounds = sum(stage["rounds"] for stage in settings["stages"])
+            return f"{settings['method']}, {rounds} rounds, {digest_of(settings)}"
 
         lines = queue.describe_queue(place, describe)
     for line in lines:

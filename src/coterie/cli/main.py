@@ -68,14 +68,14 @@ def _wrap_showwarning(usual: Callable[..., None]) -> Callable[..., None]:
     """Print what the data have to say as a line of its own, once; leave other warnings alone."""
     said: set[str] = set()
 
-    def show_told(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+    def show_line(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if not issubclass(category, DataWarning):
             usual(message, category, *rest, **more)
         elif str(message) not in said:
             said.add(str(message))
             click.echo(f"coterie: {message}", err=True)
 
-    return show_told
+    return show_line
 
 
 def _fail(line: str, code: int = 2) -> None:

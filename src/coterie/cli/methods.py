@@ -64,7 +64,7 @@ def _tabulate(members: list[MethodEntry]) -> Grid:
     for head, width in COLUMNS.items():
         grid.add_column(head, width=width)
     for one in members:
-        needs = ", ".join(NEED_LABELS[word] for word in one.needs)
+        needs = ", ".join(NEED_LABELS[option] for option in one.needs)
         grid.add_row(
             one.name,
             str(one.year or ""),

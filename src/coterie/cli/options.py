@@ -20,41 +20,41 @@ def parse_arguments(arguments: Sequence[str], lone: str = "") -> tuple[str | Non
     """`--name value`, `--name=value` and `--name` alone (yes) as options, and the one argument that
     may stand alone.
     """
-    words: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     found: str | None = None
     rest = list(arguments)
     while rest:
-        word = rest.pop(0)
-        if not word.startswith("-") and lone and found is None:
-            found = word
+        option = rest.pop(0)
+        if not option.startswith("-") and lone and found is None:
+            found = option
             continue
-        if not word.startswith("--") or len(word) < 3:
+        if not option.startswith("--") or len(option) < 3:
             raise BadInput(
-                f"'{word}' stands alone: write {lone + ' once, and ' if lone else ''}options as "
+                f"'{option}' stands alone: write {lone + ' once, and ' if lone else ''}options as "
                 "--name value"
             )
-        name, equals, value = word[2:].partition("=")
-        words[name] = (
+        name, equals, value = option[2:].partition("=")
+        settings[name] = (
             value if equals else rest.pop(0) if rest and not rest[0].startswith("--") else True
         )
         if NAME_HERE.get(name) == "method":  # told before anybody asks for a method
             way = "--methods" if lone == "DATA" else "--method, or the name alone"
             raise BadInput(f"unknown option '{name}': here it is {way}")
-    return found, words
+    return found, settings
 
 
 def split_method_options(
-    words: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Options for all methods, and those that METHOD.OPTION gives to one: {method: options}."""
     common: dict[str, Any] = {}
     own: dict[str, dict[str, Any]] = {}
-    for word, value in words.items():
-        section, _, name = word.partition(".")
+    for option, value in settings.items():
+        section, _, name = option.partition(".")
         if name and section.partition("@")[0] in METHODS:
             own.setdefault(section, {})[name] = value
         else:
-            common[word] = value
+            common[option] = value
     return common, own
 
 

@@ -79,8 +79,8 @@ def show_method(name: str) -> None:
     ]
     if ignored:
         print_line(f"Of [train], {name} does not use {', '.join(ignored)}.\n")
-    for why, words in group_refusals(METHODS[name]).items():
-        print_line(f"It refuses {', '.join(words)}, since {why}.\n")
+    for why, settings in group_refusals(METHODS[name]).items():
+        print_line(f"It refuses {', '.join(settings)}, since {why}.\n")
     if not options:
         print_line(f"{name} has no options.")
         return
@@ -133,7 +133,7 @@ def _show_quantiles(federation: Federation, more: Mapping[str, list[float]]) -> 
 def show_own(whole: UserData, federation: Federation) -> None:
     """What a user's own table holds, what is done with it, and what looks wrong."""
     x, prepared = whole.data.x, federation.preparation
-    for line in whole.told:
+    for line in whole.remarks:
         print_line(f"{whole.data.name}: {line}")
     if whole.columns is not None and prepared is not None:
         inputs = len(prepared.outputs)
@@ -352,18 +352,18 @@ def show_comparison(
 
 def show_answer(answer: Answer) -> None:
     """The headline, a small table of its figures, and the sentences that it leaves out."""
-    told = summarize_answer(answer)
-    print_line(wrap_text(told.headline) + "\n")
-    if told.tiles:
+    summary = summarize_answer(answer)
+    print_line(wrap_text(summary.headline) + "\n")
+    if summary.tiles:
         grid = Grid(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-        for tile in told.tiles:
+        for tile in summary.tiles:
             grid.add_column(tile.label)
-        grid.add_row(*(tile.value for tile in told.tiles))
-        grid.add_row(*(tile.note for tile in told.tiles))
+        grid.add_row(*(tile.value for tile in summary.tiles))
+        grid.add_row(*(tile.note for tile in summary.tiles))
         print_table(grid, 80)
         print_line("")
-    if told.details:
-        print_line(wrap_text(" ".join(told.details)) + "\n")
+    if summary.details:
+        print_line(wrap_text(" ".join(summary.details)) + "\n")
 
 
 def show_header(comparison: Comparison) -> None:
@@ -416,8 +416,8 @@ def _show_narrow(comparison: Comparison, rows: list[MethodRow], use: str | None)
             *([gap] if base else []),
             _format_number(row.worst, first),
         ]
-        told = " *" if row.method in informed else ""
-        grid.add_row(f"{CHOSEN_MARK if row.method == use else ''}{row.method}{told}", *cells)
+        mark = " *" if row.method in informed else ""
+        grid.add_row(f"{CHOSEN_MARK if row.method == use else ''}{row.method}{mark}", *cells)
     for name in comparison.diverged:
         grid.add_row(name, "diverged")
     for one in comparison.references:
@@ -429,8 +429,8 @@ def _show_narrow(comparison: Comparison, rows: list[MethodRow], use: str | None)
     note = f"{CHOSEN_MARK}to use, chosen on select rows. " if use else ""
     note += "(In brackets: no federated learning.) " if comparison.references else ""
     if informed:
-        told = ", ".join(f"{what} ({name})" for name, what in informed.items())
-        note += f"* is told what no federation knows of itself: {told}. "
+        listed = ", ".join(f"{what} ({name})" for name, what in informed.items())
+        note += f"* is told what no federation knows of itself: {listed}. "
     print_line(wrap_text(f"{note}Every column: `coterie resume {comparison.folder} --wide`."))
 
 
@@ -607,7 +607,7 @@ def _show_views(comparison: Comparison) -> None:
             view: float(np.mean([run.summary(run.part, view).mean for run in runs]))
             for view in others
         }
-        words = [f"{view} {runs[0].judged.text(value)}" for view, value in means.items()]
+        settings = [f"{view} {runs[0].judged.text(value)}" for view, value in means.items()]
         for key, note in from_json(runs[0].about.get("notes", {})).items():
             noted = (
                 [mean_logged(run.table, key) for run in runs]
@@ -615,11 +615,11 @@ def _show_views(comparison: Comparison) -> None:
                 else []
             )
             if not np.isnan(noted).all():
-                words.append(
+                settings.append(
                     f"{note.label} in {100 * float(np.nanmean(noted)):.0f} % of its clients' rounds"
                 )
-        if words:
-            print_line(f"{name} also: {', '.join(words)}")
+        if settings:
+            print_line(f"{name} also: {', '.join(settings)}")
 
 
 def _format_interval(difference: Difference, scale: float) -> str:

@@ -22,13 +22,15 @@ def print_search(plan: ComparisonPlan) -> None:
         f"search on validation data: {plan.search.describe(len(plan.experiments))} for each method"
     )
     for name, grid in plan.grids.items():
-        space = ", ".join(f"{word} {_format_values(values, word)}" for word, values in grid.items())
-        print_line(f"  {name}: {space or 'nothing to search, its words are fixed'}")
+        space = ", ".join(
+            f"{option} {_format_values(values, option)}" for option, values in grid.items()
+        )
+        print_line(f"  {name}: {space or 'nothing to search, its settings are fixed'}")
 
 
-def _format_values(values: Any, word: str) -> str:
-    words = knob_of(values, word).words
-    return words if isinstance(words, str) else "/".join(map(str, words))
+def _format_values(values: Any, option: str) -> str:
+    settings = knob_of(values, option).text
+    return settings if isinstance(settings, str) else "/".join(map(str, settings))
 
 
 def show_tuning(comparison: Comparison) -> None:
@@ -53,6 +55,6 @@ def _format_row(record: Record, judged: Score) -> list[str]:
     return [format_options(best.options), str(len(record.tried)), str(early), score]
 
 
-def format_options(words: Mapping[str, Any]) -> str:
+def format_options(settings: Mapping[str, Any]) -> str:
     """Options as they are given on the command line."""
-    return ", ".join(f"{word} {value}" for word, value in words.items())
+    return ", ".join(f"{option} {value}" for option, value in settings.items())

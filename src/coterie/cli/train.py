@@ -94,14 +94,14 @@ def _find_named(arguments: list[str], lone: str, option: str) -> Experiment:
     """The experiment with those names of the command line that are known."""
     experiment = Experiment(method="")
     try:
-        alone, words = parse_arguments(arguments, lone)
+        alone, settings = parse_arguments(arguments, lone)
     except BadInput:
         return experiment
-    words |= {} if alone is None else {option: alone}
-    for word in ("method", *NAMED):
-        if word in words:
+    settings |= {} if alone is None else {option: alone}
+    for key in ("method", *NAMED):
+        if key in settings:
             with suppress(BadInput):  # the command itself refuses it
-                experiment = change_options(experiment, {word: words[word]})
+                experiment = change_options(experiment, {key: settings[key]})
     return experiment
 
 
@@ -127,14 +127,14 @@ def run(arguments: tuple[str, ...], config: str | None, out: Path | None, quiet:
     command line override those of --config. Names beside --help bring their options, as in
     `coterie run ditto --partition dirichlet --help`.
     """
-    method, words = parse_arguments(arguments, "METHOD")
-    if not (method or config or "method" in words):
+    method, settings = parse_arguments(arguments, "METHOD")
+    if not (method or config or "method" in settings):
         raise BadInput(f"name a method, as in `coterie run ditto`: {', '.join(METHODS)}")
-    use_named(words)
+    use_named(settings)
     if config:
-        _refuse_comparison(config, method or str(words.get("method", "")))
+        _refuse_comparison(config, method or str(settings.get("method", "")))
     experiment = read_user_experiment(find_config(config)) if config else Experiment()
-    experiment = change_options(experiment, ({"method": method} if method else {}) | words)
+    experiment = change_options(experiment, ({"method": method} if method else {}) | settings)
     folder = out or name_run_folder(Path("runs"), f"{experiment.method}-{data_name_of(experiment)}")
     with resumable_work(folder, quiet) as show:
         finished = experiments.execute(
@@ -231,9 +231,9 @@ def compare(
     Takes the options of `coterie run`; METHOD.OPTION sets one for a single method, as in
     --ditto.lam 0.5. DATA is --dataset: a name, or a file of your own.
     """
-    alone, words = parse_arguments(arguments, "DATA")
+    alone, settings = parse_arguments(arguments, "DATA")
     file = read_user_file(find_config(config)) if config else {}  # its plugins bring methods
-    common, own = split_method_options(words)
+    common, own = split_method_options(settings)
     common = ({} if alone is None else {"dataset": alone}) | common
     grids: dict[str, dict[str, list[str]]] = {}
     for entry in tune:
@@ -244,7 +244,7 @@ def compare(
     use_named(common | own)
     names = None if methods is None else [n.strip() for n in methods.split(",") if n.strip()]
     limits = {"trials": trials, "budget": budget}
-    search = limits_of({word: value for word, value in limits.items() if value is not None})
+    search = limits_of({key: value for key, value in limits.items() if value is not None})
     if seeds:
         say_seeds(seeds)
     said = (parse_seeds(seeds) if seeds else None, common, own, grids)

@@ -48,14 +48,14 @@ class AssemblyCache:
 
     def assembly(self, experiment: Experiment) -> Assembly:
         """The run of an experiment, put together when it is first asked for."""
-        kept, words = self._of(experiment), to_toml(experiment.words())
-        if words not in kept.assemblies:
+        kept, settings = self._of(experiment), to_toml(experiment.to_dict())
+        if settings not in kept.assemblies:
             made = assemble(experiment, kept.federation, self.networks)
             if kept.bytes > MAX_BYTES:
                 kept.assemblies.clear()
-            kept.assemblies[words] = made
+            kept.assemblies[settings] = made
             self._make_room()
-        return kept.assemblies[words]
+        return kept.assemblies[settings]
 
     def _of(self, experiment: Experiment) -> CachedSeed:
         own = experiment.dataset.get("seed")

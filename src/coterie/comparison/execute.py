@@ -18,7 +18,7 @@ from coterie.comparison.trials import FOLDER
 from coterie.comparison.tune import RoundHook, Tuning, build_trial, list_points, tune
 from coterie.core.errors import BadInput, Diverged
 from coterie.core.files import catch_write_errors
-from coterie.core.option_names import rename_words
+from coterie.core.option_names import rename_options
 from coterie.experiment.build import Given, Networks
 from coterie.experiment.config import Experiment
 from coterie.experiment.own_code import check_code
@@ -171,7 +171,7 @@ def _check_runs(plan: ComparisonPlan, seed: int, prepared: AssemblyCache) -> Non
         raise BadInput("tuning chooses on validation data, and there are none: raise --validation")
     for name, experiment in experiments.items():
         tried = [] if search else list_points(grids.get(name, {}))
-        for each in [experiment, *(build_trial(experiment, words) for words in tried)]:
+        for each in [experiment, *(build_trial(experiment, settings) for settings in tried)]:
             with threads_of(each):
                 open_loop(prepared.assembly(replace(each, seed=seed)))
 
@@ -184,10 +184,10 @@ def _drop_refused_values(
     left: dict[str, dict[str, Any]] = {}
     for name, grid in plan.grids.items():
         left[name] = {}
-        for word, values in grid.items():
-            knob, good, refusals = knob_of(values, word), [], []
+        for option, values in grid.items():
+            knob, good, refusals = knob_of(values, option), [], []
             for value in knob.choices or (knob.low, knob.high):
-                tried = build_trial(plan.experiments[name], {word: value})
+                tried = build_trial(plan.experiments[name], {option: value})
                 try:
                     with threads_of(tried):
                         open_loop(prepared.assembly(replace(tried, seed=seed)))
@@ -195,11 +195,11 @@ def _drop_refused_values(
                 except BadInput as problem:
                     refusals.append(problem)
                     watch(
-                        name, seed, message_report_of(f"{word} = {value} is not tried: {problem}")
+                        name, seed, message_report_of(f"{option} = {value} is not tried: {problem}")
                     )
             if not good:  # where one end of a range is refused, trials near it will be
                 raise refusals[0]
-            left[name][word] = good if knob.choices else values
+            left[name][option] = good if knob.choices else values
     return plan._replace(grids=left)
 
 
@@ -296,12 +296,12 @@ def _check_plan(experiment: Experiment, place: Path) -> None:
     began = read_about(place).get("words", {}) if read_status(place) else {}
     check_plugins(_recorded(place), experiment, place)
     now = planned_identity_of(experiment)
-    began = rename_words(began, now)
-    planned = {word: value for word, value in began.items() if word in now}
+    began = rename_options(began, now)
+    planned = {option: value for option, value in began.items() if option in now}
     found = find_changes(planned, now, defaults_of(experiment)) if began else {}
-    for word, change in found.items():
+    for option, change in found.items():
         raise BadInput(
-            f"{format_change(word, change, FILE, place.name)}: write it back, or start a new "
+            f"{format_change(option, change, FILE, place.name)}: write it back, or start a new "
             "comparison"
         )
 

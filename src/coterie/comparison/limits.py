@@ -26,7 +26,7 @@ class SearchLimits(NamedTuple):
         """The budget in seconds; infinite where there is none."""
         return seconds_of(self.budget) if self.budget else float("inf")
 
-    def words(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As a comparison's folder has it; what is searched stands beside it."""
         return {**self._replace(listed=True)._asdict()}
 
@@ -38,27 +38,28 @@ class SearchLimits(NamedTuple):
         return ", at most ".join([*share, *trials])
 
 
-def limits_of(words: Any) -> SearchLimits | None:
+def limits_of(settings: Any) -> SearchLimits | None:
     """The limits that options say; None where they say nothing."""
-    if not isinstance(words, Mapping):
+    if not isinstance(settings, Mapping):
         raise BadInput(
-            f"search = {format_value(words)}: give a table, as [search] with trials = 20"
+            f"search = {format_value(settings)}: give a table, as [search] with trials = 20"
         )
-    for word in words:
-        if word not in SearchLimits._fields:
+    for option in settings:
+        if option not in SearchLimits._fields:
             raise BadInput(
-                f"unknown option {format_value(word)} in [search]{suggest_name(word, LIMIT_NAMES)}"
+                f"unknown option {format_value(option)} in [search]"
+                f"{suggest_name(option, LIMIT_NAMES)}"
             )
-    trials, budget = words.get("trials"), words.get("budget")
+    trials, budget = settings.get("trials"), settings.get("budget")
     if trials is not None:
         trials = coerce(Annotated[int, Range(1, MAX_TRIALS)], trials, "trials", 20)
     if budget is not None:
         seconds_of(budget)
     if trials is None and budget is None:
-        if words:
+        if settings:
             raise BadInput('[search] has no end: give trials = 20 or budget = "15m"')
         return None
-    return SearchLimits(trials, budget, coerce(bool, words.get("listed", False), "listed"))
+    return SearchLimits(trials, budget, coerce(bool, settings.get("listed", False), "listed"))
 
 
 LIMIT_NAMES = SearchLimits._fields

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 from coterie.comparison.limits import SearchLimits, limits_of
 from coterie.core.errors import BadInput, format_value
 from coterie.core.files import write_text
-from coterie.core.option_names import rename_former, rename_tables, rename_words
+from coterie.core.option_names import rename_former, rename_options, rename_tables
 from coterie.core.options import Range, Seed, coerce
 from coterie.experiment.build import anchor_paths
 from coterie.experiment.column_roles import with_columns
@@ -84,42 +84,42 @@ def plan_experiments(
         for name in methods
     }
     for name, grid in grids.items():
-        for word, choices in grid.items():
-            knob = knob_of(choices, f"{name}.{word}")
+        for key, choices in grid.items():
+            knob = knob_of(choices, f"{name}.{key}")
             if not (knob.choices or searched):
                 raise BadInput(
-                    f"{name}.{word} = {knob.words} is a range: add --trials or --budget to search "
+                    f"{name}.{key} = {knob.text} is a range: add --trials or --budget to search "
                     "it, or list the values to try"
                 )
             for choice in knob.choices or (knob.low, knob.high):
-                _check_train_options(name, set_method_options(experiments[name], {word: choice}))
+                _check_train_options(name, set_method_options(experiments[name], {key: choice}))
     for name, experiment in experiments.items() if strict else ():
         _check_train_options(name, experiment)
     return experiments
 
 
-def knob_of(values: Any, word: str) -> SearchRange:
+def knob_of(values: Any, key: str) -> SearchRange:
     """The values to try of an option: a list, or a range alone or as the one item of a list."""
     one = values[0] if isinstance(values, list | tuple) and len(values) == 1 else values
     if is_range(one):
-        return parse_range(one, word)
+        return parse_range(one, key)
     if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-        raise BadInput(f"{word} = {format_value(values)} is no list of values to try")
+        raise BadInput(f"{key} = {format_value(values)} is no list of values to try")
     if len(values) > MAX_VALUES:
-        raise BadInput(f"{word} has {len(values):,} values: try at most {MAX_VALUES}")
+        raise BadInput(f"{key} has {len(values):,} values: try at most {MAX_VALUES}")
     return SearchRange(choices=tuple(values))
 
 
-def is_integer(experiment: Experiment, word: str) -> bool:
+def is_integer(experiment: Experiment, key: str) -> bool:
     """Whether an option of a method alone takes whole numbers."""
-    section, name = find_option(experiment, _full_name_of(experiment, word))
+    section, name = find_option(experiment, _full_name_of(experiment, key))
     kind = known_options_of(experiment)[section][name][0]
     return int in (kind, *get_args(kind))
 
 
-def value_of(experiment: Experiment, word: str) -> Any:
+def value_of(experiment: Experiment, key: str) -> Any:
     """The value that an option of a method alone has now."""
-    section, name = find_option(experiment, _full_name_of(experiment, word))
+    section, name = find_option(experiment, _full_name_of(experiment, key))
     table = getattr(experiment, section)
     found = table if isinstance(table, dict) else table._asdict()
     return found.get(name, known_options_of(experiment)[section][name][1])
@@ -133,10 +133,10 @@ def knobs_of(
     """
     name = experiment.method
     usual = build_search_space(name, METHODS[name], experiment.train, experiment.options)
-    plain = {rename_former(word.rpartition(".")[2].replace("-", "_")) for word in (*fixed, *given)}
+    plain = {rename_former(key.rpartition(".")[2].replace("-", "_")) for key in (*fixed, *given)}
     work = {"local_steps", "local_epochs"}  # two options for the same
     gone = plain | (work if plain & work else set())
-    return {word: knob.words for word, knob in usual.items() if word not in gone} | dict(given)
+    return {key: knob.text for key, knob in usual.items() if key not in gone} | dict(given)
 
 
 def _check_train_options(name: str, experiment: Experiment) -> None:
@@ -165,29 +165,29 @@ def method_of(name: str) -> str:
     return method
 
 
-def set_method_options(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
+def set_method_options(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
     """The experiment with options for its method alone; data and split stay those of all."""
     name = experiment.method
     changed = change_options(
-        experiment, {_full_name_of(experiment, w): v for w, v in words.items()}
+        experiment, {_full_name_of(experiment, w): v for w, v in settings.items()}
     )
     shared = [(e.dataset, e.partition, e.seed, e.method) for e in (experiment, changed)]
     if shared[0] != shared[1]:
         raise BadInput(
-            f"{', '.join(words)} for {name} alone: the methods of a comparison share data, "
+            f"{', '.join(settings)} for {name} alone: the methods of a comparison share data, "
             "partition and seeds"
         )
     return changed
 
 
-def _full_name_of(experiment: Experiment, word: str) -> str:
+def _full_name_of(experiment: Experiment, key: str) -> str:
     """An option for one method as the whole experiment knows it."""
     options = options_of("method", experiment.method)
-    return f"{experiment.method}.{word}" if word.replace("-", "_") in options else word
+    return f"{experiment.method}.{key}" if key.replace("-", "_") in options else key
 
 
 def plan_of(
-    words: Mapping[str, Any],
+    settings: Mapping[str, Any],
     methods: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
     common: Mapping[str, Any] | None = None,
@@ -201,7 +201,7 @@ def plan_of(
     A file has methods, seeds, the common tables, `[options.METHOD]`, `[tune.METHOD]` and
     `[search]`; the file of a single run serves too. `[smaller]` of a paper's recipe changes no run.
     """
-    tables = dict(words)
+    tables = dict(settings)
     ratios_of(tables.pop("smaller", {}))
     said = limits_of(tables.pop("search", {}))
     search = search or said
@@ -237,13 +237,13 @@ def plan_of(
             raise BadInput(f"methods: {format_value(name)} is no name of one")
     # what the file says of methods that are not compared now waits for another time
     options, tune = ({k: v for k, v in table.items() if k in chosen} for table in (options, tune))
-    for word in ("seed", "method"):
-        if word in (common or {}):
-            raise BadInput(f"a comparison has no single {word}: use --{word}s")
+    for key in ("seed", "method"):
+        if key in (common or {}):
+            raise BadInput(f"a comparison has no single {key}: use --{key}s")
     stored, automatic = _take_automatic(flatten_options(tables))
     given, more = _take_automatic(common or {})
-    fixed = {AUTOMATIC_NAMES.get(word) for word in given}
-    automatic = [*dict.fromkeys(more + [word for word in automatic if word not in fixed])]
+    fixed = {AUTOMATIC_NAMES.get(key) for key in given}
+    automatic = [*dict.fromkeys(more + [key for key in automatic if key not in fixed])]
     base = with_columns(change_options(change_options(Experiment(method=""), stored), given))
     own = {
         name: {**options.get(name, {}), **(own or {}).get(name, {})}
@@ -266,11 +266,11 @@ def plan_of(
     )
 
 
-def _take_automatic(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _take_automatic(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The options without those that are "auto", and the names of these."""
-    names = {word: AUTOMATIC_NAMES.get(str(word), "") for word, v in words.items() if v == "auto"}
-    taken = {word: name for word, name in names.items() if name}
-    return {word: v for word, v in words.items() if word not in taken}, [*taken.values()]
+    names = {key: AUTOMATIC_NAMES.get(str(key), "") for key, v in settings.items() if v == "auto"}
+    taken = {key: name for key, name in names.items() if name}
+    return {key: v for key, v in settings.items() if key not in taken}, [*taken.values()]
 
 
 def _add_automatic(
@@ -284,17 +284,17 @@ def _add_automatic(
     """
     found = {name: dict(grid) for name, grid in grids.items()}
     for name in methods:
-        for word in automatic:
-            if word not in own.get(name, {}):
-                found.setdefault(name, {}).setdefault(word, list(AUTOMATIC[word]))
+        for key in automatic:
+            if key not in own.get(name, {}):
+                found.setdefault(name, {}).setdefault(key, list(AUTOMATIC[key]))
     return found
 
 
 def _rename_own(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """What single methods have of their own, by the names that options have now."""
     return {
-        name: rename_words(words, options_of("method", method_of(name)))
-        for name, words in tables.items()
+        name: rename_options(settings, options_of("method", method_of(name)))
+        for name, settings in tables.items()
     }
 
 
@@ -319,17 +319,17 @@ def write_plan(folder: Path, plan: ComparisonPlan) -> None:
     others write where they differ.
     """
     experiments, seeds, grids, search = plan
-    base = next(iter(experiments.values())).words()
+    base = next(iter(experiments.values())).to_dict()
     own: dict[str, Any] = {
-        "options": {name: _find_differences(base, e.words()) for name, e in experiments.items()}
+        "options": {name: _find_differences(base, e.to_dict()) for name, e in experiments.items()}
     }
     if grids:
         own["tune"] = {
-            name: {word: knob_of(v, word).words for word, v in grid.items()}
+            name: {key: knob_of(v, key).text for key, v in grid.items()}
             for name, grid in grids.items()
         }
     if search:
-        own["search"] = search.words()
+        own["search"] = search.to_dict()
     common = {k: v for k, v in base.items() if k not in ("method", "seed", "options")}
     write_text(
         folder / FILE,
@@ -337,15 +337,15 @@ def write_plan(folder: Path, plan: ComparisonPlan) -> None:
     )
 
 
-def _find_differences(base: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
+def _find_differences(base: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """A method's options, and its options that are not those of `base`."""
     # another network has options of its own
-    other = words["model"].get("name") != base["model"].get("name")
-    found = dict(words["options"])
+    other = settings["model"].get("name") != base["model"].get("name")
+    found = dict(settings["options"])
     for section in ("model", "train", "schedule", "engine", "keep"):
-        for word, value in words[section].items():
-            if (section == "model" and other) or base[section].get(word) != value:
-                found[f"{section}.{word}"] = value
+        for key, value in settings[section].items():
+            if (section == "model" and other) or base[section].get(key) != value:
+                found[f"{section}.{key}"] = value
     return found
 
 
@@ -353,36 +353,36 @@ def read_plan(path: Path) -> ComparisonPlan:
     """The plan in a comparison file; methods and networks that nothing here knows stay in it as
     they are written.
     """
-    words = read_toml(path)
+    settings = read_toml(path)
     try:
-        return _restore_plan(words) if _has_unknown(words) else plan_of(words)
+        return _restore_plan(settings) if _has_unknown(settings) else plan_of(settings)
     except BadInput as problem:
         raise BadInput(f"{path}: {problem}") from None
 
 
-def _has_unknown(words: Mapping[str, Any]) -> bool:
-    methods = words.get("methods")
+def _has_unknown(settings: Mapping[str, Any]) -> bool:
+    methods = settings.get("methods")
     unknown = (
         [m for m in methods if isinstance(m, str) and find_unknown({"method": m.partition("@")[0]})]
         if isinstance(methods, list)
         else []
     )
-    shared = {k: v for k, v in rename_tables(words).items() if k in ("dataset", "model")}
+    shared = {k: v for k, v in rename_tables(settings).items() if k in ("dataset", "model")}
     return bool(unknown or find_unknown(shared))
 
 
-def _restore_plan(words: Mapping[str, Any]) -> ComparisonPlan:
+def _restore_plan(settings: Mapping[str, Any]) -> ComparisonPlan:
     """The plan that `write_plan` wrote, without the code that it needs to be run."""
-    tables = rename_tables(words)
+    tables = rename_tables(settings)
     search = limits_of(tables.pop("search", {}))
     methods, seeds = tables.pop("methods"), _check_seeds(tables.pop("seeds", [0]))
-    own, grids = (tables.pop(word, {}) for word in ("options", "tune"))
+    own, grids = (tables.pop(key, {}) for key in ("options", "tune"))
     experiments = {}
     for name in methods:
         mine: dict[str, Any] = {k: dict(v) for k, v in tables.items() if isinstance(v, Mapping)}
         mine["options"] = {}
-        for word, value in own.get(name, {}).items():
-            section, _, option = word.rpartition(".")
+        for key, value in own.get(name, {}).items():
+            section, _, option = key.rpartition(".")
             mine.setdefault(section or "options", {})[option] = value
         experiments[name] = restore_experiment({"method": str(name).partition("@")[0], **mine})
     return ComparisonPlan(experiments, seeds, grids, search)

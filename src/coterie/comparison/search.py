@@ -78,10 +78,10 @@ def propose_trial(
     if not tried:
         study.enqueue_trial({w: t.start for w, t in turns.items() if t.start is not None})
     trial = study.ask(spaces)
-    options = {word: turn.value(trial.params[word]) for word, turn in turns.items()}
+    options = {option: turn.value(trial.params[option]) for option, turn in turns.items()}
     point = {
-        word: trial.params[word] if turn.knob.choices else options[word]
-        for word, turn in turns.items()
+        option: trial.params[option] if turn.knob.choices else options[option]
+        for option, turn in turns.items()
     }
     return Proposal(options, point, study, trial)
 
@@ -114,7 +114,7 @@ def _build_study(
 
 
 def _spaces_of(turns: Mapping[str, SearchedOption]) -> dict[str, Any]:
-    return {word: _space_of(turn) for word, turn in turns.items()}
+    return {option: _space_of(turn) for option, turn in turns.items()}
 
 
 def _space_of(turn: SearchedOption) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.core.errors import BadInput
 from coterie.core.files import read_text, write_text
-from coterie.core.option_names import rename_words
+from coterie.core.option_names import rename_options
 from coterie.results.run import Run
 from coterie.running.loop import RoundReport
 
@@ -76,7 +76,7 @@ def write_record(folder: Path, record: Record) -> None:
 
 
 def _to_dict(trial: Trial) -> dict[str, Any]:
-    return {word: value for word, value in trial._asdict().items() if value is not None}
+    return {option: value for option, value in trial._asdict().items() if value is not None}
 
 
 def _rename_options(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _rename_options(entry: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(entry)
     for field in ("options", "point"):
         if found.get(field) is not None:
-            found[field] = rename_words(found[field])
+            found[field] = rename_options(found[field])
     return found
 
 
@@ -94,8 +94,8 @@ def read_record(folder: Path) -> Record | None:
         known = json.loads(read_text(folder / FILE))
         tried = [Trial(**_rename_options(entry)) for entry in known["tried"]]
         best = known.get("best")
-        space = rename_words(known.get("space", {}))
-        return Record(space, tried, None if best is None else rename_words(best))
+        space = rename_options(known.get("space", {}))
+        return Record(space, tried, None if best is None else rename_options(best))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
@@ -107,10 +107,10 @@ def read_record(folder: Path) -> Record | None:
 
 def check_space(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], plan: str) -> None:
     """Refuse to go on with other values than those that a tuning began with."""
-    for word in {**before, **now}:
-        was, says = before.get(word), now.get(word)
+    for option in {**before, **now}:
+        was, says = before.get(option), now.get(option)
         if was != says:
             raise BadInput(
-                f"{word} of {folder.name} was tuned over {was}, {plan} says {says}: write it back, "
-                "or start a new comparison"
+                f"{option} of {folder.name} was tuned over {was}, {plan} says {says}: write it "
+                "back, or start a new comparison"
             )

@@ -79,9 +79,9 @@ def list_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(grid, choice, strict=True)) for choice in found]
 
 
-def build_trial(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
+def build_trial(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
     """The experiment of a trial: it sees validation data only, and keeps nothing."""
-    tried = set_method_options(experiment, words)
+    tried = set_method_options(experiment, settings)
     schedule = tried.schedule._replace(parts=("validation",))
     keep = tried.keep._replace(models=False, checkpoint=0, track=())
     return replace(tried, schedule=schedule, keep=keep)
@@ -98,7 +98,7 @@ def tune(
 
     whole: fills in what the data tell, which are not read where the tuning is over.
     """
-    space = {word: knob_of(values, word).words for word, values in task.grid.items()}
+    space = {option: knob_of(values, option).text for option, values in task.grid.items()}
     record = read_record(task.folder) or Record(space, [])
     check_space(task.folder, record.space, space, FILE)
     for number, trial in enumerate(record.tried, 1):
@@ -137,10 +137,10 @@ def searched_options_of(
 ) -> dict[str, SearchedOption]:
     """What a search turns."""
     return {
-        word: SearchedOption(
-            knob_of(values, word), is_integer(experiment, word), value_of(experiment, word)
+        option: SearchedOption(
+            knob_of(values, option), is_integer(experiment, option), value_of(experiment, option)
         )
-        for word, values in grid.items()
+        for option, values in grid.items()
     }
 
 
@@ -199,13 +199,13 @@ def _repeat_trial(before: Trial) -> Trial:
 def _play_trial(
     task: Tuning,
     number: int,
-    words: Mapping[str, Any],
+    settings: Mapping[str, Any],
     one: RunFunction,
     look: Callable[[int, RoundReport], None] | None = None,
 ) -> Trial:
     """One trial with every seed; one that diverges has no score."""
-    tried = build_trial(task.experiment, words)
-    label = f"{task.name} {' '.join(f'{k}={v}' for k, v in words.items())}"
+    tried = build_trial(task.experiment, settings)
+    label = f"{task.name} {' '.join(f'{k}={v}' for k, v in settings.items())}"
     scores: list[float | None] = []
     state: State = "finished"
     rounds = 0
@@ -219,14 +219,14 @@ def _play_trial(
             state = "diverged"
             continue
         except TrialStopped as stop:
-            return Trial(dict(words), [], rounds, stop.state)
+            return Trial(dict(settings), [], rounds, stop.state)
         except CannotWrite:
             raise
         except BadInput:  # each value was tried out by itself, but not with every other
             if not look:
                 raise
-            return Trial(dict(words), [None], rounds, "refused")
+            return Trial(dict(settings), [None], rounds, "refused")
         rounds = rounds or int(run.table["round"].to_numpy().max())
         score = score_of(run)
         scores.append(None if score != score else score)
-    return Trial(dict(words), scores, rounds, state)
+    return Trial(dict(settings), scores, rounds, state)

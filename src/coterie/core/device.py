@@ -42,26 +42,26 @@ def avoid_broken_amx() -> None:
         os.environ[ISA] = "AVX512_CORE_BF16"
 
 
-def device_of(word: str) -> torch.device:
+def device_of(option: str) -> torch.device:
     """The named device; refused where torch does not see it."""
     seen = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if word == AUTO:
+    if option == AUTO:
         return seen or CPU
     try:
-        device = torch.device(word)
+        device = torch.device(option)
     except RuntimeError:
         raise BadInput(
-            f"device = {format_value(word)}: give auto, cpu, cuda, cuda:1 or mps"
+            f"device = {format_value(option)}: give auto, cpu, cuda, cuda:1 or mps"
         ) from None
     if device.type == CPU.type:
         return CPU
     kind = device.type.upper()
     if seen is None or seen.type != device.type:
-        raise BadInput(f"device = '{word}': torch sees no {kind} device here; use cpu or auto")
+        raise BadInput(f"device = '{option}': torch sees no {kind} device here; use cpu or auto")
     count = torch.accelerator.device_count()
     if (device.index or 0) >= count:
         last = f"{device.type}:{count - 1}"
-        raise BadInput(f"device = '{word}': the last {kind} device here is {last}; use that one")
+        raise BadInput(f"device = '{option}': the last {kind} device here is {last}; use that one")
     return device
 
 

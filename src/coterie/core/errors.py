@@ -36,10 +36,10 @@ def format_value(value: Any) -> str:
     )
 
 
-def suggest_name(word: str, valid: Iterable[str]) -> str:
+def suggest_name(option: str, valid: Iterable[str]) -> str:
     """A suffix that offers the valid name closest to `word`, or lists the valid ones."""
     names = sorted(valid)
-    if close := find_alike(word[:MAX_VALUE_CHARS], names):
+    if close := find_alike(option[:MAX_VALUE_CHARS], names):
         return f"; did you mean '{close}'?"
     listed = ", ".join(names)
     if len(listed) > MAX_LIST_CHARS:

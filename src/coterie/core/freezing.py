@@ -29,7 +29,7 @@ def matches_pattern(name: str, pattern: str) -> bool:
     return name == pattern or name.startswith(f"{pattern}.")
 
 
-def select_parameters(text: str, names: Iterable[str], word: str, network: str) -> set[str]:
+def select_parameters(text: str, names: Iterable[str], option: str, network: str) -> set[str]:
     """The parameters that patterns mean; one that means none is refused."""
     known = list(names)
     found: set[str] = set()
@@ -37,7 +37,7 @@ def select_parameters(text: str, names: Iterable[str], word: str, network: str) 
         mine = {name for name in known if matches_pattern(name, pattern)}
         if not mine:
             raise BadInput(
-                f"{word} = '{pattern}' is no part of {network}, which has "
+                f"{option} = '{pattern}' is no part of {network}, which has "
                 f"{_list_layers(known)}: give "
                 "the beginning of a name up to a dot, or a pattern such as *.bias"
             )

@@ -17,20 +17,20 @@ def is_function_name(name: str) -> bool:
     return bool(mark) and function.isidentifier() and all(map(str.isidentifier, module.split(".")))
 
 
-def name_function(function: Any, word: str) -> str:
+def name_function(function: Any, option: str) -> str:
     """The name of a function, which is found by it as long as this program runs."""
     if isinstance(function, str):
         return function
     name = f"{getattr(function, '__module__', '')}:{getattr(function, '__name__', '')}"
     if not callable(function) or not is_function_name(name):
         raise BadInput(
-            f"{word} is {function!r}: give a function that was made with def, or module:function"
+            f"{option} is {function!r}: give a function that was made with def, or module:function"
         )
     GIVEN[name] = function
     return name
 
 
-def find_function(name: str, word: str) -> Callable[..., Any]:
+def find_function(name: str, option: str) -> Callable[..., Any]:
     """The function of a name, of a plugin that is loaded; nothing is imported here, as the name may
     come from a file of somebody else's.
     """
@@ -39,15 +39,15 @@ def find_function(name: str, word: str) -> Callable[..., Any]:
     module, _, function = name.partition(":")
     if module not in PLUGINS:
         raise BadInput(
-            f"{word} = '{name}' is code of your own, and '{module}' is not loaded: name its file "
+            f"{option} = '{name}' is code of your own, and '{module}' is not loaded: name its file "
             f"with --plugin, as in --plugin {module}.py"
         )
     found = getattr(PLUGINS[module].module, function, None)
     if found is None:
         raise BadInput(
-            f"{word} = '{name}' is not found: module '{module}' has no attribute '{function}'"
+            f"{option} = '{name}' is not found: module '{module}' has no attribute '{function}'"
         )
     if not callable(found):
-        raise BadInput(f"{word} = '{name}' is a {type(found).__name__}, no function")
+        raise BadInput(f"{option} = '{name}' is a {type(found).__name__}, no function")
     GIVEN[name] = found
     return found  # type: ignore[no-any-return]

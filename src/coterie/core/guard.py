@@ -43,10 +43,10 @@ def check_guard(guard: Guard) -> None:
             "--attack sign-flip --attackers 0.2"
         )
     if guard.dp == "none":
-        for word in ("dp_clip", "dp_noise", "dp_epsilon", "dp_delta"):
-            if getattr(guard, word) != getattr(usual, word):
+        for option in ("dp_clip", "dp_noise", "dp_epsilon", "dp_delta"):
+            if getattr(guard, option) != getattr(usual, option):
                 raise BadInput(
-                    f"{word} = {getattr(guard, word):g} without --dp: add --dp client or "
+                    f"{option} = {getattr(guard, option):g} without --dp: add --dp client or "
                     "--dp example"
                 )
         return

@@ -58,21 +58,21 @@ SYNONYMS = {  # {name here: what others call it}
 NAME_HERE = {guess: name for name, guesses in SYNONYMS.items() for guess in guesses.split()}
 
 
-def rename_former(word: str, known: Collection[str] = ()) -> str:
+def rename_former(option: str, known: Collection[str] = ()) -> str:
     """The name that an option, with or without its section, has now; one of `known` stays."""
-    if word in known:
-        return word
-    section, dot, name = word.rpartition(".")
+    if option in known:
+        return option
+    section, dot, name = option.rpartition(".")
     section = FORMER_SECTIONS.get(section, section)
     if not dot:
-        return FORMER_SECTIONS.get(word) or ALL_FORMER.get(word, word)
+        return FORMER_SECTIONS.get(option) or ALL_FORMER.get(option, option)
     full = f"{section}.{name}"
     return full if full in known else f"{section}.{FORMER_NAMES.get(section, {}).get(name, name)}"
 
 
-def rename_words(words: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, Any]:
+def rename_options(settings: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, Any]:
     """Full names of a run of before, as they are now."""
-    return {rename_former(word, known): value for word, value in words.items()}
+    return {rename_former(option, known): value for option, value in settings.items()}
 
 
 def rename_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,12 +89,12 @@ def rename_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def say_synonym(word: str) -> str:
+def say_synonym(option: str) -> str:
     """A suffix that says what an option of other libraries is called here; "" of others."""
-    return f"; here it is '{NAME_HERE[word]}'" if word in NAME_HERE else ""
+    return f"; here it is '{NAME_HERE[option]}'" if option in NAME_HERE else ""
 
 
-def find_alike(word: str, names: Collection[str]) -> str | None:
+def find_alike(option: str, names: Collection[str]) -> str | None:
     """The name of which `word` may be a slip: it lacks, adds, changes or swaps a letter (two of
     ten or more, or between the same ends, as alfa), or begins it.
 
@@ -103,18 +103,18 @@ def find_alike(word: str, names: Collection[str]) -> str | None:
     near = [
         (edits, name)
         for name in names
-        if (edits := count_edits(word, name)) <= _count_slips(word, name)
+        if (edits := count_edits(option, name)) <= _count_slips(option, name)
     ]
     if near:
         return min(near)[1]
-    begun = [name for name in sorted(names) if len(word) > 2 and name.startswith(word)]
+    begun = [name for name in sorted(names) if len(option) > 2 and name.startswith(option)]
     return begun[0] if begun else None
 
 
-def _count_slips(word: str, name: str) -> int:
+def _count_slips(option: str, name: str) -> int:
     """How many letters may be wrong in a word that means a name."""
-    same_ends = len(word) > 3 and (word[0], word[-1]) == (name[:1], name[-1:])
-    return 2 if len(word) >= 10 or same_ends else 1
+    same_ends = len(option) > 3 and (option[0], option[-1]) == (name[:1], name[-1:])
+    return 2 if len(option) >= 10 or same_ends else 1
 
 
 def count_edits(a: str, b: str) -> int:

@@ -81,7 +81,7 @@ def declared_options(function: Callable[..., Any]) -> DeclaredOptions:
     }
 
 
-def coerce(kind: Any, value: Any, word: str, default: Any = None) -> Any:
+def coerce(kind: Any, value: Any, key: str, default: Any = None) -> Any:
     """A value of the wanted type and range from text, TOML or Python; one clear line if it is
     none.
     """
@@ -94,7 +94,7 @@ def coerce(kind: Any, value: Any, word: str, default: Any = None) -> Any:
             if default not in (None, "", ()) and kind is not bool and not choices_of(kind)
             else ""
         )
-        raise BadInput(f"{word} {given}: give {describe_type(kind)}{such}") from None
+        raise BadInput(f"{key} {given}: give {describe_type(kind)}{such}") from None
 
 
 def split_spec(spec: str) -> tuple[str, dict[str, str]]:
@@ -105,19 +105,19 @@ def split_spec(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def read_spec(
-    spec: str, known: Mapping[str, Callable[..., Any]], word: str
+    spec: str, known: Mapping[str, Callable[..., Any]], key: str
 ) -> tuple[str, dict[str, Any]]:
     """The name of one of several functions and its options, as values of their declared types."""
     name, given = split_spec(spec)
     if name not in known:
-        raise BadInput(f"{word} = {format_value(spec)}: unknown{suggest_name(name, known)}")
+        raise BadInput(f"{key} = {format_value(spec)}: unknown{suggest_name(name, known)}")
     declared, options = declared_options(known[name]), {}
     for option, value in given.items():
         if option not in declared:
             way = suggest_name(option, declared) if declared else ", which takes none"
-            raise BadInput(f"{word} = {format_value(spec)}: no option '{option}' of {name}{way}")
+            raise BadInput(f"{key} = {format_value(spec)}: no option '{option}' of {name}{way}")
         kind, default = declared[option]
-        options[option] = coerce(kind, value, f"{word}, {option} of {name},", default)
+        options[option] = coerce(kind, value, f"{key}, {option} of {name},", default)
     return name, options
 
 
@@ -127,8 +127,8 @@ def check_table(table: Any, place: str = "") -> Any:
     defaults = type(table)._field_defaults
     return type(table)(
         **{
-            word: coerce(hints[word], value, f"{place}{word}", defaults.get(word))
-            for word, value in table._asdict().items()
+            key: coerce(hints[key], value, f"{place}{key}", defaults.get(key))
+            for key, value in table._asdict().items()
         }
     )
 

@@ -129,10 +129,10 @@ def to_json(describes: Mapping[str, LoggedQuantity]) -> dict[str, dict[str, Any]
     return {name: {**note._asdict(), "kind": str(note.kind)} for name, note in describes.items()}
 
 
-def from_json(words: Mapping[str, Mapping[str, Any]]) -> dict[str, LoggedQuantity]:
+def from_json(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, LoggedQuantity]:
     """Declarations from run.json."""
     found = {}
-    for name, fields in words.items():
+    for name, fields in settings.items():
         if fields["kind"] not in list(QuantityKind):
             raise BadInput(
                 f"the logged quantity '{name}' is of the kind '{fields['kind']}', "

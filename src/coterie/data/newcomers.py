@@ -80,9 +80,9 @@ def with_few_rows(late: Newcomers, rows: int, seed: int) -> Newcomers:
     fewer rows are always among more.
     """
 
-    def few(part: Sequence[np.ndarray], word: str, share: list[float]) -> list[np.ndarray]:
+    def few(part: Sequence[np.ndarray], option: str, share: list[float]) -> list[np.ndarray]:
         return [
-            stream(seed, "few-shot", word, k).permutation(mine)[
+            stream(seed, "few-shot", option, k).permutation(mine)[
                 : max(1, round(share[k] * len(mine)))
             ]
             if len(mine)

@@ -68,14 +68,14 @@ class DataOptions(NamedTuple):
 def check_data_options(whole: UserData, choices: DataOptions) -> None:
     """Refuse what cannot work before any row is partitioned."""
     base, table = whole.data, whole.columns is not None
-    for word, value, valid in (
+    for option, value, valid in (
         ("scale", choices.scale or SCALES[0], SCALES),
         ("public_scale", choices.public_scale or "none", (*PIXELS, *POOLED, "none")),
         ("pool", choices.pool, POOLS),
         ("cut", choices.cut or CUTS[0], CUTS),
     ):
         if value not in valid:
-            raise BadInput(f"{word} = '{value}' is not known" + suggest_name(value, valid))
+            raise BadInput(f"{option} = '{value}' is not known" + suggest_name(value, valid))
     _check_shares(choices)
     if whole.is_text and choices.scale is not None:
         raise BadInput(

@@ -60,8 +60,8 @@ def _build_figure(federation: Federation, counts: np.ndarray, held: np.ndarray) 
 def _draw_bars(axes, federation: Federation) -> None:  # type: ignore[no-untyped-def]
     """Stacked train, validation, select and test rows of each client."""
     at, base = np.arange(federation.clients), np.zeros(federation.clients)
-    for word, colour in zip(PARTS, ("#08519c", "#6baed6", "#bdd7e7", "#fd8d3c"), strict=True):
-        sizes = counts_of(part_of(federation, word))
+    for option, colour in zip(PARTS, ("#08519c", "#6baed6", "#bdd7e7", "#fd8d3c"), strict=True):
+        sizes = counts_of(part_of(federation, option))
         if sizes.any():
             axes.bar(
                 at,
@@ -69,7 +69,7 @@ def _draw_bars(axes, federation: Federation) -> None:  # type: ignore[no-untyped
                 bottom=base,
                 width=0.8 if len(at) <= 60 else 1.0,
                 color=colour,
-                label=word,
+                label=option,
             )
         base = base + sizes
     axes.set_ylabel("rows")

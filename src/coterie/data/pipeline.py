@@ -370,7 +370,7 @@ def read_data(
         if key not in valid:
             raise BadInput(f"your own data have no option '{key}'" + suggest_name(key, valid))
     whole = user_data.read_user_data(data, **options)
-    for line in (*whole.told, *_describe_columns(whole)):
+    for line in (*whole.remarks, *_describe_columns(whole)):
         warn(f"{whole.data.name}: {line}")
     return whole
 

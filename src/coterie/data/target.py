@@ -32,7 +32,7 @@ class Target(NamedTuple):
     weights: Weights = ()
     loss: str = ""  # module:function in the place of the task's own
 
-    def words(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The same as JSON knows it."""
         return self._asdict() | {"weights": [list(row) for row in self.weights]}
 
@@ -50,13 +50,13 @@ class Target(NamedTuple):
         return TASKS[self.task].outputs(classes, len(self.columns))
 
 
-def target_from_dict(words: Mapping[str, Any]) -> Target:
+def target_from_dict(settings: Mapping[str, Any]) -> Target:
     """A target as `words` wrote it."""
     fixed = {
-        "columns": tuple(words["columns"]),
-        "weights": tuple(tuple(row) for row in words["weights"]),
+        "columns": tuple(settings["columns"]),
+        "weights": tuple(tuple(row) for row in settings["weights"]),
     }
-    return Target(**({k: v for k, v in words.items() if k in Target._fields} | fixed))
+    return Target(**({k: v for k, v in settings.items() if k in Target._fields} | fixed))
 
 
 def default_target_of(classes: int) -> Target:

@@ -82,18 +82,18 @@ def describe_plan(
     }
 
 
-def plan_of(words: Config, program: Sequence[Stage]) -> Plan:
+def plan_of(settings: Config, program: Sequence[Stage]) -> Plan:
     """The same, read, if it is of this program."""
     try:
-        rounds = tuple(int(stage["rounds"]) for stage in words["stages"])
+        rounds = tuple(int(stage["rounds"]) for stage in settings["stages"])
         plan = Plan(
             tuple(stage.name for stage in program),
             rounds,
-            max(1, int(words["evaluate"])),
-            tuple(str(part) for part in words["parts"]),
+            max(1, int(settings["evaluate"])),
+            tuple(str(part) for part in settings["parts"]),
         )
         fits = describe_plan(program, rounds, plan.every, plan.parts)
-        good = all(words[name] == fits[name] for name in fits)
+        good = all(settings[name] == fits[name] for name in fits)
         good &= all(s.rounds in (None, n) for s, n in zip(program, rounds, strict=True))
     except (KeyError, TypeError, ValueError):
         good = False
@@ -144,8 +144,8 @@ class AnswerBook:
             place = (event["run"], event["stage"], event["round"], event["part"])
             self._scores[place] = event
 
-    def _write(self, event: str, **words: Any) -> None:
-        self._learn(self._log.add(event, **words))
+    def _write(self, event: str, **settings: Any) -> None:
+        self._learn(self._log.add(event, **settings))
 
     # Runs
 
@@ -210,8 +210,8 @@ class AnswerBook:
     ) -> None:
         """Write down that an upload leaves, before it does, and keep it for who asks again."""
         size = len(frame.head) + len(frame.body)
-        words = {"run": run, "token": token, "question": question, "bytes": size}
-        self._write(SENT, **words, upload=hashlib.sha256(frame.body).hexdigest(), **facts)
+        settings = {"run": run, "token": token, "question": question, "bytes": size}
+        self._write(SENT, **settings, upload=hashlib.sha256(frame.body).hexdigest(), **facts)
         path = self._place(run, token, question)
         self._forget_uploads(path.parent, token.rpartition("-")[0])
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -225,8 +225,8 @@ class AnswerBook:
         """
         known = self._reveals.get((run, token, question))
         if known is None:
-            words = {"run": run, "token": token, "question": question}
-            self._write(REVEALED, **words, sites=list(sites), weight=weight)
+            settings = {"run": run, "token": token, "question": question}
+            self._write(REVEALED, **settings, sites=list(sites), weight=weight)
         elif (known["sites"], known["weight"]) != (list(sites), weight):
             raise Refusal(
                 f"this site's upload of round {token} may be part of one sum, that of the sites "

@@ -33,9 +33,9 @@ class AuditLog:
         self.events = read_audit(path)
         self._last = self.events[-1]["hash"] if self.events else START
 
-    def add(self, event: str, **words: Any) -> Event:
+    def add(self, event: str, **facts: Any) -> Event:
         """Write an event; it is on the disk when this comes back."""
-        line: Event = {"time": round(time.time(), 3), "event": event, **words}
+        line: Event = {"time": round(time.time(), 3), "event": event, **facts}
         line |= {"previous": self._last}
         line |= {"hash": _compute_hash(line)}
         with catch_write_errors(self.path.parent):
@@ -81,8 +81,10 @@ def summarize_audit(events: Sequence[Event]) -> str:
     size = sum(event.get("bytes", 0) for event in events)
     spent = [event["epsilon"] for event in events if "epsilon" in event]
     last = events[-1]["hash"] if events else START
-    told = f", epsilon {spent[-1]:.4g}" if spent and spent[-1] else ""
-    return f"{len(events):,} lines are whole ({counted}), {size:,} bytes{told}; the last is {last}"
+    epsilon = f", epsilon {spent[-1]:.4g}" if spent and spent[-1] else ""
+    return (
+        f"{len(events):,} lines are whole ({counted}), {size:,} bytes{epsilon}; the last is {last}"
+    )
 
 
 def _compute_hash(line: Event) -> str:

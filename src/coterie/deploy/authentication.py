@@ -74,5 +74,5 @@ def _check_clock(name: str, signed: datetime) -> None:
     if abs(behind) > MAX_CLOCK_SECONDS:
         gap = f"{abs(behind):,.0f} s {'behind' if behind > 0 else 'ahead of'} this server's"
         why = f"the clock of {name} is {gap}: set both by NTP"
-        told = f"clock skew: the site's clock is {gap}"
-        raise AuthenticationFailed(why, told)
+        reason = f"clock skew: the site's clock is {gap}"
+        raise AuthenticationFailed(why, reason)

@@ -234,8 +234,8 @@ def parse_privacy(given: Any) -> Privacy:
     """The privacy that a message asks for."""
     if not isinstance(given, list) or len(given) > len(Privacy._fields):
         raise BadInput("privacy is no list of its options")
-    words = dict(zip(Privacy._fields, given, strict=False))
-    privacy: Privacy = read_table(Privacy, words, "privacy")
+    settings = dict(zip(Privacy._fields, given, strict=False))
+    privacy: Privacy = read_table(Privacy, settings, "privacy")
     _check_privacy(privacy)
     return privacy
 
@@ -396,9 +396,9 @@ def _is_ip(host: str) -> bool:
     return True
 
 
-def _check_range(word: str, value: float, low: float, high: float) -> None:
+def _check_range(option: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
-        raise BadInput(f"{word} = {value:g}: give a number from {low:g} to {high:g}")
+        raise BadInput(f"{option} = {value:g}: give a number from {low:g} to {high:g}")
 
 
 def check_shape(data: DataShape) -> None:
@@ -475,11 +475,11 @@ def _check_secure_sum(server: ServerConfig) -> None:
 
 def _check_cross_site(server: ServerConfig) -> None:
     """Refuse to let models out where uploads are noised or masked."""
-    for word in ("noise", "secure_sum"):
-        if value := getattr(server.privacy, word):
+    for option in ("noise", "secure_sum"):
+        if value := getattr(server.privacy, option):
             raise BadInput(
-                f"privacy.cross_site = true lets the sites' own models out, which privacy.{word} = "
-                f"{str(value).lower()} does not cover: leave one of them out"
+                "privacy.cross_site = true lets the sites' own models out, which "
+                f"privacy.{option} = {str(value).lower()} does not cover: leave one of them out"
             )
     if len(server.names) - len(server.sites.removed) < 2:
         raise BadInput("privacy.cross_site = true with one site: there is no other to measure at")
@@ -497,15 +497,15 @@ def _check_limits(limits: Limits, privacy: Privacy) -> None:
 
 
 def _check_policy(policy: Policy) -> None:
-    for word in ("rounds", "rows", "runs"):
-        _check_range(f"policy.{word}", getattr(policy, word), 1, 10**9)
+    for option in ("rounds", "rows", "runs"):
+        _check_range(f"policy.{option}", getattr(policy, option), 1, 10**9)
     _check_range("policy.epsilon", policy.epsilon, 0, 1e6)
 
 
 def _read(place: Path, kind: type[Table], way: str) -> Table:
     """A file of tables as a NamedTuple of NamedTuples; what is left out has its default."""
     try:
-        words = tomllib.loads(place.read_bytes().decode())
+        settings = tomllib.loads(place.read_bytes().decode())
     except FileNotFoundError:
         raise BadInput(f"{place.parent} has no {place.name}: {way}") from None
     except OSError as problem:
@@ -513,24 +513,28 @@ def _read(place: Path, kind: type[Table], way: str) -> Table:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise BadInput(f"{place} is no TOML file: {problem}") from None
     tables = get_type_hints(kind)
-    for section in words:
-        if section not in tables or not isinstance(words[section], dict):
+    for section in settings:
+        if section not in tables or not isinstance(settings[section], dict):
             raise BadInput(f"{place}: unknown section '{section}'{suggest_name(section, tables)}")
     try:
-        return kind(*(read_table(tables[s], words.get(s, {}), s) for s in tables))
+        return kind(*(read_table(tables[s], settings.get(s, {}), s) for s in tables))
     except BadInput as problem:
         raise BadInput(f"{place}: {problem}") from None
 
 
-def read_table(kind: Any, words: Config, section: str) -> Any:
+def read_table(kind: Any, settings: Config, section: str) -> Any:
     hints, defaults = get_type_hints(kind), kind._field_defaults
-    for word in words:
-        if word not in defaults:
-            raise BadInput(f"unknown word '{word}' in [{section}]{suggest_name(word, defaults)}")
-    return kind(**{k: coerce(hints[k], v, f"{section}.{k}", defaults[k]) for k, v in words.items()})
+    for option in settings:
+        if option not in defaults:
+            raise BadInput(
+                f"unknown word '{option}' in [{section}]{suggest_name(option, defaults)}"
+            )
+    return kind(
+        **{k: coerce(hints[k], v, f"{section}.{k}", defaults[k]) for k, v in settings.items()}
+    )
 
 
-def _write(place: Path, words: Config) -> None:
+def _write(place: Path, settings: Config) -> None:
     temporary = place.with_name(place.name + ".part")
-    temporary.write_text(to_toml(words), encoding="utf-8")
+    temporary.write_text(to_toml(settings), encoding="utf-8")
     os.replace(temporary, place)

@@ -41,18 +41,22 @@ LogLine = Callable[[str], None]
 Ask = Callable[[str], bool]  # whether the operator agrees
 
 
-def digest_of(words: Config) -> str:
+def digest_of(settings: Config) -> str:
     """A short name of all that an experiment says; the number of sites is not part of it."""
-    kept = {name: words[name] for name in sorted(words) if name != "architecture"}
+    kept = {name: settings[name] for name in sorted(settings) if name != "architecture"}
     text = json.dumps(kept, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def summarize_experiment(words: Config) -> list[str]:
+def summarize_experiment(settings: Config) -> list[str]:
     """The experiment as lines for a person."""
-    shown = [f"{name}: {sanitize(json.dumps(words[name]))}" for name in SECTIONS if name in words]
-    others = sorted(set(words) - {*SECTIONS, "architecture"})
-    return shown + [f"{sanitize(name, 40)}: {sanitize(json.dumps(words[name]))}" for name in others]
+    shown = [
+        f"{name}: {sanitize(json.dumps(settings[name]))}" for name in SECTIONS if name in settings
+    ]
+    others = sorted(set(settings) - {*SECTIONS, "architecture"})
+    return shown + [
+        f"{sanitize(name, 40)}: {sanitize(json.dumps(settings[name]))}" for name in others
+    ]
 
 
 class Consent:
@@ -64,20 +68,20 @@ class Consent:
         check_methods(read_site(folder).policy)
 
     def __call__(
-        self, words: Config, run: str, log: AuditLog, rows: Callable[[], int] = lambda: 0
+        self, settings: Config, run: str, log: AuditLog, rows: Callable[[], int] = lambda: 0
     ) -> None:
         """Come back where this run of the experiment is agreed to; raises BadInput where not. run:
         "" before there is one; rows: how many training rows this site has.
         """
-        found, site = digest_of(words), read_site(self._folder)
-        if self._is_agreed(found, site, words, run, log):
+        found, site = digest_of(settings), read_site(self._folder)
+        if self._is_agreed(found, site, settings, run, log):
             return
-        why = find_objection(site, words, run, log.events, rows)
+        why = find_objection(site, settings, run, log.events, rows)
         if not why:
             if run and run not in list_policy_runs(log.events):
-                self._note(POLICY, found, words, log, run=run)
+                self._note(POLICY, found, settings, log, run=run)
             return
-        shown = summarize_experiment(words)
+        shown = summarize_experiment(settings)
         ask = None if found in self._declined else self._ask
         if self._accept or ask is not None:
             for line in (f"the server's experiment is {found}:", *shown):
@@ -88,10 +92,10 @@ class Consent:
             raise self._refuse(found, site, shown, why)
         self._accept = False  # to this one, not to whatever comes next
         agree_to(self._folder, found)
-        self._note(OPERATOR, found, words, log)
+        self._note(OPERATOR, found, settings, log)
 
     def _is_agreed(
-        self, found: str, site: SiteConfig, words: Config, run: str, log: AuditLog
+        self, found: str, site: SiteConfig, settings: Config, run: str, log: AuditLog
     ) -> bool:
         """Whether the operator agreed to this run, or to one that has not begun yet."""
         mine = [e for e in log.events if e.get("experiment") == found]
@@ -100,13 +104,13 @@ class Consent:
         if not times or (run and run not in begun and len(begun) >= times):
             return False
         if sum(e["event"] == AGREED and e["by"] == OPERATOR for e in mine) < times:
-            self._note(OPERATOR, found, words, log)
+            self._note(OPERATOR, found, settings, log)
         return True
 
-    def _note(self, by: str, found: str, words: Config, log: AuditLog, **more: str) -> None:
-        log.add(AGREED, experiment=found, by=by, data=digest_data(words), **more)
+    def _note(self, by: str, found: str, settings: Config, log: AuditLog, **more: str) -> None:
+        log.add(AGREED, experiment=found, by=by, data=digest_data(settings), **more)
         whose = "this site's policy" if by == POLICY else "the operator"
-        self._log(f"{whose} agreed to the experiment {found} ({words.get('method')})")
+        self._log(f"{whose} agreed to the experiment {found} ({settings.get('method')})")
 
     def _note_offer(self, found: str, shown: Sequence[str], log: AuditLog) -> None:
         """Write an experiment down, once, for `coterie federation list`."""
@@ -119,9 +123,9 @@ class Consent:
         was = f"it agreed to {', '.join(agreed[-3:])}" if agreed else "it has agreed to none yet"
         if found in agreed:
             was = "it agreed to one run of it, which was begun"
-        told = (
+        line = (
             f"this site's operator has not agreed to the experiment {found} ({was}; policy: {why}"
             f"): look at it there, then `coterie federation approve {site.site.name} {found}`, or "
             "start the site with --accept"
         )
-        return Unfit(f"{told}. It is {'; '.join(shown)}", told)
+        return Unfit(f"{line}. It is {'; '.join(shown)}", line)

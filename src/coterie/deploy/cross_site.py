@@ -44,9 +44,9 @@ def check_network(method: str, program: Sequence[Stage]) -> None:
 # At a site
 
 
-def check_agreed(words: Config, guard: Privacy, limits: Limits, owner: int) -> None:
+def check_agreed(settings: Config, guard: Privacy, limits: Limits, owner: int) -> None:
     """Refuse what the experiment does not say, and what a site's own rules do not let out."""
-    names = words.get(SITES)
+    names = settings.get(SITES)
     if not guard.cross_site or not isinstance(names, list) or not owner < len(names):
         raise Refusal("models do not leave their sites in the experiment that was agreed to")
     if guard.noise or guard.secure_sum or limits.epsilon or not guard.sends_measures:

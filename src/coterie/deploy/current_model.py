@@ -33,7 +33,7 @@ def write_current_model(
     send: Send,
     when: Moment,
     path: Path,
-    words: Config,  # of the experiment
+    settings: Config,  # of the experiment
     found: Metrics,  # what was measured of it; {}: nothing
 ) -> None:
     """The model of a client as it is now."""
@@ -41,7 +41,7 @@ def write_current_model(
         model: Model = engine.model_of(a, "personal")
         tensors = copy_tensors(model.tensors(pick(views["personal"], 0)))
         about = describe_network(model, federation) | {"client": federation.names[number]}
-        about["card"] = _build_card(about, federation, number, words, found) | {
+        about["card"] = _build_card(about, federation, number, settings, found) | {
             "when": f"{when.stage}, after round {when.round}"
         }
         about["card"]["network"]["parameters"] = sum(t.numel() for t in tensors.values())
@@ -56,7 +56,7 @@ def keep_old_model(folder: Path, run: str) -> None:
 
 
 def _build_card(
-    about: Config, federation: Federation, number: int, words: Config, found: Metrics
+    about: Config, federation: Federation, number: int, settings: Config, found: Metrics
 ) -> Card:
     """What the card of any personal model says, see coterie.results.personal_models."""
     task = model_task_of(about, federation.labels, federation.preparation)
@@ -72,15 +72,15 @@ def _build_card(
         "task": task.kind,
         "classes": list(task.names),
         "network": {k: about.get(k) for k in NETWORK},
-        "method": words["method"],
-        "options": words["options"],
-        "train": words["train"],
-        "seed": words["seed"],
+        "method": settings["method"],
+        "options": settings["options"],
+        "train": settings["train"],
+        "seed": settings["seed"],
         "rows": rows,
         "measured": metrics_of(task, rows, value),
         "data": checksum_of(federation),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"coterie": __version__, "python": platform.python_version()},
-        "preparation": kept.words() if kept else None,
+        "preparation": kept.to_dict() if kept else None,
         "privacy": None,  # told by the server, in its run.json
     }

@@ -26,16 +26,16 @@ class Refusal(BadInput):
 class Unfit(BadInput):
     """What is wrong with a site's own files, for its operator; `told` is for the server."""
 
-    def __init__(self, line: str, told: str) -> None:
+    def __init__(self, line: str, for_server: str) -> None:
         super().__init__(line)
-        self.told = told
+        self.for_server = for_server
 
 
-def words_for_others(problem: BaseException) -> str:
+def text_for_others(problem: BaseException) -> str:
     """What the server hears of a problem."""
     if isinstance(problem, Refusal):
         return str(problem)
-    return problem.told if isinstance(problem, Unfit) else WITHHELD
+    return problem.for_server if isinstance(problem, Unfit) else WITHHELD
 
 
 @contextmanager

@@ -159,20 +159,20 @@ class FleetClient:
     def _bring(self, reply: Message) -> None:
         """A reply and all its objects."""
         parts = take_apart(reply)
-        told = self._call(
+        accepted = self._call(
             "push-messages",
             fleet.PushMessagesRequest(
                 node=self._node, messages_list=[parts.proto], message_object_trees=[parts.tree]
             ),
             fleet.PushMessagesResponse,
         )
-        for name in told.objects_to_push:
+        for name in accepted.objects_to_push:
             request = PushObjectRequest(
                 node=self._node,
                 run_id=reply.metadata.run_id,
                 object_id=name,
                 object_content=parts.objects[name],
-                session_id=told.session_id,
+                session_id=accepted.session_id,
             )
             self._call("push-object", request, PushObjectResponse)
 

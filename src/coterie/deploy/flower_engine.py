@@ -78,7 +78,7 @@ class FlowerEngine(Engine):
         *,
         roll: Roster,
         run: str,  # names the run on the sites' disks
-        words: Mapping[str, Any],  # of the experiment, for the sites
+        config: Mapping[str, Any],  # of the experiment, for the sites
         rules: Rules = RULES,
         removed: Sequence[int] = (),  # sites that are never asked again
         journal: Path | None = None,  # a line for each exchange: who was asked, who answered
@@ -89,7 +89,13 @@ class FlowerEngine(Engine):
     ):
         self.rules, self._weigh = rules, secure
         super().__init__(setup.alone())
-        self.roll, self.run, self.words, self.journal, self._log = roll, run, words, journal, say
+        self.roll, self.run, self.config, self.journal, self._log = (
+            roll,
+            run,
+            config,
+            journal,
+            say,
+        )
         self._audit = audit
         self.removed, self.scales = frozenset(removed), scales
         self.tokens: dict[int, str] = {}  # the state of each site that counts
@@ -302,9 +308,9 @@ class FlowerEngine(Engine):
         """The mean over those who answered, as one vector."""
         assert self._weigh is not None
 
-        def ask(kind: str, told: Mapping[int, Any], sizes: Any) -> dict[int, Answer]:
-            nothing: dict[int, Tree] = dict.fromkeys(told, ())
-            return self._ask(kind, when, nothing, sizes, told, exchange=index)
+        def ask(kind: str, contents: Mapping[int, Any], sizes: Any) -> dict[int, Answer]:
+            nothing: dict[int, Tree] = dict.fromkeys(contents, ())
+            return self._ask(kind, when, nothing, sizes, contents, exchange=index)
 
         def leave_out(i: int, answer: Answer, why: str) -> None:
             self._leave_out(i, answer, self._format_moment(when), why)
@@ -365,7 +371,7 @@ class FlowerEngine(Engine):
         for i, payload in payloads.items():
             head = {
                 "kind": kind,
-                "words": self.words,
+                "words": self.config,
                 "run": self.run,
                 "site": i,
                 "name": self.roll.names[i],
@@ -419,8 +425,8 @@ class FlowerEngine(Engine):
             append_line(self.journal, line)
         if self._audit is not None:
             sites = {"asked", "answered"} & set(line)
-            names = {word: [self.roll.names[i] for i in line[word]] for word in sites}
-            where = {word: line[word] for word in ("stage", "round", "exchange")}
+            names = {option: [self.roll.names[i] for i in line[option]] for option in sites}
+            where = {option: line[option] for option in ("stage", "round", "exchange")}
             came = {"came": line["came"]} if "came" in line else {}
             size = line.get("bytes", 0)
             self._audit.add("exchange", run=self.run, **where, **names, **came, bytes=size)

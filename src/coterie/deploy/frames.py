@@ -51,9 +51,9 @@ def pack_frame(frame: Frame) -> RecordDict:
     """A frame as Flower's records: few of them, because Flower sends each by itself."""
     pieces = [frame.body[k : k + PIECE_BYTES] for k in range(0, len(frame.body), PIECE_BYTES)]
     first, *others = pieces or [b""]
-    words = ConfigRecord({"schema": frame.schema, "head": frame.head, BODY: first})
+    record = ConfigRecord({"schema": frame.schema, "head": frame.head, BODY: first})
     more = {f"{BODY}{k}": ConfigRecord({BODY: piece}) for k, piece in enumerate(others)}
-    return RecordDict({RECORD: words, **more})
+    return RecordDict({RECORD: record, **more})
 
 
 def unpack_frame(content: RecordDict) -> Frame:
@@ -62,9 +62,9 @@ def unpack_frame(content: RecordDict) -> Frame:
     if RECORD not in records:
         raise BadFrame("it is no message of coterie")
     others = (records[f"{BODY}{k}"] for k in range(len(records)) if f"{BODY}{k}" in records)
-    words = records[RECORD]
-    schema, head = words.get("schema"), words.get("head")
-    pieces = [record.get(BODY) for record in (words, *others)]
+    main = records[RECORD]
+    schema, head = main.get("schema"), main.get("head")
+    pieces = [record.get(BODY) for record in (main, *others)]
     if not isinstance(schema, int) or not isinstance(head, str):
         raise BadFrame("it has no schema and head")
     body = b"".join(piece for piece in pieces if isinstance(piece, bytes))

@@ -306,9 +306,9 @@ def _announced_size(request: Request) -> int:
     )
 
 
-def _refusal_response(code: int, words: str = "") -> Response:
+def _refusal_response(code: int, settings: str = "") -> Response:
     """A refusal, after which the connection is over: what follows is not read."""
-    return Response(words, code, {"connection": "close"}, media_type="application/json")
+    return Response(settings, code, {"connection": "close"}, media_type="application/json")
 
 
 def _log_handshakes(refused: LogRefusal) -> type[ssl.SSLObject]:

@@ -50,9 +50,9 @@ def collect_run_metrics(folder: Path) -> list[Metric]:
             Metric("exchange_time", "gauge", "When it ended, Unix time.", last["time"]),
         ]
     for score in ("accuracy", "loss"):
-        told = [line[score] for line in rounds if line.get(score) is not None]
-        if told:
-            found.append(Metric(score, "gauge", f"Mean {score} of the sites.", told[-1]))
+        values = [line[score] for line in rounds if line.get(score) is not None]
+        if values:
+            found.append(Metric(score, "gauge", f"Mean {score} of the sites.", values[-1]))
     return found
 
 
@@ -95,8 +95,8 @@ def _build_handler(look: HealthCheck) -> type[BaseHTTPRequestHandler]:
                 self._send(200, CONTENT_TYPE, render_metrics(numbers))
             elif self.path == "/health":
                 good = all(up.values())
-                words = {"healthy": good, **up}
-                self._send(200 if good else 503, "application/json", json.dumps(words))
+                settings = {"healthy": good, **up}
+                self._send(200 if good else 503, "application/json", json.dumps(settings))
             else:
                 self._send(404, CONTENT_TYPE, "there are /health and /metrics\n")
 

@@ -33,9 +33,9 @@ def check_methods(policy: Policy) -> None:
             )
 
 
-def digest_data(words: Config) -> str:
+def digest_data(settings: Config) -> str:
     """A short name of the rows that an experiment is about: columns, label, cut, public rows."""
-    text = json.dumps([words.get("data"), words.get("public")], sort_keys=True)
+    text = json.dumps([settings.get("data"), settings.get("public")], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -50,7 +50,7 @@ def list_policy_runs(events: Sequence[Event]) -> set[str]:
 
 
 def find_objection(
-    site: SiteConfig, words: Config, run: str, events: Sequence[Event], rows: Callable[[], int]
+    site: SiteConfig, settings: Config, run: str, events: Sequence[Event], rows: Callable[[], int]
 ) -> str:
     """Why the policy does not cover a run of an experiment; "" where it does. rows: the training
     rows of this site, which are counted last.
@@ -58,15 +58,15 @@ def find_objection(
     policy = site.policy
     if not policy.methods:
         return "none"
-    if words.get("method") not in policy.methods:
+    if settings.get("method") not in policy.methods:
         return f"policy.methods has {', '.join(policy.methods)}"
-    if not count_agreements(digest_data(words), events):
+    if not count_agreements(digest_data(settings), events):
         return "its operator has agreed to no experiment over these columns and parts yet"
-    privacy = combine_privacy(parse_privacy(words.get("privacy", [])), site.privacy)
+    privacy = combine_privacy(parse_privacy(settings.get("privacy", [])), site.privacy)
     if privacy.cross_site:
         return "models that leave their sites are for its operator to agree to"
     try:
-        pairs = [(int(s["rounds"]), int(s["messages"])) for s in words["stages"]]
+        pairs = [(int(s["rounds"]), int(s["messages"])) for s in settings["stages"]]
     except (KeyError, TypeError, ValueError):
         return "the experiment does not say how many rounds it has"
     if sum(rounds for rounds, _ in pairs) > policy.rounds:
@@ -76,7 +76,7 @@ def find_objection(
         return f"policy.runs = {policy.runs}, which have begun"
     uploads = sum(rounds * messages for rounds, messages in pairs)
     # as the site's own accountant counts it
-    told = epsilon_of(privacy.noise / REPLACED, uploads, site.privacy.delta)
-    if policy.epsilon and told > policy.epsilon:
-        return f"policy.epsilon = {policy.epsilon:g}, and its uploads tell {told:.3g}"
+    spent = epsilon_of(privacy.noise / REPLACED, uploads, site.privacy.delta)
+    if policy.epsilon and spent > policy.epsilon:
+        return f"policy.epsilon = {policy.epsilon:g}, and its uploads tell {spent:.3g}"
     return f"policy.rows = {policy.rows}" if rows() < policy.rows else ""

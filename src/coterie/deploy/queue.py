@@ -137,7 +137,7 @@ def describe_offers(folder: Path) -> list[str]:
         by = [e["by"] for e in mine if e["event"] == AGREED]
         times = max(site.site.agreed.count(experiment), len(by))
         who = f"agreed to by {' and '.join(dict.fromkeys(by)) or 'operator'}"
-        told = f"{who}, {runs} of {times} runs begun" if times else "waits for you"
-        lines.append(f"{experiment}: {told}")
+        state = f"{who}, {runs} of {times} runs begun" if times else "waits for you"
+        lines.append(f"{experiment}: {state}")
         lines += [f"  {e['words']}" for e in mine if e["event"] == OFFERED]
     return lines

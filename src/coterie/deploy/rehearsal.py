@@ -91,19 +91,18 @@ class Rehearsal:
                 os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
         child.wait()
 
-    def until(self, who: str, words: str, seconds: float = 180.0, after: int = 0) -> str:
+    def until(self, who: str, text: str, seconds: float = 180.0, after: int = 0) -> str:
         """The first line of a process, from its line number `after` on, that has these words; waits
         for it.
         """
         end = time.monotonic() + seconds * self.patience
         while True:
             for line in self.lines.get(who, [])[after:]:
-                if words in line:
+                if text in line:
                     return line
             if time.monotonic() > end:
                 raise BadInput(
-                    f"{who} did not say '{words}' in {seconds:g} s: see "
-                    f"{self.folder / f'{who}.log'}"
+                    f"{who} did not say '{text}' in {seconds:g} s: see {self.folder / f'{who}.log'}"
                 )
             time.sleep(0.05)
 

@@ -107,12 +107,12 @@ def _check_frame(frame: Frame, kind: str, bound: Bounds) -> Content:
     strange = [key for key in head if key not in known]
     if strange:
         raise BadInput(f"it has a word '{sanitize(strange[0], 40)}' that no such reply has")
-    for word in ("error", "name", "version", "columns", "public", "code", "token"):
-        value = head.get(word, "")
+    for option in ("error", "name", "version", "columns", "public", "code", "token"):
+        value = head.get(option, "")
         if not isinstance(value, str) or len(value) > (
-            10_000 if word == "error" else MAX_CHARACTERS
+            10_000 if option == "error" else MAX_CHARACTERS
         ):
-            raise BadInput(f"its {word} is {sanitize(value, 40)}, not a short text")
+            raise BadInput(f"its {option} is {sanitize(value, 40)}, not a short text")
     return content
 
 
@@ -143,9 +143,9 @@ def check_hello(answer: Answer, registered: str) -> Head:
         raise BadInput(f"'{who}' does not say how many rows it has")
     for part in PARTS:
         if not _is_whole(rows[part], MAX_ROWS):
-            told = sanitize(rows[part], 40)
+            shown = sanitize(rows[part], 40)
             raise BadInput(
-                f"'{who}' says that it has {told} rows to {part}: it must be a whole number from "
+                f"'{who}' says that it has {shown} rows to {part}: it must be a whole number from "
                 f"0 to {MAX_ROWS:,}"
             )
     if not re.fullmatch(r"[0-9a-f]*", head.get("columns", "")):

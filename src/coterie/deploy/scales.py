@@ -204,7 +204,7 @@ def read_scales(run: Path) -> Scales | None:
 
 def ask_sums(
     roll: Roster,
-    words: Mapping[str, Any],
+    settings: Mapping[str, Any],
     rows: Sequence[int],  # training rows of every site; 0: it is not asked
     columns: int,
     seconds: float,
@@ -215,7 +215,7 @@ def ask_sums(
     """What every site tells of its columns; who does not, or tells what no site has, is named."""
     like = tuple(torch.zeros(columns, dtype=torch.float64) for _ in range(3))
     questions = {
-        i: wire.pack({"kind": MOMENTS, "words": words, "site": i, "name": roll.names[i]})
+        i: wire.pack({"kind": MOMENTS, "words": settings, "site": i, "name": roll.names[i]})
         for i, count in enumerate(rows)
         if count
     }
@@ -239,7 +239,7 @@ def ask_sums(
 
 def ask_scales(
     roll: Roster,
-    words: Mapping[str, Any],
+    settings: Mapping[str, Any],
     rows: Sequence[int],  # training rows of every site; 0: it is not asked
     columns: int,
     seconds: float,
@@ -251,7 +251,7 @@ def ask_scales(
     standard: bool = True,  # whether numbers are scaled
 ) -> Scales:
     """The scale of all sites that answer; who does not is scaled by that of the others."""
-    found = ask_sums(roll, words, rows, columns, seconds, say, table, outlier)
+    found = ask_sums(roll, settings, rows, columns, seconds, say, table, outlier)
     capped = cap_moments({i: one.moments for i, one in found.items()}, claims)
     sites = sorted(found)
     scales = pool_scales([capped[i] for i in sites], target)

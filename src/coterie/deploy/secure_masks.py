@@ -73,7 +73,7 @@ class Masker:
         session = Session(run, token, question, upload, make_keys())
         self._session = session
         head = json.loads(reply.head)
-        kept = {word: head[word] for word in ("error", "token", "effort", "notes")}
+        kept = {option: head[option] for option in ("error", "token", "effort", "notes")}
         return wire.pack({**kept, "keys": write_keys(publish_keys(session.keys))})
 
     def answer(self, kind: str, head: Head, run: str, token: str, number: int, rows: int) -> Frame:
@@ -130,9 +130,9 @@ class Masker:
         known = set(answered) <= session.peers.keys() and len(set(answered)) == len(answered)
         if not known or session.me not in answered:
             raise Refusal("the message does not say whose sum is to be unmasked")
-        told = reveal_shares(session.held, answered, len(session.peers))
+        shares = reveal_shares(session.held, answered, len(session.peers))
         self._bind(session.run, session.token, session.question, answered, session.weight)
-        own, mask = ({str(i): hex(n) for i, n in part.items()} for part in told)
+        own, mask = ({str(i): hex(n) for i, n in part.items()} for part in shares)
         return None, wire.pack({"error": "", "own": own, "mask": mask})
 
 
@@ -158,8 +158,8 @@ def name_sum(run: str, token: str, peers: Mapping[int, PublicKeys]) -> bytes:
     """What masks and shares belong to: sites that were told of other sites or keys than the rest
     mask with something else, and their sum is noise.
     """
-    told = json.dumps([run, token, {str(i): write_keys(peers[i]) for i in sorted(peers)}])
-    return hashlib.blake2b(told.encode(), digest_size=32).digest()
+    text = json.dumps([run, token, {str(i): write_keys(peers[i]) for i in sorted(peers)}])
+    return hashlib.blake2b(text.encode(), digest_size=32).digest()
 
 
 def write_keys(keys: PublicKeys) -> list[str]:

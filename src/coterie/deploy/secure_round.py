@@ -47,7 +47,7 @@ class SecureSum(NamedTuple):
 def sum_uploads(
     ask: Ask,
     leave_out: LeaveOut,
-    told: Mapping[int, Any],  # the keys of each site that trained
+    offered: Mapping[int, Any],  # the keys of each site that trained
     weights: Mapping[int, int],
     length: int,  # of an upload
     needed: int,  # sites in the sum, counted before anything is revealed
@@ -55,8 +55,8 @@ def sum_uploads(
     token: str,
 ) -> SecureSum:
     """Sum what the sites hold, in three trips."""
-    peers = _read_all(told, read_keys, leave_out)
-    _check_count(peers, told, len(told))
+    peers = _read_all(offered, read_keys, leave_out)
+    _check_count(peers, offered, len(offered))
     shown = {str(i): write_keys(keys) for i, keys in peers.items()}
     answers = ask(SHARES, {i: {"peers": shown} for i in peers}, None)
     given = _read_all(answers, lambda answer: _read_shares(answer, peers), leave_out)
@@ -137,13 +137,13 @@ def _read_reveal(
 
 
 def check_secure_sum(
-    method: str, told: UploadDeclaration, setup: EngineSetup, schedule: Schedule, robust: str
+    method: str, declared: UploadDeclaration, setup: EngineSetup, schedule: Schedule, robust: str
 ) -> None:
     """Refuse, by name, what needs single uploads."""
     what, way = "privacy.secure_sum = true shows the server a sum only", ""
-    if told.uploads == "nothing":
+    if declared.uploads == "nothing":
         way = f"{method} uploads nothing: leave it out"
-    elif told.uploads != "mean":
+    elif declared.uploads != "mean":
         way = f"{method} needs every upload: leave it out, or choose a method such as fedavg"
     elif robust != "none":
         way = f"robust = {robust} compares uploads: leave one out"
@@ -157,7 +157,9 @@ def check_secure_sum(
         raise BadInput(f"{what}, and {way}")
 
 
-def weigh_sites(told: UploadDeclaration, train: Train, sizes: Mapping[int, int]) -> dict[int, int]:
+def weigh_sites(
+    declared: UploadDeclaration, train: Train, sizes: Mapping[int, int]
+) -> dict[int, int]:
     """The weight of each site in the sum, as the method's mean has it."""
-    equal = told.weights == "equal" or train.weighting == "equal"
+    equal = declared.weights == "equal" or train.weighting == "equal"
     return {i: 1 if equal else size for i, size in sizes.items()}

@@ -83,7 +83,7 @@ def _host(
         plan = read_server_plan(folder, name)
         check_unchanged_options(plan, locate_run(folder, name))
         what = f"experiment {name}" if name else "experiment"
-        say(f"the {what} is {digest_of(plan.words)}: sites show it before they join")
+        say(f"the {what} is {digest_of(plan.settings)}: sites show it before they join")
     _check_access(folder, server, insecure, say)
     log = build_logger(folder, say)
     with lock_folder(folder), stoppable(), ExitStack() as stack:
@@ -93,9 +93,9 @@ def _host(
         stack.callback(gate.close)
         say(f"listening on {listen}:{server.port} for {', '.join(_active_sites(server))}")
         if metrics:
-            told = MetricsServer(*metrics, _build_health_check(folder, gate))
-            stack.callback(told.close)
-            say(f"health and metrics: http://{metrics[0]}:{told.port}/health and /metrics")
+            page = MetricsServer(*metrics, _build_health_check(folder, gate))
+            stack.callback(page.close)
+            say(f"health and metrics: http://{metrics[0]}:{page.port}/health and /metrics")
         if not insecure:
             watch = _KeyWatch(folder, members, say)
             watch.start()
@@ -193,15 +193,15 @@ class _KeyWatch(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        told = ""
+        last = ""
         while not self._over.wait(LOOK_SECONDS):
             try:
                 self._look()
-                told = ""
+                last = ""
             except BadInput as problem:  # a file half copied or mistyped must not end the run
-                if told != str(problem):
-                    told = str(problem)
-                    self._log(f"the sites stay as they are: {told}")
+                if last != str(problem):
+                    last = str(problem)
+                    self._log(f"the sites stay as they are: {last}")
 
     def _look(self) -> None:
         server = read_server(self._folder)

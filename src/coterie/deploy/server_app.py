@@ -117,7 +117,7 @@ class ServerPlan(NamedTuple):
     server: ServerConfig
     draft: Assembly  # as if every site had one row of each part
     public_rows: SiteRows | None  # as their file has them
-    words: dict[str, Any]  # of the experiment, for the sites
+    settings: dict[str, Any]  # of the experiment, for the sites
 
     @property
     def public(self) -> Public | None:
@@ -157,8 +157,8 @@ def read_server_plan(folder: Path, name: str = FIRST) -> ServerPlan:
         check_secure_sum(
             name, _declaration_of(name), draft.setup, draft.experiment.schedule, robust
         )
-    full = draft.experiment.words()
-    words = {name: full[name] for name in ("method", "seed", "model", "options")} | {
+    full = draft.experiment.to_dict()
+    settings = {name: full[name] for name in ("method", "seed", "model", "options")} | {
         "train": draft.experiment.train.over(draft.experiment.schedule.rounds)._asdict(),
         "metric": draft.experiment.schedule.metric,
         "architecture": draft.architecture.tolist(),
@@ -168,12 +168,12 @@ def read_server_plan(folder: Path, name: str = FIRST) -> ServerPlan:
     }
     program, schedule = draft.programs[0], draft.experiment.schedule
     lengths = stage_lengths_of(program, schedule)
-    words |= describe_plan(program, lengths, schedule.every, schedule.measured)
+    settings |= describe_plan(program, lengths, schedule.every, schedule.measured)
     if server.privacy.cross_site:
         for each in draft.programs:
             cross_site.check_network(draft.experiment.method, each)
-        words[cross_site.SITES] = list(server.names)
-    return ServerPlan(server=server, draft=draft, public_rows=public, words=words)
+        settings[cross_site.SITES] = list(server.names)
+    return ServerPlan(server=server, draft=draft, public_rows=public, settings=settings)
 
 
 def _declaration_of(method: str) -> UploadDeclaration:
@@ -264,17 +264,17 @@ def _play(grid: Grid, folder: Path, say: LogLine, name: str) -> Run:
             loop.engine.finish(loop.everyone, loop.payload(), loop.when())
             _cross_sites(plan, loop, run, say)
             return load_run(run)
-        told = {SERVER_KEY: server_options(plan.server)} | promise_of(plan.server.privacy, loop)
+        about = {SERVER_KEY: server_options(plan.server)} | promise_of(plan.server.privacy, loop)
 
         def watch(report: RoundReport) -> None:
             _log_round(report, say)
             _look_for_newcomers(plan, folder, grid, report)
 
-        done = run_rounds(loop, plan.draft.experiment, run, watch, told)
+        done = run_rounds(loop, plan.draft.experiment, run, watch, about)
         _cross_sites(plan, loop, run, say)
-        audit.add("finished", privacy=told.get("privacy"))
-        if "privacy" in told:
-            say(format_privacy(told["privacy"]))
+        audit.add("finished", privacy=about.get("privacy"))
+        if "privacy" in about:
+            say(format_privacy(about["privacy"]))
     say(f"finished: the run is in {run}")
     return done
 
@@ -299,9 +299,9 @@ def server_options(server: ServerConfig) -> dict[str, Any]:
         "rules": {"claims": server.rules.claims},
     }
     return {
-        f"{section}.{word}": list(value) if isinstance(value, tuple) else value
+        f"{section}.{option}": list(value) if isinstance(value, tuple) else value
         for section, table in tables.items()
-        for word, value in table.items()
+        for option, value in table.items()
     }
 
 
@@ -322,9 +322,9 @@ def check_unchanged_options(plan: ServerPlan, run: Path) -> None:
         check_unchanged(changed, run, SERVER, way)
 
 
-def _experiment_changes(words: Mapping[str, OptionChange]) -> dict[str, OptionChange]:
+def _experiment_changes(settings: Mapping[str, OptionChange]) -> dict[str, OptionChange]:
     """Changes of what stands in a server's experiment.toml; sites may be added on the way."""
-    return {w: v for w, v in words.items() if w.partition(".")[0] not in SIMULATION_ONLY}
+    return {w: v for w, v in settings.items() if w.partition(".")[0] not in SIMULATION_ONLY}
 
 
 def promise_of(privacy: Privacy, loop: Loop) -> dict[str, Any]:
@@ -376,28 +376,28 @@ def _gather_sites(
             f"the sites of {run} are {', '.join(seen)}: in sites.names they come first, in this "
             "order; new ones after them"
         )
-    told: dict[int, Head] = {}
-    hello = wire.pack({"kind": "hello", "version": __version__, "words": plan.words})
+    heads: dict[int, Head] = {}
+    hello = wire.pack({"kind": "hello", "version": __version__, "words": plan.settings})
     greeting = min(GREETING_SECONDS, plan.server.rules.deadline)
 
     came: list[Head] = []  # while it is not known whether there will be a run
     note: Callable[[Head], object] = came.append
 
     def admit(number: int, head: Head) -> None:
-        _admit(plan, told, number, head)
+        _admit(plan, heads, number, head)
         version = head.get("version", "")
         note({"site": names[number], "rows": head["rows"], "version": version})
 
     roll = Roster(grid, names, lambda: hello, admit, say, greeting)
     wanted = {i for i, name in enumerate(names) if name not in removed and i >= len(seen)}
-    _wait_for(plan, roll, told, wanted, say, others)
-    audit.add("experiment", experiment=digest_of(plan.words), sites=list(names))
+    _wait_for(plan, roll, heads, wanted, say, others)
+    audit.add("experiment", experiment=digest_of(plan.settings), sites=list(names))
     note = partial(_note_arrival, audit)
     for facts in came:
         note(facts)
     later = range(len(seen), len(names))
     return roll, {
-        part: [*known[part], *(int(told[i]["rows"][part]) if i in told else 0 for i in later)]
+        part: [*known[part], *(int(heads[i]["rows"][part]) if i in heads else 0 for i in later)]
         for part in PARTS
     }
 
@@ -409,7 +409,7 @@ def _note_arrival(audit: AuditLog, facts: Head) -> None:
 def _wait_for(
     plan: ServerPlan,
     roll: Roster,
-    told: dict[int, Head],
+    heads: dict[int, Head],
     wanted: set[int],
     say: LogLine,
     others: Callable[[], bool],
@@ -421,9 +421,9 @@ def _wait_for(
     reminded, rules, names = begin - REMIND_SECONDS, plan.server.rules, plan.server.names
     while wanted:
         roll.look()
-        _turn_away(plan, roll, told, say)
-        there = wanted & set(roll.nodes) & set(told)
-        sides = _group_by_columns(plan, told)
+        _turn_away(plan, roll, heads, say)
+        there = wanted & set(roll.nodes) & set(heads)
+        sides = _group_by_columns(plan, heads)
         agree = len(sides) <= 1
         if there == wanted and agree:
             return
@@ -470,7 +470,7 @@ def _agree_scales(
     ]
     made = ask_scales(
         roll,
-        plan.words,
+        plan.settings,
         asked,
         data.sums,
         plan.server.rules.deadline,
@@ -521,10 +521,12 @@ def ask_statistics(grid: Grid, folder: Path, say: LogLine) -> list[str]:
     gone = plan.server.sites.removed
     asked = [0 if plan.server.names[i] in gone else n for i, n in enumerate(rows["train"])]
     table = data.table_columns
-    told = ask_sums(roll, plan.words, asked, data.sums, rules.deadline, say, table, rules.outlier)
-    audit.add("statistics", sites=[plan.server.names[i] for i in sorted(told)])
+    sums = ask_sums(
+        roll, plan.settings, asked, data.sums, rules.deadline, say, table, rules.outlier
+    )
+    audit.add("statistics", sites=[plan.server.names[i] for i in sorted(sums)])
     label = plan.server.sites.label if data.learnt.has_units else ""
-    return format_statistics(table, {plan.server.names[i]: told[i] for i in sorted(told)}, label)
+    return format_statistics(table, {plan.server.names[i]: sums[i] for i in sorted(sums)}, label)
 
 
 def _build_loop(
@@ -557,7 +559,7 @@ def _build_loop(
             setup,
             roll=roll,
             run=secrets.token_hex(8),
-            words=plan.words,
+            config=plan.settings,
             rules=plan.server.rules,
             removed=removed,
             journal=run / JOURNAL,
@@ -575,23 +577,23 @@ def _build_loop(
     return open_loop(with_data(draft, federation, asked), engine)
 
 
-def _admit(plan: ServerPlan, told: dict[int, Head], number: int, head: Head) -> None:
+def _admit(plan: ServerPlan, heads: dict[int, Head], number: int, head: Head) -> None:
     """Keep what a site says of itself, if it fits what most of the others said."""
     name = plan.server.names[number]
     if not head["rows"]["train"]:
         raise BadInput(f"'{name}' has no training rows")
-    told[number] = head
-    if number in _find_minority(told):
-        del told[number]
-        other = next(i for i in told if told[i].get("columns") != head.get("columns"))
+    heads[number] = head
+    if number in _find_minority(heads):
+        del heads[number]
+        other = next(i for i in heads if heads[i].get("columns") != head.get("columns"))
         raise BadInput(_describe_mismatch(plan, number, other))
 
 
-def _find_minority(told: dict[int, Head]) -> set[int]:
+def _find_minority(heads: dict[int, Head]) -> set[int]:
     """The sites whose columns are those of fewer sites than another's."""
-    times = Counter(head.get("columns") for head in told.values())
+    times = Counter(head.get("columns") for head in heads.values())
     most = max(times.values(), default=0)
-    return {i for i, head in told.items() if times[head.get("columns")] < most}
+    return {i for i, head in heads.items() if times[head.get("columns")] < most}
 
 
 def _describe_mismatch(plan: ServerPlan, number: int, other: int) -> str:
@@ -601,22 +603,22 @@ def _describe_mismatch(plan: ServerPlan, number: int, other: int) -> str:
     )
 
 
-def _turn_away(plan: ServerPlan, roll: Roster, told: dict[int, Head], say: LogLine) -> None:
+def _turn_away(plan: ServerPlan, roll: Roster, heads: dict[int, Head], say: LogLine) -> None:
     """Who came first decides nothing: sites with other columns than most of them go."""
-    out = _find_minority(told)
+    out = _find_minority(heads)
     for i in sorted(out):
-        other = next(k for k in told if k not in out)
+        other = next(k for k in heads if k not in out)
         say(f"a site was refused: {_describe_mismatch(plan, i, other)}")
         roll.nodes.pop(i, None)
     for i in out:
-        told.pop(i)
+        heads.pop(i)
 
 
-def _group_by_columns(plan: ServerPlan, told: dict[int, Head]) -> list[str]:
+def _group_by_columns(plan: ServerPlan, heads: dict[int, Head]) -> list[str]:
     """The sites of the same columns, named together."""
     names: dict[str, list[str]] = {}
-    for i in sorted(told):
-        names.setdefault(str(told[i].get("columns")), []).append(plan.server.names[i])
+    for i in sorted(heads):
+        names.setdefault(str(heads[i].get("columns")), []).append(plan.server.names[i])
     return [", ".join(side) for side in names.values()]
 
 

@@ -47,7 +47,7 @@ from coterie.deploy.disclosure import (
     list_scores,
     refusing,
     round_logged,
-    words_for_others,
+    text_for_others,
 )
 from coterie.deploy.frames import Frame
 from coterie.deploy.policy import count_agreements, digest_data
@@ -81,7 +81,10 @@ from coterie.running.assembly import assemble
 
 NO_PRIVACY, LIMITS = Privacy(), Limits()
 REPLIES = "replies"  # in the folder of a site's state: uploads that may be asked for again
-MAX_REFUSAL, MAX_TOLD = 2_000, 100  # characters of a refusal in this site's own log, and how many
+MAX_REFUSAL, MAX_REPORTED = (
+    2_000,
+    100,
+)  # characters of a refusal in this site's own log, and how many
 KINDS = (
     "hello",
     MOMENTS,
@@ -108,7 +111,7 @@ class NotFinite(Refusal):
     """What this site made of a message is not finite."""
 
 
-def agree_to_all(words: Config, run: str, log: AuditLog, rows: Callable[[], int]) -> None:
+def agree_to_all(config: Config, run: str, log: AuditLog, rows: Callable[[], int]) -> None:
     """For a site that nobody but its owner asks."""
 
 
@@ -146,7 +149,7 @@ class Site:
         self.book = AnswerBook(self.log, self.store.folder / REPLIES)
         self._masker = Masker(self.book.reveal)
         self.accountant = Accountant(self.log.events, privacy.delta, limits.epsilon)
-        self._told: set[str] = set()  # refusals, which are not told twice
+        self._reported: set[str] = set()  # refusals, which are not reported twice
 
     def answer(self, frame: Frame) -> Frame:
         """The reply to a message; an error is told on both sides."""
@@ -172,17 +175,17 @@ class Site:
         """Say why here, and to the server without anything of this site's own."""
         known = isinstance(problem, BadInput)
         line = " ".join((str(problem) if known else repr(problem)).split())[:MAX_REFUSAL]
-        if line not in self._told:
+        if line not in self._reported:
             self._log(f"refused a message: {line}")
-        self._told = {*self._told, line} if len(self._told) < MAX_TOLD else {line}
-        told = " ".join(words_for_others(problem).split())[:500]
-        return wire.pack({"error": told, "code": code, "name": self.name})
+        self._reported = {*self._reported, line} if len(self._reported) < MAX_REPORTED else {line}
+        shared = " ".join(text_for_others(problem).split())[:500]
+        return wire.pack({"error": shared, "code": code, "name": self.name})
 
     def _handle(self, content: Content) -> Frame:
         """The reply, but for the seconds that it took."""
         head = content.head
-        kind, words = head.get("kind"), head.get("words")
-        if kind not in KINDS or not isinstance(words, dict):
+        kind, config = head.get("kind"), head.get("words")
+        if kind not in KINDS or not isinstance(config, dict):
             raise Refusal(
                 f"the message is of kind '{kind}': install the same version of coterie at the "
                 "server and at every site"
@@ -190,11 +193,11 @@ class Site:
         run = "" if kind in ("hello", MOMENTS) else _read_run(head)
         if kind == "hello":
             _check_version(head)
-        self._agree(words, run, self.log, lambda: self._about(words)["rows"]["train"])
-        self._check_masks(words)
+        self._agree(config, run, self.log, lambda: self._about(config)["rows"]["train"])
+        self._check_masks(config)
         if kind == "hello":
-            self.engine(words, 0)  # refuses what could not run here
-            return _pack({"name": self.name, "version": __version__, **self._about(words)})
+            self.engine(config, 0)  # refuses what could not run here
+            return _pack({"name": self.name, "version": __version__, **self._about(config)})
         number = _read_whole(head, "site")
         if head.get("name") != self.name:
             raise Refusal(
@@ -207,26 +210,26 @@ class Site:
                 f"{' '.join(str(head['refused']).split())[:500]}"
             )
         if kind == MOMENTS:
-            return self._sum_columns(words, number)
+            return self._sum_columns(config, number)
         if kind in STEPS:
-            rows = self._about(words)["rows"]["train"]
+            rows = self._about(config)["rows"]["train"]
             return self._masker.answer(kind, head, run, _read_token(head), number, rows)
         with refusing():
             scales = parse_scales(head.get("scales"))
-        engine, federation = self.engine(words, number, scales)
+        engine, federation = self.engine(config, number, scales)
         have = {part: len(getattr(federation, part)[number]) for part in PARTS}
         if head.get("rows") != have:
             raise Refusal(
                 f"the data of '{self.name}' have changed since the run began (rows "
                 f"{head.get('rows')}, now {have})"
             )
-        self._enter_run(run, words, number)
-        plan = plan_of(words, engine.programs[int(engine.architecture[number])])
+        self._enter_run(run, config, number)
+        plan = plan_of(config, engine.programs[int(engine.architecture[number])])
         with refusing():
             payload = to_tensors(content.tree())
         if kind == "train":
             reply = self._train(engine, head, number, plan, payload)
-            if not self._effective_privacy(words).secure_sum:
+            if not self._effective_privacy(config).secure_sum:
                 return reply
             question = self._digest_question(head, number)
             return self._masker.begin(reply, run, _read_token(head), question)
@@ -243,62 +246,62 @@ class Site:
             self._log(self.accountant.sentence())
         return _pack({"name": self.name})
 
-    def _check_masks(self, words: Config) -> None:
+    def _check_masks(self, config: Config) -> None:
         """Refuse an experiment with bare uploads where this site insists on masks."""
         with refusing():
-            asked = parse_privacy(words.get("privacy", []))
+            asked = parse_privacy(config.get("privacy", []))
         if self._privacy.secure_sum and not asked.secure_sum:
             raise Refusal(
                 f"'{self.name}' sends masked uploads only: write secure_sum = true into [privacy] "
                 "of server.toml"
             )
 
-    def _enter_run(self, run: str, words: Config, number: int) -> None:
+    def _enter_run(self, run: str, config: Config, number: int) -> None:
         """Note a run that begins, and rows that have changed since it did; the model of the run
         before it is kept under that run's name.
         """
         last = self.book.last_run
         if last and not self.book.knows(run) and (self.folder / MODEL).exists():
             keep_old_model(self.folder, last)
-        if not self.book.enter_run(run, digest_of(words), number, self._data):
+        if not self.book.enter_run(run, digest_of(config), number, self._data):
             self._log(
                 f"the rows of '{self.name}' have changed since the run {run} began: it goes on "
                 "with those of now"
             )
 
     def engine(
-        self, words: Config, number: int, scales: Scales | None = None
+        self, config: Config, number: int, scales: Scales | None = None
     ) -> tuple[LocalEngine, Federation]:
         """The engine of these words and this scale of the columns, built once."""
-        key = json.dumps([words, number, scales], sort_keys=True)
+        key = json.dumps([config, number, scales], sort_keys=True)
         if self._built is None or self._built[0] != key:
-            self._built = (key, *self._build(words, number, scales))
+            self._built = (key, *self._build(config, number, scales))
         return self._built[1:]
 
-    def _effective_privacy(self, words: Config) -> Privacy:
+    def _effective_privacy(self, config: Config) -> Privacy:
         """What this site does to what leaves it; a budget covers uploads only, so nothing else
         leaves where there is one.
         """
         with refusing():
-            asked = parse_privacy(words.get("privacy", []))
+            asked = parse_privacy(config.get("privacy", []))
         both = combine_privacy(asked, self._privacy)
         return both._replace(measures=False) if self._limits.epsilon else both
 
-    def _sum_columns(self, words: Config, number: int) -> Frame:
+    def _sum_columns(self, config: Config, number: int) -> Frame:
         """What standardising needs to know of this site's training rows."""
-        guard = self._effective_privacy(words)
+        guard = self._effective_privacy(config)
         if guard.clip or guard.noise or self._limits.epsilon:
             raise Refusal(
                 f"[privacy] of '{self.name}' lets no mean of its columns out: write scale = "
                 '"none" into [data] of server.toml'
             )
-        found = self._compute_sums(words, number)
+        found = self._compute_sums(config, number)
         if found.rows < self._limits.rows:
             raise Refusal(
                 f"'{self.name}' has fewer than {self._limits.rows} training rows, and tells no "
                 "mean of so few (limits.rows)"
             )
-        columns = digest_data(words)
+        columns = digest_data(config)
         agreement = count_agreements(columns, self.log.events)
         self.book.sum_columns(columns, number, self._data, agreement)
         sums = tuple(
@@ -335,13 +338,13 @@ class Site:
         self, engine: LocalEngine, head: Head, number: int, plan: Plan, payload: Tree
     ) -> Frame:
         """The upload, the same one to the same question."""
-        index, run, words = _read_whole(head, "exchange"), str(head["run"]), head["words"]
+        index, run, config = _read_whole(head, "exchange"), str(head["run"]), head["words"]
         token = _read_token(head)
         question = self._digest_question(head, number)
         known = self.book.find_upload(run, token, question)
         if known is not None:
             return known
-        guard = self._effective_privacy(words)
+        guard = self._effective_privacy(config)
         self.accountant.check(guard.noise)
         when = self._enter_stage(engine, head, number)
         plan.check_round(engine.stage, when.round)
@@ -388,10 +391,10 @@ class Site:
 
     def _digest_question(self, head: Head, number: int) -> str:
         """What decides the answer to a message."""
-        words = head["words"]
-        network = [*words.get("architecture", ())][number : number + 1]
+        config = head["words"]
+        network = [*config.get("architecture", ())][number : number + 1]
         fields = ("run", "site", "stage", "round", "exchange", "base", "scales")
-        return digest_question(head, f"{digest_of(words)} {network}", *fields)
+        return digest_question(head, f"{digest_of(config)} {network}", *fields)
 
     def _evaluate(
         self,
@@ -425,8 +428,8 @@ class Site:
         self, engine: LocalEngine, head: Head, number: int, when: Moment, payload: Tree
     ) -> Frame:
         """This site's own model, for the others to measure."""
-        words, run, token = head["words"], str(head["run"]), cross_site.MODEL
-        cross_site.check_agreed(words, self._effective_privacy(words), self._limits, number)
+        config, run, token = head["words"], str(head["run"]), cross_site.MODEL
+        cross_site.check_agreed(config, self._effective_privacy(config), self._limits, number)
         question = self._digest_question(head, number)
         known = self.book.find_upload(run, token, question)
         if known is not None:
@@ -440,9 +443,9 @@ class Site:
         self, engine: LocalEngine, head: Head, number: int, when: Moment, point: Tree
     ) -> Frame:
         """What the own model of a site is worth here, once for each site."""
-        words, owner = head["words"], _read_whole(head, "of")
-        cross_site.check_agreed(words, self._effective_privacy(words), self._limits, owner)
-        part = f"{cross_site.TEST} by the model of {words[cross_site.SITES][owner]}"
+        config, owner = head["words"], _read_whole(head, "of")
+        cross_site.check_agreed(config, self._effective_privacy(config), self._limits, owner)
+        part = f"{cross_site.TEST} by the model of {config[cross_site.SITES][owner]}"
         place, question = (str(head["run"]), engine.stage, when.round), digest_question(head, part)
         known = self.book.find_scores(*place, [part], question)
         if part not in known:
@@ -481,18 +484,18 @@ def _pack(head: Head, tree: Tree = ()) -> Frame:
     return wire.pack({"error": "", **head}, tree)
 
 
-def _read_whole(head: Head, word: str) -> int:
-    value = head.get(word)
+def _read_whole(head: Head, option: str) -> int:
+    value = head.get(option)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
         raise Refusal(
-            f"the message's {word} is {str(value)[:80]}: it must be a whole number of 0 or more"
+            f"the message's {option} is {str(value)[:80]}: it must be a whole number of 0 or more"
         )
     return value
 
 
 def _read_token(head: Head) -> str:
     """What names the exchange of a message."""
-    return "-".join(str(_read_whole(head, word)) for word in ("stage", "round", "exchange"))
+    return "-".join(str(_read_whole(head, option)) for option in ("stage", "round", "exchange"))
 
 
 def _read_run(head: Head) -> str:
@@ -524,8 +527,8 @@ def open_site(folder: Path, say: LogLine = print_line, agree: Agree = agree_to_a
     file = SiteFile(resolve_path(folder, home.data), home.label, home.features)
     shown = resolve_path(folder, home.public) if home.public else None
 
-    def about(words: Config) -> Head:
-        shape = shape_of(words)
+    def about(config: Config) -> Head:
+        shape = shape_of(config)
         rows = file.rows(shape)
         check_rows(rows, shape)
         public = read_public(shown, home.label, shape) if shown else None
@@ -535,26 +538,26 @@ def open_site(folder: Path, say: LogLine = print_line, agree: Agree = agree_to_a
             "public": to_public(public).checksum if public else "",
         }
 
-    def raw(words: Config, number: int) -> Federation:
-        shape = shape_of(words)
-        public = read_public(shown, home.label, shape) if shown and words.get("public") else None
+    def raw(config: Config, number: int) -> Federation:
+        shape = shape_of(config)
+        public = read_public(shown, home.label, shape) if shown and config.get("public") else None
         return site_federation(
             file.rows(shape),
             shape,
             home.name,
             number,
-            len(words["architecture"]),
-            _check_public(public, words, home.public),
+            len(config["architecture"]),
+            _check_public(public, config, home.public),
         )
 
-    def build(words: Config, number: int, scales: Scales | None) -> tuple[LocalEngine, Federation]:
-        shape = shape_of(words)
-        federation = scale_federation(raw(words, number), scales or placeholder_scales(shape))
+    def build(config: Config, number: int, scales: Scales | None) -> tuple[LocalEngine, Federation]:
+        shape = shape_of(config)
+        federation = scale_federation(raw(config, number), scales or placeholder_scales(shape))
         with refusing():
-            return build_engine(words, federation, number), federation
+            return build_engine(config, federation, number), federation
 
-    def sums(words: Config, number: int) -> ColumnSums:
-        return sum_rows(raw(words, number), number, shape_of(words), settings.limits)
+    def sums(config: Config, number: int) -> ColumnSums:
+        return sum_rows(raw(config, number), number, shape_of(config), settings.limits)
 
     return Site(
         home.name,
@@ -571,17 +574,17 @@ def open_site(folder: Path, say: LogLine = print_line, agree: Agree = agree_to_a
     )
 
 
-def shape_of(words: Config) -> DataShape:
+def shape_of(config: Config) -> DataShape:
     """What the rows must look like, as the server says."""
     with refusing():
-        shape: DataShape = config_files.read_table(DataShape, words.get("data", {}), "data")
+        shape: DataShape = config_files.read_table(DataShape, config.get("data", {}), "data")
         config_files.check_shape(shape)
     return shape
 
 
-def _check_public(public: SiteRows | None, words: Config, place: str) -> SiteRows | None:
+def _check_public(public: SiteRows | None, config: Config, place: str) -> SiteRows | None:
     """The public rows, if they are the server's."""
-    wanted = words.get("public", "")
+    wanted = config.get("public", "")
     if not wanted:
         return None
     if public is None:
@@ -592,27 +595,27 @@ def _check_public(public: SiteRows | None, words: Config, place: str) -> SiteRow
     return public
 
 
-def build_engine(words: Config, federation: Federation, number: int) -> LocalEngine:
+def build_engine(config: Config, federation: Federation, number: int) -> LocalEngine:
     """The engine of an experiment's words, from the methods and networks that are installed
     here.
     """
     sections: Config = {
-        name: words[name]
+        name: config[name]
         for name in ("method", "seed", "model", "train", "options")
-        if name in words
+        if name in config
     }
-    check_no_function(str(words.get("metric", "")))
+    check_no_function(str(config.get("metric", "")))
     experiment = change_options(
         Experiment(),
         flatten_options(
             {
                 "dataset": {"name": f"{PYTHON}{federation.name}"},
-                "schedule": {"metric": str(words.get("metric", ""))},
+                "schedule": {"metric": str(config.get("metric", ""))},
                 **sections,
             }
         ),
     )
     assembly = assemble(
-        experiment, federation, architecture=words["architecture"], clients=[number]
+        experiment, federation, architecture=config["architecture"], clients=[number]
     )
     return LocalEngine(assembly.setup.alone())

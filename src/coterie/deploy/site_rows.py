@@ -176,8 +176,8 @@ def read_public(path: Path, label: str, shape: DataShape | None = None) -> SiteR
 def to_public(rows: SiteRows) -> Public:
     """Rows as public ones, with a checksum that all sides compare."""
     texts = "\x1f".join(text for column in rows.books for text in (column.name, *column.values))
-    told = [np.frombuffer(texts.encode(), np.uint8)] if rows.books else []
-    return Public(Path(rows.place).stem, rows.x, None, digest_of(rows.x.numpy(), *told))
+    extra = [np.frombuffer(texts.encode(), np.uint8)] if rows.books else []
+    return Public(Path(rows.place).stem, rows.x, None, digest_of(rows.x.numpy(), *extra))
 
 
 def attach_public(federation: Federation, rows: SiteRows | None) -> Federation:
@@ -265,8 +265,8 @@ def learning_targets(rows: SiteRows, shape: DataShape) -> torch.Tensor:
     try:
         check_label(label, shape.task, shape.classes, place, rows.place)
     except BadInput as problem:  # it names the cell
-        told = f"its label is not of task = {shape.task}: its own log names the row"
-        raise Unfit(str(problem), told) from None
+        shared = f"its label is not of task = {shape.task}: its own log names the row"
+        raise Unfit(str(problem), shared) from None
     if learnt.is_number and not learnt.has_units:
         return torch.from_numpy(Target(shape.task).scale(rows.y.astype(np.float64)))
     if learnt.is_number:

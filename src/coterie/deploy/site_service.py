@@ -164,18 +164,18 @@ def _describe(problem: Exception) -> str:
     """What went wrong with a request, as explain_refusal reads it."""
     if isinstance(problem, httpx.HTTPStatusError) and problem.response.status_code in (400, 401):
         try:
-            told = problem.response.json()
-            return f"[code: {told['code']}] {told['detail']}"
+            detail = problem.response.json()
+            return f"[code: {detail['code']}] {detail['detail']}"
         except (ValueError, KeyError, TypeError):
             return ""
     return str(problem)
 
 
-def explain_refusal(words: str) -> str:
+def explain_refusal(settings: str) -> str:
     """Why a site was refused for good, from what the server or TLS said; "" where it may try
     again.
     """
     for pattern, meaning in REFUSALS:
-        if found := re.search(pattern, words):
+        if found := re.search(pattern, settings):
             return meaning.format(*((group or "").strip() for group in found.groups()))
     return ""

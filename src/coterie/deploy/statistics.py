@@ -28,7 +28,9 @@ from coterie.deploy.logs import sanitize
 from coterie.deploy.table_columns import LARGEST_NUMBER, LONGEST_NAME, ONE_HOT, AgreedColumn
 
 QUARTILES = (0.25, 0.5, 0.75)
-MOST_TOLD = 100  # categories of a column that a site names, its largest: beyond ONE_HOT is hashed
+MOST_CATEGORIES = (
+    100  # categories of a column that a site names, its largest: beyond ONE_HOT is hashed
+)
 SHOWN = 8  # categories in a line
 
 
@@ -71,9 +73,9 @@ def _limit_moments(found: Moments, rows: int, least: int) -> Moments:
     told: the sums are those of all rows with the same mean and deviation.
     """
     filled = found.count
-    told = np.where(rows - filled < least, rows, filled) * (filled >= least)
-    share = told / np.maximum(filled, 1)
-    return Moments(told, found.total * share, found.squares * share)
+    reported = np.where(rows - filled < least, rows, filled) * (filled >= least)
+    share = reported / np.maximum(filled, 1)
+    return Moments(reported, found.total * share, found.squares * share)
 
 
 def _describe_column(
@@ -104,8 +106,8 @@ def _count_names(filled: np.ndarray, column: Column, least: int) -> tuple[tuple[
     names = column.values if column.kind == CATEGORY else ("false", "true")
     codes, counts = np.unique(filled, return_counts=True)
     found = zip((names[int(code)] for code in codes), counts.tolist(), strict=True)
-    told = [(name, n) for name, n in found if n >= least and len(name) <= LONGEST_NAME]
-    return tuple(sorted(told, key=lambda pair: (-pair[1], pair[0]))[:MOST_TOLD])
+    reported = [(name, n) for name, n in found if n >= least and len(name) <= LONGEST_NAME]
+    return tuple(sorted(reported, key=lambda pair: (-pair[1], pair[0]))[:MOST_CATEGORIES])
 
 
 def _limit(count: int, least: int) -> int:
@@ -143,7 +145,7 @@ def _is_possible(facts: ColumnFacts, column: Column, rows: int) -> bool:
         whole
         and sum(numbers) <= rows
         and isinstance(facts.hours, bool)
-        and len(names) == len(set(names)) <= (MOST_TOLD if named else 0)
+        and len(names) == len(set(names)) <= (MOST_CATEGORIES if named else 0)
         and all(isinstance(name, str) and len(name) <= LONGEST_NAME for name in names)
         and (column.kind != BOOLEAN or set(names) <= {"true", "false"})
         and len(facts.quartiles) in ((0,) if named else (0, len(QUARTILES)))
@@ -163,11 +165,11 @@ def _fit_moments(quartiles: Sequence[float], mean: float, deviation: float) -> b
 
 
 def pool_facts(
-    columns: Sequence[Column], told: Sequence[Sequence[ColumnFacts]], counts: np.ndarray
+    columns: Sequence[Column], reported: Sequence[Sequence[ColumnFacts]], counts: np.ndarray
 ) -> list[AgreedColumn]:
     """What all sites do with each column; counts: [sites, columns] filled cells that count."""
     return [
-        _pool_column(column, [facts[k] for facts in told], counts[:, k])
+        _pool_column(column, [facts[k] for facts in reported], counts[:, k])
         for k, column in enumerate(columns)
     ]
 
@@ -208,30 +210,32 @@ def pool_quartiles(facts: Sequence[ColumnFacts], weights: np.ndarray) -> tuple[f
 
 
 def format_statistics(
-    columns: Sequence[Column], told: Mapping[str, ColumnSums], target: str = ""
+    columns: Sequence[Column], reported: Mapping[str, ColumnSums], target: str = ""
 ) -> list[str]:
     """A line for each column of all sites together; target: the name of a label that is a number,
     whose sums come last.
     """
-    names = [c.name for c in columns] or [f"column {k + 1}" for k in range(_width_of(told, target))]
+    names = [c.name for c in columns] or [
+        f"column {k + 1}" for k in range(_width_of(reported, target))
+    ]
     total = Moments.none(len(names) + bool(target))
-    for one in told.values():
+    for one in reported.values():
         total = total.plus(one.moments)
     mean, deviation = total.standard()
-    lines = [f"{len(told)} sites, {sum(one.rows for one in told.values()):,} training rows"]
+    lines = [f"{len(reported)} sites, {sum(one.rows for one in reported.values()):,} training rows"]
     for k, name in enumerate([*names, *([target] if target else [])]):
         numbers = f"mean {mean[k]:.4g}, deviation {deviation[k]:.3g}"
         if not columns or k >= len(columns):
             lines.append(f"{sanitize(name, 80)}: {total.count[k]:,.0f} cells, {numbers}")
             continue
-        facts = [one.facts[k] for one in told.values()]
-        weights = np.array([one.moments.count[k] for one in told.values()])
+        facts = [one.facts[k] for one in reported.values()]
+        weights = np.array([one.moments.count[k] for one in reported.values()])
         lines.append(_format_column(columns[k], facts, weights, numbers))
     return lines
 
 
-def _width_of(told: Mapping[str, ColumnSums], target: str) -> int:
-    return max((len(one.moments.count) for one in told.values()), default=0) - bool(target)
+def _width_of(reported: Mapping[str, ColumnSums], target: str) -> int:
+    return max((len(one.moments.count) for one in reported.values()), default=0) - bool(target)
 
 
 def _format_column(

@@ -54,4 +54,4 @@ def text_of(settings: Sequence[ExecutionSettings]) -> str:
 
 def read_settings(text: str) -> list[ExecutionSettings]:
     """The settings of such a line; ValueError where it is none."""
-    return [ExecutionSettings.read(word) for word in text.split()]
+    return [ExecutionSettings.read(option) for option in text.split()]

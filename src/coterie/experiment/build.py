@@ -58,10 +58,10 @@ def check_experiment(experiment: Experiment) -> None:
         check_table(table)
     coerce(Seed, experiment.seed, "seed", 0)
     for section, known in known_options_of(experiment).items():
-        words = getattr(experiment, section)
-        for word, value in words.items() if isinstance(words, dict) else ():
-            if value is not None and word in known:
-                coerce(known[word][0], value, word, known[word][1])
+        settings = getattr(experiment, section)
+        for option, value in settings.items() if isinstance(settings, dict) else ():
+            if value is not None and option in known:
+                coerce(known[option][0], value, option, known[option][1])
     train, parts = experiment.train, experiment.schedule.parts
     if not train.local_epochs and not train.local_steps:
         raise BadInput("local_epochs = 0: give at least 1, or a number of --local-steps")
@@ -84,26 +84,30 @@ def check_experiment(experiment: Experiment) -> None:
         )
 
 
-def data_words_of(experiment: Experiment) -> dict[str, Any]:
+def data_settings_of(experiment: Experiment) -> dict[str, Any]:
     """The options of `[dataset]`, those that follow from the network too."""
-    words = dict(experiment.dataset)
-    if "tokenizer" not in data_options_of(str(words["name"])):
-        return words
-    return fill_text_words(words, str(experiment.model.get("name", "")))
+    settings = dict(experiment.dataset)
+    if "tokenizer" not in data_options_of(str(settings["name"])):
+        return settings
+    return fill_text_settings(settings, str(experiment.model.get("name", "")))
 
 
-def fill_text_words(words: dict[str, Any], networks: str) -> dict[str, Any]:
+def fill_text_settings(settings: dict[str, Any], networks: str) -> dict[str, Any]:
     """Options of a table whose texts are read by the tokenizer of the network's folder where no
     other is named; a language model's label is the text itself.
     """
-    if not words.get("text"):
-        return words
+    if not settings.get("text"):
+        return settings
     specs = map(registry.parse_spec, parse_networks(networks))
     bases = [str(own["base"]) for _, own in specs if "base" in own]
-    found = {"tokenizer": bases[0]} if bases and not words.get("tokenizer") else {}
-    if is_task(words.get("task")) and TASKS[words["task"]].has_tokens and "label" not in words:
-        found["label"] = words["text"]
-    return words | found
+    found = {"tokenizer": bases[0]} if bases and not settings.get("tokenizer") else {}
+    if (
+        is_task(settings.get("task"))
+        and TASKS[settings["task"]].has_tokens
+        and "label" not in settings
+    ):
+        found["label"] = settings["text"]
+    return settings | found
 
 
 def anchor_paths(experiment: Experiment) -> Experiment:
@@ -141,7 +145,9 @@ def read_shared_data(experiment: Experiment) -> UserData | None:
     if name.startswith(PYTHON) or source.drawn or source.lazily:
         return None
     known = data_options_of(name)
-    options = {k: v for k, v in data_words_of(experiment).items() if k in known and v is not None}
+    options = {
+        k: v for k, v in data_settings_of(experiment).items() if k in known and v is not None
+    }
     return read_data(name, experiment.dataset.get("data_dir") or None, options)
 
 
@@ -153,11 +159,11 @@ def federation_of(
     """
     if isinstance(given, Federation):
         return _keep_out_newcomers(given, experiment)
-    words, split = data_words_of(experiment), dict(experiment.partition)
+    settings, split = data_settings_of(experiment), dict(experiment.partition)
     name, folder, seed = (
-        words.pop("name"),
-        words.pop("data_dir", "") or None,
-        words.pop("seed", None),
+        settings.pop("name"),
+        settings.pop("data_dir", "") or None,
+        settings.pop("seed", None),
     )
     seed = experiment.seed if seed is None else seed
     if given is None and name.startswith(PYTHON):
@@ -165,11 +171,11 @@ def federation_of(
             f"the data '{name}' were given as Python objects: give them again from Python, as data="
         )
     own = data_options_of(name)
-    extra = {k: v for k, v in words.items() if k in own and v is not None}
+    extra = {k: v for k, v in settings.items() if k in own and v is not None}
     extra = extra if given is None else {}  # data at hand were read with them already
     if source_of(name).drawn:
         extra["seed"] = seed
-    common = {k: v for k, v in words.items() if k == "num_clients" or k not in own}
+    common = {k: v for k, v in settings.items() if k == "num_clients" or k not in own}
     kind = split.pop("name", "") or None
     data = name if given is None else given
     return build_data(
@@ -202,7 +208,7 @@ def user_data_of(experiment: Experiment) -> UserData | None:
     if name in DATASETS or name.startswith(PYTHON):
         return None
     known = data_options_of(name)
-    return read_own(name, **{k: v for k, v in data_words_of(experiment).items() if k in known})
+    return read_own(name, **{k: v for k, v in data_settings_of(experiment).items() if k in known})
 
 
 def check_federation(federation: Federation) -> None:
@@ -215,11 +221,11 @@ def check_federation(federation: Federation) -> None:
         "groups": federation.groups,
         "names": federation.names,
     }
-    for word, column in per_client.items():
+    for option, column in per_client.items():
         if len(column) != federation.clients:
             raise BadInput(
                 f"the federation has {federation.clients} clients in train, but {len(column)} in "
-                f"{word}"
+                f"{option}"
             )
     if not federation.sizes.all():
         client = int(federation.sizes.argmin())
@@ -298,8 +304,8 @@ def _to_bfloat16(model: Model, federation: Federation) -> Model:
 def _build_networks(
     experiment: Experiment, federation: Federation, given: Networks = None
 ) -> list[Model]:
-    words = dict(experiment.model)
-    name, freeze = words.pop("name", ""), words.pop("freeze", "")
+    settings = dict(experiment.model)
+    name, freeze = settings.pop("name", ""), settings.pop("freeze", "")
     if given:
         return [_wrap_user_model(make, federation, freeze) for make in given]
     if name.startswith(PYTHON):
@@ -309,13 +315,13 @@ def _build_networks(
         )
     if not name:
         name, options = default_model_of(federation.name, federation.words > 0)
-        words = options | words
+        settings = options | settings
     shape, outputs = federation.input_shape, federation.target.outputs(federation.classes)
     models = []
     for net, own in map(registry.parse_spec, name.split(",")):
         known = options_of("model", net)
         options = {k: d for k, (_, d) in known.items() if d is not None} | {
-            k: v for k, v in (words | own).items() if k in known
+            k: v for k, v in (settings | own).items() if k in known
         }
         entry = registry.NETS[net]
         if entry.wants_table and federation.table is not None:
@@ -457,8 +463,8 @@ def fill_defaults(
     experiment = replace(experiment, partition=split, model=model, engine=engine)
     came = len(federation.newcomers.names) if federation.newcomers else 0
     known = {
-        section: {k: default for k, (_, default) in words.items()}
-        for section, words in known_options_of(experiment).items()
+        section: {k: default for k, (_, default) in settings.items()}
+        for section, settings in known_options_of(experiment).items()
     }
     if not model.get("freeze"):
         known["model"].pop("freeze")  # as if there were no such option

@@ -110,7 +110,7 @@ class Experiment:
     keep: Keep = field(default_factory=Keep)
     guard: Guard = field(default_factory=Guard)  # attacks, robust averages, privacy
 
-    def words(self) -> Options:
+    def to_dict(self) -> Options:
         """Section by section, as TOML writes it."""
         top = {"method": self.method, "seed": self.seed}
         return top | {
@@ -156,8 +156,8 @@ SUPPLIED = {
 }  # to a builder by the experiment
 
 
-def _exclude_options(known: DeclaredOptions, words: set[str]) -> DeclaredOptions:
-    return {k: v for k, v in known.items() if k not in words}
+def _exclude_options(known: DeclaredOptions, settings: set[str]) -> DeclaredOptions:
+    return {k: v for k, v in known.items() if k not in settings}
 
 
 def options_of(kind: str, name: str) -> DeclaredOptions:
@@ -247,9 +247,11 @@ def known_options_of(experiment: Experiment) -> dict[str, DeclaredOptions]:
     for spec in parse_networks(names["model"]):
         net, own = parse_spec(spec)
         mine = options_of("model", net)
-        for word in own:
-            if word not in mine:
-                raise BadInput(f"network '{net}' has no option '{word}'{suggest_name(word, mine)}")
+        for option in own:
+            if option not in mine:
+                raise BadInput(
+                    f"network '{net}' has no option '{option}'{suggest_name(option, mine)}"
+                )
         known["model"] |= mine
     known["engine"] |= options_of("engine", experiment.engine["name"])
     known["options"] = options_of("method", experiment.method) if experiment.method else {}
@@ -287,52 +289,52 @@ def parse_networks(text: str) -> list[str]:
     return [] if text.startswith(PYTHON) else [n.strip() for n in text.split(",") if n.strip()]
 
 
-def change_options(experiment: Experiment, words: Mapping[str, Any]) -> Experiment:
+def change_options(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
     """The experiment with some fields changed: names first, because they decide which other options
     there are.
     """
     first = {"method", "seed", *NAMED, *(f"{s}.name" for s in NAMED)}
     last = {"chosen", "engine.chosen"}
-    words = _rename_sections(words)
-    for word in sorted(words, key=lambda w: (w in last) - (w in first)):
-        experiment = _set_option(experiment, word, words[word])
+    settings = _rename_sections(settings)
+    for option in sorted(settings, key=lambda w: (w in last) - (w in first)):
+        experiment = _set_option(experiment, option, settings[option])
     return experiment
 
 
-def _rename_sections(words: Mapping[str, Any]) -> Options:
+def _rename_sections(settings: Mapping[str, Any]) -> Options:
     """The words with the sections of now; one that is given by both of its names is refused."""
     found: Options = {}
     given: dict[str, str] = {}
-    for word, value in words.items():
-        section, dot, name = word.rpartition(".")
+    for option, value in settings.items():
+        section, dot, name = option.rpartition(".")
         now = f"{FORMER_SECTIONS.get(section, section)}{dot}{name}"
-        now = now if dot else FORMER_SECTIONS.get(word, word)
+        now = now if dot else FORMER_SECTIONS.get(option, option)
         if (same := rename_former(now.replace("-", "_"))) in given:
-            raise BadInput(f"{given[same]} and {word} are the same option: give one")
-        given[same] = word
+            raise BadInput(f"{given[same]} and {option} are the same option: give one")
+        given[same] = option
         found[now] = value
     return found
 
 
-def _set_option(experiment: Experiment, word: str, value: Any) -> Experiment:
-    if word == "seed":
-        return replace(experiment, seed=coerce(Seed, value, word, 0))
-    if word == "method":
-        options_of("method", method := coerce(str, value, word, "fedavg"))
+def _set_option(experiment: Experiment, option: str, value: Any) -> Experiment:
+    if option == "seed":
+        return replace(experiment, seed=coerce(Seed, value, option, 0))
+    if option == "method":
+        options_of("method", method := coerce(str, value, option, "fedavg"))
         fresh = (
             experiment
             if method == experiment.method
             else _reset_engine(replace(experiment, options={}))
         )
         return replace(fresh, method=method)
-    if was_nothing(METHODS.get(experiment.method), word.removeprefix("options."), value):
+    if was_nothing(METHODS.get(experiment.method), option.removeprefix("options."), value):
         return experiment
-    section, name = find_option(experiment, f"{word}.name" if word in NAMED else word)
+    section, name = find_option(experiment, f"{option}.name" if option in NAMED else option)
     kind, default = known_options_of(experiment)[section][name]
     if section == "options":
         value = check_options(experiment.method, METHODS[experiment.method], {name: value})[name]
     else:
-        value = coerce(kind, value, word, default)
+        value = coerce(kind, value, option, default)
     if section in NAMED and name == "name":
         return _replace_name(experiment, section, value)
     now = getattr(experiment, section)
@@ -397,10 +399,10 @@ def check_train(experiment: Experiment) -> None:
     refuse_unused(method, METHODS[method], experiment.train, experiment.options)
 
 
-def find_option(experiment: Experiment, word: str) -> tuple[str, str]:
+def find_option(experiment: Experiment, option: str) -> tuple[str, str]:
     """(section, field) of an option, if it means exactly one."""
     known = known_options_of(experiment)
-    section, _, name = word.rpartition(".")
+    section, _, name = option.rpartition(".")
     name, section = name.replace("-", "_"), FORMER_SECTIONS.get(section, section)
     if section == "method" or (section and section == experiment.method):
         section = "options"
@@ -410,19 +412,19 @@ def find_option(experiment: Experiment, word: str) -> tuple[str, str]:
         homes = [s for s, names in known.items() if name in names]
         if len(homes) > 1:
             ways = [f"{experiment.method if h == 'options' else h}.{name}" for h in homes]
-            raise BadInput(f"'{word}' may mean {' or '.join(ways)}: write one of these")
+            raise BadInput(f"'{option}' may mean {' or '.join(ways)}: write one of these")
         if not homes:
             every = {w for names in known.values() for w in names} | {"method", "seed", *NAMED}
             raise BadInput(
-                f"unknown option {format_value(word)}{_suggest_fix(experiment, name, every)}"
+                f"unknown option {format_value(option)}{_suggest_fix(experiment, name, every)}"
             )
         section = homes[0]
     if section in METHODS:
         raise BadInput(
-            f"'{word}' is for method '{section}', but the method is '{experiment.method}'"
+            f"'{option}' is for method '{section}', but the method is '{experiment.method}'"
         )
     if section not in known:
-        raise BadInput(f"unknown section '{section}' in '{word}'{suggest_name(section, known)}")
+        raise BadInput(f"unknown section '{section}' in '{option}'{suggest_name(section, known)}")
     if name not in known[section]:
         raise BadInput(
             f"unknown option '{name}' in "
@@ -431,12 +433,12 @@ def find_option(experiment: Experiment, word: str) -> tuple[str, str]:
     return section, name
 
 
-def _suggest_fix(experiment: Experiment, word: str, valid: set[str]) -> str:
+def _suggest_fix(experiment: Experiment, option: str, valid: set[str]) -> str:
     """Who knows the option, else the option that is nearest."""
-    if word in ("methods", "seeds"):
+    if option in ("methods", "seeds"):
         return ": it belongs to `coterie compare`"
     owners = {
-        k: [n for n in registry if word in options_of(k, n)] for k, registry in REGISTRIES.items()
+        k: [n for n in registry if option in options_of(k, n)] for k, registry in REGISTRIES.items()
     }
     known = ", ".join(f"{kind} {_format_names(names)}" for kind, names in owners.items() if names)
     if owners["engine"] and not any(owners[kind] for kind in owners if kind != "engine"):
@@ -447,14 +449,14 @@ def _suggest_fix(experiment: Experiment, word: str, valid: set[str]) -> str:
         )
     if known:
         hint = (
-            f": for one method write METHOD.{word}"
+            f": for one method write METHOD.{option}"
             if owners["method"] and not experiment.method
             else ""
         )
         return f" for {_format_choices(experiment)}: it belongs to {known}{hint}"
-    if hint := say_synonym(word):
+    if hint := say_synonym(option):
         return hint
-    if close := find_alike(word, valid):
+    if close := find_alike(option, valid):
         return f"; did you mean '{close}'?"
     return (
         f"; choose from {', '.join(sorted(valid))}"
@@ -472,10 +474,10 @@ def _format_choices(experiment: Experiment) -> str:
     return ", ".join(f"{kind} {name}" for kind, name in names.items() if name)
 
 
-def flatten_options(words: Mapping[str, Any]) -> Options:
+def flatten_options(settings: Mapping[str, Any]) -> Options:
     """Nested tables as dotted options."""
     flat: Options = {}
-    for key, value in words.items():
+    for key, value in settings.items():
         if not isinstance(value, dict):
             flat[key] = value
         elif key not in (*SECTIONS, *FORMER_SECTIONS, "method", *METHODS):
@@ -506,11 +508,11 @@ def read_experiment_file(path: Path) -> Experiment:
     return build_experiment(read_toml(path), path)
 
 
-def build_experiment(words: Mapping[str, Any], path: Path) -> Experiment:
+def build_experiment(settings: Mapping[str, Any], path: Path) -> Experiment:
     """The experiment of the options that were read from a file."""
-    if "methods" in words:
+    if "methods" in settings:
         raise BadInput(f"{path} describes a comparison: use `coterie compare --config {path}`")
     try:
-        return change_options(Experiment(), flatten_options(words))
+        return change_options(Experiment(), flatten_options(settings))
     except BadInput as problem:
         raise BadInput(f"{path}: {problem}") from None

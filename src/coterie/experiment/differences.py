@@ -25,13 +25,13 @@ def describe_differences(experiment: Experiment) -> str:
     data: dict[str, Any] = dict(experiment.dataset)
     name = resolve_names(experiment)["partition"]
     known = options_of("partition", name) if name in REGISTRIES["partition"] else {}
-    split = {word: default for word, (_, default) in known.items()} | dict(experiment.partition)
-    words = [SPLITS.get(name, f"partition {Path(name).name}").format(**split)]
+    split = {key: default for key, (_, default) in known.items()} | dict(experiment.partition)
+    settings = [SPLITS.get(name, f"partition {Path(name).name}").format(**split)]
     if name in ("", "user") and data.get("client"):
-        words = [f"by the column {data['client']}"]
-    words += [
+        settings = [f"by the column {data['client']}"]
+    settings += [
         f"{what} in {data[option]} groups"
         for option, what in GROUPS.items()
         if data.get(option, 1) > 1
     ]
-    return ", ".join(words)
+    return ", ".join(settings)

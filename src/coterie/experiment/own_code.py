@@ -69,15 +69,15 @@ def use_plugins(plugins: Any) -> None:
         use_plugin(text)
 
 
-def names_code(words: Mapping[str, Any]) -> str:
+def names_code(settings: Mapping[str, Any]) -> str:
     """The first value among options that names code as module:name; "" where there is none."""
-    names = (parse_spec(spec)[0] for text in _iter_names(words) for spec in text.split(","))
+    names = (parse_spec(spec)[0] for text in _iter_names(settings) for spec in text.split(","))
     return next((n for n in names if is_function_name(n) and not n.startswith(PYTHON)), "")
 
 
-def use_named(words: Mapping[str, Any]) -> None:
+def use_named(settings: Mapping[str, Any]) -> None:
     """Load the modules of what the user names as module:name among options."""
-    for text in _iter_names(words):
+    for text in _iter_names(settings):
         for spec in text.split(","):
             name = parse_spec(spec)[0]
             module = name.partition(":")[0]
@@ -87,11 +87,11 @@ def use_named(words: Mapping[str, Any]) -> None:
                 use_plugin(module)
 
 
-def _iter_names(words: Mapping[str, Any]) -> Iterator[str]:
-    for word, value in words.items():
+def _iter_names(settings: Mapping[str, Any]) -> Iterator[str]:
+    for option, value in settings.items():
         if isinstance(value, Mapping):
             yield from _iter_names(value)
-        elif isinstance(value, str) and word.rpartition(".")[2] in NAMING:
+        elif isinstance(value, str) and option.rpartition(".")[2] in NAMING:
             yield value
 
 
@@ -100,18 +100,18 @@ def read_user_file(path: Path) -> Options:
 
     The file of a run's or comparison's own folder may be anybody's: it loads nothing.
     """
-    words = read_toml(path)
-    plugins = words.pop("plugin", ())
+    settings = read_toml(path)
+    plugins = settings.pop("plugin", ())
     if path.name == STORED[1] or (path.parent / STORED[0]).exists():
         if plugins:
             raise BadInput(
                 f"{path} names a plugin, which is not taken from the folder of a run: give it with "
                 "--plugin"
             )
-        return words
+        return settings
     use_plugins(plugins)
-    use_named(words)
-    return words
+    use_named(settings)
+    return settings
 
 
 def read_user_experiment(path: Path) -> Experiment:
@@ -145,12 +145,12 @@ def _functions_of(experiment: Experiment) -> list[str]:
     return [name for name in named if isinstance(name, str) and is_function_name(name)]
 
 
-def find_unknown(words: Mapping[str, Any]) -> list[tuple[str, str]]:
+def find_unknown(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(kind, name) of the method, data set and networks of a stored experiment that nothing here
     defines.
     """
     found = []
-    method, data, net = (_name_in(words, kind) for kind in ("method", "dataset", "model"))
+    method, data, net = (_name_in(settings, kind) for kind in ("method", "dataset", "model"))
     if method and method not in METHODS:
         found.append(("method", method))
     if data and not _is_known(lambda: data_options_of(data)):
@@ -161,8 +161,8 @@ def find_unknown(words: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def _name_in(words: Mapping[str, Any], kind: str) -> str:
-    found = words.get(kind, "")
+def _name_in(settings: Mapping[str, Any], kind: str) -> str:
+    found = settings.get(kind, "")
     if isinstance(found, Mapping):
         found = found.get("name", "")
     return found if isinstance(found, str) else ""
@@ -178,7 +178,7 @@ def _is_known(ask: Any) -> bool:
 
 def check_code(experiment: Experiment, recorded: Iterable[Mapping[str, str]], place: Path) -> None:
     """Refuse to go on with a run whose code is not here; `recorded` is what it wrote down of it."""
-    missing = find_unknown(experiment.words())
+    missing = find_unknown(experiment.to_dict())
     lacking = [name for name in _functions_of(experiment) if not _has_function(name)]
     if not missing and not lacking:
         return

@@ -32,22 +32,22 @@ COUNTED = {
 Ratio = float | tuple[float, float]  # a share, or ours and the paper's
 
 
-def ratios_of(words: Any) -> dict[str, Ratio]:
+def ratios_of(settings: Any) -> dict[str, Ratio]:
     """The table `[smaller]` of a recipe, checked."""
-    if not isinstance(words, Mapping):
-        raise BadInput(f"smaller = {format_value(words)}: give a table, as [smaller]")
-    for word in words:
-        if word not in WORDS:
-            raise BadInput(f"[smaller] has no option '{word}'{suggest_name(word, WORDS)}")
-    return {word: _ratio(word, value) for word, value in words.items()}
+    if not isinstance(settings, Mapping):
+        raise BadInput(f"smaller = {format_value(settings)}: give a table, as [smaller]")
+    for option in settings:
+        if option not in WORDS:
+            raise BadInput(f"[smaller] has no option '{option}'{suggest_name(option, WORDS)}")
+    return {option: _ratio(option, value) for option, value in settings.items()}
 
 
-def _ratio(word: str, value: Any) -> Ratio:
+def _ratio(option: str, value: Any) -> Ratio:
     pair = list(value) if isinstance(value, list | tuple) else [value, 1]
     numbers = all(isinstance(n, int | float) and not isinstance(n, bool) for n in pair)
     if len(pair) != 2 or not numbers or not 0 < pair[0] < pair[1]:
         raise BadInput(
-            f"smaller.{word} = {format_value(value)}: give a share below 1, or ours and the "
+            f"smaller.{option} = {format_value(value)}: give a share below 1, or ours and the "
             "paper's, as "
             "[5, 20]"
         )
@@ -56,14 +56,14 @@ def _ratio(word: str, value: Any) -> Ratio:
 
 def say_ratios(ratios: Mapping[str, Ratio]) -> tuple[str, ...]:
     """Every ratio in words, as "5 of 20 local epochs"."""
-    return tuple(_format_ratio(word, ratio) for word, ratio in ratios.items())
+    return tuple(_format_ratio(option, ratio) for option, ratio in ratios.items())
 
 
-def _format_ratio(word: str, ratio: Ratio) -> str:
+def _format_ratio(option: str, ratio: Ratio) -> str:
     if isinstance(ratio, tuple):
         ours, paper = (f"{n:,g}" for n in ratio)
-        if word in COUNTED:
-            return COUNTED[word].format(ours, paper)
-        return WORDS[word].format(f"{ours}/{paper}")
-    share = f"{ratio:g}" if word == "width" else f"{100 * ratio:g} %"
-    return WORDS[word].format(share)
+        if option in COUNTED:
+            return COUNTED[option].format(ours, paper)
+        return WORDS[option].format(f"{ours}/{paper}")
+    share = f"{ratio:g}" if option == "width" else f"{100 * ratio:g} %"
+    return WORDS[option].format(share)

@@ -25,30 +25,32 @@ BESIDE = {"method": ("options",), "dataset": ("partition",)}  # what a name deci
 
 def read_stored_experiment(path: Path) -> Experiment:
     """The experiment in the file of a run's folder; nothing that it names is loaded."""
-    words = rename_tables(read_toml(path))
-    if "methods" in words or not find_unknown(words):
+    settings = rename_tables(read_toml(path))
+    if "methods" in settings or not find_unknown(settings):
         return read_experiment_file(path)
     try:
-        return restore_experiment(words)
+        return restore_experiment(settings)
     except BadInput as problem:
         raise BadInput(f"{path}: {problem}") from None
 
 
-def restore_experiment(words: Mapping[str, Any]) -> Experiment:
+def restore_experiment(settings: Mapping[str, Any]) -> Experiment:
     """The experiment of nested options; sections whose names are unknown are taken as they are."""
-    kinds = {kind for kind, _ in find_unknown(words)}
+    kinds = {kind for kind, _ in find_unknown(settings)}
     raw = {
         "method": ("method", "options"),
         "dataset": ("dataset", "partition"),
         "model": ("model",),
     }
     aside = {section for kind in kinds for section in raw[kind]}
-    known = {k: v for k, v in words.items() if k not in aside}
-    method = {} if "method" in aside else {"method": words.get("method", "")}
+    known = {k: v for k, v in settings.items() if k not in aside}
+    method = {} if "method" in aside else {"method": settings.get("method", "")}
     base = Experiment(method="") if "method" in aside else Experiment()
     experiment = change_options(base, flatten_options({**known, **method}))
     kept: dict[str, Any] = {
-        k: words[k] if k == "method" else _check_table(words[k], k) for k in aside if k in words
+        k: settings[k] if k == "method" else _check_table(settings[k], k)
+        for k in aside
+        if k in settings
     }
     return replace(experiment, **kept)
 
@@ -61,7 +63,7 @@ def _check_table(value: Any, section: str) -> dict[str, Any]:
 
 def drop_unknown(experiment: Experiment) -> Experiment:
     """The experiment without the parts that nothing here knows."""
-    kinds = {kind for kind, _ in find_unknown(experiment.words())}
+    kinds = {kind for kind, _ in find_unknown(experiment.to_dict())}
     if "method" in kinds:
         experiment = replace(experiment, method="", options={})
     if "dataset" in kinds:

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def to_toml(words: Mapping[str, Any], place: str = "") -> str:
+def to_toml(settings: Mapping[str, Any], place: str = "") -> str:
     """The options as TOML, tables within tables too; what is None is left out, and read as None
     again.
     """
-    tables = {k: v for k, v in words.items() if isinstance(v, Mapping)}
+    tables = {k: v for k, v in settings.items() if isinstance(v, Mapping)}
     lines = [
         f"{_format_key(k)} = {_format_literal(v)}"
-        for k, v in words.items()
+        for k, v in settings.items()
         if k not in tables and v is not None
     ]
     if place and (lines or not tables):
@@ -28,8 +28,8 @@ def to_toml(words: Mapping[str, Any], place: str = "") -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _format_key(word: str) -> str:
-    return word if re.fullmatch("[A-Za-z0-9_-]+", word) else _format_literal(word)
+def _format_key(option: str) -> str:
+    return option if re.fullmatch("[A-Za-z0-9_-]+", option) else _format_literal(option)
 
 
 def _format_literal(value: Any) -> str:

@@ -98,7 +98,7 @@ def method(
         vars(build)["unused"] = {**unused_of(builder), **dict.fromkeys(without), **(only or {})}
         vars(build)["refused"] = {**_said_refused(builder), **(refuses or {})}
         vars(build)["when"] = when or when_of(builder)
-        vars(build)["told"] = UploadDeclaration(uploads, rows, weights)
+        vars(build)["declaration"] = UploadDeclaration(uploads, rows, weights)
         vars(build)["tasks"] = tasks or tasks_of(builder)
         vars(build)["former"] = former or {}
         return cast(B, build)
@@ -144,8 +144,8 @@ def check_task(name: str, builder: Builder, model: Model) -> None:
 def unused_of(builder: Builder) -> UnusedSettings:
     """The options of `[train]` that a builder does not use, or only sometimes; {} for one that says
     nothing."""
-    words: UnusedSettings = getattr(builder, "unused", {})
-    return words
+    settings: UnusedSettings = getattr(builder, "unused", {})
+    return settings
 
 
 def refused_of(builder: Builder) -> Mapping[str, str]:
@@ -156,21 +156,21 @@ def refused_of(builder: Builder) -> Mapping[str, str]:
 
 
 def _said_refused(builder: Builder) -> Mapping[str, str]:
-    words: Mapping[str, str] = getattr(builder, "refused", {})
-    return words
+    settings: Mapping[str, str] = getattr(builder, "refused", {})
+    return settings
 
 
 def group_refusals(builder: Builder) -> dict[str, list[str]]:
     """The same by reason, as pages and lists tell it."""
     found: dict[str, list[str]] = {}
-    for word, why in refused_of(builder).items():
-        found.setdefault(why, []).append(word)
+    for key, why in refused_of(builder).items():
+        found.setdefault(why, []).append(key)
     return found
 
 
 def declaration_of(builder: Builder) -> UploadDeclaration:
     """What a builder says of its uploads; nothing is taken for granted of one that says nothing."""
-    said: UploadDeclaration = getattr(builder, "told", UploadDeclaration())
+    said: UploadDeclaration = getattr(builder, "declaration", UploadDeclaration())
     return said
 
 
@@ -193,23 +193,23 @@ def check_train(name: str, builder: Builder, train: Train, options: Mapping[str,
     """Refuse a word of `[train]` that would change nothing, or the method into something else,
     unless it has its default."""
     changed = {
-        word: "yes" if value is True else value
-        for word, value in train._asdict().items()
-        if value != Train._field_defaults[word]
+        key: "yes" if value is True else value
+        for key, value in train._asdict().items()
+        if value != Train._field_defaults[key]
     }
-    for word, why in refused_of(builder).items():
-        if word in changed:
+    for key, why in refused_of(builder).items():
+        if key in changed:
             raise BadInput(
-                f"{name} refuses {word} = {changed[word]}, since {why}: leave out "
-                f"--{word.replace('_', '-')}, or choose another method, such as fedavg"
+                f"{name} refuses {key} = {changed[key]}, since {why}: leave out "
+                f"--{key.replace('_', '-')}, or choose another method, such as fedavg"
             )
-    for word, when in unused_of(builder).items():
-        if word not in changed:
+    for key, when in unused_of(builder).items():
+        if key not in changed:
             continue
-        value, flag = changed[word], f"--{word.replace('_', '-')}"
+        value, flag = changed[key], f"--{key.replace('_', '-')}"
         if when is None:
             raise BadInput(
-                f"{name} does not use {word} = {value}: leave out {flag}, or choose a method "
+                f"{name} does not use {key} = {value}: leave out {flag}, or choose a method "
                 "that uses it, such as fedavg"
             )
         option, needed = when
@@ -220,7 +220,7 @@ def check_train(name: str, builder: Builder, train: Train, options: Mapping[str,
                 else needed
             )
             raise BadInput(
-                f"{name} uses {word} = {value} only with {option} = {way}: leave out {flag}, or "
+                f"{name} uses {key} = {value} only with {option} = {way}: leave out {flag}, or "
                 f"give --{option} {way}"
             )
     optimizer_of(train)

@@ -128,16 +128,16 @@ def build_mutual_gradients(
     return slopes
 
 
-def build_private_model(model: Model, words: str) -> Model:
+def build_private_model(model: Model, spec: str) -> Model:
     """The network that stays on the client: a net and its options, as in "dnn:hidden=20", or the
     shared one for ""."""
-    if not words:
+    if not spec:
         return model
     shape = model.input_shape
     if shape is None:
         why = "the shared model does not say its input_shape"
-        raise BadInput(f"auxiliary = '{words}', but {why}: leave auxiliary empty")
-    name, options = parse_spec(words)
+        raise BadInput(f"auxiliary = '{spec}', but {why}: leave auxiliary empty")
+    name, options = parse_spec(spec)
     own = Model(
         lambda: build_network(name, shape, model.outputs, **options),
         model.goal,
@@ -147,7 +147,7 @@ def build_private_model(model: Model, words: str) -> Model:
     ).with_bound(model.bounded)
     if own.outputs != model.outputs:
         raise BadInput(
-            f"auxiliary = '{words}' has {own.outputs} outputs, the shared model {model.outputs}: "
+            f"auxiliary = '{spec}' has {own.outputs} outputs, the shared model {model.outputs}: "
             "use dnn or mlr"
         )
     return own

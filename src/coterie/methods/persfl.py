@@ -90,9 +90,9 @@ def persfl(
     keep_models: the server keeps every G_e and sends them all in stage 2, so that a newcomer can
         find its teacher (7.1).
     """
-    for word, values in (("lambdas", lambdas), ("temperatures", temperatures)):
+    for option, values in (("lambdas", lambdas), ("temperatures", temperatures)):
         if not values:
-            raise BadInput(f"persfl.{word} is empty: give at least one number, such as 0.5")
+            raise BadInput(f"persfl.{option} is empty: give at least one number, such as 0.5")
     grid = grid_of(sorted(set(lambdas)), sorted(set(temperatures)))
     reading = Reading(soft, reduction, teacher)
     last = reading.teacher == "last"

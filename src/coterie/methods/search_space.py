@@ -35,7 +35,7 @@ class SearchRange(NamedTuple):
         return self.low > 0 and self.high / self.low >= LOG_RATIO
 
     @property
-    def words(self) -> Any:
+    def text(self) -> Any:
         """As a file has it: "0.01..1", or a list."""
         return list(self.choices) if self.choices else f"{self.low:.12g}..{self.high:.12g}"
 
@@ -50,7 +50,7 @@ def is_range(value: Any) -> bool:
     return isinstance(value, str) and ".." in value
 
 
-def parse_range(text: str, word: str) -> SearchRange:
+def parse_range(text: str, option: str) -> SearchRange:
     """A range from its words."""
     low, _, high = text.partition("..")
     try:
@@ -59,7 +59,7 @@ def parse_range(text: str, word: str) -> SearchRange:
         knob = SearchRange()
     if not knob.low < knob.high < float("inf"):
         raise BadInput(
-            f"{word} = {format_value(text)}: write a range as LOW..HIGH, such as 0.01..1"
+            f"{option} = {format_value(text)}: write a range as LOW..HIGH, such as 0.01..1"
         )
     return knob
 
@@ -98,15 +98,17 @@ def build_search_space(
 ) -> dict[str, SearchRange]:
     """The knobs of a method: its rate, its local work, then what is its own."""
     found = {
-        word: knob
-        for word, knob in _training_space(train).items()
-        if _is_used(builder, word, options)
+        option: knob
+        for option, knob in _training_space(train).items()
+        if _is_used(builder, option, options)
     }
-    for word, (kind, default) in declared_options(builder).items():
-        own = OVERRIDES.get(name, {}).get(word)
-        knob = own or (None if word in EXCLUDED else derive_range(kind, options.get(word, default)))
+    for option, (kind, default) in declared_options(builder).items():
+        own = OVERRIDES.get(name, {}).get(option)
+        knob = own or (
+            None if option in EXCLUDED else derive_range(kind, options.get(option, default))
+        )
         if knob:
-            found[word] = knob
+            found[option] = knob
     return found
 
 
@@ -121,13 +123,13 @@ def _training_space(train: Train) -> dict[str, SearchRange]:
     return {"lr": lr, "local_epochs": SearchRange(1, max(5, 2 * train.local_epochs))}
 
 
-def _is_used(builder: Builder, word: str, options: Mapping[str, Any]) -> bool:
+def _is_used(builder: Builder, option: str, options: Mapping[str, Any]) -> bool:
     """Whether a method uses an option of `[train]`, with these options."""
-    if word in refused_of(builder):
+    if option in refused_of(builder):
         return False
-    if word not in unused_of(builder):
+    if option not in unused_of(builder):
         return True
-    when = unused_of(builder)[word]
+    when = unused_of(builder)[option]
     return (
         when is not None and options.get(when[0], declared_options(builder)[when[0]][1]) == when[1]
     )

@@ -266,8 +266,10 @@ def build_exchange(model: Model, rule: StepRule, how: Aggregation, converge_step
     begin, plain_step = optimize(model, rule.train)
 
     def prepare(state: SelfFLState, sent: SelfFLPayload, rows: Tensor) -> SelfFLState:
-        told = float(sent.s0sq), float(sent.others)
-        choice = law_of_steps.choose_steps(rule, float(state.var), float(state.t), *told, int(rows))
+        spread = float(sent.s0sq), float(sent.others)
+        choice = law_of_steps.choose_steps(
+            rule, float(state.var), float(state.t), *spread, int(rows)
+        )
         return state._replace(choice=choice)
 
     def start(state: SelfFLState, sent: SelfFLPayload) -> Carry:
@@ -288,9 +290,9 @@ def build_exchange(model: Model, rule: StepRule, how: Aggregation, converge_step
         theta = c.theta if how.augmented else c.way.w
         t = state.t + 1
         centre, var = law.update_moments(t, state.mean, state.var, c.way.w.as_vector())
-        told = state.choice.s2 if rule.known_variance else torch.where(t < 2, -1.0, var)
+        variance = state.choice.s2 if rule.known_variance else torch.where(t < 2, -1.0, var)
         new = SelfFLState(theta=theta, mean=centre, var=var, t=t, choice=state.choice)
-        return new, SelfFLUpload(theta, told, c.way.w if how.augmented else ())
+        return new, SelfFLUpload(theta, variance, c.way.w if how.augmented else ())
 
     passes: tuple[Pass, ...] = (Pass(step, rule.train.plan(adaptive=True)),)
     if how.augmented:

@@ -290,11 +290,11 @@ class PretrainedNetwork(nn.Module):
         x = x.long()
         real = x >= 0
         ids = torch.where(real, x, self.pad)
-        told: dict[str, Any] = {"attention_mask": build_mask(real, self.causal)}
+        inputs: dict[str, Any] = {"attention_mask": build_mask(real, self.causal)}
         if self.causal:
             places = torch.arange(x.shape[-1], device=x.device).expand(x.shape)
-            told |= {"position_ids": places, "use_cache": False}
-        logits = self.net(input_ids=ids, **told).logits
+            inputs |= {"position_ids": places, "use_cache": False}
+        logits = self.net(input_ids=ids, **inputs).logits
         return logits * real.unsqueeze(-1).to(logits.dtype) if self.kind == LANGUAGE else logits
 
 

@@ -35,17 +35,17 @@ def _format_range(numbers: Sequence[float], form: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def split_configurations(words: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
+def split_configurations(settings: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
     """(what all runs say, as TOML; what each says besides, a line per option)."""
-    flat = [_flatten(each) for each in words]
+    flat = [_flatten(each) for each in settings]
     shared = {
-        word: value
-        for word, value in flat[0].items()
-        if all(word in other and other[word] == value for other in flat)
+        option: value
+        for option, value in flat[0].items()
+        if all(option in other and other[option] == value for other in flat)
     }
     common: dict[str, Any] = {}
-    for word, value in shared.items():
-        section, _, name = word.rpartition(".")
+    for option, value in shared.items():
+        section, _, name = option.rpartition(".")
         (common.setdefault(section, {}) if section else common)[name] = value
     own = [
         ", ".join(f"{w} = {v}" for w, v in each.items() if w not in shared and v is not None)
@@ -54,9 +54,9 @@ def split_configurations(words: Sequence[Mapping[str, Any]]) -> tuple[str, list[
     return to_toml(common), own
 
 
-def _flatten(words: Mapping[str, Any]) -> Flat:
+def _flatten(settings: Mapping[str, Any]) -> Flat:
     found: Flat = {}
-    for word, value in words.items():
+    for option, value in settings.items():
         inner = value.items() if isinstance(value, Mapping) else ()
-        found |= {f"{word}.{k}": v for k, v in inner} if inner else {word: value}
-    return {word: value for word, value in found.items() if value != {}}
+        found |= {f"{option}.{k}": v for k, v in inner} if inner else {option: value}
+    return {option: value for option, value in found.items() if value != {}}

@@ -80,10 +80,10 @@ def build_page(evidence: Evidence, paths: Sequence[str | Path]) -> dict[str, Any
 
 
 def _title(evidence: Evidence) -> str:
-    words = evidence.first.experiment
+    settings = evidence.first.experiment
     count, seeds = len(evidence.methods), len(evidence.seeds)
     what = evidence.methods[0] if count == 1 else f"{count} methods"
-    data = Path(str(words.dataset.get("name", "data")).removeprefix(PYTHON)).name
+    data = Path(str(settings.dataset.get("name", "data")).removeprefix(PYTHON)).name
     return (
         f"{what} on {data}: {len(evidence.names):,} clients, {seeds} seed{'s' if seeds > 1 else ''}"
     )
@@ -117,10 +117,10 @@ def answer_lines(evidence: Evidence) -> list[str]:
             if lacking == ["local"]
             else "gains and how fairly they are shared are left out"
         )
-        words = " and ".join({"fedavg": "FedAvg", "local": "Local"}[name] for name in lacking)
+        settings = " and ".join({"fedavg": "FedAvg", "local": "Local"}[name] for name in lacking)
         verb = "is" if len(lacking) == 1 else "are"
         said.append(
-            f"{words} {verb} not among these runs, so {what}: run {' and '.join(lacking)} on "
+            f"{settings} {verb} not among these runs, so {what}: run {' and '.join(lacking)} on "
             "the same data and seeds too."
         )
     elif not found and len(evidence.methods) > 1:
@@ -129,15 +129,15 @@ def answer_lines(evidence: Evidence) -> list[str]:
         said.append("There is one method, so nothing is compared.")
     informed = find_informed(evidence.comparison)
     if informed:
-        told = ", ".join(f"{name} {what}" for name, what in informed.items())
-        said.append(f"Told what no federation knows of itself: {told}.")
+        listed = ", ".join(f"{name} {what}" for name, what in informed.items())
+        said.append(f"Told what no federation knows of itself: {listed}.")
     return said if found else [*said, *evidence.comparison.remarks()]
 
 
 def _summary(answer: Answer) -> dict[str, Any]:
     """The answer at a glance: a headline and tiles."""
-    told = summarize_answer(answer)
-    return {**told._asdict(), "tiles": [tile._asdict() for tile in told.tiles]}
+    summary = summarize_answer(answer)
+    return {**summary._asdict(), "tiles": [tile._asdict() for tile in summary.tiles]}
 
 
 def _figure(figure: Figure) -> dict[str, Any]:
@@ -156,14 +156,14 @@ def _table(table: ReportTable) -> dict[str, Any]:
 def _runs(evidence: Evidence) -> dict[str, Any]:
     """The options that all runs share, and every run with those of its own."""
     records = [(name, record) for name, found in evidence.records.items() for record in found]
-    common, own = split_configurations([record.run.experiment.words() for _, record in records])
+    common, own = split_configurations([record.run.experiment.to_dict() for _, record in records])
     runs = [
         {
             "name": name,
             "folder": record.run.folder.name,
             "seed": record.run.experiment.seed,
             "method": name,
-            "own": words,
+            "own": settings,
             "config": (record.run.folder / CONFIG).read_text(encoding="utf-8"),
             "versions": {
                 "coterie": record.run.about["coterie"],
@@ -174,7 +174,7 @@ def _runs(evidence: Evidence) -> dict[str, Any]:
             if record.finished
             else f"stopped or running, round {record.round:,}",
         }
-        for (name, record), words in zip(records, own, strict=True)
+        for (name, record), settings in zip(records, own, strict=True)
     ]
     return {"common": common, "runs": runs}
 

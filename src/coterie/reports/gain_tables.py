@@ -81,8 +81,8 @@ def _gain_table(
     columns = [
         TableColumn("method"),
         *(
-            TableColumn(word, "%" if k < 2 else unit, better, ".1f" if k < 2 else form)
-            for k, (word, better) in enumerate(heads.values())
+            TableColumn(option, "%" if k < 2 else unit, better, ".1f" if k < 2 else form)
+            for k, (option, better) in enumerate(heads.values())
         ),
     ]
     rows = [

@@ -124,7 +124,7 @@ def _list_some(names: Sequence[str]) -> str:
 def _read_record(folder: Path) -> RunRecord:
     try:
         run = load_run(folder)
-        lacks = [word for word in REQUIRED_KEYS if word not in run.about]
+        lacks = [option for option in REQUIRED_KEYS if option not in run.about]
         if lacks:
             raise BadInput(
                 f"{folder / ABOUT} lacks {', '.join(lacks)}: it is damaged or of another version"
@@ -165,9 +165,11 @@ def _keep_comparable(
             data.setdefault(r.run.experiment.seed, Counter())[r.run.about["data"]] += 1
     kept = []
     for name, r in read:
-        words = "{} clients, {} classes, measured on the {} part"
+        settings = "{} clients, {} classes, measured on the {} part"
         if kind(r) != usual:
-            left_out(r, f"it has {words.format(*kind(r))}; the rest have {words.format(*usual)}")
+            left_out(
+                r, f"it has {settings.format(*kind(r))}; the rest have {settings.format(*usual)}"
+            )
         elif r.run.about["data"] != data[r.run.experiment.seed].most_common(1)[0][0]:
             left_out(
                 r,
@@ -182,11 +184,11 @@ def _keep_comparable(
 def _group_runs(read: list[tuple[str, RunRecord]]) -> dict[str, dict[int, RunRecord]]:
     """Runs that differ in nothing but the seed go together; others are told apart by folder."""
     found: dict[str, dict[int, RunRecord]] = {}
-    words: dict[str, dict[str, Any]] = {}
+    settings: dict[str, dict[str, Any]] = {}
     for name, record in read:
         own = {
             k: v
-            for k, v in record.run.experiment.words().items()
+            for k, v in record.run.experiment.to_dict().items()
             if k not in ("seed", "engine", "keep")
         }
         seed, folder = record.run.experiment.seed, record.run.folder
@@ -196,9 +198,9 @@ def _group_runs(read: list[tuple[str, RunRecord]]) -> dict[str, dict[int, RunRec
             f"{name} ({folder.parent.name}/{folder.name})",
             f"{name} ({folder})",
         ):
-            if label not in found or (words[label] == own and seed not in found[label]):
+            if label not in found or (settings[label] == own and seed not in found[label]):
                 found.setdefault(label, {})[seed] = record
-                words.setdefault(label, own)
+                settings.setdefault(label, own)
                 break
     return found
 

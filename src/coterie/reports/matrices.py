@@ -71,9 +71,9 @@ def labels_of(group: np.ndarray, how: str, names: Sequence[str]) -> list[str]:
     """The names of groups, as they stand beside a matrix."""
     if how == "clients":
         return [names[i] for i in np.argsort(group)]
-    word = "true group" if how == "true groups" else "group"
+    option = "true group" if how == "true groups" else "group"
     sizes = np.bincount(group)
-    return [f"{word} {g + 1} ({s} client{'s' if s > 1 else ''})" for g, s in enumerate(sizes)]
+    return [f"{option} {g + 1} ({s} client{'s' if s > 1 else ''})" for g, s in enumerate(sizes)]
 
 
 def thin_frames(found: Sequence[Frame], cells: int) -> list[Frame]:

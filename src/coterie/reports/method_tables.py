@@ -149,10 +149,10 @@ def build_cost_table(evidence: Evidence) -> ReportTable:
         rows.append([name, *(v / 1e6 for v in totals[:3]), *totals[3:], seconds, *times])
     columns = [TableColumn("method")]
     columns += [
-        TableColumn(word, "MB", "low", ".4g")
-        for word in ("down", "down, shared payloads once", "up")
+        TableColumn(option, "MB", "low", ".4g")
+        for option in ("down", "down, shared payloads once", "up")
     ]
-    columns += [TableColumn(word, "", "low", ",.0f") for word in ("client-steps", "gradients")]
+    columns += [TableColumn(option, "", "low", ",.0f") for option in ("client-steps", "gradients")]
     columns += [TableColumn("a round here", "s", "low", ".3f")]
     columns += [
         TableColumn(f"simulated: {system}", "downloads", "low", ",.0f") for system in SYSTEMS
@@ -169,10 +169,10 @@ def build_views_table(evidence: Evidence) -> ReportTable | None:
     """Every model of a client that was measured, where a method has more than its own."""
     rows = []
     for name, records in evidence.records.items():
-        known, words = records[0].views, VIEWS | _view_labels(records[0])
+        known, settings = records[0].views, VIEWS | _view_labels(records[0])
         for view in known if len(known) > 1 else ():
             found = mean_of([mean_of(a) for a in evidence.client_values(name, view=view)])
-            rows.append([name, view, evidence.scale * found, words.get(view, "")])
+            rows.append([name, view, evidence.scale * found, settings.get(view, "")])
     mean = measure_column(evidence, "mean")
     columns = [TableColumn("method"), TableColumn("model"), mean, TableColumn("what it is")]
     note = "What else a method's clients could use beside their own models."

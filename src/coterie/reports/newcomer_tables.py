@@ -47,8 +47,8 @@ def build_newcomer_table(evidence: Evidence) -> ReportTable | None:
             shown = [scale * value for value in numbers]
             if row.way == RULE:
                 shown[3:] = [float("nan")] * 3
-            words = f"a newcomer {runs[0].rule}" if row.way == RULE else MODEL_MEANINGS[row.way]
-            rows.append([name, WAYS[row.way], *shown, row.n, words])
+            settings = f"a newcomer {runs[0].rule}" if row.way == RULE else MODEL_MEANINGS[row.way]
+            rows.append([name, WAYS[row.way], *shown, row.n, settings])
     note = (
         "Clients that were kept out of training and came when it was over, on their test rows. "
         "Intervals (95 %, Student's t) are over newcomers; differences are newcomer by newcomer, "
@@ -76,7 +76,9 @@ def build_few_shot(evidence: Evidence) -> Figure | None:
         return None
     first = "fedavg" if "fedavg" in came else next(iter(came))
     if len(came) == 1:
-        series = [_way_series(evidence, came[first], way, words) for way, words in WAYS.items()]
+        series = [
+            _way_series(evidence, came[first], way, settings) for way, settings in WAYS.items()
+        ]
     else:
         series = [_way_series(evidence, runs, RULE, name) for name, runs in came.items()]
         series.append(
@@ -111,13 +113,13 @@ def _mean_rows(runs: list[NewcomerResults]) -> float:
     return float(np.mean([n for run in runs for n in run.rows]))
 
 
-def _way_series(evidence: Evidence, runs: list[NewcomerResults], way: str, words: str) -> Series:
+def _way_series(evidence: Evidence, runs: list[NewcomerResults], way: str, settings: str) -> Series:
     """One way of getting a model, by the number of rows."""
     k, scale = list(WAYS).index(way), evidence.scale
     sizes = _common_sizes(runs)
     found = [newcomer_rows(runs, size)[k] for size in [*sizes, None]]
     return Series(
-        words,
+        settings,
         [*sizes, round(_mean_rows(runs), 1)],
         [scale * row.mean for row in found],
         [scale * row.low for row in found],

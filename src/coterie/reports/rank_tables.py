@@ -27,13 +27,13 @@ def build_rank_tables(evidence: Evidence) -> list[ReportTable]:
     rows = []
     for k, name in enumerate(found.methods):
         beaten = [other for other in found.methods if found.beats(name, other)]
-        words = (
+        settings = (
             "every other method"
             if len(beaten) == len(found.methods) - 1
             else ", ".join(beaten) or "none"
         )
         rows.append(
-            [name, float(found.rank[k]), evidence.scale * sign * float(found.mean[k]), words]
+            [name, float(found.rank[k]), evidence.scale * sign * float(found.mean[k]), settings]
         )
     made = [
         ReportTable(

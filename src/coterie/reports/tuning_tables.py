@@ -42,7 +42,7 @@ def _read_trials(evidence: Evidence, name: str) -> Record | None:
 
 
 def _table(evidence: Evidence, name: str, record: Record, alike: str) -> ReportTable:
-    space = "; ".join(f"{word} {_values(values)}" for word, values in record.space.items())
+    space = "; ".join(f"{option} {_values(values)}" for option, values in record.space.items())
     note = (
         f"Searched: {space}. {alike}, with the same seeds. Scores are means over the clients on "
         "validation data, where a trial ended; test data were not looked at."
@@ -59,12 +59,12 @@ def _table(evidence: Evidence, name: str, record: Record, alike: str) -> ReportT
 
 
 def _row(evidence: Evidence, trial: Trial, record: Record) -> list[str | float]:
-    words = ", ".join(f"{word} {value}" for word, value in trial.options.items())
+    options = ", ".join(f"{option} {value}" for option, value in trial.options.items())
     state = STATES[trial.state]
     if trial.state == "finished" and trial.options == record.best:
         state = "chosen"
     score = float("nan") if trial.score is None else evidence.scale * trial.score
-    return [words, score, float(trial.rounds), state]
+    return [options, score, float(trial.rounds), state]
 
 
 def _values(values: object) -> str:

@@ -35,7 +35,7 @@ def check_about(known: Any, path: Path) -> dict[str, Any]:
     """What a run says of itself, if it is whole."""
     if not isinstance(known, dict):
         raise BadInput(f"{path} is damaged: restore it from a copy, or run again")
-    lacks = [word for word in KINDS if word not in known]
+    lacks = [option for option in KINDS if option not in known]
     if lacks:
         raise BadInput(f"{path} lacks {', '.join(lacks)}: it is damaged or of another version")
     rows = known["rows"]
@@ -54,17 +54,17 @@ def check_about(known: Any, path: Path) -> dict[str, Any]:
 
 def _find_wrong(known: dict[str, Any]) -> str:
     """The first option whose value cannot be what a run wrote; "" where there is none."""
-    for word, kind in KINDS.items():
-        if not isinstance(known[word], kind) or isinstance(known[word], bool):
-            return word
+    for option, kind in KINDS.items():
+        if not isinstance(known[option], kind) or isinstance(known[option], bool):
+            return option
     clients = len(known["clients"])
     if not all(isinstance(name, str) for name in known["clients"]):
         return "clients"
     if set(known["rows"]) != set(PARTS):
         return "rows"
-    for word, numbers in (*known["rows"].items(), ("groups", known["groups"])):
+    for option, numbers in (*known["rows"].items(), ("groups", known["groups"])):
         if not isinstance(numbers, list) or len(numbers) != clients or not _are_counts(numbers):
-            return f"{word} of its clients"
+            return f"{option} of its clients"
     models = known["models"]
     if not models or not all(
         isinstance(m, dict)

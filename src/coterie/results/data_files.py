@@ -27,7 +27,7 @@ def write_inputs(folder: Path, federation: Federation) -> None:
 
 
 def _format_preparation(preparation: Preparation) -> str:
-    return json.dumps(preparation.words(), indent=1)
+    return json.dumps(preparation.to_dict(), indent=1)
 
 
 def checksums_of(federation: Federation) -> dict[str, str]:

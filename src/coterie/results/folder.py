@@ -80,7 +80,7 @@ def read_experiment(folder: Path) -> Experiment:
 
 def write_config(folder: Path, experiment: Experiment) -> None:
     """The options of a run, so that `coterie run --config` does it again."""
-    write_text(folder / CONFIG, to_toml(experiment.words()))
+    write_text(folder / CONFIG, to_toml(experiment.to_dict()))
 
 
 def describe_environment() -> dict[str, Any]:

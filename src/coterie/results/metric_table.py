@@ -64,7 +64,7 @@ class Table:
         self, before: Sequence[pa.Table] = (), log: Path | None = None, mark: Mark = NO_ROWS
     ):
         self._before, self._log, self._mark = list(before), log, mark
-        self._words: dict[str, dict[str, int]] = {name: {} for name in TEXT_COLUMNS}  # word -> code
+        self._texts: dict[str, dict[str, int]] = {name: {} for name in TEXT_COLUMNS}  # word -> code
         self._empty()
 
     def _empty(self) -> None:
@@ -87,7 +87,7 @@ class Table:
         if len(values) != n:
             raise ValueError(f"{len(values)} values of {metric} for {n} clients")
         for name, text in zip(TEXT_COLUMNS, (stage, view, part, metric), strict=True):
-            known = self._words[name]
+            known = self._texts[name]
             self._columns[name].extend(array("i", [known.setdefault(text, len(known))]) * n)
         self._columns["round"].extend(array("i", [round]) * n)
         self._columns["client"].frombytes(np.asarray(clients, dtype=np.int32).tobytes())
@@ -102,8 +102,8 @@ class Table:
             numbers = pa.array(np.array(self._columns[name]))
             if name not in TEXT_COLUMNS:
                 return numbers
-            words = pa.array(list(self._words[name]), pa.string())
-            return pa.DictionaryArray.from_arrays(numbers, words)
+            texts = pa.array(list(self._texts[name]), pa.string())
+            return pa.DictionaryArray.from_arrays(numbers, texts)
 
         return pa.Table.from_arrays([column(name) for name in COLUMNS.names], schema=COLUMNS)
 

@@ -108,11 +108,11 @@ def save_models(
         files = [client_file_of(i) for i in chunk]
         # one entry, because a file with several may have them in any order and be another at
         # every run
-        words = {"coterie": json.dumps(about)}
+        settings = {"coterie": json.dumps(about)}
 
-        def save(k: int, own: Any = own, words: Any = words, files: Any = files) -> str:
+        def save(k: int, own: Any = own, settings: Any = settings, files: Any = files) -> str:
             content, checksum = serialize_tensors(
-                copy_tensors({n: t[k] for n, t in own.items()}), words
+                copy_tensors({n: t[k] for n, t in own.items()}), settings
             )
             if holders.setdefault(checksum, files[k]) == files[k]:
                 save_bytes(content, target / files[k])

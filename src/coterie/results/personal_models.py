@@ -80,8 +80,8 @@ class ModelTask(NamedTuple):
 
     def answers(self, outputs: Tensor) -> np.ndarray:
         """[n] classes or numbers, or [n, labels] 0 and 1, from the outputs of a network."""
-        told = self.learnt.answer(outputs).numpy()
-        return told if self.several or not self.names else self.classes[told]
+        predicted = self.learnt.answer(outputs).numpy()
+        return predicted if self.several or not self.names else self.classes[predicted]
 
     def schema(self) -> dict[str, Any]:
         """One answer as JSON has it."""
@@ -236,7 +236,7 @@ class Models:
 
     def card(self, number: int, weights: Weights) -> Card:
         """All that is known of one client's model, as JSON knows it."""
-        words = read_experiment(self.folder).words()
+        settings = read_experiment(self.folder).to_dict()
         about, name = self.about, self.names[number]
         task, entry = self.task(weights.about), self._newest.get(self.names[number])
         return {
@@ -245,10 +245,10 @@ class Models:
             "classes": list(task.names),
             "network": {k: weights.about.get(k) for k in NETWORK}
             | {"parameters": sum(t.numel() for t in weights.tensors.values())},
-            "method": words["method"],
-            "options": words["options"],
-            "train": words["train"],
-            "seed": words["seed"],
+            "method": settings["method"],
+            "options": settings["options"],
+            "train": settings["train"],
+            "seed": settings["seed"],
             "rows": {
                 part: entry.rows[part] if entry else about["rows"][part][number] for part in PARTS
             },
@@ -306,7 +306,9 @@ class Models:
         if self.preparation is None:
             return None
         kept = {k: v for k, v in self.preparation.clients.items() if k == name}
-        return json.loads(json.dumps(self.preparation._replace(clients=kept, left_out=()).words()))
+        return json.loads(
+            json.dumps(self.preparation._replace(clients=kept, left_out=()).to_dict())
+        )
 
 
 def metrics_of(

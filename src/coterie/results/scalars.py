@@ -43,17 +43,17 @@ def summarize_column(
 def iter_scalars(run: Run) -> Iterator[Scalar]:
     """Mean, weighted mean and worst client of every measure, part and view; then the costs."""
     columns = {name: run.table[name].to_numpy() for name in ("round", "client", "value")}
-    words = {
+    names = {
         name: np.asarray(run.table[name].cast("string").to_numpy(zero_copy_only=False))
         for name in ("view", "part", "metric")
     }
     times = _round_times(run)
-    wanted = np.isin(words["metric"], (*MEASURES, run.measure))
-    shown = wanted & (columns["client"] >= 0) & (words["part"] != "")
+    wanted = np.isin(names["metric"], (*MEASURES, run.measure))
+    shown = wanted & (columns["client"] >= 0) & (names["part"] != "")
     for metric, part, view in sorted(
-        {tuple(w) for w in np.stack([words[k][shown] for k in ("metric", "part", "view")], 1)}
+        {tuple(w) for w in np.stack([names[k][shown] for k in ("metric", "part", "view")], 1)}
     ):
-        at = shown & (words["metric"] == metric) & (words["part"] == part) & (words["view"] == view)
+        at = shown & (names["metric"] == metric) & (names["part"] == part) & (names["view"] == view)
         rounds, clients, values = (columns[k][at] for k in ("round", "client", "value"))
         rows = np.array(run.about["rows"][part])[clients]
         for r in np.unique(rounds):
@@ -61,7 +61,7 @@ def iter_scalars(run: Run) -> Iterator[Scalar]:
             key, time = (metric, part, view), times[int(r)]
             yield from summarize_column(key, values[here], rows[here], int(r), time)
     for metric in COSTS:
-        at = (words["metric"] == metric) & (columns["client"] < 0)
+        at = (names["metric"] == metric) & (columns["client"] < 0)
         for r, value in zip(
             columns["round"][at].tolist(), columns["value"][at].tolist(), strict=True
         ):
@@ -98,7 +98,7 @@ def scalars_of_round(
 def flatten_options(run: Run) -> dict[str, Any]:
     """The experiment as flat options: "method", "seed", "train.lr", ..."""
     flat: dict[str, Any] = {}
-    for section, inner in run.experiment.words().items():
+    for section, inner in run.experiment.to_dict().items():
         flat |= (
             {f"{section}.{k}": v for k, v in inner.items()}
             if isinstance(inner, dict)

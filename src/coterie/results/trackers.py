@@ -48,7 +48,7 @@ class TensorBoardTracker:
         self.key, self.last = folder.name, dict[str, float]()
         # events of rounds that are played again are dropped
         self.writer = writer(str(folder), purge_step=first if first > 1 else None)
-        self.writer.add_text("config", _indent(to_toml(run.experiment.words())))
+        self.writer.add_text("config", _indent(to_toml(run.experiment.to_dict())))
 
     def log(self, scalars: Iterable[Scalar]) -> None:
         for scalar in scalars:

@@ -67,7 +67,7 @@ class Assembly(NamedTuple):
     @property
     def setup(self) -> EngineSetup:
         """What an engine is given."""
-        words, schedule = self.experiment.engine, self.experiment.schedule
+        settings, schedule = self.experiment.engine, self.experiment.schedule
         lengths, clients = stage_lengths_of(self.programs[0], schedule), self.federation.clients
         active = clients if schedule.trains == "all" else schedule.sample_size(clients)
         return EngineSetup(
@@ -76,12 +76,12 @@ class Assembly(NamedTuple):
             programs=self.programs,
             architecture=self.architecture,
             seed=self.experiment.seed,
-            settings=_settings_of(words, len(self.models)),
+            settings=_settings_of(settings, len(self.models)),
             rounds=sum(lengths),
             metric=schedule.metric,
             lengths=lengths,
             share=active / clients,
-            strict=words.get("compile") == "yes",
+            strict=settings.get("compile") == "yes",
         )
 
 
@@ -255,11 +255,11 @@ def with_data(
     return assembly
 
 
-def engine_of(setup: EngineSetup, words: Options) -> Engine:
+def engine_of(setup: EngineSetup, settings: Options) -> Engine:
     """The engine that the options of `[engine]` name."""
-    name = words["name"]
-    own = {k: v for k, v in words.items() if k in options_of("engine", name)}
-    return ENGINES[name](setup, words.get("threads", 0), **own)
+    name = settings["name"]
+    own = {k: v for k, v in settings.items() if k in options_of("engine", name)}
+    return ENGINES[name](setup, settings.get("threads", 0), **own)
 
 
 def open_loop(
@@ -270,8 +270,10 @@ def open_loop(
     """The run at its beginning."""
     experiment, setup = assembly.experiment, assembly.setup
     engine = make(setup) if make else engine_of(setup, experiment.engine)
-    words = experiment.schedule, experiment.seed
-    return Loop(engine, assembly.federation, *words, answers, experiment.train, gate_of(assembly))
+    settings = experiment.schedule, experiment.seed
+    return Loop(
+        engine, assembly.federation, *settings, answers, experiment.train, gate_of(assembly)
+    )
 
 
 def gate_of(assembly: Assembly) -> UploadGuard:
@@ -289,14 +291,16 @@ def gate_of(assembly: Assembly) -> UploadGuard:
     )
 
 
-def _settings_of(words: Options, architectures: int) -> list[ExecutionSettings]:
+def _settings_of(settings: Options, architectures: int) -> list[ExecutionSettings]:
     """How each architecture runs: as was chosen once, else as is given."""
     try:
-        chosen = read_settings(words.get("chosen", ""))
+        chosen = read_settings(settings.get("chosen", ""))
     except ValueError:
         way = "leave it out, it is written by a run"
-        raise BadInput(f"chosen = '{words['chosen']}': {way}") from None
-    given = ExecutionSettings(**{k: words[k] for k in ExecutionSettings._fields if k in words})
+        raise BadInput(f"chosen = '{settings['chosen']}': {way}") from None
+    given = ExecutionSettings(
+        **{k: settings[k] for k in ExecutionSettings._fields if k in settings}
+    )
     return chosen if len(chosen) == architectures else [given] * architectures
 
 

@@ -240,7 +240,9 @@ def extend(
         return None
     before = read_experiment(folder)
     old, new = (planned_identity_of(one) for one in (before, experiment))
-    if any(old[word] != new[word] for word in (old.keys() & new.keys()) - {"schedule.rounds"}):
+    if any(
+        old[option] != new[option] for option in (old.keys() & new.keys()) - {"schedule.rounds"}
+    ):
         return None
     longer = replace(before, schedule=experiment.schedule)
     with threads_of(longer):
@@ -322,7 +324,7 @@ def _run_branch(
     origin = {
         "from": str(folder.resolve()),
         "round": loop.done,
-        "changed": {word: [one.before, one.after] for word, one in changed.items()},
+        "changed": {option: [one.before, one.after] for option, one in changed.items()},
     }
     with catch_write_errors(new):
         new.mkdir(parents=True)
@@ -496,7 +498,7 @@ def _write_logged(folder: Path, loop: Loop, rounds: int) -> None:
 def write_checkpoint(
     loop: Loop,
     folder: Path,
-    words: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     changes: Tree | None = None,  # of clients' states since `base`
     base: Path | None = None,
 ) -> Path:
@@ -508,7 +510,7 @@ def write_checkpoint(
         "server": server,
         "states": loop.engine.dump() if base is None else changes,
         "settings": [s.text() for s in loop.engine.settings],
-        "words": dict(words or {}),
+        "words": dict(settings or {}),
     }
     return save_checkpoint(folder, loop.done, tree, {MARK: loop.table.write_mark}, base)
 
@@ -523,14 +525,14 @@ class CheckpointWriter:
         self.base: Path | None = None
         self.room = 0  # bytes that changes may still cost
 
-    def save(self, loop: Loop, words: Mapping[str, Any]) -> None:
+    def save(self, loop: Loop, settings: Mapping[str, Any]) -> None:
         """One more checkpoint."""
         changes = loop.engine.dump_changes() if self.base else None
         if changes is not None and _count_bytes(changes) <= self.room:
             self.room -= _count_bytes(changes)
-            write_checkpoint(loop, self.folder, words, changes, self.base)
+            write_checkpoint(loop, self.folder, settings, changes, self.base)
             return
-        final = write_checkpoint(loop, self.folder, words)
+        final = write_checkpoint(loop, self.folder, settings)
         size = sum(path.stat().st_size for path in final.iterdir())
         if size >= LARGE:
             loop.engine.mark_written()

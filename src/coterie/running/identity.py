@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.core.errors import BadInput
-from coterie.core.option_names import rename_words
+from coterie.core.option_names import rename_options
 from coterie.experiment.config import Experiment, known_options_of
 from coterie.experiment.stored import drop_unknown
 
@@ -31,10 +31,10 @@ class OptionChange(NamedTuple):
 
 def identity_of(experiment: Experiment) -> Identity:
     """Every option of an experiment that shapes its result, by its full name."""
-    words = experiment.words()
-    flat = {"method": words.pop("method"), "seed": words.pop("seed")}
-    for section, table in words.items():
-        flat |= {f"{section}.{word}": normalize(value) for word, value in table.items()}
+    settings = experiment.to_dict()
+    flat = {"method": settings.pop("method"), "seed": settings.pop("seed")}
+    for section, table in settings.items():
+        flat |= {f"{section}.{option}": normalize(value) for option, value in table.items()}
     return {w: v for w, v in flat.items() if _affects_result(w)}
 
 
@@ -43,17 +43,17 @@ def defaults_of(experiment: Experiment) -> Identity:
     them.
     """
     return {
-        f"{section}.{word}": normalize(default)
+        f"{section}.{option}": normalize(default)
         for section, known in known_options_of(drop_unknown(experiment)).items()
-        for word, (_, default) in known.items()
+        for option, (_, default) in known.items()
     }
 
 
-def _affects_result(word: str) -> bool:
-    section, _, name = word.partition(".")
+def _affects_result(option: str) -> bool:
+    section, _, name = option.partition(".")
     if section == "engine":
         return name in ENGINE_OPTIONS
-    return word not in IRRELEVANT and section not in IRRELEVANT
+    return option not in IRRELEVANT and section not in IRRELEVANT
 
 
 def normalize(value: Any) -> Any:
@@ -74,12 +74,12 @@ def find_changes(
     What was still open when the run began, and was then chosen for it, has not changed.
     """
     found = {}
-    began = rename_words(began, {*now, *defaults})
-    for word in [*began, *(w for w in now if w not in began)]:
-        usual = defaults.get(word)
-        before, after = normalize(began.get(word, usual)), normalize(now.get(word, usual))
-        if before != after and not (word == "engine.chosen" and not before):
-            found[word] = OptionChange(before, after, default=word not in began)
+    began = rename_options(began, {*now, *defaults})
+    for option in [*began, *(w for w in now if w not in began)]:
+        usual = defaults.get(option)
+        before, after = normalize(began.get(option, usual)), normalize(now.get(option, usual))
+        if before != after and not (option == "engine.chosen" and not before):
+            found[option] = OptionChange(before, after, default=option not in began)
     return found
 
 
@@ -102,18 +102,18 @@ def check_unchanged(
     way = "write it back"
     if way_out:
         way += f", or {way_out}"
-    elif all(word.partition(".")[0] in MAY_CHANGE for word in found):
+    elif all(option.partition(".")[0] in MAY_CHANGE for option in found):
         way += f", or `coterie resume {folder} --allow-change` branches off into a new folder"
     else:
         way += ", or start a new run"
     raise BadInput(f"{format_change(first, found[first], file)}{more}: {way}")
 
 
-def format_change(word: str, change: OptionChange, file: str, run: str = "this run") -> str:
+def format_change(option: str, change: OptionChange, file: str, run: str = "this run") -> str:
     """A change in words, with both values."""
     usual = "its default " * (change.default and change.before is not None)
     return (
-        f"{word} was {usual}{_format_value(change.before)} when {run} began, "
+        f"{option} was {usual}{_format_value(change.before)} when {run} began, "
         f"{file} says {_format_value(change.after)}"
     )
 
@@ -133,10 +133,10 @@ def check_branch(found: Mapping[str, OptionChange], file: str) -> None:
             f"--allow-change, but {file} has the options that the run began with: change one, or "
             "resume without it"
         )
-    for word, change in found.items():
-        if word.partition(".")[0] not in MAY_CHANGE:
+    for option, change in found.items():
+        if option.partition(".")[0] not in MAY_CHANGE:
             raise BadInput(
-                f"{format_change(word, change, file)}: only [train], [schedule] and [options] "
+                f"{format_change(option, change, file)}: only [train], [schedule] and [options] "
                 "can change "
                 "in the middle of a run; write it back, or start a new run"
             )
@@ -146,6 +146,6 @@ def planned_identity_of(experiment: Experiment) -> Identity:
     """The options that a plan says of a run; what it leaves to the data is not among them."""
     options = {w: v for w, v in defaults_of(experiment).items() if w.startswith("options.")}
     shape = identity_of(experiment)
-    shape |= {word: shape.get(word, default) for word, default in options.items()}
+    shape |= {option: shape.get(option, default) for option, default in options.items()}
     unsaid = {w for w, v in shape.items() if v in (None, "") or w.startswith("engine.")}
     return {w: v for w, v in shape.items() if w not in unsaid}

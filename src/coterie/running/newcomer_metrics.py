@@ -28,11 +28,11 @@ def check_newcomers(experiment: Experiment, federation: Federation) -> None:
     """Refuse, before any work, options on newcomers that have no effect or cannot work."""
     schedule, late = experiment.schedule, federation.newcomers
     if late is None:
-        for word in ("newcomer_rounds", "few_shot"):
-            value = getattr(schedule, word)
-            if value != Schedule._field_defaults[word]:
+        for option in ("newcomer_rounds", "few_shot"):
+            value = getattr(schedule, option)
+            if value != Schedule._field_defaults[option]:
                 raise BadInput(
-                    f"{word} = {value}, but there are no newcomers: give --newcomers 0.2 too"
+                    f"{option} = {value}, but there are no newcomers: give --newcomers 0.2 too"
                 )
         return
     if experiment.guard.dp != "none":

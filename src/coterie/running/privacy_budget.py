@@ -54,21 +54,21 @@ class Budget(NamedTuple):
         return "poisson" if self.share < 1 else "everyone"
 
 
-def check_private(guard: Guard, method: str, told: UploadDeclaration, train: Train) -> None:
+def check_private(guard: Guard, method: str, declared: UploadDeclaration, train: Train) -> None:
     """Refuse a method whose uploads hold what the guarantee does not cover."""
-    if guard.dp == "client" and told.uploads != "mean":
+    if guard.dp == "client" and declared.uploads != "mean":
         why = {
             "models": "its server looks at uploads one by one",
             "other": "its uploads are not averaged models",
             "nothing": "it uploads nothing",
-        }[told.uploads]
+        }[declared.uploads]
         raise BadInput(
             f"dp = client covers a mean of models, and {method} is not covered ({why}): choose a "
             "method such as fedavg or ditto"
         )
     if guard.dp == "client" and train.weighting != "equal":
         raise BadInput("dp = client bounds a client's part in an equal mean: add --weighting equal")
-    if guard.dp == "example" and told.rows != "gradients":
+    if guard.dp == "example" and declared.rows != "gradients":
         raise BadInput(
             f"dp = example covers gradients, and clients of {method} use their rows in another way "
             "too: choose a method such as fedavg or ditto"

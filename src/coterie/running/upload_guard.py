@@ -132,7 +132,7 @@ def attackers_of(guard: Guard, clients: int, seed: int) -> frozenset[int]:
 
 
 def check_guard(
-    guard: Guard, method: str, told: UploadDeclaration, architectures: int, clients: int
+    guard: Guard, method: str, declared: UploadDeclaration, architectures: int, clients: int
 ) -> None:
     """Refuse, before any work, a guard that does not fit the method."""
     if guard == NO_GUARD:
@@ -141,12 +141,12 @@ def check_guard(
         raise BadInput(
             f"attackers = {guard.attackers:g} of {clients} clients leaves nobody: give less"
         )
-    if guard.robust != "none" and told.uploads not in ("mean", "models"):
+    if guard.robust != "none" and declared.uploads not in ("mean", "models"):
         raise BadInput(
             f"robust = {guard.robust} stands for a mean of models, and {method} forms none: leave "
             "it out, or choose a method such as fedavg"
         )
-    if guard.attack != "none" and told.uploads == "nothing":
+    if guard.attack != "none" and declared.uploads == "nothing":
         raise BadInput(f"attack = {guard.attack}, but {method} uploads nothing: leave it out")
     if architectures > 1:
         raise BadInput(

@@ -160,8 +160,8 @@ def _predict_route(service: Service) -> Handler:
             raise RequestRefused(504, "the answer took too long: send fewer rows") from None
         except BadInput as problem:
             raise RequestRefused(503, f"this model cannot be used now: {problem}") from None
-        told = answer.predictions if answer.probabilities is None else answer.probabilities
-        if not np.isfinite(told).all():
+        numbers = answer.predictions if answer.probabilities is None else answer.probabilities
+        if not np.isfinite(numbers).all():
             raise BadInput("the model gives no finite number for a row: look at its cells")
         service.numbers.rows += rows.height
         return _format_response(request, name, served.task, answer)
@@ -193,13 +193,13 @@ def _generate_route(service: Service) -> Handler:
             events = _stream_events(service, out)
             return StreamingResponse(events, headers=HEADERS, media_type="text/event-stream")
         parts = [part async for part in _read_parts(service, out)]
-        words = {
+        body = {
             "client": served.models.names[client],
             "text": "".join(part.text for part in parts),
             "finish_reason": parts[-1].last,
             "tokens": parts[-1].tokens,
         }
-        return JSONResponse(words, headers=HEADERS)
+        return JSONResponse(body, headers=HEADERS)
 
     async def timed(request: Request) -> Response:
         began = time.perf_counter()
@@ -213,19 +213,23 @@ def _generate_route(service: Service) -> Handler:
 def _read_prompt(body: bytes) -> tuple[str, bool, Sampling]:
     """The prompt of a request, whether its text is sent as it grows, and how it is drawn."""
     try:
-        words = json.loads(body)
+        asked = json.loads(body)
     except (ValueError, RecursionError):
         raise BadInput("the body is no JSON") from None
     known = ("prompt", "stream", *Sampling._fields)
-    if not isinstance(words, dict) or not isinstance(words.get("prompt"), str):
+    if not isinstance(asked, dict) or not isinstance(asked.get("prompt"), str):
         raise BadInput('the body must be {"prompt": "..."}, with options beside it')
-    odd = [key for key in words if key not in known]
+    odd = [key for key in asked if key not in known]
     if odd:
         raise BadInput(f"unknown option '{odd[0]}': choose from {', '.join(known)}")
-    stream = words.get("stream", False)
+    stream = asked.get("stream", False)
     if not isinstance(stream, bool):
         raise BadInput("stream is true or false")
-    return words["prompt"], stream, read_sampling({k: words[k] for k in words if k in LIMITS})
+    return (
+        asked["prompt"],
+        stream,
+        read_sampling({k: asked[k] for k in asked if k in LIMITS}),
+    )
 
 
 async def _read_parts(service: Service, out: asyncio.Queue[Any]) -> AsyncIterator[NewText]:
@@ -248,10 +252,10 @@ async def _stream_events(service: Service, out: asyncio.Queue[Any]) -> AsyncIter
     """The same as server-sent events; a problem is the last of them."""
     try:
         async for part in _read_parts(service, out):
-            words = {"text": part.text}
+            body = {"text": part.text}
             if part.last:
-                words |= {"finish_reason": part.last, "tokens": part.tokens}  # type: ignore[dict-item]
-            yield f"data: {json.dumps(words)}\n\n"
+                body |= {"finish_reason": part.last, "tokens": part.tokens}  # type: ignore[dict-item]
+            yield f"data: {json.dumps(body)}\n\n"
     except RequestRefused as problem:
         yield f"data: {json.dumps({'problem': problem.line})}\n\n"
 
@@ -281,12 +285,12 @@ def _reload_route(service: Service) -> Handler:
         if body:
             _content_type(request, (JSON,))
             try:
-                words = json.loads(body)
+                asked = json.loads(body)
             except (ValueError, RecursionError):
                 raise BadInput("the body is no JSON") from None
-            if not isinstance(words, dict) or not set(words) <= {"run"}:
+            if not isinstance(asked, dict) or not set(asked) <= {"run"}:
                 raise BadInput('the body may be {"run": "NAME"}')
-            name = words.get("run", "")
+            name = asked.get("run", "")
             if not isinstance(name, str):
                 raise BadInput('the body may be {"run": "NAME"}')
         return JSONResponse(await run_in_threadpool(service.reload, name), headers=HEADERS)
@@ -359,13 +363,13 @@ def _format_response(
             frame.write_ipc_stream(sink)
             return Response(sink.getvalue(), media_type=ARROW, headers=HEADERS)
         return Response(frame.write_csv(), headers=HEADERS | {"Content-Type": CSV})
-    words: dict[str, Any] = {"client": client, "predictions": answer.predictions.tolist()}
+    body: dict[str, Any] = {"client": client, "predictions": answer.predictions.tolist()}
     if answer.probabilities is not None:
-        words |= {
+        body |= {
             "classes": task.classes.tolist(),
             "probabilities": answer.probabilities.tolist(),
         }
-    return JSONResponse(words, headers=HEADERS)
+    return JSONResponse(body, headers=HEADERS)
 
 
 def _metrics_route(service: Service) -> Callable[[Request], Response]:
@@ -382,9 +386,9 @@ def _page_route(service: Service) -> Callable[[Request], Response]:
     def route(request: Request) -> Response:
         rows = "".join(
             f"<tr><td><code>{method.upper()} {escape(path)}</code></td>"
-            f"<td>{escape(words['summary'])}</td></tr>"
+            f"<td>{escape(entry['summary'])}</td></tr>"
             for path, methods in service.openapi["paths"].items()
-            for method, words in methods.items()
+            for method, entry in methods.items()
         )
         head = '<meta charset="utf-8"><title>Personal models</title><style>body{font:16px/1.5 '
         head += "system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem}"

@@ -222,12 +222,12 @@ class BatchWorker:
             except Exception as problem:  # the thread must live on for the next requests
                 found = [problem] * len(some)
             for loop in dict.fromkeys(job.loop for job in some):
-                told = [(j, f) for j, f in zip(some, found, strict=True) if j.loop is loop]
-                loop.call_soon_threadsafe(_deliver, told)
+                answered = [(j, f) for j, f in zip(some, found, strict=True) if j.loop is loop]
+                loop.call_soon_threadsafe(_deliver, answered)
 
 
-def _deliver(told: list[tuple[PendingRequest, Prediction | Exception]]) -> None:
-    for job, found in told:
+def _deliver(answered: list[tuple[PendingRequest, Prediction | Exception]]) -> None:
+    for job, found in answered:
         if job.done.done():  # it waited too long and has gone
             continue
         if isinstance(found, Exception):

@@ -92,9 +92,9 @@ def _input_rows(card: Card) -> list[tuple[str, str]]:
     if not kept or not kept["columns"] or kept["shape"]:
         scale = f", scaled by '{kept['scale']}'" if kept else " as they are"
         return [("rows", f"arrays of shape {card['network']['shape']}{scale}")]
-    told = [(c["name"], _describe_column(c)) for c in kept["columns"][:MAX_COLUMNS]]
+    described = [(c["name"], _describe_column(c)) for c in kept["columns"][:MAX_COLUMNS]]
     more = len(kept["columns"]) - MAX_COLUMNS
-    return [*told, *([("...", f"and {more:,} more columns")] if more > 0 else [])]
+    return [*described, *([("...", f"and {more:,} more columns")] if more > 0 else [])]
 
 
 def _describe_column(column: Card) -> str:

@@ -191,7 +191,7 @@ def _decode(
     every = torch.arange(start + new.shape[-1])
     seen = (every <= places[:, None]) & (every >= gap) | (every == places[:, None])
     mask = torch.where(seen, 0.0, torch.finfo(torch.float32).min)[None, None]
-    told = {
+    inputs = {
         "input_ids": new,
         "attention_mask": mask,
         "position_ids": (places - gap).clamp(min=0)[None],
@@ -200,7 +200,7 @@ def _decode(
     }
     prefix = "net."
     tensors = {name.removeprefix(prefix): held for name, held in own.items()}
-    said = functional_call(network.net, tensors, (), told)
+    said = functional_call(network.net, tensors, (), inputs)
     after = said.past_key_values
     layers = [(after.layers[k].keys, after.layers[k].values) for k in range(len(after.layers))]
     return said.logits[0, -1], tuple(part for pair in layers for part in pair)

@@ -137,13 +137,13 @@ def _split_parts(
     """The rows of each part, in the shares of the run: in their order where the run cut by order,
     else at random.
     """
-    words = experiment.dataset
-    validation, test = float(words.get("validation", 0.2)), float(words.get("test", 0.2))
-    how = "order" if words.get("cut") == "order" else "shuffle"
+    settings = experiment.dataset
+    validation, test = float(settings.get("validation", 0.2)), float(settings.get("test", 0.2))
+    how = "order" if settings.get("cut") == "order" else "shuffle"
     rng = stream(experiment.seed, "later", client)
     every = np.arange(len(y))
     train, held, tested = cut_rows(every, y, how, validation, test or 0.2, rng)
-    half = half_of(len(held)) if words.get("select", True) else len(held)
+    half = half_of(len(held)) if settings.get("select", True) else len(held)
     parts = dict(zip(PARTS, (train, held[:half], held[half:], tested), strict=True))
     if not len(train) or not len(tested) or (validation and not len(held)):
         raise BadInput(

@@ -48,7 +48,7 @@ class ServiceMetrics:
             "reloads_total": ("counter", "Runs that took over from another.", self.reloads),
             "start_time_seconds": ("gauge", "When the service began, Unix time.", self.started),
         }
-        for word, (kind, meaning, value) in {**own, **gauges}.items():
-            lines += [f"# HELP coterie_{word} {meaning}", f"# TYPE coterie_{word} {kind}"]
-            lines.append(f"coterie_{word} {value!r}")
+        for option, (kind, meaning, value) in {**own, **gauges}.items():
+            lines += [f"# HELP coterie_{option} {meaning}", f"# TYPE coterie_{option} {kind}"]
+            lines.append(f"coterie_{option} {value!r}")
         return "\n".join(lines) + "\n"

@@ -71,8 +71,8 @@ def _problem_schema() -> Json:
 
 
 def _object_schema(properties: Json, more: bool = False) -> Json:
-    words: Json = {"type": "object", "properties": properties, "required": list(properties)}
-    return words if more else words | {"additionalProperties": False}
+    schema: Json = {"type": "object", "properties": properties, "required": list(properties)}
+    return schema if more else schema | {"additionalProperties": False}
 
 
 def _rows_schema(intake: InputBuilder, most: int) -> Json:
@@ -192,7 +192,7 @@ def _generate_operation(secured: list[Json], tokens: bool) -> Json:
             "tokens": {"type": "integer"},
         }
     )
-    told = {JSON: {"schema": answer}, "text/event-stream": {"schema": {"type": "string"}}}
+    content = {JSON: {"schema": answer}, "text/event-stream": {"schema": {"type": "string"}}}
     return {
         "summary": "A text that the client's own language model goes on with.",
         "operationId": "generate",
@@ -200,7 +200,7 @@ def _generate_operation(secured: list[Json], tokens: bool) -> Json:
         "parameters": _client_parameter(),
         "requestBody": {"required": True, "content": {JSON: {"schema": body}}},
         "responses": {
-            "200": {"description": "The text, whole or as it grows.", "content": told},
+            "200": {"description": "The text, whole or as it grows.", "content": content},
             **_refusal_responses(*_refusal_codes(tokens), "413", "415", "422", "503", "504"),
         },
     }
@@ -231,14 +231,14 @@ def _plain_operation(summary: str, name: str, kind: str) -> Json:
 def _reload_operation(secured: list[Json]) -> Json:
     run = {"type": "string", "description": "A folder beside the one that is served."}
     body = {"type": "object", "properties": {"run": run}, "additionalProperties": False}
-    told = {JSON: {"schema": {"type": "object"}}}
+    content = {JSON: {"schema": {"type": "object"}}}
     return {
         "summary": "Read the run again, or take over to a newer one; no request is dropped.",
         "operationId": "reload",
         "security": secured,
         "requestBody": {"content": {JSON: {"schema": body}}},
         "responses": {
-            "200": {"description": "It serves now.", "content": told},
+            "200": {"description": "It serves now.", "content": content},
             **_refusal_responses("401", "403", "413", "415", "422"),
         },
     }

@@ -125,9 +125,9 @@ def rebuild_run(
     if str(experiment.model.get("name", "")).startswith(PYTHON) and models.build:
         networks = [models.build]
     schedule = experiment.schedule._replace(few_shot=())
-    words = replace(experiment, schedule=schedule, engine={"name": "local"})
+    settings = replace(experiment, schedule=schedule, engine={"name": "local"})
     federation = _placeholder_federation(models, rows, client, _load_public(experiment, about))
-    assembly = assemble(words, federation, networks, about.get("architecture"), clients=[])
+    assembly = assemble(settings, federation, networks, about.get("architecture"), clients=[])
     loop = _restore_loop(assembly, found.tree)
     return finished_run_of(loop, with_newcomers(federation), _mean_models(models, loop))
 

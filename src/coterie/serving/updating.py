@@ -129,13 +129,13 @@ def drift_of(card: Card, model: Model, point: Point, rows: LabelledRows) -> list
     )
     with torch.no_grad():
         losses, right = (values.numpy() for values in model.judge(point, batch))
-    told = {m["metric"]: m for m in card["measured"] if m["part"] == "test"}
+    measured = {m["metric"]: m for m in card["measured"] if m["part"] == "test"}
     found = []
-    if "accuracy" in told and find_task(model.task).has_classes:
-        known = told["accuracy"]
+    if "accuracy" in measured and find_task(model.task).has_classes:
+        known = measured["accuracy"]
         found.append(share_drift(known["value"], known["rows"], right))
-    if "loss" in told:
-        found.append(loss_drift(told["loss"]["value"], told["loss"]["rows"], losses))
+    if "loss" in measured:
+        found.append(loss_drift(measured["loss"]["value"], measured["loss"]["rows"], losses))
     return found
 
 
@@ -148,12 +148,12 @@ def verdict_of(drift: list[Drift]) -> str:
     first = drift[0]
     share = first.measure == "accuracy"
     scale, unit, form = (100, " %", ".1f") if share else (1, "", ".3g")
-    words = (
+    figures = (
         f"{first.measure} {scale * first.now:{form}}{unit} on {first.rows:,} new rows "
         f"({scale * first.low:{form}} to {scale * first.high:{form}}), "
         f"{scale * first.before:{form}}{unit} on {first.rows_before:,} test rows of its card, "
         f"p = {first.p:.2g}"
     )
     if first.worse:
-        return f"Drift: the model does worse on the new rows than chance explains ({words})."
-    return f"No drift shown: the new rows are served as its test rows were ({words})."
+        return f"Drift: the model does worse on the new rows than chance explains ({figures})."
+    return f"No drift shown: the new rows are served as its test rows were ({figures})."

@@ -46,8 +46,8 @@ class Actions:
     def label(self, sent: Mapping[str, Any]) -> dict[str, Any]:
         """Name, tag, note or put away one run or comparison."""
         entry, _ = self._find_entry(sent), self._check_root()
-        words = {word: value for word, value in sent.items() if word != "id"}
-        return {"label": self.labels.change(entry.id, words)._asdict()}
+        settings = {option: value for option, value in sent.items() if option != "id"}
+        return {"label": self.labels.change(entry.id, settings)._asdict()}
 
     def start(self, sent: Mapping[str, Any]) -> dict[str, Any]:
         """Start a run, or a comparison of several methods, with the options of the form, in a
@@ -55,11 +55,11 @@ class Actions:
         """
         methods = sent.get("methods")
         if methods:
-            experiment, words = parse_comparison(sent.get("words"), methods)
-            command, what = ["compare", *words], "compare"
+            experiment, settings = parse_comparison(sent.get("words"), methods)
+            command, what = ["compare", *settings], "compare"
         else:
-            experiment, words = parse_form(sent.get("words"))
-            command, what = ["run", *words], experiment.method
+            experiment, settings = parse_form(sent.get("words"))
+            command, what = ["run", *settings], experiment.method
         root = self._check_root()
         with catch_write_errors(root):
             root.mkdir(parents=True, exist_ok=True)

@@ -215,10 +215,12 @@ def get_options(library: Library, request: Request) -> Response:
     """The options of the chosen runs; without a choice, those that differ among all runs."""
     ids = request.query_params.getlist("run")
     found = library.runs(ids) if ids else library.entries().values()
-    runs = {e.id: dict(e.words) for e in found if e.kind == "run" and e.words}
+    runs = {e.id: dict(e.settings) for e in found if e.kind == "run" and e.settings}
     differ = find_differing(list(runs.values()))
     if not ids:
-        runs = {k: {w: v for w, v in words.items() if w in differ} for k, words in runs.items()}
+        runs = {
+            k: {w: v for w, v in settings.items() if w in differ} for k, settings in runs.items()
+        }
     return json_response({"words": runs, "differ": differ}, request)
 
 
@@ -294,13 +296,13 @@ def get_curves(library: Library, request: Request) -> Response:
     entry = _find_entry(library, request)
     path = _metrics_path(entry)
     config = _require_inside(entry.path / CONFIG, library)
-    words = _read_config_text(config)
+    settings = _read_config_text(config)
     if path is None:
-        return json_response({"curves": [], "clients": None, "config": words})
+        return json_response({"curves": [], "clients": None, "config": settings})
     return json_response(
         {
             **read_curves(_require_inside(path, library), read_about(entry.path)["clients"]),
-            "config": words,
+            "config": settings,
         },
         request,
     )

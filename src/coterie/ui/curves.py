@@ -81,13 +81,13 @@ def _last_values(
     part = next((p for p in ("test", "validation") if p in parts), parts[0])
     clients, numbers = values_of(rows, metric, part)
     called = [names[i] if i < len(names) else str(i) for i in clients[:MAX_CLIENTS].tolist()]
-    told = {
+    described = {
         "metric": metric,
         "part": part,
         "round": int(pc.max(rows["round"]).as_py()),
         "all": len(clients),
     }
-    return {**told, "names": called, "values": _to_finite(numbers[:MAX_CLIENTS])}
+    return {**described, "names": called, "values": _to_finite(numbers[:MAX_CLIENTS])}
 
 
 def _to_finite(numbers: Iterable[float]) -> list[float | None]:

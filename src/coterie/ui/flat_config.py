@@ -16,11 +16,11 @@ RESULT_NEUTRAL = ("engine.", "keep.")  # sections that change no result
 def flatten_config(config: Mapping[str, Any]) -> Flat:
     """The options of a run's configuration, section by section."""
     found: Flat = {}
-    for word, value in config.items():
+    for option, value in config.items():
         if isinstance(value, Mapping):
-            found |= {f"{word}.{k}": _to_json_value(v) for k, v in value.items()}
+            found |= {f"{option}.{k}": _to_json_value(v) for k, v in value.items()}
         else:
-            found[word] = _to_json_value(value)
+            found[option] = _to_json_value(value)
     return found
 
 
@@ -33,18 +33,20 @@ def _to_json_value(value: Any) -> Any:
     return str(value).encode("utf-8", "replace").decode()[:MAX_CHARACTERS]
 
 
-def group_of(words: Flat) -> str:
+def group_of(settings: Flat) -> str:
     """A sign that runs share which differ in nothing but the seed."""
-    told = {k: v for k, v in words.items() if k != "seed" and not k.startswith(RESULT_NEUTRAL)}
-    text = json.dumps(told, sort_keys=True).encode()
+    shown = {k: v for k, v in settings.items() if k != "seed" and not k.startswith(RESULT_NEUTRAL)}
+    text = json.dumps(shown, sort_keys=True).encode()
     return hashlib.blake2b(text, digest_size=6).hexdigest()
 
 
 def find_differing(runs: Sequence[Flat]) -> list[str]:
     """The options that not all of these runs have with the same value."""
-    every = dict.fromkeys(word for words in runs for word in words)
+    every = dict.fromkeys(option for settings in runs for option in settings)
     return sorted(
-        word for word in every if len({_comparable_value(words.get(word)) for words in runs}) > 1
+        option
+        for option in every
+        if len({_comparable_value(settings.get(option)) for settings in runs}) > 1
     )
 
 

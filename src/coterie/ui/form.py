@@ -48,38 +48,44 @@ MAX_OPTIONS = 200  # options of a run
 
 def build_form(names: Mapping[str, str]) -> dict[str, Any]:
     """The options of a run with these names: method, data, split and network."""
-    known = {word: value for word in NAME_OPTIONS if (value := names.get(word, "").strip())}
+    known = {option: value for option in NAME_OPTIONS if (value := names.get(option, "").strip())}
     experiment = change_options(Experiment(), known)
     builder = METHODS[experiment.method]
-    unused = [word for word, when in unused_of(builder).items() if when is None]
-    never = [f"train.{word}" for word in (*unused, *refused_of(builder))]
+    unused = [option for option, when in unused_of(builder).items() if when is None]
+    never = [f"train.{option}" for option in (*unused, *refused_of(builder))]
     meanings = {
         f"{section}.{entry.name}": entry.meaning
         for section, entries in describe_experiment(experiment).items()
         for entry in entries
     }
-    words = {
-        f"{section}.{word}": describe_option(
-            f"{section}.{word}", kind, default, meanings.get(f"{section}.{word}", "")
+    settings = {
+        f"{section}.{option}": describe_option(
+            f"{section}.{option}", kind, default, meanings.get(f"{section}.{option}", "")
         )
         for section in SECTIONS
-        for word, (kind, default) in known_options_of(experiment)[section].items()
-        if f"{section}.{word}" not in {*HIDDEN_OPTIONS, *never}
+        for option, (kind, default) in known_options_of(experiment)[section].items()
+        if f"{section}.{option}" not in {*HIDDEN_OPTIONS, *never}
     }
-    words["seed"] = describe_option("seed", Seed, 0, "seed of the run")
-    own = [word for word in words if word.startswith("options.")]
-    more = [word for word in words if word not in {*FIRST_OPTIONS, *own}]
+    settings["seed"] = describe_option("seed", Seed, 0, "seed of the run")
+    own = [option for option in settings if option.startswith("options.")]
+    more = [option for option in settings if option not in {*FIRST_OPTIONS, *own}]
     return {
         "chosen": {"method": experiment.method, **resolve_names(experiment)},
         "given": known,
-        "choices": {word: sorted(REGISTRIES[word]) for word in NAME_OPTIONS}
+        "choices": {option: sorted(REGISTRIES[option]) for option in NAME_OPTIONS}
         | {"dataset": list(DATASETS)},
         "usual": list(DEFAULT_METHODS),
         "about": describe_method(experiment.method),
         "groups": [
-            {"title": "Run", "words": [words[word] for word in FIRST_OPTIONS if word in words]},
-            {"title": f"Options of {experiment.method}", "words": [words[word] for word in own]},
-            {"title": "More options", "words": [words[word] for word in more]},
+            {
+                "title": "Run",
+                "words": [settings[option] for option in FIRST_OPTIONS if option in settings],
+            },
+            {
+                "title": f"Options of {experiment.method}",
+                "words": [settings[option] for option in own],
+            },
+            {"title": "More options", "words": [settings[option] for option in more]},
         ],
     }
 
@@ -96,11 +102,11 @@ def describe_method(method: str) -> dict[str, Any]:
     }
 
 
-def describe_option(word: str, kind: Any, default: Any, meaning: str = "") -> dict[str, Any]:
+def describe_option(option: str, kind: Any, default: Any, meaning: str = "") -> dict[str, Any]:
     """One option as a page shows it: its default, what it takes, and its choices if it has few."""
     return {
-        "word": word,
-        "label": word.rpartition(".")[2].replace("_", " "),
+        "word": option,
+        "label": option.rpartition(".")[2].replace("_", " "),
         "default": to_text(default),
         "takes": describe_type(kind),
         "meaning": meaning,
@@ -139,13 +145,13 @@ def parse_comparison(sent: Any, methods: Any) -> tuple[Experiment, list[str]]:
         raise BadInput(f"methods = {format_value(methods)}: give a list of names")
     if not isinstance(sent, dict):
         raise BadInput(f"options = {format_value(sent)}: give at most {MAX_OPTIONS} of them")
-    if any(str(word).startswith("options.") for word in sent):
+    if any(str(option).startswith("options.") for option in sent):
         raise BadInput("options of one method are for a run of that method: leave them out")
     parsed = [parse_form({**sent, "method": name}) for name in methods]
     if len(parsed) < 2:
         raise BadInput("choose two methods or more to compare")
-    experiment, (_, *words) = parsed[0]
-    shared = [word for word in words if not word.startswith("--seed=")]
+    experiment, (_, *settings) = parsed[0]
+    shared = [option for option in settings if not option.startswith("--seed=")]
     seeds = [f"--seeds={experiment.seed},"] if "seed" in sent else []
     return experiment, ["--methods", ",".join(methods), *shared, *seeds]
 
@@ -156,18 +162,18 @@ def parse_form(sent: Any) -> tuple[Experiment, list[str]]:
     """
     if not isinstance(sent, dict) or len(sent) > MAX_OPTIONS:
         raise BadInput(f"options = {format_value(sent)}: give at most {MAX_OPTIONS} of them")
-    for word, value in sent.items():
-        if not isinstance(value, str) or "\0" in word + value:
-            raise BadInput(f"{word} = {format_value(value)}: give its value as text")
-    words = {word: value.strip() for word, value in sent.items() if value.strip()}
-    code = names_code(words)
+    for option, value in sent.items():
+        if not isinstance(value, str) or "\0" in option + value:
+            raise BadInput(f"{option} = {format_value(value)}: give its value as text")
+    settings = {option: value.strip() for option, value in sent.items() if value.strip()}
+    code = names_code(settings)
     if code:
         raise BadInput(
             f"'{code}' is code of your own, which no page starts: run it from the command line"
         )
-    method = words.pop("method", "")
+    method = settings.pop("method", "")
     if not method:
         raise BadInput(f"name a method: {', '.join(METHODS)}")
-    experiment = change_options(Experiment(), {"method": method, **words})
+    experiment = change_options(Experiment(), {"method": method, **settings})
     check_train(experiment)
-    return experiment, [method, *(f"--{word}={value}" for word, value in words.items())]
+    return experiment, [method, *(f"--{option}={value}" for option, value in settings.items())]

@@ -50,7 +50,7 @@ class Job(NamedTuple):
     process: subprocess.Popen
     folder: Path
     log: Path
-    words: list[str]
+    arguments: list[str]
 
     @property
     def state(self) -> str:
@@ -69,7 +69,7 @@ class Jobs:
         self._lock, self._jobs = Lock(), dict[str, Job]()
         self._pipe = (-1, -1)  # what children read, and what is held open as long as this lives
 
-    def start(self, name: str, folder: Path, words: Sequence[str]) -> Job:
+    def start(self, name: str, folder: Path, arguments: Sequence[str]) -> Job:
         """`coterie WORDS`, which works on a folder, under the id of its run."""
         with self._lock:
             if name in self._jobs and self._jobs[name].state == "running":
@@ -90,14 +90,14 @@ class Jobs:
                 output = log.open("wb")
             with output:
                 process = subprocess.Popen(
-                    [sys.executable, "-c", MAIN, *words],
+                    [sys.executable, "-c", MAIN, *arguments],
                     stdin=self._pipe[0],
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env=os.environ | {"PYTHONUNBUFFERED": "1", "NO_COLOR": "1"},
                     **APART,
                 )
-            self._jobs[name] = Job(process, folder, log, list(words))
+            self._jobs[name] = Job(process, folder, log, list(arguments))
             return self._jobs[name]
 
     def _log(self, folder: Path) -> Path:
@@ -139,7 +139,7 @@ class Jobs:
             "code": job.process.returncode,
             "text": text.decode("utf-8", "replace"),
             "after": max(0, after) + len(text),
-            "command": " ".join(["coterie", *job.words]),
+            "command": " ".join(["coterie", *job.arguments]),
         }
 
     def states(self) -> dict[str, str]:

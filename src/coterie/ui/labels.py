@@ -40,7 +40,7 @@ class Labels:
             raise BadInput(f"{FILE} is a link: coterie ui reads only what lies in the folder")
         try:
             found = json.loads(read_text(self.path))
-            return {str(name): parse_label(words) for name, words in found.items()}
+            return {str(name): parse_label(settings) for name, settings in found.items()}
         except FileNotFoundError:
             return {}
         except BadInput as damage:
@@ -48,29 +48,29 @@ class Labels:
         except (ValueError, TypeError, AttributeError, RecursionError, OSError) as damage:
             raise _damaged_error(" ".join(str(damage).split())[:200]) from None
 
-    def change(self, name: str, words: Mapping[str, Any]) -> Label:
+    def change(self, name: str, settings: Mapping[str, Any]) -> Label:
         """Another label of one run: the fields that are given, and those of before."""
         with self._lock:  # what another server has written meanwhile is read first
             known = self.read()
-            label = parse_label(known.get(name, Label())._asdict() | dict(words))
+            label = parse_label(known.get(name, Label())._asdict() | dict(settings))
             kept = {k: v for k, v in (known | {name: label}).items() if v != Label()}
             text = json.dumps({k: v._asdict() for k, v in sorted(kept.items())}, indent=1)
             write_text(self.path, text + "\n")
         return label
 
 
-def parse_label(words: Mapping[str, Any]) -> Label:
+def parse_label(settings: Mapping[str, Any]) -> Label:
     """A label from the fields that a page sent or a file holds."""
-    unknown = [word for word in words if word not in Label._fields]
+    unknown = [option for option in settings if option not in Label._fields]
     if unknown:
         raise BadInput(f"a label has no field {format_value(unknown[0])}")
-    for word, most in MAX_CHARACTERS.items():
-        value = words.get(word, "")
+    for option, most in MAX_CHARACTERS.items():
+        value = settings.get(option, "")
         if not isinstance(value, str) or len(value) > most:
             raise BadInput(
-                f"{word} = {format_value(value)}: give text of at most {most:,} characters"
+                f"{option} = {format_value(value)}: give text of at most {most:,} characters"
             )
-    tags = words.get("tags", [])
+    tags = settings.get("tags", [])
     if not isinstance(tags, list | tuple) or not all(isinstance(tag, str) for tag in tags):
         raise BadInput(f"tags = {format_value(tags)}: give a list of words")
     found = tuple(dict.fromkeys(" ".join(tag.split()) for tag in tags if tag.strip()))
@@ -78,13 +78,13 @@ def parse_label(words: Mapping[str, Any]) -> Label:
         raise BadInput(
             f"tags: give at most {MAX_TAGS}, each of at most {MAX_TAG_CHARACTERS} characters"
         )
-    if not isinstance(words.get("archived", False), bool):
-        raise BadInput(f"archived = {format_value(words['archived'])}: give true or false")
+    if not isinstance(settings.get("archived", False), bool):
+        raise BadInput(f"archived = {format_value(settings['archived'])}: give true or false")
     return Label(
-        name=" ".join(_replace_surrogates(words.get("name", "")).split()),
+        name=" ".join(_replace_surrogates(settings.get("name", "")).split()),
         tags=tuple(map(_replace_surrogates, found)),
-        note=_replace_surrogates(words.get("note", "")).strip(),
-        archived=words.get("archived", False),
+        note=_replace_surrogates(settings.get("note", "")).strip(),
+        archived=settings.get("archived", False),
     )
 
 

@@ -78,7 +78,7 @@ class Entry(NamedTuple):
     measure: str = "accuracy"  # what the run is judged by
     value: float | None = None  # of that, at the last evaluation
     group: str = ""  # the same for runs that differ in nothing but the seed
-    words: Mapping[str, Any] = NO_OPTIONS  # of its configuration
+    settings: Mapping[str, Any] = NO_OPTIONS  # of its configuration
 
 
 class UnknownRun(BadInput):
@@ -240,7 +240,7 @@ def _read_run(entry: Entry) -> Entry:
     config = rename_tables(_read_toml(folder / CONFIG))
     schedule = config.get("schedule", {})
     parts = schedule.get("parts") or ["validation"]
-    words, data = flatten_config(config), _dataset_name(config)
+    settings, data = flatten_config(config), _dataset_name(config)
     first, last, pace = read_ends(folder / PROGRESS)
     entry = entry._replace(
         method=str(config["method"]),
@@ -254,8 +254,8 @@ def _read_run(entry: Entry) -> Entry:
         loss=last.get("loss"),
         measure=str(last.get("measure") or "accuracy"),
         value=last.get("value"),
-        group=group_of(words),
-        words=words,
+        group=group_of(settings),
+        settings=settings,
         started=first["time"] - (first.get("seconds") or 0) if first.get("time") else None,
         pace=pace,
     )
@@ -302,9 +302,9 @@ def _read_comparison(entry: Entry) -> Entry:
     )
 
 
-def _check_whole(value: Any, word: str) -> int:
+def _check_whole(value: Any, option: str) -> int:
     if type(value) is not int or not 0 <= value < 2**32:
-        raise BadInput(f"{word} = {format_value(value)}, no whole number: the file is damaged")
+        raise BadInput(f"{option} = {format_value(value)}, no whole number: the file is damaged")
     return value
 
 
@@ -374,6 +374,6 @@ def _walk_paths(folder: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in (*folders, *files))
 
 
-def _dataset_name(words: dict[str, Any]) -> str:
+def _dataset_name(settings: dict[str, Any]) -> str:
     """What the data are called; those given as Python objects by their own name."""
-    return str(words.get("dataset", {}).get("name", "")).removeprefix(PYTHON)
+    return str(settings.get("dataset", {}).get("name", "")).removeprefix(PYTHON)

@@ -53,14 +53,14 @@ def preview_table(root: Path, asked: Mapping[str, str]) -> dict[str, Any]:
     path = root / FOLDER / Path(asked.get("name", "")).name
     if not path.is_file() or path.is_symlink():
         raise BadInput(f"there is no table {format_value(asked.get('name', ''))} here: upload it")
-    words = {word: asked[word] for word in ("client", "label") if asked.get(word)}
+    settings = {option: asked[option] for option in ("client", "label") if asked.get(option)}
     columns = list(open_table(path, [], "").frame.columns)
     found: dict[str, Any] = {"path": str(path), "columns": columns, "problem": ""}
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always", DataWarning)
             experiment = with_columns(
-                change_options(Experiment(method=""), {"dataset": str(path), **words})
+                change_options(Experiment(method=""), {"dataset": str(path), **settings})
             )
             found |= _describe_table(experiment)
         found["told"] = [str(one.message) for one in said if one.category is DataWarning]
@@ -75,7 +75,7 @@ def _describe_table(experiment: Experiment) -> dict[str, Any]:
     federation = federation_of(experiment, whole)
     prepared, clients = federation.preparation, summarize_clients(federation)
     described = summarize_columns(whole, prepared) if whole.columns and prepared else []
-    roles = {word: experiment.dataset.get(word) or word for word in ("client", "label")}
+    roles = {option: experiment.dataset.get(option) or option for option in ("client", "label")}
     return {
         **roles,
         "rows": len(whole.data.x),

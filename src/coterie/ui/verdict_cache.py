@@ -44,9 +44,9 @@ def _read_verdict(folder: Path) -> dict[str, Any]:
         return _tell(f"No verdict: {problem}")
     if answer is None:
         return _tell(" ".join(comparison.remarks()))
-    told = summarize_answer(answer)
+    summary = summarize_answer(answer)
     use = comparison.runs[answer.use][0].folder.name if answer.use else ""
-    return _tell(str(answer), told.headline, [tile._asdict() for tile in told.tiles], use)
+    return _tell(str(answer), summary.headline, [tile._asdict() for tile in summary.tiles], use)
 
 
 def _tell(verdict: str, headline: str = "", tiles: Any = (), use: str = "") -> dict[str, Any]:

@@ -49,14 +49,14 @@ def check_parts(cuts: Cuts, names: Sequence[str], shares: Shares, how: str, natu
     if not len(lacking):
         return
     client = int(lacking[0])
-    sizes = {word: len(part[client]) for word, part in cuts._asdict().items()}
-    word = next(w for w, n in sizes.items() if not n and (w != "validation" or shares.validation))
+    sizes = {option: len(part[client]) for option, part in cuts._asdict().items()}
+    option = next(w for w, n in sizes.items() if not n and (w != "validation" or shares.validation))
     own = cuts if shares.test else cuts[:2]  # without a share, the test rows are everybody's
     rows: np.ndarray = np.sum([part.counts for part in own], axis=0)
     has = int(rows[client])
     raise TooFewRows(
         f"client {client} ('{names[client]}') has {has} row{'s' * (has != 1)}, none of them in its "
-        f"{word} part: {_describe_minimum(shares, how)}; "
+        f"{option} part: {_describe_minimum(shares, how)}; "
         f"{' or '.join(_suggest_fixes(rows, shares, how, natural))}",
         int(rows.max()),
     )

@@ -35,7 +35,7 @@ from coterie.data.read.tokenizer import (
     tokenize,
 )
 from coterie.data.target import Target
-from coterie.data.target import target_from_dict as target_from_words
+from coterie.data.target import target_from_dict as target_from_dict
 
 DAY = 86_400.0  # seconds
 BUCKETS = 32  # columns of a hashed text
@@ -101,25 +101,25 @@ class Preparation(NamedTuple):
         """The column of texts that are read word by word; None: rows are no texts."""
         return self.columns[0] if self.columns and self.columns[0].kind == TEXT else None
 
-    def words(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The same as JSON knows it."""
         return self._asdict() | {
             "columns": [column._asdict() for column in self.columns],
             "clients": {name: list(both) for name, both in self.clients.items()},
             "inputs": self.outputs,
-            "target": self.target.words() if self.target else None,
+            "target": self.target.to_dict() if self.target else None,
         }
 
 
-def preparation_from_dict(words: Mapping[str, Any]) -> Preparation:
+def preparation_from_dict(settings: Mapping[str, Any]) -> Preparation:
     """A preparation as `words` wrote it."""
-    known = {k: v for k, v in words.items() if k in Preparation._fields}
+    known = {k: v for k, v in settings.items() if k in Preparation._fields}
     columns = tuple(
-        FittedColumn(**(c | {"categories": tuple(c["categories"])})) for c in words["columns"]
+        FittedColumn(**(c | {"categories": tuple(c["categories"])})) for c in settings["columns"]
     )
-    clients = {name: (both[0], both[1]) for name, both in words["clients"].items()}
-    fixed = {"shape": tuple(words["shape"]), "left_out": tuple(words["left_out"])}
-    target = target_from_words(words["target"]) if words.get("target") else None
+    clients = {name: (both[0], both[1]) for name, both in settings["clients"].items()}
+    fixed = {"shape": tuple(settings["shape"]), "left_out": tuple(settings["left_out"])}
+    target = target_from_dict(settings["target"]) if settings.get("target") else None
     made = {"columns": columns, "clients": clients, "target": target}
     return Preparation(**(known | fixed | made))
 

@@ -17,8 +17,8 @@ MAX_ROWS = 70_000  # of full EMNIST's 814,255 images a laptop holds no second co
 
 def public_of(name: str, x: np.ndarray, y: np.ndarray, labelled: bool) -> Public:
     """Rows as public data, with their labels only where these were asked for."""
-    told = [y] if labelled else []
-    return Public(name, as_tensor(x), as_tensor(y) if labelled else None, digest_of(x, *told))
+    labels = [y] if labelled else []
+    return Public(name, as_tensor(x), as_tensor(y) if labelled else None, digest_of(x, *labels))
 
 
 def load_public_images(

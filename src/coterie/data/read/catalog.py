@@ -63,8 +63,8 @@ def add_own_dataset(name: str) -> None:
     """Make a data set of a plugin known as module:name: a Source, or a loader like those here; it
     gets the folder of data if it asks for it.
     """
-    module, _, word = name.partition(":")
-    found = getattr(PLUGINS[module].module, word, None)
+    module, _, option = name.partition(":")
+    found = getattr(PLUGINS[module].module, option, None)
     source = found if isinstance(found, Source) else Source(find_function(name, "dataset"))
     make, signature = source.load, inspect.signature(source.load)
 

@@ -39,28 +39,28 @@ def guess_columns(
         return {}
     columns = open_table(path, [], separator).frame.columns
     found: dict[str, str] = {}
-    for word in (w for w in ROLE_NAMES if w not in said):
-        if word in columns:
+    for option in (w for w in ROLE_NAMES if w not in said):
+        if option in columns:
             continue  # it has the usual name
         names = (n for v in said.values() for n in ([v] if isinstance(v, str) else v))
         taken = {*names, *found.values()}
-        fitting = [c for c in columns if c not in taken and _is_role_name(c, word)]
+        fitting = [c for c in columns if c not in taken and _is_role_name(c, option)]
         if len(fitting) != 1:
-            raise BadInput(_explain_unclear(path, word, fitting, columns))
-        found[word] = fitting[0]
+            raise BadInput(_explain_unclear(path, option, fitting, columns))
+        found[option] = fitting[0]
     if found:
-        what = " and ".join(f"'{column}' as the {word}" for word, column in found.items())
-        ways = " ".join(f"--{word} COLUMN" for word in found)
+        what = " and ".join(f"'{column}' as the {option}" for option, column in found.items())
+        ways = " ".join(f"--{option} COLUMN" for option in found)
         warn(f"{path.name}: takes column {what}; {ways} names another")
     return found
 
 
-def _is_role_name(column: str, word: str) -> bool:
+def _is_role_name(column: str, option: str) -> bool:
     """Whether a column's name is one of the usual ones, alone or before or after id, name, ..."""
     parts = [p for p in re.split(r"[^a-z0-9]+", _to_snake_case(column)) if p]
     rest = [p for p in parts if p not in ENDINGS] or parts
     return len(rest) == 1 and (
-        rest[0] in ROLE_NAMES[word] or rest[0].removesuffix("s") in ROLE_NAMES[word]
+        rest[0] in ROLE_NAMES[option] or rest[0].removesuffix("s") in ROLE_NAMES[option]
     )
 
 
@@ -69,13 +69,13 @@ def _to_snake_case(column: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", column).lower()
 
 
-def _explain_unclear(path: Path, word: str, fitting: list[str], columns: list[str]) -> str:
-    none = ', or --client "" where rows have none' if word == "client" else ""
-    way = f"name it with --{word} COLUMN{none}"
+def _explain_unclear(path: Path, option: str, fitting: list[str], columns: list[str]) -> str:
+    none = ', or --client "" where rows have none' if option == "client" else ""
+    way = f"name it with --{option} COLUMN{none}"
     if fitting:
-        return f"{path.name}: {_format_columns(fitting)} may each hold the {word}: {way}"
+        return f"{path.name}: {_format_columns(fitting)} may each hold the {option}: {way}"
     return (
-        f"{path.name}: no column name says which holds the {word} ({_format_columns(columns)}): "
+        f"{path.name}: no column name says which holds the {option} ({_format_columns(columns)}): "
         f"{way}"
     )
 

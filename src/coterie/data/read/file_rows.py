@@ -34,7 +34,7 @@ class UserData(NamedTuple):
     cut: pl.Series | None = None  # [n] what rows are cut by, in time or in groups
     place: RowSource | None = None  # the files that the rows came from
     one_hot: int = 20  # categories with a column of their own
-    told: tuple[str, ...] = ()  # how the files had to be read
+    remarks: tuple[str, ...] = ()  # how the files had to be read
     label: Label | None = None  # as written; None: the numbers in data.y say all
     texts: TokenizerOptions = DEFAULT_OPTIONS  # how a text column becomes numbers
 
@@ -56,14 +56,14 @@ class FileRows(NamedTuple):
     columns: list[str] | None = None  # the feature columns of a table
     frame: pl.DataFrame | None = None  # a table's cells as written; x has no columns then
     cut: pl.Series | None = None  # the column that rows are cut by
-    told: Sequence[str] = ()  # how the file had to be read
+    remarks: Sequence[str] = ()  # how the file had to be read
     targets: tuple[str, ...] = ()  # the label columns of a table
     parts: np.ndarray | None = None  # [n] places in PUBLISHED_PARTS, where rows have parts
 
 
 def parse_parts(values: Sequence[object], place: str, what: str) -> np.ndarray:
     """Places in PUBLISHED_PARTS of the words that say in which part each row is."""
-    known = {word: k for k, word in enumerate(PUBLISHED_PARTS)}
+    known = {option: k for k, option in enumerate(PUBLISHED_PARTS)}
     for row, value in enumerate(values):
         if value not in known:
             raise BadInput(
@@ -163,15 +163,15 @@ def merge_files(
     train = train if parts is None else parts == 0
     data = Dataset(name, x, y, len(labels), train, users, parts=parts)
     commas = [c.name for c in columns or [] if c.form == COMMA]
-    told = tuple(dict.fromkeys(line for piece in pieces for line in piece.told))
-    told += (f"decimal commas in {format_names(commas)}",) if commas else ()
+    remarks = tuple(dict.fromkeys(line for piece in pieces for line in piece.remarks))
+    remarks += (f"decimal commas in {format_names(commas)}",) if commas else ()
     return UserData(
         data=data,
         clients=clients,
         labels=labels,
         columns=columns,
         place=place,
-        told=told,
+        remarks=remarks,
         label=label,
     )
 

@@ -82,12 +82,12 @@ def read_row_owners(
         part[one.rows] = PUBLISHED_PARTS.index(one.part) if one.part else -1
     if "" in named:
         return RowOwners(clients, owner, None)
-    for word in ("train", "test"):
-        held = {one.client for one in listed if one.part == word and len(one.rows)}
+    for option in ("train", "test"):
+        held = {one.client for one in listed if one.part == option and len(one.rows)}
         lacking = [name for name in clients if name not in held]
         if lacking:
             raise BadInput(
-                f"{path}: client '{lacking[0]}' has no {word} rows; every client needs train and "
+                f"{path}: client '{lacking[0]}' has no {option} rows; every client needs train and "
                 "test rows: add them, or leave the client out"
             )
     return RowOwners(clients, owner, part)

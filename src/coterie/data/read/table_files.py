@@ -44,7 +44,7 @@ class OpenedTable(NamedTuple):
 
     frame: pl.DataFrame
     labels: Callable[[str], list[str] | None]  # the class names stated for a column
-    told: list[str]  # what was found out about the file
+    remarks: list[str]  # what was found out about the file
 
 
 def kind_of(path: Path) -> str:
@@ -132,10 +132,10 @@ def _open_text(path: Path, text: list[str], separator: str) -> OpenedTable:
     if odd:  # they are read with their form, which later rows must have
         return _open_text(path, [*text, *odd], separator)
     usual = "\t" if ".tsv" in kind_of(path) else ","
-    told = [f"columns are separated by {_format_separator(found)}"] if found != usual else []
-    told += [f"text is {encoding}"] if not encoding.startswith("utf-8") else []
+    remarks = [f"columns are separated by {_format_separator(found)}"] if found != usual else []
+    remarks += [f"text is {encoding}"] if not encoding.startswith("utf-8") else []
     return OpenedTable(
-        frame.rename({n: n.strip() for n in frame.columns}), _no_class_names_of, told
+        frame.rename({n: n.strip() for n in frame.columns}), _no_class_names_of, remarks
     )
 
 

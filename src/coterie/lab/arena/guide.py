@@ -73,14 +73,14 @@ class Suggestion(NamedTuple):
 
 def guide_of(results: ArenaResults) -> Guide:
     """The guide that an arena's results give."""
-    known, told = arena_scores_of(results), results.about
+    known, about = arena_scores_of(results), results.about
     work = build_block(select_runs(results), gradients_of)
     times = dict(zip(work.methods, divide_by_fedavg(work).tolist(), strict=True))
     seeds = sorted(set(results.runs["seed"].to_pylist()))
     return Guide(
         known=known,
         gradients={name: times[name] for name in known.methods},
-        about={"coterie": told["coterie"], "date": told["date"], "seeds": seeds},
+        about={"coterie": about["coterie"], "date": about["date"], "seeds": seeds},
     )
 
 
@@ -102,7 +102,7 @@ def write_guide(guide: Guide, path: Path = GUIDE_FILE) -> None:
 def format_guide(guide: Guide) -> str:
     """What the file holds."""
     known = guide.known
-    words = {
+    content = {
         "about": guide.about,
         "methods": list(known.methods),
         "gradients": [_round_value(guide.gradients[name], 2) for name in known.methods],
@@ -114,7 +114,7 @@ def format_guide(guide: Guide) -> str:
             for f, name in enumerate(known.federations)
         },
     }
-    return json.dumps(words, indent=1) + "\n"
+    return json.dumps(content, indent=1) + "\n"
 
 
 def _round_value(value: float, digits: int) -> float | None:
@@ -124,16 +124,16 @@ def _round_value(value: float, digits: int) -> float | None:
 def read_guide(path: Path = GUIDE_FILE) -> Guide:
     """The guide in a file."""
     try:
-        words = json.loads(read_text(path))
-        places, names = words["federations"], tuple(words["methods"])
+        content = json.loads(read_text(path))
+        places, names = content["federations"], tuple(content["methods"])
         known = ArenaScores(
             federations=tuple(places),
             properties=np.array([p["properties"] for p in places.values()], dtype=float),
             methods=names,
             points=np.array([_parse_numbers(p["points"]) for p in places.values()], dtype=float),
         )
-        gradients = dict(zip(names, _parse_numbers(words["gradients"]), strict=True))
-        return Guide(known, gradients, words["about"])
+        gradients = dict(zip(names, _parse_numbers(content["gradients"]), strict=True))
+        return Guide(known, gradients, content["about"])
     except FileNotFoundError:
         raise BadInput(
             f"there is no {path}: `coterie arena --write docs --store` makes it"

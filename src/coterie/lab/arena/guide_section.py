@@ -120,10 +120,10 @@ def _format_lead(found: RuleLead) -> str:
 
 def build_choose_table(results: ArenaResults) -> str:
     """What did best on the federations whose clients differ in the same way."""
-    known, told = arena_scores_of(results), results.about["federations"]
+    known, about = arena_scores_of(results), results.about["federations"]
     kinds: dict[str, list[int]] = {}
     for f, name in enumerate(known.federations):
-        kinds.setdefault(told[name].get("differs", ""), []).append(f)
+        kinds.setdefault(about[name].get("differs", ""), []).append(f)
     kinds.pop("", None)
     kinds["you do not know"] = list(range(len(known.federations)))
     lines = [

@@ -144,7 +144,9 @@ def _load_ended(folder: Path) -> list[tuple[str, Run | Path]]:
 
 def _about_of(run: Run | Path) -> Mapping[str, Any]:
     about = run.about if isinstance(run, Run) else read_about(run)
-    return {word: about[word] for word in ("coterie", "versions", "python", "machine", "date")}
+    return {
+        option: about[option] for option in ("coterie", "versions", "python", "machine", "date")
+    }
 
 
 def _find_least_loss(run: Run | Path) -> int:
@@ -368,10 +370,10 @@ def arena_scores_of(results: ArenaResults) -> ArenaScores:
     """
     rows = [row for row in select_runs(results) if row["method"] not in BOUNDS]
     found = build_block(rows, lambda row: float(client_points_of(row).mean()))
-    told = results.about["federations"]
+    federations = results.about["federations"]
     kept = np.flatnonzero(~np.isnan(found.values).all(axis=1))
     names = tuple(found.federations[f] for f in kept)
-    properties = [Properties(**told[f]["properties"]) for f in names]
+    properties = [Properties(**federations[f]["properties"]) for f in names]
     return ArenaScores(
         federations=names,
         properties=np.array(properties, dtype=float).reshape(len(names), len(Properties._fields)),

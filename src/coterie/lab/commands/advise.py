@@ -30,11 +30,11 @@ def advise(arguments: tuple[str, ...]) -> None:
     the data decide nothing but which methods can run: no property that was measured predicts who
     wins.
     """
-    name, words = parse_arguments(arguments, "DATA")
-    common, own = split_method_options(words)
+    name, settings = parse_arguments(arguments, "DATA")
+    common, own = split_method_options(settings)
     experiment = change_options(Experiment(method=""), ({"dataset": name} if name else {}) | common)
     found = suggest_methods(with_columns(experiment), read_guide(), own=own)
-    rest = [word for word in arguments if word != name]
+    rest = [option for option in arguments if option != name]
     show_suggestion(found, [*(["--dataset", name] if name else []), *rest])
 
 

@@ -87,9 +87,9 @@ def arena(
     elif not start and judged:
         reads = "--judge, which reads the guide that comes with coterie"
         _check_no_effect(reads, out=out, methods=methods)
-    for word, folder in (("out", out), ("write", write)):
+    for option, folder in (("out", out), ("write", write)):
         if folder and folder.exists() and not folder.is_dir():
-            raise BadInput(f"--{word} {folder} is a file: give a folder")
+            raise BadInput(f"--{option} {folder} is a file: give a folder")
     if measure:
         show_times(found, federations, out or DEFAULT_OUT)
         return
@@ -107,9 +107,9 @@ def arena(
 
 def _check_no_effect(reading: str, **given: object) -> None:
     """Refuse options that change nothing of what is asked for."""
-    for word, value in given.items():
+    for option, value in given.items():
         if value:
-            raise BadInput(f"--{word} has no effect on {reading}: leave it out")
+            raise BadInput(f"--{option} has no effect on {reading}: leave it out")
 
 
 def write_all(found: Arena, out: Path | None, docs: Path, store: bool) -> None:
@@ -157,12 +157,12 @@ def show_cells(found: Arena, out: Path, federations: tuple[str, ...]) -> None:
     grid = Grid(*heads, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in federations or found.grounds:
         states = {cell.folder.name: state_of(cell, out) for cell in list_cells(found, [name])}
-        words = [
+        settings = [
             "finished" if s.finished else f"{s.done} of {s.wanted}" if s.wanted else "-"
             for s in states.values()
         ]
         ground = found.grounds[name]
-        grid.add_row(name, "natural" if ground.natural else "dealt", *words)
+        grid.add_row(name, "natural" if ground.natural else "dealt", *settings)
     print_table(grid)
     count = len(found.methods)
     print_line(

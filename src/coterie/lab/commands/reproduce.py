@@ -111,7 +111,7 @@ def reproduce(
         return
     for table in wanted if not only_show else ():
         again.check_has_recipe(table)
-    words = {} if threads is None else {"threads": threads}
+    settings = {} if threads is None else {"threads": threads}
     only, some = (
         [name.strip() for name in (names or "").split(",") if name.strip()]
         for names in (methods, recipes)
@@ -123,7 +123,7 @@ def reproduce(
             with resumable_work(out, quiet) as watch:
                 numbers = parse_seeds(seeds) if seeds else None
                 length = 1.0 if scale is None else scale
-                again.run_table(table, out, watch, numbers, length, not full, words, only, some)
+                again.run_table(table, out, watch, numbers, length, not full, settings, only, some)
         show_outcome(outcome_of(table, out, scale), some)
     if write:
         print_line(f"wrote {write_pages(list(read_papers().values()), out, write)}")
@@ -137,15 +137,17 @@ def reproduce(
 
 def _check_exclusive(**given: Any) -> None:
     """Refuse two options that say what is done."""
-    if len(said := [f"--{word}" for word, value in given.items() if value]) > 1:
+    if len(said := [f"--{option}" for option, value in given.items() if value]) > 1:
         raise BadInput(f"{' and '.join(said)} are different things to do: give one of them")
 
 
 def _check_nothing_runs(**given: Any) -> None:
     """Refuse what says how tables are run where none is."""
-    for word, value in given.items():
+    for option, value in given.items():
         if value:
-            raise BadInput(f"--{word} says how a table is run: name one, without --show or --check")
+            raise BadInput(
+                f"--{option} says how a table is run: name one, without --show or --check"
+            )
 
 
 def check_miniatures(tables: list[PaperTable], store: bool, quiet: bool) -> None:
@@ -189,14 +191,14 @@ def show_tables(tables: list[PaperTable], out: Path) -> None:
     """Every table with its published verdict, and how far it has come on this machine."""
     found = {table.id: outcome_of(table, out) for table in tables}
     some = any(one.verdict != "not run" for one in found.values())
-    words = (Heading(word, no_wrap=word == "id") for word in ("id", "place", "time"))
-    grid = Grid(*words, "published", *["here"] * some, box=box.SIMPLE_HEAD)
-    known, told = durations.read_durations(), read_published()
+    settings = (Heading(option, no_wrap=option == "id") for option in ("id", "place", "time"))
+    grid = Grid(*settings, "published", *["here"] * some, box=box.SIMPLE_HEAD)
+    known, published = durations.read_durations(), read_published()
     for table in tables:
         time = str(durations.estimate_table(table, known))
-        word = told.get(table.id, "not run" if can_run(table) else "cannot be run")
+        option = published.get(table.id, "not run" if can_run(table) else "cannot be run")
         here = [_format_state(found[table.id])] * some
-        grid.add_row(table.id, table.place, time, word, *here)
+        grid.add_row(table.id, table.place, time, option, *here)
     print_table(grid)
     print_line("`coterie reproduce ID` runs one. Time: all seeds on one thread, as --time")
     print_line("measured it. Published: the verdicts of docs/reproduction.")

@@ -44,9 +44,9 @@ class CheckedClaim(NamedTuple):
     said: str
 
 
-def check_claim(words: Sequence[str], runs: Runs, figures: Figures) -> CheckedClaim:
+def check_claim(terms: Sequence[str], runs: Runs, figures: Figures) -> CheckedClaim:
     """Hold a claim, such as ("close", "selffl", "selffl@augmented"), against figures or runs."""
-    kind, *rest = words
+    kind, *rest = terms
     if kind in OF_RUNS:
         return OF_RUNS[kind](rest, runs)
     if kind not in OF_FIGURES:
@@ -78,43 +78,43 @@ def _within(found: Difference, point: float) -> Answer:
     return _yes(gap <= max(point, found.error))
 
 
-def _check_close(words: Sequence[str], figures: Figures) -> CheckedClaim:
+def _check_close(terms: Sequence[str], figures: Figures) -> CheckedClaim:
     """The figures of two methods differ by less than a point."""
-    found = difference(*map(figures, words))
-    said = f"{' and '.join(words)} are close"
+    found = difference(*map(figures, terms))
+    said = f"{' and '.join(terms)} are close"
     answer = _within(found._replace(error=min(found.error, 0.0)), POINT)
     return CheckedClaim(
         answer, said if answer == "not run" else f"{said}: {format_difference(found)}"
     )
 
 
-def _matches(words: Sequence[str], figures: Figures) -> CheckedClaim:
+def _matches(terms: Sequence[str], figures: Figures) -> CheckedClaim:
     """The figures of two methods differ by at most a point, or by at most a standard error."""
-    found = difference(*map(figures, words))
-    said = " matches ".join(words)
+    found = difference(*map(figures, terms))
+    said = " matches ".join(terms)
     answer = _within(found, POINT)
     return CheckedClaim(
         answer, said if answer == "not run" else f"{said}: {format_difference(found)}"
     )
 
 
-def _flat(words: Sequence[str], figures: Figures) -> CheckedClaim:
+def _flat(terms: Sequence[str], figures: Figures) -> CheckedClaim:
     """No two of the methods, the values of an option, differ by more than a point."""
-    said = f"{', '.join(words)} hardly differ"
-    known = {name: samples for name in words if (samples := figures(name))}
+    said = f"{', '.join(terms)} hardly differ"
+    known = {name: samples for name in terms if (samples := figures(name))}
     if len(known) < 2:
         return CheckedClaim("not run", said)
     means = [mean_of([s.figure for s in samples.values()]) for samples in known.values()]
     low, high = (list(known)[int(pick(means))] for pick in (np.argmin, np.argmax))
     found = difference(known[high], known[low])
-    some = "" if len(known) == len(words) else f" ({len(known)} of {len(words)} run)"
+    some = "" if len(known) == len(terms) else f" ({len(known)} of {len(terms)} run)"
     return CheckedClaim(_within(found, POINT), f"{said}{some}: at most {format_difference(found)}")
 
 
-def _check_at_most(words: Sequence[str], figures: Figures) -> CheckedClaim:
+def _check_at_most(terms: Sequence[str], figures: Figures) -> CheckedClaim:
     """The figure of a method is at most that of another."""
-    found = difference(*map(figures, words))
-    said = " has at most as much as ".join(words)
+    found = difference(*map(figures, terms))
+    said = " has at most as much as ".join(terms)
     if isnan(found.value):
         return CheckedClaim("not run", said)
     plain: Answer = "out of order" if found.value > 0 else "in order"
@@ -122,18 +122,18 @@ def _check_at_most(words: Sequence[str], figures: Figures) -> CheckedClaim:
     return CheckedClaim(answer, f"{said}: {format_difference(found, '.4g')}")
 
 
-def _far_less(words: Sequence[str], figures: Figures) -> CheckedClaim:
+def _far_less(terms: Sequence[str], figures: Figures) -> CheckedClaim:
     """The figure of a method is less than a tenth of another's."""
-    said = " has less than a tenth of ".join(words)
-    a, b = (mean_of([s.figure for s in figures(name).values()]) for name in words)
+    said = " has less than a tenth of ".join(terms)
+    a, b = (mean_of([s.figure for s in figures(name).values()]) for name in terms)
     if isnan(a) or isnan(b):
         return CheckedClaim("not run", said)
     return CheckedClaim(_yes(a < FAR * b), f"{said}: {a:,.0f} and {b:,.0f}")
 
 
-def _by(words: Sequence[str], figures: Figures) -> CheckedClaim:
+def _by(terms: Sequence[str], figures: Figures) -> CheckedClaim:
     """A method is above another by so many points, within one point or a standard error."""
-    first, second, points = words
+    first, second, points = terms
     found = difference(figures(first), figures(second))
     said = f"{first} is about {points} points above {second}"
     off = found._replace(value=found.value - float(points))
@@ -143,10 +143,10 @@ def _by(words: Sequence[str], figures: Figures) -> CheckedClaim:
     )
 
 
-def _check_mixed(words: Sequence[str], figures: Figures) -> CheckedClaim:
+def _check_mixed(terms: Sequence[str], figures: Figures) -> CheckedClaim:
     """The figures of methods, in the order of an option's values, do not rise throughout."""
-    said = f"{', '.join(words)} do not rise throughout"
-    ours = [figures(name) for name in words]
+    said = f"{', '.join(terms)} do not rise throughout"
+    ours = [figures(name) for name in terms]
     if not all(ours):
         return CheckedClaim("not run", said)
     falls = [difference(a, b).answer for a, b in itertools.pairwise(ours)]
@@ -159,19 +159,19 @@ def _check_mixed(words: Sequence[str], figures: Figures) -> CheckedClaim:
     return CheckedClaim(answer, f"{said}: {means}")
 
 
-def _useful(words: Sequence[str], figures: Figures) -> CheckedClaim:
+def _useful(terms: Sequence[str], figures: Figures) -> CheckedClaim:
     """Students that hear a teacher, 0 < lambda < 1, are in the mean above those that do not."""
-    found = _of_teachers(words[0], figures)
-    said = f"a teacher is of use to clients of {words[0]} (0 < lambda < 1 against lambda 0)"
+    found = _of_teachers(terms[0], figures)
+    said = f"a teacher is of use to clients of {terms[0]} (0 < lambda < 1 against lambda 0)"
     if isnan(found.value):
         return CheckedClaim("not run", said)
     return CheckedClaim(found.answer, f"{said}: {format_difference(found, '.4f')}")
 
 
-def _useless(words: Sequence[str], figures: Figures) -> CheckedClaim:
+def _useless(terms: Sequence[str], figures: Figures) -> CheckedClaim:
     """Students that hear a teacher are in the mean not above those that do not."""
-    found = _of_teachers(words[0], figures)
-    said = f"a teacher is of no use to clients of {words[0]} (0 < lambda < 1 against lambda 0)"
+    found = _of_teachers(terms[0], figures)
+    said = f"a teacher is of no use to clients of {terms[0]} (0 < lambda < 1 against lambda 0)"
     if isnan(found.value):
         return CheckedClaim("not run", said)
     if isnan(found.error):
@@ -207,9 +207,9 @@ def _mean_samples(some: Sequence[Samples]) -> Samples:
 # Questions to runs
 
 
-def _check_falls(words: Sequence[str], runs: Runs) -> CheckedClaim:
+def _check_falls(terms: Sequence[str], runs: Runs) -> CheckedClaim:
     """The mean over clients of a logged quantity falls after a round."""
-    method, note, number = words
+    method, note, number = terms
     said = f"{note} of {method} falls after round {number}"
     curves = {r.experiment.seed: curve_of(r.table, note, "", "") for r in runs.get(method, ())}
     found = {seed: one for seed, one in curves.items() if len(one[0])}
@@ -230,9 +230,9 @@ def _mean_before(rounds: np.ndarray, means: np.ndarray, at: int) -> float:
     return float(np.nanmean(means[near])) if near.any() else float("nan")
 
 
-def _check_differ(words: Sequence[str], runs: Runs) -> CheckedClaim:
+def _check_differ(terms: Sequence[str], runs: Runs) -> CheckedClaim:
     """Clients have different values of a logged quantity."""
-    method, note = words
+    method, note = terms
     found = _logged_values_of(runs, method, note)
     if not len(found):
         return CheckedClaim("not run", f"clients of {method} differ in {note}")
@@ -241,9 +241,9 @@ def _check_differ(words: Sequence[str], runs: Runs) -> CheckedClaim:
     return CheckedClaim(_yes(bool(high > low)), said)
 
 
-def _check_never(words: Sequence[str], runs: Runs) -> CheckedClaim:
+def _check_never(terms: Sequence[str], runs: Runs) -> CheckedClaim:
     """No client chose a certain value."""
-    method, note, value = words
+    method, note, value = terms
     found = _logged_values_of(runs, method, note)
     if not len(found):
         return CheckedClaim("not run", f"no client of {method} chooses {note} = {value}")
@@ -252,9 +252,9 @@ def _check_never(words: Sequence[str], runs: Runs) -> CheckedClaim:
     return CheckedClaim(_yes(chose == 0), said)
 
 
-def _positive(words: Sequence[str], runs: Runs) -> CheckedClaim:
+def _positive(terms: Sequence[str], runs: Runs) -> CheckedClaim:
     """Every client's quantity, mean over seeds, is above 0."""
-    method, note = words
+    method, note = terms
     said = f"{note} of every client of {method} is above 0"
     found = [values_of(run.table, note, "", "")[1] for run in runs.get(method, ())]
     found = [noted for noted in found if len(noted)]
@@ -273,10 +273,10 @@ def _logged_values_of(runs: Runs, method: str, note: str) -> np.ndarray:
     return all_of[~np.isnan(all_of)]
 
 
-def _slower(words: Sequence[str], runs: Runs) -> CheckedClaim:
+def _slower(terms: Sequence[str], runs: Runs) -> CheckedClaim:
     """A method reaches 90 % of the lower of two final accuracies in a later round."""
-    said = " is slower than ".join(words)
-    curves = [_curves(runs, name) for name in words]
+    said = " is slower than ".join(terms)
+    curves = [_curves(runs, name) for name in terms]
     seeds = sorted(set.intersection(*(set(some) for some in curves)))
     if not seeds:
         return CheckedClaim("not run", said)
@@ -292,12 +292,12 @@ def _slower(words: Sequence[str], runs: Runs) -> CheckedClaim:
     return CheckedClaim(found.answer, f"{said}: rounds {told_rounds} to 90 %, {found.over}")
 
 
-def _steadier(words: Sequence[str], runs: Runs) -> CheckedClaim:
+def _steadier(terms: Sequence[str], runs: Runs) -> CheckedClaim:
     """In the second half of the rounds a method's accuracy changes less from one evaluation to the
     next.
     """
-    said = " is steadier than ".join(words)
-    curves = [_curves(runs, name) for name in words]
+    said = " is steadier than ".join(terms)
+    curves = [_curves(runs, name) for name in terms]
     if not all(curves):
         return CheckedClaim("not run", said)
     changes = [

@@ -89,7 +89,7 @@ def measure_recipe(recipe: str) -> Seconds:
 
 def _measure_run(experiment: Experiment, federation: Federation) -> float:
     machine, plain = (
-        replace(experiment, engine=experiment.engine | words) for words in (MACHINE, PLAIN)
+        replace(experiment, engine=experiment.engine | settings) for settings in (MACHINE, PLAIN)
     )
     try:
         found = time_rounds(machine, federation, COMPILED_ROUNDS)

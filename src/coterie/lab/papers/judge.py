@@ -94,19 +94,21 @@ class Outcome(NamedTuple):
     def in_part(self) -> bool:
         """Whether methods or columns are missing, or columns say nothing."""
         silent = ("not run", "undecided", "too small")
-        words = {c.verdict for c in self.counted}
-        mixed = len(words) > 1 and any(word in silent for word in words)
+        settings = {c.verdict for c in self.counted}
+        mixed = len(settings) > 1 and any(option in silent for option in settings)
         return mixed or any(c.verdict != "not run" and _lacks_methods(c) for c in self.columns)
 
     @property
     def state(self) -> str:
         """How much of it has been run."""
-        done, wanted = (sum(getattr(c, word) for c in self.columns) for word in ("done", "wanted"))
+        done, wanted = (
+            sum(getattr(c, option) for c in self.columns) for option in ("done", "wanted")
+        )
         if not wanted:
             return "no recipe"
         scaled = any(c.scale != 1 and c.done for c in self.columns)
-        word = "finished" if done == wanted else f"{done} of {wanted} runs" if done else "not run"
-        return f"{word}, shortened" if scaled else word
+        option = "finished" if done == wanted else f"{done} of {wanted} runs" if done else "not run"
+        return f"{option}, shortened" if scaled else option
 
 
 def _lacks_methods(column: Column) -> bool:
@@ -118,8 +120,8 @@ def count_planned(column: PaperColumn) -> tuple[int, int]:
     """How many methods and seeds a column's recipe has."""
     if not column.recipe:
         return 0, 0
-    words = read_toml(find_config(column.recipe))
-    return len(words["methods"]), len(words.get("seeds", [0]))
+    settings = read_toml(find_config(column.recipe))
+    return len(settings["methods"]), len(settings.get("seeds", [0]))
 
 
 def judge(table: PaperTable, columns: Sequence[Stored]) -> Outcome:
@@ -154,9 +156,9 @@ def _judge(table: PaperTable, column: PaperColumn, stored: Stored) -> Column:
     def samples(name: str) -> Any:
         return samples_of(column, found, name, column.view)
 
-    def claimed(words: Sequence[str]) -> CheckedClaim:
-        known = words[0] in OF_RUNS
-        return stored_claim(found, words) if known else check_claim(words, {}, samples)
+    def claimed(settings: Sequence[str]) -> CheckedClaim:
+        known = settings[0] in OF_RUNS
+        return stored_claim(found, settings) if known else check_claim(settings, {}, samples)
 
     cells = tuple(_cell(table, column, row, found) for row in column.rows)
     pairs = tuple(_pair(column, better, worse, samples) for better, worse in column.above)
@@ -164,7 +166,7 @@ def _judge(table: PaperTable, column: PaperColumn, stored: Stored) -> Column:
     trivial = tuple(map(claimed, column.trivial))
     recipe, scale = found.get("recipe", column.cheaper or column.recipe), found.get("scale", 1.0)
     smaller = _smaller(recipe, scale) if stored else ()
-    word = judge_column(
+    option = judge_column(
         [cell.figure for cell in cells],
         [pair.difference.answer for pair in pairs],
         [claim.answer for claim in claims],
@@ -185,14 +187,14 @@ def _judge(table: PaperTable, column: PaperColumn, stored: Stored) -> Column:
         trivial=trivial,
         smaller=smaller,
         end_only=bool(stored) and column.over == "course" and not has_course(found),
-        verdict=word,
+        verdict=option,
     )
 
 
 def _smaller(recipe: str, scale: float) -> tuple[str, ...]:
     """In what runs of a recipe are smaller than the paper's."""
-    words = {} if recipe.endswith(".py") else read_toml(find_config(recipe))
-    ratios = ratios_of(words.get("smaller", {}))
+    settings = {} if recipe.endswith(".py") else read_toml(find_config(recipe))
+    ratios = ratios_of(settings.get("smaller", {}))
     return say_ratios(ratios | ({"rounds": scale} if scale < 1 else {}))
 
 

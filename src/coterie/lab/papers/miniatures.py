@@ -86,8 +86,8 @@ def check_miniatures(
 
 def build_miniature(recipe: str) -> dict[str, Experiment]:
     """The chosen methods of a recipe, cut down."""
-    words = read_toml(find_config(recipe))
-    planned = plan_of(words, seeds=[0], common={"threads": 1}).experiments
+    settings = read_toml(find_config(recipe))
+    planned = plan_of(settings, seeds=[0], common={"threads": 1}).experiments
     return {name: shorten_experiment(planned[name]) for name in select_methods(list(planned))}
 
 
@@ -150,10 +150,10 @@ def shorten_experiment(experiment: Experiment) -> Experiment:
         parts=("test",),
     )
     options = {
-        word: min(SHORT_OPTIONS[word], value)
-        if word in SHORT_OPTIONS and isinstance(value, int)
+        option: min(SHORT_OPTIONS[option], value)
+        if option in SHORT_OPTIONS and isinstance(value, int)
         else value
-        for word, value in experiment.options.items()
+        for option, value in experiment.options.items()
     }
     return replace(
         experiment,

@@ -152,31 +152,31 @@ def read_paper(path: Path) -> PaperTable:
     return table
 
 
-def _parse_table(words: Mapping[str, Any]) -> PaperTable:
-    metric = words.get("metric", "")
+def _parse_table(table: Mapping[str, Any]) -> PaperTable:
+    metric = table.get("metric", "")
     columns = tuple(
-        _parse_column({"metric": metric, **column}) for column in words.get("columns", ())
+        _parse_column({"metric": metric, **column}) for column in table.get("columns", ())
     )
     return PaperTable(
-        **_coerce_fields(PaperTable, {k: v for k, v in words.items() if k != "columns"}, "table"),
+        **_coerce_fields(PaperTable, {k: v for k, v in table.items() if k != "columns"}, "table"),
         columns=columns,
     )
 
 
-def _parse_column(words: Mapping[str, Any]) -> PaperColumn:
-    view = {"view": words["view"]} if "view" in words else {}
+def _parse_column(table: Mapping[str, Any]) -> PaperColumn:
+    view = {"view": table["view"]} if "view" in table else {}
     rows = tuple(
         PaperRow(**_coerce_fields(PaperRow, {**view, **row}, "row"))
-        for row in words.get("rows", ())
+        for row in table.get("rows", ())
     )
-    pairs = words.get("above", ())
+    pairs = table.get("above", ())
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise BadInput(f"above = {pairs}: give pairs of methods, the better one first")
     lists = ("rows", "above", "claims", "trivial")
-    rest = {k: v for k, v in words.items() if k not in lists}
+    rest = {k: v for k, v in table.items() if k not in lists}
     claims, trivial = (
-        tuple(tuple(map(str, claim)) for claim in words.get(word, ()))
-        for word in ("claims", "trivial")
+        tuple(tuple(map(str, claim)) for claim in table.get(option, ()))
+        for option in ("claims", "trivial")
     )
     return PaperColumn(
         **_coerce_fields(PaperColumn, rest, "column"),
@@ -191,22 +191,22 @@ def methods_named(column: PaperColumn) -> list[str]:
     """The methods that a column's rows, pairs and claims name, each once."""
     named = [m for row in column.rows for m in (row.method, *row.also)]
     named += [name.partition(":")[0] for pair in column.above for name in pair]
-    words = (word for claim in (*column.claims, *column.trivial) for word in claim[1:])
-    found = (word.partition(":")[0] for word in words)
+    terms = (term for claim in (*column.claims, *column.trivial) for term in claim[1:])
+    found = (term.partition(":")[0] for term in terms)
     named += [name for name in found if name.partition("@")[0] in METHODS]
     return [name for name in dict.fromkeys(named) if name]
 
 
-def _coerce_fields(kind: Any, words: Mapping[str, Any], place: str) -> dict[str, Any]:
+def _coerce_fields(kind: Any, table: Mapping[str, Any], place: str) -> dict[str, Any]:
     """The options of a table, column or row as what they are to be."""
     hints = get_type_hints(kind)
-    for word in words:
-        if word not in hints:
-            raise BadInput(f"unknown option '{word}' of a {place}{suggest_name(word, hints)}")
-    for word in kind._fields:
-        if word not in words and word not in kind._field_defaults:
-            raise BadInput(f"a {place} has no {word}: {dict(words)}")
-    return {word: coerce(hints[word], value, word) for word, value in words.items()}
+    for option in table:
+        if option not in hints:
+            raise BadInput(f"unknown option '{option}' of a {place}{suggest_name(option, hints)}")
+    for option in kind._fields:
+        if option not in table and option not in kind._field_defaults:
+            raise BadInput(f"a {place} has no {option}: {dict(table)}")
+    return {option: coerce(hints[option], value, option) for option, value in table.items()}
 
 
 def _check_table(table: PaperTable) -> None:

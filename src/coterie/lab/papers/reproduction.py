@@ -103,7 +103,7 @@ def run_table(
     seeds: Sequence[int] | None = None,
     scale: float = 1.0,
     cheaper: bool = True,
-    words: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     only: Sequence[str] = (),
     some: Sequence[str] = (),
 ) -> Outcome:
@@ -138,7 +138,7 @@ def run_table(
         if only and not mine:
             continue
         folder = out / (recipe if scale == 1 else f"{recipe}{SCALE_MARK}{scale:g}")
-        run_recipe(recipe, folder, watch, seeds, scale, words, mine)
+        run_recipe(recipe, folder, watch, seeds, scale, settings, mine)
     return outcome_of(table, out, scale)
 
 
@@ -155,11 +155,11 @@ def run_recipe(
     watch: Watch = lambda method, seed, report: None,
     seeds: Sequence[int] | None = None,
     scale: float = 1.0,
-    words: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     only: Sequence[str] = (),
 ) -> None:
     """Run a recipe in its folder, or go on with it; seeds that are new there are added."""
-    plan = plan_of(read_toml(find_config(recipe)), seeds=seeds, common=words or {})
+    plan = plan_of(read_toml(find_config(recipe)), seeds=seeds, common=settings or {})
     shortened = {name: _shorten_experiment(one, scale) for name, one in plan.experiments.items()}
     plan = plan._replace(experiments=shortened)
     if (folder / FILE).exists():
@@ -208,9 +208,9 @@ def _check_recipe_unchanged(
     for name in begun.experiments.keys() & plan.experiments.keys():
         experiment = plan.experiments[name]
         before, now = (planned_identity_of(e) for e in (begun.experiments[name], experiment))
-        for word, change in find_changes(before, now, defaults_of(experiment)).items():
+        for option, change in find_changes(before, now, defaults_of(experiment)).items():
             raise BadInput(
-                f"{name}: {format_change(word, change, recipe, str(folder))}: give --out "
+                f"{name}: {format_change(option, change, recipe, str(folder))}: give --out "
                 "another folder, or "
                 "delete this one"
             )

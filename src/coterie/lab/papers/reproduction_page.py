@@ -165,11 +165,13 @@ def _state(table: PaperTable, known: Mapping[str, Outcome]) -> str:
 
 def count(tables: Sequence[PaperTable], found: Sequence[Outcome]) -> str:
     """The headline: how many tables have which verdict, whole and in part apart."""
-    told_words = []
-    for word in VERDICTS:
-        some = [one for one in found if one.verdict == word]
+    described_options = []
+    for option in VERDICTS:
+        some = [one for one in found if one.verdict == option]
         part = sum(one.in_part for one in some)
-        told_words.append(f"{len(some)} {word}" + (f" ({part} of them in part)" if part else ""))
+        described_options.append(
+            f"{len(some)} {option}" + (f" ({part} of them in part)" if part else "")
+        )
     never = sum(not can_run(table) for table in tables)
     others = {
         "trivial, not counted": sum(one.verdict == "trivial" for one in found),
@@ -177,8 +179,8 @@ def count(tables: Sequence[PaperTable], found: Sequence[Outcome]) -> str:
         "cannot be run (private data)": never,
     }
     text = f"{len(found)} of {len(tables)} tables and figures have been run: "
-    text += ", ".join(told_words)
-    return text + "".join(f"; {n} {words}" for words, n in others.items() if n) + "."
+    text += ", ".join(described_options)
+    return text + "".join(f"; {n} {settings}" for settings, n in others.items() if n) + "."
 
 
 # A paper's page

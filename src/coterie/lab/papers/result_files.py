@@ -59,15 +59,15 @@ def _runs(column: Mapping[str, Any]) -> list[Any]:
 
 
 def _has_other_options(
-    words: Mapping[str, Any], plan: ComparisonPlan, method: str, scale: float
+    settings: Mapping[str, Any], plan: ComparisonPlan, method: str, scale: float
 ) -> bool:
     """Whether a run had other options than its recipe has; what was chosen for it may be any."""
     free = set(plan.grids.get(method, ())) | ({"rounds"} if scale != 1 else set())
-    tables = rename_tables(words)  # the file may be older than a name
+    tables = rename_tables(settings)  # the file may be older than a name
     said = {f"{section}.{w}": v for section, table in tables.items() for w, v in table.items()}
     planned = planned_identity_of(plan.experiments[method])
     both = (w for w in planned.keys() & said.keys() if w.partition(".")[2] not in free)
-    return any(normalize(said[word]) != normalize(planned[word]) for word in both)
+    return any(normalize(said[option]) != normalize(planned[option]) for option in both)
 
 
 # What was known before
@@ -122,7 +122,7 @@ def _has_same_options(one: Any, other: Any, sections: Sequence[str]) -> bool:
     """Whether two runs have the same options, of those that both have."""
     mine, theirs = (rename_tables(run["words"]) for run in (one, other))
     pairs = ((mine[section], theirs[section]) for section in sections)
-    return all(a[word] == b[word] for a, b in pairs for word in a.keys() & b.keys())
+    return all(a[option] == b[option] for a, b in pairs for option in a.keys() & b.keys())
 
 
 def _merge_runs(old: list[Any], new: list[Any], about: Any) -> list[Any]:
@@ -134,5 +134,9 @@ def _merge_runs(old: list[Any], new: list[Any], about: Any) -> list[Any]:
 
 def _merge_claims(old: list[Any], new: list[Any]) -> list[Any]:
     """What the runs at hand do not answer was answered before."""
-    before = {tuple(words): [answer, said, words] for answer, said, *more in old for words in more}
+    before = {
+        tuple(settings): [answer, said, settings]
+        for answer, said, *more in old
+        for settings in more
+    }
     return [before.get(tuple(c[2]), c) if c[0] == "not run" else c for c in new]

@@ -57,7 +57,7 @@ def stored_column(
     methods = [m for m in methods_named(column) if runs.get(m)]
     base = {run.experiment.seed: run for run in runs.get("fedavg", ())}
     mine = {m: [_stored_run(run, column, base) for run in runs[m]] for m in methods}
-    asked = [(words, check_claim(words, runs, lambda name: {})) for words in _of_runs(column)]
+    asked = [(terms, check_claim(terms, runs, lambda name: {})) for terms in _of_runs(column)]
     first = next(run for some in runs.values() for run in some)
     return {
         "column": column.name,
@@ -67,7 +67,7 @@ def stored_column(
         "wanted": wanted,
         "seeds": seeds,
         "about": {k: first.about[k] for k in ABOUT},
-        "claims": [[claim.answer, claim.said, list(words)] for words, claim in asked],
+        "claims": [[claim.answer, claim.said, list(terms)] for terms, claim in asked],
         "methods": mine,
     }
 
@@ -83,7 +83,7 @@ def says_something(stored: Stored) -> bool:
 
 def _of_runs(column: PaperColumn) -> list[tuple[str, ...]]:
     """The claims that only runs can answer."""
-    return [words for words in (*column.claims, *column.trivial) if words[0] in OF_RUNS]
+    return [terms for terms in (*column.claims, *column.trivial) if terms[0] in OF_RUNS]
 
 
 def _stored_run(run: Run, column: PaperColumn, base: Mapping[int, Run]) -> dict[str, Any]:
@@ -110,8 +110,8 @@ def _stored_run(run: Run, column: PaperColumn, base: Mapping[int, Run]) -> dict[
         known = {view: one for view, one in courses.items() if one}
         found["course"] = {view: round(c.figure, 4) for view, c in known.items()}
         found["course_clients"] = {view: _list(c.clients) for view, c in known.items()}
-    words = run.experiment.words()
-    return found | {"words": {section: words[section] for section in SECTIONS}}
+    settings = run.experiment.to_dict()
+    return found | {"words": {section: settings[section] for section in SECTIONS}}
 
 
 def _list(clients: np.ndarray) -> list[float | None]:
@@ -156,12 +156,12 @@ def _sample(column: PaperColumn, run: Any, key: str, course: bool) -> Sample | N
     return Sample(figures[key], values, None if rows is None else np.array(rows, dtype=float))
 
 
-def stored_claim(stored: Stored, words: Sequence[str]) -> CheckedClaim:
+def stored_claim(stored: Stored, terms: Sequence[str]) -> CheckedClaim:
     """What a results file says of a claim that only runs can answer."""
     for answer, said, *asked in stored.get("claims", []):
-        if asked and tuple(asked[0]) == tuple(words):
+        if asked and tuple(asked[0]) == tuple(terms):
             return CheckedClaim(ANSWERS.get(answer, answer), said)
-    return check_claim(words, {}, lambda name: {})
+    return check_claim(terms, {}, lambda name: {})
 
 
 def script_claims(stored: Stored) -> list[CheckedClaim]:

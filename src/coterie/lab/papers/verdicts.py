@@ -199,14 +199,14 @@ def _differs(a: Figure, b: Figure) -> bool:
     return a.paper - b.paper > max(a.point, a.doubt, b.doubt)
 
 
-def judge_table(words: Sequence[Verdict]) -> Verdict:
+def judge_table(settings: Sequence[Verdict]) -> Verdict:
     """The verdict on a whole table: reproduced where all columns that were run are; not reproduced
     where one is not; between them a trend where one is at least that.
     """
-    found = set(words) - {"not run", "trivial"}
+    found = set(settings) - {"not run", "trivial"}
     if found == {"reproduced"}:
         return "reproduced"
     if "not reproduced" not in found and found & {"reproduced", "trend"}:
         return "trend"
     order: tuple[Verdict, ...] = ("not reproduced", "undecided", "too small", "trivial")
-    return next((word for word in order if word in words), "not run")
+    return next((option for option in order if option in settings), "not run")
