@@ -80,11 +80,11 @@ rates = [1, 0.3]
 
 [federations.alike]
 says = "digits at random"
-words = { "dataset.name" = "digits", "partition.name" = "iid" }
+settings = { "dataset.name" = "digits", "partition.name" = "iid" }
 
 [federations.pairs]
 says = "two classes per client"
-words = { "dataset.name" = "digits", "partition.name" = "pairs" }
+settings = { "dataset.name" = "digits", "partition.name" = "pairs" }
 
 [options]
 """

@@ -279,7 +279,7 @@ def _table_columns(found: UserData, place: Path, scale: str) -> list[Column]:
 
 
 def build_experiment_file(config: str | None, method: str | None, settings: dict[str, Any]) -> str:
-    """The words of the run, as a file that its owner may change."""
+    """The settings of the run, as a file that its owner may change."""
     experiment = read_experiment_file(find_config(config)) if config else Experiment()
     experiment = change_options(experiment, ({"method": method} if method else {}) | settings)
     said = experiment.to_dict()

@@ -37,7 +37,7 @@ def format_value(value: Any) -> str:
 
 
 def suggest_name(option: str, valid: Iterable[str]) -> str:
-    """A suffix that offers the valid name closest to `word`, or lists the valid ones."""
+    """A suffix that offers the valid name closest to `option`, or lists the valid ones."""
     names = sorted(valid)
     if close := find_alike(option[:MAX_VALUE_CHARS], names):
         return f"; did you mean '{close}'?"

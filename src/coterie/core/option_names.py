@@ -95,7 +95,7 @@ def say_synonym(option: str) -> str:
 
 
 def find_alike(option: str, names: Collection[str]) -> str | None:
-    """The name of which `word` may be a slip: it lacks, adds, changes or swaps a letter (two of
+    """The name of which `option` may be a slip: it lacks, adds, changes or swaps a letter (two of
     ten or more, or between the same ends, as alfa), or begins it.
 
     Names that only look alike, such as those of two methods, are further apart.

@@ -51,7 +51,7 @@ class Target(NamedTuple):
 
 
 def target_from_dict(settings: Mapping[str, Any]) -> Target:
-    """A target as `words` wrote it."""
+    """A target as `to_dict` wrote it."""
     fixed = {
         "columns": tuple(settings["columns"]),
         "weights": tuple(tuple(row) for row in settings["weights"]),

@@ -71,7 +71,7 @@ class Plan(NamedTuple):
 def describe_plan(
     program: Sequence[Stage], rounds: Sequence[int], every: int, parts: Sequence[str]
 ) -> dict[str, Any]:
-    """The words of an experiment that say what a site will be asked."""
+    """The settings of an experiment that say what a site will be asked."""
     return {
         "stages": [
             {"name": stage.name, "rounds": n, "messages": len(stage.method.round)}

@@ -527,7 +527,7 @@ def read_table(kind: Any, settings: Config, section: str) -> Any:
     for option in settings:
         if option not in defaults:
             raise BadInput(
-                f"unknown word '{option}' in [{section}]{suggest_name(option, defaults)}"
+                f"unknown option '{option}' in [{section}]{suggest_name(option, defaults)}"
             )
     return kind(
         **{k: coerce(hints[k], v, f"{section}.{k}", defaults[k]) for k, v in settings.items()}

@@ -1,6 +1,6 @@
 """What a site agrees to run: the experiment is shown before the site joins, and pinned by digest.
 
-The words of an experiment come with every message: its method and options, how many rounds and
+The settings of an experiment come with every message: its method and options, how many rounds and
 messages a round there are, what is measured and when, what is done to uploads. A site works for the
 experiments whose digests stand in its site.toml, each for one run, and for those that its policy
 covers; others are refused until its operator agrees to them. The file is read anew for every

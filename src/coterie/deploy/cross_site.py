@@ -25,7 +25,7 @@ from coterie.engines.base import Moment, Send
 from coterie.engines.local.engine import LocalEngine
 
 MODEL, JUDGE = "model", "judge"  # the two kinds of messages
-SITES = "cross_site"  # of an experiment's words: the names of the sites, by number
+SITES = "cross_site"  # of an experiment's settings: the names of the sites, by number
 FILE = "cross_site.csv"  # in the folder of the run
 TEST = "test"
 Config = Mapping[str, Any]

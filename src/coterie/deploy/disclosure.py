@@ -40,7 +40,7 @@ def text_for_others(problem: BaseException) -> str:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """For work on the server's words alone: what is wrong with them may be told."""
+    """For work on the server's settings alone: what is wrong with them may be told."""
     try:
         yield
     except (Refusal, Unfit):

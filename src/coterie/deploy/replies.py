@@ -106,7 +106,7 @@ def _check_frame(frame: Frame, kind: str, bound: Bounds) -> Content:
     known = (*FORM, *KEYS["error" if head.get("error") else kind])
     strange = [key for key in head if key not in known]
     if strange:
-        raise BadInput(f"it has a word '{sanitize(strange[0], 40)}' that no such reply has")
+        raise BadInput(f"it has a field '{sanitize(strange[0], 40)}' that no such reply has")
     for option in ("error", "name", "version", "columns", "public", "code", "token"):
         value = head.get(option, "")
         if not isinstance(value, str) or len(value) > (

@@ -86,7 +86,7 @@ from coterie.running.privacy_budget import count_uploads
 from coterie.running.progress import lock_folder
 
 LOG_FILE = "deployment.log"
-SERVER_KEY = "server"  # of run.json: the words of server.toml that the run began with
+SERVER_KEY = "server"  # of run.json: the options of server.toml that the run began with
 MAX_CHARACTERS = 4_000  # characters of a line
 REMIND_SECONDS = 60.0  # seconds between two lines that say who is missing
 LOOK_SECONDS = 1.0  # seconds between two looks for sites
@@ -192,7 +192,7 @@ def _check_guard(guard: Guard, path: Path) -> None:
 
 
 def _check_sections(path: Path) -> None:
-    """Refuse words that a run of real sites has no use for."""
+    """Refuse options that a run of real sites has no use for."""
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -292,7 +292,7 @@ def _cross_sites(plan: ServerPlan, loop: Loop, run: Path, say: LogLine) -> None:
 
 
 def server_options(server: ServerConfig) -> dict[str, Any]:
-    """The words of server.toml that shape a result, by their full names."""
+    """The options of server.toml that shape a result, by their full names."""
     tables = {
         "data": server.data._asdict(),
         "privacy": server.privacy._asdict(),
@@ -306,7 +306,7 @@ def server_options(server: ServerConfig) -> dict[str, Any]:
 
 
 def check_unchanged_options(plan: ServerPlan, run: Path) -> None:
-    """Refuse to go on with other words than the run began with, as `coterie resume` does."""
+    """Refuse to go on with other options than the run began with, as `coterie resume` does."""
     if not read_status(run):
         return
     found = list_checkpoints(run)

@@ -1,8 +1,8 @@
 """A site at work: holds its rows and its client's state, and answers the server's messages one at a
 time.
 
-Every message carries the experiment's words, so a site that was killed and started again knows at
-once what to do; the words choose from this installation's own methods and networks, never code from
+Every message carries the experiment's settings, so a site that was killed and started again knows
+at once what to do; they choose from this installation's own methods and networks, never code from
 the network. The state that a message makes is kept beside the one it was made from, and counts when
 a later message names it (see store).
 """
@@ -125,12 +125,12 @@ class Site:
         name: str,
         folder: Path,
         about: Callable[[Config], Head],  # what a hello is answered with
-        build: Build,  # the words of an experiment, the client's number, the scale -> its engine
+        build: Build,  # the settings of an experiment, the client's number, the scale -> its engine
         sums: Callable[[Config, int], ColumnSums],  # what the sites' common scale is made of
         privacy: Privacy = NO_PRIVACY,
         say: LogLine = print_line,
         state: str = "state",
-        agree: Agree = agree_to_all,  # raises BadInput for words that this site does not run
+        agree: Agree = agree_to_all,  # raises BadInput for settings that this site does not run
         limits: Limits = LIMITS,
         data: str = "",  # a digest of its rows
     ):
@@ -272,7 +272,7 @@ class Site:
     def engine(
         self, config: Config, number: int, scales: Scales | None = None
     ) -> tuple[LocalEngine, Federation]:
-        """The engine of these words and this scale of the columns, built once."""
+        """The engine of these settings and this scale of the columns, built once."""
         key = json.dumps([config, number, scales], sort_keys=True)
         if self._built is None or self._built[0] != key:
             self._built = (key, *self._build(config, number, scales))
@@ -596,7 +596,7 @@ def _check_public(public: SiteRows | None, config: Config, place: str) -> SiteRo
 
 
 def build_engine(config: Config, federation: Federation, number: int) -> LocalEngine:
-    """The engine of an experiment's words, from the methods and networks that are installed
+    """The engine of an experiment's settings, from the methods and networks that are installed
     here.
     """
     sections: Config = {

@@ -1,4 +1,4 @@
-"""Messages between a server and its sites: a head of words and numbers, and a body of arrays, in a
+"""Messages between a server and its sites: a head of texts and numbers, and a body of arrays, in a
 checked form without pickle.
 
 A message is a `Frame`: the version of this form, a head (JSON) and a body (the bytes of all arrays,
@@ -47,7 +47,7 @@ Head = dict[str, Any]
 
 
 class Content(NamedTuple):
-    """A message that was read: its words, and the arrays of its tree, numbered."""
+    """A message that was read: its head, and the arrays of its tree, numbered."""
 
     head: Head
     tensors: dict[str, Tensor]

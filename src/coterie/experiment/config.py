@@ -302,7 +302,7 @@ def change_options(experiment: Experiment, settings: Mapping[str, Any]) -> Exper
 
 
 def _rename_sections(settings: Mapping[str, Any]) -> Options:
-    """The words with the sections of now; one that is given by both of its names is refused."""
+    """The settings with the sections of now; one that is given by both of its names is refused."""
     found: Options = {}
     given: dict[str, str] = {}
     for option, value in settings.items():

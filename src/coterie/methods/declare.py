@@ -149,7 +149,7 @@ def unused_of(builder: Builder) -> UnusedSettings:
 
 
 def refused_of(builder: Builder) -> Mapping[str, str]:
-    """The words of `[train]` that a builder refuses, and why."""
+    """The options of `[train]` that a builder refuses, and why."""
     averages = declaration_of(builder).uploads == "mean"
     never = () if averages else ("server_optimizer", "server_lr")
     return {**_said_refused(builder), **dict.fromkeys(never, NO_MEAN)}
@@ -190,7 +190,7 @@ def check_options(name: str, builder: Builder, options: Mapping[str, Any]) -> di
 
 
 def check_train(name: str, builder: Builder, train: Train, options: Mapping[str, Any]) -> None:
-    """Refuse a word of `[train]` that would change nothing, or the method into something else,
+    """Refuse an option of `[train]` that would change nothing, or the method into something else,
     unless it has its default."""
     changed = {
         key: "yes" if value is True else value

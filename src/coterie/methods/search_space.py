@@ -1,8 +1,8 @@
 """What a search may turn: the values of each option that are worth trying, read from declarations.
 
 A knob is a range or a list of choices. Most follow from how an option is declared and from the
-value it has now; NARROW says it where the declared range is too wide to search, and LEFT names the
-options that no search turns.
+value it has now; OVERRIDES says it where the declared range is too wide to search, and
+EXCLUDED names the options that no search turns.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def is_range(value: Any) -> bool:
 
 
 def parse_range(text: str, option: str) -> SearchRange:
-    """A range from its words."""
+    """A range from its text."""
     low, _, high = text.partition("..")
     try:
         knob = SearchRange(float(low), float(high))

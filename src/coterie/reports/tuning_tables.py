@@ -49,7 +49,7 @@ def _table(evidence: Evidence, name: str, record: Record, alike: str) -> ReportT
     )
     columns = [
         TableColumn("trial"),
-        TableColumn("words"),
+        TableColumn("options"),
         measure_column(evidence, f"validation {evidence.judged.label}"),
         TableColumn("rounds", "", "", ".0f"),
         TableColumn("state"),

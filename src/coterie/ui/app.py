@@ -187,7 +187,7 @@ def json_response(content: Any, request: Request | None = None) -> Response:
 def entry_json(entry: Entry) -> dict[str, Any]:
     """An entry as a page gets it."""
     said = entry._asdict() | {"name": entry.path.name, "path": str(entry.path)}
-    del said["words"]  # asked for by themselves
+    del said["settings"]  # asked for by themselves
     said["path"] = said["path"].encode("utf-8", "replace").decode()
     return said | {k: said[k].encode("utf-8", "replace").decode() for k in ("name", "why")}
 

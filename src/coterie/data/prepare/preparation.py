@@ -112,7 +112,7 @@ class Preparation(NamedTuple):
 
 
 def preparation_from_dict(settings: Mapping[str, Any]) -> Preparation:
-    """A preparation as `words` wrote it."""
+    """A preparation as `to_dict` wrote it."""
     known = {k: v for k, v in settings.items() if k in Preparation._fields}
     columns = tuple(
         FittedColumn(**(c | {"categories": tuple(c["categories"])})) for c in settings["columns"]

@@ -158,7 +158,7 @@ async function readDiff() {
     return made;
   }));
   const words = new Set(Object.values(said.words).flatMap((w) => Object.keys(w))).size;
-  find("same").textContent = said.differ.length ? `${words - said.differ.length} other words are the same in all of them.` : `All ${words} words are the same.`;
+  find("same").textContent = said.differ.length ? `${words - said.differ.length} other options are the same in all of them.` : `All ${words} words are the same.`;
   find("diff").hidden = !said.differ.length;
 }
 

@@ -186,7 +186,7 @@ async function readWords() {
   [list.words, list.differ, list.asked] = [said.words, said.differ, ids];
   const own = list.differ.filter((word) => !STANDARD.includes(word));
   find("columns").querySelector("div").replaceChildren(...(own.length ? own : [""]).map((word) => {
-    if (!word) return element("p", "Runs with other words than the rest give columns.", "quiet");
+    if (!word) return element("p", "Runs with other options than the rest give columns.", "quiet");
     const label = element("label", "", "row");
     const box = label.appendChild(element("input"));
     box.type = "checkbox";
