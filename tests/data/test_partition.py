@@ -305,7 +305,7 @@ def test_options_come_from_the_signature():
 
 
 @pytest.mark.parametrize(
-    ("name", "clients", "options", "options"),
+    ("name", "clients", "options", "says"),
     [
         ("dirichlett", 5, {}, "did you mean 'dirichlet'"),
         ("dirichlet", 5, {"alfa": 1.0}, "did you mean 'alpha'"),
@@ -346,10 +346,10 @@ def test_options_come_from_the_signature():
         ("user", 5, {}, "natural clients"),
     ],
 )
-def test_bad_input_is_refused_in_one_clear_line(name, clients, options, config):
+def test_bad_input_is_refused_in_one_clear_line(name, clients, options, says):
     with pytest.raises(BadInput) as caught:
         split(name, labels_of([60] * 10), clients, **options)
-    assert config in str(caught.value)
+    assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
