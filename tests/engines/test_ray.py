@@ -364,6 +364,19 @@ def test_ray_is_on_loopback_alone(three):
     assert [node["NodeManagerAddress"] for node in three.ray.nodes()] == ["127.0.0.1"]
 
 
+def test_a_ray_that_was_imported_before_is_on_loopback_too():
+    program = """
+import ray
+from coterie.engines.ray.actors import ActorPool
+print([node["NodeManagerAddress"] for node in ActorPool(actors=1).ray.nodes()])
+ray.shutdown()
+"""
+    environment = {k: v for k, v in os.environ.items() if k != actors.CLUSTERS}
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    found = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert found.stdout.splitlines()[-1:] == ["['127.0.0.1']"], found.stderr
+
+
 @pytest.mark.parametrize(
     ("address", "line"),
     [

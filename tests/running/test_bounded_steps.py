@@ -108,7 +108,14 @@ def test_units_of_the_label_change_nothing_but_the_unit(unit, tmp_path):
     found = []
     for scale in (1.0, unit):
         path = write_table(tmp_path / f"{scale}.csv", lognormal, scale)
-        run = coterie.run("local", dataset=str(path), task="regression", rounds=3, **COLUMNS)
+        run = coterie.run(
+            "local",
+            dataset=str(path),
+            task="regression",
+            rounds=3,
+            out=tmp_path / str(scale),
+            **COLUMNS,
+        )
         found.append(run.client_values())
     assert np.allclose(found[1], unit * found[0], rtol=1e-3)
 

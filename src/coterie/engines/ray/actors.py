@@ -31,7 +31,8 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "
 LOST = object()  # what there is of a task whose actor is no more
 # on any system the first makes Ray listen on 127.0.0.1 alone; the second keeps other users of the
 # machine out, without many words
-LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
+CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+LOOPBACK = {CLUSTERS: "0", "RAY_AUTH_MODE": "token"}
 
 
 # Trees on their way: NumPy arrays, which Ray hands over without copying them into a pickle
@@ -265,6 +266,9 @@ def _connect(address: str, cores: int) -> bool:
     ray = ray_module(address)
     if ray.is_initialized():
         return False
+    if not address and os.environ.setdefault(CLUSTERS, "0") == "0":
+        # read when Ray is imported, which others may have done before
+        vars(importlib.import_module("ray._private.ray_constants"))["ENABLE_RAY_CLUSTER"] = False
     try:
         where = (
             {"address": address}
