@@ -66,7 +66,7 @@ def _iterate_layers(net: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]
 
 
 def forward_backward(
-    names: Sequence[str], params: dict[str, Tensor], x: Tensor, slope_of: Callable[[Tensor], Tensor]
+    names: Sequence[str], params: dict[str, Tensor], x: Tensor, delta_of: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The outputs of rows, and the gradient of a loss whose gradients in the outputs are given."""
     h = x.flatten(1)
@@ -74,16 +74,16 @@ def forward_backward(
     for name in names:
         taken.append(h)
         h = F.linear(h, params[f"{name}.weight"], params.get(f"{name}.bias")) if name else h.relu()
-    slope, gradient = slope_of(h), {}
+    delta, gradient = delta_of(h), {}
     first = next(place for place, name in enumerate(names) if name)
     for place in range(len(names) - 1, first - 1, -1):
         name, given = names[place], taken[place]
         if not name:
-            slope = slope * (given > 0)
+            delta = delta * (given > 0)
             continue
-        gradient[f"{name}.weight"] = slope.T @ given
+        gradient[f"{name}.weight"] = delta.T @ given
         if f"{name}.bias" in params:
-            gradient[f"{name}.bias"] = slope.sum(0)
+            gradient[f"{name}.bias"] = delta.sum(0)
         if place > first:
-            slope = slope @ params[f"{name}.weight"]
+            delta = delta @ params[f"{name}.weight"]
     return h, gradient

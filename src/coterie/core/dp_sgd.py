@@ -74,19 +74,19 @@ class PrivateModel(Model):
 
         def of_row(row: Batch) -> tuple[dict[str, Tensor], Tensor]:
             row = Batch(row.x[None], row.y[None], row.mask[None], row.place[None], row.key)
-            slope, found = grad_and_value(value)(point.params, row)
-            length = sum(g.square().sum() for g in slope.values()) ** 0.5
+            gradient, found = grad_and_value(value)(point.params, row)
+            length = sum(g.square().sum() for g in gradient.values()) ** 0.5
             factor = row.mask[0] * (self.clip / length.clamp(min=1e-30)).clamp(max=1)
-            return {k: factor * g for k, g in slope.items()}, row.mask[0] * found
+            return {k: factor * g for k, g in gradient.items()}, row.mask[0] * found
 
         count = len(batch.mask)
         keys = batch.key * count + torch.arange(count)  # every row has a dropout of its own
-        slopes, values = vmap(of_row)(batch._replace(key=keys, pace=()))
+        gradients, values = vmap(of_row)(batch._replace(key=keys, pace=()))
         rows = batch.mask.sum().clamp(min=1)
         deviation = self.noise * self.clip
         noised = {
             k: (g.sum(0) + deviation * normal(tuple(g.shape[1:]), key + 1_000_000_007 * place))
             / rows
-            for place, (k, g) in enumerate(slopes.items())
+            for place, (k, g) in enumerate(gradients.items())
         }
         return Vector(noised), values.sum() / rows

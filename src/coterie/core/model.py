@@ -371,8 +371,8 @@ class Model:
             logits, fresh = self.forward(Point(params, point.buffers), batch)
             return objective(logits, batch), fresh
 
-        slope, (loss_value, fresh) = grad_and_value(value, has_aux=True)(point.params)
-        g = Vector(slope, {k: b.detach() for k, b in fresh.items()})
+        gradient, (loss_value, fresh) = grad_and_value(value, has_aux=True)(point.params)
+        g = Vector(gradient, {k: b.detach() for k, b in fresh.items()})
         return self.limit(g, loss_value), loss_value
 
     def _dense_gradient(
@@ -380,14 +380,14 @@ class Model:
     ) -> tuple[Vector, Tensor]:
         GRADIENT_COUNT.value += 1
         share = (batch.mask / batch.mask.sum().clamp(min=1)).unsqueeze(-1)
-        slopes = OUTPUT_GRADIENTS[self.goal.losses]
+        of_outputs = OUTPUT_GRADIENTS[self.goal.losses]
         logits, gradient = forward_backward(
-            names, point.params, batch.x, lambda out: share * slopes(out, batch.y)
+            names, point.params, batch.x, lambda out: share * of_outputs(out, batch.y)
         )
         ordered = {k: gradient[k] for k in point.params}
         return Vector(ordered), self.data_loss(logits, batch)
 
-    def slope(self, point: Point, batch: Batch) -> Vector:
+    def sum_gradient(self, point: Point, batch: Batch) -> Vector:
         """Gradient of the sum of the real rows' losses, as the model is used."""
         GRADIENT_COUNT.value += 1
         return Vector(

@@ -56,8 +56,8 @@ def apfl(model: Model, train: Train, alpha: Share = 0.5, adaptive: bool = True) 
         v = descend(c.v, c.alpha * g, train, batch)
         if not adaptive:
             return c._replace(w=w, v=v)
-        slope = (c.v.w - w.w).dot(g) + PENALTY * c.alpha
-        moved = (c.alpha - train.rate_at(batch) * slope).clamp(0, 1)
+        gradient = (c.v.w - w.w).dot(g) + PENALTY * c.alpha
+        moved = (c.alpha - train.rate_at(batch) * gradient).clamp(0, 1)
         return Carry(w, v, torch.where(c.first, moved, c.alpha), torch.zeros_like(c.first))
 
     base = fedavg(model, train)

@@ -64,10 +64,10 @@ def apple(
     def step(c: parts.AppleCarry, batch: Batch) -> parts.AppleCarry:
         core, p = c.core.w, c.p.w
         g = model.grad(parts.mix_cores(core, p, c.sent), batch)
-        slope = parts.slope_relationships(core, p, c.sent, g, mu)
+        gradient = parts.differentiate_relationships(core, p, c.sent, g, mu)
         own = (core_scale or len(c.sent.share)) * p.params["own"] * g
         return c._replace(
-            core=descend(c.core, own, train, batch), p=descend(c.p, slope, of_p, batch)
+            core=descend(c.core, own, train, batch), p=descend(c.p, gradient, of_p, batch)
         )
 
     trip = Exchange(

@@ -85,9 +85,9 @@ def fedala(
     def learn(c: FedALACarry, batch: Batch) -> FedALACarry:
         g = model.grad(mix_layers(c.own, c.received, c.weights), batch).params
         # d Theta^ / d W = Theta - Theta_i
-        slope = {k: g[k] * (c.received.params[k] - c.own.params[k]) for k in c.weights}
+        gradient = {k: g[k] * (c.received.params[k] - c.own.params[k]) for k in c.weights}
         return c._replace(
-            weights={k: (w - weight_lr * slope[k]).clamp(0, 1) for k, w in c.weights.items()}
+            weights={k: (w - weight_lr * gradient[k]).clamp(0, 1) for k, w in c.weights.items()}
         )
 
     def settle(c: FedALACarry, _: None) -> FedALACarry:

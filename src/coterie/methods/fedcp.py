@@ -46,8 +46,11 @@ def fedcp(model: Model, train: Train, lam: NonNegative = 1.0, head: Head = 1) ->
             loss = model.data_loss(parts.add_heads(params, c.sent.w.params, mine, z, batch), batch)
             return loss + lam * measure_discrepancy(z, received, batch) if lam else loss
 
-        slope, of_policy = cut.gradients_of(objective, c.go.w, batch, c.policy.w)
-        go, policy = descend(c.go, slope, train, batch), descend(c.policy, of_policy, train, batch)
+        gradient, of_policy = cut.gradients_of(objective, c.go.w, batch, c.policy.w)
+        go, policy = (
+            descend(c.go, gradient, train, batch),
+            descend(c.policy, of_policy, train, batch),
+        )
         return c._replace(go=go, policy=policy)
 
     def receive(server: CPServer, replies: Replies, rng: Rng) -> CPServer:

@@ -50,7 +50,7 @@ def fedkd(
     """
     private = build_private_model(model, auxiliary)
     mentor, mentee = Split(private, head, "fedkd"), Split(model, head, "fedkd")
-    slopes = kd.build_mentor_gradients(mentor, mentee, distil, features)
+    gradients = kd.build_mentor_gradients(mentor, mentee, distil, features)
     base = fedavg(model, train)
 
     def share_at(r: int) -> torch.Tensor:
@@ -61,7 +61,7 @@ def fedkd(
         return kd.KDState(sent.w if private is model else private.init(rng), link, torch.ones(()))
 
     def step(c: kd.KDCarry, batch: Batch) -> kd.KDCarry:
-        found = slopes(c.mentor.w, c.mentee.w, c.link.w, batch)
+        found = gradients(c.mentor.w, c.mentee.w, c.link.w, batch)
         return kd.KDCarry(*(descend(one, g, train, batch) for one, g in zip(c, found, strict=True)))
 
     def receive(server: kd.KDServer, replies: Replies, rng: Rng) -> kd.KDServer:

@@ -35,8 +35,8 @@ def fedprox(model: Model, train: Train, mu: NonNegative = 0.1) -> Method:
     """
 
     def step(c: Carry, batch: Batch) -> Carry:
-        slope = model.grad(c.local.w, batch) + mu * (c.local.w - c.w)
-        return c._replace(local=descend(c.local, slope, train, batch))
+        gradient = model.grad(c.local.w, batch) + mu * (c.local.w - c.w)
+        return c._replace(local=descend(c.local, gradient, train, batch))
 
     base = fedavg(model, train)
     trip = base.round[0]._replace(

@@ -79,8 +79,8 @@ def fedtgp(
         delta = proto.find_margin(rows, classes, tau)
         for _ in range(server_epochs):
             for part in torch.as_tensor(rng.permutation(len(rows))).split(train.batch_size):
-                slope = grad(contrast)(params, rows[part], classes[part], delta)
-                params = {k: a - train.lr * slope[k] for k, a in params.items()}
+                gradient = grad(contrast)(params, rows[part], classes[part], delta)
+                params = {k: a - train.lr * gradient[k] for k, a in params.items()}
         known = torch.maximum(server.shared.known, there.any(0).to(rows))
         shared = proto.Prototypes(make_prototypes(params), known)
         return server._replace(shared=shared, more=Point(params))

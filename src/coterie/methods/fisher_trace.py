@@ -14,7 +14,7 @@ from coterie.methods.fedper import SharedLayers
 
 def square_gradient(model: Model, w: Point, batch: Batch) -> Tensor:
     """The squared length of the gradient of a batch's mean loss, as the model is used."""
-    grad = model.slope(w, batch) * (1 / batch.mask.sum().clamp(min=1))
+    grad = model.sum_gradient(w, batch) * (1 / batch.mask.sum().clamp(min=1))
     return grad.squared()
 
 

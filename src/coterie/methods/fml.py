@@ -62,13 +62,13 @@ def fml(
         same network.
     """
     private = build_private_model(model, auxiliary)
-    slopes = build_mutual_gradients(
+    gradients = build_mutual_gradients(
         model, private, LossWeights(beta, 1 - beta), LossWeights(alpha, 1 - alpha), kl
     )
 
     def step(c: Carry, batch: Batch) -> Carry:
-        slope_g, slope_p = slopes(c.g.w, c.p.w, batch)
-        return Carry(descend(c.g, slope_g, train, batch), descend(c.p, slope_p, train, batch))
+        gradient_g, gradient_p = gradients(c.g.w, c.p.w, batch)
+        return Carry(descend(c.g, gradient_g, train, batch), descend(c.p, gradient_p, train, batch))
 
     base = fedavg(model, train)
     trip = base.round[0]._replace(
@@ -110,7 +110,7 @@ def build_mutual_gradients(
         apart = masked_mean(goal.distance(target, mine, 1.0), batch)
         return value + share.peer * (apart / target.shape[-1] if kl == "elementwise" else apart)
 
-    def slopes(w: Point, m: Point, batch: Batch) -> tuple[Vector, Vector]:
+    def gradients(w: Point, m: Point, batch: Batch) -> tuple[Vector, Vector]:
         def total(w_params: dict[str, Tensor], m_params: dict[str, Tensor]) -> tuple[Tensor, Any]:
             z_w, fresh_w = shared.forward(Point(w_params, w.buffers), batch)
             z_m, fresh_m = own.forward(Point(m_params, m.buffers), batch)
@@ -118,14 +118,14 @@ def build_mutual_gradients(
             of_m = loss(own, of_own, z_m, z_w, batch)
             return of_w + of_m, ((fresh_w, fresh_m), (of_w.detach(), of_m.detach()))
 
-        slopes, (fresh, values) = grad(total, argnums=(0, 1), has_aux=True)(w.params, m.params)
+        gradients, (fresh, values) = grad(total, argnums=(0, 1), has_aux=True)(w.params, m.params)
         fresh_w, fresh_m = ({k: b.detach() for k, b in buffers.items()} for buffers in fresh)
         return (
-            shared.limit(Vector(slopes[0], fresh_w), values[0]),
-            own.limit(Vector(slopes[1], fresh_m), values[1]),
+            shared.limit(Vector(gradients[0], fresh_w), values[0]),
+            own.limit(Vector(gradients[1], fresh_m), values[1]),
         )
 
-    return slopes
+    return gradients
 
 
 def build_private_model(model: Model, spec: str) -> Model:

@@ -45,7 +45,7 @@ def ask_gradient(model: Model, batches: float, rows: float, send: Any, receive: 
 
     def add(c: Carry, batch: Batch) -> Carry:
         return c._replace(
-            total=c.total + model.slope(c.theta, batch), rows=c.rows + batch.mask.sum()
+            total=c.total + model.sum_gradient(c.theta, batch), rows=c.rows + batch.mask.sum()
         )
 
     def average(c: Carry) -> Vector:

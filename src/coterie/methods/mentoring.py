@@ -78,7 +78,7 @@ def build_mentor_gradients(
     def apart(mine: Tensor, other: Tensor, batch: Batch) -> Tensor:
         return masked_mean(goal.distance(goal.soften(other.detach(), 1.0), mine, 1.0), batch)
 
-    def slopes(t: Point, s: Point, link: Point, batch: Batch) -> tuple[Vector, Vector, Vector]:
+    def gradients(t: Point, s: Point, link: Point, batch: Batch) -> tuple[Vector, Vector, Vector]:
         def total(t_params: Leaves, s_params: Leaves, own: Leaves) -> tuple[Tensor, Any]:
             h_t, z_t, fresh_t = run(mentor, t_params, t, batch)
             h_s, z_s, fresh_s = run(mentee, s_params, s, batch)
@@ -96,7 +96,7 @@ def build_mentor_gradients(
         g_t, g_s, g_link = (mentee.model.limit(vector, value) for vector in vectors)
         return g_t, g_s, g_link
 
-    return slopes
+    return gradients
 
 
 def compress_update(start: Point, end: Point, energy: Tensor) -> tuple[Point, Tensor]:

@@ -63,8 +63,8 @@ def moon(
             loss = model.data_loss(split.head(params, z, batch), batch)
             return loss + mu * masked_mean(contrast, batch)
 
-        (slope,) = split.gradients_of(objective, c.go.w, batch)
-        return c._replace(go=descend(c.go, slope, train, batch))
+        (gradient,) = split.gradients_of(objective, c.go.w, batch)
+        return c._replace(go=descend(c.go, gradient, train, batch))
 
     base = fedavg(model, train)
     trip = base.round[0]._replace(

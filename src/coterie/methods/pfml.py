@@ -91,25 +91,28 @@ def pfml(
         )
     _check_contraction(lam, inner, inner_lr or train.lr, train.lr, anchor)
     own = build_private_model(model, auxiliary)
-    slopes = build_mutual_gradients(
+    gradients = build_mutual_gradients(
         model, own, LossWeights(1.0, kl_weight), LossWeights(1.0, kl_weight), kl
     )
 
-    def nearer(x: Point, slope: Vector, anchor: Point, rate: float | Tensor) -> Point:
+    def nearer(x: Point, gradient: Vector, anchor: Point, rate: float | Tensor) -> Point:
         """One inner step: down L, and towards the anchor."""
         pull = lam * (x - anchor)
         if train.weight_decay:
             pull = pull + train.weight_decay * x.as_vector()
-        return x - rate * (slope + pull)
+        return x - rate * (gradient + pull)
 
     def step(c: Carry, batch: Batch) -> Carry:
         what, theta = c.w.w, c.m.w
         w_t, m_prev = (what, theta) if anchor == "step" else (c.w_t, c.m_prev)
         # of the outer step, and of the first inner one: both are at (w_i, m_i)
-        first, rate = slopes(what, theta, batch), inner_lr or train.rate_at(batch)
+        first, rate = gradients(what, theta, batch), inner_lr or train.rate_at(batch)
         for k in range(inner):
-            slope_w, slope_m = slopes(what, theta, batch) if k else first
-            what, theta = nearer(what, slope_w, w_t, rate), nearer(theta, slope_m, m_prev, rate)
+            gradient_w, gradient_m = gradients(what, theta, batch) if k else first
+            what, theta = (
+                nearer(what, gradient_w, w_t, rate),
+                nearer(theta, gradient_m, m_prev, rate),
+            )
         w = descend(c.w, first[0] + lam * (c.w.w - what), train, batch)
         m = descend(c.m, first[1] + lam * (c.m.w - theta), train, batch)
         return c._replace(w=w, m=m)

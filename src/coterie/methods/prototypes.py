@@ -189,8 +189,8 @@ def build_prototype_method(
         return ProtoServer(no_prototypes(split), seed, rules.begin(split, rng))
 
     def step(c: Carry, batch: Batch) -> Carry:
-        slope = hold_features(split, c.go.w, batch, c.shared, lam)
-        return c._replace(go=descend(c.go, slope, train, batch))
+        gradient = hold_features(split, c.go.w, batch, c.shared, lam)
+        return c._replace(go=descend(c.go, gradient, train, batch))
 
     def gather(c: Carry, batch: Batch) -> Carry:
         return c._replace(own=c.own.add(split.features(c.go.w, batch), batch))

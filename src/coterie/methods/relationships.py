@@ -79,15 +79,17 @@ def mix_cores(core: Point, p: Point, sent: ApplePayload) -> Point:
     )
 
 
-def slope_relationships(core: Point, p: Point, sent: ApplePayload, g: Vector, mu: float) -> Vector:
+def differentiate_relationships(
+    core: Point, p: Point, sent: ApplePayload, g: Vector, mu: float
+) -> Vector:
     """The gradient by p_i: <g, w_j> for each core model, g that of f_i at v_i, and the term that
     holds p_i to p_0."""
     each = [sent.models.params[k].flatten(1) @ a.reshape(-1, 1) for k, a in g.params.items()]
-    slopes = {
+    gradients = {
         "own": core.as_vector().dot(g),
         "others": sent.others * torch.cat(each, 1).sum(1),
     }
-    return Vector(slopes) + mu * sent.hold * (p - start_relationships(sent))
+    return Vector(gradients) + mu * sent.hold * (p - start_relationships(sent))
 
 
 def keep_cores(server: AppleServer, replies: Replies, hold: float) -> AppleServer:

@@ -130,5 +130,5 @@ def _gradient_of(
     x = federation.x[where]
     mask = torch.ones(len(rows))
     batch = Batch(x, federation.y[where], mask, torch.arange(len(rows)), torch.tensor(0))
-    slope = model.grad(start, batch)
-    return torch.cat([part.detach().flatten() for part in slope.params.values()])
+    gradient = model.grad(start, batch)
+    return torch.cat([part.detach().flatten() for part in gradient.params.values()])
