@@ -91,7 +91,7 @@ HOSTILE = {
     "negative effort": (says(effort=[-1, 5]), "what its work took"),
     "effort of 400 digits": (says(effort=[10**400, 1]), "what its work took"),
     "effort of two truths": (says(effort=[True, True]), "what its work took"),
-    "a word that no reply has": (says(shutdown=True), "word 'shutdown'"),
+    "a word that no reply has": (says(shutdown=True), "field 'shutdown'"),
     "a name that is a list": (says(token=[1]), "not a short text"),
     "a head of endless depth": (deep, "cannot be read|bytes"),
     "a head that is a list": (lambda frame: frame._replace(head="[]"), "cannot be read"),
