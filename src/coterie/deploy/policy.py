@@ -67,7 +67,7 @@ def find_objection(
         return "models that leave their sites are for its operator to agree to"
     try:
         pairs = [(int(s["rounds"]), int(s["messages"])) for s in settings["stages"]]
-        if min(map(min, pairs)) < 0:  # it would make up for a stage with too many
+        if any(n < 0 for pair in pairs for n in pair):  # to make up for another stage
             raise ValueError
     except (KeyError, TypeError, ValueError):
         return "the experiment does not say how many rounds it has"

@@ -24,7 +24,7 @@ from coterie.core.tree import encode
 from coterie.core.version import __version__
 from coterie.data.federation import PARTS
 from coterie.deploy import wire
-from coterie.deploy.frames import Frame, unpack_frame
+from coterie.deploy.frames import BadFrame, Frame, unpack_frame
 from coterie.deploy.logs import sanitize
 from coterie.deploy.upload_privacy import list_arrays
 from coterie.deploy.wire import Content, Head
@@ -91,7 +91,8 @@ def read_reply(reply: Any, kind: str, bound: Bounds) -> Answer:
             return f"cannot answer: {sanitize(said, 300)}"
         return _check_frame(unpack_frame(reply.content, bound.body), kind, bound)
     except Exception as problem:  # whatever a hostile message makes its reader raise
-        why = problem if isinstance(problem, BadInput) else f"{type(problem).__name__}: {problem}"
+        known = isinstance(problem, BadInput | BadFrame)
+        why = problem if known else f"{type(problem).__name__}: {problem}"
         return f"sent what cannot be read: {sanitize(why)}"
 
 
